@@ -1,0 +1,79 @@
+"""Gristmill: raw data in, training data out.
+
+The names below are loaded when first used, so that `import gristmill` stays quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from gristmill.core import executor as _executor
+
+if TYPE_CHECKING:
+    from gristmill.core.batch import Batch, DocumentBatch
+    from gristmill.core.pipeline import Pipeline
+    from gristmill.core.resources import Resources
+    from gristmill.core.stage import CompositeStage, ProcessingStage, SourceStage, processing_stage
+    from gristmill.core.task import EmptyTask, FileGroupTask, Task
+    from gristmill.executors.local import LocalExecutor
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Batch": "core.batch",
+    "CompositeStage": "core.stage",
+    "DocumentBatch": "core.batch",
+    "EmptyTask": "core.task",
+    "FileGroupTask": "core.task",
+    "LocalExecutor": "executors.local",
+    "Pipeline": "core.pipeline",
+    "ProcessingStage": "core.stage",
+    "Resources": "core.resources",
+    "SourceStage": "core.stage",
+    "Task": "core.task",
+    "processing_stage": "core.stage",
+}
+
+__all__ = [
+    "Batch",
+    "CompositeStage",
+    "DocumentBatch",
+    "EmptyTask",
+    "FileGroupTask",
+    "LocalExecutor",
+    "Pipeline",
+    "ProcessingStage",
+    "Resources",
+    "SourceStage",
+    "Task",
+    "processing_stage",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'gristmill' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"gristmill.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])
+
+
+def _local_executor() -> Any:
+    from gristmill.executors.local import LocalExecutor
+
+    return LocalExecutor()
+
+
+def _progress() -> Any:
+    from gristmill.observe.progress import default_progress
+
+    return default_progress()
+
+
+_executor.set_default("executor", _local_executor)
+_executor.set_default("observer", _progress)

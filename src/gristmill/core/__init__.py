@@ -1,0 +1,1 @@
+"""The nouns of Gristmill. This package imports none of the packages above it."""

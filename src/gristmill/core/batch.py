@@ -1,0 +1,131 @@
+"""Batches: tasks whose rows are one Arrow table, plus objects that belong to the rows.
+
+The objects (decoded frames, waveforms) live in memory only and never reach disk. Every row operation
+acts on both, so they cannot come apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
+
+from gristmill.core.errors import ContractError, require
+from gristmill.core.table import is_json, rows_to_table, table_to_rows
+from gristmill.core.task import Task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+@dataclass
+class Batch(Task[pa.Table]):
+    """Rows in an Arrow table. Also built from a pandas or polars frame, a list of dicts or a dict of columns."""
+
+    data: pa.Table
+    objects: dict[str, list[Any]] = field(default_factory=dict, kw_only=True, repr=False)
+
+    def __post_init__(self) -> None:
+        self.data = as_table(self.data)
+        for name, values in self.objects.items():
+            if len(values) != self.data.num_rows:
+                raise ContractError(
+                    f"objects[{name!r}] has {len(values)} entries for {self.data.num_rows} rows: "
+                    "use keep, take or slice, which act on the rows and their objects together"
+                )
+
+    @property
+    def num_items(self) -> int:
+        return int(self.data.num_rows)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.data.nbytes)
+
+    def get_columns(self) -> list[str]:
+        return list(self.data.column_names)
+
+    def to_pyarrow(self) -> pa.Table:
+        return self.data
+
+    def to_pandas(self) -> Any:
+        """A pandas frame; JSON columns become the objects that they hold."""
+        require("pandas", "pandas", "to_pandas()")
+        frame = self.data.to_pandas()
+        for column in self.data.schema:
+            if is_json(column.type):
+                frame[column.name] = [row[column.name] for row in table_to_rows(self.data.select([column.name]))]
+        return frame
+
+    def to_polars(self) -> Any:
+        """A polars frame; JSON columns become strings of JSON text."""
+        polars = require("polars", "polars", "to_polars()")
+        plain = [column.cast(pa.string()) if is_json(column.type) else column for column in self.data.columns]
+        return polars.from_arrow(pa.table(plain, names=self.data.column_names))
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        return table_to_rows(self.data)
+
+    def with_data(self, data: Any) -> Self:
+        """The same batch with other rows, which must line up with the objects, if there are any."""
+        return replace(self, data=data)._as(self)
+
+    def keep(self, mask: pa.Array | pa.ChunkedArray) -> Self:
+        """Only the rows where `mask` is true."""
+        if not self.objects:
+            return self.with_data(self.data.filter(mask))
+        flags = mask.to_pylist()
+        return self.take([index for index, flag in enumerate(flags) if flag])
+
+    def take(self, indices: Sequence[int]) -> Self:
+        rows = self.data.take(pa.array(indices, pa.int64()))
+        objects = {name: [values[index] for index in indices] for name, values in self.objects.items()}
+        return replace(self, data=rows, objects=objects)._as(self)
+
+    def slice(self, offset: int, length: int | None = None) -> Self:
+        end = None if length is None else offset + length
+        objects = {name: values[offset:end] for name, values in self.objects.items()}
+        return replace(self, data=self.data.slice(offset, length), objects=objects)._as(self)
+
+    def pieces(self, rows: int) -> Iterator[Self]:
+        """The batch in pieces of at most `rows` rows."""
+        for offset in range(0, self.num_items, rows):
+            yield self.slice(offset, rows)
+
+    @classmethod
+    def concat(cls, batches: Sequence[Self]) -> Self:
+        """The rows of several batches, in order; all must have the same objects."""
+        first = batches[0]
+        data = pa.concat_tables([batch.data for batch in batches], promote_options="default")
+        objects = {name: [item for batch in batches for item in batch.objects[name]] for name in first.objects}
+        return replace(first, data=data, objects=objects)._as(first)
+
+    def _as(self, other: Self) -> Self:
+        self.lineage = other.lineage
+        return self
+
+
+@dataclass
+class DocumentBatch(Batch):
+    """Text documents, one per row."""
+
+
+def as_table(data: Any) -> pa.Table:
+    """An Arrow table from what users have: a table, a record batch, a frame, a list of dicts, a dict of columns."""
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if isinstance(data, dict):
+        return pa.table(data)
+    if isinstance(data, list):
+        return rows_to_table(data)
+    if hasattr(data, "to_arrow"):
+        return data.to_arrow()
+    if type(data).__module__.partition(".")[0] == "pandas":
+        return pa.Table.from_pandas(data, preserve_index=False).replace_schema_metadata(None)
+    raise ContractError(
+        f"rows must be an Arrow table, a pandas or polars frame, a list of dicts or a dict of columns, "
+        f"not {type(data).__name__}"
+    )

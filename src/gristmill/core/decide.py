@@ -1,0 +1,32 @@
+"""Decisions: what a filtering stage thought of each row.
+
+A stage that has `decide(batch)` can be asked for its verdict without dropping anything. Previews and
+reports are built on it: a filter that gives its scores has nothing else to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from gristmill.core.batch import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One verdict per row, and the scores behind it under the names of what computed them."""
+
+    keep: pa.Array
+    scores: dict[str, pa.Array] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Decides(Protocol):
+    """A stage that keeps or drops rows."""
+
+    def decide(self, batch: Any) -> Decision: ...
+
+    def apply(self, batch: Any, decision: Decision) -> Batch: ...

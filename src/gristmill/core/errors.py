@@ -1,0 +1,114 @@
+"""What can go wrong, and what each error tells.
+
+    GristmillError
+    ├── PlanError                 the pipeline cannot work as written; raised before anything runs
+    │   ├── InputError            a path is missing, matches no file or has another format
+    │   ├── ColumnError           a stage needs a column or a task type that nothing upstream produces
+    │   └── ResourceError         a stage asks for more than there is
+    ├── RecipeError               a recipe file is not valid
+    ├── MissingDependencyError    an optional library is not installed (also an ImportError)
+    ├── BadRecordError            a record of an input file cannot be read
+    ├── ContractError             a stage broke the rules, for example returned something that is no task
+    └── StageError                a stage failed on a task; names the stage, the task and its files
+        ├── WorkerLostError       the worker process ended: killed, crashed or out of memory
+        └── TaskTimeoutError      the stage ran past its `timeout_s`
+
+Every message names the place and the way out.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+class GristmillError(Exception):
+    """Base of all errors that Gristmill raises on purpose."""
+
+
+class PlanError(GristmillError):
+    """The pipeline cannot work as written."""
+
+
+class InputError(PlanError):
+    """An input path is missing, matches nothing or is of another format."""
+
+
+class ColumnError(PlanError):
+    """A stage needs a column or a type of task that nothing before it produces."""
+
+
+class ResourceError(PlanError):
+    """A stage asks for more than the machine or cluster has."""
+
+
+class RecipeError(GristmillError):
+    """A recipe file is not valid."""
+
+
+class BadRecordError(GristmillError):
+    """A record of an input file cannot be read."""
+
+
+class ContractError(GristmillError):
+    """A stage broke the rules of `ProcessingStage`."""
+
+
+class MissingDependencyError(GristmillError, ImportError):
+    """An optional library is not installed."""
+
+
+class StageError(GristmillError):
+    """A stage failed on a task. `details` holds the traceback of the worker."""
+
+    def __init__(
+        self, stage: str, task_id: str, files: Sequence[str], reason: str, details: str = "", position: int = 0
+    ) -> None:
+        self.stage, self.task_id, self.files = stage, task_id, tuple(files)
+        self.reason, self.details, self.position = reason, details, position
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        where = f" from {shorten(self.files)}" if self.files else ""
+        text = f"stage {self.stage!r} failed on task {self.task_id}{where}: {self.reason}"
+        return f"{text}\n\n{self.details}" if self.details else text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = (self.stage, self.task_id, self.files, self.reason, self.details, self.position)
+        return (type(self), fields)
+
+
+class WorkerLostError(StageError):
+    """The worker process ended while it ran the task."""
+
+
+class TaskTimeoutError(StageError):
+    """The stage ran past its time limit and its worker was killed."""
+
+
+def shorten(names: Sequence[str], most: int = 3) -> str:
+    """The first few names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`" Did you mean 'text'?"`, or nothing when no known word is near."""
+    names = list(known)
+    exact = [name for name in names if name.lower() == word.lower()]
+    near = exact or difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def require(module: str, extra: str, purpose: str) -> Any:
+    """Import an optional library, or say how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{purpose} needs {module!r}, which is not installed: pip install 'gristmill[{extra}]'"
+        ) from error

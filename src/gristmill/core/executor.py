@@ -1,0 +1,120 @@
+"""Executor: where a plan runs. The protocol, and what passes through it.
+
+An executor is thin: it starts workers, moves tasks by reference, replaces the dead and yields what leaves
+the last stage. What to run next is decided in `flow.py` and `schedule.py`, how to run it in `worker.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from gristmill.core.plan import Plan
+    from gristmill.core.task import Lineage, Task
+    from gristmill.core.worker import StageStats
+
+
+class Ref(Protocol):
+    """A task that lives somewhere: in this process, in shared memory, in an object store."""
+
+    def load(self) -> Task[Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """A task in this process."""
+
+    task: Task[Any]
+
+    def load(self) -> Task[Any]:
+        return self.task
+
+
+@dataclass(slots=True)
+class PoolProgress:
+    """The state of one pool of workers, for those who watch."""
+
+    name: str
+    workers: int = 0
+    busy: int = 0
+    queued: int = 0
+    queued_bytes: int = 0
+
+
+@dataclass
+class Progress:
+    """A look at a run: what each stage has done so far, and how the pools are."""
+
+    stages: list[tuple[str, StageStats]] = field(default_factory=list)
+    pools: list[PoolProgress] = field(default_factory=list)
+    sources_seen: int = 0
+    sources_done: int = 0
+    listing_done: bool = False
+    seconds: float = 0.0
+
+
+class Observer(Protocol):
+    """Told about a run at a few named moments."""
+
+    def started(self, plan: Plan) -> None: ...
+
+    def progressed(self, progress: Progress) -> None:
+        """A few times per second."""
+
+    def finished(self, progress: Progress) -> None:
+        """Once, also after a failure."""
+
+
+class Silent:
+    """An observer that does nothing."""
+
+    def started(self, plan: Plan) -> None: ...
+
+    def progressed(self, progress: Progress) -> None: ...
+
+    def finished(self, progress: Progress) -> None: ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a plan: what goes in, and who watches. Each source is a list of tasks that were named."""
+
+    plan: Plan
+    sources: Iterator[Sequence[Task[Any]]]
+    observer: Observer
+    scratch: str | None = None
+
+
+class Executor(Protocol):
+    """The whole contract. `tests/conformance` holds every implementation to it."""
+
+    fuse: bool
+
+    def check(self, plan: Plan) -> None:
+        """Raise a ResourceError if the plan can never run here."""
+
+    def execute(self, job: Job) -> Iterator[tuple[Lineage, Ref]]:
+        """Yield each task that leaves the last stage, by reference, as it leaves.
+
+        They may come in any order. All workers are stopped before the iterator ends, fails or is closed.
+        """
+
+
+_defaults: dict[str, Callable[[], Any]] = {"observer": Silent}
+
+
+def set_default(what: str, factory: Callable[[], Any]) -> None:
+    """Say what `Pipeline.run` uses when nothing is given. The package's root does, since core imports nothing above."""
+    _defaults[what] = factory
+
+
+def default_executor() -> Executor:
+    executor: Executor = _defaults["executor"]()
+    return executor
+
+
+def default_observer() -> Observer:
+    observer: Observer = _defaults["observer"]()
+    return observer

@@ -1,0 +1,258 @@
+"""Flow: the books of a run. Which task waits where, which source is done, what is tried again.
+
+Executors that schedule for themselves share it. It holds references, never payloads: memory grows with the
+tasks in flight, which are bounded, and with the sources that are open.
+
+A call of one item streams: its outputs count as they arrive, so that a huge file needs no buffer. If the
+worker dies in between, the same item runs again and what had arrived is not sent twice (`Item.sent`,
+`Item.shed`); this rests on stages being deterministic. A call of several items counts as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gristmill.core.executor import PoolProgress, Progress
+from gristmill.core.task import Lineage
+from gristmill.core.worker import StageStats
+
+if TYPE_CHECKING:
+    from gristmill.core.errors import StageError
+    from gristmill.core.plan import Plan
+
+CALL_BYTES = 32 * 2**20
+"""Several items make one call only as long as they are no larger than this together."""
+
+
+@dataclass(slots=True)
+class Item:
+    """A task, or the gathered tasks of a source, that waits before a stage of a group."""
+
+    lineage: Lineage
+    refs: list[Any]
+    nbytes: int = 0
+    start: int = 0
+    attempts: int = 0
+    alone: bool = False
+    sent: int = 0
+    shed: set[tuple[str, int]] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Output:
+    """A task that a call gave: where it comes from, where it lies, and the stage it goes to next."""
+
+    lineage: Lineage
+    ref: Any
+    nbytes: int
+    position: int
+
+
+@dataclass(slots=True)
+class Call:
+    """Items that one worker works on."""
+
+    group: int
+    items: list[Item]
+    began: float
+    outputs: list[Output] = field(default_factory=list)
+
+    @property
+    def start(self) -> int:
+        return self.items[0].start
+
+    @property
+    def streams(self) -> bool:
+        return len(self.items) == 1
+
+
+@dataclass(slots=True)
+class _Pool:
+    queue: deque[Item] = field(default_factory=deque)
+    queued_bytes: int = 0
+    running: int = 0
+    tasks_done: int = 0
+    seconds: float = 0.0
+
+    @property
+    def seconds_per_task(self) -> float | None:
+        return self.seconds / self.tasks_done if self.tasks_done else None
+
+
+class Flow:
+    """Moves items from group to group. The executor asks what to do and reports what was done."""
+
+    def __init__(self, plan: Plan, sources: Iterator[Sequence[Item]]) -> None:
+        self.plan = plan
+        self.pools = [_Pool() for _ in plan.groups]
+        self.stats = [[StageStats() for _ in group.stages] for group in plan.groups]
+        self.source_stats = StageStats()
+        self.results: deque[tuple[Lineage, Any]] = deque()
+        self.sources_seen = self.sources_done = 0
+        self.listing_done = False
+        self._began = time.perf_counter()
+        self._sources = sources
+        self._live: dict[str, list[int]] = {}
+        self._gathered: dict[tuple[str, int], list[Output]] = {}
+
+    # -- in ------------------------------------------------------------------------------------------
+
+    def feed(self, enough: int) -> None:
+        """List more sources until `enough` items wait before the first group."""
+        while not self.listing_done and len(self.pools[0].queue) < enough:
+            items = next(self._sources, None)
+            if items is None:
+                self.listing_done = True
+                return
+            if items:
+                self.sources_seen += 1
+                self.source_stats.tasks_out += len(items)
+            for item in items:
+                self._enqueue(0, item)
+
+    def _enqueue(self, group: int, item: Item) -> None:
+        self._live.setdefault(item.lineage.source, [0] * len(self.pools))[group] += 1
+        self._queue(group, item)
+
+    def _queue(self, group: int, item: Item, first: bool = False) -> None:
+        pool = self.pools[group]
+        pool.queued_bytes += item.nbytes
+        if first:
+            pool.queue.appendleft(item)
+        else:
+            pool.queue.append(item)
+
+    # -- work ----------------------------------------------------------------------------------------
+
+    def downstream_bytes(self, group: int) -> int:
+        return self.pools[group + 1].queued_bytes if group + 1 < len(self.pools) else 0
+
+    def take(self, group: int, most: int) -> Call:
+        """The next items of a group, as one call. They start at the same stage; one that may be at fault goes alone."""
+        pool = self.pools[group]
+        items = [self._pop(pool)]
+        size = items[0].nbytes
+        while len(items) < most and pool.queue and not items[0].alone:
+            following = pool.queue[0]
+            size += following.nbytes
+            if following.start != items[0].start or following.alone or size > CALL_BYTES:
+                break
+            items.append(self._pop(pool))
+        pool.running += 1
+        return Call(group, items, time.perf_counter())
+
+    @staticmethod
+    def _pop(pool: _Pool) -> Item:
+        item = pool.queue.popleft()
+        pool.queued_bytes -= item.nbytes
+        return item
+
+    def output(self, call: Call, output: Output) -> None:
+        """A task has come out of a running call."""
+        if not call.streams:
+            call.outputs.append(output)
+            return
+        if output.position < len(self.plan.groups[call.group].stages):
+            call.items[0].shed.add((output.lineage.id, output.position))
+        else:
+            call.items[0].sent += 1
+        self._route(call.group, output)
+
+    def _route(self, group: int, output: Output) -> None:
+        if output.position < len(self.plan.groups[group].stages):
+            self._enqueue(group, Item(output.lineage, [output.ref], output.nbytes, output.position))
+            return
+        lineage = output.lineage
+        if group == 0 and self.plan.own_source:
+            lineage = lineage.as_source()
+            self.sources_seen += 1
+        after = group + 1
+        if after == len(self.pools):
+            self.results.append((lineage, output.ref))
+        elif self.plan.groups[after].gather:
+            self._gathered.setdefault((lineage.source, after), []).append(output)
+            if group == 0 and self.plan.own_source:
+                self._live.setdefault(lineage.source, [0] * len(self.pools))[0] += 1
+                self._close(lineage.source, 0)
+        else:
+            self._enqueue(after, Item(lineage, [output.ref], output.nbytes))
+
+    def finish(self, call: Call, stats: Sequence[StageStats]) -> None:
+        """The call is done, and its counts are final."""
+        for output in call.outputs:
+            self._route(call.group, output)
+        pool = self.pools[call.group]
+        pool.running -= 1
+        pool.tasks_done += len(call.items)
+        pool.seconds += time.perf_counter() - call.began
+        for total, more in zip(self.stats[call.group], stats, strict=True):
+            total.add(more)
+        for item in call.items:
+            self._close(item.lineage.source, call.group)
+
+    def _close(self, source: str, group: int) -> None:
+        """One item of a source has left a group: gather what is complete, forget the source when all is done."""
+        counts = self._live[source]
+        counts[group] -= 1
+        for after in range(group + 1, len(self.pools)):
+            if any(counts[:after]):
+                return
+            if parts := self._gathered.pop((source, after), None):
+                parts.sort(key=lambda part: part.lineage.sort_key())
+                first = parts[0].lineage
+                lineage = Lineage(source, source, first.files, first.order)
+                self._enqueue(after, Item(lineage, [part.ref for part in parts], sum(p.nbytes for p in parts)))
+                return
+        if not any(counts):
+            del self._live[source]
+            self.sources_done += 1
+
+    def fail(self, call: Call, error: StageError) -> None:
+        """Try again: each item alone, to find the one at fault, and that one until its retries are used up."""
+        self.pools[call.group].running -= 1
+        for item in reversed(call.items):
+            item.alone = True
+            self._queue(call.group, item, first=True)
+        if call.streams:
+            item.attempts += 1
+            stages = self.plan.groups[call.group].stages
+            if item.attempts > stages[min(error.position, len(stages) - 1)].max_retries:
+                raise error
+
+    # -- out -----------------------------------------------------------------------------------------
+
+    @property
+    def over(self) -> bool:
+        return self.is_over(len(self.pools) - 1)
+
+    def is_over(self, group: int) -> bool:
+        """Whether nothing can arrive at a group any more, and nothing is left in it."""
+        waiting = any(pool.queue or pool.running for pool in self.pools[: group + 1])
+        return self.listing_done and not waiting
+
+    def progress(self, pools: Sequence[tuple[int, int]] = ()) -> Progress:
+        """A snapshot; `pools` holds the number of workers and of busy ones per group."""
+        stages = [(self.plan.source.name, self.source_stats)] if self.plan.source else []
+        for group, stats in zip(self.plan.groups, self.stats, strict=True):
+            stages += [(stage.name, stat) for stage, stat in zip(group.stages, stats, strict=True)]
+        states = [
+            PoolProgress(group.name, workers, busy, len(pool.queue), pool.queued_bytes)
+            for group, pool, (workers, busy) in zip(self.plan.groups, self.pools, pools, strict=False)
+        ]
+        elapsed = time.perf_counter() - self._began
+        return Progress(stages, states, self.sources_seen, self.sources_done, self.listing_done, elapsed)
+
+
+def name_sources(sources: Iterator[Sequence[Any]], by_content: bool) -> Iterator[list[Any]]:
+    """Name the tasks that enter a pipeline: by what they hold, or by their place in the list."""
+    for order, tasks in enumerate(sources):
+        named = []
+        for index, task in enumerate(tasks):
+            source = (tasks[0].key() if by_content else None) or str(order)
+            task_id = source if len(tasks) == 1 else f"{source}.{index}"
+            named.append(task.named(Lineage(task_id, source, task.files(), order)))
+        yield named

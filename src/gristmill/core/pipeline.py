@@ -1,0 +1,135 @@
+"""Pipeline: an ordered list of stages; `plan` it, `preview` it, `run` it or `stream` it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gristmill.core.executor import Executor, Job, Observer, Progress, default_executor, default_observer
+from gristmill.core.flow import name_sources
+from gristmill.core.plan import Plan, make_plan
+from gristmill.core.preview import Preview, make_preview
+from gristmill.core.result import Result
+from gristmill.core.run import Run
+from gristmill.core.stage import ProcessingStage
+from gristmill.core.task import EmptyTask, Task
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from gristmill.core.executor import Ref
+    from gristmill.core.task import Lineage
+
+
+class Pipeline:
+    """An ordered list of stages."""
+
+    def __init__(
+        self,
+        name: str = "pipeline",
+        description: str | None = None,
+        stages: Iterable[ProcessingStage[Any, Any]] = (),
+        config: dict[str, Any] | None = None,
+    ) -> None:
+        self.name, self.description, self.config = name, description, config or {}
+        self.stages: list[ProcessingStage[Any, Any]] = []
+        for stage in stages:
+            self.add_stage(stage)
+
+    def add_stage(self, stage: ProcessingStage[Any, Any]) -> Self:
+        _check_is_stage(stage)
+        self.stages.append(stage)
+        return self
+
+    def plan(self, initial_tasks: Sequence[Task[Any]] | None = None, *, fuse: bool = True) -> Plan:
+        """What would run: composites decomposed, inputs and columns checked, stages fused into groups."""
+        return make_plan(self.name, self.stages, initial_tasks, fuse)
+
+    def describe(self) -> str:
+        return str(self.plan())
+
+    def preview(self, n: int = 5, initial_tasks: Sequence[Task[Any]] | None = None) -> Preview:
+        """Run the first n rows in this process, writing nothing; see each row's scores and fate."""
+        return make_preview(self.plan(initial_tasks), n, initial_tasks)
+
+    def run(
+        self,
+        executor: Executor | None = None,
+        run_dir: str | None = None,
+        initial_tasks: Sequence[Task[Any]] | None = None,
+        *,
+        observer: Observer | None = None,
+    ) -> Result:
+        """Run to the end and return the last stage's tasks, which load when looked at."""
+        watcher = _Watcher(observer or default_observer())
+        refs = list(self._execute(executor, run_dir, initial_tasks, watcher))
+        return Result(refs, watcher.last)
+
+    def stream(
+        self,
+        executor: Executor | None = None,
+        run_dir: str | None = None,
+        initial_tasks: Sequence[Task[Any]] | None = None,
+        *,
+        observer: Observer | None = None,
+    ) -> Iterator[Task[Any]]:
+        """Yield the last stage's tasks as they finish, in any order. A slow consumer slows the pipeline down."""
+        watcher = _Watcher(observer or default_observer())
+        for lineage, ref in self._execute(executor, run_dir, initial_tasks, watcher):
+            yield ref.load().named(lineage)
+
+    def _execute(
+        self,
+        executor: Executor | None,
+        run_dir: str | None,
+        initial_tasks: Sequence[Task[Any]] | None,
+        watcher: _Watcher,
+    ) -> Iterator[tuple[Lineage, Ref]]:
+        executor = executor or default_executor()
+        plan = make_plan(self.name, self.stages, initial_tasks, executor.fuse)
+        executor.check(plan)
+        run = Run(run_dir)
+        run.begin(plan)
+        for stage in plan.stages:
+            stage.prepare()
+        job = Job(plan, iter(sources_of(plan, initial_tasks)), watcher, run.scratch)
+        try:
+            yield from executor.execute(job)
+        finally:
+            run.end(watcher.last)
+
+    def __repr__(self) -> str:
+        return f"<Pipeline {self.name!r}: {' -> '.join(stage.name for stage in self.stages) or 'empty'}>"
+
+
+def sources_of(plan: Plan, initial_tasks: Sequence[Task[Any]] | None) -> Iterator[list[Task[Any]]]:
+    """The tasks that enter the plan, source by source, under their names."""
+    if plan.source is not None:
+        return name_sources(plan.source.sources(), by_content=True)
+    tasks = [EmptyTask()] if initial_tasks is None else initial_tasks
+    return name_sources(iter([[task] for task in tasks]), by_content=False)
+
+
+def _check_is_stage(stage: object) -> None:
+    if not isinstance(stage, ProcessingStage):
+        hint = " Did you forget the parentheses?" if isinstance(stage, type) else ""
+        raise TypeError(f"a pipeline is made of stages, not of {stage!r}.{hint}")
+
+
+class _Watcher:
+    """Passes on what an executor tells, and remembers the last of it."""
+
+    def __init__(self, observer: Observer) -> None:
+        self.observer = observer
+        self.last = Progress()
+
+    def started(self, plan: Plan) -> None:
+        self.observer.started(plan)
+
+    def progressed(self, progress: Progress) -> None:
+        self.last = progress
+        self.observer.progressed(progress)
+
+    def finished(self, progress: Progress) -> None:
+        self.last = progress
+        self.observer.finished(progress)

@@ -1,0 +1,255 @@
+"""From a pipeline to a plan: decompose, check, fuse, cut. No cluster is needed, and nothing runs.
+
+    decompose   composites become their stages
+    check       inputs exist, columns and task types fit between neighbours, settings make sense
+    fuse        neighbours with compatible needs become one group, run by one worker
+    cut         a new group begins after a user's own source, and where tasks are gathered by source
+
+The plan holds copies of the stages, so neither planning nor running changes the user's objects.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from gristmill.core.errors import ColumnError, PlanError, did_you_mean, shorten
+from gristmill.core.resources import Resources
+from gristmill.core.stage import (
+    CompositeStage,
+    ProcessingStage,
+    SourceStage,
+    check_settings,
+    implements,
+    task_types,
+    worker_count,
+)
+from gristmill.core.table import is_json, is_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from gristmill.core.task import Task
+
+
+@dataclass(frozen=True)
+class Group:
+    """Stages that run in one worker, and what that worker needs."""
+
+    index: int
+    stages: tuple[ProcessingStage[Any, Any], ...]
+
+    @property
+    def name(self) -> str:
+        return " + ".join(stage.name for stage in self.stages)
+
+    @property
+    def gather(self) -> bool:
+        return self.stages[0].gather
+
+    @property
+    def resources(self) -> Resources:
+        needs = [stage.resources for stage in self.stages]
+        return Resources(
+            cpus=max(need.cpus for need in needs),
+            gpus=max(need.gpus for need in needs),
+            gpu_memory_gb=max(need.gpu_memory_gb for need in needs),
+            memory_gb=max(need.memory_gb for need in needs),
+        )
+
+    @property
+    def num_workers(self) -> int | None:
+        return worker_count(self.stages[0])
+
+    @property
+    def batch_size(self) -> int:
+        return max(stage.batch_size for stage in self.stages)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will run: a source in the driver (or none), then groups of fused stages."""
+
+    name: str
+    source: SourceStage[Any] | None
+    groups: tuple[Group, ...]
+    own_source: bool = False
+    """The first stage is the user's own source: each task that leaves it is a source of its own."""
+
+    @property
+    def stages(self) -> tuple[ProcessingStage[Any, Any], ...]:
+        head = (self.source,) if self.source else ()
+        return head + tuple(stage for group in self.groups for stage in group.stages)
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {len(self.stages)} stages in {len(self.groups)} groups"]
+        if self.source:
+            lines.append(f"  driver   {self.source.name}")
+        for group in self.groups:
+            workers = f", {group.num_workers} workers" if group.num_workers else ""
+            gathered = ", gathers each source" if group.gather else ""
+            lines.append(f"  group {group.index}  ({group.resources}{workers}{gathered})")
+            lines.extend(f"             {_describe(stage)}" for stage in group.stages)
+        return "\n".join(lines)
+
+
+def _describe(stage: ProcessingStage[Any, Any]) -> str:
+    needs, gives = stage.inputs()[1], stage.outputs()[1]
+    notes = [f"needs {', '.join(needs)}"] if needs else []
+    notes += [f"gives {', '.join(gives)}"] if gives else []
+    notes += [f"batches of {stage.batch_size}"] if stage.batch_size > 1 else []
+    notes += [f"{stage.timeout_s:g} s at most"] if stage.timeout_s else []
+    return f"{stage.name:<28} {'; '.join(notes)}".rstrip()
+
+
+def make_plan(
+    name: str,
+    stages: Sequence[ProcessingStage[Any, Any]],
+    initial_tasks: Sequence[Task[Any]] | None = None,
+    fuse: bool = True,
+) -> Plan:
+    """Compile a pipeline. Raises a PlanError that names the stage and the way out."""
+    flat = [copy.copy(stage) for stage in decompose(stages)]
+    if not flat:
+        raise PlanError(f"pipeline {name!r} has no stages: add some with add_stage(...)")
+    for stage in flat:
+        check_settings(stage)
+        if not any(implements(stage, method) for method in ("process", "process_batch")):
+            raise PlanError(f"stage {stage.name!r} ({type(stage).__name__}) has no process method: write one")
+    source = _source_of(flat, initial_tasks)
+    check_types(flat)
+    for stage in flat:
+        stage.check()
+    check_columns(flat, _sample(source, initial_tasks))
+    rest = flat[1:] if source else flat
+    own_source = source is None and initial_tasks is None
+    if not rest:
+        raise PlanError(f"pipeline {name!r} only lists its input: add a reader or another stage after it")
+    return Plan(name, source, tuple(_cut(rest, fuse, own_source)), own_source)
+
+
+def decompose(stages: Iterable[ProcessingStage[Any, Any]]) -> list[ProcessingStage[Any, Any]]:
+    """The stages with every composite replaced by what it is made of."""
+    flat: list[ProcessingStage[Any, Any]] = []
+    for stage in stages:
+        if isinstance(stage, CompositeStage):
+            parts = stage.stages()
+            if not parts:
+                raise PlanError(f"composite stage {stage.name!r} decomposes into nothing")
+            flat.extend(decompose(parts))
+        else:
+            flat.append(stage)
+    return flat
+
+
+def _source_of(
+    stages: Sequence[ProcessingStage[Any, Any]], initial_tasks: Sequence[Task[Any]] | None
+) -> SourceStage[Any] | None:
+    for stage in stages[1:]:
+        if isinstance(stage, SourceStage):
+            raise PlanError(f"stage {stage.name!r} lists input, so it must be the first stage of a pipeline")
+    first = stages[0]
+    if not isinstance(first, SourceStage):
+        return None
+    if initial_tasks is not None:
+        raise PlanError(
+            f"the pipeline starts with {first.name!r}, which lists its own input, and initial_tasks were "
+            "given too: leave out one of them"
+        )
+    return first
+
+
+def check_types(stages: Sequence[ProcessingStage[Any, Any]]) -> None:
+    """Each stage must take the type of task that the one before it gives, where both say so."""
+    for before, after in pairwise(stages):
+        gives, takes = task_types(before)[1], task_types(after)[0]
+        if gives is None or takes is None or after.gather:
+            continue
+        if not (issubclass(gives, takes) or issubclass(takes, gives)):
+            raise ColumnError(
+                f"stage {after.name!r} takes {takes.__name__}, but {before.name!r} before it gives "
+                f"{gives.__name__}: put a stage between them that turns one into the other"
+            )
+
+
+def _sample(source: SourceStage[Any] | None, initial_tasks: Sequence[Task[Any]] | None) -> Task[Any] | None:
+    if source is not None:
+        first = next(source.sources(), ())
+        return first[0] if first else None
+    return initial_tasks[0] if initial_tasks else None
+
+
+def check_columns(stages: Sequence[ProcessingStage[Any, Any]], sample: Task[Any] | None) -> None:
+    """Each stage's columns must come from somewhere, as far as that can be known before running."""
+    known = dict(_columns_of(sample)) if sample is not None else {}
+    closed = bool(known)
+    for stage in stages:
+        needs = stage.inputs()[1]
+        if closed:
+            _check_needs(stage, needs, known)
+        seen = stage.peek(sample) if sample is not None else None
+        if seen is not None:
+            known, closed = dict(seen), True
+        gives = stage.outputs()[1]
+        known.update(gives if isinstance(gives, dict) else dict.fromkeys(gives))
+        if not implements(stage, "outputs") and not isinstance(stage, SourceStage) and seen is None:
+            closed = False  # a stage that does not say what it adds may add anything
+
+
+def _columns_of(sample: Task[Any]) -> Mapping[str, Any]:
+    schema = getattr(sample.data, "schema", None)
+    return {field.name: field.type for field in schema} if schema is not None and sample.num_items else {}
+
+
+def _check_needs(
+    stage: ProcessingStage[Any, Any], needs: Iterable[str], known: Mapping[str, pa.DataType | str | None]
+) -> None:
+    for column in needs:
+        if column not in known:
+            there = [name for name in known if not name.startswith("_")]
+            raise ColumnError(
+                f"stage {stage.name!r} needs column {column!r}, which nothing before it gives. "
+                f"There are: {shorten(there, 12) or 'none'}.{did_you_mean(column, there)} "
+                "Name the right column in the stage (for text stages: text_field=...)"
+            )
+        wanted = needs[column] if isinstance(needs, dict) else None
+        kind = known[column]
+        if wanted == "string" and kind is not None and not _may_be_text(kind):
+            raise ColumnError(f"stage {stage.name!r} needs text in column {column!r}, which holds {kind}")
+
+
+def _may_be_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    if isinstance(kind, str):
+        return kind == "string"
+    dictionary = pa.types.is_dictionary(kind) and is_text(kind.value_type)
+    return is_text(kind) or is_json(kind) or pa.types.is_null(kind) or bool(dictionary)
+
+
+def _cut(stages: Sequence[ProcessingStage[Any, Any]], fuse: bool, own_source: bool) -> list[Group]:
+    runs: list[list[ProcessingStage[Any, Any]]] = [[stages[0]]]
+    for index, (before, after) in enumerate(pairwise(stages)):
+        alone = own_source and index == 0  # one empty task: what it yields must spread over the workers
+        if fuse and not alone and compatible(before, after):
+            runs[-1].append(after)
+        else:
+            runs.append([after])
+    return [Group(index, tuple(run)) for index, run in enumerate(runs)]
+
+
+def compatible(before: ProcessingStage[Any, Any], after: ProcessingStage[Any, Any]) -> bool:
+    """Whether two neighbours may share a worker: light CPU stages of one environment and one pool size."""
+    if after.gather or before.resources.requires_gpu or after.resources.requires_gpu:
+        return False
+    same_cpus = before.resources.cpus == after.resources.cpus
+    light = max(before.resources.cpus, after.resources.cpus) <= 1
+    return (
+        (same_cpus or light)
+        and (before.runtime_env or None) == (after.runtime_env or None)
+        and worker_count(before) == worker_count(after)
+    )

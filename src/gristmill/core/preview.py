@@ -1,0 +1,161 @@
+"""Preview: the first rows of a pipeline, run here and now, with what each filter thought of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from gristmill.core.batch import Batch
+from gristmill.core.decide import Decides
+from gristmill.core.table import table_to_rows
+from gristmill.core.task import EmptyTask, Task
+from gristmill.core.worker import Worker
+
+if TYPE_CHECKING:
+    from gristmill.core.plan import Plan
+    from gristmill.core.stage import ProcessingStage
+
+_ROW = "_preview_row"
+
+
+@dataclass
+class PreviewRow:
+    """One row: as it came out (or went in, if it was dropped), its scores, and the stage that dropped it."""
+
+    data: dict[str, Any]
+    scores: dict[str, Any] = field(default_factory=dict)
+    dropped_by: str | None = None
+
+
+class Preview(Sequence[PreviewRow]):
+    """The rows of a preview. `print` it."""
+
+    def __init__(self, rows: list[PreviewRow]) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.rows[index]
+
+    def __str__(self) -> str:
+        lines = []
+        for row in self.rows:
+            fate = f"dropped by {row.dropped_by}" if row.dropped_by else "kept"
+            scores = ", ".join(f"{name}={_short(value)}" for name, value in row.scores.items())
+            shown = {key: _short(value) for key, value in row.data.items() if not key.startswith("_")}
+            lines += [f"{fate:<40} {scores}".rstrip(), *(f"    {key}: {value}" for key, value in shown.items())]
+        return "\n".join(lines) or "no rows"
+
+
+def _short(value: Any, most: int = 100) -> str:
+    text = f"{value:.4g}" if isinstance(value, float) else " ".join(str(value).split())
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def make_preview(plan: Plan, n: int, initial_tasks: Sequence[Task[Any]] | None) -> Preview:
+    """Run n rows through the plan's stages in this process. Stages that gather (writers' commits) are left out."""
+    from gristmill.core.pipeline import sources_of
+
+    stages = [stage for group in plan.groups for stage in group.stages]
+    worker = Worker(stages)
+    worker.setup_on_node()
+    worker.setup()
+    try:
+        first = (task for tasks in sources_of(plan, initial_tasks) for task in tasks)
+        return Preview(_Trace(stages, n).run(first))
+    finally:
+        worker.teardown()
+
+
+class _Trace:
+    """Follows numbered rows through the stages."""
+
+    def __init__(self, stages: Sequence[ProcessingStage[Any, Any]], n: int) -> None:
+        self.stages, self.n = stages, n
+        self.rows: dict[int, PreviewRow] = {}
+        self.others: list[PreviewRow] = []
+
+    def run(self, tasks: Iterator[Task[Any]]) -> list[PreviewRow]:
+        for task in tasks:
+            if self.n <= len(self.rows):
+                break
+            self._pass(task, 0)
+        return [*self.rows.values(), *self.others][: self.n]
+
+    def _pass(self, task: Task[Any], position: int) -> None:
+        if isinstance(task, Batch):
+            if _ROW not in task.data.column_names:
+                task = self._number(task)
+            if not task.num_items:
+                return
+        if position == len(self.stages) or self.stages[position].gather or _writes(self.stages[position]):
+            self._arrive(task)
+            return
+        stage = self.stages[position]
+        if isinstance(stage, Decides) and isinstance(task, Batch):
+            self._pass(self._decide(stage, task), position + 1)
+            return
+        before = _row_numbers(task)
+        kept: set[int] = set()
+        for child in _answers(stage, task):
+            kept |= _row_numbers(child)
+            self._pass(child, position + 1)
+            if not before and self.n <= len(self.rows):
+                return
+        for number in before - kept if kept or not isinstance(task, Batch) else before:
+            self.rows[number].dropped_by = self.rows[number].dropped_by or stage.name
+
+    def _number(self, batch: Batch) -> Batch:
+        """Take as many rows as are still wanted and number them, to know them again."""
+        wanted = batch.slice(0, max(self.n - len(self.rows), 0))
+        numbers = range(len(self.rows), len(self.rows) + wanted.num_items)
+        for number, data in zip(numbers, table_to_rows(wanted.data), strict=True):
+            self.rows[number] = PreviewRow(data)
+        return wanted.with_data(wanted.data.append_column(_ROW, pa.array(numbers, pa.int64())))
+
+    def _decide(self, stage: Any, batch: Batch) -> Batch:
+        decision = stage.decide(batch)
+        numbers = batch.data.column(_ROW).to_pylist()
+        for name, scores in decision.scores.items():
+            for number, score in zip(numbers, scores.to_pylist(), strict=True):
+                self.rows[number].scores[name] = score
+        for number, keep in zip(numbers, decision.keep.to_pylist(), strict=True):
+            if not keep:
+                self.rows[number].dropped_by = stage.name
+        kept: Batch = stage.apply(batch, decision)
+        return kept
+
+    def _arrive(self, task: Task[Any]) -> None:
+        if not isinstance(task, Batch):
+            self.others.append(PreviewRow({"task": task.data}))
+            return
+        for row in table_to_rows(task.data):
+            number = row.pop(_ROW)
+            self.rows[number].data = row
+
+
+def _writes(stage: ProcessingStage[Any, Any]) -> bool:
+    return getattr(stage, "writes", False)
+
+
+def _row_numbers(task: Task[Any]) -> set[int]:
+    if isinstance(task, Batch) and _ROW in task.data.column_names:
+        return set(task.data.column(_ROW).to_pylist())
+    return set()
+
+
+def _answers(stage: ProcessingStage[Any, Any], task: Task[Any]) -> Iterator[Task[Any]]:
+    answer = stage.process(task)
+    if isinstance(answer, Task):
+        yield answer.named(task.lineage)
+    elif answer is not None:
+        for index, child in enumerate(answer):
+            yield child.named(task.lineage.child(index))
+
+
+__all__ = ["EmptyTask", "Preview", "PreviewRow", "make_preview"]

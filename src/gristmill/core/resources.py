@@ -1,0 +1,46 @@
+"""Resources: what one worker wishes for. A declaration; nothing is measured when it is built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one worker of a stage needs.
+
+    `gpus` may be a fraction (0.25: four workers share a GPU). `gpu_memory_gb` asks for a part of one
+    GPU by its memory; it becomes a share only on the machine where the worker is placed.
+    """
+
+    cpus: float = 1.0
+    gpus: float = 0.0
+    gpu_memory_gb: float = 0.0
+    memory_gb: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+                raise ValueError(f"Resources({field.name}={value!r}): must be a number, 0 or more")
+        if self.gpus and self.gpu_memory_gb:
+            raise ValueError(
+                f"Resources(gpus={self.gpus}, gpu_memory_gb={self.gpu_memory_gb}): give one of the two, "
+                "a share of a GPU or an amount of its memory"
+            )
+
+    @property
+    def requires_gpu(self) -> bool:
+        return self.gpus > 0 or self.gpu_memory_gb > 0
+
+    def gpu_share(self, total_gb: float | None) -> float:
+        """The share of a GPU with `total_gb` of memory that one worker takes."""
+        if not self.gpu_memory_gb:
+            return self.gpus
+        if total_gb is None:
+            return 1.0  # memory unknown: be safe, take the whole device
+        return self.gpu_memory_gb / total_gb
+
+    def __str__(self) -> str:
+        wishes = [f"{field.name}={getattr(self, field.name):g}" for field in fields(self)]
+        return " ".join(wish for wish in wishes if not wish.endswith("=0")) or "nothing"

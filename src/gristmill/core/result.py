@@ -1,0 +1,103 @@
+"""Result: what a run gave. A sequence of the last stage's tasks, loaded when looked at, and the counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, overload
+
+from gristmill.core.task import FileGroupTask
+
+if TYPE_CHECKING:
+    from gristmill.core.executor import Progress, Ref
+    from gristmill.core.task import Lineage, Task
+    from gristmill.core.worker import StageStats
+
+
+class Result(Sequence["Task[Any]"]):
+    """The tasks of the last stage, in the order of the input. Their payloads stay where they are until used."""
+
+    def __init__(self, refs: list[tuple[Lineage, Ref]], progress: Progress) -> None:
+        self._refs = sorted(refs, key=lambda entry: entry[0].sort_key())
+        self._progress = progress
+
+    def __len__(self) -> int:
+        return len(self._refs)
+
+    @overload
+    def __getitem__(self, index: int) -> Task[Any]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Task[Any]]: ...
+
+    def __getitem__(self, index: int | slice) -> Task[Any] | list[Task[Any]]:
+        if isinstance(index, slice):
+            return [self._load(entry) for entry in self._refs[index]]
+        return self._load(self._refs[index])
+
+    def __iter__(self) -> Iterator[Task[Any]]:
+        return map(self._load, self._refs)
+
+    @staticmethod
+    def _load(entry: tuple[Lineage, Ref]) -> Task[Any]:
+        lineage, ref = entry
+        return ref.load().named(lineage)
+
+    def summary(self) -> Summary:
+        """Rows in, kept and dropped, seconds and rate for each stage."""
+        lines = [StageLine.of(name, stats) for name, stats in self._progress.stages]
+        files = [path for task in self if isinstance(task, FileGroupTask) for path in task.data]
+        return Summary(lines, self._progress.seconds, files)
+
+    def __repr__(self) -> str:
+        return f"<Result of {len(self)} tasks>"
+
+
+@dataclass(frozen=True, slots=True)
+class StageLine:
+    """One stage of a summary."""
+
+    name: str
+    rows_in: int
+    rows_out: int
+    seconds: float
+    mb_per_s: float
+    counts: dict[str, float]
+
+    @property
+    def dropped(self) -> int:
+        return max(self.rows_in - self.rows_out, 0)
+
+    @classmethod
+    def of(cls, name: str, stats: StageStats) -> StageLine:
+        size = max(stats.bytes_in, stats.bytes_out, int(stats.counts.get("bytes_read", 0)))
+        rate = size / 1e6 / stats.seconds if stats.seconds > 0 else 0.0
+        shown = {key: value for key, value in stats.counts.items() if key != "bytes_read"}
+        return cls(name, stats.rows_in, stats.rows_out, stats.seconds, rate, shown)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a run did, stage by stage. `print` it."""
+
+    stages: list[StageLine]
+    seconds: float
+    files: list[str]
+
+    def __getitem__(self, name: str) -> StageLine:
+        for line in self.stages:
+            if line.name == name:
+                return line
+        raise KeyError(f"no stage {name!r}; there are: {', '.join(line.name for line in self.stages)}")
+
+    def __str__(self) -> str:
+        width = max([len(line.name) for line in self.stages], default=5)
+        lines = [f"{'stage':<{width}} {'rows in':>12} {'kept':>12} {'dropped':>12} {'seconds':>9} {'MB/s':>8}"]
+        for line in self.stages:
+            notes = "".join(f"  {value:g} {name}" for name, value in line.counts.items())
+            lines.append(
+                f"{line.name:<{width}} {line.rows_in:>12,} {line.rows_out:>12,} {line.dropped:>12,} "
+                f"{line.seconds:>9.2f} {line.mb_per_s:>8.1f}{notes}"
+            )
+        lines.append(f"{self.seconds:.2f} s in all; seconds above are summed over workers")
+        return "\n".join(lines)

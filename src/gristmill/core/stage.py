@@ -1,0 +1,303 @@
+"""ProcessingStage: one step of a pipeline.
+
+Write `process(task)`; it may return a task, several (a list, or a generator that streams them) or None to
+drop it. Write `process_batch(tasks)` instead to work on several tasks at once: it returns one such answer
+per input, so that the framework always knows which output came from which input.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, TypeVar, get_args, get_origin
+
+from gristmill.core.errors import ContractError, did_you_mean
+from gristmill.core.resources import Resources
+from gristmill.core.task import EmptyTask, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+In = TypeVar("In", bound=Task[Any])
+Out = TypeVar("Out", bound=Task[Any])
+Answer: TypeAlias = "Out | Iterable[Out] | None"
+Columns: TypeAlias = "list[str] | dict[str, str]"
+
+SETTINGS = ("name", "resources", "batch_size", "runtime_env", "num_workers", "timeout_s", "max_retries")
+"""What `with_` changes and a subclass may set as class attributes."""
+
+
+class ProcessingStage(Generic[In, Out]):
+    """One step of a pipeline. Constructors must have no side effects: stages are built to be planned."""
+
+    name: str = "ProcessingStage"
+    resources: Resources = Resources(cpus=1.0)
+    batch_size: int = 1
+    runtime_env: dict[str, Any] | None = None
+    num_workers: int | None = None
+    timeout_s: float | None = None
+    max_retries: int = 2
+
+    gather: ClassVar[bool] = False
+    """True: the stage receives, as one `GatherTask`, all tasks that descend from one source."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" in cls.__dict__:
+            cls._own_name = True
+        elif not cls._own_name:
+            cls.name = cls.__name__
+
+    _own_name: ClassVar[bool] = False
+
+    # -- what a stage author writes ------------------------------------------------------------------
+
+    def process(self, task: In) -> Answer[Out]:
+        """The output of one task: a task, several, or None to drop it."""
+        answers = self.process_batch([task])
+        return answers[0]
+
+    def process_batch(self, tasks: Sequence[In]) -> Sequence[Answer[Out]]:
+        """One answer per task, in the order of the tasks."""
+        return [self.process(task) for task in tasks]
+
+    def setup_on_node(self, node_info: NodeInfo, worker_metadata: WorkerMetadata) -> None:
+        """Once per machine, before its first worker starts: fetch weights, fill caches."""
+
+    def setup(self, worker_metadata: WorkerMetadata) -> None:
+        """Once per worker: load the model, open clients. Import heavy libraries here."""
+
+    def teardown(self) -> None:
+        """Once per worker at its end, also after a failure."""
+
+    def inputs(self) -> tuple[list[str], Columns]:
+        """Attributes of the task and columns that the stage needs; `{"text": "string"}` also says the type."""
+        return [], []
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        """Attributes and columns that the stage adds."""
+        return [], []
+
+    # -- what the planner asks, before anything runs -------------------------------------------------
+
+    def check(self) -> None:
+        """Raise a PlanError if the stage can be seen to fail: missing paths, impossible parameters."""
+
+    def peek(self, sample: Task[Any]) -> Mapping[str, pa.DataType] | None:
+        """The columns that `process(sample)` would give, from a cheap look; None when it cannot tell."""
+        return None
+
+    def prepare(self) -> None:
+        """Once per run, in the driver, before the first task."""
+
+    # -- for users of a stage --------------------------------------------------------------------------
+
+    def with_(self, **settings: Any) -> Self:
+        """A copy with other settings: name, resources, batch_size, runtime_env, num_workers, timeout_s, max_retries."""
+        other = copy.copy(self)
+        for key, value in settings.items():
+            if key not in SETTINGS:
+                raise TypeError(
+                    f"{self.name}.with_({key}=...): no such setting.{did_you_mean(key, SETTINGS)} "
+                    f"There are: {', '.join(SETTINGS)}. What a stage computes is set in its constructor"
+                )
+            setattr(other, key, value)
+        check_settings(other)
+        return other
+
+    def count(self, name: str, value: float = 1) -> None:
+        """Add to a counter of the stage, shown in the summary: `self.count("bad_records")`."""
+        counters = self.__dict__.setdefault("_counters", {})
+        counters[name] = counters.get(name, 0) + value
+
+    def take_counts(self) -> dict[str, float]:
+        """The counters since the last call. For the worker."""
+        counts: dict[str, float] = self.__dict__.pop("_counters", {})
+        return counts
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """The machine that `setup_on_node` runs on."""
+
+    node_id: str = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerMetadata:
+    """The worker that a stage is set up in."""
+
+    worker_id: str = "0"
+    node: NodeInfo = field(default_factory=NodeInfo)
+    gpus: tuple[int, ...] = ()
+
+
+class SourceStage(ProcessingStage[EmptyTask, Out]):
+    """A first stage that lists work, such as files. It runs in the driver, so it must be light."""
+
+    @abstractmethod
+    def sources(self) -> Iterator[Sequence[Out]]:
+        """Each element is one source, the unit that is committed: the tasks that make it up, in order."""
+
+    def process(self, task: EmptyTask) -> Iterator[Out]:
+        for source in self.sources():
+            yield from source
+
+
+class CompositeStage(ProcessingStage[In, Out]):
+    """A stage made of stages; they may be composites too."""
+
+    @abstractmethod
+    def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:
+        """The stages that do the work, in order."""
+
+    def with_(self, stages: Mapping[str, Mapping[str, Any]] | None = None, /, **settings: Mapping[str, Any]) -> Self:
+        """A copy with other settings for its sub-stages: `reader.with_({"read_jsonl": {"batch_size": 4}})`."""
+        changes = {**(stages or {}), **settings}
+        parts = self.decompose()
+        names = [stage.name for stage in parts]
+        for name, change in changes.items():
+            if name in SETTINGS or not isinstance(change, dict):
+                raise TypeError(
+                    f"{self.name} is made of {', '.join(names)}: say which one is meant, for example "
+                    f'.with_({{"{names[-1]}": {{"{name}": ...}}}})'
+                )
+            if names.count(name) != 1:
+                raise TypeError(f"{self.name} has no single sub-stage {name!r}.{did_you_mean(name, names)}")
+        other = copy.copy(self)
+        other.__dict__["_changes"] = [*self.__dict__.get("_changes", []), changes]
+        other.stages()  # an unknown setting is an error here, not at run time
+        return other
+
+    def stages(self) -> list[ProcessingStage[Any, Any]]:
+        """The sub-stages with the settings of `with_` applied."""
+        parts = list(self.decompose())
+        for changes in self.__dict__.get("_changes", []):
+            parts = [
+                part.with_(changes[part.name])
+                if isinstance(part, CompositeStage) and part.name in changes
+                else part.with_(**changes.get(part.name, {}))
+                if part.name in changes
+                else part
+                for part in parts
+            ]
+        return parts
+
+    def inputs(self) -> tuple[list[str], Columns]:
+        return self.decompose()[0].inputs()
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return self.decompose()[-1].outputs()
+
+
+class FunctionStage(ProcessingStage[Any, Any]):
+    """A stage made from a function by `@processing_stage`."""
+
+    def __init__(self, function: Callable[[Any], Answer[Any]]) -> None:
+        super().__init__()
+        self.function = function
+        self.name = function.__name__
+        self.__doc__ = function.__doc__
+
+    def process(self, task: Any) -> Answer[Any]:
+        return self.function(task)
+
+    def __call__(self, task: Any) -> Answer[Any]:
+        return self.function(task)
+
+
+def processing_stage(
+    *,
+    name: str | None = None,
+    resources: Resources | Mapping[str, float] | None = None,
+    batch_size: int | None = None,
+) -> Callable[[Callable[[Any], Any]], FunctionStage]:
+    """Make a stage from a function of one task that returns a task, several, or None to drop it."""
+    if callable(name):
+        raise TypeError("write @processing_stage(name=...), with parentheses")
+
+    def decorate(function: Callable[[Any], Any]) -> FunctionStage:
+        needed = [
+            parameter
+            for parameter in inspect.signature(function).parameters.values()
+            if parameter.default is parameter.empty
+            and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        ]
+        if len(needed) != 1:
+            raise TypeError(f"@processing_stage: {function.__name__} must take one argument, the task")
+        stage = FunctionStage(function)
+        if name is not None:
+            stage.name = name
+        if resources is not None:
+            stage.resources = resources if isinstance(resources, Resources) else Resources(**resources)
+        if batch_size is not None:
+            stage.batch_size = batch_size
+        check_settings(stage)
+        return stage
+
+    return decorate
+
+
+def check_settings(stage: ProcessingStage[Any, Any]) -> None:
+    """Raise when a setting of the stage has the wrong type or range."""
+    rules: list[tuple[str, bool, str]] = [
+        ("name", isinstance(stage.name, str) and bool(stage.name), "a name that is not empty"),
+        ("resources", isinstance(stage.resources, Resources), "a Resources object"),
+        ("batch_size", _is_int(stage.batch_size) and stage.batch_size >= 1, "a whole number, 1 or more"),
+        ("num_workers", _worker_count_is_valid(stage), "a whole number, 1 or more, or None"),
+        ("timeout_s", stage.timeout_s is None or stage.timeout_s > 0, "seconds above 0, or None"),
+        ("max_retries", _is_int(stage.max_retries) and stage.max_retries >= 0, "a whole number, 0 or more"),
+    ]
+    for key, valid, wanted in rules:
+        if not valid:
+            raise ContractError(f"stage {stage.name!r}: {key} is {getattr(stage, key)!r}, must be {wanted}")
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def worker_count(stage: ProcessingStage[Any, Any]) -> int | None:
+    """The fixed number of workers that a stage asks for; stages of other systems write it as a method."""
+    wanted = stage.num_workers
+    return wanted() if callable(wanted) else wanted
+
+
+def _worker_count_is_valid(stage: ProcessingStage[Any, Any]) -> bool:
+    wanted = worker_count(stage)
+    return wanted is None or (_is_int(wanted) and wanted >= 1)
+
+
+def implements(stage: ProcessingStage[Any, Any], method: str) -> bool:
+    """Whether the stage's class overrides a method of ProcessingStage."""
+    return getattr(type(stage), method) is not getattr(ProcessingStage, method)
+
+
+def task_types(stage: ProcessingStage[Any, Any]) -> tuple[type | None, type | None]:
+    """The task types that a stage declares to take and give; None where it does not say."""
+    if isinstance(stage, FunctionStage):
+        hints = inspect.signature(stage.function, eval_str=False)
+        first = next(iter(hints.parameters.values())).annotation
+        return _task_type(first), _task_type(hints.return_annotation)
+    for owner in type(stage).__mro__:
+        for base in getattr(owner, "__orig_bases__", ()):
+            origin = get_origin(base)
+            if isinstance(origin, type) and issubclass(origin, ProcessingStage):
+                args = get_args(base)
+                if len(args) == 2:
+                    return _task_type(args[0]), _task_type(args[1])
+                if len(args) == 1 and issubclass(origin, SourceStage):
+                    return EmptyTask, _task_type(args[0])
+    return None, None
+
+
+def _task_type(hint: Any) -> type | None:
+    origin = get_origin(hint) or hint
+    return origin if isinstance(origin, type) and issubclass(origin, Task) else None

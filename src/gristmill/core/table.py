@@ -1,0 +1,139 @@
+"""Arrow tables from rows, and back.
+
+JSON has no schema: a field may be absent, change its type or hold other objects. One rule keeps such
+data whole and independent of how a file was cut into blocks: scalars of one type become a native Arrow
+column; nested values, and columns that mix types, are kept as JSON text in Arrow's own `arrow.json` type.
+`unify` applies the same rule to tables that were read apart.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+POSITION = "_position"
+"""The record's place in its file (byte offset or row number). Readers add it; writers leave it out."""
+
+JSON: pa.DataType = pa.json_(pa.string())
+_NESTED = (dict, list, tuple)
+
+
+def is_json(kind: pa.DataType) -> bool:
+    return isinstance(kind, pa.JsonType)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def rows_to_table(rows: Sequence[Mapping[str, Any]], fields: Iterable[str] | None = None) -> pa.Table:
+    """A table with every field of every row, in order of first appearance (or only the `fields`)."""
+    names = list(dict.fromkeys(name for row in rows for name in row)) if fields is None else list(fields)
+    columns = {name: to_array([row.get(name) for row in rows]) for name in names}
+    if not columns:
+        return pa.table({})
+    return pa.table(columns)
+
+
+def to_array(values: Sequence[Any]) -> pa.Array:
+    """A native column when all values are scalars of one type, else JSON text."""
+    if not any(isinstance(value, _NESTED) for value in values):
+        try:
+            return pa.array(values)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
+            pass
+    return json_array(values)
+
+
+def json_array(values: Iterable[Any]) -> pa.Array:
+    texts = [None if value is None else _json_text(value) for value in values]
+    return pa.ExtensionArray.from_storage(JSON, pa.array(texts, pa.string()))
+
+
+def _json_text(value: Any) -> str:
+    try:
+        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY).decode()
+    except TypeError:  # integers beyond 64 bits, lone surrogates
+        import json
+
+        return json.dumps(value, ensure_ascii=True, default=str)
+
+
+def table_to_rows(table: pa.Table) -> list[dict[str, Any]]:
+    """Python rows; JSON columns come back as the objects they hold."""
+    if not any(is_json(field.type) for field in table.schema):
+        rows: list[dict[str, Any]] = table.to_pylist()
+        return rows
+    names = table.column_names
+    columns = [_column_values(column) for column in table.columns]
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _column_values(column: pa.ChunkedArray) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    if is_json(column.type):
+        return [None if value is None else _parse(value) for value in values]
+    return values
+
+
+def _parse(text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:  # numbers beyond what orjson reads
+        import json
+
+        return json.loads(text)
+
+
+def unify(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """One schema for tables that were read apart: every field, each of a type that holds all its values."""
+    merged: dict[str, pa.DataType] = {}
+    for schema in schemas:
+        for field in schema:
+            seen = merged.get(field.name)
+            merged[field.name] = field.type if seen is None else _common_type(seen, field.type)
+    return pa.schema(list(merged.items()))
+
+
+def _common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    if left == right or pa.types.is_null(right):
+        return left
+    if pa.types.is_null(left):
+        return right
+    if is_text(left) and is_text(right):
+        return pa.large_string()
+    numbers = [pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in (left, right)]
+    if all(numbers):
+        both_int = pa.types.is_integer(left) and pa.types.is_integer(right)
+        return pa.int64() if both_int else pa.float64()
+    return JSON
+
+
+def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with exactly the columns and types of `schema`; what it lacks is null."""
+    if table.schema.equals(schema):
+        return table
+    columns = []
+    for field in schema:
+        if field.name not in table.column_names:
+            columns.append(pa.nulls(table.num_rows, _storage(field.type)).cast(field.type))
+        else:
+            columns.append(_convert(table.column(field.name), field.type))
+    return pa.table(columns, schema=schema)
+
+
+def _storage(kind: pa.DataType) -> pa.DataType:
+    return pa.string() if is_json(kind) else kind
+
+
+def _convert(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if column.type == kind:
+        return column
+    if not is_json(kind):
+        return column.cast(kind)
+    return pa.chunked_array([json_array(_column_values(column))], type=kind)

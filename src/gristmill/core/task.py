@@ -1,0 +1,152 @@
+"""Task: a payload and the identity that the framework gave it.
+
+Ids are deterministic. A source task is named by what it holds (the files it lists); a child is named
+after its parent, with its position when there are several. Stages never set ids: they return tasks,
+and the worker names them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """Where a task comes from: its id, the source it descends from, that source's files and place in the input."""
+
+    id: str = ""
+    source: str = ""
+    files: tuple[str, ...] = ()
+    order: int = 0
+
+    def child(self, key: object) -> Lineage:
+        return Lineage(f"{self.id}.{key}", self.source, self.files, self.order)
+
+    def as_source(self) -> Lineage:
+        return Lineage(self.id, self.id, self.files, self.order)
+
+    def sort_key(self) -> tuple[int, tuple[tuple[int, int | str], ...]]:
+        """The order of the output: sources as they were listed, then children by position."""
+        return self.order, order_key(self.id)
+
+
+def order_key(task_id: str) -> tuple[tuple[int, int | str], ...]:
+    """Sorts ids by position, so that `a.2` comes before `a.10`."""
+    return tuple((0, int(part)) if part.isdecimal() else (1, part) for part in task_id.split("."))
+
+
+def digest(parts: Iterable[str], size: int = 8) -> str:
+    """A short stable hash of several strings."""
+    hasher = hashlib.blake2b(digest_size=size)
+    for part in parts:
+        raw = part.encode("utf-8", "surrogatepass")
+        hasher.update(len(raw).to_bytes(8, "little") + raw)
+    return hasher.hexdigest()
+
+
+@dataclass
+class Task(Generic[T]):
+    """A unit of work. `Task(data=anything)` carries a user's own payload."""
+
+    data: T
+    dataset_name: str = field(default="", kw_only=True)
+    metadata: dict[str, Any] = field(default_factory=dict, kw_only=True)
+    lineage: Lineage = field(default=Lineage(), init=False, repr=False, compare=False)
+
+    @property
+    def id(self) -> str:
+        """The id that the framework gave; empty before the task entered a pipeline."""
+        return self.lineage.id
+
+    task_id = id
+
+    @property
+    def num_items(self) -> int:
+        """How many rows, files or other items the task holds, for counting."""
+        return 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of payload, as far as they are known without serialising it."""
+        return 0
+
+    def key(self) -> str | None:
+        """A name for the task that depends only on its content, for tasks that start a pipeline."""
+        return None
+
+    def files(self) -> tuple[str, ...]:
+        """The files that the task stands for, to be named in messages."""
+        return ()
+
+    def named(self, lineage: Lineage) -> Self:
+        """The same task under another lineage. For the framework; stages have no use for it."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.lineage = lineage
+        return other
+
+
+@dataclass
+class EmptyTask(Task[None]):
+    """What the first stage of a pipeline gets when nothing else is given."""
+
+    data: None = None
+
+    @property
+    def num_items(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class FileSlice:
+    """A part of a file: bytes from `start` to `end` of a text file, or some row groups of a Parquet file."""
+
+    path: str
+    start: int = 0
+    end: int | None = None
+    row_groups: tuple[int, ...] | None = None
+
+    @property
+    def size(self) -> int:
+        return 0 if self.end is None else self.end - self.start
+
+
+@dataclass
+class FileGroupTask(Task[list[str]]):
+    """Files for a reader to read, or files that a writer has written.
+
+    `slices` narrows the task to parts of those files, when a large file is shared out to several workers.
+    """
+
+    slices: tuple[FileSlice, ...] | None = field(default=None, kw_only=True)
+    storage_options: dict[str, Any] = field(default_factory=dict, kw_only=True, repr=False)
+
+    @property
+    def num_items(self) -> int:
+        return len(self.data)
+
+    def parts(self) -> tuple[FileSlice, ...]:
+        """What to read: the slices, or each file whole."""
+        return self.slices if self.slices is not None else tuple(FileSlice(path) for path in self.data)
+
+    def key(self) -> str:
+        return digest(sorted(self.data))
+
+    def files(self) -> tuple[str, ...]:
+        return tuple(self.data)
+
+
+@dataclass
+class GatherTask(Task[list[Task[Any]]]):
+    """All tasks of one source, in order: what a stage with `gather = True` receives."""
+
+    @property
+    def num_items(self) -> int:
+        return sum(task.num_items for task in self.data)

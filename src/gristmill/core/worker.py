@@ -1,0 +1,272 @@
+"""Worker: how a group of fused stages is run, the same on every executor.
+
+It sets up the stages, passes each task through all of them without leaving the process, names the
+children, counts rows, bytes and seconds, turns failures into errors that name stage, task and file, and
+tears down also after a failure. It knows nothing of processes, queues or retries: an executor gives it
+tasks and a function that takes what comes out.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from itertools import count, islice
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gristmill.core.batch import Batch
+from gristmill.core.errors import StageError
+from gristmill.core.stage import Answer, ProcessingStage, WorkerMetadata, implements
+from gristmill.core.task import Task
+
+if TYPE_CHECKING:
+    from gristmill.core.task import Lineage
+
+Emit = Callable[[Task[Any], int], None]
+"""Takes a task that is done with some stages, and the position of the stage it goes to next."""
+
+_END = object()
+
+
+class Board(Protocol):
+    """Where a worker notes what it is doing, so that others can see it after it died."""
+
+    def enter(self, position: int) -> None: ...
+
+    def leave(self) -> None: ...
+
+
+@dataclass(slots=True)
+class StageStats:
+    """What one stage has done."""
+
+    tasks_in: int = 0
+    tasks_out: int = 0
+    rows_in: int = 0
+    rows_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    seconds: float = 0.0
+    counts: dict[str, float] = field(default_factory=dict)
+
+    def add(self, other: StageStats) -> None:
+        self.tasks_in += other.tasks_in
+        self.tasks_out += other.tasks_out
+        self.rows_in += other.rows_in
+        self.rows_out += other.rows_out
+        self.bytes_in += other.bytes_in
+        self.bytes_out += other.bytes_out
+        self.seconds += other.seconds
+        self.add_counts(other.counts)
+
+    def add_counts(self, counts: Mapping[str, float]) -> None:
+        for name, value in counts.items():
+            self.counts[name] = self.counts.get(name, 0) + value
+
+    def saw(self, task: Task[Any]) -> None:
+        self.tasks_in += 1
+        self.rows_in += task.num_items
+        self.bytes_in += task.nbytes
+
+    def gave(self, task: Task[Any]) -> None:
+        self.tasks_out += 1
+        self.rows_out += task.num_items
+        self.bytes_out += task.nbytes
+
+
+def never() -> bool:
+    return False
+
+
+class Worker:
+    """Runs one group of stages."""
+
+    def __init__(
+        self,
+        stages: Sequence[ProcessingStage[Any, Any]],
+        metadata: WorkerMetadata | None = None,
+        board: Board | None = None,
+    ) -> None:
+        self.stages = list(stages)
+        self.metadata = metadata or WorkerMetadata()
+        self.board = board
+        self.stats = [StageStats() for _ in self.stages]
+        self._ready: list[ProcessingStage[Any, Any]] = []
+
+    def setup_on_node(self) -> None:
+        for stage in self.stages:
+            self._hook(stage, "setup_on_node", self.metadata.node, self.metadata)
+
+    def setup(self) -> None:
+        for position, stage in enumerate(self.stages):
+            if self.board:
+                self.board.enter(position)
+            self._hook(stage, "setup", self.metadata)
+            self._ready.append(stage)
+        if self.board:
+            self.board.leave()
+
+    def teardown(self) -> None:
+        """Tears down what was set up, last first. A failing teardown does not keep the others from theirs."""
+        failures = []
+        while self._ready:
+            stage = self._ready.pop()
+            try:
+                self._hook(stage, "teardown")
+            except StageError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def run(
+        self,
+        tasks: Iterable[Task[Any]],
+        emit: Emit,
+        start: int = 0,
+        share: Callable[[], bool] = never,
+        shed: Set[tuple[str, int]] = frozenset(),
+    ) -> None:
+        """Pass the tasks through the stages from `start` on; `emit` gets what leaves the last one.
+
+        When one task becomes many and `share` says that others are idle, some of them leave early: they are
+        emitted with the position of the stage that they still have to pass. `shed` are those that did so in an
+        earlier attempt; others have them now.
+        """
+        stream = iter(tasks)
+        for position in range(start, len(self.stages)):
+            stream = self._pump(position, stream, emit, share, shed)
+        for task in stream:
+            emit(task, len(self.stages))
+
+    def take_stats(self) -> list[StageStats]:
+        """The counts since the last call."""
+        stats, self.stats = self.stats, [StageStats() for _ in self.stages]
+        for stage, stat in zip(self.stages, stats, strict=True):
+            stat.add_counts(stage.take_counts())
+        return stats
+
+    # -- one stage -------------------------------------------------------------------------------------
+
+    def _pump(
+        self,
+        position: int,
+        tasks: Iterator[Task[Any]],
+        emit: Emit,
+        share: Callable[[], bool],
+        shed: Set[tuple[str, int]],
+    ) -> Iterator[Task[Any]]:
+        stage = self.stages[position]
+        stats = self.stats[position]
+        last = position + 1 == len(self.stages)
+        while batch := list(islice(tasks, stage.batch_size)):
+            for task in batch:
+                stats.saw(task)
+            answers = self._answers(position, batch)
+            for task, answer in zip(batch, answers, strict=True):
+                for child, alone in self._children(position, task, answer):
+                    if isinstance(child, Batch) and not child.data.num_rows:
+                        continue  # no rows left: counted, and nothing to pass on
+                    stats.gave(child)
+                    if alone or last:
+                        yield child
+                    elif (child.id, position + 1) in shed:
+                        continue
+                    elif share():
+                        emit(child, position + 1)
+                    else:
+                        yield child
+
+    def _answers(self, position: int, batch: list[Task[Any]]) -> Sequence[Answer[Any]]:
+        stage = self.stages[position]
+        with _Shift(self, position, batch[0].lineage):
+            answers = stage.process_batch(batch) if _vectorised(stage) else [stage.process(task) for task in batch]
+        if not isinstance(answers, list | tuple) or len(answers) != len(batch):
+            got = f"{len(answers)} answers" if isinstance(answers, list | tuple) else type(answers).__name__
+            raise self._error(
+                position,
+                batch[0].lineage,
+                f"process_batch got {len(batch)} tasks and returned {got}. Return one answer per task, in order: "
+                "a task, a list of tasks, or None to drop it",
+            )
+        return answers
+
+    def _children(self, position: int, parent: Task[Any], answer: Answer[Any]) -> Iterator[tuple[Task[Any], bool]]:
+        """The named children of one task, and whether the child is the only one."""
+        if answer is None:
+            return
+        if isinstance(answer, Task):
+            yield answer.named(parent.lineage), True
+            return
+        if isinstance(answer, str | bytes | Mapping) or not isinstance(answer, Iterable):
+            raise self._error(position, parent.lineage, _not_a_task(answer))
+        outputs = iter(answer)
+        for index in count():
+            with _Shift(self, position, parent.lineage):
+                output = next(outputs, _END)
+            if output is _END:
+                return
+            if isinstance(output, Task):
+                yield output.named(parent.lineage.child(index)), False
+            elif output is not None:
+                raise self._error(position, parent.lineage, _not_a_task(output))
+
+    def _hook(self, stage: ProcessingStage[Any, Any], name: str, *args: Any) -> None:
+        """Call a life-cycle hook with as many of the arguments as it takes."""
+        if not implements(stage, name):
+            return
+        hook = getattr(stage, name)
+        position = self.stages.index(stage)
+        try:
+            hook(*args[: _positional(hook)])
+        except (Exception, SystemExit) as error:
+            raise self.failure(position, None, error, doing=name) from error
+
+    def failure(self, position: int, lineage: Lineage | None, error: BaseException, doing: str = "") -> StageError:
+        details = "".join(traceback.format_exception(error))
+        reason = f"{type(error).__name__}: {error}"
+        return self._error(position, lineage, f"{doing} raised {reason}" if doing else reason, details)
+
+    def _error(self, position: int, lineage: Lineage | None, reason: str, details: str = "") -> StageError:
+        task_id, files = (lineage.id, lineage.files) if lineage else ("(none yet)", ())
+        return StageError(self.stages[position].name, task_id, files, reason, details, position)
+
+
+class _Shift:
+    """Time spent in a stage's own code, noted on the board, with errors given the stage's name."""
+
+    __slots__ = ("began", "lineage", "position", "worker")
+
+    def __init__(self, worker: Worker, position: int, lineage: Lineage) -> None:
+        self.worker, self.position, self.lineage = worker, position, lineage
+
+    def __enter__(self) -> None:
+        if self.worker.board:
+            self.worker.board.enter(self.position)
+        self.began = time.perf_counter()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.worker.stats[self.position].seconds += time.perf_counter() - self.began
+        if self.worker.board:
+            self.worker.board.leave()
+        if isinstance(error, Exception | SystemExit) and not isinstance(error, StageError):
+            raise self.worker.failure(self.position, self.lineage, error) from error
+
+
+def _vectorised(stage: ProcessingStage[Any, Any]) -> bool:
+    return implements(stage, "process_batch")
+
+
+def _positional(hook: Callable[..., Any]) -> int:
+    parameters = inspect.signature(hook).parameters.values()
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+        return 2
+    return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+
+
+def _not_a_task(value: object) -> str:
+    return (
+        f"returned {type(value).__name__}, which is not a task. Return a task (task.with_data(...), "
+        "DocumentBatch(data=...), Task(data=...)), a list of tasks, or None to drop it"
+    )

@@ -1,0 +1,1 @@
+"""Where plans run. Every executor passes the same conformance suite."""

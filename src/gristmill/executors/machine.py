@@ -1,0 +1,124 @@
+"""What this machine has: cores, memory, GPUs; and the GPU slots that workers take."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gristmill.core.resources import Resources
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Cores, memory in GB (None: unknown) and, per GPU, its memory in GB (None: unknown)."""
+
+    cpus: float
+    memory_gb: float | None = None
+    gpus: tuple[float | None, ...] = ()
+
+    @classmethod
+    def here(cls, cpus: int | None = None, gpus: int | list[float] | None = None) -> Machine:
+        """This machine; what is given replaces what would be found."""
+        found: tuple[float | None, ...]
+        if gpus is None:
+            found = find_gpus()
+        else:
+            found = (None,) * gpus if isinstance(gpus, int) else tuple(gpus)
+        return cls(float(cpus or count_cpus()), total_memory_gb(), found)
+
+
+def count_cpus() -> int:
+    """The cores that this process may use: affinity and container limits count."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return cores if quota == "max" else max(1, min(cores, round(int(quota) / int(period))))
+    except (OSError, ValueError):
+        return cores
+
+
+def total_memory_gb() -> float | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    except (ValueError, OSError):
+        return None
+
+
+def find_gpus() -> tuple[float | None, ...]:
+    """The memory of each NVIDIA GPU that this process may use."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1") or not shutil.which("nvidia-smi"):
+        return ()
+    query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout
+        memory = [float(line) * 2**20 / 1e9 for line in answer.split()]
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return ()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    chosen = [int(device) for device in visible if device.strip().isdecimal()]
+    return tuple(memory[device] for device in chosen if device < len(memory)) if chosen else tuple(memory)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """GPUs, or shares of one, that a worker holds."""
+
+    devices: tuple[int, ...] = ()
+    share: float = 0.0
+
+
+@dataclass
+class GpuSlots:
+    """Hands out GPUs, whole or by shares."""
+
+    memory: tuple[float | None, ...]
+    free: list[float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.free = [1.0] * len(self.memory)
+
+    def take(self, wish: Resources) -> Slot | None:
+        """A slot for one worker, or None when there is no room. Shares fill the fullest GPU that has room."""
+        if not wish.requires_gpu:
+            return Slot()
+        if wish.gpus > 1:
+            whole = [device for device, free in enumerate(self.free) if free > 1 - 1e-9][: int(wish.gpus)]
+            if len(whole) < wish.gpus:
+                return None
+            return self._hold(Slot(tuple(whole), 1.0))
+        fitting = [
+            (free, device)
+            for device, free in enumerate(self.free)
+            if wish.gpu_share(self.memory[device]) <= free + 1e-9
+        ]
+        if not fitting:
+            return None
+        device = min(fitting)[1]
+        return self._hold(Slot((device,), wish.gpu_share(self.memory[device])))
+
+    def _hold(self, slot: Slot) -> Slot:
+        for device in slot.devices:
+            self.free[device] -= slot.share
+        return slot
+
+    def give_back(self, slot: Slot) -> None:
+        for device in slot.devices:
+            self.free[device] += slot.share
+
+    def fits(self, wish: Resources) -> int:
+        """How many workers with this wish the empty machine could hold."""
+        if wish.gpus > 1:
+            return int(len(self.memory) // wish.gpus)
+        shares = [wish.gpu_share(memory) for memory in self.memory]
+        return sum(int(1 / share + 1e-9) for share in shares if share <= 1 + 1e-9)
+
+
+def visible_devices(devices: tuple[int, ...]) -> tuple[int, ...]:
+    """Device numbers as CUDA knows them, when the user already narrowed what this process sees."""
+    visible = [part for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip().isdecimal()]
+    if not visible:
+        return devices
+    return tuple(int(visible[device]) for device in devices if device < len(visible))

@@ -1,0 +1,225 @@
+"""The worker process: takes calls from its channel, runs them with a Worker, sends back what comes out.
+
+Messages to the worker:    (setup, ...) (call, ...) (ack, bytes) (share, n) (stop,)
+Messages from the worker:  (ready, error) (out, outputs) (done, outputs, stats) (failed, error) (stopped, error)
+
+Flow control: outputs that were sent and not acknowledged may hold at most WINDOW bytes; then the worker waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import struct
+import time
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle
+
+from gristmill.core.errors import StageError
+from gristmill.core.stage import NodeInfo, WorkerMetadata
+from gristmill.core.task import GatherTask, Lineage, Task
+from gristmill.core.worker import Worker
+from gristmill.executors.transport import Parcel, pack
+
+WINDOW = 64 * 2**20
+_FLUSH_COUNT = 64
+_FLUSH_BYTES = 256 * 1024
+_FLUSH_SECONDS = 0.05
+_NOTE = struct.Struct("qd")
+
+
+class StatusPage:
+    """A page that a worker shares with the driver: the stage it is in, and since when. It outlives the worker."""
+
+    IDLE = -1
+
+    def __init__(self, path: str) -> None:
+        with open(path, "a+b") as file:
+            file.truncate(_NOTE.size)
+            self._page = mmap.mmap(file.fileno(), _NOTE.size)
+        self.leave()
+
+    def enter(self, position: int) -> None:
+        _NOTE.pack_into(self._page, 0, position, time.monotonic())
+
+    def leave(self) -> None:
+        _NOTE.pack_into(self._page, 0, self.IDLE, 0.0)
+
+    def read(self) -> tuple[int, float]:
+        """The stage's position (or IDLE) and the seconds that it has been at work."""
+        position, since = _NOTE.unpack_from(self._page, 0)
+        return position, time.monotonic() - since if position != self.IDLE else 0.0
+
+
+@dataclass(slots=True)
+class Setup:
+    """What a worker needs to begin."""
+
+    stages: bytes
+    worker_id: str
+    page: str
+    folders: list[str]
+    on_node: bool
+    gpus: tuple[int, ...] = ()
+    cpus: float = 1.0
+    env: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Order:
+    """One call: tasks, the stage to start at, and what was sent in an earlier attempt."""
+
+    items: list[tuple[Lineage, list[Parcel]]]
+    start: int
+    gather: bool
+    streams: bool
+    retried: bool
+    sent: int
+    shed: set[tuple[str, int]]
+
+
+class _Stop(BaseException):
+    """The driver wants the worker to end in the middle of a call."""
+
+
+def work(channel: Connection) -> None:
+    """The life of a worker process."""
+    kind, setup = channel.recv()
+    assert kind == "setup"
+    session = _Session(channel, setup)
+    if not session.begin():
+        return
+    try:
+        while True:
+            kind, *rest = channel.recv()
+            if kind == "stop":
+                break
+            if kind == "call":
+                session.call(rest[0])
+    except (_Stop, EOFError):
+        pass
+    session.end()
+
+
+class _Session:
+    def __init__(self, channel: Connection, setup: Setup) -> None:
+        self.channel, self.setup = channel, setup
+        self.unacknowledged = 0
+        self.granted = 0
+        self.outbox: list[tuple[Lineage, Parcel, int, int]] = []
+        self.outbox_bytes = 0
+        self.outbox_since = 0.0
+
+    def begin(self) -> bool:
+        os.environ.update(_environment(self.setup))
+        import pyarrow as pa
+
+        pa.set_cpu_count(max(1, int(self.setup.cpus)))
+        metadata = WorkerMetadata(self.setup.worker_id, NodeInfo(), self.setup.gpus)
+        try:
+            self.worker = Worker(cloudpickle.loads(self.setup.stages), metadata, StatusPage(self.setup.page))
+            if self.setup.on_node:
+                self.worker.setup_on_node()
+            self.worker.setup()
+        except Exception as error:  # noqa: BLE001
+            self.channel.send(("ready", as_stage_error(error)))
+            return False
+        self.channel.send(("ready", None))
+        return True
+
+    def end(self) -> None:
+        problem = None
+        try:
+            self.worker.teardown()
+        except StageError as error:
+            problem = error
+        with contextlib.suppress(OSError):  # the driver may be gone
+            self.channel.send(("stopped", problem))
+
+    def call(self, order: Order) -> None:
+        self.unacknowledged = self.granted = 0
+        skip = order.sent
+
+        def emit(task: Task[Any], position: int) -> None:
+            nonlocal skip
+            if position == last and skip:
+                skip -= 1
+                return
+            self.send(task, position)
+
+        def share() -> bool:
+            self.listen(block=False)
+            if self.granted <= 0:
+                return False
+            self.granted -= 1
+            return True
+
+        last = len(self.worker.stages)
+        shares = order.streams and not order.retried
+        try:
+            self.worker.run(_tasks(order), emit, order.start, share if shares else _no, order.shed)
+        except StageError as error:
+            self.worker.take_stats()
+            self.outbox.clear()
+            self.channel.send(("failed", error))
+            return
+        stats = self.worker.take_stats()
+        self.channel.send(("done", self.take_outbox(), stats))
+
+    def send(self, task: Task[Any], position: int) -> None:
+        parcel = pack(task, self.setup.folders)
+        if not self.outbox:
+            self.outbox_since = time.monotonic()
+        self.outbox.append((task.lineage, parcel, parcel.nbytes, position))
+        self.outbox_bytes += parcel.nbytes
+        late = time.monotonic() - self.outbox_since > _FLUSH_SECONDS
+        if late or len(self.outbox) >= _FLUSH_COUNT or self.outbox_bytes >= _FLUSH_BYTES:
+            self.unacknowledged += self.outbox_bytes
+            self.channel.send(("out", self.take_outbox()))
+            while self.unacknowledged > WINDOW:
+                self.listen(block=True)
+
+    def take_outbox(self) -> list[tuple[Lineage, Parcel, int, int]]:
+        outbox, self.outbox, self.outbox_bytes = self.outbox, [], 0
+        return outbox
+
+    def listen(self, block: bool) -> None:
+        """Take what the driver says in the middle of a call."""
+        while block or self.channel.poll(0):
+            kind, *rest = self.channel.recv()
+            if kind == "ack":
+                self.unacknowledged -= rest[0]
+            elif kind == "share":
+                self.granted = rest[0]
+            else:
+                raise _Stop
+            block = False
+
+
+def _no() -> bool:
+    return False
+
+
+def _environment(setup: Setup) -> dict[str, str]:
+    threads = {name: str(max(1, int(setup.cpus))) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    devices = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, setup.gpus))} if setup.gpus else {}
+    return threads | devices | setup.env
+
+
+def _tasks(order: Order) -> list[Task[Any]]:
+    if not order.gather:
+        return [parcels[0].load().named(lineage) for lineage, parcels in order.items]
+    return [GatherTask([parcel.load() for parcel in parcels]).named(lineage) for lineage, parcels in order.items]
+
+
+def as_stage_error(error: Exception) -> StageError:
+    if isinstance(error, StageError):
+        return error
+    import traceback
+
+    details = "".join(traceback.format_exception(error))
+    return StageError("(worker)", "(none yet)", (), f"{type(error).__name__}: {error}", details)

@@ -1,0 +1,140 @@
+"""How a task travels between local processes: by reference.
+
+A task is pickled with its buffers kept apart (protocol 5). The pickle, a few hundred bytes, travels in the
+message; the buffers, which hold the rows, are written once to a file in shared memory, and the receiver maps
+that file instead of copying it. Small buffers ride in the message. Nothing is ever unpickled from a file.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import pickle
+import shutil
+import tempfile
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from gristmill.core.task import Task
+
+INLINE_BYTES = 64 * 1024
+_ALIGN = 64
+_serial = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A task by reference: its pickle, and its buffers in the message or in a file."""
+
+    head: bytes
+    inline: tuple[bytes, ...] = ()
+    path: str | None = None
+    spans: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.head) + sum(map(len, self.inline)) + sum(size for _, size in self.spans)
+
+    def load(self) -> Task[Any]:
+        if self.path is None:
+            return _task(pickle.loads(self.head, buffers=self.inline))
+        with open(self.path, "rb") as file:
+            view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        return _task(pickle.loads(self.head, buffers=[view[start : start + size] for start, size in self.spans]))
+
+    def discard(self) -> None:
+        """Remove the file. Who has mapped it keeps what it maps."""
+        if self.path is not None:
+            Path(self.path).unlink(missing_ok=True)
+
+
+def _task(value: Any) -> Task[Any]:
+    assert isinstance(value, Task)
+    return value
+
+
+def pack(task: Task[Any], folders: list[str]) -> Parcel:
+    """Turn a task into a parcel, with large buffers in the first of the folders that has room."""
+    buffers: list[pickle.PickleBuffer] = []
+    head = _dumps(task, buffers)
+    raws = [buffer.raw() for buffer in buffers]
+    if sum(raw.nbytes for raw in raws) <= INLINE_BYTES:
+        return Parcel(head, tuple(bytes(raw) for raw in raws))
+    path, spans = _write(raws, folders)
+    return Parcel(head, (), path, spans)
+
+
+def _dumps(task: Task[Any], buffers: list[pickle.PickleBuffer]) -> bytes:
+    """Plain pickle is quick; classes and functions that only exist in a script need cloudpickle."""
+    if type(task).__module__ != "__main__":
+        try:
+            return pickle.dumps(task, 5, buffer_callback=buffers.append)
+        except (pickle.PicklingError, AttributeError, TypeError):
+            buffers.clear()
+    head: bytes = cloudpickle.dumps(task, 5, buffer_callback=buffers.append)
+    return head
+
+
+def _write(raws: list[memoryview], folders: list[str]) -> tuple[str, tuple[tuple[int, int], ...]]:
+    for position, folder in enumerate(folders):
+        path = f"{folder}/{os.getpid()}-{next(_serial)}"
+        try:
+            return path, _write_file(path, raws)
+        except OSError:  # shared memory is full: go on to the disk
+            Path(path).unlink(missing_ok=True)
+            if position + 1 == len(folders):
+                raise
+    raise AssertionError("no folder to write to")
+
+
+def _write_file(path: str, raws: list[memoryview]) -> tuple[tuple[int, int], ...]:
+    spans = []
+    with open(path, "wb") as file:
+        for raw in raws:
+            file.write(bytes(-file.tell() % _ALIGN))
+            spans.append((file.tell(), raw.nbytes))
+            file.write(raw)
+    return tuple(spans)
+
+
+class Scratch:
+    """The folders of one run: shared memory for what moves, disk for what overflows and for results.
+
+    They are removed with the object; the zygote removes them when the driver was killed.
+    """
+
+    def __init__(self, parent: str | None = None) -> None:
+        if parent is not None:
+            Path(parent).mkdir(parents=True, exist_ok=True)
+        self.disk = tempfile.mkdtemp(prefix="gristmill-", dir=parent)
+        self.memory = tempfile.mkdtemp(prefix="gristmill-", dir=_shared_memory() or self.disk)
+        self.remove = weakref.finalize(self, _remove, self.folders)
+
+    @property
+    def folders(self) -> list[str]:
+        return [self.memory, self.disk]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A result: a parcel together with the folder that it lies in."""
+
+    parcel: Parcel
+    scratch: Scratch
+
+    def load(self) -> Task[Any]:
+        return self.parcel.load()
+
+
+def _shared_memory() -> str | None:
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108
+
+
+def _remove(folders: list[str]) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)

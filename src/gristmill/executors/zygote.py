@@ -1,0 +1,143 @@
+"""The zygote: a small process that forks workers, and sees to it that none outlives the driver.
+
+It has one thread and has imported what workers need, so a fork is safe and takes milliseconds, whatever
+threads, models or CUDA contexts the driver holds. The user's script is not run again in workers, so it needs
+no `if __name__ == "__main__"`. When the driver ends, however it ends, the zygote kills the workers and
+removes the run's temporary files; when the zygote ends, the kernel kills the workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from multiprocessing.connection import Connection, Pipe
+from typing import Any
+
+from gristmill.core.errors import GristmillError
+
+_PRELOAD = ("gristmill.", "pyarrow", "fsspec", "orjson", "ftfy", "regex")
+_NOT_PRELOADED = ("gristmill.cli", "gristmill.observe", "gristmill.recipes")
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class Zygote:
+    """The driver's handle on the zygote."""
+
+    def __init__(self, folders: list[str]) -> None:
+        here, there = socket.socketpair()
+        code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({there.fileno()})"
+        env = dict.fromkeys(_THREADS, "1") | os.environ.copy()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            pass_fds=[there.fileno()],
+            stdin=subprocess.DEVNULL,
+            env=env,
+            start_new_session=True,
+        )
+        there.close()
+        self._socket = here
+        self._file = here.makefile("rwb")
+        self._say(" ".join(_modules()), *folders)
+
+    def fork(self) -> tuple[int, Connection]:
+        """A new worker: its process id, and the channel to it."""
+        here, there = Pipe()
+        self._file.write(b"fork\n")
+        self._file.flush()
+        socket.send_fds(self._socket, [b"."], [there.fileno()])
+        there.close()
+        return int(self._answer()), here
+
+    def wait(self, pid: int) -> int:
+        """How a worker that has ended ended: its exit code, or minus the signal."""
+        self._say(f"wait {pid}")
+        return int(self._answer())
+
+    def close(self) -> None:
+        """Ends the zygote and, with it, whatever workers are left."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+        self._socket.close()
+        self._process.wait()
+
+    def _say(self, *lines: str) -> None:
+        self._file.write("".join(f"{line}\n" for line in lines).encode())
+        self._file.flush()
+
+    def _answer(self) -> bytes:
+        answer = self._file.readline()
+        if not answer:
+            raise GristmillError("the process that starts workers has ended: was it killed?")
+        return answer
+
+
+def _modules() -> list[str]:
+    return [name for name in sys.modules if name.startswith(_PRELOAD) and not name.startswith(_NOT_PRELOADED)]
+
+
+def serve(fd: int) -> None:
+    """The zygote's life. Runs in its own process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    control = socket.socket(fileno=fd)
+    file = control.makefile("rwb", buffering=0)
+    for name in file.readline().decode().split():
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    folders = [file.readline().decode().rstrip("\n") for _ in range(2)]
+    workers: set[int] = set()
+    try:
+        while line := file.readline():
+            word, _, argument = line.decode().strip().partition(" ")
+            if word == "fork":
+                _, [worker_fd], _, _ = socket.recv_fds(control, 1, 1)
+                pid = _fork(worker_fd, control)
+                workers.add(pid)
+                file.write(b"%d\n" % pid)
+            else:
+                pid = int(argument)
+                _, status = os.waitpid(pid, 0)
+                workers.discard(pid)
+                file.write(b"%d\n" % os.waitstatus_to_exitcode(status))
+    finally:
+        for pid in workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+        for folder in folders[:1]:  # results, on disk, may still be in use by a living driver
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _fork(fd: int, control: socket.socket) -> int:
+    pid = os.fork()
+    if pid:
+        os.close(fd)
+        return pid
+    code = 1
+    try:
+        control.close()
+        os.setsid()
+        _die_with_parent()
+        from gristmill.executors.process import work
+
+        work(Connection(fd))
+        code = 0
+    except BaseException:  # noqa: BLE001
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        libc: Any = ctypes.CDLL(None)
+        libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
