@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.executor import PoolProgress, Progress
+from gristmill.core.schedule import EDGE_BYTES
 from gristmill.core.task import Lineage
 from gristmill.core.worker import StageStats
 
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
     from gristmill.core.plan import Plan
 
 CALL_BYTES = 32 * 2**20
-"""Several items make one call only as long as they are no larger than this together."""
+"""More items than a batch make one call only as long as they are no larger than this together."""
+
+BATCH_SECONDS = 0.5
+"""How long a batch that is not full waits for more."""
 
 
 @dataclass(slots=True)
@@ -74,6 +78,7 @@ class Call:
 class _Pool:
     queue: deque[Item] = field(default_factory=deque)
     queued_bytes: int = 0
+    since: float = 0.0
     running: int = 0
     tasks_done: int = 0
     seconds: float = 0.0
@@ -121,6 +126,8 @@ class Flow:
     def _queue(self, group: int, item: Item, first: bool = False) -> None:
         pool = self.pools[group]
         pool.queued_bytes += item.nbytes
+        if not pool.queue:
+            pool.since = time.perf_counter()
         if first:
             pool.queue.appendleft(item)
         else:
@@ -131,15 +138,33 @@ class Flow:
     def downstream_bytes(self, group: int) -> int:
         return self.pools[group + 1].queued_bytes if group + 1 < len(self.pools) else 0
 
+    def ready(self, group: int) -> int:
+        """How many items of a group may be started: none while a batch fills up that will soon be full."""
+        pool = self.pools[group]
+        wanted = self.plan.groups[group].batch_size
+        count = len(pool.queue)
+        if not count or count >= wanted or pool.queue[0].alone or self._starved(group):
+            return count
+        late = time.perf_counter() - pool.since > BATCH_SECONDS
+        return count if late or pool.queued_bytes > EDGE_BYTES // 2 else 0
+
+    def _starved(self, group: int) -> bool:
+        """Whether nothing more is on its way to a group right now."""
+        if group == 0:
+            return self.listing_done
+        return self.is_over(group - 1)
+
     def take(self, group: int, most: int) -> Call:
         """The next items of a group, as one call. They start at the same stage; one that may be at fault goes alone."""
         pool = self.pools[group]
+        at_least = self.plan.groups[group].batch_size
         items = [self._pop(pool)]
         size = items[0].nbytes
         while len(items) < most and pool.queue and not items[0].alone:
             following = pool.queue[0]
             size += following.nbytes
-            if following.start != items[0].start or following.alone or size > CALL_BYTES:
+            too_large = size > CALL_BYTES and len(items) >= at_least
+            if following.start != items[0].start or following.alone or too_large:
                 break
             items.append(self._pop(pool))
         pool.running += 1

@@ -20,7 +20,7 @@ def run_inline(job: Job) -> Iterator[tuple[Lineage, Ref]]:
     job.observer.started(job.plan)
     try:
         while not flow.over:
-            flow.feed(1)
+            flow.feed(job.plan.groups[0].batch_size)
             crew.drain(0)
             job.observer.progressed(flow.progress())
             while flow.results:
@@ -42,10 +42,14 @@ class _Crew:
         self.groups = job.plan.groups
         self.workers: dict[int, Worker] = {}
 
-    def drain(self, first: int) -> None:
-        """Work until nothing waits at or after group `first`, what is furthest along first."""
+    def drain(self, first: int, full: bool = False) -> None:
+        """Work until nothing waits (or no full batch does) at or after group `first`, what is furthest along first."""
         while True:
-            waiting = [index for index in range(first, len(self.groups)) if self.flow.pools[index].queue]
+            waiting = [
+                index
+                for index in range(first, len(self.groups))
+                if len(self.flow.pools[index].queue) >= (self.groups[index].batch_size if full else 1)
+            ]
             if not waiting:
                 return
             self.call(waiting[-1])
@@ -64,7 +68,7 @@ class _Crew:
                 return
             self.flow.output(call, Output(task.lineage, Here(task), task.nbytes, position))
             if call.streams:
-                self.drain(index + 1)  # so that what a generator yields never piles up
+                self.drain(index + 1, full=True)  # so that what a generator yields never piles up
 
         try:
             worker.run([_load(group.gather, item) for item in call.items], emit, call.start)

@@ -23,7 +23,7 @@ from gristmill.core.task import Lineage
 from gristmill.executors.inline import run_inline
 from gristmill.executors.machine import GpuSlots, Machine
 from gristmill.executors.pool import Pool, WorkerHandle
-from gristmill.executors.transport import Kept, Scratch, pack
+from gristmill.executors.transport import Folder, Kept, in_memory, pack
 from gristmill.executors.zygote import Zygote
 
 _TICK = 0.1
@@ -84,13 +84,15 @@ class _Driver:
 
     def __init__(self, job: Job, machine: Machine) -> None:
         self.job, self.machine = job, machine
-        self.scratch = Scratch(job.scratch)
-        self.zygote = Zygote(self.scratch.folders)
+        self.disk = Folder(job.scratch)
+        self.memory = in_memory(self.disk)
+        folders = [self.memory.path, self.disk.path]
+        self.zygote = Zygote(folders)
         self.slots = GpuSlots(machine.gpus)
         self.flow = Flow(job.plan, self._items(job.sources))
         last = len(job.plan.groups) - 1
         self.pools = [
-            Pool(group, machine, self.zygote, self.slots, self.scratch, is_last=group.index == last)
+            Pool(group, machine, self.zygote, self.slots, folders[1:] if group.index == last else folders, folders[0])
             for group in job.plan.groups
         ]
         self.selector = selectors.DefaultSelector()
@@ -99,7 +101,7 @@ class _Driver:
 
     def _items(self, sources: Iterator[Sequence[Any]]) -> Iterator[list[Item]]:
         for tasks in sources:
-            parcels = [(task.lineage, pack(task, self.scratch.folders)) for task in tasks]
+            parcels = [(task.lineage, pack(task, [self.memory.path, self.disk.path])) for task in tasks]
             yield [Item(lineage, [parcel], parcel.nbytes) for lineage, parcel in parcels]
 
     def run(self) -> Iterator[tuple[Lineage, Ref]]:
@@ -112,12 +114,19 @@ class _Driver:
                 self._watch()
                 while self.flow.results:
                     lineage, parcel = self.flow.results.popleft()
-                    yield lineage, Kept(parcel, self.scratch)
+                    yield lineage, Kept(parcel, self.disk)
             self._stop(raises=True)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            self.disk.remove()
+            raise
         finally:
             self._stop(raises=False)
             self.zygote.close()
             self.selector.close()
+            self.memory.remove()
+            del self.disk  # from here on the results hold it
             self.job.observer.finished(self._progress())
 
     def _enough(self) -> int:
@@ -142,13 +151,13 @@ class _Driver:
     def _states(self) -> list[PoolState]:
         return [
             PoolState(
-                queued=len(flow.queue) - pool.starting,
+                queued=self.flow.ready(index) - pool.starting,
                 downstream_bytes=self.flow.downstream_bytes(index),
                 idle=len(pool.idle),
                 can_grow=pool.can_grow(),
                 cpus=pool.cpus,
             )
-            for index, (pool, flow) in enumerate(zip(self.pools, self.flow.pools, strict=True))
+            for index, pool in enumerate(self.pools)
         ]
 
     def _free_cpus(self) -> float:

@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 import cloudpickle
 
+from gristmill.core.errors import StageError
 from gristmill.core.flow import Call
 from gristmill.core.plan import Group
 from gristmill.core.stage import implements
 from gristmill.executors.machine import GpuSlots, Machine, Slot, visible_devices
 from gristmill.executors.process import Order, Setup, StatusPage
-from gristmill.executors.transport import Scratch
 from gristmill.executors.zygote import Zygote
 
 State = Literal["starting", "idle", "busy", "leaving", "gone"]
@@ -66,11 +66,10 @@ class Pool:
     """Workers of one group: how many there may be, and what each is doing."""
 
     def __init__(
-        self, group: Group, machine: Machine, zygote: Zygote, slots: GpuSlots, scratch: Scratch, is_last: bool
+        self, group: Group, machine: Machine, zygote: Zygote, slots: GpuSlots, folders: list[str], pages: str
     ) -> None:
         self.group, self.index = group, group.index
-        self.zygote, self.slots, self.scratch = zygote, slots, scratch
-        self.folders = [scratch.disk, scratch.disk] if is_last else scratch.folders
+        self.zygote, self.slots, self.folders, self.pages = zygote, slots, folders, pages
         # a fixed number of workers is the user's own word on how much runs at once
         self.cpus = 0.0 if group.num_workers else group.resources.cpus
         self.limit = group.num_workers or _most_workers(group, machine, slots)
@@ -111,11 +110,11 @@ class Pool:
 
     def start(self) -> WorkerHandle:
         if self.payload is None:
-            self.payload = cloudpickle.dumps(list(self.group.stages))
+            self.payload = pickled(self.group)
         slot = self.slots.take(self.group.resources)
         assert slot is not None
         number = next(_ids)
-        page = f"{self.scratch.memory}/page-{number}"
+        page = f"{self.pages}/page-{number}"
         pid, channel = self.zygote.fork()
         worker = WorkerHandle(self.index, self.group.gather, pid, channel, slot, StatusPage(page))
         env = (self.group.stages[0].runtime_env or {}).get("env_vars", {})
@@ -149,3 +148,20 @@ def _most_workers(group: Group, machine: Machine, slots: GpuSlots) -> int:
     if wish.memory_gb and machine.memory_gb:
         most = min(most, int(machine.memory_gb / wish.memory_gb))
     return max(1, most)
+
+
+def pickled(group: Group) -> bytes:
+    """The stages of a group, ready to be sent to its workers."""
+    for stage in group.stages:
+        try:
+            cloudpickle.dumps(stage)
+        except Exception as error:
+            raise StageError(
+                stage.name,
+                "(none yet)",
+                (),
+                f"it cannot be sent to a worker: {error}. Create what cannot be pickled (locks, clients, models) "
+                "in setup(), not in the constructor",
+            ) from error
+    payload: bytes = cloudpickle.dumps(list(group.stages))
+    return payload

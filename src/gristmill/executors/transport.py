@@ -102,39 +102,28 @@ def _write_file(path: str, raws: list[memoryview]) -> tuple[tuple[int, int], ...
     return tuple(spans)
 
 
-class Scratch:
-    """The folders of one run: shared memory for what moves, disk for what overflows and for results.
-
-    They are removed with the object; the zygote removes them when the driver was killed.
-    """
+class Folder:
+    """A temporary folder that is removed with the object."""
 
     def __init__(self, parent: str | None = None) -> None:
         if parent is not None:
             Path(parent).mkdir(parents=True, exist_ok=True)
-        self.disk = tempfile.mkdtemp(prefix="gristmill-", dir=parent)
-        self.memory = tempfile.mkdtemp(prefix="gristmill-", dir=_shared_memory() or self.disk)
-        self.remove = weakref.finalize(self, _remove, self.folders)
-
-    @property
-    def folders(self) -> list[str]:
-        return [self.memory, self.disk]
+        self.path = tempfile.mkdtemp(prefix="gristmill-", dir=parent)
+        self.remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A result: a parcel together with the folder that it lies in."""
+    """A result: a parcel, and the folder that it lies in, which stays as long as a result needs it."""
 
     parcel: Parcel
-    scratch: Scratch
+    folder: Folder
 
     def load(self) -> Task[Any]:
         return self.parcel.load()
 
 
-def _shared_memory() -> str | None:
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108
-
-
-def _remove(folders: list[str]) -> None:
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
+def in_memory(disk: Folder) -> Folder:
+    """A folder in shared memory, or on disk where there is none."""
+    shared = "/dev/shm"  # noqa: S108
+    return Folder(shared if os.access(shared, os.W_OK) else disk.path)

@@ -84,6 +84,7 @@ def _modules() -> list[str]:
 
 def serve(fd: int) -> None:
     """The zygote's life. Runs in its own process."""
+    driver = os.getppid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=fd)
     file = control.makefile("rwb", buffering=0)
@@ -109,8 +110,9 @@ def serve(fd: int) -> None:
         for pid in workers:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
-        for folder in folders[:1]:  # results, on disk, may still be in use by a living driver
-            shutil.rmtree(folder, ignore_errors=True)
+        if os.getppid() != driver:  # it was killed, and can no longer remove its files itself
+            for folder in folders:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _fork(fd: int, control: socket.socket) -> int:

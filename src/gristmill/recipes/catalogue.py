@@ -1,0 +1,238 @@
+"""The catalogue: which stages, filters and modifiers a recipe can name, and what parameters they take.
+
+Nothing is registered. What a modality lists in its `__all__` is in the catalogue.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import importlib
+import importlib.util
+import inspect
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+
+from gristmill.core.errors import RecipeError, did_you_mean
+from gristmill.core.stage import ProcessingStage
+
+PACKAGES = ("text", "image", "video", "audio", "synthetic", "dedup")
+PARTS = {"DocumentFilter": "filter", "DocumentModifier": "modifier"}
+"""Base classes of what a stage is given as a parameter, and what people call them."""
+
+_KIND_OF_FILE = {"read": "reader", "write": "writer"}
+_CONFIG = ConfigDict(arbitrary_types_allowed=True, coerce_numbers_to_str=True)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a constructor. `hint` is its type, or None where that cannot be known."""
+
+    name: str
+    default: Any
+    annotation: str
+    hint: Any
+
+    @property
+    def required(self) -> bool:
+        return self.default is inspect.Parameter.empty
+
+    @property
+    def typed(self) -> bool:
+        """Whether the type is known well enough to check values."""
+        return self._adapter is not None
+
+    def __str__(self) -> str:
+        return f"{self.name} (required)" if self.required else self.name
+
+    def check(self, value: Any) -> Any:
+        """The value as the parameter's type has it: a number from "1e-3", a path from 2024. Raises ValueError."""
+        if self._adapter is None:
+            return value
+        try:
+            checked = self._adapter.validate_python(value)
+        except ValidationError as error:
+            raise ValueError(_reason(error)) from None
+        return value if isinstance(checked, Iterator) else checked
+
+    def takes(self, value: Any) -> bool:
+        """Whether the parameter is known to take the value as it stands."""
+        if self._adapter is None:
+            return False
+        try:
+            self._adapter.validate_python(value)
+        except ValidationError:
+            return False
+        return True
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any] | None:
+        if self.hint in (None, Any, object):
+            return None
+        try:
+            return TypeAdapter(self.hint, config=_CONFIG)
+        except (PydanticSchemaGenerationError, PydanticUserError, TypeError):
+            return None
+
+
+def _reason(error: ValidationError) -> str:
+    reasons = dict.fromkeys(detail["msg"] for detail in error.errors(include_url=False, include_context=False))
+    return "; or ".join(reason[:1].lower() + reason[1:] for reason in reasons)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A class that a recipe can name."""
+
+    name: str
+    kind: str
+    cls: type
+
+    @property
+    def doc(self) -> str:
+        own = self.cls.__dict__.get("__doc__") or ""
+        return "" if own.startswith(f"{self.cls.__name__}(") else inspect.cleandoc(own)
+
+    @property
+    def help(self) -> str:
+        """The first line of the class's docstring."""
+        return self.doc.partition("\n")[0]
+
+    @property
+    def parameters(self) -> dict[str, Parameter]:
+        return parameters_of(self.cls)
+
+
+@cache
+def catalogue() -> Mapping[str, Entry]:
+    """All classes that can be named, by name. Packages and classes whose libraries are missing are left out."""
+    entries: dict[str, Entry] = {}
+    for package in PACKAGES:
+        home = f"gristmill.{package}"
+        if importlib.util.find_spec(home) is None:
+            continue
+        module = importlib.import_module(home)
+        for name in getattr(module, "__all__", ()):
+            entry = _entry(module, name)
+            if entry is not None:
+                entries.setdefault(name, entry)
+    return types.MappingProxyType(entries)
+
+
+def _entry(module: types.ModuleType, name: str) -> Entry | None:
+    try:
+        cls = getattr(module, name)
+    except ImportError:
+        return None
+    if not isinstance(cls, type) or name in PARTS or inspect.isabstract(cls):
+        return None
+    kind = kind_of(cls)
+    return Entry(name, kind, cls) if kind else None
+
+
+def kind_of(cls: type) -> str | None:
+    """reader, writer, stage, filter or modifier; None for a class that a recipe must not build."""
+    if issubclass(cls, ProcessingStage):
+        return _KIND_OF_FILE.get(cls.__module__.rpartition(".")[2], "stage")
+    for base in cls.__mro__:
+        if base.__name__ in PARTS and base.__module__.startswith("gristmill."):
+            return PARTS[base.__name__]
+    return None
+
+
+def is_part(cls: type) -> bool:
+    """Whether the class is a filter or modifier: an object that a stage is given."""
+    return kind_of(cls) in PARTS.values()
+
+
+def find(name: str, place: str, wanted: str = "stage") -> Entry:
+    """The class of a name, from the catalogue or as `package.module:ClassName`."""
+    if ":" in name:
+        return _find_own(name, place)
+    entry = catalogue().get(name)
+    if entry is None:
+        names = [known.name for known in catalogue().values() if is_part(known.cls) == (wanted != "stage")]
+        raise RecipeError(
+            f"{place}: there is no {wanted} {name!r}.{did_you_mean(name, names or catalogue())} "
+            "`gristmill stages` lists them; your own is written package.module:ClassName"
+        )
+    return entry
+
+
+def _find_own(name: str, place: str) -> Entry:
+    home, _, attribute = name.partition(":")
+    try:
+        cls = getattr(importlib.import_module(home), attribute)
+    except ModuleNotFoundError as error:
+        raise RecipeError(f"{place}: {name!r}: {error}. Is its directory on the Python path?") from error
+    except AttributeError:
+        known = [known for known, value in vars(importlib.import_module(home)).items() if isinstance(value, type)]
+        raise RecipeError(
+            f"{place}: module {home!r} has no class {attribute!r}.{did_you_mean(attribute, known)}"
+        ) from None
+    kind = kind_of(cls) if isinstance(cls, type) else None
+    if kind is None:
+        raise RecipeError(f"{place}: {name!r} is no subclass of ProcessingStage, {' or '.join(PARTS)}")
+    return Entry(name, kind, cls)
+
+
+def name_of(cls: type) -> str:
+    """How a recipe names the class."""
+    entry = catalogue().get(cls.__name__)
+    if entry is not None and entry.cls is cls:
+        return cls.__name__
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+@cache
+def parameters_of(cls: type) -> dict[str, Parameter]:
+    """What the constructor of a class takes by name."""
+    found = {}
+    for name, parameter in inspect.signature(cls).parameters.items():
+        if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            note = parameter.annotation
+            known = note is not parameter.empty
+            shown = inspect.formatannotation(note) if known and not isinstance(note, str) else str(note)
+            hint = _resolve(cls, note) if known else None
+            found[name] = Parameter(name, parameter.default, shown if known else "", hint)
+    return found
+
+
+def takes_any(cls: type) -> bool:
+    """Whether the constructor takes parameters of any name (`**kwargs`)."""
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in inspect.signature(cls).parameters.values())
+
+
+def _resolve(cls: type, note: Any) -> Any:
+    """The type behind an annotation, also when it is a string whose names are imported for type checkers only."""
+    holder = types.SimpleNamespace(__annotations__={"value": note})
+    space = getattr(cls.__init__, "__globals__", {})  # type: ignore[misc]
+    common = {**vars(typing), **{name: getattr(collections.abc, name) for name in collections.abc.__all__}}
+    try:
+        return typing.get_type_hints(holder, {**common, **space})["value"]
+    except (NameError, TypeError, AttributeError, SyntaxError):
+        return None
+
+
+def schema() -> list[dict[str, Any]]:
+    """The catalogue as plain data: name, kind, help, doc and parameters with their defaults."""
+    return [
+        {
+            "name": entry.name,
+            "kind": entry.kind,
+            "help": entry.help,
+            "doc": entry.doc,
+            "parameters": [
+                {"name": known.name, "type": known.annotation, "required": known.required}
+                | ({} if known.required else {"default": known.default})
+                for known in entry.parameters.values()
+            ],
+        }
+        for entry in catalogue().values()
+    ]

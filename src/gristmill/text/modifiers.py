@@ -1,0 +1,178 @@
+"""Modifiers: give a document another text.
+
+To add one: subclass `DocumentModifier`, write `modify_document`, add rows to the table in
+`tests/text/test_modifiers.py`. There is nothing to register. `modify_document` is the definition; override
+`modify_batch` only where a whole column can be changed faster with exactly the same result. Null stays null.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.core.errors import require
+from gristmill.text.filters import URL, as_array
+
+if TYPE_CHECKING:
+    from gristmill.text.filters import Texts
+
+
+class DocumentModifier(ABC):
+    """A new text for each document. Constructors have no side effects."""
+
+    name: str = "DocumentModifier"
+    """The name of the class, unless set."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__
+        # a subclass that only redefines the document form must not inherit another batch form
+        if "modify_document" in cls.__dict__ and "modify_batch" not in cls.__dict__:
+            cls.modify_batch = DocumentModifier.modify_batch  # type: ignore[method-assign]
+
+    @abstractmethod
+    def modify_document(self, text: str) -> str:
+        """The new text. A modifier of several columns takes them as keywords instead of `text`."""
+
+    def modify_batch(self, texts: Texts) -> pa.Array:
+        """The new texts of a column of strings."""
+        new = [None if text is None else self.modify_document(text) for text in texts.to_pylist()]
+        return pa.array(new, pa.string())
+
+    def check(self) -> None:
+        """Raise if the modifier can be seen to fail, for example for want of a library. Called by the planner."""
+
+    def setup(self) -> None:
+        """Once per worker, before the first document: load models here."""
+
+    def __repr__(self) -> str:
+        arguments = ", ".join(f"{key}={value!r}" for key, value in vars(self).items() if not key.startswith("_"))
+        return f"{type(self).__name__}({arguments})"
+
+
+class UnicodeReformatter(DocumentModifier):
+    """Repairs text with ftfy: mojibake, HTML entities, control characters.
+
+    The keywords are those of `ftfy.TextFixerConfig`. What changes good text is off here: normalization, curly
+    quotes, line breaks, ligatures, character width. Leave `explain` on: without it, ftfy ignores
+    `restore_byte_a0`, `replace_lossy_sequences` and `decode_inconsistent_utf8`.
+    """
+
+    def __init__(
+        self,
+        *,
+        unescape_html: str | bool = "auto",
+        remove_terminal_escapes: bool = True,
+        fix_encoding: bool = True,
+        restore_byte_a0: bool = True,
+        replace_lossy_sequences: bool = True,
+        decode_inconsistent_utf8: bool = True,
+        fix_c1_controls: bool = True,
+        fix_latin_ligatures: bool = False,
+        fix_character_width: bool = False,
+        uncurl_quotes: bool = False,
+        fix_line_breaks: bool = False,
+        fix_surrogates: bool = True,
+        remove_control_chars: bool = True,
+        normalization: Literal["NFC", "NFD", "NFKC", "NFKD"] | None = None,
+        max_decode_length: int = 1_000_000,
+        explain: bool = True,
+    ) -> None:
+        if normalization not in ("NFC", "NFD", "NFKC", "NFKD", None):
+            raise ValueError(
+                f"UnicodeReformatter: normalization is {normalization!r}, must be NFC, NFD, NFKC, NFKD or None"
+            )
+        if max_decode_length < 1:
+            raise ValueError(f"UnicodeReformatter: max_decode_length is {max_decode_length}, must be 1 or more")
+        self.unescape_html = unescape_html
+        self.remove_terminal_escapes = remove_terminal_escapes
+        self.fix_encoding = fix_encoding
+        self.restore_byte_a0 = restore_byte_a0
+        self.replace_lossy_sequences = replace_lossy_sequences
+        self.decode_inconsistent_utf8 = decode_inconsistent_utf8
+        self.fix_c1_controls = fix_c1_controls
+        self.fix_latin_ligatures = fix_latin_ligatures
+        self.fix_character_width = fix_character_width
+        self.uncurl_quotes = uncurl_quotes
+        self.fix_line_breaks = fix_line_breaks
+        self.fix_surrogates = fix_surrogates
+        self.remove_control_chars = remove_control_chars
+        self.normalization = normalization
+        self.max_decode_length = max_decode_length
+        self.explain = explain
+
+    def check(self) -> None:
+        require("ftfy", "text", "UnicodeReformatter")
+
+    def setup(self) -> None:
+        self._config  # noqa: B018  (imports ftfy)
+
+    @cached_property
+    def _config(self) -> Any:
+        ftfy = require("ftfy", "text", "UnicodeReformatter")
+        return ftfy.TextFixerConfig(**{key: getattr(self, key) for key in ftfy.TextFixerConfig._fields})
+
+    def modify_document(self, text: str) -> str:
+        fixed: str = require("ftfy", "text", "UnicodeReformatter").fix_text(text, self._config)
+        return fixed
+
+    def modify_batch(self, texts: Texts) -> pa.Array:
+        texts = as_array(texts)
+        rows = pc.match_substring_regex(texts, self._suspect).fill_null(False)
+        return pc.replace_with_mask(texts, rows, super().modify_batch(texts.filter(rows)))
+
+    @property
+    def _suspect(self) -> str:
+        """Matches what ftfy might change. In printable ASCII, that is only an entity or a carriage return."""
+        return r"[^\t\n\x0c -%'-~]" if self.fix_line_breaks else r"[^\t\n\r\x0c -%'-~]"
+
+
+class NewlineNormalizer(DocumentModifier):
+    """Three or more line ends in a row become two. Holds for \\n and for \\r\\n, which stay what they are."""
+
+    _RULES = ((r"\n{3,}", "\n\n"), (r"(?:\r\n){3,}", "\r\n\r\n"))
+
+    def modify_document(self, text: str) -> str:
+        for pattern, line_ends in self._RULES:
+            text = re.sub(pattern, line_ends, text)
+        return text
+
+    def modify_batch(self, texts: Texts) -> pa.Array:
+        for pattern, line_ends in self._RULES:
+            texts = pc.replace_substring_regex(texts, pattern, line_ends)
+        return as_array(texts)
+
+
+class QuotationUnifier(DocumentModifier):
+    """Curly quotes become straight ones: ‘ ’ ‚ ‛ become ', and “ ” „ ‟ become \". Guillemets stay."""
+
+    _RULES = (("[‘’‚‛]", "'"), ("[“”„‟]", '"'))
+
+    def modify_document(self, text: str) -> str:
+        for pattern, quote in self._RULES:
+            text = re.sub(pattern, quote, text)
+        return text
+
+    def modify_batch(self, texts: Texts) -> pa.Array:
+        for pattern, quote in self._RULES:
+            texts = pc.replace_substring_regex(texts, pattern, quote)
+        return as_array(texts)
+
+
+class UrlRemover(DocumentModifier):
+    """Removes URLs: `https?://\\S+|www\\.\\S+`. The white space around them stays."""
+
+    # Arrow's \S knows ASCII only; this is the white space of Python
+    _SPACE = r"\x{9}-\x{d}\x{1c}-\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}"
+
+    def modify_document(self, text: str) -> str:
+        return re.sub(URL, "", text)
+
+    def modify_batch(self, texts: Texts) -> pa.Array:
+        return as_array(pc.replace_substring_regex(texts, URL.replace(r"\S", f"[^{self._SPACE}]"), ""))

@@ -1,0 +1,265 @@
+"""LocalExecutor: workers that die, hang or run ahead; drivers that are killed; GPUs; what is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gristmill import LocalExecutor, Pipeline, ProcessingStage, Resources, Task
+from gristmill.core.errors import ResourceError, StageError, TaskTimeoutError, WorkerLostError
+from gristmill.core.executor import Progress, Silent
+from tests.conformance.stages import AddOne, Big, CountTo, Pid, Slow, StreamThenTrouble, Trouble
+
+
+def leftovers() -> set[str]:
+    return {path.name for folder in ("/dev/shm", "/tmp") for path in Path(folder).glob("gristmill-*")}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    before = leftovers()
+    yield
+    assert leftovers() <= before
+
+
+@pytest.mark.parametrize("what", ["exit", "kill", "segfault", "sys.exit"])
+def test_a_worker_that_dies_once_is_replaced(what: str, tmp_path: Path) -> None:
+    pipeline = Pipeline("p", stages=[CountTo(100), Trouble(what, 37, tmp_path), AddOne()])
+    assert [task.data for task in pipeline.run(LocalExecutor(2))] == list(range(1, 101))
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [("exit", "exited with code 3"), ("kill", "killed by SIGKILL"), ("segfault", "killed by SIGSEGV")],
+)
+def test_a_worker_that_always_dies_is_an_error_that_names_stage_and_task(what: str, why: str) -> None:
+    with pytest.raises(WorkerLostError, match=rf"stage 'Trouble' failed on task 0\.37: its worker .*{why}"):
+        Pipeline("p", stages=[CountTo(100), AddOne(), Trouble(what, 38)]).run(LocalExecutor(2))
+
+
+def test_a_task_that_hangs_is_stopped_and_named() -> None:
+    stage = Trouble("hang", 3).with_(timeout_s=0.3, max_retries=1)
+    began = time.monotonic()
+    with pytest.raises(TaskTimeoutError, match=r"'Trouble' failed on task 0\.3: it ran for more than 0.3 s"):
+        Pipeline("p", stages=[CountTo(5), stage]).run(LocalExecutor(2))
+    assert time.monotonic() - began < 20
+
+
+def test_a_task_that_hangs_once_is_tried_again(tmp_path: Path) -> None:
+    stage = Trouble("hang", 3, tmp_path).with_(timeout_s=0.3)
+    assert len(Pipeline("p", stages=[CountTo(5), stage]).run(LocalExecutor(2))) == 5
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+@pytest.mark.parametrize("nap", [0.0, 0.02])
+def test_a_stream_whose_worker_dies_gives_each_child_once(tmp_path: Path, fuse: bool, nap: float) -> None:
+    stages = [StreamThenTrouble("kill", tmp_path, children=30, nap=nap), AddOne(), Pid(0).with_(name="end")]
+    result = Pipeline("p", stages=stages[:2]).run(LocalExecutor(3, fuse=fuse), initial_tasks=[Task(0), Task(1)])
+    assert [task.data for task in result] == [1000 * n + i + 1 for n in range(2) for i in range(30)]
+
+
+def test_one_task_that_becomes_many_is_shared_out() -> None:
+    class Many(ProcessingStage[Task[int], Task[int]]):
+        def process(self, task: Task[int]) -> Iterator[Task[int]]:
+            for index in range(40):
+                yield Task(index)
+
+    pipeline = Pipeline("p", stages=[Many(), Pid(0.05)])
+    assert len(pipeline.plan([Task(0)]).groups) == 1
+    result = pipeline.run(LocalExecutor(3), initial_tasks=[Task(0)])
+    assert len(result) == 40
+    assert len({task.data for task in result}) > 1
+
+
+class Watch(Silent):
+    def __init__(self) -> None:
+        self.most = 0
+
+    def progressed(self, progress: Progress) -> None:
+        self.most = max(self.most, *(pool.queued_bytes for pool in progress.pools))
+
+
+def test_bytes_between_pools_are_bounded() -> None:
+    """A fast producer of 2 GB before a slow consumer: it waits, with no more than a window in flight."""
+    watch = Watch()
+    pipeline = Pipeline("p", stages=[Big(children=256, size=8 * 2**20), Slow(0.002)])
+    result = pipeline.run(LocalExecutor(1), initial_tasks=[Task(0)], observer=watch)
+    assert [task.data for task in result] == [8 * 2**20] * 256
+    assert 0 < watch.most <= 256 * 2**20 + 2 * 64 * 2**20
+
+
+def test_results_are_loaded_when_looked_at_and_go_with_the_result() -> None:
+    before = leftovers()
+    result = Pipeline("p", stages=[Big(children=4, size=10**6)]).run(LocalExecutor(2), initial_tasks=[Task(0)])
+    assert len(leftovers() - before) == 1
+    assert len(result[3].data) == 10**6
+    del result
+    assert leftovers() <= before
+
+
+def test_a_consumer_that_stops_early_stops_the_workers() -> None:
+    stream = Pipeline("p", stages=[CountTo(10**6), AddOne()]).stream(LocalExecutor(2))
+    assert next(stream).data >= 1
+    stream.close()
+    assert not children_of(os.getpid())
+
+
+class VisibleGpus(ProcessingStage[Task[int], Task[Any]]):
+    def setup(self, worker_metadata: Any) -> None:
+        self.gpus = worker_metadata.gpus
+
+    def process(self, task: Task[int]) -> Task[Any]:
+        time.sleep(0.05)
+        return Task((os.environ["CUDA_VISIBLE_DEVICES"], self.gpus, os.getpid()))
+
+
+@pytest.mark.parametrize(
+    ("resources", "gpus", "workers"),
+    [
+        (Resources(gpus=1), 2, 2),
+        (Resources(gpus=0.25), 1, 4),
+        (Resources(gpu_memory_gb=10), [24.0], 2),
+        (Resources(gpu_memory_gb=10), [24.0, 80.0], 10),
+    ],
+    ids=str,
+)
+def test_gpus_are_handed_out(resources: Resources, gpus: Any, workers: int) -> None:
+    stage = VisibleGpus().with_(resources=Resources(cpus=0.1, gpus=resources.gpus, gpu_memory_gb=resources.gpu_memory_gb))
+    result = Pipeline("p", stages=[stage]).run(LocalExecutor(4, gpus=gpus), initial_tasks=[Task(i) for i in range(60)])
+    seen = {task.data for task in result}
+    devices = len(gpus) if isinstance(gpus, list) else gpus
+    assert {int(visible) for visible, _, _ in seen} <= set(range(devices))
+    assert all((int(visible),) == given for visible, given, _ in seen)
+    assert len({pid for _, _, pid in seen}) <= workers
+
+
+def test_two_stages_that_each_want_the_only_gpu_take_turns() -> None:
+    stages = [VisibleGpus().with_(name=name, resources=Resources(cpus=1, gpus=1)) for name in ("a", "b")]
+    stages = [AddOne().with_(name=name, resources=Resources(cpus=1, gpus=1)) for name in ("a", "b")]
+    result = Pipeline("p", stages=stages).run(LocalExecutor(2, gpus=1), initial_tasks=[Task(i) for i in range(20)])
+    assert [task.data for task in result] == list(range(2, 22))
+
+
+def test_a_gpu_stage_without_a_gpu_is_refused_with_a_way_out() -> None:
+    stage = AddOne().with_(resources=Resources(gpus=1))
+    with pytest.raises(ResourceError, match=r"'AddOne' wants cpus=1 gpus=1, and this machine has no GPU.*with_"):
+        Pipeline("p", stages=[stage]).run(LocalExecutor(2, gpus=0), initial_tasks=[Task(1)])
+
+
+def test_more_memory_than_there_is_is_refused() -> None:
+    stage = AddOne().with_(resources=Resources(memory_gb=10**6))
+    with pytest.raises(ResourceError, match="wants 1e\\+06 GB of memory"):
+        Pipeline("p", stages=[stage]).run(LocalExecutor(2), initial_tasks=[Task(1)])
+
+
+def test_a_runtime_env_sets_variables_and_what_it_cannot_do_is_refused() -> None:
+    class Read(AddOne):
+        def process(self, task: Task[int]) -> Any:
+            return Task(os.environ["MILL"])
+
+    stage = Read().with_(runtime_env={"env_vars": {"MILL": "wind"}})
+    result = Pipeline("p", stages=[AddOne(), stage]).run(LocalExecutor(2), initial_tasks=[Task(1)])
+    assert [task.data for task in result] == ["wind"]
+    with pytest.raises(ResourceError, match="runtime_env pip"):
+        Pipeline("p", stages=[Read().with_(runtime_env={"pip": ["x"]})]).run(initial_tasks=[Task(1)])
+
+
+def test_num_workers_of_a_stage_is_kept() -> None:
+    stage = Pid(0.02).with_(num_workers=5)
+    result = Pipeline("p", stages=[stage]).run(LocalExecutor(2), initial_tasks=[Task(i) for i in range(100)])
+    assert len({task.data for task in result}) == 5
+
+
+SCRIPT = """
+import os, sys, time
+from gristmill import LocalExecutor, Pipeline, ProcessingStage, Task
+
+class Nap(ProcessingStage):
+    def process(self, task):
+        print("pid", os.getpid(), flush=True)
+        time.sleep({nap})
+        return Own(task.data)
+
+class Own(Task):
+    pass
+
+result = Pipeline("p", stages=[Nap()]).run(LocalExecutor(2), initial_tasks=[Task(i) for i in range(4)])
+assert all(type(task) is Own for task in result)
+print("done", [task.data for task in result])
+"""
+
+
+def start_script(tmp_path: Path, nap: float) -> subprocess.Popen[str]:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(nap=nap))
+    env = os.environ | {"GRISTMILL_PROGRESS": "off"}
+    return subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+    )
+
+
+def test_a_script_needs_no_main_guard_and_may_define_its_classes(tmp_path: Path) -> None:
+    out, err = start_script(tmp_path, 0).communicate(timeout=60)
+    assert out.strip().endswith("done [0, 1, 2, 3]"), err
+    assert err == ""
+
+
+def workers_of(script: subprocess.Popen[str]) -> list[int]:
+    assert script.stdout is not None
+    return [int(script.stdout.readline().split()[1]) for _ in range(2)]
+
+
+def gone(pids: list[int]) -> bool:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if not any(Path(f"/proc/{pid}").exists() for pid in pids):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_killed_driver_leaves_no_workers_and_no_files(tmp_path: Path) -> None:
+    before = leftovers()
+    script = start_script(tmp_path, 60)
+    pids = workers_of(script)
+    script.kill()
+    script.communicate()
+    assert gone(pids)
+    deadline = time.monotonic() + 10
+    while leftovers() - before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not leftovers() - before
+
+
+def test_ctrl_c_stops_cleanly(tmp_path: Path) -> None:
+    script = start_script(tmp_path, 60)
+    pids = workers_of(script)
+    script.send_signal(signal.SIGINT)
+    _, err = script.communicate(timeout=30)
+    assert script.returncode != 0
+    assert "KeyboardInterrupt" in err
+    assert gone(pids)
+
+
+def children_of(pid: int) -> list[int]:
+    found = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(pid)], capture_output=True, text=True)
+    return [int(line.split()[0]) for line in found.stdout.splitlines() if "zygote" in line]
+
+
+def test_a_stage_that_cannot_be_sent_to_workers_is_named() -> None:
+    import threading
+
+    class Locked(AddOne):
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+    with pytest.raises(StageError, match="Locked.*cannot be sent to a worker"):
+        Pipeline("p", stages=[Locked()]).run(LocalExecutor(2), initial_tasks=[Task(1)])
