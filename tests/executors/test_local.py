@@ -19,8 +19,10 @@ from gristmill.core.executor import Progress, Silent
 from tests.conformance.stages import AddOne, Big, CountTo, Pid, Slow, StreamThenTrouble, Trouble
 
 
-def leftovers() -> set[str]:
-    return {path.name for folder in ("/dev/shm", "/tmp") for path in Path(folder).glob("gristmill-*")}
+def leftovers(pid: int | None = None) -> set[str]:
+    """Temporary folders of a driver: this process, unless another is meant."""
+    pattern = f"gristmill-{pid or os.getpid()}-*"
+    return {path.name for folder in ("/dev/shm", "/tmp") for path in Path(folder).glob(pattern)}
 
 
 @pytest.fixture(autouse=True)
@@ -132,7 +134,9 @@ class VisibleGpus(ProcessingStage[Task[int], Task[Any]]):
     ids=str,
 )
 def test_gpus_are_handed_out(resources: Resources, gpus: Any, workers: int) -> None:
-    stage = VisibleGpus().with_(resources=Resources(cpus=0.1, gpus=resources.gpus, gpu_memory_gb=resources.gpu_memory_gb))
+    stage = VisibleGpus().with_(
+        resources=Resources(cpus=0.1, gpus=resources.gpus, gpu_memory_gb=resources.gpu_memory_gb)
+    )
     result = Pipeline("p", stages=[stage]).run(LocalExecutor(4, gpus=gpus), initial_tasks=[Task(i) for i in range(60)])
     seen = {task.data for task in result}
     devices = len(gpus) if isinstance(gpus, list) else gpus
@@ -142,10 +146,27 @@ def test_gpus_are_handed_out(resources: Resources, gpus: Any, workers: int) -> N
 
 
 def test_two_stages_that_each_want_the_only_gpu_take_turns() -> None:
-    stages = [VisibleGpus().with_(name=name, resources=Resources(cpus=1, gpus=1)) for name in ("a", "b")]
     stages = [AddOne().with_(name=name, resources=Resources(cpus=1, gpus=1)) for name in ("a", "b")]
     result = Pipeline("p", stages=stages).run(LocalExecutor(2, gpus=1), initial_tasks=[Task(i) for i in range(20)])
     assert [task.data for task in result] == list(range(2, 22))
+
+
+class Workers(Silent):
+    def __init__(self) -> None:
+        self.seen: list[list[int]] = []
+
+    def progressed(self, progress: Progress) -> None:
+        self.seen.append([pool.workers for pool in progress.pools])
+
+
+def test_gpus_go_to_the_stage_that_needs_them_most() -> None:
+    """A quick stage before one that is ten times slower, on four GPUs."""
+    quick = Pid(0.005).with_(name="quick", resources=Resources(cpus=0.1, gpus=1))
+    slow = Pid(0.05).with_(name="slow", resources=Resources(cpus=0.1, gpus=1))
+    workers = Workers()
+    pipeline = Pipeline("p", stages=[quick, slow])
+    pipeline.run(LocalExecutor(4, gpus=4), initial_tasks=[Task(i) for i in range(200)], observer=workers)
+    assert max(count for _, count in workers.seen) == 3
 
 
 def test_a_gpu_stage_without_a_gpu_is_refused_with_a_way_out() -> None:
@@ -227,16 +248,16 @@ def gone(pids: list[int]) -> bool:
 
 
 def test_a_killed_driver_leaves_no_workers_and_no_files(tmp_path: Path) -> None:
-    before = leftovers()
     script = start_script(tmp_path, 60)
     pids = workers_of(script)
+    assert leftovers(script.pid)
     script.kill()
     script.communicate()
     assert gone(pids)
     deadline = time.monotonic() + 10
-    while leftovers() - before and time.monotonic() < deadline:
+    while leftovers(script.pid) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not leftovers() - before
+    assert not leftovers(script.pid)
 
 
 def test_ctrl_c_stops_cleanly(tmp_path: Path) -> None:

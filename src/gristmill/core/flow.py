@@ -87,6 +87,11 @@ class _Pool:
     def seconds_per_task(self) -> float | None:
         return self.seconds / self.tasks_done if self.tasks_done else None
 
+    def load(self) -> float:
+        """Seconds of work that the pool has had and that wait for it, as far as can be told; 1 before it is known."""
+        pace = self.seconds_per_task
+        return 1.0 if pace is None else pace * (self.tasks_done + self.running + len(self.queue))
+
 
 class Flow:
     """Moves items from group to group. The executor asks what to do and reports what was done."""

@@ -77,8 +77,8 @@ def balance(
 ) -> list[int]:
     """Workers per pool so that all pools have equal throughput.
 
-    `demands` are seconds of work that one source task causes in each pool, `costs` what one worker takes of
-    `capacity`. Every pool with demand gets at least one worker; `fixed` counts are kept as they are.
+    `demands` are the seconds of work that each pool has to do, `costs` what one worker takes of `capacity`.
+    Every pool with demand gets at least one worker; `fixed` counts are kept as they are.
     """
     counts = [0 if demand <= 0 else 1 for demand in demands]
     counts = [wish if wish is not None else count for wish, count in zip(fixed, counts, strict=True)]

@@ -8,6 +8,9 @@ column; nested values, and columns that mix types, are kept as JSON text in Arro
 
 from __future__ import annotations
 
+import base64
+import math
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -20,7 +23,11 @@ POSITION = "_position"
 """The record's place in its file (byte offset or row number). Readers add it; writers leave it out."""
 
 JSON: pa.DataType = pa.json_(pa.string())
+EXACT = 2**53
+"""Integers up to this size, of either sign, are exact as 64-bit floats; beyond it, beside floats, they are JSON."""
+
 _NESTED = (dict, list, tuple)
+_UNMIXED = {bool, str, bytes, date, datetime}  # pyarrow would quietly turn some of these into others
 
 
 def is_json(kind: pa.DataType) -> bool:
@@ -42,7 +49,9 @@ def rows_to_table(rows: Sequence[Mapping[str, Any]], fields: Iterable[str] | Non
 
 def to_array(values: Sequence[Any]) -> pa.Array:
     """A native column when all values are scalars of one type, else JSON text."""
-    if not any(isinstance(value, _NESTED) for value in values):
+    kinds = set(map(type, values)) - {type(None)}
+    mixed = len(kinds) > 1 and not kinds.isdisjoint(_UNMIXED)
+    if not mixed and not any(issubclass(kind, _NESTED) for kind in kinds):
         try:
             return pa.array(values)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
@@ -51,17 +60,31 @@ def to_array(values: Sequence[Any]) -> pa.Array:
 
 
 def json_array(values: Iterable[Any]) -> pa.Array:
-    texts = [None if value is None else _json_text(value) for value in values]
+    whole = map(_whole, values)
+    texts = [None if value is None else json_text(value) for value in whole]
     return pa.ExtensionArray.from_storage(JSON, pa.array(texts, pa.string()))
 
 
-def _json_text(value: Any) -> str:
+def _whole(value: Any) -> Any:
+    """1.0 as 1: a block of numbers may have made floats of its integers before the column turned out to be mixed."""
+    if not isinstance(value, float) or not math.isfinite(value):
+        return None if isinstance(value, float) else value
+    keep = abs(value) > EXACT or not value.is_integer() or (value == 0 and math.copysign(1, value) < 0)
+    return value if keep else int(value)
+
+
+def json_text(value: Any) -> str:
     try:
-        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY).decode()
+        return orjson.dumps(value, default=plain, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY).decode()
     except TypeError:  # integers beyond 64 bits, lone surrogates
         import json
 
-        return json.dumps(value, ensure_ascii=True, default=str)
+        return json.dumps(value, ensure_ascii=True, default=plain, separators=(",", ":"))
+
+
+def plain(value: Any) -> str:
+    """What JSON has no type for, as text: bytes in base64, decimals and all else as they print."""
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
 def table_to_rows(table: pa.Table) -> list[dict[str, Any]]:
@@ -108,7 +131,7 @@ def _common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     if is_text(left) and is_text(right):
         return pa.large_string()
     numbers = [pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in (left, right)]
-    if all(numbers):
+    if all(numbers) and pa.uint64() not in (left, right):
         both_int = pa.types.is_integer(left) and pa.types.is_integer(right)
         return pa.int64() if both_int else pa.float64()
     return JSON
@@ -136,4 +159,7 @@ def _convert(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
         return column
     if not is_json(kind):
         return column.cast(kind)
+    if is_json(column.type):
+        chunks = [chunk.storage.cast(kind.storage_type) for chunk in column.chunks]
+        return pa.chunked_array([pa.ExtensionArray.from_storage(kind, chunk) for chunk in chunks], type=kind)
     return pa.chunked_array([json_array(_column_values(column))], type=kind)

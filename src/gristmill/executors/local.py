@@ -18,7 +18,7 @@ from gristmill.core.errors import ResourceError, StageError, TaskTimeoutError, W
 from gristmill.core.executor import Job, Ref
 from gristmill.core.flow import Call, Flow, Item, Output
 from gristmill.core.plan import Plan
-from gristmill.core.schedule import EDGE_BYTES, PoolState, choose, chunk, room
+from gristmill.core.schedule import EDGE_BYTES, PoolState, balance, choose, chunk, room
 from gristmill.core.task import Lineage
 from gristmill.executors.inline import run_inline
 from gristmill.executors.machine import GpuSlots, Machine
@@ -138,6 +138,7 @@ class _Driver:
     # -- giving out work -------------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
+        self._balance_gpus()
         while (index := choose(self._states(), self._free_cpus(), self.machine.cpus)) is not None:
             pool = self.pools[index]
             idle = pool.idle
@@ -145,7 +146,7 @@ class _Driver:
                 self._send(pool, idle[0])
             else:
                 self._register(pool.start())
-        self._make_way()
+        self._free_idle_gpus()
         self._ask_to_share()
 
     def _states(self) -> list[PoolState]:
@@ -174,13 +175,31 @@ class _Driver:
         with contextlib.suppress(OSError):  # it has died; the end of its channel tells
             worker.call(call)
 
-    def _make_way(self) -> None:
-        """A pool that has work and can place no worker gets the GPU of an idle worker of another pool."""
-        for pool, state in zip(self.pools, self.flow.pools, strict=True):
-            if state.queue and not pool.workers and not pool.can_grow():
-                holders = [worker for other in self.pools for worker in other.idle if worker.slot.devices]
-                if holders:
-                    holders[0].stop()
+    def _balance_gpus(self) -> None:
+        """Divide the GPUs among pools by measured rates; a pool that has too many lets one go when it is free."""
+        pools = [pool for pool in self.pools if pool.group.resources.requires_gpu]
+        if len(pools) < 2:
+            return
+        shares = [pool.group.resources.gpu_share(self.machine.gpus[0]) for pool in pools]
+        loads = [self.flow.pools[pool.index].load() for pool in pools]
+        fixed = [pool.group.num_workers for pool in pools]
+        for pool, target in zip(pools, balance(loads, len(self.machine.gpus), shares, fixed), strict=True):
+            pool.target = target
+        if any(self._wants_gpu(pool) for pool in pools):
+            for pool in pools:
+                if len(pool.workers) > pool.target and pool.idle:
+                    pool.idle[0].stop()
+
+    def _free_idle_gpus(self) -> None:
+        """A pool that has work and no worker gets the GPU of a worker that found nothing to do."""
+        for pool in self.pools:
+            if not pool.workers and self._wants_gpu(pool):
+                for holder in [worker for other in self.pools for worker in other.idle if worker.slot.devices][:1]:
+                    holder.stop()
+
+    def _wants_gpu(self, pool: Pool) -> bool:
+        waits = self.flow.ready(pool.index) > 0 and len(pool.workers) < pool.target
+        return waits and pool.group.resources.requires_gpu and not pool.can_grow()
 
     def _ask_to_share(self) -> None:
         """When cores are idle and one worker turns a task into many, it is asked to leave some to the others."""

@@ -73,6 +73,7 @@ class Pool:
         # a fixed number of workers is the user's own word on how much runs at once
         self.cpus = 0.0 if group.num_workers else group.resources.cpus
         self.limit = group.num_workers or _most_workers(group, machine, slots)
+        self.target = self.limit
         self.timed = any(stage.timeout_s is not None for stage in group.stages)
         self.on_node = any(implements(stage, "setup_on_node") for stage in group.stages)
         self.payload: bytes | None = None
@@ -95,7 +96,7 @@ class Pool:
         return len(self.those("starting"))
 
     def can_grow(self) -> bool:
-        if len(self.workers) >= self.limit or (self.on_node and self.starting):
+        if len(self.workers) >= min(self.limit, max(self.target, 1)) or (self.on_node and self.starting):
             return False
         slot = self.slots.take(self.group.resources)
         if slot is None:

@@ -108,7 +108,7 @@ class Folder:
     def __init__(self, parent: str | None = None) -> None:
         if parent is not None:
             Path(parent).mkdir(parents=True, exist_ok=True)
-        self.path = tempfile.mkdtemp(prefix="gristmill-", dir=parent)
+        self.path = tempfile.mkdtemp(prefix=f"gristmill-{os.getpid()}-", dir=parent)
         self.remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 

@@ -63,6 +63,7 @@ class Zygote:
     def close(self) -> None:
         """Ends the zygote and, with it, whatever workers are left."""
         with contextlib.suppress(OSError):
+            self._say("bye")
             self._file.close()
         self._socket.close()
         self._process.wait()
@@ -84,7 +85,6 @@ def _modules() -> list[str]:
 
 def serve(fd: int) -> None:
     """The zygote's life. Runs in its own process."""
-    driver = os.getppid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=fd)
     file = control.makefile("rwb", buffering=0)
@@ -93,6 +93,7 @@ def serve(fd: int) -> None:
             importlib.import_module(name)
     folders = [file.readline().decode().rstrip("\n") for _ in range(2)]
     workers: set[int] = set()
+    dismissed = False
     try:
         while line := file.readline():
             word, _, argument = line.decode().strip().partition(" ")
@@ -101,16 +102,20 @@ def serve(fd: int) -> None:
                 pid = _fork(worker_fd, control)
                 workers.add(pid)
                 file.write(b"%d\n" % pid)
+            elif word == "bye":
+                dismissed = True
             else:
                 pid = int(argument)
                 _, status = os.waitpid(pid, 0)
                 workers.discard(pid)
                 file.write(b"%d\n" % os.waitstatus_to_exitcode(status))
+    except ConnectionError:
+        pass  # the driver was killed
     finally:
         for pid in workers:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
-        if os.getppid() != driver:  # it was killed, and can no longer remove its files itself
+        if not dismissed:  # the driver was killed, and can no longer remove its files itself
             for folder in folders:
                 shutil.rmtree(folder, ignore_errors=True)
 

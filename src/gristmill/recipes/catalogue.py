@@ -9,6 +9,9 @@ import collections.abc
 import importlib
 import importlib.util
 import inspect
+import os
+import pathlib
+import re
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -113,16 +116,17 @@ class Entry:
 def catalogue() -> Mapping[str, Entry]:
     """All classes that can be named, by name. Packages and classes whose libraries are missing are left out."""
     entries: dict[str, Entry] = {}
-    for package in PACKAGES:
-        home = f"gristmill.{package}"
-        if importlib.util.find_spec(home) is None:
-            continue
-        module = importlib.import_module(home)
-        for name in getattr(module, "__all__", ()):
+    for module in _modules():
+        for name in module.__all__:
             entry = _entry(module, name)
             if entry is not None:
                 entries.setdefault(name, entry)
     return types.MappingProxyType(entries)
+
+
+def _modules() -> list[types.ModuleType]:
+    homes = [f"gristmill.{package}" for package in PACKAGES]
+    return [importlib.import_module(home) for home in homes if importlib.util.find_spec(home) is not None]
 
 
 def _entry(module: types.ModuleType, name: str) -> Entry | None:
@@ -157,12 +161,21 @@ def find(name: str, place: str, wanted: str = "stage") -> Entry:
         return _find_own(name, place)
     entry = catalogue().get(name)
     if entry is None:
-        names = [known.name for known in catalogue().values() if is_part(known.cls) == (wanted != "stage")]
+        _import(name)
+        likely = [known.name for known in catalogue().values() if is_part(known.cls) == (wanted != "stage")]
+        near = did_you_mean(name, likely) or did_you_mean(name, catalogue())
         raise RecipeError(
-            f"{place}: there is no {wanted} {name!r}.{did_you_mean(name, names or catalogue())} "
+            f"{place}: there is no {wanted} {name!r}.{near} "
             "`gristmill stages` lists them; your own is written package.module:ClassName"
         )
     return entry
+
+
+def _import(name: str) -> None:
+    """Raise what keeps a public class from being imported, such as a library that is not installed."""
+    for module in _modules():
+        if name in module.__all__ and name not in PARTS:
+            getattr(module, name)
 
 
 def _find_own(name: str, place: str) -> Entry:
@@ -197,11 +210,18 @@ def parameters_of(cls: type) -> dict[str, Parameter]:
     for name, parameter in inspect.signature(cls).parameters.items():
         if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             note = parameter.annotation
-            known = note is not parameter.empty
-            shown = inspect.formatannotation(note) if known and not isinstance(note, str) else str(note)
-            hint = _resolve(cls, note) if known else None
-            found[name] = Parameter(name, parameter.default, shown if known else "", hint)
+            hint = None if note is parameter.empty else _resolve(cls, note)
+            found[name] = Parameter(name, parameter.default, _shown(note, hint), hint)
     return found
+
+
+def _shown(note: Any, hint: Any) -> str:
+    """An annotation for people: an alias as what it stands for."""
+    if note is inspect.Parameter.empty:
+        return ""
+    alias = isinstance(note, str) and note.isidentifier() and not isinstance(hint, type) and hint is not None
+    text = inspect.formatannotation(hint) if alias or not isinstance(note, str) else note
+    return text.replace("collections.abc.", "").replace("typing.", "")
 
 
 def takes_any(cls: type) -> bool:
@@ -212,10 +232,13 @@ def takes_any(cls: type) -> bool:
 def _resolve(cls: type, note: Any) -> Any:
     """The type behind an annotation, also when it is a string whose names are imported for type checkers only."""
     holder = types.SimpleNamespace(__annotations__={"value": note})
-    space = getattr(cls.__init__, "__globals__", {})  # type: ignore[misc]
-    common = {**vars(typing), **{name: getattr(collections.abc, name) for name in collections.abc.__all__}}
+    abstract = {name: getattr(collections.abc, name) for name in collections.abc.__all__}
+    space = {**vars(typing), **abstract, "os": os, "pathlib": pathlib, **getattr(cls.__init__, "__globals__", {})}  # type: ignore[misc]
+    for name in re.findall(r"[A-Za-z_]\w*", note) if isinstance(note, str) else ():
+        if isinstance(space.get(name), str):  # an alias that is a string itself
+            space[name] = _resolve(cls, space[name])
     try:
-        return typing.get_type_hints(holder, {**common, **space})["value"]
+        return typing.get_type_hints(holder, space)["value"]
     except (NameError, TypeError, AttributeError, SyntaxError):
         return None
 

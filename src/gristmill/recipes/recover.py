@@ -32,7 +32,7 @@ def recipe_of(pipeline: Pipeline, executor: Executor | None = None) -> Recipe:
     form = None
     if executor is not None:
         name = type(executor).__name__
-        form = StageForm(target=name, params=_params(executor, f"{place}, executor ({name})"))
+        form = StageForm(target=name, params=_params(type(executor), executor, f"{place}, executor ({name})"))
     return Recipe(pipeline.name, pipeline.description, stages, form, place)
 
 
@@ -43,7 +43,7 @@ def _stage(stage: ProcessingStage[Any, Any], place: str) -> StageForm:
             f"{place} is made from a function, which a recipe cannot hold: "
             "write it as a subclass of ProcessingStage in a module"
         )
-    form = StageForm(target=_name(type(stage), place), params=_params(stage, place))
+    form = StageForm(target=_name(type(stage), place), params=_params(type(stage), stage, place))
     try:
         plain = build_stage(form, place)
     except GristmillError as error:
@@ -63,9 +63,9 @@ def _name(cls: type, place: str) -> str:
     return name
 
 
-def _params(thing: Any, place: str) -> dict[str, Any]:
+def _params(cls: type, thing: object, place: str) -> dict[str, Any]:
     params = {}
-    for name, parameter in parameters_of(type(thing)).items():
+    for name, parameter in parameters_of(cls).items():
         if not hasattr(thing, name):
             raise RecipeError(f"{place} does not keep its parameter {name!r} as an attribute")
         value = getattr(thing, name)
@@ -86,10 +86,8 @@ def _plain(value: Any, place: str, parameter: Parameter | None = None) -> Any:
     """The value in the form that a recipe has it."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, PurePath):
-        return str(value)
-    if isinstance(value, Resources):
-        return _wishes(value)
+    if isinstance(value, PurePath | Resources):
+        return str(value) if isinstance(value, PurePath) else _wishes(value)
     if isinstance(value, Mapping):
         return {str(key): _plain(inner, place) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -97,7 +95,7 @@ def _plain(value: Any, place: str, parameter: Parameter | None = None) -> Any:
     if isinstance(value, set | frozenset):
         return sorted((_plain(inner, place) for inner in value), key=str)
     if kind_of(type(value)) and not isinstance(value, ProcessingStage):
-        name, params = _name(type(value), place), _params(value, place)
+        name, params = _name(type(value), place), _params(type(value), value, place)
         bare = not params and parameter is not None and parameter.typed and not parameter.takes(name)
         return name if bare else {name: params}
     what = f"the function {getattr(value, '__name__', '')!r}" if callable(value) else f"a {type(value).__name__}"

@@ -63,10 +63,10 @@ class DocumentFilter(ABC):
         """The verdicts for a column of scores."""
         return pa.array([bool(self.keep_document(score)) for score in values_of(scores)], pa.bool_())
 
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027  (optional)
         """Raise if the filter can be seen to fail, for example for want of a library. Called by the planner."""
 
-    def setup(self) -> None:
+    def setup(self) -> None:  # noqa: B027  (optional)
         """Once per worker, before the first document: load models here."""
 
     def __repr__(self) -> str:
@@ -99,9 +99,7 @@ class MeanWordLengthFilter(DocumentFilter):
 
     score_type = pa.float64()
 
-    def __init__(
-        self, min_mean_word_length: float = 3, max_mean_word_length: float = 10, lang: str = "en"
-    ) -> None:
+    def __init__(self, min_mean_word_length: float = 3, max_mean_word_length: float = 10, lang: str = "en") -> None:
         check_bounds("MeanWordLengthFilter", "mean_word_length", min_mean_word_length, max_mean_word_length)
         check_language("MeanWordLengthFilter", lang)
         self.min_mean_word_length, self.max_mean_word_length = min_mean_word_length, max_mean_word_length
@@ -180,7 +178,7 @@ class NonAlphaNumericFilter(DocumentFilter):
     """The share of characters other than a-z, A-Z, 0-9, line feed and ? ! , . The empty document has 1.0.
 
     Space counts as non-alphanumeric, and so do all letters outside ASCII: this is the score that NeMo Curator
-    computes, not the one of the papers it comes from. English prose has 0.16 to 0.22.
+    computes, not the one of the papers it comes from.
     """
 
     score_type = pa.float64()

@@ -45,10 +45,10 @@ class DocumentModifier(ABC):
         new = [None if text is None else self.modify_document(text) for text in texts.to_pylist()]
         return pa.array(new, pa.string())
 
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027  (optional)
         """Raise if the modifier can be seen to fail, for example for want of a library. Called by the planner."""
 
-    def setup(self) -> None:
+    def setup(self) -> None:  # noqa: B027  (optional)
         """Once per worker, before the first document: load models here."""
 
     def __repr__(self) -> str:
@@ -125,7 +125,19 @@ class UnicodeReformatter(DocumentModifier):
     def modify_batch(self, texts: Texts) -> pa.Array:
         texts = as_array(texts)
         rows = pc.match_substring_regex(texts, self._suspect).fill_null(False)
-        return pc.replace_with_mask(texts, rows, super().modify_batch(texts.filter(rows)))
+        fixed = [self._fix_lines(text) for text in texts.filter(rows).to_pylist()]
+        return pc.replace_with_mask(texts, rows, pa.array(fixed, pa.string()))
+
+    def _fix_lines(self, text: str) -> str:
+        """What `modify_document` gives. ftfy goes line by line too; this leaves out the lines it cannot change."""
+        fix = require("ftfy", "text", "UnicodeReformatter").fix_text
+        config, suspect = self._config, re.compile(self._suspect)
+        fixed = []
+        for line in re.findall(r"[^\n]*\n|[^\n]+", text):
+            fixed.append(fix(line, config) if suspect.search(line) else line)
+            if config.unescape_html == "auto" and "<" in line:  # HTML: ftfy leaves entities alone from here on
+                config = config._replace(unescape_html=False)
+        return "".join(fixed)
 
     @property
     def _suspect(self) -> str:

@@ -1,0 +1,36 @@
+# Every target sets up .venv on first use; nothing needs to be activated.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test lint bench clean
+
+demo: .venv/demo.stamp  ## curate the bundled corpus and show what happened
+	$(BIN)/gristmill run examples/demo/recipe.yaml
+
+test: .venv/dev.stamp  ## the whole test suite
+	$(BIN)/pytest
+
+lint: .venv/dev.stamp  ## style, types and the layer rule
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/dev.stamp  ## the figures of the README
+	$(BIN)/python benchmarks/run.py
+
+clean:
+	rm -rf .venv out
+
+.venv/python.stamp:
+	$(PYTHON) -m venv .venv
+	touch $@
+
+.venv/demo.stamp: .venv/python.stamp pyproject.toml constraints.txt
+	$(PIP) --editable '.[text]'
+	touch $@
+
+.venv/dev.stamp: .venv/python.stamp pyproject.toml constraints.txt
+	$(PIP) --editable '.[dev]'
+	touch $@ .venv/demo.stamp

@@ -1,0 +1,332 @@
+"""Writing in two steps, so that what is written does not depend on who wrote it, when, or in which blocks.
+
+    write     each batch becomes a fragment, a file under `_tmp` named after its task
+    commit    the fragments of one partition are joined, in row order, into its final files
+
+A step may be repeated at any point: names come from the task, files appear whole or not at all, and
+fragments are removed only when the final files are in place. A format says how rows become bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.core.batch import Batch
+from gristmill.core.errors import ColumnError, InputError, did_you_mean, shorten
+from gristmill.core.stage import ProcessingStage
+from gristmill.core.table import EXACT, JSON, POSITION, unify
+from gristmill.core.task import FileGroupTask, GatherTask, Task, digest
+from gristmill.io.target import TEMPORARY, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+MODES = ("ignore", "overwrite", "error", "append")
+REWRITTEN = ".rewritten"
+
+
+@dataclass
+class Fragment(Task[str]):
+    """A batch that was written to the temporary file `data`. Without rows there is no file, only columns."""
+
+    rows: int = field(kw_only=True)
+    size: int = field(kw_only=True)
+    schema: pa.Schema = field(kw_only=True, repr=False)
+    added: frozenset[str] = field(default=frozenset(), kw_only=True, repr=False)
+    """Columns that stages have added after the reader's own: they come last, whatever the reader finds later."""
+    wide: frozenset[str] = field(default=frozenset(), kw_only=True, repr=False)
+    """Integer columns with values that a float cannot hold."""
+    seen: tuple[str, ...] = field(default=(), kw_only=True, repr=False)
+    """All columns of the batch, to name them if a field that was asked for is not there."""
+
+    @property
+    def num_items(self) -> int:
+        return self.rows
+
+
+@dataclass
+class WrittenFiles(FileGroupTask):
+    """The final files of one partition."""
+
+    rows: int = field(default=0, kw_only=True)
+
+    @property
+    def num_items(self) -> int:
+        return self.rows
+
+
+class Format(Protocol):
+    """How rows become files. One fragment holds one batch; `join` makes the final files from all of them."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def extension(self) -> str: ...
+
+    @property
+    def extensions(self) -> tuple[str, ...]:
+        """Every extension that files of this format may have, to know the files of earlier runs."""
+
+    @property
+    def target_file_size(self) -> int | None: ...
+
+    def write_fragment(self, table: pa.Table, file: BinaryIO) -> None: ...
+
+    def join(self, fragments: Sequence[Fragment], schema: pa.Schema, parts: Parts) -> None: ...
+
+
+class WriteFragments(ProcessingStage[Batch, Fragment]):
+    """Writes each batch to a temporary file."""
+
+    writes = True
+
+    def __init__(self, target: Target, form: Format, fields: Sequence[str] | None = None, mode: str = "ignore") -> None:
+        self.name = f"write_{form.name}"
+        self.target, self.form, self.fields, self.mode = target, form, fields, mode
+        self._run = "direct"
+
+    def check(self) -> None:
+        self.target.check()
+        if self.mode == "error" and (found := data_files(self.target, self.form)):
+            raise InputError(
+                f"stage {self.name!r}: {self.target.url} already has {shorten(found)}. Choose another directory, or "
+                'mode="overwrite" to delete them, "append" to add to them, "ignore" to replace those of the same name'
+            )
+
+    def prepare(self) -> None:
+        self.target.make()
+        self.target.sweep(everything=self.mode == "overwrite")
+        if self.mode == "overwrite":
+            for name in data_files(self.target, self.form):
+                self.target.remove(self.target.file(name))
+        self._run = self.target.new_run()
+
+    def process(self, task: Batch) -> Fragment:
+        table, added = columns_to_write(task.data, self.fields)
+        path = self.target.file(TEMPORARY, self._run, safe(task.lineage.id) or "batch")
+        if table.num_rows:
+            with _naming(self.name, path), self.target.create(path) as file:
+                self.form.write_fragment(table, file)
+        return Fragment(
+            path,
+            rows=table.num_rows,
+            size=self.target.size(path) if table.num_rows else 0,
+            schema=table.schema,
+            added=added,
+            wide=wide_columns(table),
+            seen=tuple(name for name in task.data.column_names if not name.startswith(POSITION)),
+            dataset_name=task.dataset_name,
+            metadata=dict(task.metadata),
+        )
+
+
+class CommitFiles(ProcessingStage[GatherTask, WrittenFiles]):
+    """Joins the fragments of one partition into its final files."""
+
+    gather = True
+
+    def __init__(self, target: Target, form: Format, fields: Sequence[str] | None = None, mode: str = "ignore") -> None:
+        self.name = f"commit_{form.name}"
+        self.target, self.form, self.fields, self.mode = target, form, fields, mode
+        self._generation = ""
+
+    def prepare(self) -> None:
+        if self.mode == "append":
+            self._generation = next_generation(data_files(self.target, self.form))
+
+    def process(self, task: GatherTask) -> WrittenFiles:
+        everything: list[Any] = task.data
+        fragments = [fragment for fragment in everything if fragment.rows]
+        stem = partition_name(task) + self._generation
+        run = task.data[0].data.rpartition("/")[0].rpartition("/")[2] if task.data else ""
+        parts = Parts(self.target, run, stem, self.form)
+        with _naming(self.name, self.target.file(stem + self.form.extension)):
+            if fragments and not self.target.exists(fragments[0].data):
+                files = self._done_before(parts)
+            else:
+                if fragments:
+                    self.form.join(fragments, self._schema(task.data), parts)
+                files = parts.place()
+            temporary = [fragment.data for fragment in fragments]
+            for path in [*parts.rewritten, *temporary]:
+                self.target.remove(path)
+            self.target.tidy(run, [*files, *temporary, *(path + REWRITTEN for path in temporary)])
+        return WrittenFiles(
+            files,
+            rows=sum(fragment.rows for fragment in fragments),
+            storage_options=self.target.storage_options,
+            dataset_name=task.data[0].dataset_name if task.data else "",
+            metadata=dict(task.data[0].metadata) if task.data else {},
+        )
+
+    def _done_before(self, parts: Parts) -> list[str]:
+        """An earlier attempt got as far as removing the fragments, which it does last."""
+        files = parts.placed()
+        if not files:
+            raise FileNotFoundError(f"the fragments in {self.target.file(TEMPORARY)} were deleted by someone else")
+        return files
+
+    def _schema(self, fragments: Sequence[Any]) -> pa.Schema:
+        schema = joint_schema(fragments)
+        if self.fields is None:
+            return schema
+        missing = [name for name in self.fields if name not in schema.names]
+        if missing:
+            there = list(dict.fromkeys(name for fragment in fragments for name in fragment.seen))
+            raise ColumnError(
+                f"stage {self.name!r}: no row has {', '.join(map(repr, missing))}, which fields=[...] asks for. "
+                f"There are: {shorten(there, 12)}.{did_you_mean(missing[0], there)}"
+            )
+        return pa.schema([schema.field(name) for name in self.fields])
+
+
+class Parts:
+    """The final files of one partition, in the making: one, or numbered ones if files have a target size."""
+
+    def __init__(self, target: Target, run: str, stem: str, form: Format) -> None:
+        self.target, self.run, self.stem, self.form = target, run, stem, form
+        self.rewritten: list[str] = []
+        self._drafts: list[str | None] = []
+        self._numbered = form.target_file_size is not None
+
+    def create(self) -> AbstractContextManager[BinaryIO]:
+        """The next file, to write to."""
+        name = self._name(len(self._drafts))
+        path = self.target.file(TEMPORARY, self.run, name) if self.target.local else self.target.file(name)
+        self._drafts.append(path if self.target.local else None)
+        return self.target.create(path)
+
+    def rewrite(self, fragment: Fragment) -> tuple[str, AbstractContextManager[BinaryIO]]:
+        """A temporary file to take the place of a fragment."""
+        path = fragment.data + REWRITTEN
+        self.rewritten.append(path)
+        return path, self.target.create(path)
+
+    def adopt(self, path: str) -> bool:
+        """Take a local temporary file as it is for the next file."""
+        if self.target.local:
+            self._drafts.append(path)
+        return self.target.local
+
+    def place(self) -> list[str]:
+        """Remove what an earlier run left of this partition and move the files into place."""
+        names = [self._name(index) for index in range(len(self._drafts))]
+        for name in self._earlier(len(names)):
+            self.target.remove(self.target.file(name))
+        for draft, name in zip(self._drafts, names, strict=True):
+            if draft is not None:
+                self.target.replace(draft, name)
+        return [self.target.file(name) for name in names]
+
+    def placed(self) -> list[str]:
+        """The files that an earlier attempt has put into place."""
+        names = self._run_of_numbers(0) if self._numbered else [self.stem + self.form.extension]
+        return [path for path in map(self.target.file, names) if self.target.exists(path)]
+
+    def _earlier(self, count: int) -> list[str]:
+        """Files of the partition that are not among the new ones, last first, so that no gap can hide one."""
+        whole = self.stem + self.form.extension
+        numbered = self._run_of_numbers(count if self._numbered else 0)
+        return numbered[::-1] + ([whole] if self._numbered or not count else [])
+
+    def _run_of_numbers(self, first: int) -> list[str]:
+        names: list[str] = []
+        while self.target.exists(self.target.file(name := self._number(first + len(names)))):
+            names.append(name)
+        return names
+
+    def _number(self, index: int) -> str:
+        return f"{self.stem}-{index:05}{self.form.extension}"
+
+    def _name(self, index: int) -> str:
+        return self._number(index) if self._numbered else self.stem + self.form.extension
+
+
+# -- columns -----------------------------------------------------------------------------------------------
+
+
+def columns_to_write(table: pa.Table, fields: Sequence[str] | None) -> tuple[pa.Table, frozenset[str]]:
+    """The table without the framework's columns, and the names of those that stages have added to the reader's."""
+    names = table.column_names
+    reader = names.index(POSITION) if POSITION in names else len(names)
+    added = frozenset(names[reader:])
+    wanted = names if fields is None else [name for name in fields if name in names]
+    wanted = [name for name in wanted if not name.startswith(POSITION)]
+    table = table.select(wanted)
+    schema = pa.schema([(column.name, _decoded(column.type)) for column in table.schema])
+    return table if schema.equals(table.schema, check_metadata=True) else table.cast(schema), added
+
+
+def _decoded(kind: pa.DataType) -> pa.DataType:
+    """The type without dictionary or run-length encoding, which depend on the rows around."""
+    encoded = pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind)
+    return kind.value_type if encoded else kind
+
+
+def wide_columns(table: pa.Table) -> frozenset[str]:
+    names: list[str] = []
+    for column, values in zip(table.schema, table.columns, strict=True):
+        if column.type in (pa.int64(), pa.uint64()):
+            low, high = pc.min_max(values).as_py().values()
+            if low is not None and not -EXACT <= low <= high <= EXACT:
+                names.append(column.name)
+    return frozenset(names)
+
+
+def joint_schema(fragments: Sequence[Fragment]) -> pa.Schema:
+    """The columns of all fragments as one block would have had them: as they first appear, added ones last."""
+    read = [pa.schema([f for f in fragment.schema if f.name not in fragment.added]) for fragment in fragments]
+    added = [pa.schema([f for f in fragment.schema if f.name in fragment.added]) for fragment in fragments]
+    wide = frozenset[str]().union(*(fragment.wide for fragment in fragments))
+    return pa.schema(
+        [(f.name, JSON if f.name in wide and pa.types.is_floating(f.type) else f.type) for f in unify(read + added)]
+    )
+
+
+# -- names -------------------------------------------------------------------------------------------------
+
+
+def partition_name(task: GatherTask) -> str:
+    """What readers called the partition, or the id of the task that it comes from."""
+    named = task.data[0].metadata.get("partition") if task.data else None
+    return safe(str(named)) if named else f"task-{safe(task.lineage.source)}"
+
+
+def safe(name: str) -> str:
+    """The name with only what every file system takes; when something was replaced, a hash keeps it apart."""
+    clean = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:120]
+    clean = f"_{clean}" if clean.startswith(".") else clean
+    return clean if clean == name else f"{clean}-{digest([name], 4)}"
+
+
+def data_files(target: Target, form: Format) -> list[str]:
+    """Files of the format in the directory, whoever wrote them."""
+    return [name for name in target.names() if name.endswith(form.extensions)]
+
+
+def next_generation(names: Sequence[str]) -> str:
+    """A suffix that no file has yet: none for the first run, then `-g2` and so on."""
+    if not names:
+        return ""
+    found = [re.search(r"-g(\d+)(-\d{5})?\.[a-z.]+$", name) for name in names]
+    return f"-g{max(int(match[1]) if match else 1 for match in found) + 1}"
+
+
+@contextmanager
+def _naming(stage: str, path: str) -> Iterator[None]:
+    """Say in errors of the operating system which stage had them, with which file."""
+    try:
+        yield
+    except OSError as error:
+        reason = f"stage {stage!r} cannot write: {error.strerror or error}"
+        if error.errno is None:
+            raise OSError(f"{reason}: {path}") from error
+        raise OSError(error.errno, reason, error.filename or path) from error

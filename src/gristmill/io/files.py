@@ -1,0 +1,180 @@
+"""Files: from input paths to tasks for readers.
+
+A partition is the unit that is committed: one file, or `files_per_partition` of them. How a partition is
+cut into tasks (`blocksize`) never changes which partitions there are, nor what they are called.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from gristmill.core.errors import InputError
+from gristmill.core.stage import SourceStage
+from gristmill.core.task import FileGroupTask, FileSlice, digest
+from gristmill.io.input import Input, block_bytes
+from gristmill.io.listing import InputFile, Paths, as_paths, list_files
+from gristmill.io.sniff import COMPRESSED, LINES, PARQUET, READERS, compression, extension_of, with_compressed
+
+BY_LINES, BY_ROW_GROUPS, WHOLE = "lines", "row_groups", "whole"
+
+_STEM_BYTES = 120
+
+
+@dataclass
+class FilePartition(FileGroupTask):
+    """Files that are read, and written, together. Its key does not change when the dataset is moved."""
+
+    names: tuple[str, ...] = field(default=(), kw_only=True)
+    """The files' names below the root that was given: a directory, or the fixed part of a glob."""
+
+    def key(self) -> str:
+        return digest(sorted(self.names or self.data))
+
+    @property
+    def stem(self) -> str:
+        """The first name without its extensions, fit for a file name."""
+        name = (self.names or self.data)[0]
+        short = name[: -len(extension_of(name)) or None]
+        safe = re.sub(r"[^\w.\-]+", "-", short.replace("://", "-")).strip("-.") or "part"
+        return safe.encode()[-_STEM_BYTES:].decode(errors="ignore").lstrip("-.")
+
+    def name_of(self, path: str) -> str:
+        return self.names[self.data.index(path)] if self.names else path
+
+
+class FilePartitioningStage(SourceStage[FileGroupTask]):
+    """Lists files and shares them out. The listing is made once, when the pipeline is planned."""
+
+    name = "list_files"
+
+    def __init__(
+        self,
+        file_paths: Paths,
+        files_per_partition: int | None = None,
+        blocksize: int | str | None = None,
+        file_extensions: Sequence[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        limit: int | None = None,
+        *,
+        split_by: str | None = None,
+    ) -> None:
+        """`limit` is the most files to take; `split_by` says how files are cut, else their extensions do."""
+        super().__init__()
+        for what, number in (("files_per_partition", files_per_partition), ("limit", limit)):
+            if number is not None and (not isinstance(number, int) or number < 1):
+                raise ValueError(f"{what} is {number!r}, must be a whole number, 1 or more, or None")
+        if split_by not in (None, BY_LINES, BY_ROW_GROUPS, WHOLE):
+            raise ValueError(f"split_by is {split_by!r}, must be 'lines', 'row_groups' or 'whole'")
+        self.file_paths = file_paths
+        self.files_per_partition = files_per_partition or 1
+        self.blocksize = block_bytes(blocksize)
+        self.file_extensions = _extensions(file_extensions)
+        self.storage_options = dict(storage_options or {})
+        self.limit = limit
+        self.split_by = split_by
+        self._listing: list[InputFile] | None = None
+
+    def check(self) -> None:
+        self.files()
+
+    def files(self) -> Sequence[InputFile]:
+        """The files, listed when first asked for."""
+        if self._listing is None:
+            try:
+                files = list_files(self.file_paths, self.file_extensions, self.storage_options)
+            except InputError as error:
+                raise InputError(f"stage {self.name!r}: {error}") from error
+            self._listing = files[: self.limit]
+        return self._listing
+
+    def sources(self) -> Iterator[Sequence[FileGroupTask]]:
+        files = iter(self.files())
+        while members := list(islice(files, self.files_per_partition)):
+            yield self._cut(members)
+
+    def _cut(self, members: Sequence[InputFile]) -> Sequence[FilePartition]:
+        """The tasks of one partition: parts of large files, several small files together."""
+        groups: list[list[FileSlice]] = []
+        room = 0
+        for file in members:
+            for part, size in self._slices(file):
+                if size > room or not groups:
+                    groups.append([])
+                    room = self.blocksize
+                groups[-1].append(part)
+                room -= size
+        return [self._task(members, slices) for slices in groups]
+
+    def _task(self, members: Sequence[InputFile], slices: Sequence[FileSlice]) -> FilePartition:
+        task = FilePartition(
+            [file.path for file in members],
+            names=tuple(file.name for file in members),
+            slices=tuple(slices),
+            storage_options=self.storage_options,
+            dataset_name=self._dataset_name(),
+        )
+        task.metadata["partition"] = f"{task.stem}-{task.key()[:8]}"
+        return task
+
+    def _dataset_name(self) -> str:
+        roots = as_paths(self.file_paths)
+        parts = [part for part in re.split(r"[/\\]+", roots[0]) if not set(part) & set("*?[")]
+        name = parts[-1] if len(roots) == 1 and parts else ""
+        return name[: -len(extension_of(name)) or None].strip(".")
+
+    def _slices(self, file: InputFile) -> Iterator[tuple[FileSlice, int]]:
+        """The parts of one file, each with its size as far as it is known."""
+        how = self.split_by or _split_by(file.path)
+        if file.size is None or (how == BY_LINES and extension_of(file.path).endswith(tuple(COMPRESSED))):
+            yield FileSlice(file.path), file.size or self.blocksize
+        elif how == BY_ROW_GROUPS and file.size > self.blocksize:
+            yield from self._row_groups(file)
+        elif how == BY_LINES and (file.size <= self.blocksize or not self._is_compressed(file.path)):
+            for start in range(0, max(file.size, 1), self.blocksize):
+                part = FileSlice(file.path, start, min(start + self.blocksize, file.size))
+                yield part, part.size
+        else:
+            yield FileSlice(file.path), file.size
+
+    def _is_compressed(self, path: str) -> bool:
+        """Whether the content is compressed although the name does not say so: then it cannot be cut."""
+        with Input(FileSlice(path), self.storage_options).open() as opened:
+            return compression(path, opened.read(64)) is not None
+
+    def _row_groups(self, file: InputFile) -> Iterator[tuple[FileSlice, int]]:
+        from gristmill.io.parquet import row_group_bytes
+
+        sizes = row_group_bytes(Input(FileSlice(file.path), self.storage_options))
+        if not sizes:  # not readable: its reader will say why
+            yield FileSlice(file.path), file.size or 0
+            return
+        groups: list[int] = []
+        total = 0
+        for index, size in enumerate(sizes):
+            if groups and total + size > self.blocksize:
+                yield FileSlice(file.path, row_groups=tuple(groups)), total
+                groups, total = [], 0
+            groups.append(index)
+            total += size
+        yield FileSlice(file.path, row_groups=tuple(groups)), total
+
+
+def _split_by(path: str) -> str:
+    extension = extension_of(path)
+    if extension in PARQUET:
+        return BY_ROW_GROUPS
+    return BY_LINES if extension in with_compressed(LINES) else WHOLE
+
+
+def _extensions(extensions: Sequence[str] | None) -> list[str]:
+    if extensions is None:
+        return with_compressed(tuple(READERS))
+    if isinstance(extensions, str):
+        extensions = [extensions]
+    if not extensions:
+        raise ValueError("file_extensions is empty: name at least one, such as '.jsonl', or leave it out")
+    return [extension if extension.startswith(".") else f".{extension}" for extension in extensions]

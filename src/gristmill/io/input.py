@@ -1,0 +1,140 @@
+"""Input: a part of a file that is to be read, and whom to tell about its bytes and its bad records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from gristmill.core.errors import BadRecordError, InputError, MissingDependencyError
+from gristmill.core.task import FileSlice
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+BLOCK = 16 * 2**20
+"""Bytes that are read, parsed and passed on at a time, unless told otherwise."""
+
+LARGEST_BLOCK = 512 * 2**20
+"""A block becomes one Arrow table, whose text columns hold less than 2 GiB each."""
+
+READ_AHEAD = 2**20
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+
+
+class BadRecord(NamedTuple):
+    """What could not be read: where (byte offset or row number), why, how it begins, and how many records it was."""
+
+    position: int
+    reason: str
+    raw: bytes = b""
+    records: int = 1
+
+
+def refuse(record: BadRecord) -> None:
+    raise BadRecordError(f"bad record at {record.position}: {record.reason}")
+
+
+def ignore(_: object) -> None:
+    return
+
+
+@dataclass(frozen=True)
+class Input:
+    """A part of a file. `on_bad` gets each bad record, and may raise; `on_bytes` gets how much was read."""
+
+    part: FileSlice
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    blocksize: int = BLOCK
+    on_bad: Callable[[BadRecord], None] = refuse
+    on_bytes: Callable[[int], None] = ignore
+
+    @property
+    def path(self) -> str:
+        return self.part.path
+
+    def whole(self) -> Self:
+        """The file that the part belongs to, for a look at it."""
+        return replace(self, part=FileSlice(self.part.path), on_bad=ignore, on_bytes=ignore)
+
+    def open(self, read_ahead: bool = True) -> OpenFile:
+        """The file, for reading bytes. Without read-ahead each read is one request: for formats that jump about."""
+        return OpenFile(self.path, self.storage_options, "readahead" if read_ahead else "none")
+
+
+class OpenFile:
+    """An open file. It remembers that reading itself failed, which is no fault of the file's content."""
+
+    def __init__(self, path: str, storage_options: Mapping[str, Any], cache: str) -> None:
+        system, inner = file_system(path, storage_options)
+        self.failure: Exception | None = None
+        try:
+            self._file = system.open(inner, "rb", block_size=READ_AHEAD, cache_type=cache)
+        except FileNotFoundError as error:
+            raise InputError(f"{path} has gone since it was listed") from error
+
+    def read(self, size: int = -1) -> bytes:
+        try:
+            data: bytes = self._file.read(size)
+        except Exception as error:
+            self.failure = error
+            raise
+        return data
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._file.closed)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def file_system(path: str, storage_options: Mapping[str, Any]) -> tuple[Any, str]:
+    """The fsspec file system of a path or URL, and the path in it."""
+    import fsspec
+
+    try:
+        system, inner = fsspec.core.url_to_fs(path, **storage_options)
+    except ImportError as error:
+        extra = "pip install 'gristmill[s3]'" if path.startswith(("s3:", "s3a:")) else "install what it names"
+        raise MissingDependencyError(f"{path} cannot be opened: {error} ({extra})") from error
+    except ValueError as error:
+        raise InputError(f"{path} cannot be opened: {error}") from error
+    return system, str(inner)
+
+
+def parse_size(size: int | str) -> int:
+    """Bytes from a number, `"16MB"` (decimal) or `"128MiB"` (binary)."""
+    if isinstance(size, int) and not isinstance(size, bool) and size >= 1:
+        return size
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmg]i?)?b?\s*", size.lower()) if isinstance(size, str) else None
+    number = int(float(found[1]) * _UNITS[found[2] or ""]) if found else 0
+    if number < 1:
+        raise ValueError(f"a size is a whole number of bytes, 1 or more, or text like '16MB' or '128MiB', not {size!r}")
+    return number
+
+
+def block_bytes(blocksize: int | str | None) -> int:
+    return BLOCK if blocksize is None else min(parse_size(blocksize), LARGEST_BLOCK)

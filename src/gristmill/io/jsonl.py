@@ -1,0 +1,150 @@
+"""JSON lines: one object per line.
+
+A line that cannot be read is told with its offset and reason; its neighbours are not affected. NaN and
+Infinity, which Python writes though JSON has none, are read. Given up: integers beyond 64 bits become floats.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pyarrow as pa
+
+from gristmill.core.errors import InputError
+from gristmill.core.table import POSITION, to_array
+from gristmill.io.input import BadRecord
+from gristmill.io.lines import HEAD, MAX_LINE, read_head, read_lines
+from gristmill.io.sniff import wrong_format
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gristmill.io.input import Input
+
+Row = dict[str, Any]
+
+_ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+
+
+def read_jsonl(
+    source: Input, fields: Sequence[str] | None = None, max_line_bytes: int = MAX_LINE
+) -> Iterator[pa.Table]:
+    """A table per block of lines, with the byte offset of each line in the POSITION column."""
+    for offset, block in read_lines(source, max_line_bytes):
+        rows, positions, bad = parse_lines(block, offset)
+        for record in bad:
+            source.on_bad(record)
+        if rows:
+            yield make_table(rows, positions, fields)
+
+
+def parse_lines(block: bytes, offset: int) -> tuple[list[Row], list[int], list[BadRecord]]:
+    """The objects of a block of lines, where each line starts, and the lines that are not objects."""
+    rows: list[Row] = []
+    positions: list[int] = []
+    bad: list[BadRecord] = []
+    loads = orjson.loads
+    for line in block.split(b"\n"):
+        try:
+            row = loads(line)
+        except orjson.JSONDecodeError as error:
+            row = _second_look(line, error)
+        if type(row) is dict:
+            rows.append(row)
+            positions.append(offset)
+        elif row is not None or line.strip():
+            reason = row if isinstance(row, _Reason) else "not a JSON object"
+            bad.append(BadRecord(offset, str(reason), line[:200]))
+        offset += len(line) + 1
+    return rows, positions, bad
+
+
+class _Reason(str):
+    """Why a line cannot be read; a type of its own, since a line may hold a string."""
+
+    __slots__ = ()
+
+
+def _second_look(line: bytes, error: orjson.JSONDecodeError) -> Any:
+    """Lines that orjson refuses: blank ones, Python's NaN and Infinity, and bad ones."""
+    if not line.strip():
+        return None
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as wrong:
+        return _Reason(f"not valid UTF-8 at byte {wrong.start} of the line")
+    if "NaN" in text or "Infinity" in text:
+        import json
+
+        try:
+            row = json.loads(text)
+            orjson.dumps(row, option=orjson.OPT_NON_STR_KEYS)  # refuses what is no Unicode text
+        except (ValueError, TypeError, RecursionError):
+            pass
+        else:
+            return row
+    return _Reason(f"not JSON: {error.msg} at character {error.pos + 1} of the line")
+
+
+def make_table(rows: Sequence[Row], positions: Sequence[int], fields: Sequence[str] | None = None) -> pa.Table:
+    """A table of the rows: every field in order of first appearance, or only `fields`; what a row lacks is null."""
+    shapes = list(dict.fromkeys(map(tuple, rows)))
+    columns: dict[str, pa.Array] = {}
+    if fields is None and len(shapes) == 1:
+        values = zip(*(row.values() for row in rows), strict=True)
+        columns = {name: _array(column) for name, column in zip(shapes[0], values, strict=True)}
+    else:
+        names = dict.fromkeys(name for shape in shapes for name in shape) if fields is None else fields
+        columns = {name: _array([row.get(name) for row in rows]) for name in names}
+    columns.pop(POSITION, None)
+    columns[POSITION] = pa.array(positions, pa.int64())
+    return pa.table(columns)
+
+
+def _array(values: Sequence[Any]) -> pa.Array:
+    """As `to_array`, but where all values are of one type, Arrow is told and need not look for itself."""
+    kinds = set(map(type, values))
+    kinds.discard(type(None))
+    kind = _ARROW.get(kinds.pop()) if len(kinds) == 1 else None
+    if kind is not None:
+        try:
+            return pa.array(values, kind)
+        except OverflowError:
+            pass
+    return to_array(values)
+
+
+def peek_jsonl(source: Input, fields: Sequence[str] | None = None, strict: bool = True) -> pa.Schema | None:
+    """The columns of the first lines; None when there is nothing to see. Raises InputError for another format."""
+    head = read_head(source.whole())
+    lines = head if len(head) < HEAD else head[: head.rfind(b"\n") + 1]
+    rows, positions, bad = parse_lines(lines.removeprefix(b"\xef\xbb\xbf"), 0)
+    if head.lstrip().startswith(b"[") and (not rows or not _is_json(head.lstrip().partition(b"\n")[0])):
+        raise InputError(
+            f"{source.path} is one JSON array, not JSON lines: write each of its elements on a line of its own "
+            "(jq -c '.[]' old.json > new.jsonl)"
+        )
+    if rows:
+        return make_table(rows, positions, fields).schema
+    if lines.rstrip().endswith(b"}") and len(bad) > 1 and _is_json(lines):
+        raise InputError(
+            f"{source.path} is one JSON object over several lines, not JSON lines: write it on one line "
+            "(jq -c . old.json > new.jsonl)"
+        )
+    if error := wrong_format(source.path, "JSON lines", head):
+        raise error
+    if bad and strict:
+        raise InputError(
+            f"{source.path} is not JSON lines: none of its first {len(bad)} lines is a JSON object "
+            f'(the first: {bad[0].reason}). To leave such lines out, use on_bad_record="skip"'
+        )
+    return None
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False
+    return True

@@ -1,0 +1,316 @@
+"""Lines: a file, or a part of it, as blocks of whole lines, in bounded memory.
+
+A byte range owns every line that starts in it, so that ranges which cover a file give each line exactly
+once. A compressed file is one stream; when that is cut short or damaged, every line before the damage is
+still given, and the damage is reported as a bad record.
+"""
+
+from __future__ import annotations
+
+import codecs
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from gristmill.io.input import BadRecord
+from gristmill.io.sniff import GZIP, compression
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from gristmill.io.input import Input, OpenFile
+
+MAX_LINE = 256 * 2**20
+HEAD = 256 * 2**10
+
+_CHUNK = 2**20
+_SMALL = 64 * 2**10
+_COUNTABLE = 64 * 2**20
+
+
+class Damaged(Exception):
+    """A compressed stream cannot be read any further."""
+
+
+def read_lines(source: Input, max_line_bytes: int = MAX_LINE) -> Iterator[tuple[int, bytes]]:
+    """Blocks of whole lines, each with its byte offset in the (decompressed) file."""
+    # A line longer than the limit must span two chunks: that is where it is noticed.
+    size = min(_CHUNK, source.blocksize, max_line_bytes)
+    part = source.part
+    if part.end is not None and part.end <= part.start:
+        return
+    with source.open() as file:
+        kind = compression(part.path, file.read(_SMALL)) if part.start == 0 else None
+        file.seek(0)
+        if kind:
+            offset, chunks = 0, decompress(file, kind, size)
+        else:
+            first = _first_line(file, part.start, part.end)
+            if first is None:
+                return
+            offset, chunks = first, _range(file, first, part.end, size)
+        for start, block in whole_lines(chunks, offset, source.blocksize, max_line_bytes, source.on_bad):
+            source.on_bytes(len(block))
+            if start == 0 and block.startswith(codecs.BOM_UTF8):
+                yield 3, block[3:]
+            else:
+                yield start, block
+
+
+def read_head(source: Input, size: int = HEAD) -> bytes:
+    """The first bytes of the (decompressed) file."""
+    with source.open() as file:
+        head = file.read(_SMALL)
+        kind = compression(source.path, head)
+        if not kind:
+            return head + file.read(size - len(head)) if len(head) == _SMALL else head
+        file.seek(0)
+        pieces: list[bytes] = []
+        try:
+            for piece in decompress(file, kind, _SMALL):
+                pieces.append(piece)
+                if sum(map(len, pieces)) >= size:
+                    break
+        except Damaged:
+            pass  # told when the file is read
+        return b"".join(pieces)[:size]
+
+
+def line_number(source: Input, offset: int) -> int | None:
+    """The number of the line at an offset, counted from 1; None when counting would take long."""
+    if offset > _COUNTABLE:
+        return None
+    with source.open() as file:
+        if compression(source.path, file.read(_SMALL)):
+            return None
+        file.seek(0)
+        return file.read(offset).count(b"\n") + 1
+
+
+# -- chunks ----------------------------------------------------------------------------------------------
+
+
+def _first_line(file: OpenFile, start: int, end: int | None) -> int | None:
+    """Where the first line begins that starts in the range; None if there is none."""
+    if start == 0:
+        return 0
+    position = start - 1
+    file.seek(position)
+    while end is None or position < end - 1:
+        chunk = file.read(_SMALL if end is None else min(_SMALL, end - 1 - position))
+        if not chunk:
+            return None
+        found = chunk.find(b"\n")
+        if found >= 0:
+            return position + found + 1
+        position += len(chunk)
+    return None
+
+
+def _range(file: OpenFile, position: int, end: int | None, size: int) -> Iterator[bytes]:
+    """The bytes from a position to the end, and on to the end of the line that is open there."""
+    file.seek(position)
+    chunk = b"\n"
+    while end is None or position < end:
+        chunk = file.read(size if end is None else min(size, end - position))
+        if not chunk:
+            return
+        position += len(chunk)
+        yield chunk
+    if chunk.endswith(b"\n"):
+        return
+    while chunk := file.read(min(size, _SMALL)):
+        found = chunk.find(b"\n")
+        if found >= 0:
+            yield chunk[: found + 1]
+            return
+        yield chunk
+
+
+def decompress(file: OpenFile, kind: str, size: int) -> Iterator[bytes]:
+    """The decompressed bytes in pieces of at most `size`; raises `Damaged` after the last good byte."""
+    return _gunzip(file, size) if kind == GZIP else _unzstd(file, size)
+
+
+def _gunzip(file: OpenFile, size: int) -> Iterator[bytes]:
+    stream = zlib.decompressobj(wbits=31)
+    while data := file.read(_SMALL):
+        while data:
+            if stream.eof:  # several members in one file; some tools pad between them with zeros
+                data = data.lstrip(b"\0")
+                if not data:
+                    break
+                stream = zlib.decompressobj(wbits=31)
+            before = stream.copy()
+            try:
+                piece = stream.decompress(data, size)
+            except zlib.error as error:
+                yield from _salvage(before, data)
+                raise Damaged(f"the gzip stream is damaged here, the rest cannot be read ({error})") from error
+            data = stream.unconsumed_tail or stream.unused_data
+            if piece:
+                yield piece
+    if not stream.eof:
+        rest = stream.flush()
+        if rest:
+            yield rest
+    if not stream.eof:
+        raise Damaged("the gzip stream ends too early: the file is cut short")
+
+
+def _salvage(stream: zlib._Decompress, data: bytes) -> Iterator[bytes]:
+    """What comes out before the byte at which decompression fails."""
+    try:
+        for index in range(len(data)):
+            piece = stream.decompress(data[index : index + 1])
+            if piece:
+                yield piece
+    except zlib.error:
+        return
+
+
+def _unzstd(file: OpenFile, size: int) -> Iterator[bytes]:
+    import pyarrow as pa
+
+    size = min(size, _SMALL)
+    done = 0
+    try:
+        stream = _zstd_stream(file)
+        while piece := stream.read(size):
+            done += len(piece)
+            yield piece
+    except (OSError, pa.ArrowInvalid) as error:
+        if file.failure:
+            raise
+        reason = str(error)
+    else:
+        return
+    yield from _salvage_zstd(file, done, size)
+    cut = "Truncated" in reason
+    raise Damaged(
+        "the zstd stream ends too early: the file is cut short"
+        if cut
+        else f"the zstd stream is damaged here, the rest cannot be read ({reason})"
+    )
+
+
+def _salvage_zstd(file: OpenFile, done: int, size: int) -> Iterator[bytes]:
+    """What the read that failed had decompressed: read up to there again, then byte by byte."""
+    import pyarrow as pa
+
+    file.seek(0)
+    try:
+        stream = _zstd_stream(file)
+        while done > 0:
+            done -= len(stream.read(min(size, done)))
+        while byte := stream.read(1):
+            yield byte
+    except (OSError, pa.ArrowInvalid):
+        if file.failure:
+            raise
+
+
+def _zstd_stream(file: OpenFile) -> Any:
+    import pyarrow as pa
+
+    return pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd")
+
+
+# -- whole lines -----------------------------------------------------------------------------------------
+
+
+def whole_lines(
+    chunks: Iterable[bytes], offset: int, blocksize: int, max_line: int, on_bad: Callable[[BadRecord], None]
+) -> Iterator[tuple[int, bytes]]:
+    """Cut a stream of bytes, none of them longer than `max_line`, into blocks of whole lines."""
+    cutter = _Cutter(offset, max_line, on_bad)
+    try:
+        for chunk in chunks:
+            cutter.add(chunk)
+            if cutter.ready_bytes >= blocksize:
+                cutter.seal()
+            yield from cutter.take()
+    except Damaged as damage:
+        cutter.seal()
+        yield from cutter.take()
+        on_bad(BadRecord(cutter.line_start, str(damage), cutter.head()))
+        return
+    cutter.finish()
+    yield from cutter.take()
+
+
+class _Cutter:
+    """Collects whole lines (`ready`) and the line that is still open. Each byte is searched once."""
+
+    def __init__(self, offset: int, max_line: int, on_bad: Callable[[BadRecord], None]) -> None:
+        self.max_line, self.on_bad = max_line, on_bad
+        self.start = offset
+        self.ready: list[bytes] = []
+        self.ready_bytes = 0
+        self.open: list[bytes] = []
+        self.open_bytes = 0
+        self.skipping = False
+        self.blocks: list[tuple[int, bytes]] = []
+
+    @property
+    def line_start(self) -> int:
+        return self.start + self.ready_bytes
+
+    def head(self) -> bytes:
+        return b"".join(piece[:200] for piece in self.open[:200])[:200]
+
+    def add(self, chunk: bytes) -> None:
+        first = chunk.find(b"\n")
+        if first < 0:
+            self._grow(chunk)
+            return
+        last = chunk.rfind(b"\n") + 1
+        if self.open_bytes:
+            self._grow(chunk[:first])
+            self._close()
+            first += 1
+        else:
+            first = 0
+        self._add_ready(chunk[first:last])
+        self._grow(chunk[last:])
+
+    def seal(self) -> None:
+        """What is ready becomes a block."""
+        if self.ready:
+            self.blocks.append((self.start, b"".join(self.ready)))
+        self.start, self.ready, self.ready_bytes = self.line_start, [], 0
+
+    def take(self) -> list[tuple[int, bytes]]:
+        blocks, self.blocks = self.blocks, []
+        return blocks
+
+    def finish(self) -> None:
+        """The file is over: its last line may lack a newline."""
+        if self.open_bytes and not self.skipping:
+            self._add_ready(b"".join(self.open))
+        self.seal()
+
+    def _add_ready(self, piece: bytes) -> None:
+        if piece:
+            self.ready.append(piece)
+            self.ready_bytes += len(piece)
+
+    def _grow(self, piece: bytes) -> None:
+        self.open_bytes += len(piece)
+        if not piece or self.skipping:
+            return
+        self.open.append(piece)
+        if self.open_bytes > self.max_line:
+            reason = f"a line of more than {self.max_line:,} bytes (the limit is max_line_bytes)"
+            self.on_bad(BadRecord(self.line_start, reason, self.head()))
+            self.skipping = True
+            self.open.clear()
+
+    def _close(self) -> None:
+        """The open line has ended."""
+        if self.skipping:
+            after = self.line_start + self.open_bytes + 1
+            self.seal()
+            self.start = after
+        else:
+            self._add_ready(b"".join([*self.open, b"\n"]))
+        self.open, self.open_bytes, self.skipping = [], 0, False

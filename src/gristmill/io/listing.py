@@ -1,0 +1,207 @@
+"""Listing: the files that a path, directory, glob or list of them stands for, on any fsspec file system.
+
+Directories are listed recursively; names that start with "." or "_" are left out. A file that is named is
+taken whatever its extension. Nothing that was asked for and is not there goes unsaid.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any, NoReturn
+
+from gristmill.core.errors import InputError, did_you_mean, shorten
+from gristmill.io.input import file_system
+from gristmill.io.sniff import extension_of, reader_for
+
+Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
+
+_MAGIC = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """A file to read: its path or URL, its name below the root that was given, and its size if known."""
+
+    path: str
+    name: str
+    size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    path: str
+    below: str
+    size: int | None
+
+
+def as_paths(paths: Paths) -> list[str]:
+    """The roots that were given, as strings."""
+    return [os.fspath(paths)] if isinstance(paths, str | PathLike) else [os.fspath(path) for path in paths]
+
+
+def list_files(paths: Paths, extensions: Sequence[str], storage_options: Mapping[str, Any]) -> list[InputFile]:
+    """Every file that the paths stand for, once, in the order of the paths' text. Raises InputError for none."""
+    roots = as_paths(paths)
+    if not roots:
+        raise InputError("the list of input paths is empty: give at least one path")
+    found: dict[str, _Found] = {}
+    for root in roots:
+        if not root:
+            raise InputError("an input path is empty: give a file, a directory or a glob")
+        found.update((item.path, item) for item in _expand(root, extensions, storage_options))
+    single = len(roots) == 1
+    return [InputFile(path, found[path].below if single else path, found[path].size) for path in sorted(found)]
+
+
+def _expand(root: str, extensions: Sequence[str], storage_options: Mapping[str, Any]) -> list[_Found]:
+    system, path = file_system(root, storage_options)
+    try:
+        info = _info(system, path)
+        if info is None and _MAGIC & set(path):
+            return _expand_glob(system, root, path, extensions)
+        if info is None:
+            _missing(system, root, path)
+        if info["type"] != "directory":
+            return [_Found(_url(root, path), posixpath.basename(path), info.get("size"))]
+        items = [item for item in _walk(system, path) if not _hidden(_below(item[0], path))]
+        return _matching(system, root, items, path, extensions)
+    except InputError:
+        raise
+    except Exception as error:  # each file system has errors of its own
+        raise InputError(f"{root} cannot be listed: {type(error).__name__}: {error}") from error
+
+
+def _expand_glob(system: Any, root: str, path: str, extensions: Sequence[str]) -> list[_Found]:
+    fixed = path[: min(path.index(mark) for mark in _MAGIC if mark in path)]
+    base = fixed.rpartition("/")[0]
+    pattern = path[len(base) :].strip("/")
+    matches = system.glob(path, detail=True)
+    if not matches:
+        if _info(system, base or "/") is None:
+            _missing(system, root, base)
+        raise InputError(f"{root} matches no file: check the pattern (** goes through directories, * does not)")
+    items: list[tuple[str, int | None]] = []
+    for name, info in sorted(matches.items()):
+        items += _walk(system, name) if _is_directory(system, info) else [(name, info.get("size"))]
+    if not _hidden(pattern):  # a pattern that names hidden files means them
+        items = [item for item in items if not _hidden(_below(item[0], base))]
+    return _matching(system, root, items, base, extensions)
+
+
+def _matching(
+    system: Any, root: str, items: list[tuple[str, int | None]], base: str, extensions: Sequence[str]
+) -> list[_Found]:
+    wanted = tuple(extension.lower() for extension in extensions)
+    chosen = [item for item in items if item[0].lower().endswith(wanted)]
+    if not chosen:
+        others = Counter(extension_of(name) or "no extension" for name, _ in items)
+        raise InputError(f"{root} has no file that ends in {shorten(wanted, 20)}{_others(others)}")
+    if _is_local(system):
+        chosen = [(name, os.stat(name).st_size) for name, _ in chosen]  # noqa: PTH116
+    return [_Found(_url(root, name), _below(name, base), size) for name, size in chosen]
+
+
+def _others(counts: Mapping[str, int]) -> str:
+    """What is there instead, and what to do about it."""
+    if not counts:
+        return ". It has no files at all (names that start with '.' or '_' are left out)"
+    kinds = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    there = ", ".join(f"{count} {kind} file{'s' if count > 1 else ''}" for kind, count in kinds[:5])
+    reader = reader_for(kinds[0][0])
+    way_out = f"use {reader}" if reader else f"to read them anyway, pass file_extensions=[{kinds[0][0]!r}]"
+    if kinds[0][0] == "no extension":
+        way_out = "to read them anyway, name them in a list"
+    return f". There {'is' if kinds[0][1] == 1 else 'are'} {there}: {way_out}"
+
+
+def _missing(system: Any, root: str, path: str) -> NoReturn:
+    """Say which part of a path is missing, and what there is in its place."""
+    parent, name = posixpath.split(path.rstrip("/"))
+    while parent and parent != "/" and _info(system, parent) is None:
+        parent, name = posixpath.split(parent)
+    names = _names_in(system, parent or "/")
+    near = did_you_mean(name, names)
+    if not near and names:
+        near = f" In {_url(root, parent) or '/'} there are: {shorten(sorted(names), 5)}"
+    inner = f" ({name!r} is not in {_url(root, parent) or '/'})" if name != posixpath.basename(path) else ""
+    raise InputError(f"{root} does not exist{inner}.{near}".rstrip("."))
+
+
+def _names_in(system: Any, directory: str) -> list[str]:
+    try:
+        names = [posixpath.basename(str(name).rstrip("/")) for name in system.ls(directory, detail=False)]
+    except (OSError, ValueError, NotImplementedError):
+        return []
+    return [name for name in names if name and not name.startswith(".")]
+
+
+def _info(system: Any, path: str) -> dict[str, Any] | None:
+    try:
+        info: dict[str, Any] = system.info(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return info
+
+
+def _is_directory(system: Any, info: Mapping[str, Any]) -> bool:
+    linked = bool(info.get("islink")) and _is_local(system) and os.path.isdir(info["name"])  # noqa: PTH112
+    return info["type"] == "directory" or linked
+
+
+def _is_local(system: Any) -> bool:
+    return "file" in ([system.protocol] if isinstance(system.protocol, str) else system.protocol)
+
+
+def _walk(system: Any, directory: str) -> Iterable[tuple[str, int | None]]:
+    """Every file below a directory, with its size."""
+    if _is_local(system):
+        return _walk_local(directory)
+    found = system.find(directory, detail=True)
+    return [
+        (name, info.get("size"))
+        for name, info in found.items()
+        if info["type"] != "directory" and not name.endswith("/")  # some stores keep empty objects as directories
+    ]
+
+
+def _walk_local(directory: str) -> Iterator[tuple[str, None]]:
+    """Follows links to directories, but not in circles. A directory that may not be read is an error."""
+    above = {directory: {os.path.realpath(directory)}}
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for here, directories, names in os.walk(directory, followlinks=True, onerror=fail):
+        trail = above.pop(here)
+        entered = []
+        for name in directories:
+            path = posixpath.join(here, name)
+            real = os.path.realpath(path)
+            if not _hidden(name) and real not in trail:
+                above[path] = trail | {real}
+                entered.append(name)
+        directories[:] = entered
+        for name in names:
+            yield posixpath.join(here, name), None
+
+
+def _hidden(path: str) -> bool:
+    return any(part.startswith((".", "_")) for part in path.split("/"))
+
+
+def _below(path: str, base: str) -> str:
+    return path.removeprefix(base).lstrip("/")
+
+
+def _url(root: str, path: str) -> str:
+    """The path of a file as a URL like the one it was found under; `zip://x::a.zip` and the like included."""
+    if "://" not in root or "://" in path or root.startswith(("file://", "local://")):
+        return path
+    protocol, _, rest = root.partition("://")
+    _, chain, outer = rest.partition("::")
+    return f"{protocol}://{path}{chain}{outer}"

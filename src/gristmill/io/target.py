@@ -1,0 +1,191 @@
+"""Target: the directory that a writer fills, on this machine or at any fsspec URL.
+
+A file appears whole or not at all. On a local disk it is written under another name and renamed; on object
+stores an upload becomes visible when it is complete, so it goes straight to its key.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+from gristmill.core.errors import PlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+TEMPORARY = "_tmp"
+_DRAFT = ".draft"
+
+
+class Target:
+    """A directory to write to. Making one touches nothing."""
+
+    def __init__(self, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> None:
+        self.url = os.fspath(url)
+        self.storage_options = dict(storage_options or {})
+        self.local = "://" not in self.url or self.url.startswith(("file://", "local://"))
+        if self.local:  # workers may have another working directory
+            self.url = str(Path(self.url.removeprefix("file://").removeprefix("local://")).expanduser().absolute())
+        self.url = self.url.rstrip("/") or "/"
+
+    @cached_property
+    def _system(self) -> Any:
+        import fsspec
+
+        return fsspec.core.url_to_fs(self.url, **self.storage_options)[0]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_system"}
+
+    def file(self, *parts: str) -> str:
+        """The full name of a file in the directory."""
+        return "/".join([self.url.rstrip("/"), *parts])
+
+    # -- looking ---------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise a PlanError when the directory cannot be written to, as far as that can be seen from here."""
+        if not self.local:
+            if self._system.isfile(self.url):
+                raise PlanError(f"cannot write to {self.url}: it is a file, and the output is a directory of files")
+            return
+        place = Path(self.url)
+        while not place.exists() and place != place.parent:
+            place = place.parent
+        if not place.is_dir():
+            raise PlanError(f"cannot write to {self.url}: {place} is a file, and the output is a directory of files")
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise PlanError(f"cannot write to {self.url}: no permission to write in {place}")
+
+    def names(self, *folder: str) -> list[str]:
+        """What is in the directory, sorted."""
+        try:
+            if self.local:
+                return sorted(path.name for path in Path(self.file(*folder)).iterdir())
+            found = self._system.ls(self.file(*folder), detail=False, refresh=True)
+        except FileNotFoundError:
+            return []
+        return sorted(name.rstrip("/").rpartition("/")[2] for name in found)
+
+    def exists(self, path: str) -> bool:
+        return Path(path).exists() if self.local else bool(self._system.exists(path))
+
+    def size(self, path: str) -> int:
+        return Path(path).stat().st_size if self.local else int(self._system.size(path))
+
+    # -- reading and writing ---------------------------------------------------------------------------
+
+    def open(self, path: str) -> BinaryIO:
+        return cast("BinaryIO", open(path, "rb") if self.local else self._system.open(path, "rb"))
+
+    @contextmanager
+    def create(self, path: str) -> Iterator[BinaryIO]:
+        """A file to write to, which is at `path` only if the block ends well. It replaces what was there."""
+        make = self._create_local if self.local else self._create_remote
+        with make(path) as file:
+            yield file
+
+    @contextmanager
+    def _create_local(self, path: str) -> Iterator[BinaryIO]:
+        draft = f"{path}.{secrets.token_hex(4)}{_DRAFT}"
+        try:
+            with _open_new(draft) as file:
+                yield file
+            Path(draft).replace(path)
+        except BaseException:
+            with suppress(OSError):
+                Path(draft).unlink(missing_ok=True)
+            raise
+
+    @contextmanager
+    def _create_remote(self, path: str) -> Iterator[BinaryIO]:
+        file = self._system.open(path, "wb", autocommit=False)
+        try:
+            yield file
+            file.close()
+            file.commit()
+        except BaseException:
+            with suppress(Exception):
+                file.discard()
+            file.closed = True  # or fsspec would upload the rest when the object is forgotten
+            raise
+
+    def replace(self, path: str, name: str) -> None:
+        """Move a local file into the directory, in one step."""
+        Path(path).replace(self.file(name))
+
+    def make(self) -> None:
+        if self.local:
+            Path(self.url).mkdir(parents=True, exist_ok=True)
+        else:
+            self._system.makedirs(self.url, exist_ok=True)
+
+    def remove(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            if self.local:
+                Path(path).unlink()
+            else:
+                self._system.rm_file(path)
+
+    # -- the temporary directory -----------------------------------------------------------------------
+
+    def new_run(self) -> str:
+        """A name for the temporary files of one run, by which others can see whether it is still alive."""
+        return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+    def sweep(self, everything: bool) -> None:
+        """Remove the temporary files of runs that were killed on this machine, or of all runs."""
+        for run in self.names(TEMPORARY):
+            if not everything and not _is_dead(run):
+                continue
+            path = self.file(TEMPORARY, run)
+            with suppress(FileNotFoundError):
+                if not self.local:
+                    self._system.rm(path, recursive=True)
+                elif Path(path).is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    Path(path).unlink()
+        self.tidy()
+
+    def tidy(self, run: str = "", paths: Iterable[str] = ()) -> None:
+        """Remove what failed attempts left of these files, and the temporary directories if they are empty."""
+        finished = {path.rpartition("/")[2] for path in paths}
+        for draft in self.names(TEMPORARY, run) if finished and self.local else ():
+            if draft.endswith(_DRAFT) and draft[: -len(_DRAFT) - 9] in finished:
+                self.remove(self.file(TEMPORARY, run, draft))
+        for folder in [self.file(TEMPORARY, run)] * bool(run) + [self.file(TEMPORARY)]:
+            with suppress(OSError, NotImplementedError):
+                if self.local:
+                    Path(folder).rmdir()
+                elif self._system.isdir(folder):
+                    self._system.rmdir(folder)
+
+
+def _open_new(path: str) -> BinaryIO:
+    """Create a file and its directory, which another worker may be tidying up at this moment."""
+    for _ in range(20):
+        with suppress(FileNotFoundError):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            return open(path, "xb")
+    return open(path, "xb")
+
+
+def _is_dead(run: str) -> bool:
+    host, _, rest = run.rpartition("-")[0].rpartition("-")
+    if host != socket.gethostname() or not rest.isdecimal():
+        return False
+    try:
+        os.kill(int(rest), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False

@@ -1,0 +1,311 @@
+"""JSON lines: rows to lines, and the lines of many fragments to final files.
+
+    numbers       NaN and infinity become null, which is all that JSON has for them
+    nested data   stays the JSON text that it was
+    dates, times  ISO 8601; zoned ones in UTC with a Z
+    decimals      strings, so that no digit is lost
+    bytes         base64
+    nulls         are written, so that all lines of a file have the same keys
+
+Fragments are joined by copying bytes. Only where a fragment lacks columns, or has whole numbers in a column of
+floats, are its lines written anew; the text of all other values is kept to the byte.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+from dataclasses import dataclass
+from itertools import islice
+from json import JSONDecoder
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.core.table import is_json, json_array, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from gristmill.io.commit import Fragment, Parts
+    from gristmill.io.target import Target
+
+EXTENSIONS = {None: ".jsonl", "gzip": ".jsonl.gz", "zstd": ".jsonl.zst"}
+ROWS = 1024  # rows that are Python objects at a time
+CHUNK = 2**20
+_SPACE = re.compile(r"[ \t\r]*")
+
+Span = tuple[str, int, int]
+"""A file and the bytes of it, from and to."""
+
+
+@dataclass(frozen=True)
+class JsonlFormat:
+    """One JSON object per line. Sizes are those of the lines before compression."""
+
+    compression: str | None = None
+    compression_level: int = 6
+    sort_keys: bool = False
+    target_file_size: int | None = None
+    name: str = "jsonl"
+    extensions: tuple[str, ...] = tuple(EXTENSIONS.values())
+
+    @property
+    def extension(self) -> str:
+        return EXTENSIONS[self.compression]
+
+    def write_fragment(self, table: pa.Table, file: BinaryIO) -> None:
+        for lines in encode(self._sorted(table), self.sort_keys):
+            file.write(lines)
+
+    def join(self, fragments: Sequence[Fragment], schema: pa.Schema, parts: Parts) -> None:
+        names = self._order(schema.names)
+        schema = pa.schema([schema.field(name) for name in names])
+        files = [self._fitting(fragment, schema, parts) for fragment in fragments]
+        for spans in cut(files, self.target_file_size, parts.target):
+            whole = len(files) == 1 and spans == [(files[0][0], 0, files[0][1])]
+            if self.compression is None and whole and parts.adopt(files[0][0]):
+                continue
+            with parts.create() as file:
+                self._fill(file, spans, parts.target)
+
+    def _order(self, names: Sequence[str]) -> list[str]:
+        return sorted(names) if self.sort_keys else list(names)
+
+    def _sorted(self, table: pa.Table) -> pa.Table:
+        return table.select(self._order(table.column_names)) if self.sort_keys else table
+
+    def _fitting(self, fragment: Fragment, schema: pa.Schema, parts: Parts) -> tuple[str, int]:
+        """A file with the fragment's rows in the columns of the schema, and its size."""
+        own = pa.schema([fragment.schema.field(name) for name in self._order(fragment.schema.names)])
+        edit = line_edit(own, schema)
+        if edit is None:
+            return fragment.data, fragment.size
+        path, created = parts.rewrite(fragment)
+        with parts.target.open(fragment.data) as old, created as new:
+            while lines := list(islice(old, ROWS)):
+                new.write(edit(lines))
+        return path, parts.target.size(path)
+
+    def _fill(self, file: BinaryIO, spans: Sequence[Span], target: Target) -> None:
+        if self.compression is None:
+            for span in spans:
+                copy(span, file, target)
+            return
+        chunks = blocks(chunk for span in spans for chunk in read(span, target))
+        if self.compression == "gzip":
+            with gzip.GzipFile("", "wb", self.compression_level, file, mtime=0) as packed:
+                for chunk in chunks:
+                    packed.write(chunk)
+        else:
+            with pa.CompressedOutputStream(pa.PythonFile(_Open(file), "w"), "zstd") as packed:
+                for chunk in chunks:
+                    packed.write(chunk)
+
+
+class _Open:
+    """A file that stays open when pyarrow closes it: it still has to be put into place."""
+
+    closed = False
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.write, self.flush = file.write, file.flush
+
+    def close(self) -> None:
+        pass
+
+
+# -- rows to lines -------------------------------------------------------------------------------------------
+
+
+def encode(table: pa.Table, sort_keys: bool = False) -> Iterator[bytes]:
+    """The rows as lines of JSON, some hundreds at a time."""
+    names = table.column_names
+    option = orjson.OPT_APPEND_NEWLINE | (orjson.OPT_SORT_KEYS if sort_keys else 0)
+    dumps = orjson.dumps
+    for batch in table.to_batches(max_chunksize=ROWS):
+        if not names:
+            yield b"{}\n" * batch.num_rows
+            continue
+        columns = [_values(column) for column in batch.columns]
+        yield b"".join([dumps(dict(zip(names, row, strict=True)), plain, option) for row in zip(*columns, strict=True)])
+
+
+def _values(column: pa.Array) -> list[Any]:
+    kind = column.type
+    if is_json(kind):
+        texts = column.storage
+        if pc.any(pc.match_substring(texts, "\n")).as_py():  # white space in JSON, but the end of a line here
+            texts = pc.replace_substring(texts, "\n", " ")
+        return [None if text is None else orjson.Fragment(text) for text in texts.to_pylist()]
+    if pa.types.is_timestamp(kind):
+        texts = pc.replace_substring(column.cast(pa.timestamp(kind.unit)).cast(pa.string()), " ", "T")
+        texts = pc.replace_substring_regex(texts, r"\.0+$", "")
+        return (pc.binary_join_element_wise(texts, "Z", "") if kind.tz else texts).to_pylist()  # type: ignore[no-any-return]
+    if pa.types.is_date(kind) or pa.types.is_time(kind):
+        return column.cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
+    if pa.types.is_float16(kind):
+        return column.cast(pa.float32()).to_pylist()  # type: ignore[no-any-return]
+    return column.to_pylist()  # type: ignore[no-any-return]
+
+
+# -- lines to other lines --------------------------------------------------------------------------------------
+
+
+def line_edit(own: pa.Schema, schema: pa.Schema) -> Callable[[list[bytes]], bytes] | None:
+    """What turns lines with the columns `own` into those that `schema` would have given; None if that is nothing."""
+    changes = {f.name: change for f in own if (change := _change(f.type, schema.field(f.name).type))}
+    if not changes and own.names == schema.names:
+        return None
+    late = schema.names[len(own.names) :]
+    if not changes and own.names == schema.names[: len(own.names)]:
+        return _Append(late, first=not own.names)
+    return _Rearrange(own.names, schema.names, changes)
+
+
+def _change(old: pa.DataType, new: pa.DataType) -> Callable[[str], str] | None:
+    if pa.types.is_integer(old) and pa.types.is_floating(new):
+        return _as_float
+    if pa.types.is_floating(old) and is_json(new):
+        return _as_json
+    return None
+
+
+def _as_float(cell: str) -> str:
+    return cell if cell == "null" else orjson.dumps(float(cell)).decode()
+
+
+def _as_json(cell: str) -> str:
+    return cell if cell == "null" else str(json_array([float(cell)]).storage[0])
+
+
+class _Append:
+    """Adds columns at the end, as null."""
+
+    def __init__(self, names: Sequence[str], first: bool) -> None:
+        cells = ",".join(f"{_key(name)}null" for name in names)
+        self.end = f"{'' if first else ','}{cells}}}\n".encode()
+
+    def __call__(self, lines: list[bytes]) -> bytes:
+        return b"".join([line[:-2] + self.end for line in lines])
+
+
+class _Rearrange:
+    """Takes lines apart at their columns and builds them anew from the same text."""
+
+    def __init__(self, own: Sequence[str], names: Sequence[str], changes: dict[str, Callable[[str], str]]) -> None:
+        # numbers stay text: none is too long, and none is changed
+        self.scan = JSONDecoder(parse_int=str, parse_float=str, parse_constant=str).raw_decode
+        self.own = [(name, len(_key(name)) + 1) for name in own]
+        self.names = [(name, _key(name)) for name in names]
+        self.changes = changes
+
+    def __call__(self, lines: list[bytes]) -> bytes:
+        return "".join([self._line(line.decode()) for line in lines]).encode()
+
+    def _line(self, line: str) -> str:
+        cells, at = {}, 0
+        for name, key in self.own:
+            start = self._skip(line, at + key)
+            end = self.scan(line, start)[1]
+            cells[name] = line[start:end]
+            at = self._skip(line, end)
+        for name, change in self.changes.items():
+            cells[name] = change(cells[name])
+        return "{" + ",".join([key + cells.get(name, "null") for name, key in self.names]) + "}\n"
+
+    @staticmethod
+    def _skip(line: str, at: int) -> int:
+        match = _SPACE.match(line, at)
+        return match.end() if match else at
+
+
+def _key(name: str) -> str:
+    return orjson.dumps(name).decode() + ":"
+
+
+# -- files to files ------------------------------------------------------------------------------------------
+
+
+def cut(files: Sequence[tuple[str, int]], most: int | None, target: Target) -> Iterator[list[Span]]:
+    """The lines of all files, shared out to new files of at most `most` bytes (or one line, if it is larger)."""
+    if most is None:
+        yield [(path, 0, size) for path, size in files]
+        return
+    part: list[Span] = []
+    room = most
+    for path, size in files:
+        start = 0
+        with target.open(path) as file:
+            while start < size:
+                end = size if size - start <= room else _line_end_before(file, start, start + room)
+                if end == start and not part:
+                    end = _line_end_after(file, start + room)
+                if end > start:
+                    part.append((path, start, end))
+                    room -= end - start
+                if end < size:
+                    yield part
+                    part, room = [], most
+                start = end
+    if part:
+        yield part
+
+
+def _line_end_before(file: BinaryIO, start: int, end: int) -> int:
+    while end > start:
+        begin = max(start, end - CHUNK)
+        file.seek(begin)
+        found = file.read(end - begin).rfind(b"\n")
+        if found >= 0:
+            return begin + found + 1
+        end = begin
+    return start
+
+
+def _line_end_after(file: BinaryIO, start: int) -> int:
+    file.seek(start)
+    return start + len(file.readline())
+
+
+def read(span: Span, target: Target) -> Iterator[bytes]:
+    path, start, end = span
+    with target.open(path) as file:
+        file.seek(start)
+        while start < end:
+            chunk = file.read(min(CHUNK, end - start))
+            if not chunk:
+                raise OSError(f"{path} is shorter than it was when it was written")
+            start += len(chunk)
+            yield chunk
+
+
+def copy(span: Span, file: BinaryIO, target: Target) -> None:
+    """Append a part of one file to another; on Linux the bytes need not pass through this process."""
+    path, start, end = span
+    if target.local and hasattr(os, "copy_file_range"):
+        file.flush()
+        with target.open(path) as source:
+            try:
+                while start < end and (done := os.copy_file_range(source.fileno(), file.fileno(), end - start, start)):
+                    start += done
+            except OSError:  # not between these file systems; or the disk is full, which writing will tell
+                pass
+        file.seek(0, os.SEEK_END)
+    for chunk in read((path, start, end), target):
+        file.write(chunk)
+
+
+def blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in blocks of one size, since what a compressor writes may depend on how it is fed."""
+    waiting = bytearray()
+    for chunk in chunks:
+        waiting += chunk
+        while len(waiting) >= CHUNK:
+            yield bytes(waiting[:CHUNK])
+            del waiting[:CHUNK]
+    if waiting:
+        yield bytes(waiting)

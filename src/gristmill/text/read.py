@@ -1,0 +1,313 @@
+"""Readers: files in, batches of documents out.
+
+    JsonlReader     .jsonl .json .ndjson, also .gz and .zst   cut by lines
+    ParquetReader   .parquet .pq                              cut by row groups
+    CsvReader       .csv .tsv, also .gz and .zst              streamed
+    ArrowReader     .arrow .arrows .ipc .feather              streamed
+    TextReader      .txt .text .md, also .gz and .zst         a document per file or per line
+
+Each is a composite of `list_files` and a reading stage. A record that cannot be read stops the run, or with
+`on_bad_record="skip"` is counted and left out; its neighbours are read either way.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from gristmill.core.batch import DocumentBatch
+from gristmill.core.errors import BadRecordError, InputError, did_you_mean
+from gristmill.core.stage import Columns, CompositeStage, ProcessingStage
+from gristmill.core.table import POSITION
+from gristmill.core.task import EmptyTask, FileGroupTask, FileSlice, Task
+from gristmill.io import sniff
+from gristmill.io.arrow import peek_arrow, read_arrow
+from gristmill.io.csv import CsvFormat, peek_csv, read_csv
+from gristmill.io.files import BY_LINES, BY_ROW_GROUPS, WHOLE, FilePartition, FilePartitioningStage
+from gristmill.io.input import BadRecord, Input, block_bytes
+from gristmill.io.jsonl import peek_jsonl, read_jsonl
+from gristmill.io.lines import MAX_LINE, line_number
+from gristmill.io.listing import Paths
+from gristmill.io.parquet import peek_parquet, read_parquet
+from gristmill.io.plain import FILE_NAME, TEXT, peek_text, read_text_file, read_text_lines
+
+
+class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
+    """Reads the files of a task, block by block. A format writes `tables` and `schema`."""
+
+    unit: ClassVar[str] = "row"
+    options: ClassVar[tuple[str, ...]] = ()
+    """What `read_kwargs` may hold, beside `storage_options`."""
+
+    def __init__(
+        self,
+        fields: Sequence[str] | None = None,
+        read_kwargs: Mapping[str, Any] | None = None,
+        blocksize: int | str | None = None,
+        on_bad_record: str = "raise",
+    ) -> None:
+        super().__init__()
+        if on_bad_record not in ("raise", "skip"):
+            raise ValueError(f"on_bad_record is {on_bad_record!r}, must be 'raise' or 'skip'")
+        if isinstance(fields, str):
+            raise TypeError(f"fields is the text {fields!r}, must be a list of names: [{fields!r}]")
+        self.fields = None if fields is None else list(fields)
+        self.read_kwargs = dict(read_kwargs or {})
+        self.blocksize = block_bytes(blocksize)
+        self.on_bad_record = on_bad_record
+        known = ("storage_options", *self.options)
+        for key in self.read_kwargs:
+            if key not in known:
+                raise ValueError(
+                    f"stage {self.name!r}: read_kwargs has no {key!r}.{did_you_mean(key, known)} "
+                    f"There are: {', '.join(known)}"
+                )
+
+    @abstractmethod
+    def tables(self, source: Input) -> Iterator[pa.Table]:
+        """The rows of one part of a file, with a POSITION column."""
+
+    @abstractmethod
+    def schema(self, source: Input) -> pa.Schema | None:
+        """The columns that `tables` gives, from a look at the beginning of the file."""
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return [], list(self.fields or [])
+
+    def process(self, task: FileGroupTask) -> Iterator[DocumentBatch]:
+        for part in task.parts():
+            name = task.name_of(part.path) if isinstance(task, FilePartition) else part.path
+            for table in self.tables(self.source(task, part)):
+                yield self.batch(task, table, {"file": name})
+
+    def peek(self, sample: Task[Any]) -> Mapping[str, pa.DataType] | None:
+        if not isinstance(sample, FileGroupTask) or not sample.data:
+            return None
+        try:
+            schema = self.schema(self.source(sample, sample.parts()[0]))
+        except InputError as error:
+            raise InputError(f"stage {self.name!r}: {error}") from error
+        return None if schema is None else dict(zip(schema.names, schema.types, strict=True))
+
+    def source(self, task: FileGroupTask, part: FileSlice) -> Input:
+        options = {**self.read_kwargs.get("storage_options", {}), **task.storage_options}
+        source = Input(part, options, self.blocksize, on_bytes=partial(self.count, "bytes_read"))
+        return replace(source, on_bad=partial(self._bad, source))
+
+    def batch(self, task: FileGroupTask, table: pa.Table, metadata: Mapping[str, Any]) -> DocumentBatch:
+        return DocumentBatch(table, dataset_name=task.dataset_name, metadata={**task.metadata, **metadata})
+
+    def _bad(self, source: Input, record: BadRecord) -> None:
+        if self.on_bad_record == "skip":
+            self.count("bad_records", record.records)
+            return
+        number = line_number(source, record.position) if self.unit == "byte" else None
+        where = f"line {number:,} (byte {record.position:,})" if number else f"{self.unit} {record.position:,}"
+        shown = f": {record.raw[:80]!r}" if record.raw else ""
+        raise BadRecordError(
+            f"{source.path}, {where}: {record.reason}{shown}. "
+            'To count such records and leave them out, use on_bad_record="skip"'
+        )
+
+
+class JsonlReaderStage(ReaderStage):
+    """JSON lines. `read_kwargs`: max_line_bytes."""
+
+    name = "read_jsonl"
+    unit = "byte"
+    options = ("max_line_bytes",)
+
+    def tables(self, source: Input) -> Iterator[pa.Table]:
+        return read_jsonl(source, self.fields, self.read_kwargs.get("max_line_bytes", MAX_LINE))
+
+    def schema(self, source: Input) -> pa.Schema | None:
+        return peek_jsonl(source, self.fields, strict=self.on_bad_record == "raise")
+
+
+class ParquetReaderStage(ReaderStage):
+    """Parquet."""
+
+    name = "read_parquet"
+
+    def tables(self, source: Input) -> Iterator[pa.Table]:
+        return read_parquet(source, self.fields)
+
+    def schema(self, source: Input) -> pa.Schema | None:
+        return peek_parquet(source, self.fields)
+
+
+class ArrowReaderStage(ReaderStage):
+    """Arrow IPC files and streams, Feather."""
+
+    name = "read_arrow"
+
+    def tables(self, source: Input) -> Iterator[pa.Table]:
+        return read_arrow(source, self.fields)
+
+    def schema(self, source: Input) -> pa.Schema | None:
+        return peek_arrow(source, self.fields)
+
+
+class CsvReaderStage(ReaderStage):
+    """CSV and TSV. `read_kwargs`: delimiter, quote_char, escape_char, column_names, column_types."""
+
+    name = "read_csv"
+    options = ("delimiter", "quote_char", "escape_char", "column_names", "column_types")
+
+    def tables(self, source: Input) -> Iterator[pa.Table]:
+        return read_csv(source, self.fields, self._form())
+
+    def schema(self, source: Input) -> pa.Schema | None:
+        return peek_csv(source, self.fields, self._form())
+
+    def _form(self) -> CsvFormat:
+        return CsvFormat(**{key: value for key, value in self.read_kwargs.items() if key in self.options})
+
+
+class TextReaderStage(ReaderStage):
+    """Plain text, a document per file (with its name in `file_name`) or per line."""
+
+    name = "read_text"
+    unit = "byte"
+    options = ("max_line_bytes",)
+
+    def __init__(self, per: str = "file", **settings: Any) -> None:
+        super().__init__(**settings)
+        if per not in ("file", "line"):
+            raise ValueError(f"per is {per!r}, must be 'file' or 'line'")
+        if self.fields is not None and not set(self.fields) <= {TEXT, FILE_NAME}:
+            raise ValueError(f"fields is {self.fields!r}: plain text has only {TEXT!r} (and {FILE_NAME!r} per file)")
+        self.per = per
+
+    def process(self, task: FileGroupTask) -> Iterator[DocumentBatch]:
+        if self.per == "line":
+            yield from super().process(task)
+            return
+        rows: list[tuple[str, str, int]] = []
+        size = 0
+        for part in task.parts():
+            text = read_text_file(self.source(task, part), self._limit())
+            if text is not None:
+                name = task.name_of(part.path) if isinstance(task, FilePartition) else part.path
+                rows.append((text, name, task.data.index(part.path)))
+                size += len(text)
+            if size >= self.blocksize:
+                yield self.batch(task, self._files_table(rows), {})
+                rows, size = [], 0
+        if rows:
+            yield self.batch(task, self._files_table(rows), {})
+
+    def _files_table(self, rows: Sequence[tuple[str, str, int]]) -> pa.Table:
+        """One row per file; its position is that of the file in the partition."""
+        columns = dict(zip((TEXT, FILE_NAME, POSITION), map(list, zip(*rows, strict=True)), strict=True))
+        return pa.table(columns).select([*(self.fields or (TEXT, FILE_NAME)), POSITION])
+
+    def tables(self, source: Input) -> Iterator[pa.Table]:
+        return read_text_lines(source, self._limit())
+
+    def schema(self, source: Input) -> pa.Schema | None:
+        return peek_text(source, per_file=self.per == "file")
+
+    def _limit(self) -> int:
+        return int(self.read_kwargs.get("max_line_bytes", MAX_LINE))
+
+
+@dataclass(eq=False, repr=False)
+class FileReader(CompositeStage[EmptyTask, DocumentBatch]):
+    """Lists files, then reads them. What the concrete readers share."""
+
+    file_paths: Paths
+    files_per_partition: int | None = None
+    blocksize: int | str | None = None
+    fields: Sequence[str] | None = None
+    read_kwargs: Mapping[str, Any] | None = None
+    task_type: str = "document"
+    file_extensions: Sequence[str] | None = None
+    storage_options: Mapping[str, Any] | None = None
+    on_bad_record: str = "raise"
+    limit: int | None = None
+
+    reader: ClassVar[type[ReaderStage]]
+    extensions: ClassVar[Sequence[str]]
+    split_by: ClassVar[str] = WHOLE
+
+    def __post_init__(self) -> None:
+        if self.task_type != "document":
+            raise ValueError(f"task_type is {self.task_type!r}: this reader gives documents only ('document')")
+        self.decompose()  # wrong parameters are errors here
+
+    def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:
+        return [self.lister(), self.reading_stage()]
+
+    def lister(self) -> FilePartitioningStage:
+        return FilePartitioningStage(
+            self.file_paths,
+            self.files_per_partition,
+            self.blocksize,
+            self.file_extensions or self.extensions,
+            {**(self.read_kwargs or {}).get("storage_options", {}), **(self.storage_options or {})},
+            self.limit,
+            split_by=self.split_by,
+        )
+
+    def reading_stage(self) -> ReaderStage:
+        return self.reader(self.fields, self.read_kwargs, self.blocksize, self.on_bad_record)
+
+
+class JsonlReader(FileReader):
+    """Reads JSON lines: one object per line."""
+
+    reader = JsonlReaderStage
+    extensions = sniff.with_compressed(sniff.LINES)
+    split_by = BY_LINES
+
+
+class ParquetReader(FileReader):
+    """Reads Parquet files, several workers to a large file."""
+
+    reader = ParquetReaderStage
+    extensions = sniff.PARQUET
+    split_by = BY_ROW_GROUPS
+
+
+class CsvReader(FileReader):
+    """Reads CSV and TSV files. Values are text, unless read_kwargs={"column_types": {...}} says otherwise."""
+
+    reader = CsvReaderStage
+    extensions = sniff.with_compressed(sniff.TABLES)
+
+
+class ArrowReader(FileReader):
+    """Reads Arrow IPC files and streams, and Feather files."""
+
+    reader = ArrowReaderStage
+    extensions = sniff.ARROW
+
+
+@dataclass(eq=False, repr=False)
+class TextReader(FileReader):
+    """Reads plain text: a document per file, or per line with `per="line"`."""
+
+    per: str = "file"
+
+    reader = TextReaderStage
+    extensions = sniff.with_compressed(sniff.TEXTS)
+
+    def lister(self) -> FilePartitioningStage:
+        stage = super().lister()
+        stage.split_by = BY_LINES if self.per == "line" else WHOLE
+        return stage
+
+    def reading_stage(self) -> ReaderStage:
+        return TextReaderStage(
+            self.per,
+            fields=self.fields,
+            read_kwargs=self.read_kwargs,
+            blocksize=self.blocksize,
+            on_bad_record=self.on_bad_record,
+        )

@@ -1,0 +1,398 @@
+"""Stages that score, filter and change documents.
+
+    ScoreFilter   score documents and drop some by their score
+    Score         only add the score as a column
+    Filter        only drop, by a column that is there already
+    Modify        change the text
+
+Each takes one filter, modifier or function, or a list that is run in order: a row that one filter drops is
+not scored by the next. With a list, an argument that names columns is one value for all or a list of one for
+each. A stage is named after what it runs, so that summaries and errors read well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.core.batch import DocumentBatch
+from gristmill.core.decide import Decision
+from gristmill.core.errors import ColumnError, ContractError, did_you_mean, shorten
+from gristmill.core.stage import ProcessingStage
+from gristmill.core.table import is_json, is_text, table_to_rows, to_array
+from gristmill.text.filters import DocumentFilter, as_array, score_array, values_of
+from gristmill.text.modifiers import DocumentModifier
+
+if TYPE_CHECKING:
+    from gristmill.core.stage import Columns, WorkerMetadata
+
+Function: TypeAlias = Callable[..., Any]
+Fields: TypeAlias = "str | Sequence[str]"
+TOOLS = (DocumentFilter, DocumentModifier)
+
+
+class _TextStage(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """What the stages here share: they are named after their tools, and pass the hooks on to them."""
+
+    def _use(self, tools: Sequence[Any]) -> None:
+        if not tools:
+            raise ValueError(f"{type(self).__name__} was given an empty list: give at least one")
+        self._tools = [tool for tool in tools if isinstance(tool, TOOLS)]
+        if not self._own_name:
+            self.name = shorten([name_of(tool, type(self).__name__) for tool in tools])
+
+    def check(self) -> None:
+        for tool in self._tools:
+            tool.check()
+
+    def setup(self, worker_metadata: WorkerMetadata) -> None:
+        for tool in self._tools:
+            tool.setup()
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One filter of a stage: what it reads, under which label and in which column its scores are given."""
+
+    tool: DocumentFilter | Function
+    field: str
+    label: str
+    score_field: str | None = None
+    invert: bool = False
+
+
+class _DroppingStage(_TextStage):
+    """A stage that decides which rows to keep, one step after the other."""
+
+    _steps: list[_Step]
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        return self.apply(task, self.decide(task))
+
+    def decide(self, batch: DocumentBatch) -> Decision:
+        alive = pa.repeat(True, batch.num_items)
+        scores = {}
+        for step in self._steps:
+            column = self._column(batch.data, step.field)
+            found, keep = self._judge(step, column if alive.true_count == len(alive) else column.filter(alive))
+            keep = keep.cast(pa.bool_()).fill_null(False)
+            scores[step.label] = _in_place(found, alive)
+            alive = _in_place(pc.invert(keep) if step.invert else keep, alive).fill_null(False)
+        return Decision(alive, scores)
+
+    def apply(self, batch: DocumentBatch, decision: Decision) -> DocumentBatch:
+        table = without_views(batch.data)
+        for step in self._steps:
+            if step.score_field is not None:
+                table = with_column(table, step.score_field, decision.scores[step.label])
+        return batch.with_data(table).keep(decision.keep)
+
+    def _column(self, table: pa.Table, field: str) -> pa.Array:
+        raise NotImplementedError
+
+    def _judge(self, step: _Step, column: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """The scores and the verdicts."""
+        raise NotImplementedError
+
+
+class ScoreFilter(_DroppingStage):
+    """Scores documents and keeps those that the filter keeps, or with `invert` those that it does not.
+
+    `score_field` is the column to put the scores in; None puts them nowhere. Null text is scored like "".
+    """
+
+    def __init__(
+        self,
+        filter_obj: DocumentFilter | Sequence[DocumentFilter],
+        text_field: Fields = "text",
+        score_field: str | Sequence[str | None] | None = None,
+        invert: bool | Sequence[bool] = False,
+    ) -> None:
+        super().__init__()
+        self.filter_obj, self.text_field, self.score_field, self.invert = filter_obj, text_field, score_field, invert
+        filters = as_list(filter_obj)
+        for one in filters:
+            if not isinstance(one, DocumentFilter):
+                raise TypeError(f"ScoreFilter takes a DocumentFilter (functions: Score, Filter): {_shown(one)}")
+        self._use(filters)
+        count = len(filters)
+        fields, labels = spread("text_field", text_field, count), unique([one.name for one in filters])
+        targets = distinct("score_field", spread("score_field", score_field, count))
+        inverts = spread("invert", invert, count)
+        self._steps = [_Step(*parts) for parts in zip(filters, fields, labels, targets, inverts, strict=True)]
+
+    def inputs(self) -> tuple[list[str], Columns]:
+        return ["data"], {step.field: "string" for step in self._steps}
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return ["data"], [step.score_field for step in self._steps if step.score_field is not None]
+
+    def _column(self, table: pa.Table, field: str) -> pa.Array:
+        return text_column(self.name, table, field)
+
+    def _judge(self, step: _Step, column: pa.Array) -> tuple[pa.Array, pa.Array]:
+        assert isinstance(step.tool, DocumentFilter)
+        scores = answered(step.tool, "score_batch", column)
+        return scores, answered(step.tool, "keep_batch", scores)
+
+
+class Filter(_DroppingStage):
+    """Keeps the rows for whose value in `filter_field` the function, or the filter's `keep_document`, is true.
+
+    A function gets each value, None for null. With `invert`, the other rows are kept.
+    """
+
+    def __init__(
+        self,
+        filter_fn: DocumentFilter | Function | Sequence[DocumentFilter | Function],
+        filter_field: Fields,
+        invert: bool | Sequence[bool] = False,
+    ) -> None:
+        super().__init__()
+        self.filter_fn, self.filter_field, self.invert = filter_fn, filter_field, invert
+        tools = [checked_tool("Filter", one, DocumentFilter) for one in as_list(filter_fn)]
+        self._use(tools)
+        fields, inverts = spread("filter_field", filter_field, len(tools)), spread("invert", invert, len(tools))
+        labels = unique([name_of(*pair) for pair in zip(tools, fields, strict=True)])
+        steps = zip(tools, fields, labels, inverts, strict=True)
+        self._steps = [_Step(tool, field, label, invert=flip) for tool, field, label, flip in steps]
+
+    def inputs(self) -> tuple[list[str], Columns]:
+        return ["data"], list(dict.fromkeys(step.field for step in self._steps))
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return ["data"], []
+
+    def _column(self, table: pa.Table, field: str) -> pa.Array:
+        return any_column(self.name, table, field)
+
+    def _judge(self, step: _Step, column: pa.Array) -> tuple[pa.Array, pa.Array]:
+        if isinstance(step.tool, DocumentFilter):
+            return column, answered(step.tool, "keep_batch", column)
+        return column, pa.array([bool(step.tool(value)) for value in values_of(column)], pa.bool_())
+
+
+class Score(_TextStage):
+    """Adds a column with the score of each document, and drops none. Null text is scored like ""."""
+
+    def __init__(
+        self,
+        score_fn: DocumentFilter | Function | Sequence[DocumentFilter | Function],
+        score_field: Fields,
+        text_field: Fields = "text",
+    ) -> None:
+        super().__init__()
+        self.score_fn, self.score_field, self.text_field = score_fn, score_field, text_field
+        tools = [checked_tool("Score", one, DocumentFilter) for one in as_list(score_fn)]
+        self._use(tools)
+        texts = spread("text_field", text_field, len(tools))
+        scores = distinct("score_field", spread("score_field", score_field, len(tools)))
+        self._steps = list(zip(tools, texts, scores, strict=True))
+
+    def inputs(self) -> tuple[list[str], Columns]:
+        made: set[str] = set()
+        needed = {}
+        for _, field, score_field in self._steps:
+            if field not in made:
+                needed[field] = "string"
+            made.add(score_field)
+        return ["data"], needed
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return ["data"], [score_field for _, _, score_field in self._steps]
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        table = task.data
+        for tool, field, score_field in self._steps:
+            texts = text_column(self.name, table, field)
+            if isinstance(tool, DocumentFilter):
+                scores = answered(tool, "score_batch", texts)
+            else:
+                scores = score_array([tool(text or "") for text in texts.to_pylist()])
+            table = with_column(table, score_field, scores)
+        return task.with_data(table)
+
+
+class Modify(_TextStage):
+    """Changes text, in place or into the columns `output_fields`.
+
+    One input column: the modifier or function gets the text; null stays null. Several: it is called with the
+    values of the row as keywords, and `output_fields` says where the result goes. A list of modifiers is
+    applied one after the other; its `input_fields` may give each its own column, or list of columns.
+    """
+
+    def __init__(
+        self,
+        modifier_fn: DocumentModifier | Function | Sequence[DocumentModifier | Function],
+        input_fields: str | Sequence[str | Sequence[str]] = "text",
+        output_fields: Fields | None = None,
+    ) -> None:
+        super().__init__()
+        self.modifier_fn, self.input_fields, self.output_fields = modifier_fn, input_fields, output_fields
+        tools = [checked_tool("Modify", one, DocumentModifier) for one in as_list(modifier_fn)]
+        self._use(tools)
+        self._steps = list(zip(tools, *_routes(len(tools), input_fields, output_fields), strict=True))
+
+    def inputs(self) -> tuple[list[str], Columns]:
+        made: set[str] = set()
+        needed: dict[str, str] = {}
+        for _, fields, output in self._steps:
+            kind = "string" if len(fields) == 1 else "any"
+            needed.update({field: kind for field in fields if field not in made | needed.keys()})
+            made.add(output)
+        return ["data"], needed
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        outputs = [output for _, _, output in self._steps]
+        sure = all(isinstance(tool, DocumentModifier) and len(fields) == 1 for tool, fields, _ in self._steps)
+        return ["data"], dict.fromkeys(outputs, "string") if sure else outputs
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        table = task.data
+        for tool, fields, output in self._steps:
+            table = with_column(table, output, self._changed(tool, fields, table))
+        return task.with_data(table)
+
+    def _changed(self, tool: DocumentModifier | Function, fields: Sequence[str], table: pa.Table) -> pa.Array:
+        if len(fields) > 1:
+            function = tool.modify_document if isinstance(tool, DocumentModifier) else tool
+            columns = {field: any_column(self.name, table, field) for field in fields}
+            return _text_array([function(**row) for row in table_to_rows(pa.table(columns))])
+        texts = text_column(self.name, table, fields[0])
+        if isinstance(tool, DocumentModifier):
+            return answered(tool, "modify_batch", texts)
+        return _text_array([None if text is None else tool(text) for text in texts.to_pylist()])
+
+
+def _routes(count: int, inputs: Any, outputs: Any) -> tuple[list[list[str]], list[str]]:
+    """For each modifier the columns that it reads, and the one that it writes."""
+    given = as_list(inputs)
+    if count == 1 and all(isinstance(field, str) for field in given):
+        given = [given]
+    columns = [as_list(fields) for fields in spread("input_fields", given, count)]
+    if outputs is None:
+        if any(len(fields) != 1 for fields in columns):
+            raise ValueError(f"Modify: say in output_fields where the result of {inputs!r} goes")
+        return columns, [fields[0] for fields in columns]
+    targets = spread("output_fields", outputs, count)
+    if len(as_list(outputs)) == 1 and len(given) == 1 and count > 1:
+        columns[1:] = [[targets[0]]] * (count - 1)  # each goes on with what the one before it made
+    return columns, targets
+
+
+def _text_array(values: list[Any]) -> pa.Array:
+    plain = all(value is None or isinstance(value, str) for value in values)
+    return pa.array(values, pa.string()) if plain else to_array(values)
+
+
+def text_column(stage: str, table: pa.Table, field: str) -> pa.Array:
+    """A column as strings, however it is stored."""
+    column = any_column(stage, table, field)
+    kind = column.type
+    if is_json(kind):  # a column that mixes text with other things: text is text, the rest stays JSON
+        values, texts = values_of(column), column.cast(pa.string()).to_pylist()
+        pairs = zip(values, texts, strict=True)
+        return pa.array([value if isinstance(value, str | None) else text for value, text in pairs], pa.string())
+    of_text = pa.types.is_dictionary(kind) and (is_text(kind.value_type) or pa.types.is_null(kind.value_type))
+    if not (is_text(kind) or pa.types.is_null(kind) or of_text):
+        raise ColumnError(f"stage {stage!r} needs text in column {field!r}, which holds {kind}: name another column")
+    return column if pa.types.is_string(kind) else column.cast(pa.string())
+
+
+def any_column(stage: str, table: pa.Table, field: str) -> pa.Array:
+    """A column of any type."""
+    if field in table.column_names:
+        return as_array(without_views(table.select([field])).column(0))
+    if not table.num_rows:
+        return pa.array([], pa.string())
+    there = [name for name in table.column_names if not name.startswith("_")]
+    raise ColumnError(
+        f"stage {stage!r} needs column {field!r}. There are: {shorten(there, 12) or 'none'}."
+        f"{did_you_mean(field, there)} Name the right column in the stage (text_field=..., input_fields=...)"
+    )
+
+
+def without_views(table: pa.Table) -> pa.Table:
+    """The table with plain strings for string views, whose rows Arrow cannot pick yet."""
+    for index, column in enumerate(table.schema):
+        if pa.types.is_string_view(column.type):
+            table = table.set_column(index, column.name, table.column(index).cast(pa.string()))
+    return table
+
+
+def with_column(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
+    """The table with a column added, or replaced where it stands."""
+    if name in table.column_names:
+        return table.set_column(table.column_names.index(name), name, column)
+    return table.append_column(name, column)
+
+
+def answered(tool: DocumentFilter | DocumentModifier, method: str, column: pa.Array) -> pa.Array:
+    """What a batch form returned, if it is one value per row."""
+    answer = getattr(tool, method)(column)
+    if not isinstance(answer, pa.Array | pa.ChunkedArray) or len(answer) != len(column):
+        got = f"{len(answer)} values" if hasattr(answer, "__len__") else "no values"
+        raise ContractError(
+            f"{tool.name}.{method} got {len(column)} rows and returned {got} as {type(answer).__name__}: "
+            "return a pyarrow Array with one value per row"
+        )
+    return as_array(answer)
+
+
+def _in_place(values: pa.Array, alive: pa.Array) -> pa.Array:
+    """The values of the rows that are alive, each in its row; null in the others."""
+    if len(values) == len(alive):
+        return values
+    positions = pc.subtract(pc.cumulative_sum(alive.cast(pa.int64())), 1)
+    return values.take(pc.if_else(alive, positions, pa.scalar(None, pa.int64())))
+
+
+def as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def spread(argument: str, value: Any, count: int) -> list[Any]:
+    """One value for each of `count` tools, from one for all or a list of one for each."""
+    values = as_list(value)
+    if len(values) == 1:
+        return values * count
+    if len(values) != count:
+        raise ValueError(f"{argument} has {len(values)} values for {count}: give one, or one for each")
+    return values
+
+
+def distinct(argument: str, names: list[Any]) -> list[Any]:
+    given = [name for name in names if name is not None]
+    if len(set(given)) != len(given):
+        raise ValueError(f"{argument}: {shorten(given)} would be written more than once: give each its own column")
+    return names
+
+
+def unique(labels: list[str]) -> list[str]:
+    """The labels, with a number where one comes again."""
+    counts = [labels[: index + 1].count(label) for index, label in enumerate(labels)]
+    return [label if count == 1 else f"{label} {count}" for label, count in zip(labels, counts, strict=True)]
+
+
+def checked_tool(stage: str, tool: Any, kind: type) -> Any:
+    """The tool, if it is an object of the kind or a function."""
+    a_class = isinstance(tool, type) and issubclass(tool, TOOLS)
+    if a_class or not (isinstance(tool, kind) or callable(tool)):
+        raise TypeError(f"{stage} takes a function or a {kind.__name__}: {_shown(tool)}")
+    return tool
+
+
+def _shown(tool: Any) -> str:
+    return f"write {tool.__name__}(...), not the class" if isinstance(tool, type) else f"not {tool!r}"
+
+
+def name_of(tool: Any, nameless: str) -> str:
+    """The name of a filter, modifier or function; that of a lambda is `nameless`."""
+    if isinstance(tool, TOOLS):
+        return tool.name
+    name: str = getattr(tool, "__name__", type(tool).__name__)
+    return nameless if name == "<lambda>" else name

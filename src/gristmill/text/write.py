@@ -1,0 +1,100 @@
+"""Write documents as JSON lines or Parquet: one file per partition of the input, or files of a target size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gristmill.core.batch import DocumentBatch
+from gristmill.core.errors import did_you_mean
+from gristmill.core.stage import CompositeStage, ProcessingStage
+from gristmill.io import write_jsonl, write_parquet
+from gristmill.io.commit import MODES, CommitFiles, Format, WriteFragments, WrittenFiles
+from gristmill.io.input import parse_size
+from gristmill.io.target import Target
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Mapping, Sequence
+
+_PANDAS = {"index": False, "lines": True, "orient": "records", "force_ascii": False, "engine": "pyarrow"}
+"""What users of pandas are used to asking for, and get in any case."""
+
+
+class _Writer(CompositeStage[DocumentBatch, WrittenFiles]):
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        fields: Sequence[str] | None = None,
+        write_kwargs: Mapping[str, Any] | None = None,
+        mode: str = "ignore",
+        target_file_size: int | str | None = None,
+        compression: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.path, self.fields, self.write_kwargs, self.mode = path, fields, write_kwargs, mode
+        self.target_file_size, self.compression, self.storage_options = target_file_size, compression, storage_options
+        self._one_of("mode", mode, MODES)
+        if isinstance(fields, str):
+            raise TypeError(f'{self.name}: fields must be a list of names, as in fields=["{fields}"]')
+        self._format()  # a wrong option is an error here, not at run time
+
+    def decompose(self) -> list[ProcessingStage[Any, Any]]:
+        fields = None if self.fields is None else list(self.fields)
+        form, target = self._format(), Target(self.path, self.storage_options)
+        return [WriteFragments(target, form, fields, self.mode), CommitFiles(target, form, fields, self.mode)]
+
+    def _format(self) -> Format:
+        raise NotImplementedError
+
+    def _size(self) -> int | None:
+        return None if self.target_file_size is None else parse_size(self.target_file_size)
+
+    def _options(self, known: Iterable[str]) -> dict[str, Any]:
+        options = dict(self.write_kwargs or {})
+        for name, value in _PANDAS.items():
+            if name in options and options.pop(name) != value:
+                raise ValueError(f"{self.name}: write_kwargs[{name!r}] can only be {value!r}")
+        for name in options:
+            self._one_of("write_kwargs", name, known)
+        return options
+
+    def _one_of(self, parameter: str, value: str, known: Iterable[str]) -> None:
+        names = list(known)
+        if value not in names:
+            hint = did_you_mean(str(value), names)
+            raise ValueError(f"{self.name}: {parameter} has no {value!r}.{hint} There are: {', '.join(names)}")
+
+
+class JsonlWriter(_Writer):
+    """Writes one JSON object per line, with the columns of the rows or only the `fields`, in that order.
+
+    `mode` says what becomes of files that are in the directory: "ignore" replaces those of the same name,
+    "overwrite" deletes all JSON lines files in it, "append" leaves them and chooses new names, "error" refuses.
+    `compression` is "gzip", "zstd" or None. Files of a `target_file_size` are cut by their size before compression.
+    """
+
+    def _format(self) -> Format:
+        options = self._options(["sort_keys", "compression_level"])
+        if self.compression is not None:
+            self._one_of("compression", self.compression, [name for name in write_jsonl.EXTENSIONS if name])
+        if "compression_level" in options and self.compression != "gzip":
+            raise ValueError(f"{self.name}: compression_level is an option of compression='gzip'")
+        return write_jsonl.JsonlFormat(self.compression, target_file_size=self._size(), **options)
+
+
+class ParquetWriter(_Writer):
+    """Writes Parquet files, compressed with zstd unless `compression` names another codec ("none" for none).
+
+    The other parameters are those of `JsonlWriter`; `write_kwargs` are those of `pyarrow.parquet.ParquetWriter`,
+    and `row_group_size` is the largest number of rows in a row group.
+    """
+
+    def _format(self) -> Format:
+        options = self._options([*write_parquet.OPTIONS, "compression", "row_group_size"])
+        codec = options.pop("compression", None)
+        codec = self.compression or codec or "zstd"
+        self._one_of("compression", codec, ["zstd", "snappy", "gzip", "lz4", "brotli", "none"])
+        rows = options.pop("row_group_size", write_parquet.GROUP_ROWS)
+        if not isinstance(rows, int) or rows < 1:
+            raise ValueError(f"{self.name}: row_group_size is {rows!r}, must be a whole number, 1 or more")
+        return write_parquet.ParquetFormat(codec, rows, self._size(), options)

@@ -1,0 +1,438 @@
+"""Recipes: what is built, what is refused and how, and the way back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gristmill import LocalExecutor, Pipeline, Resources, processing_stage
+from gristmill.core.errors import RecipeError
+from gristmill.recipes import bundled, catalogue, load_recipe, parse_settings, recipe_of, schema
+from gristmill.text import Filter, Modify, Score, ScoreFilter, UnicodeReformatter, WordCountFilter
+from tests.recipes.own_stages import Forgetful, MakeDocuments, Shout, StartsWith, Tag, TwoTags, Untyped
+
+MODIFY = "  - Modify: {modifier_fn: UrlRemover}"
+OWN = "tests.recipes.own_stages"
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Any:
+    """Writes a recipe file; lines of stages are enough."""
+
+    def write(stages: str, head: str = "") -> str:
+        path = tmp_path / "mine.yaml"
+        path.write_text(f"{head}\nstages:\n{stages}\n", encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> str:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    rows = [{"id": number, "text": "some words here " * number} for number in range(1, 21)]
+    (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(folder)
+
+
+def build(path: str, **overrides: Any) -> Pipeline:
+    return load_recipe(path, overrides).build()
+
+
+# -- building ------------------------------------------------------------------------------------------
+
+
+def test_a_recipe_builds_its_pipeline(recipe: Any) -> None:
+    path = recipe(
+        f"""
+  - {OWN}:MakeDocuments: {{count: "${{rows}}"}}
+  - Modify: {{modifier_fn: UnicodeReformatter}}
+  - ScoreFilter:
+      filter_obj: {{WordCountFilter: {{min_words: 3}}}}
+      score_field: word_count
+    with: {{batch_size: 4, resources: {{cpus: 0.5}}, name: words}}
+""",
+        "name: mine\ndescription: a test\nvars: {rows: 6}",
+    )
+    pipeline = build(path)
+    assert (pipeline.name, pipeline.description) == ("mine", "a test")
+    source, modify, words = pipeline.stages
+    assert isinstance(source, MakeDocuments)
+    assert source.count == 6
+    assert isinstance(modify.modifier_fn, UnicodeReformatter)
+    assert isinstance(words.filter_obj, WordCountFilter)
+    assert (words.filter_obj.min_words, words.score_field) == (3, "word_count")
+    assert (words.name, words.batch_size, words.resources) == ("words", 4, Resources(cpus=0.5))
+    result = pipeline.run(LocalExecutor(num_workers=0))
+    assert result[0].num_items == 4
+
+
+def test_a_stage_may_be_written_bare(recipe: Any) -> None:
+    stages = build(recipe(f"  - {OWN}:MakeDocuments\n  - {OWN}:TwoTags:\n")).stages
+    assert [type(stage) for stage in stages] == [MakeDocuments, TwoTags]
+
+
+def test_the_name_is_the_files_when_none_is_given(recipe: Any) -> None:
+    assert build(recipe(f"  - {OWN}:MakeDocuments")).name == "mine"
+
+
+def test_lists_of_filters_are_built(recipe: Any) -> None:
+    path = recipe(
+        f"""  - {OWN}:MakeDocuments
+  - ScoreFilter: {{filter_obj: [{{WordCountFilter: {{min_words: 1}}}}, UrlsFilter, {{"{OWN}:StartsWith": }}]}}"""
+    )
+    filters = build(path).stages[1].filter_obj
+    assert [one.name for one in filters] == ["WordCountFilter", "UrlsFilter", "StartsWith"]
+
+
+def test_a_column_may_be_named_like_a_filter(recipe: Any) -> None:
+    path = recipe(
+        f"""  - {OWN}:MakeDocuments
+  - Score: {{score_fn: WordCountFilter, score_field: WordCountFilter}}"""
+    )
+    stage = build(path).stages[1]
+    assert isinstance(stage.score_fn, WordCountFilter)
+    assert stage.score_field == "WordCountFilter"
+
+
+def test_a_parameter_without_a_type_takes_objects_too(recipe: Any) -> None:
+    path = recipe(f"  - {OWN}:Untyped: {{tool: {{WordCountFilter: {{min_words: 7}}}}}}\n  - {OWN}:Untyped: {{tool: 3}}")
+    first, second = build(path).stages
+    assert first.tool.min_words == 7
+    assert second.tool == 3
+
+
+def test_settings_of_a_composites_parts(recipe: Any) -> None:
+    stage = build(recipe(f"  - {OWN}:TwoTags:\n    with: {{two: {{batch_size: 8, resources: {{cpus: 2}}}}}}")).stages[0]
+    one, two = stage.stages()
+    assert (one.batch_size, two.batch_size, two.resources) == (1, 8, Resources(cpus=2))
+
+
+def test_values_take_the_type_of_the_parameter(recipe: Any) -> None:
+    path = recipe(
+        f"""  - {OWN}:Tag: {{label: 2024}}
+  - ScoreFilter: {{filter_obj: {{UrlsFilter: {{max_url_to_text_ratio: 1e-3}}}}}}"""
+    )
+    tag, urls = build(path).stages
+    assert tag.label == "2024"
+    assert urls.filter_obj.max_url_to_text_ratio == 0.001  # YAML reads 1e-3 as text
+
+
+def test_executor(recipe: Any) -> None:
+    path = recipe(f"  - {OWN}:MakeDocuments", "executor: {LocalExecutor: {num_workers: 3}}")
+    executor = load_recipe(path).executor()
+    assert isinstance(executor, LocalExecutor)
+    assert executor.num_workers == 3
+    assert load_recipe(path).executor("local", num_workers=1).num_workers == 1
+    assert load_recipe(path, {"LocalExecutor.num_workers": 2}).executor().num_workers == 2
+    assert load_recipe(recipe(f"  - {OWN}:MakeDocuments")).executor() is None
+    with pytest.raises(RecipeError, match=r"no executor 'locl'. Did you mean 'local'"):
+        load_recipe(path).executor("locl")
+
+
+# -- variables and --set ---------------------------------------------------------------------------------
+
+
+def test_variables_keep_their_type_and_join_text(recipe: Any) -> None:
+    path = recipe(
+        f"""  - {OWN}:Tag: {{label: "${{base}}/${{n}}", extra: {{n: "${{n}}", all: "${{many}}", raw: "$${{n}}"}}}}""",
+        'vars: {root: out, base: "${root}/x", n: 5, many: [1, 2]}',
+    )
+    stage = build(path).stages[0]
+    assert stage.label == "out/x/5"
+    assert stage.extra == {"n": 5, "all": [1, 2], "raw": "${n}"}
+    assert build(path, root="s3://b", n=6).stages[0].label == "s3://b/x/6"
+
+
+@pytest.mark.parametrize(
+    ("head", "value", "message"),
+    [
+        ("", "${input}", r"stage 1 .*Tag\): variable 'input' is not defined. Give it with --set input=..."),
+        ("vars: {input: }", "${input}", "variable 'input' has no value. Give it with --set input=..."),
+        ("vars: {input: x}", "${inptu}", "variable 'inptu' is not defined. Did you mean 'input'"),
+        ('vars: {a: "${b}", b: "${a}"}', "${a}", "variable 'a' is made of itself: a -> b -> a"),
+        ("vars: {a: [1]}", "x${a}", "cannot be part of a text"),
+    ],
+)
+def test_variables_that_cannot_be_filled_in(recipe: Any, head: str, value: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        load_recipe(recipe(f'  - {OWN}:Tag: {{label: "{value}"}}', head))
+
+
+def test_set_gives_a_variable_that_is_used_but_not_declared(recipe: Any) -> None:
+    assert build(recipe(f'  - {OWN}:Tag: {{label: "${{who}}"}}'), who="me").stages[0].label == "me"
+
+
+def test_set_parses_yaml_values() -> None:
+    given = ["a=1", "b=x=y", "c=", "d=[1, 2]", "e=true", "f=: bad", "WordCountFilter.min_words=30", "g=0.5"]
+    assert parse_settings(given) == {
+        "a": 1, "b": "x=y", "c": "", "d": [1, 2], "e": True, "f": ": bad", "WordCountFilter.min_words": 30, "g": 0.5,
+    }  # fmt: skip
+    for wrong in ("nothing", "=1"):
+        with pytest.raises(RecipeError, match="write --set name=value"):
+            parse_settings([wrong])
+
+
+def test_set_changes_parameters_wherever_the_class_appears(recipe: Any) -> None:
+    path = recipe(
+        f"""  - {OWN}:MakeDocuments
+  - ScoreFilter: {{filter_obj: {{WordCountFilter: {{min_words: 1}}}}}}
+  - ScoreFilter: {{filter_obj: WordCountFilter}}
+    with: {{name: second}}
+  - ScoreFilter: {{filter_obj: "{OWN}:StartsWith"}}"""
+    )
+    changes = {
+        "WordCountFilter.min_words": 30,
+        "MakeDocuments.count": 9,
+        "second.score_field": "n",
+        "ScoreFilter.batch_size": 2,
+        "StartsWith.letter": "x",
+    }
+    source, first, second, third = build(path, **changes).stages
+    assert (source.count, first.filter_obj.min_words, second.filter_obj.min_words) == (9, 30, 30)
+    assert (first.score_field, second.score_field) == (None, "n")
+    assert (first.batch_size, second.batch_size) == (2, 2)
+    assert third.filter_obj.letter == "x"
+
+
+def test_set_makes_an_empty_variable_needless(recipe: Any) -> None:
+    path = recipe(f'  - {OWN}:Tag: {{label: "${{input}}"}}', "vars: {input: }")
+    assert build(path, **{"Tag.label": "x"}).stages[0].label == "x"
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("mn_words", "no variable 'mn_words'. Did you mean 'min_words'"),
+        ("WordCountFiltr.min_words", "has no 'WordCountFiltr'. Did you mean 'WordCountFilter'"),
+        ("WordCountFilter.min_word", "no parameter 'min_word'. Did you mean 'min_words'"),
+        ("UrlsFilter.x", "has no 'UrlsFilter'"),
+    ],
+)
+def test_set_of_what_is_not_there(recipe: Any, key: str, message: str) -> None:
+    path = recipe(
+        '  - ScoreFilter: {filter_obj: {WordCountFilter: {min_words: "${min_words}"}}}', "vars: {min_words: 3}"
+    )
+    with pytest.raises(RecipeError, match=message):
+        load_recipe(path, {key: 1})
+
+
+# -- typos -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        ("  - ScoreFiltr: {}", r"mine.yaml, stage 1: there is no stage 'ScoreFiltr'. Did you mean 'ScoreFilter'"),
+        (
+            "  - Modify: {modifier_fn: UrlRemover}\n  - ScoreFilter: {filter_ob: UrlsFilter}",
+            r"stage 2 \(ScoreFilter\): there is no parameter 'filter_ob'. Did you.*Parameters: filter_obj \(required\)",
+        ),
+        ("  - ScoreFilter: {}", r"stage 1 \(ScoreFilter\): 'filter_obj' must be given. Parameters: filter_obj"),
+        (
+            "  - ScoreFilter: {filter_obj: {WordCountFilter: {min_word: 3}}}",
+            r"filter_obj \(WordCountFilter\): there is no parameter 'min_word'. Did you mean 'min_words'",
+        ),
+        ("  - ScoreFilter: {filter_obj: {WordCuontFilter: {min_words: 3}}}", "Did you mean 'WordCountFilter'"),
+        ("  - ScoreFilter: {filter_obj: WordCuontFilter}", "Did you mean 'WordCountFilter'"),
+        ("  - ScoreFilter: {filter_obj: [WordCuontFilter]}", "Did you mean 'WordCountFilter'"),
+        (f"  - {OWN}:Untyped: {{tool: {{WordCuontFilter: {{}}}}}}", "Did you mean 'WordCountFilter'"),
+        ("  - WordCountFilter: {}", r"a filter is no stage of its own. Write ScoreFilter: {filter_obj: WordCount"),
+        ("  - UrlRemover: {}", r"a modifier is no stage of its own. Write Modify: {modifier_fn: UrlRemover"),
+        (
+            "  - ScoreFilter: {filter_obj: {WordCountFilter: {min_words: many}}}",
+            r"filter_obj \(WordCountFilter\): min_words is 'many': input should be a valid integer",
+        ),
+        ("  - Modify: UrlRemover", "stage 1: the parameters of Modify must be written name: value, not 'UrlRemover'"),
+        ("  - Modify: {modifier_fn: UrlRemover}\n    wiht: {}", "it has the keys Modify, wiht"),
+        ("  - 3", "stage 1: must be one class name"),
+        (f"{MODIFY}\n    with: {{batchsize: 3}}", "no such setting. Did you mean 'batch_size'"),
+        (f"{MODIFY}\n    with: {{batch_size: 0}}", r"stage 1 \(Modify\), with: .*batch_size is 0"),
+        (f"{MODIFY}\n    with: {{resources: {{cpu: 1}}}}", "resources has no 'cpu'. Did you mean 'cpus'"),
+        (f"{MODIFY}\n    with: {{resources: {{cpus: -1}}}}", "must be a number, 0 or more"),
+        (f"  - {OWN}:TwoTags:\n    with: {{batch_size: 3}}", "TwoTags is made of one, two: say which one is meant"),
+        (f"  - {OWN}:TwoTags:\n    with: {{on: {{batch_size: 3}}}}", "TwoTags"),
+        (f"  - {OWN}:Fussy: {{size: 11}}", r"stage 1 \(.*:Fussy\): size is 11, at most 10 are allowed"),
+        (f"  - {OWN}:Tga: {{}}", f"module '{OWN}' has no class 'Tga'. Did you mean 'Tag'"),
+        (f"  - {OWN}:NotAStage: {{}}", "is no subclass of ProcessingStage, DocumentFilter or DocumentModifier"),
+        ("  - os:system: {}", "is no subclass of ProcessingStage"),
+        ("  - no.such.module:Stage: {}", "No module named 'no'"),
+    ],
+)  # fmt: skip
+def test_typos_are_answered(recipe: Any, stages: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        build(recipe(stages))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("stags: []", "there is no 'stags' in a recipe. Did you mean 'stages'?"),
+        ("stages: []", "stages: list should have at least 1 item"),
+        ("name: x", "'stages' is missing"),
+        ("- a", "is not a recipe"),
+        ("", "is not a recipe"),
+        ("stages: [", "is not valid YAML"),
+        ("stages: [a]\nstages: [b]", "'stages' is written twice"),
+        ("stages: !!python/object/apply:os.system [ls]", "is not valid YAML"),
+        ("name: [1]\nstages: [a]", "name: input should be a valid string"),
+        ("vars: 3\nstages: [a]", "vars: input should be a valid dictionary"),
+    ],
+)
+def test_files_that_are_no_recipes(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(RecipeError, match=message) as caught:
+        load_recipe(path)
+    assert "bad.yaml" in str(caught.value)
+
+
+def test_a_recipe_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"quickstrt is no file.* Did you mean 'quickstart'"):
+        load_recipe("quickstrt")
+    with pytest.raises(RecipeError, match="is a directory"):
+        load_recipe(tmp_path)
+
+
+# -- there and back ----------------------------------------------------------------------------------------
+
+
+def again(pipeline: Pipeline, tmp_path: Path) -> Pipeline:
+    path = tmp_path / "again.yaml"
+    path.write_text(recipe_of(pipeline).to_yaml(), encoding="utf-8")
+    return load_recipe(path).build()
+
+
+def test_yaml_to_pipeline_to_yaml(recipe: Any, tmp_path: Path, corpus: str) -> None:
+    path = recipe(
+        """
+  - JsonlReader: {file_paths: "${input}", files_per_partition: 2}
+  - Modify: {modifier_fn: UnicodeReformatter}
+  - ScoreFilter:
+      filter_obj: [{WordCountFilter: {min_words: "${min_words}"}}, UrlsFilter]
+      score_field: [word_count, urls]
+    with: {batch_size: 4, resources: {cpus: 0.5}}
+  - JsonlWriter: {path: "${output}"}
+""",
+        f"name: round\ndescription: trip\nvars: {{input: {corpus}, output: {tmp_path}/out, min_words: 9}}",
+    )
+    first = load_recipe(path).build()
+    second = again(first, tmp_path)
+    assert str(first.plan()) == str(second.plan())
+    assert recipe_of(first).to_yaml() == recipe_of(second).to_yaml()
+    assert (second.name, second.description) == ("round", "trip")
+    assert second.stages[2].filter_obj[0].min_words == 9
+    assert "max_words" not in recipe_of(first).to_yaml()  # defaults are left out
+
+
+def test_pipeline_to_yaml(tmp_path: Path) -> None:
+    first = Pipeline(
+        "made",
+        stages=[
+            MakeDocuments(count=3).with_(max_retries=5),
+            Tag("$" + "{literal} ü", extra={"a": [1, 2.5, None, True]}).with_(runtime_env={"env_vars": {"A": "1"}}),
+            TwoTags(second="z").with_(one={"batch_size": 3}).with_({"one": {"timeout_s": 9.0, "name": "uno"}}),
+            ScoreFilter(StartsWith("q"), invert=True).with_(name="mine"),
+            Modify([Shout(), UnicodeReformatter()]),
+            Score(WordCountFilter(min_words=2), "WordCountFilter"),
+            Filter(WordCountFilter(), "WordCountFilter"),
+            Untyped(Shout()),
+        ],
+    )  # fmt: skip
+    second = again(first, tmp_path)
+    assert str(first.plan()) == str(second.plan())
+    assert recipe_of(first).stages == recipe_of(second).stages
+    made, tag, tags, starts, modify, score, _, untyped = second.stages
+    assert (made.count, made.max_retries) == (3, 5)
+    assert (tag.label, tag.extra["a"], tag.runtime_env["env_vars"]) == (
+        "${literal} ü",
+        [1, 2.5, None, True],
+        {"A": "1"},
+    )
+    uno = tags.stages()[0]
+    assert (uno.name, uno.batch_size, uno.timeout_s) == ("uno", 3, 9.0)
+    assert (starts.name, starts.invert, starts.filter_obj.letter) == ("mine", True, "q")
+    assert [type(one) for one in modify.modifier_fn] == [Shout, UnicodeReformatter]
+    assert (score.score_field, type(score.score_fn)) == ("WordCountFilter", WordCountFilter)
+    assert isinstance(untyped.tool, Shout)
+
+
+def test_executors_are_kept(tmp_path: Path) -> None:
+    kept = recipe_of(Pipeline("x", stages=[MakeDocuments()]), LocalExecutor(num_workers=2)).to_yaml()
+    (tmp_path / "x.yaml").write_text(kept)
+    assert load_recipe(tmp_path / "x.yaml").executor().num_workers == 2
+
+
+@processing_stage(name="made_from_function")
+def function_stage(task: Any) -> Any:
+    return task
+
+
+def local_stage() -> Any:
+    class Local(Tag):
+        pass
+
+    return Local("x")
+
+
+@pytest.mark.parametrize(
+    ("stage", "message"),
+    [
+        (function_stage, r"stage 2 \(made_from_function\) is made from a function"),
+        (Modify(lambda text: text), r"stage 2 \(Modify\), modifier_fn is the function '<lambda>'"),
+        (Untyped(object()), r"stage 2 \(Untyped\), tool is a object"),
+        (local_stage(), r"cannot be imported from tests.recipes.test_recipes: move it"),
+        (Forgetful(3), r"stage 2 \(Forgetful\) does not keep its parameter 'secret' as an attribute"),
+    ],
+)
+def test_what_a_recipe_cannot_hold(stage: Any, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        recipe_of(Pipeline("x", stages=[MakeDocuments(), stage]))
+
+
+# -- catalogue and library -----------------------------------------------------------------------------------
+
+
+def test_the_catalogue_is_what_the_packages_list() -> None:
+    import gristmill.text
+
+    names = set(catalogue())
+    assert names == set(gristmill.text.__all__) - {"DocumentFilter", "DocumentModifier"}
+    kinds = {name: entry.kind for name, entry in catalogue().items()}
+    assert kinds["JsonlReader"] == "reader"
+    assert kinds["ParquetWriter"] == "writer"
+    assert (kinds["ScoreFilter"], kinds["WordCountFilter"], kinds["UrlRemover"]) == ("stage", "filter", "modifier")
+
+
+def test_every_entry_says_what_it_does_and_knows_its_types() -> None:
+    for entry in catalogue().values():
+        assert entry.help, f"{entry.name} has no docstring"
+        for parameter in entry.parameters.values():
+            assert parameter.annotation, f"{entry.name}.{parameter.name} has no type"
+            assert parameter.hint is not None, f"the type of {entry.name}.{parameter.name} cannot be resolved"
+
+
+def test_the_schema_is_plain_data() -> None:
+    words = next(entry for entry in schema() if entry["name"] == "WordCountFilter")
+    assert words["kind"] == "filter"
+    assert {"name": "min_words", "type": "int", "required": False, "default": 50} in words["parameters"]
+    json.dumps(schema(), default=repr)
+
+
+@pytest.mark.parametrize("name", sorted(bundled()))
+def test_bundled_recipes_run(name: str, corpus: str, tmp_path: Path) -> None:
+    recipe = load_recipe(name, {"input": corpus, "output": str(tmp_path / "out")})
+    result = recipe.build().run(LocalExecutor(num_workers=0))
+    assert recipe.description
+    assert result.summary().files
+    first = recipe.build()
+    assert str(first.plan()) == str(again(first, tmp_path).plan())
+
+
+def test_a_bundled_recipe_asks_for_its_input() -> None:
+    with pytest.raises(RecipeError, match=r"quickstart, stage 1 .*--set input="):
+        load_recipe("quickstart")
