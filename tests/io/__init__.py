@@ -1,0 +1,1 @@
+"""Tests of `gristmill.io`."""  # noqa: A005

@@ -335,7 +335,7 @@ def test_a_full_disk_names_stage_and_path_and_leaves_no_file(tmp_path):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_pyarrow_errors_name_the_path_too(tmp_path, monkeypatch):
-    monkeypatch.setattr("gristmill.io.target._open_new", lambda path: Path("/dev/full").open("wb"))
+    monkeypatch.setattr("gristmill.io.target._open_new", lambda path: Path.open(Path("/dev/full"), "wb"))
     with pytest.raises(OSError, match=r"write_parquet.*No space left"):
         Writer(tmp_path, ParquetFormat()).run([{"t": random.randbytes(50_000).hex()}])
 

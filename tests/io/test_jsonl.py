@@ -17,7 +17,13 @@ from gristmill.io.input import Input
 from gristmill.io.jsonl import make_table, parse_lines, peek_jsonl, read_jsonl
 from tests.io.test_lines import zstd
 
-SCALAR = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+SCALAR = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+)
 VALUE = st.recursive(SCALAR, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3))
 ROWS = st.lists(st.dictionaries(st.sampled_from(["id", "text", "score", "meta"]), VALUE, max_size=4), max_size=12)
 LINE = st.sampled_from([b"", b"  ", b"{broken", b'"text"', b"\xff\xfe", b"[1]", b"null"])
@@ -40,7 +46,10 @@ def content_of(path):
     """(position, fields that are not null) of each row."""
     rows, bad = path
     return (
-        [(row[POSITION], lost_types({k: v for k, v in row.items() if k != POSITION and v is not None})) for row in rows],
+        [
+            (row[POSITION], lost_types({k: v for k, v in row.items() if k != POSITION and v is not None}))
+            for row in rows
+        ],
         [record.position for record in bad],
     )
 

@@ -43,7 +43,8 @@ def _split(content: bytes) -> list[bytes]:
 
 def in_lines(blocks) -> list[tuple[int, bytes]]:
     found = []
-    for offset, block in blocks:
+    for start, block in blocks:
+        offset = start
         for line in _split(block):
             found.append((offset, line))
             offset += len(line)
@@ -117,7 +118,9 @@ def test_a_text_named_gz_is_read_as_it_is(tmp_path):
     assert collect(path) == ([(0, b"one\n"), (4, b"two\n")], [])
 
 
-NUMBERED = b"".join(b"line %06d %s\n" % (n, zlib.crc32(b"%d" % n).to_bytes(4, "big").hex().encode()) for n in range(20000))
+NUMBERED = b"".join(
+    b"line %06d %s\n" % (n, zlib.crc32(b"%d" % n).to_bytes(4, "big").hex().encode()) for n in range(20000)
+)
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstd], ids=["gz", "zst"])

@@ -18,6 +18,7 @@ from gristmill.core.plan import decompose
 from gristmill.core.table import rows_to_table, table_to_rows
 from gristmill.core.task import Lineage
 from gristmill.io.commit import WrittenFiles
+from gristmill.io.target import Target
 from gristmill.text.write import JsonlWriter, ParquetWriter
 from tests.io.test_commit import PARTITION, ROWS, batches, gathered, tree
 
@@ -242,6 +243,14 @@ def test_modes_on_an_object_store(memory):
     assert memory.find("/out") == ["/out/notes.txt", f"/out/{PARTITION}.jsonl"]
     with pytest.raises(Exception, match="is a file"):
         write(JsonlWriter(f"memory://out/{PARTITION}.jsonl"), ROWS)
+
+
+def test_an_upload_that_fails_leaves_nothing(memory):
+    target = Target("memory://out")
+    with pytest.raises(OSError, match="full"), target.create("memory://out/half") as file:
+        file.write(b"half")
+        raise OSError("full")
+    assert memory.find("/out") == []
 
 
 def test_a_batch_without_partition_or_position(tmp_path):

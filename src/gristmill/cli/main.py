@@ -76,16 +76,14 @@ def run(
 
         loaded = _load(recipe, settings)
         place = _executor(loaded, executor, workers)
-        watch = show.Watch(Quiet() if quiet else default_progress())
         with _terminable():
-            result = loaded.build().run(place, run_dir, observer=watch)
+            result = loaded.build().run(place, run_dir, observer=Quiet() if quiet else default_progress())
         if quiet:
             return
-        outcome = show.Outcome.of(result.summary(), watch.ends, run_dir)
         if as_json:
-            typer.echo(outcome.to_json())
+            typer.echo(show.summary_json(result.summary(), result.files(), run_dir))
         else:
-            show.print_outcome(outcome)
+            show.print_summary(result.summary(), result.files(), run_dir)
 
 
 @app.command()

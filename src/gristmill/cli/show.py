@@ -6,7 +6,6 @@ import inspect
 import posixpath
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -15,13 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gristmill.observe.rows import Ends, Rows, ends_of, rows_of, totals
-
 if TYPE_CHECKING:
-    from gristmill.core.executor import Observer, Progress
-    from gristmill.core.plan import Plan
     from gristmill.core.preview import Preview
-    from gristmill.core.result import StageLine, Summary
+    from gristmill.core.result import Summary
     from gristmill.recipes.catalogue import Entry
     from gristmill.recipes.form import Form
 
@@ -39,63 +34,24 @@ def to_json(value: Any) -> str:
     return orjson.dumps(value, default=repr, option=options).decode()
 
 
-class Watch:
-    """Passes a run's moments on to its observer, and remembers the plan."""
-
-    def __init__(self, observer: Observer) -> None:
-        self.observer = observer
-        self.ends: list[Ends] = []
-
-    def started(self, plan: Plan) -> None:
-        self.ends = ends_of(plan.stages)
-        self.observer.started(plan)
-
-    def progressed(self, progress: Progress) -> None:
-        self.observer.progressed(progress)
-
-    def finished(self, progress: Progress) -> None:
-        self.observer.finished(progress)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A run's summary, with rows told from files."""
-
-    stages: list[tuple[StageLine, Rows]]
-    seconds: float
-    files: list[str]
-    run_dir: str | None = None
-
-    @classmethod
-    def of(cls, summary: Summary, ends: Sequence[Ends], run_dir: str | None = None) -> Outcome:
-        lines = [
-            (line, rows_of(end, line.rows_in, line.rows_out)) for line, end in zip(summary.stages, ends, strict=True)
-        ]
-        return cls(lines, summary.seconds, summary.files, run_dir)
-
-    @property
-    def totals(self) -> tuple[int, int]:
-        return totals([rows for _, rows in self.stages])
-
-    def to_json(self) -> str:
-        rows_in, rows_out = self.totals
-        stages = [
-            {
-                "name": line.name,
-                "rows_in": rows.taken,
-                "kept": rows.kept,
-                "dropped": rows.dropped,
-                "seconds": round(line.seconds, 6),
-                "mb_per_s": round(line.mb_per_s, 3),
-                "counts": line.counts,
-            }
-            for line, rows in self.stages
-        ]
-        whole = {"rows_in": rows_in, "rows_out": rows_out, "seconds": round(self.seconds, 6), "stages": stages}
-        return to_json({**whole, "files": self.files, "run_dir": self.run_dir})
+def summary_json(summary: Summary, files: Sequence[str], run_dir: str | None) -> str:
+    stages = [
+        {
+            "name": line.name,
+            "rows_in": line.rows_in,
+            "kept": line.rows_out,
+            "dropped": line.dropped,
+            "seconds": round(line.seconds, 6),
+            "mb_per_s": round(line.mb_per_s, 3),
+            "counts": line.counts,
+        }
+        for line in summary.stages
+    ]
+    whole = {"rows_in": summary.rows_in, "rows_out": summary.rows_out, "seconds": round(summary.seconds, 6)}
+    return to_json({**whole, "stages": stages, "files": files, "run_dir": run_dir})
 
 
-def print_outcome(outcome: Outcome) -> None:
+def print_summary(summary: Summary, files: Sequence[str], run_dir: str | None) -> None:
     """A table of stages, the totals, and where the output is."""
     out = console()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -103,24 +59,21 @@ def print_outcome(outcome: Outcome) -> None:
     for title in ("rows in", "kept", "dropped", "seconds", "MB/s"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("notes", overflow="fold")
-    for line, rows in outcome.stages:
+    for line in summary.stages:
         speed = f"{line.mb_per_s:,.1f}" if line.mb_per_s else ""
         notes = ", ".join(f"{value:,g} {name.replace('_', ' ')}" for name, value in line.counts.items())
-        counts = (_number(rows.taken), _number(rows.kept), _number(rows.dropped, "yellow"))
-        table.add_row(Text(line.name), *counts, f"{line.seconds:,.2f}", speed, Text(notes))
+        taken, kept, dropped = line.counted()
+        fate = Text(dropped, style="yellow" if line.dropped else "")
+        table.add_row(Text(line.name), taken, kept, fate, f"{line.seconds:,.2f}", speed, Text(notes))
     out.print(table)
-    rows_in, rows_out = outcome.totals
+    rows_in, rows_out = summary.rows_in, summary.rows_out
     share = f" ({rows_out / rows_in:.1%} kept)" if rows_in else ""
-    out.print(f"{rows_in:,} rows in, {rows_out:,} out{share}, in {outcome.seconds:,.2f} s", style="bold")
+    out.print(f"{rows_in:,} rows in, {rows_out:,} out{share}, in {summary.seconds:,.2f} s", style="bold")
     out.print("the seconds of a stage are summed over workers", style="dim")
-    for where in _places(outcome.files):
+    for where in _places(files):
         out.print(where, soft_wrap=True)
-    if outcome.run_dir:
-        out.print(f"records of the run in {outcome.run_dir}", soft_wrap=True)
-
-
-def _number(value: int | None, style: str = "") -> Text:
-    return Text("" if value is None else f"{value:,}", style=style if value else "")
+    if run_dir:
+        out.print(f"records of the run in {run_dir}", soft_wrap=True)
 
 
 def _places(files: Iterable[str]) -> list[str]:

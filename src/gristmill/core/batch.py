@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from gristmill.core.errors import ContractError, require
-from gristmill.core.table import is_json, rows_to_table, table_to_rows
+from gristmill.core.table import is_json, rows_to_table, table_to_rows, without_views
 from gristmill.core.task import Task
 
 if TYPE_CHECKING:
@@ -114,15 +114,15 @@ class DocumentBatch(Batch):
 def as_table(data: Any) -> pa.Table:
     """An Arrow table from what users have: a table, a record batch, a frame, a list of dicts, a dict of columns."""
     if isinstance(data, pa.Table):
-        return data
+        return without_views(data)
     if isinstance(data, pa.RecordBatch):
-        return pa.Table.from_batches([data])
+        return without_views(pa.Table.from_batches([data]))
     if isinstance(data, dict):
         return pa.table(data)
     if isinstance(data, list):
         return rows_to_table(data)
     if hasattr(data, "to_arrow"):
-        return data.to_arrow()
+        return without_views(data.to_arrow())
     if type(data).__module__.partition(".")[0] == "pandas":
         return pa.Table.from_pandas(data, preserve_index=False).replace_schema_metadata(None)
     raise ContractError(

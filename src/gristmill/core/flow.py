@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.executor import PoolProgress, Progress
@@ -64,6 +64,8 @@ class Call:
     items: list[Item]
     began: float
     outputs: list[Output] = field(default_factory=list)
+    so_far: list[StageStats] = field(default_factory=list)
+    """Counts of a call that is still running, to be shown; they count when it is done."""
 
     @property
     def start(self) -> int:
@@ -264,10 +266,14 @@ class Flow:
         waiting = any(pool.queue or pool.running for pool in self.pools[: group + 1])
         return self.listing_done and not waiting
 
-    def progress(self, pools: Sequence[tuple[int, int]] = ()) -> Progress:
-        """A snapshot; `pools` holds the number of workers and of busy ones per group."""
+    def progress(self, pools: Sequence[tuple[int, int]] = (), calls: Iterable[Call] = ()) -> Progress:
+        """A snapshot; `pools` holds the number of workers and of busy ones per group, `calls` what is running."""
+        shown = [[replace(stat, counts={**stat.counts}) for stat in stats] for stats in self.stats]
+        for call in calls:
+            for total, more in zip(shown[call.group], call.so_far, strict=False):
+                total.add(more)
         stages = [(self.plan.source.name, self.source_stats)] if self.plan.source else []
-        for group, stats in zip(self.plan.groups, self.stats, strict=True):
+        for group, stats in zip(self.plan.groups, shown, strict=True):
             stages += [(stage.name, stat) for stage, stat in zip(group.stages, stats, strict=True)]
         states = [
             PoolProgress(group.name, workers, busy, len(pool.queue), pool.queued_bytes)

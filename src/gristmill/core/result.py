@@ -45,9 +45,11 @@ class Result(Sequence["Task[Any]"]):
 
     def summary(self) -> Summary:
         """Rows in, kept and dropped, seconds and rate for each stage."""
-        lines = [StageLine.of(name, stats) for name, stats in self._progress.stages]
-        files = [path for task in self if isinstance(task, FileGroupTask) for path in task.data]
-        return Summary(lines, self._progress.seconds, files)
+        return Summary.of(self._progress)
+
+    def files(self) -> list[str]:
+        """The files that the last stage wrote."""
+        return [path for task in self if isinstance(task, FileGroupTask) for path in task.data]
 
     def __repr__(self) -> str:
         return f"<Result of {len(self)} tasks>"
@@ -68,6 +70,15 @@ class StageLine:
     def dropped(self) -> int:
         return max(self.rows_in - self.rows_out, 0)
 
+    def counted(self) -> tuple[str, str, str]:
+        """Rows in, kept and dropped, as people read them: a stage that takes or gives no rows has none to show."""
+        took, gave = self.rows_in > 0, self.rows_out > 0
+        return (
+            f"{self.rows_in:,}" if took else "",
+            f"{self.rows_out:,}" if took or gave else "",
+            f"{self.dropped:,}" if took else "",
+        )
+
     @classmethod
     def of(cls, name: str, stats: StageStats) -> StageLine:
         size = max(stats.bytes_in, stats.bytes_out, int(stats.counts.get("bytes_read", 0)))
@@ -82,7 +93,21 @@ class Summary:
 
     stages: list[StageLine]
     seconds: float
-    files: list[str]
+
+    @classmethod
+    def of(cls, progress: Progress) -> Summary:
+        return cls([StageLine.of(name, stats) for name, stats in progress.stages], progress.seconds)
+
+    @property
+    def rows_in(self) -> int:
+        """Rows that the pipeline was given or read."""
+        first = next((line for line in self.stages if line.rows_in or line.rows_out), None)
+        return (first.rows_in or first.rows_out) if first else 0
+
+    @property
+    def rows_out(self) -> int:
+        """Rows that left the last stage."""
+        return self.stages[-1].rows_out if self.stages else 0
 
     def __getitem__(self, name: str) -> StageLine:
         for line in self.stages:
@@ -95,9 +120,7 @@ class Summary:
         lines = [f"{'stage':<{width}} {'rows in':>12} {'kept':>12} {'dropped':>12} {'seconds':>9} {'MB/s':>8}"]
         for line in self.stages:
             notes = "".join(f"  {value:g} {name}" for name, value in line.counts.items())
-            lines.append(
-                f"{line.name:<{width}} {line.rows_in:>12,} {line.rows_out:>12,} {line.dropped:>12,} "
-                f"{line.seconds:>9.2f} {line.mb_per_s:>8.1f}{notes}"
-            )
+            rows = " ".join(f"{count:>12}" for count in line.counted())
+            lines.append(f"{line.name:<{width}} {rows} {line.seconds:>9.2f} {line.mb_per_s:>8.1f}{notes}")
         lines.append(f"{self.seconds:.2f} s in all; seconds above are summed over workers")
         return "\n".join(lines)

@@ -161,8 +161,7 @@ class CompositeStage(ProcessingStage[In, Out]):
     def with_(self, stages: Mapping[str, Mapping[str, Any]] | None = None, /, **settings: Mapping[str, Any]) -> Self:
         """A copy with other settings for its sub-stages: `reader.with_({"read_jsonl": {"batch_size": 4}})`."""
         changes = {**(stages or {}), **settings}
-        parts = self.decompose()
-        names = [stage.name for stage in parts]
+        names = [stage.name for stage in self.stages()]
         for name, change in changes.items():
             if name in SETTINGS or not isinstance(change, dict):
                 raise TypeError(

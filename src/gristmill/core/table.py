@@ -113,6 +113,16 @@ def _parse(text: str) -> Any:
         return json.loads(text)
 
 
+def without_views(table: pa.Table) -> pa.Table:
+    """View types as plain ones: Arrow cannot filter or take columns of views yet."""
+    for index, field in enumerate(table.schema):
+        if pa.types.is_string_view(field.type):
+            table = table.set_column(index, field.name, table.column(index).cast(pa.string()))
+        elif pa.types.is_binary_view(field.type):
+            table = table.set_column(index, field.name, table.column(index).cast(pa.binary()))
+    return table
+
+
 def unify(schemas: Sequence[pa.Schema]) -> pa.Schema:
     """One schema for tables that were read apart: every field, each of a type that holds all its values."""
     merged: dict[str, pa.DataType] = {}

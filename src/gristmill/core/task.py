@@ -73,6 +73,11 @@ class Task(Generic[T]):
         return 1
 
     @property
+    def num_rows(self) -> int:
+        """How many records the task holds; none for a list of files."""
+        return self.num_items
+
+    @property
     def nbytes(self) -> int:
         """Bytes of payload, as far as they are known without serialising it."""
         return 0
@@ -132,6 +137,10 @@ class FileGroupTask(Task[list[str]]):
     def num_items(self) -> int:
         return len(self.data)
 
+    @property
+    def num_rows(self) -> int:
+        return 0
+
     def parts(self) -> tuple[FileSlice, ...]:
         """What to read: the slices, or each file whole."""
         return self.slices if self.slices is not None else tuple(FileSlice(path) for path in self.data)
@@ -150,3 +159,7 @@ class GatherTask(Task[list[Task[Any]]]):
     @property
     def num_items(self) -> int:
         return sum(task.num_items for task in self.data)
+
+    @property
+    def num_rows(self) -> int:
+        return sum(task.num_rows for task in self.data)

@@ -12,7 +12,7 @@ import inspect
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -67,12 +67,12 @@ class StageStats:
 
     def saw(self, task: Task[Any]) -> None:
         self.tasks_in += 1
-        self.rows_in += task.num_items
+        self.rows_in += task.num_rows
         self.bytes_in += task.nbytes
 
     def gave(self, task: Task[Any]) -> None:
         self.tasks_out += 1
-        self.rows_out += task.num_items
+        self.rows_out += task.num_rows
         self.bytes_out += task.nbytes
 
 
@@ -139,6 +139,10 @@ class Worker:
             stream = self._pump(position, stream, emit, share, shed)
         for task in stream:
             emit(task, len(self.stages))
+
+    def look_at_stats(self) -> list[StageStats]:
+        """A copy of the counts so far, for those who watch."""
+        return [replace(stat, counts={**stat.counts}) for stat in self.stats]
 
     def take_stats(self) -> list[StageStats]:
         """The counts since the last call."""

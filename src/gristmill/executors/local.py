@@ -236,6 +236,7 @@ class _Driver:
             worker.state, pool.on_node = "idle", False
         elif kind == "out":
             self._take_outputs(worker, rest[0], owed=True)
+            self.calls[worker.pid].so_far = rest[1]
         elif kind == "done":
             self._take_outputs(worker, rest[0], owed=False)
             call = self.calls.pop(worker.pid)
@@ -316,7 +317,8 @@ class _Driver:
             self.job.observer.progressed(self._progress())
 
     def _progress(self) -> Any:
-        return self.flow.progress([(len(pool.workers), len(pool.busy)) for pool in self.pools])
+        pools = [(len(pool.workers), len(pool.busy)) for pool in self.pools]
+        return self.flow.progress(pools, self.calls.values())
 
     def _stop(self, raises: bool) -> None:
         """Ask all workers to tear down and end; kill those that take too long."""

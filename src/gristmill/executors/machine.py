@@ -22,12 +22,7 @@ class Machine:
     @classmethod
     def here(cls, cpus: int | None = None, gpus: int | list[float] | None = None) -> Machine:
         """This machine; what is given replaces what would be found."""
-        found: tuple[float | None, ...]
-        if gpus is None:
-            found = find_gpus()
-        else:
-            found = (None,) * gpus if isinstance(gpus, int) else tuple(gpus)
-        return cls(float(cpus or count_cpus()), total_memory_gb(), found)
+        return cls(float(cpus or count_cpus()), total_memory_gb(), _gpus(gpus))
 
 
 def count_cpus() -> int:
@@ -45,6 +40,12 @@ def total_memory_gb() -> float | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     except (ValueError, OSError):
         return None
+
+
+def _gpus(given: int | list[float] | None) -> tuple[float | None, ...]:
+    if given is None:
+        return find_gpus()
+    return (None,) * given if isinstance(given, int) else tuple(given)
 
 
 def find_gpus() -> tuple[float | None, ...]:

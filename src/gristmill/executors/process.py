@@ -1,7 +1,7 @@
 """The worker process: takes calls from its channel, runs them with a Worker, sends back what comes out.
 
 Messages to the worker:    (setup, ...) (call, ...) (ack, bytes) (share, n) (stop,)
-Messages from the worker:  (ready, error) (out, outputs) (done, outputs, stats) (failed, error) (stopped, error)
+Messages from the worker:  (ready, error) (out, outputs, stats so far) (done, outputs, stats) (failed, error) (stopped, error)
 
 Flow control: outputs that were sent and not acknowledged may hold at most WINDOW bytes; then the worker waits.
 """
@@ -179,7 +179,7 @@ class _Session:
         late = time.monotonic() - self.outbox_since > _FLUSH_SECONDS
         if late or len(self.outbox) >= _FLUSH_COUNT or self.outbox_bytes >= _FLUSH_BYTES:
             self.unacknowledged += self.outbox_bytes
-            self.channel.send(("out", self.take_outbox()))
+            self.channel.send(("out", self.take_outbox(), self.worker.look_at_stats()))
             while self.unacknowledged > WINDOW:
                 self.listen(block=True)
 

@@ -6,6 +6,7 @@ how the file is cut. Quoted values may hold newlines, so a file is read from its
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from gristmill.io.input import Input
+
+_MARK = "\ufdd0"  # a code point that Unicode keeps free for such use
+_MARKING = "gristmill.mark"
+codecs.register_error(_MARKING, lambda error: (_MARK, error.end))  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -55,10 +60,10 @@ def read_csv(source: Input, fields: Sequence[str] | None = None, form: CsvFormat
     troubles: list[BadRecord] = []
     # Arrow reads ahead in a thread of its own: what it finds wrong is told here, in this thread.
     quiet = replace(source, on_bad=troubles.append)
-    stream = io.BufferedReader(_Stream(read_lines(quiet)), 2**20)
+    stream = _Stream(read_lines(quiet))
     start = 0
-    for batch in _batches(stream, source, form, troubles):
-        table, bad = _typed(batch, form, start)
+    for batch in _batches(io.BufferedReader(stream, 2**20), source, form, troubles):
+        table, bad = _typed(batch, form, start, stream.marked)
         for record in (*troubles, *bad):
             source.on_bad(record)
         troubles.clear()
@@ -73,12 +78,13 @@ def read_csv(source: Input, fields: Sequence[str] | None = None, form: CsvFormat
 
 
 class _Stream(io.RawIOBase):
-    """Blocks of lines as a file."""
+    """Blocks of lines as a file. Arrow stumbles over bytes that are not UTF-8, so it gets a mark in their place."""
 
     def __init__(self, blocks: Iterator[tuple[int, bytes]]) -> None:
         super().__init__()
         self._blocks = blocks
         self._rest = memoryview(b"")
+        self.marked = False
 
     def readable(self) -> bool:
         return True
@@ -88,20 +94,30 @@ class _Stream(io.RawIOBase):
             block = next(self._blocks, None)
             if block is None:
                 return 0
-            self._rest = memoryview(block[1])
+            self._rest = memoryview(self._mark(block[1]))
         size = min(len(buffer), len(self._rest))
         buffer[:size] = self._rest[:size]
         self._rest = self._rest[size:]
         return size
 
+    def _mark(self, block: bytes) -> bytes:
+        try:
+            block.decode()
+        except UnicodeDecodeError:
+            self.marked = True
+            return block.decode(errors=_MARKING).encode()
+        return block
 
-def _batches(stream: Any, source: Input, form: CsvFormat, troubles: list[BadRecord]) -> Iterator[pa.RecordBatch]:
-    """Batches of columns of bytes, which hold whatever the file holds."""
+
+def _batches(
+    stream: io.BufferedReader, source: Input, form: CsvFormat, troubles: list[BadRecord]
+) -> Iterator[pa.RecordBatch]:
+    """Batches of columns of text."""
     from pyarrow import csv as arrow_csv
 
     def note(row: Any) -> str:
         reason = f"a row of {row.actual_columns} values where {row.expected_columns} are expected"
-        troubles.append(BadRecord(row.number or 0, reason, str(row.text).encode()[:200]))
+        troubles.append(BadRecord(row.number or 0, reason, _raw(row.text)))
         return "skip"
 
     head = stream.peek(2**16)
@@ -116,7 +132,7 @@ def _batches(stream: Any, source: Input, form: CsvFormat, troubles: list[BadReco
                 use_threads=False, block_size=max(BLOCK, source.blocksize), column_names=form.column_names
             ),
             arrow_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=note, **form.marks(source.path)),
-            arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.binary()), check_utf8=False),
+            arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), check_utf8=False),
         )
         yield from reader
     except pa.ArrowInvalid as error:
@@ -147,19 +163,32 @@ def column_names(head: bytes, path: str, form: CsvFormat) -> list[str]:
     return names
 
 
-def _typed(batch: pa.RecordBatch, form: CsvFormat, start: int) -> tuple[pa.Table, list[BadRecord]]:
-    """The batch with text (or the types asked for) for bytes, and the rows that hold something else."""
+def _typed(batch: pa.RecordBatch, form: CsvFormat, start: int, marked: bool) -> tuple[pa.Table, list[BadRecord]]:
+    """The batch in the types that were asked for, and the rows that hold something else."""
     columns: list[pa.Array] = []
     bad: dict[int, BadRecord] = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         kind = form.type_of(name)
-        array, wrong = _cast(column, kind)
+        if kind == pa.string():
+            array, wrong = column, _marked_rows(column) if marked else []
+        else:
+            array, wrong = _cast(column, kind)
         columns.append(array)
         for row in wrong:
             what = "valid UTF-8" if kind == pa.string() else f"of type {kind}"
-            raw = bytes(column[row].as_py() or b"")[:200]
-            bad.setdefault(row, BadRecord(start + row, f"the value of column {name!r} is not {what}", raw))
+            reason = f"the value of column {name!r} is not {what}"
+            bad.setdefault(row, BadRecord(start + row, reason, _raw(column[row].as_py())))
     return pa.table(columns, names=batch.schema.names), [bad[row] for row in sorted(bad)]
+
+
+def _marked_rows(column: pa.Array) -> list[int]:
+    from pyarrow import compute as pc
+
+    return list(pc.indices_nonzero(pc.match_substring(column, _MARK)).to_pylist())
+
+
+def _raw(text: object) -> bytes:
+    return str(text).replace(_MARK, "\ufffd").encode()[:200]
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, list[int]]:
@@ -179,11 +208,10 @@ def _cast(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, list[int]]:
     return pa.concat_arrays(pieces), wrong
 
 
-def _convert(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def _convert(text: pa.Array, kind: pa.DataType) -> pa.Array:
     from pyarrow import compute as pc
 
-    text = column.cast(pa.string())
-    return text if kind == pa.string() else pc.replace_with_mask(text, pc.equal(text, ""), None).cast(kind)
+    return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text).cast(kind)
 
 
 def peek_csv(source: Input, fields: Sequence[str] | None = None, form: CsvFormat | None = None) -> pa.Schema | None:

@@ -137,7 +137,7 @@ def _names_in(system: Any, directory: str) -> list[str]:
         names = [posixpath.basename(str(name).rstrip("/")) for name in system.ls(directory, detail=False)]
     except (OSError, ValueError, NotImplementedError):
         return []
-    return [name for name in names if name and not name.startswith(".")]
+    return [name for name in names if name and not _hidden(name)]
 
 
 def _info(system: Any, path: str) -> dict[str, Any] | None:

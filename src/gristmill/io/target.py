@@ -69,13 +69,17 @@ class Target:
         try:
             if self.local:
                 return sorted(path.name for path in Path(self.file(*folder)).iterdir())
-            found = self._system.ls(self.file(*folder), detail=False, refresh=True)
+            self._system.invalidate_cache()  # other workers write too
+            found = self._system.ls(self.file(*folder), detail=False)
         except FileNotFoundError:
             return []
         return sorted(name.rstrip("/").rpartition("/")[2] for name in found)
 
     def exists(self, path: str) -> bool:
-        return Path(path).exists() if self.local else bool(self._system.exists(path))
+        if self.local:
+            return Path(path).exists()
+        self._system.invalidate_cache()
+        return bool(self._system.exists(path))
 
     def size(self, path: str) -> int:
         return Path(path).stat().st_size if self.local else int(self._system.size(path))
@@ -110,11 +114,13 @@ class Target:
         try:
             yield file
             file.close()
-            file.commit()
+            if hasattr(file, "commit"):
+                file.commit()
         except BaseException:
             with suppress(Exception):
                 file.discard()
-            file.closed = True  # or fsspec would upload the rest when the object is forgotten
+            with suppress(AttributeError):
+                file.closed = True  # or fsspec would upload the rest when the object is forgotten
             raise
 
     def replace(self, path: str, name: str) -> None:
@@ -161,12 +167,9 @@ class Target:
         for draft in self.names(TEMPORARY, run) if finished and self.local else ():
             if draft.endswith(_DRAFT) and draft[: -len(_DRAFT) - 9] in finished:
                 self.remove(self.file(TEMPORARY, run, draft))
-        for folder in [self.file(TEMPORARY, run)] * bool(run) + [self.file(TEMPORARY)]:
-            with suppress(OSError, NotImplementedError):
-                if self.local:
-                    Path(folder).rmdir()
-                elif self._system.isdir(folder):
-                    self._system.rmdir(folder)
+        for folder in ([TEMPORARY, run], [TEMPORARY]) if self.local else ():  # others have no empty directories
+            with suppress(OSError):
+                Path(self.file(*filter(None, folder))).rmdir()
 
 
 def _open_new(path: str) -> BinaryIO:

@@ -17,7 +17,6 @@ import gzip
 import os
 import re
 from dataclasses import dataclass
-from itertools import islice
 from json import JSONDecoder
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from gristmill.io.target import Target
 
 EXTENSIONS = {None: ".jsonl", "gzip": ".jsonl.gz", "zstd": ".jsonl.zst"}
-ROWS = 1024  # rows that are Python objects at a time
+ROWS = 256  # rows that are Python objects at a time
 CHUNK = 2**20
 _SPACE = re.compile(r"[ \t\r]*")
 
@@ -86,8 +85,8 @@ class JsonlFormat:
             return fragment.data, fragment.size
         path, created = parts.rewrite(fragment)
         with parts.target.open(fragment.data) as old, created as new:
-            while lines := list(islice(old, ROWS)):
-                new.write(edit(lines))
+            while lines := old.read(CHUNK):
+                new.write(edit(lines + old.readline()))
         return path, parts.target.size(path)
 
     def _fill(self, file: BinaryIO, spans: Sequence[Span], target: Target) -> None:
@@ -155,7 +154,7 @@ def _values(column: pa.Array) -> list[Any]:
 # -- lines to other lines --------------------------------------------------------------------------------------
 
 
-def line_edit(own: pa.Schema, schema: pa.Schema) -> Callable[[list[bytes]], bytes] | None:
+def line_edit(own: pa.Schema, schema: pa.Schema) -> Callable[[bytes], bytes] | None:
     """What turns lines with the columns `own` into those that `schema` would have given; None if that is nothing."""
     changes = {f.name: change for f in own if (change := _change(f.type, schema.field(f.name).type))}
     if not changes and own.names == schema.names:
@@ -189,8 +188,8 @@ class _Append:
         cells = ",".join(f"{_key(name)}null" for name in names)
         self.end = f"{'' if first else ','}{cells}}}\n".encode()
 
-    def __call__(self, lines: list[bytes]) -> bytes:
-        return b"".join([line[:-2] + self.end for line in lines])
+    def __call__(self, lines: bytes) -> bytes:
+        return lines.replace(b"}\n", self.end)
 
 
 class _Rearrange:
@@ -203,8 +202,8 @@ class _Rearrange:
         self.names = [(name, _key(name)) for name in names]
         self.changes = changes
 
-    def __call__(self, lines: list[bytes]) -> bytes:
-        return "".join([self._line(line.decode()) for line in lines]).encode()
+    def __call__(self, lines: bytes) -> bytes:
+        return "".join(map(self._line, lines.decode().split("\n")[:-1])).encode()
 
     def _line(self, line: str) -> str:
         cells, at = {}, 0

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from gristmill.core.errors import GristmillError, did_you_mean, shorten
 from gristmill.core.executor import Observer, PoolProgress, Progress, Silent
+from gristmill.core.result import Summary
 from gristmill.observe.panel import Panel, terminal_size
-from gristmill.observe.rows import Ends, Rows, ends_of, rows_of, totals
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -52,20 +52,19 @@ class PlainProgress:
 
     def __init__(self, every_s: float = PLAIN_EVERY_S) -> None:
         self.every_s = every_s
-        self._ends: list[Ends] = []
         self._due = 0.0
 
     def started(self, plan: Plan) -> None:
-        self._ends = ends_of(plan.stages)
         self._due = time.monotonic() + self.every_s
 
     def progressed(self, progress: Progress) -> None:
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + self.every_s
-        rows_in, rows_out = totals(_rows(self._ends, progress))
-        rate = rows_in / progress.seconds if progress.seconds else 0.0
-        line = f"gristmill: {rows_in:,} rows in, {rows_out:,} out, {rate:,.0f} rows/s; {total_line(progress)}"
+        summary = Summary.of(progress)
+        rate = summary.rows_in / progress.seconds if progress.seconds else 0.0
+        rows = f"{summary.rows_in:,} rows in, {summary.rows_out:,} out, {rate:,.0f} rows/s"
+        line = f"gristmill: {rows}; {total_line(progress)}"
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(line + "\n")
             sys.stderr.flush()
@@ -77,12 +76,10 @@ class LiveProgress:
     """A panel at the bottom of the terminal. It goes when the run ends."""
 
     def __init__(self) -> None:
-        self._ends: list[Ends] = []
         self._panel = Panel()
         self._due = 0.0
 
     def started(self, plan: Plan) -> None:
-        self._ends = ends_of(plan.stages)
         self._due = time.monotonic() + REDRAW_S  # a run that is over at once shows no panel
         atexit.register(self._panel.close)
 
@@ -90,14 +87,14 @@ class LiveProgress:
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + REDRAW_S
-        self._panel.show(draw(self._ends, progress, terminal_size()[0]))
+        self._panel.show(draw(progress, terminal_size()[0]))
 
     def finished(self, progress: Progress) -> None:
         self._panel.close()
         atexit.unregister(self._panel.close)
 
 
-def draw(ends: list[Ends], progress: Progress, width: int) -> list[str]:
+def draw(progress: Progress, width: int) -> list[str]:
     """The panel's lines, none wider than `width`."""
     import io
 
@@ -106,12 +103,12 @@ def draw(ends: list[Ends], progress: Progress, width: int) -> list[str]:
 
     console = Console(file=io.StringIO(), force_terminal=True, width=width, highlight=False)
     with console.capture() as captured:
-        console.print(_stage_table(ends, progress))
+        console.print(_stage_table(progress))
         console.print(Text(total_line(progress), style="bold"), no_wrap=True, overflow="ellipsis")
     return captured.get().splitlines()
 
 
-def _stage_table(ends: list[Ends], progress: Progress) -> Table:
+def _stage_table(progress: Progress) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -119,17 +116,10 @@ def _stage_table(ends: list[Ends], progress: Progress) -> Table:
     table.add_column("stage", no_wrap=True)
     for title in ("rows in", "kept", "dropped", "rows/s"):
         table.add_column(title, justify="right", no_wrap=True)
-    for (name, _), rows in zip(progress.stages, _rows(ends, progress), strict=False):
-        seen = rows.kept if rows.taken is None else rows.taken
-        rate = seen / progress.seconds if seen is not None and progress.seconds else None
-        numbers = (rows.taken, rows.kept, rows.dropped, None if rate is None else round(rate))
-        table.add_row(Text(name), *("" if number is None else f"{number:,}" for number in numbers))
+    for line in Summary.of(progress).stages:
+        rate = (line.rows_in or line.rows_out) / progress.seconds if progress.seconds else 0.0
+        table.add_row(Text(line.name), *(count or "" for count in line.counted()), f"{rate:,.0f}" if rate else "")
     return table
-
-
-def _rows(ends: list[Ends], progress: Progress) -> list[Rows]:
-    stats = [stat for _, stat in progress.stages]
-    return [rows_of(end, stat.rows_in, stat.rows_out) for end, stat in zip(ends, stats, strict=False)]
 
 
 def total_line(progress: Progress) -> str:
