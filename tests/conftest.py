@@ -3,7 +3,3 @@
 import os
 
 os.environ["GRISTMILL_PROGRESS"] = "off"
-
-from gristmill.core.executor import Silent, set_default
-import gristmill
-set_default("observer", Silent)

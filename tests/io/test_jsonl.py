@@ -228,3 +228,14 @@ def test_peek_names_another_format(tmp_path, content, words):
 
 def test_peek_leaves_bad_lines_to_those_who_skip_them(tmp_path):
     assert peek(tmp_path, b"just some words\n", strict=False) is None
+
+
+@pytest.mark.parametrize("size", [1, 100, 5000])
+def test_long_and_short_lines_are_read_alike(size):
+    lines = [orjson.dumps({"n": n, "text": "x" * size}) for n in range(200)]
+    lines[50:50] = [b"", b"broken " * size]
+    rows, positions, bad = parse_lines(b"\n".join(lines), 7)
+    starts = [7 + sum(len(line) + 1 for line in lines[:index]) for index in range(len(lines))]
+    assert [row["n"] for row in rows] == list(range(200))
+    assert positions == starts[:50] + starts[52:]
+    assert [(record.position, record.raw) for record in bad] == [(starts[51], (b"broken " * size)[:200])]

@@ -246,10 +246,12 @@ def test_modes_on_an_object_store(memory):
 
 
 def test_an_upload_that_fails_leaves_nothing(memory):
-    target = Target("memory://out")
-    with pytest.raises(OSError, match="full"), target.create("memory://out/half") as file:
+    def half(file):
         file.write(b"half")
         raise OSError("full")
+
+    with pytest.raises(OSError, match="full"), Target("memory://out").create("memory://out/half") as file:
+        half(file)
     assert memory.find("/out") == []
 
 

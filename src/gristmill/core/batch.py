@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
+from gristmill.core.columns import make_array
 from gristmill.core.errors import ContractError, require
 from gristmill.core.table import is_json, rows_to_table, table_to_rows, without_views
 from gristmill.core.task import Task
@@ -79,7 +80,7 @@ class Batch(Task[pa.Table]):
         return self.take([index for index, flag in enumerate(flags) if flag])
 
     def take(self, indices: Sequence[int]) -> Self:
-        rows = self.data.take(pa.array(indices, pa.int64()))
+        rows = self.data.take(make_array(indices, pa.int64()))
         objects = {name: [values[index] for index in indices] for name, values in self.objects.items()}
         return replace(self, data=rows, objects=objects)._as(self)
 

@@ -70,6 +70,8 @@ class StageError(GristmillError):
     ) -> None:
         self.stage, self.task_id, self.files = stage, task_id, tuple(files)
         self.reason, self.details, self.position = reason, details, position
+        self.hopeless = False
+        """True: it would fail again, so it is not tried again."""
         super().__init__(str(self))
 
     def __str__(self) -> str:
@@ -79,7 +81,7 @@ class StageError(GristmillError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         fields = (self.stage, self.task_id, self.files, self.reason, self.details, self.position)
-        return (type(self), fields)
+        return type(self), fields, {"hopeless": self.hopeless}
 
 
 class WorkerLostError(StageError):

@@ -252,7 +252,7 @@ class Flow:
         if call.streams:
             item.attempts += 1
             stages = self.plan.groups[call.group].stages
-            if item.attempts > stages[min(error.position, len(stages) - 1)].max_retries:
+            if error.hopeless or item.attempts > stages[min(error.position, len(stages) - 1)].max_retries:
                 raise error
 
     # -- out -----------------------------------------------------------------------------------------

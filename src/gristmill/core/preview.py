@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from gristmill.core.batch import Batch
+from gristmill.core.columns import make_array
 from gristmill.core.decide import Decides
 from gristmill.core.table import table_to_rows
-from gristmill.core.task import EmptyTask, Task
+from gristmill.core.task import Task
 from gristmill.core.worker import Worker
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class _Trace:
         numbers = range(len(self.rows), len(self.rows) + wanted.num_items)
         for number, data in zip(numbers, table_to_rows(wanted.data), strict=True):
             self.rows[number] = PreviewRow(data)
-        return wanted.with_data(wanted.data.append_column(_ROW, pa.array(numbers, pa.int64())))
+        return wanted.with_data(wanted.data.append_column(_ROW, make_array(numbers, pa.int64())))
 
     def _decide(self, stage: Any, batch: Batch) -> Batch:
         decision = stage.decide(batch)
@@ -156,6 +157,3 @@ def _answers(stage: ProcessingStage[Any, Any], task: Task[Any]) -> Iterator[Task
     elif answer is not None:
         for index, child in enumerate(answer):
             yield child.named(task.lineage.child(index))
-
-
-__all__ = ["EmptyTask", "Preview", "PreviewRow", "make_preview"]

@@ -45,6 +45,10 @@ class ProcessingStage(Generic[In, Out]):
     gather: ClassVar[bool] = False
     """True: the stage receives, as one `GatherTask`, all tasks that descend from one source."""
 
+    takes_empty: ClassVar[bool] = False
+    """True: the stage is also given batches of which no row is left. Others do not see them, and they pass by,
+    because a writer needs to know their columns: the output must not depend on how rows were cut into batches."""
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "name" in cls.__dict__:

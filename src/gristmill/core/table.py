@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pyarrow as pa
 
+from gristmill.core.columns import make_array
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -27,6 +29,7 @@ EXACT = 2**53
 """Integers up to this size, of either sign, are exact as 64-bit floats; beyond it, beside floats, they are JSON."""
 
 _NESTED = (dict, list, tuple)
+_NATIVE = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
 _UNMIXED = {bool, str, bytes, date, datetime}  # pyarrow would quietly turn some of these into others
 
 
@@ -53,16 +56,24 @@ def to_array(values: Sequence[Any]) -> pa.Array:
     mixed = len(kinds) > 1 and not kinds.isdisjoint(_UNMIXED)
     if not mixed and not any(issubclass(kind, _NESTED) for kind in kinds):
         try:
-            return pa.array(values)
+            return _scalars(values, kinds)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
             pass
     return json_array(values)
 
 
+def _scalars(values: Sequence[Any], kinds: set[type]) -> pa.Array:
+    if not kinds:
+        return pa.nulls(len(values))
+    if len(kinds) == 1 and (native := _NATIVE.get(next(iter(kinds)))) is not None:
+        return make_array(values, native)
+    return pa.array(values)
+
+
 def json_array(values: Iterable[Any]) -> pa.Array:
     whole = map(_whole, values)
     texts = [None if value is None else json_text(value) for value in whole]
-    return pa.ExtensionArray.from_storage(JSON, pa.array(texts, pa.string()))
+    return pa.ExtensionArray.from_storage(JSON, make_array(texts, pa.string()))
 
 
 def _whole(value: Any) -> Any:

@@ -17,7 +17,7 @@ from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gristmill.core.batch import Batch
-from gristmill.core.errors import StageError
+from gristmill.core.errors import GristmillError, StageError
 from gristmill.core.stage import Answer, ProcessingStage, WorkerMetadata, implements
 from gristmill.core.task import Task
 
@@ -88,10 +88,12 @@ class Worker:
         stages: Sequence[ProcessingStage[Any, Any]],
         metadata: WorkerMetadata | None = None,
         board: Board | None = None,
+        final: bool = False,
     ) -> None:
         self.stages = list(stages)
         self.metadata = metadata or WorkerMetadata()
         self.board = board
+        self.final = final
         self.stats = [StageStats() for _ in self.stages]
         self._ready: list[ProcessingStage[Any, Any]] = []
 
@@ -138,7 +140,8 @@ class Worker:
         for position in range(start, len(self.stages)):
             stream = self._pump(position, stream, emit, share, shed)
         for task in stream:
-            emit(task, len(self.stages))
+            if not (self.final and _is_empty(task)):
+                emit(task, len(self.stages))
 
     def look_at_stats(self) -> list[StageStats]:
         """A copy of the counts so far, for those who watch."""
@@ -165,13 +168,16 @@ class Worker:
         stats = self.stats[position]
         last = position + 1 == len(self.stages)
         while batch := list(islice(tasks, stage.batch_size)):
+            if not stage.takes_empty:
+                yield from filter(_is_empty, batch)
+                batch = [task for task in batch if not _is_empty(task)]
+                if not batch:
+                    continue
             for task in batch:
                 stats.saw(task)
             answers = self._answers(position, batch)
             for task, answer in zip(batch, answers, strict=True):
                 for child, alone in self._children(position, task, answer):
-                    if isinstance(child, Batch) and not child.data.num_rows:
-                        continue  # no rows left: counted, and nothing to pass on
                     stats.gave(child)
                     if alone or last:
                         yield child
@@ -230,11 +236,17 @@ class Worker:
     def failure(self, position: int, lineage: Lineage | None, error: BaseException, doing: str = "") -> StageError:
         details = "".join(traceback.format_exception(error))
         reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, GristmillError):  # says all there is to say, and will say it again
+            return self._error(position, lineage, str(error), hopeless=True)
         return self._error(position, lineage, f"{doing} raised {reason}" if doing else reason, details)
 
-    def _error(self, position: int, lineage: Lineage | None, reason: str, details: str = "") -> StageError:
+    def _error(
+        self, position: int, lineage: Lineage | None, reason: str, details: str = "", hopeless: bool = False
+    ) -> StageError:
         task_id, files = (lineage.id, lineage.files) if lineage else ("(none yet)", ())
-        return StageError(self.stages[position].name, task_id, files, reason, details, position)
+        error = StageError(self.stages[position].name, task_id, files, reason, details, position)
+        error.hopeless = hopeless
+        return error
 
 
 class _Shift:
@@ -256,6 +268,10 @@ class _Shift:
             self.worker.board.leave()
         if isinstance(error, Exception | SystemExit) and not isinstance(error, StageError):
             raise self.worker.failure(self.position, self.lineage, error) from error
+
+
+def _is_empty(task: Task[Any]) -> bool:
+    return isinstance(task, Batch) and not task.data.num_rows
 
 
 def _vectorised(stage: ProcessingStage[Any, Any]) -> bool:

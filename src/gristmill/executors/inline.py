@@ -82,7 +82,7 @@ class _Crew:
 
     def _worker(self, index: int) -> Worker:
         if index not in self.workers:
-            worker = self.workers[index] = Worker(self.groups[index].stages)
+            worker = self.workers[index] = Worker(self.groups[index].stages, final=index + 1 == len(self.groups))
             worker.setup_on_node()
             worker.setup()
         return self.workers[index]

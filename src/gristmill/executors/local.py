@@ -92,7 +92,7 @@ class _Driver:
         self.flow = Flow(job.plan, self._items(job.sources))
         last = len(job.plan.groups) - 1
         self.pools = [
-            Pool(group, machine, self.zygote, self.slots, folders[1:] if group.index == last else folders, folders[0])
+            Pool(group, machine, self.zygote, self.slots, folders, final=group.index == last)
             for group in job.plan.groups
         ]
         self.selector = selectors.DefaultSelector()

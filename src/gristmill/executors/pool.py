@@ -66,10 +66,11 @@ class Pool:
     """Workers of one group: how many there may be, and what each is doing."""
 
     def __init__(
-        self, group: Group, machine: Machine, zygote: Zygote, slots: GpuSlots, folders: list[str], pages: str
+        self, group: Group, machine: Machine, zygote: Zygote, slots: GpuSlots, folders: list[str], final: bool
     ) -> None:
         self.group, self.index = group, group.index
-        self.zygote, self.slots, self.folders, self.pages = zygote, slots, folders, pages
+        self.zygote, self.slots, self.final = zygote, slots, final
+        self.pages, self.folders = folders[0], folders[1:] if final else folders  # results are kept on disk
         # a fixed number of workers is the user's own word on how much runs at once
         self.cpus = 0.0 if group.num_workers else group.resources.cpus
         self.limit = group.num_workers or _most_workers(group, machine, slots)
@@ -125,6 +126,7 @@ class Pool:
             page,
             self.folders,
             self.on_node,
+            self.final,
             visible_devices(slot.devices),
             self.group.resources.cpus,
             env,

@@ -1,7 +1,8 @@
 """The worker process: takes calls from its channel, runs them with a Worker, sends back what comes out.
 
 Messages to the worker:    (setup, ...) (call, ...) (ack, bytes) (share, n) (stop,)
-Messages from the worker:  (ready, error) (out, outputs, stats so far) (done, outputs, stats) (failed, error) (stopped, error)
+Messages from the worker:  (ready, error) (out, outputs, stats so far) (done, outputs, stats) (failed, error)
+                           (stopped, error)
 
 Flow control: outputs that were sent and not acknowledged may hold at most WINDOW bytes; then the worker waits.
 """
@@ -64,6 +65,7 @@ class Setup:
     page: str
     folders: list[str]
     on_node: bool
+    final: bool
     gpus: tuple[int, ...] = ()
     cpus: float = 1.0
     env: dict[str, str] = field(default_factory=dict)
@@ -121,7 +123,9 @@ class _Session:
         pa.set_cpu_count(max(1, int(self.setup.cpus)))
         metadata = WorkerMetadata(self.setup.worker_id, NodeInfo(), self.setup.gpus)
         try:
-            self.worker = Worker(cloudpickle.loads(self.setup.stages), metadata, StatusPage(self.setup.page))
+            self.worker = Worker(
+                cloudpickle.loads(self.setup.stages), metadata, StatusPage(self.setup.page), self.setup.final
+            )
             if self.setup.on_node:
                 self.worker.setup_on_node()
             self.worker.setup()

@@ -61,6 +61,10 @@ class WrittenFiles(FileGroupTask):
     def num_items(self) -> int:
         return self.rows
 
+    @property
+    def num_rows(self) -> int:
+        return self.rows
+
 
 class Format(Protocol):
     """How rows become files. One fragment holds one batch; `join` makes the final files from all of them."""
@@ -87,6 +91,7 @@ class WriteFragments(ProcessingStage[Batch, Fragment]):
     """Writes each batch to a temporary file."""
 
     writes = True
+    takes_empty = True
 
     def __init__(self, target: Target, form: Format, fields: Sequence[str] | None = None, mode: str = "ignore") -> None:
         self.name = f"write_{form.name}"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from gristmill.core.columns import make_array
 from gristmill.core.errors import InputError, did_you_mean
 from gristmill.core.table import POSITION
 from gristmill.io.input import BLOCK, BadRecord
@@ -71,7 +72,9 @@ def read_csv(source: Input, fields: Sequence[str] | None = None, form: CsvFormat
         start += batch.num_rows
         if bad:
             lost = {record.position for record in bad}
-            table = table.filter(pa.array([number not in lost for number in table.column(POSITION).to_pylist()]))
+            table = table.filter(
+                make_array([number not in lost for number in table.column(POSITION).to_pylist()], pa.bool_())
+            )
         yield table
     for record in troubles:
         source.on_bad(record)

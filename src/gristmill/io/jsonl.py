@@ -1,7 +1,8 @@
 """JSON lines: one object per line.
 
 A line that cannot be read is told with its offset and reason; its neighbours are not affected. NaN and
-Infinity, which Python writes though JSON has none, are read. Given up: integers beyond 64 bits become floats.
+Infinity, which Python writes though JSON has none, are read. orjson reads integers beyond 64 bits as floats; a
+block in which that has happened is read again, slowly and exactly.
 """
 
 from __future__ import annotations
@@ -10,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from gristmill.core.columns import make_array
 from gristmill.core.errors import InputError
-from gristmill.core.table import POSITION, to_array
+from gristmill.core.table import POSITION, is_json, to_array
 from gristmill.io.input import BadRecord
 from gristmill.io.lines import HEAD, MAX_LINE, read_head, read_lines
 from gristmill.io.sniff import wrong_format
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from gristmill.io.input import Input
 
 Row = dict[str, Any]
-
-_ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
 
 
 def read_jsonl(
@@ -32,11 +33,41 @@ def read_jsonl(
 ) -> Iterator[pa.Table]:
     """A table per block of lines, with the byte offset of each line in the POSITION column."""
     for offset, block in read_lines(source, max_line_bytes):
-        rows, positions, bad = parse_lines(block, offset)
-        for record in bad:
-            source.on_bad(record)
-        if rows:
-            yield make_table(rows, positions, fields)
+        table = _block_table(source, block, offset, fields)
+        if table is not None:
+            yield table
+
+
+def _block_table(source: Input, block: bytes, offset: int, fields: Sequence[str] | None) -> pa.Table | None:
+    # In a function of its own, so that the rows are gone from memory when the table is passed on.
+    rows, positions, bad = parse_lines(block, offset)
+    for record in bad:
+        source.on_bad(record)
+    if not rows:
+        return None
+    table = make_table(rows, positions, fields)
+    return make_table(_exactly(block, offset, positions), positions, fields) if _lost_integers(table) else table
+
+
+def _lost_integers(table: pa.Table) -> bool:
+    """Whether a float may have been an integer of more than 64 bits."""
+    for column in table.columns:
+        if pa.types.is_floating(column.type) and (pc.max(pc.abs(column)).as_py() or 0.0) >= 2.0**63:
+            return True
+        if is_json(column.type):
+            text = pa.chunked_array([chunk.storage for chunk in column.chunks], pa.string())
+            if pc.any(pc.match_substring_regex(text, r"[0-9]e[0-9]")).as_py():
+                return True
+    return False
+
+
+def _exactly(block: bytes, offset: int, positions: Sequence[int]) -> list[Row]:
+    import json
+
+    view = memoryview(block)
+    ends = (block.find(b"\n", start - offset) for start in positions)
+    spans = ((start - offset, end if end >= 0 else len(block)) for start, end in zip(positions, ends, strict=True))
+    return [json.loads(bytes(view[start:end])) for start, end in spans]
 
 
 def parse_lines(block: bytes, offset: int) -> tuple[list[Row], list[int], list[BadRecord]]:
@@ -45,19 +76,32 @@ def parse_lines(block: bytes, offset: int) -> tuple[list[Row], list[int], list[B
     positions: list[int] = []
     bad: list[BadRecord] = []
     loads = orjson.loads
-    for line in block.split(b"\n"):
+    for line in _split(block):
         try:
             row = loads(line)
         except orjson.JSONDecodeError as error:
-            row = _second_look(line, error)
+            row = _second_look(bytes(line), error)
         if type(row) is dict:
             rows.append(row)
             positions.append(offset)
-        elif row is not None or line.strip():
+        elif row is not _BLANK:
             reason = row if isinstance(row, _Reason) else "not a JSON object"
-            bad.append(BadRecord(offset, str(reason), line[:200]))
+            bad.append(BadRecord(offset, str(reason), bytes(line[:200])))
         offset += len(line) + 1
     return rows, positions, bad
+
+
+def _split(block: bytes) -> Iterable[bytes | memoryview]:
+    """The lines. Short ones are copied, which is quick; long ones are parsed where they lie."""
+    return block.split(b"\n") if block.count(b"\n", 0, 2**16) > 64 else _views(block)
+
+
+def _views(block: bytes) -> Iterator[memoryview]:
+    view, start = memoryview(block), 0
+    while (end := block.find(b"\n", start)) >= 0:
+        yield view[start:end]
+        start = end + 1
+    yield view[start:]
 
 
 class _Reason(str):
@@ -66,10 +110,13 @@ class _Reason(str):
     __slots__ = ()
 
 
+_BLANK = _Reason("blank")
+
+
 def _second_look(line: bytes, error: orjson.JSONDecodeError) -> Any:
     """Lines that orjson refuses: blank ones, Python's NaN and Infinity, and bad ones."""
     if not line.strip():
-        return None
+        return _BLANK
     try:
         text = line.decode()
     except UnicodeDecodeError as wrong:
@@ -93,26 +140,13 @@ def make_table(rows: Sequence[Row], positions: Sequence[int], fields: Sequence[s
     columns: dict[str, pa.Array] = {}
     if fields is None and len(shapes) == 1:
         values = zip(*(row.values() for row in rows), strict=True)
-        columns = {name: _array(column) for name, column in zip(shapes[0], values, strict=True)}
+        columns = {name: to_array(column) for name, column in zip(shapes[0], values, strict=True)}
     else:
         names = dict.fromkeys(name for shape in shapes for name in shape) if fields is None else fields
-        columns = {name: _array([row.get(name) for row in rows]) for name in names}
+        columns = {name: to_array([row.get(name) for row in rows]) for name in names}
     columns.pop(POSITION, None)
-    columns[POSITION] = pa.array(positions, pa.int64())
+    columns[POSITION] = make_array(positions, pa.int64())
     return pa.table(columns)
-
-
-def _array(values: Sequence[Any]) -> pa.Array:
-    """As `to_array`, but where all values are of one type, Arrow is told and need not look for itself."""
-    kinds = set(map(type, values))
-    kinds.discard(type(None))
-    kind = _ARROW.get(kinds.pop()) if len(kinds) == 1 else None
-    if kind is not None:
-        try:
-            return pa.array(values, kind)
-        except OverflowError:
-            pass
-    return to_array(values)
 
 
 def peek_jsonl(source: Input, fields: Sequence[str] | None = None, strict: bool = True) -> pa.Schema | None:

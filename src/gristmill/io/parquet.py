@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from gristmill.core.columns import make_array
 from gristmill.core.errors import InputError
 from gristmill.core.table import POSITION
 from gristmill.io.input import BadRecord
@@ -67,7 +68,7 @@ def with_positions(table: pa.Table, start: int, fields: Sequence[str] | None) ->
     """The table with the wanted columns (null where there is none) and the number of each row."""
     names = [name for name in (table.column_names if fields is None else fields) if name != POSITION]
     columns = [table.column(name) if name in table.column_names else pa.nulls(table.num_rows) for name in names]
-    numbers = pa.array(range(start, start + table.num_rows), pa.int64())
+    numbers = make_array(range(start, start + table.num_rows), pa.int64())
     return pa.table([*columns, numbers], names=[*names, POSITION])
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from gristmill.core.columns import make_array
 from gristmill.core.table import POSITION
 from gristmill.io.input import BadRecord
 from gristmill.io.lines import MAX_LINE, read_head, read_lines
@@ -24,7 +25,7 @@ def read_text_lines(source: Input, max_line_bytes: int = MAX_LINE) -> Iterator[p
     for offset, block in read_lines(source, max_line_bytes):
         texts, positions = _texts(source, block, offset)
         if texts:
-            yield pa.table({TEXT: pa.array(texts, pa.string()), POSITION: pa.array(positions, pa.int64())})
+            yield pa.table({TEXT: make_array(texts, pa.string()), POSITION: make_array(positions, pa.int64())})
 
 
 def _texts(source: Input, block: bytes, offset: int) -> tuple[list[str], list[int]]:

@@ -121,6 +121,8 @@ class Target:
                 file.discard()
             with suppress(AttributeError):
                 file.closed = True  # or fsspec would upload the rest when the object is forgotten
+            if self.url.startswith("memory:"):  # the one store whose files are there as soon as they are opened
+                self.remove(path)
             raise
 
     def replace(self, path: str, name: str) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gristmill.core.columns import make_array
 from gristmill.core.errors import ColumnError
 from gristmill.core.table import conform
 
@@ -140,7 +141,7 @@ def _value_bytes(array: pa.Array) -> pa.Array:
 
 
 def _list_bytes(array: pa.Array) -> pa.Array:
-    zero = pa.array([0], pa.int64())
+    zero = make_array([0], pa.int64())
     sums = pa.concat_arrays([zero, pc.cumulative_sum(_value_bytes(array.values))])
     offsets = array.offsets
     sizes = pc.subtract(sums.take(offsets[1:]), sums.take(offsets[:-1]))

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gristmill.core.columns import make_array
 from gristmill.core.table import is_json, table_to_rows, to_array
 
 Texts: TypeAlias = "pa.Array | pa.ChunkedArray"
@@ -61,7 +62,7 @@ class DocumentFilter(ABC):
 
     def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
         """The verdicts for a column of scores."""
-        return pa.array([bool(self.keep_document(score)) for score in values_of(scores)], pa.bool_())
+        return make_array([bool(self.keep_document(score)) for score in values_of(scores)], pa.bool_())
 
     def check(self) -> None:  # noqa: B027  (optional)
         """Raise if the filter can be seen to fail, for example for want of a library. Called by the planner."""
@@ -195,7 +196,7 @@ class NonAlphaNumericFilter(DocumentFilter):
     def score_batch(self, texts: Texts) -> pa.Array:
         texts = as_array(texts).fill_null("")
         raws, lengths = texts.cast(pa.binary()).to_pylist(), pc.utf8_length(texts).to_pylist()
-        return pa.array(map(self._share, raws, lengths), pa.float64())
+        return make_array(map(self._share, raws, lengths), pa.float64())
 
     def _share(self, raw: bytes, length: int) -> float:
         # all counted characters are single bytes in UTF-8, and deleting bytes is very fast
@@ -261,7 +262,7 @@ def within(scores: pa.Array, low: float | None = None, high: float | None = None
 def score_array(values: list[Any], kind: pa.DataType | None = None) -> pa.Array:
     """Scores as a column: of the given type, else numbers as float64 and other values as they are."""
     if kind is not None:
-        return pa.array(values, kind)
+        return make_array(values, kind)
     column = to_array(values)
     number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
     return column.cast(pa.float64(), safe=False) if number else column

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gristmill.core.columns import make_array
 from gristmill.core.errors import require
 from gristmill.text.filters import URL, as_array
 
@@ -43,7 +44,7 @@ class DocumentModifier(ABC):
     def modify_batch(self, texts: Texts) -> pa.Array:
         """The new texts of a column of strings."""
         new = [None if text is None else self.modify_document(text) for text in texts.to_pylist()]
-        return pa.array(new, pa.string())
+        return make_array(new, pa.string())
 
     def check(self) -> None:  # noqa: B027  (optional)
         """Raise if the modifier can be seen to fail, for example for want of a library. Called by the planner."""
@@ -126,7 +127,7 @@ class UnicodeReformatter(DocumentModifier):
         texts = as_array(texts)
         rows = pc.match_substring_regex(texts, self._suspect).fill_null(False)
         fixed = [self._fix_lines(text) for text in texts.filter(rows).to_pylist()]
-        return pc.replace_with_mask(texts, rows, pa.array(fixed, pa.string()))
+        return pc.replace_with_mask(texts, rows, make_array(fixed, pa.string()))
 
     def _fix_lines(self, text: str) -> str:
         """What `modify_document` gives. ftfy goes line by line too; this leaves out the lines it cannot change."""

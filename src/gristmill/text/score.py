@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.core.batch import DocumentBatch
+from gristmill.core.columns import make_array
 from gristmill.core.decide import Decision
 from gristmill.core.errors import ColumnError, ContractError, did_you_mean, shorten
 from gristmill.core.stage import ProcessingStage
@@ -105,6 +106,8 @@ class ScoreFilter(_DroppingStage):
     `score_field` is the column to put the scores in; None puts them nowhere. Null text is scored like "".
     """
 
+    takes_empty = True
+
     def __init__(
         self,
         filter_obj: DocumentFilter | Sequence[DocumentFilter],
@@ -146,6 +149,8 @@ class Filter(_DroppingStage):
     A function gets each value, None for null. With `invert`, the other rows are kept.
     """
 
+    takes_empty = True
+
     def __init__(
         self,
         filter_fn: DocumentFilter | Function | Sequence[DocumentFilter | Function],
@@ -173,11 +178,13 @@ class Filter(_DroppingStage):
     def _judge(self, step: _Step, column: pa.Array) -> tuple[pa.Array, pa.Array]:
         if isinstance(step.tool, DocumentFilter):
             return column, answered(step.tool, "keep_batch", column)
-        return column, pa.array([bool(step.tool(value)) for value in values_of(column)], pa.bool_())
+        return column, make_array([bool(step.tool(value)) for value in values_of(column)], pa.bool_())
 
 
 class Score(_TextStage):
     """Adds a column with the score of each document, and drops none. Null text is scored like ""."""
+
+    takes_empty = True
 
     def __init__(
         self,
@@ -224,6 +231,8 @@ class Modify(_TextStage):
     values of the row as keywords, and `output_fields` says where the result goes. A list of modifiers is
     applied one after the other; its `input_fields` may give each its own column, or list of columns.
     """
+
+    takes_empty = True
 
     def __init__(
         self,
@@ -286,7 +295,7 @@ def _routes(count: int, inputs: Any, outputs: Any) -> tuple[list[list[str]], lis
 
 def _text_array(values: list[Any]) -> pa.Array:
     plain = all(value is None or isinstance(value, str) for value in values)
-    return pa.array(values, pa.string()) if plain else to_array(values)
+    return make_array(values, pa.string()) if plain else to_array(values)
 
 
 def text_column(stage: str, table: pa.Table, field: str) -> pa.Array:
@@ -296,7 +305,7 @@ def text_column(stage: str, table: pa.Table, field: str) -> pa.Array:
     if is_json(kind):  # a column that mixes text with other things: text is text, the rest stays JSON
         values, texts = values_of(column), column.cast(pa.string()).to_pylist()
         pairs = zip(values, texts, strict=True)
-        return pa.array([value if isinstance(value, str | None) else text for value, text in pairs], pa.string())
+        return make_array([value if isinstance(value, str | None) else text for value, text in pairs], pa.string())
     of_text = pa.types.is_dictionary(kind) and (is_text(kind.value_type) or pa.types.is_null(kind.value_type))
     if not (is_text(kind) or pa.types.is_null(kind) or of_text):
         raise ColumnError(f"stage {stage!r} needs text in column {field!r}, which holds {kind}: name another column")
@@ -308,7 +317,7 @@ def any_column(stage: str, table: pa.Table, field: str) -> pa.Array:
     if field in table.column_names:
         return as_array(without_views(table.select([field])).column(0))
     if not table.num_rows:
-        return pa.array([], pa.string())
+        return make_array([], pa.string())
     there = [name for name in table.column_names if not name.startswith("_")]
     raise ColumnError(
         f"stage {stage!r} needs column {field!r}. There are: {shorten(there, 12) or 'none'}."

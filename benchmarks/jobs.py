@@ -1,0 +1,134 @@
+"""The programs that are measured, each in a process of its own: `python benchmarks/jobs.py NAME ARGUMENTS...`.
+
+They import nothing before they need it, as a user's script would, and print one line of JSON as their answer.
+"""
+
+import sys
+
+
+def nothing() -> dict[str, object]:
+    """A bare interpreter that runs a script."""
+    return {}
+
+
+def import_gristmill() -> dict[str, object]:
+    import gristmill  # noqa: F401
+
+    heavy = [name for name in ("numpy", "pandas", "polars", "pyarrow", "ray", "rich", "torch") if name in sys.modules]
+    return {"modules": len(sys.modules), "heavy": heavy}
+
+
+def small(folder: str, output: str, workers: str = "default") -> dict[str, object]:
+    """Read, two filters, write; how it looks when the first file of output is there."""
+    import os
+    import time
+
+    began = time.perf_counter()
+    from gristmill import LocalExecutor, Pipeline
+    from gristmill.text import JsonlReader, JsonlWriter, MeanWordLengthFilter, ScoreFilter, WordCountFilter
+
+    pipeline = Pipeline("small")
+    pipeline.add_stage(JsonlReader(folder))
+    pipeline.add_stage(ScoreFilter(WordCountFilter(min_words=50)))
+    pipeline.add_stage(ScoreFilter(MeanWordLengthFilter()))
+    pipeline.add_stage(JsonlWriter(output, mode="overwrite"))
+    first = None
+    rows = 0
+    executor = LocalExecutor(num_workers=None if workers == "default" else int(workers))
+    for written in pipeline.stream(executor):
+        if first is None:
+            wall, driver = time.perf_counter() - began, time.process_time()
+            from measure import children_cpu, loaded
+
+            first = {
+                "first_cpu": driver + children_cpu(os.getpid()),
+                "first_wall": wall,
+                "pandas_in_workers": loaded("pandas", os.getpid()),
+            }
+        rows += written.num_items
+    return {"rows": rows, "pandas_in_driver": "pandas" in sys.modules, "driver_cpu": time.process_time(), **first}
+
+
+def small_loop(folder: str, output: str) -> dict[str, object]:
+    """The same work in a plain loop."""
+    from pathlib import Path
+
+    import orjson
+
+    rows = 0
+    Path(output).mkdir(parents=True, exist_ok=True)
+    for path in sorted(Path(folder).glob("*.jsonl")):
+        with open(path, "rb") as lines, open(Path(output, path.name), "wb") as kept:
+            for line in lines:
+                record = orjson.loads(line)
+                if 50 <= len(record["text"].split()) <= 100000:
+                    words = record["text"].split()
+                    if 3 <= sum(map(len, words)) / len(words) <= 10:
+                        kept.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+                        rows += 1
+    return {"rows": rows}
+
+
+def tiny(count: str, fuse: str) -> dict[str, object]:
+    """Many tasks of 100 bytes through three stages that do next to nothing."""
+    import time
+
+    from gristmill import LocalExecutor, Pipeline, Task, processing_stage
+
+    @processing_stage(name="one")
+    def one(task: Task) -> Task:
+        return Task(data=task.data)
+
+    @processing_stage(name="two")
+    def two(task: Task) -> Task:
+        return Task(data=task.data)
+
+    @processing_stage(name="three")
+    def three(task: Task) -> Task:
+        return Task(data=task.data)
+
+    tasks = [Task(data=b"%0100d" % number) for number in range(int(count))]
+    began = time.perf_counter()
+    result = Pipeline("tiny", stages=[one, two, three]).run(LocalExecutor(fuse=fuse == "fused"), initial_tasks=tasks)
+    wall = time.perf_counter() - began
+    assert len(result) == int(count), len(result)
+    return {"run_wall": wall}
+
+
+def text(path: str, output: str, stages: str = "", workers: str = "default") -> dict[str, object]:
+    """JSON lines in, the named stages, JSON lines out. The last line of the answer is which modules a worker has."""
+    import gristmill.text
+    from gristmill import LocalExecutor, Pipeline
+    from gristmill.text import JsonlReader, JsonlWriter, Modify, ScoreFilter
+
+    pipeline = Pipeline("text")
+    pipeline.add_stage(JsonlReader(path))
+    for name in filter(None, stages.split(",")):
+        tool = getattr(gristmill.text, name)()
+        pipeline.add_stage(ScoreFilter(tool) if name.endswith("Filter") else Modify(tool))
+    pipeline.add_stage(JsonlWriter(output, mode="overwrite"))
+    result = pipeline.run(LocalExecutor(num_workers=None if workers == "default" else int(workers)))
+    summary = result.summary()
+    return {"rows_in": summary.rows_in, "rows_out": summary.rows_out}
+
+
+def copy_loop(path: str, output: str) -> dict[str, object]:
+    """Parse each line and write it again: what JSON lines to JSON lines costs with nothing around it."""
+    from pathlib import Path
+
+    import orjson
+
+    rows = 0
+    Path(output).mkdir(parents=True, exist_ok=True)
+    with open(path, "rb") as lines, open(Path(output, "copy.jsonl"), "wb") as copied:
+        for line in lines:
+            copied.write(orjson.dumps(orjson.loads(line), option=orjson.OPT_APPEND_NEWLINE))
+            rows += 1
+    return {"rows_out": rows}
+
+
+if __name__ == "__main__":
+    import json
+
+    answer = globals()[sys.argv[1]](*sys.argv[2:])
+    print(json.dumps(answer))

@@ -1,0 +1,245 @@
+"""Measures a command: CPU seconds of its whole process tree, wall time, and peak memory per process.
+
+CPU. `getrusage(RUSAGE_CHILDREN)` counts a descendant only if every parent between waits for it, and Gristmill's
+zygote does not wait for workers that end with the run. So this process makes itself the subreaper
+(`PR_SET_CHILD_SUBREAPER`): what the tree leaves behind becomes its own child, running or as a zombie, and is waited
+for with `wait4`, which gives the exact CPU time of the process and of all that it has waited for itself. Nothing is
+sampled and nothing counted twice. It would miss a process whose parent ignores SIGCHLD; there is none here.
+
+Memory. A thread looks at /proc every 25 ms: VmHWM, the kernel's own high-water mark of resident memory, which a
+sample can only miss in the last 25 ms of a process, and Pss from smaps_rollup, in which shared pages are divided
+among those who share them. Looking costs CPU time of its own, so CPU and memory are measured in separate runs.
+
+Processes are told apart by their place in the tree: the driver is the command, its children are zygotes, the
+children of those are workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+WORK = HERE / "work"
+JOBS = HERE / "jobs.py"
+
+_SAMPLE_S = 0.025
+_PR_SET_CHILD_SUBREAPER = 36
+_ROLES = ("driver", "zygote", "worker")
+
+
+@dataclass
+class Peak:
+    """The most memory that one process had, in MB."""
+
+    role: str
+    rss: float = 0.0
+    pss: float = 0.0
+
+
+@dataclass
+class Measured:
+    """What a command took."""
+
+    cpu: float
+    wall: float
+    processes: int
+    answer: Any = None
+    peaks: list[Peak] = field(default_factory=list)
+    shared: float = 0.0
+    """The most that lay in the run's folders in shared memory, in MB."""
+
+    def peak(self, role: str, what: str = "rss") -> float:
+        """The largest of all processes of a role."""
+        return max((getattr(peak, what) for peak in self.peaks if peak.role == role), default=0.0)
+
+
+def job(name: str, *arguments: object) -> list[str]:
+    """The command for one of the jobs in jobs.py."""
+    return [sys.executable, str(JOBS), name, *map(str, arguments)]
+
+
+def measure(command: Sequence[str], memory: bool = False) -> Measured:
+    """Run a command to its end, and all that it started. Its last line of output, if that is JSON, is its answer."""
+    _become_subreaper()
+    env = {**os.environ, "GRISTMILL_PROGRESS": "off"}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # or every process would compile every module anew
+    WORK.mkdir(exist_ok=True)
+    began = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=env)
+    watcher = _Watcher(process.pid) if memory else None
+    try:
+        output = process.stdout.read()  # until the last descendant that holds it has closed it
+        code, cpu, wall, count = _reap(process, began)
+    finally:
+        if watcher:
+            watcher.stop()
+    if code:
+        raise RuntimeError(f"{' '.join(command)} ended with {code}")
+    found = Measured(cpu, wall, count, _answer(output))
+    if watcher:
+        found.peaks, found.shared = list(watcher.peaks.values()), watcher.shared
+    return found
+
+
+def _become_subreaper() -> None:
+    if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError("this needs Linux: prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def _reap(process: subprocess.Popen[bytes], began: float) -> tuple[int, float, float, int]:
+    """Wait for the command and all that it left behind: its exit code, CPU and wall seconds, processes waited for."""
+    code, cpu, wall, count = 0, 0.0, 0.0, 0
+    while True:
+        try:
+            pid, status, usage = os.wait4(-1, 0)
+        except ChildProcessError:
+            return code, cpu, wall, count
+        cpu += usage.ru_utime + usage.ru_stime
+        count += 1
+        if pid == process.pid:
+            wall = time.perf_counter() - began  # the user's wall time: until the command itself has ended
+            code = process.returncode = os.waitstatus_to_exitcode(status)
+
+
+def _answer(output: bytes) -> Any:
+    lines = output.decode().strip().splitlines()
+    with contextlib.suppress(ValueError):
+        return json.loads(lines[-1]) if lines else None
+    return None
+
+
+class _Watcher:
+    """Looks at the memory of a process and all its descendants until it is stopped."""
+
+    def __init__(self, root: int) -> None:
+        self.root = root
+        self.peaks: dict[int, Peak] = {}
+        self.shared = 0.0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(_SAMPLE_S):
+            parents = _parents()
+            for pid in parents:
+                depth = _depth(pid, self.root, parents)
+                if depth is not None:
+                    self._look(pid, _ROLES[min(depth, 2)])
+            self.shared = max(self.shared, _shared_bytes(self.root) / 1e6)
+
+    def _look(self, pid: int, role: str) -> None:
+        with contextlib.suppress(OSError, KeyError):
+            status = _fields(f"/proc/{pid}/status")
+            peak = self.peaks.setdefault(pid, Peak(role))
+            peak.rss = max(peak.rss, status["VmHWM"])
+            peak.pss = max(peak.pss, _fields(f"/proc/{pid}/smaps_rollup")["Pss"])
+
+
+def _parents() -> dict[int, int]:
+    parents = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            with contextlib.suppress(OSError):
+                parents[int(name)] = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
+    return parents
+
+
+def _depth(pid: int, root: int, parents: dict[int, int]) -> int | None:
+    """How far below the root a process is, or None if it is not below it."""
+    depth = 0
+    while pid != root:
+        if pid not in parents:
+            return None
+        pid, depth = parents[pid], depth + 1
+    return depth
+
+
+def _fields(path: str) -> dict[str, float]:
+    """The sizes in a file of `Name: n kB` lines, in MB."""
+    sizes = {}
+    for line in Path(path).read_text().splitlines():
+        name, _, value = line.partition(":")
+        if value.endswith(" kB"):
+            sizes[name] = int(value[:-3]) * 1024 / 1e6
+    return sizes
+
+
+def _shared_bytes(pid: int) -> int:
+    total = 0
+    for folder in Path("/dev/shm").glob(f"gristmill-{pid}-*"):
+        for path in folder.iterdir():
+            with contextlib.suppress(OSError):
+                total += path.stat().st_size
+    return total
+
+
+# -- for jobs ----------------------------------------------------------------------------------------------
+
+
+def children_cpu(pid: int) -> float:
+    """CPU seconds so far of the living descendants of a process, from the kernel's clock of each, exact to the ns."""
+    total = 0.0
+    for other in _descendants(pid):
+        with contextlib.suppress(OSError):
+            total += time.clock_gettime((-other - 1) << 3 | 2)  # the clock that clock_getcpuclockid(other) names
+    return total
+
+
+def loaded(package: str, pid: int) -> bool:
+    """Whether a descendant of a process has mapped a compiled module of a package, so has imported it."""
+    for other in _descendants(pid):
+        with contextlib.suppress(OSError):
+            if f"/site-packages/{package}/" in Path(f"/proc/{other}/maps").read_text():
+                return True
+    return False
+
+
+def _descendants(pid: int) -> list[int]:
+    parents = _parents()
+    return [other for other in parents if other != pid and _depth(other, pid, parents) is not None]
+
+
+# -- numbers -------------------------------------------------------------------------------------------------
+
+
+def median(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def stable(values: Sequence[float], digits: int = 3) -> dict[str, float]:
+    """The median of some rounds, and the smallest and largest."""
+    return {name: round(pick(values), digits) for name, pick in (("median", median), ("min", min), ("max", max))}
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print a result, a line per number."""
+    for name, value in result.items():
+        if isinstance(value, dict):
+            print(f"{name:32} {value['median']:>10}   ({value['min']} to {value['max']})")
+        else:
+            print(f"{name:32} {value if isinstance(value, str | int | list) else round(value, 3)!s:>10}")
+
+
+def quiet(patience_s: float = 0.0, most: float = 0.7) -> float:
+    """Wait until the machine is quiet, at most for some seconds. The load that is left, in running processes."""
+    end = time.monotonic() + patience_s
+    while (load := os.getloadavg()[0]) > most and time.monotonic() < end:
+        time.sleep(2)
+    return load

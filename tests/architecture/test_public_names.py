@@ -1,0 +1,87 @@
+"""The public names. Whoever adds or removes one changes this list, and says so in CHANGELOG.md."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+PUBLIC = {
+    "gristmill": [
+        "Batch",
+        "CompositeStage",
+        "DocumentBatch",
+        "EmptyTask",
+        "FileGroupTask",
+        "LocalExecutor",
+        "Pipeline",
+        "ProcessingStage",
+        "Resources",
+        "SourceStage",
+        "Task",
+        "processing_stage",
+    ],
+    "gristmill.text": [
+        "ArrowReader",
+        "CsvReader",
+        "DocumentFilter",
+        "DocumentModifier",
+        "Filter",
+        "IncompleteStoryFilter",
+        "JsonlReader",
+        "JsonlWriter",
+        "MeanWordLengthFilter",
+        "Modify",
+        "NewlineNormalizer",
+        "NonAlphaNumericFilter",
+        "ParquetReader",
+        "ParquetWriter",
+        "QuotationUnifier",
+        "Score",
+        "ScoreFilter",
+        "SubstringFilter",
+        "TextReader",
+        "UnicodeReformatter",
+        "UrlRemover",
+        "UrlsFilter",
+        "WordCountFilter",
+    ],
+    "gristmill.recipes": [
+        "Entry",
+        "Parameter",
+        "Recipe",
+        "bundled",
+        "catalogue",
+        "load_recipe",
+        "parse_settings",
+        "recipe_of",
+        "schema",
+    ],
+}
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_the_public_names_are_these(module: str) -> None:
+    assert sorted(importlib.import_module(module).__all__) == PUBLIC[module]
+
+
+@pytest.mark.parametrize(("module", "name"), [(module, name) for module, names in PUBLIC.items() for name in names])
+def test_each_can_be_imported_and_says_what_it_is(module: str, name: str) -> None:
+    home = importlib.import_module(module)
+    thing = getattr(home, name)
+    assert (thing.__doc__ or "").strip(), f"{module}.{name} has no docstring"
+    assert name in dir(home)
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_no_other_name_is_made_up(module: str) -> None:
+    with pytest.raises(AttributeError, match="NoSuchName"):
+        _ = importlib.import_module(module).NoSuchName
+
+
+def test_a_star_import_gives_them_all() -> None:
+    code = "from gristmill import *; from gristmill.text import *; print(Pipeline.__name__, ScoreFilter.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "Pipeline ScoreFilter\n"

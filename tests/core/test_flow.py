@@ -1,0 +1,283 @@
+"""Flow, driven by a simulated executor: calls overlap, fail, die half-way and share their work, in any order.
+
+Whatever happens, every child is delivered once, gathering stages get everything in order, and every source closes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gristmill import ProcessingStage, Task
+from gristmill.core.errors import StageError
+from gristmill.core.flow import Call, Flow, Item, Output
+from gristmill.core.plan import Group, Plan
+from gristmill.core.task import Lineage
+from gristmill.core.worker import StageStats
+
+RETRIES = 3
+
+
+class Step(ProcessingStage[Task[Any], Task[Any]]):
+    max_retries = RETRIES
+
+    def process(self, task: Task[Any]) -> Task[Any]:
+        return task
+
+
+class Collect(Step):
+    gather = True
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A pipeline to simulate: stages per group, which groups gather, and a seed for how tasks multiply."""
+
+    stages: tuple[int, ...]
+    gathers: tuple[bool, ...]
+    sources: tuple[int, ...]
+    own_source: bool
+    seed: int
+
+    def plan(self) -> Plan:
+        groups = []
+        for index, (count, gathers) in enumerate(zip(self.stages, self.gathers, strict=True)):
+            first = Collect() if gathers else Step()
+            groups.append(Group(index, (first, *(Step() for _ in range(count - 1)))))
+        return Plan("simulated", None, tuple(groups), self.own_source)
+
+    def items(self) -> Iterator[list[Item]]:
+        for order, count in enumerate(self.sources):
+            names = [f"{order}.{index}" if count > 1 else f"{order}" for index in range(count)]
+            yield [Item(Lineage(name, f"{order}", (f"file-{order}",), order), [name], nbytes=10) for name in names]
+
+    def children(self, group: int, position: int, lineage: Lineage) -> list[Lineage]:
+        """What one stage makes of one task: none, itself, or some children. The same on every attempt."""
+        count = random.Random(f"{self.seed} {group} {position} {lineage.id}").choice([0, 1, 1, 2, 3])
+        return [lineage] if count == 1 else [lineage.child(index) for index in range(count)]
+
+    def through(self, group: int, start: int, lineage: Lineage) -> list[Lineage]:
+        """What a whole group makes of one task."""
+        tasks = [lineage]
+        for position in range(start, self.stages[group]):
+            tasks = [child for task in tasks for child in self.children(group, position, task)]
+        return tasks
+
+    def expected(self) -> tuple[list[str], dict[tuple[int, str], list[str]]]:
+        """The ids that leave the pipeline, and what each gathering group gets for each source."""
+        tasks = [item.lineage for items in self.items() for item in items]
+        gathered: dict[tuple[int, str], list[str]] = {}
+        for group in range(len(self.stages)):
+            if self.gathers[group]:
+                by_source: dict[str, list[Lineage]] = {}
+                for task in sorted(tasks, key=Lineage.sort_key):
+                    by_source.setdefault(task.source, []).append(task)
+                gathered |= {(group, source): [task.id for task in found] for source, found in by_source.items()}
+                tasks = [Lineage(source, source, t[0].files, t[0].order) for source, t in by_source.items()]
+            tasks = [child for task in tasks for child in self.through(group, 0, task)]
+            if group == 0 and self.own_source:
+                tasks = [task.as_source() for task in tasks]
+        return sorted(task.id for task in tasks), gathered
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> Shape:
+    own = draw(st.booleans())
+    count = draw(st.integers(2 if own else 1, 4))
+    gathers = [False, *(draw(st.booleans()) for _ in range(count - 1))]
+    stages = [1 if own else draw(st.integers(1, 3)), *(draw(st.integers(1, 3)) for _ in range(count - 1))]
+    sources = [1] if own else draw(st.lists(st.integers(0, 3), max_size=5))
+    return Shape(tuple(stages), tuple(gathers), tuple(sources), own, draw(st.integers(0, 10**6)))
+
+
+class Simulation:
+    """Several workers at once; each step one of them, chosen at random, does one thing."""
+
+    def __init__(self, shape: Shape, dice: random.Random, failures: float) -> None:
+        self.shape, self.dice, self.failures = shape, dice, failures
+        self.flow = Flow(shape.plan(), shape.items())
+        self.running: list[tuple[Call, Iterator[Output]]] = []
+        self.gathered: dict[tuple[int, str], list[str]] = {}
+        self.delivered: list[Lineage] = []
+
+    def run(self) -> None:
+        for _ in range(100_000):
+            if self.flow.over and not self.running:
+                break
+            self.flow.feed(self.dice.randint(0, 4))
+            waiting = [index for index, pool in enumerate(self.flow.pools) if pool.queue]
+            if waiting and (not self.running or (len(self.running) < 4 and self.dice.random() < 0.5)):
+                self.start(self.dice.choice(waiting))
+            elif self.running:
+                self.advance(self.dice.randrange(len(self.running)))
+            while self.flow.results:
+                self.delivered.append(self.flow.results.popleft()[0])
+            assert all(pool.queued_bytes >= 0 for pool in self.flow.pools)
+        assert self.flow.over
+
+    def start(self, group: int) -> None:
+        call = self.flow.take(group, self.dice.randint(1, 4))
+        assert all(item.start == call.start for item in call.items)
+        if self.shape.gathers[group] and call.start == 0:
+            for item in call.items:
+                self.gathered[group, item.lineage.source] = list(item.refs)
+        self.running.append((call, self.work(call)))
+
+    def work(self, call: Call) -> Iterator[Output]:
+        """What a worker sends: for a call of one item, nothing that an earlier attempt has sent."""
+        last = self.shape.stages[call.group]
+        skip = call.items[0].sent if call.streams else 0
+        shares = call.streams and not call.items[0].attempts
+        for item in call.items:
+            for lineage, position in list(self.walk(call, item.lineage, call.start, shares)):
+                if position == last and skip:
+                    skip -= 1
+                    continue
+                yield Output(lineage, lineage.id, nbytes=1, position=position)
+
+    def walk(self, call: Call, lineage: Lineage, position: int, shares: bool) -> Iterator[tuple[Lineage, int]]:
+        last = self.shape.stages[call.group]
+        if position == last:
+            yield lineage, last
+            return
+        children = self.shape.children(call.group, position, lineage)
+        for child in children:
+            alone = children == [lineage] or position + 1 == last
+            if not alone and (child.id, position + 1) in call.items[0].shed:
+                continue
+            if not alone and shares and self.dice.random() < 0.3:
+                yield child, position + 1
+            else:
+                yield from self.walk(call, child, position + 1, shares)
+
+    def advance(self, index: int) -> None:
+        call, outputs = self.running[index]
+        if self.dice.random() < self.failures and all(item.attempts < RETRIES for item in call.items):
+            del self.running[index]
+            self.flow.fail(call, StageError("Step", call.items[0].lineage.id, (), "bad luck"))
+            return
+        output = next(outputs, None)
+        if output is not None:
+            self.flow.output(call, output)
+            return
+        del self.running[index]
+        self.flow.finish(call, [StageStats(tasks_in=1) for _ in range(self.shape.stages[call.group])])
+
+
+@given(shapes(), st.integers(0, 10**9), st.sampled_from([0.0, 0.1, 0.4]))
+@settings(max_examples=200, deadline=None)
+def test_every_child_is_delivered_once_and_every_source_closes(shape: Shape, seed: int, failures: float) -> None:
+    simulation = Simulation(shape, random.Random(seed), failures)
+    simulation.run()
+    ids, gathered = shape.expected()
+    assert sorted(lineage.id for lineage in simulation.delivered) == ids
+    assert simulation.gathered == gathered
+    flow = simulation.flow
+    assert all(not pool.queued_bytes and not pool.queue and not pool.running for pool in flow.pools)
+    assert not flow._live
+    assert not flow._gathered
+
+
+@given(shapes().filter(lambda shape: not shape.own_source), st.integers(0, 10**9))
+@settings(deadline=None)
+def test_sources_are_counted(shape: Shape, seed: int) -> None:
+    simulation = Simulation(shape, random.Random(seed), 0.1)
+    simulation.run()
+    progress = simulation.flow.progress()
+    assert progress.sources_seen == progress.sources_done == sum(bool(count) for count in shape.sources)
+    assert progress.listing_done
+    # With a user's own source as the only stage, its tasks are counted as seen and never as done.
+
+
+def flow_of(*items: Item, stages: int = 1, batch_size: int = 1) -> Flow:
+    group = Group(0, tuple(Step().with_(batch_size=batch_size) for _ in range(stages)))
+    flow = Flow(Plan("p", None, (group,)), iter([list(items)]))
+    flow.feed(100)
+    return flow
+
+
+def item(name: str, nbytes: int = 1, start: int = 0) -> Item:
+    return Item(Lineage(name, name, (f"{name}.jsonl",)), [name], nbytes, start)
+
+
+def names(call: Call) -> list[str]:
+    return [entry.lineage.id for entry in call.items]
+
+
+def test_after_a_failure_each_item_goes_alone() -> None:
+    flow = flow_of(item("a"), item("b"), item("c"))
+    call = flow.take(0, 3)
+    assert names(call) == ["a", "b", "c"]
+    flow.fail(call, StageError("Step", "a", (), "?"))
+    assert [names(flow.take(0, 3)) for _ in range(3)] == [["a"], ["b"], ["c"]]
+
+
+def test_the_error_is_raised_when_the_retries_are_used_up() -> None:
+    flow = flow_of(item("a"))
+    error = StageError("Step", "a", ("a.jsonl",), "bad byte")
+    for _ in range(RETRIES):
+        flow.fail(flow.take(0, 1), error)
+    with pytest.raises(StageError, match=r"stage 'Step' failed on task a from a\.jsonl: bad byte"):
+        flow.fail(flow.take(0, 1), error)
+
+
+def test_the_stage_at_fault_says_how_often() -> None:
+    group = Group(0, (Step(), Step().with_(max_retries=0)))
+    flow = Flow(Plan("p", None, (group,)), iter([[item("a")]]))
+    flow.feed(1)
+    with pytest.raises(StageError):
+        flow.fail(flow.take(0, 1), StageError("second", "a", (), "?", position=1))
+
+
+def test_what_a_failed_call_of_several_gave_does_not_count() -> None:
+    flow = flow_of(item("a"), item("b"))
+    call = flow.take(0, 2)
+    flow.output(call, Output(call.items[0].lineage, "ref", 1, 1))
+    flow.fail(call, StageError("Step", "a", (), "?"))
+    assert not flow.results
+
+
+def test_calls_are_bounded_by_bytes_and_start_at_one_stage() -> None:
+    large = 20 * 2**20
+    flow = flow_of(item("a", large), item("b", large), item("c", large), stages=2)
+    assert names(flow.take(0, 10)) == ["a"]
+    flow = flow_of(item("a", large), item("b", large), item("c", large), batch_size=2)
+    assert names(flow.take(0, 10)) == ["a", "b"]  # a batch is never cut for its size
+    flow = flow_of(item("a"), item("b", start=1), item("c", start=1), stages=2)
+    assert [names(flow.take(0, 10)) for _ in range(2)] == [["a"], ["b", "c"]]
+
+
+def test_a_batch_waits_until_it_is_full_or_nothing_more_comes() -> None:
+    group = Group(0, (Step().with_(batch_size=4),))
+    flow = Flow(Plan("p", None, (group,)), iter([[item("a"), item("b")], [item("c")]]))
+    flow.feed(1)
+    assert flow.ready(0) == 0
+    flow.feed(100)
+    assert flow.listing_done
+    assert flow.ready(0) == 3
+
+
+def test_progress_adds_up() -> None:
+    flow = flow_of(item("a"), item("b"))
+    first, second = flow.take(0, 1), flow.take(0, 1)
+    flow.finish(first, [StageStats(tasks_in=1, rows_in=5, counts={"bad": 1})])
+    second.so_far = [StageStats(tasks_in=1, rows_in=2, counts={"bad": 2})]
+    [(name, stats)] = flow.progress(calls=[second]).stages
+    assert (name, stats.rows_in, stats.counts) == ("Step", 7, {"bad": 3})
+    [(_, settled)] = flow.progress().stages
+    assert (settled.rows_in, settled.counts) == (5, {"bad": 1})  # looking changes nothing
+
+
+def test_expected_is_not_trivial() -> None:
+    shape = Shape((2, 1, 2), (False, True, False), (2, 1, 3), False, 7)
+    ids, gathered = shape.expected()
+    assert ids
+    assert max(map(len, gathered.values())) > 1
+    assert max(Counter(ids).values()) == 1

@@ -1,0 +1,131 @@
+"""The policy, as properties over all states that a run may be in."""
+
+from __future__ import annotations
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gristmill.core.schedule import CALL_SECONDS, EDGE_BYTES, MAX_CHUNK, PoolState, balance, choose, chunk, fits, room
+
+PACE = st.none() | st.floats(0, 100)
+
+
+@given(st.integers(0, 10**6), st.integers(0, 512), PACE, st.integers(1, 600))
+@example(0, 0, 0.0, 1)
+def test_a_chunk_is_one_or_more_whole_batches(queued: int, workers: int, pace: float | None, batch: int) -> None:
+    size = chunk(queued, workers, pace, batch)
+    assert size >= batch
+    assert size % batch == 0
+    assert size <= max(MAX_CHUNK, batch)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 64), st.floats(1e-6, 100), st.integers(1, 64))
+def test_a_chunk_is_short_and_leaves_work_for_the_others(queued: int, workers: int, pace: float, batch: int) -> None:
+    size = chunk(queued, workers, pace, batch)
+    if size > batch:
+        assert size * pace <= CALL_SECONDS * (1 + 1e-9)
+        assert size * workers * 2 <= queued
+
+
+def test_the_first_call_measures() -> None:
+    assert chunk(10**6, 2, None) == 1
+    assert chunk(10**6, 2, None, 32) == 32
+    assert chunk(10**6, 2, 0.0) == MAX_CHUNK
+
+
+POOL = st.builds(
+    PoolState,
+    queued=st.integers(-2, 5),
+    downstream_bytes=st.sampled_from([0, EDGE_BYTES - 1, EDGE_BYTES, 2 * EDGE_BYTES]),
+    idle=st.integers(0, 2),
+    can_grow=st.booleans(),
+    cpus=st.sampled_from([0.0, 0.5, 1.0, 2.0, 8.0]),
+)
+
+
+def can_run(pool: PoolState, free: float, total: float) -> bool:
+    staffed = pool.idle > 0 or pool.can_grow
+    return pool.queued > 0 and staffed and room(pool.downstream_bytes) and fits(pool.cpus, free, total)
+
+
+@given(st.lists(POOL, max_size=6), st.floats(0, 4), st.sampled_from([1.0, 2.0, 4.0]))
+def test_the_choice_can_run_and_is_the_last_that_can(pools: list[PoolState], free: float, total: float) -> None:
+    free = min(free, total)
+    able = [index for index, pool in enumerate(pools) if can_run(pool, free, total)]
+    assert choose(pools, free, total) == (able[-1] if able else None)
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> list[PoolState]:
+    """Pools that wait for nothing but each other: what waits behind one is what is queued at the next."""
+    count = draw(st.integers(1, 8))
+    bytes_queued = [draw(st.sampled_from([0, 1, EDGE_BYTES, 3 * EDGE_BYTES])) for _ in range(count)]
+    return [
+        PoolState(
+            queued=1 if bytes_queued[index] else 0,
+            queued_bytes=bytes_queued[index],
+            downstream_bytes=bytes_queued[index + 1] if index + 1 < count else 0,
+            can_grow=True,
+            cpus=draw(st.sampled_from([0.5, 1.0, 4.0, 64.0])),
+        )
+        for index in range(count)
+    ]
+
+
+@given(pipelines(), st.sampled_from([1.0, 2.0, 16.0]))
+def test_an_idle_machine_never_stands_still_while_work_waits(pools: list[PoolState], total: float) -> None:
+    assert (choose(pools, total, total) is not None) == any(pool.queued for pool in pools)
+
+
+def test_a_pool_that_wants_more_than_there_is_runs_alone() -> None:
+    assert fits(64, free=2, total=2)
+    assert not fits(64, free=1, total=2)
+
+
+@st.composite
+def divisions(draw: st.DrawFn) -> tuple[list[float], list[float], list[int | None]]:
+    count = draw(st.integers(1, 5))
+    demand = st.just(0.0) | st.floats(0.01, 100)
+    demands = [draw(demand) for _ in range(count)]
+    costs = [draw(st.sampled_from([0.25, 0.5, 1.0, 2.0])) for _ in range(count)]
+    fixed = [draw(st.none() | st.integers(1, 3)) for _ in range(count)]
+    return demands, costs, fixed
+
+
+def spent(counts: list[int], costs: list[float]) -> float:
+    return sum(count * cost for count, cost in zip(counts, costs, strict=True))
+
+
+def throughput(counts: list[int], demands: list[float]) -> float:
+    return min((count / demand for count, demand in zip(counts, demands, strict=True) if demand), default=0.0)
+
+
+@given(divisions(), st.integers(0, 16))
+def test_workers_are_divided_within_bounds(
+    division: tuple[list[float], list[float], list[int | None]], capacity: int
+) -> None:
+    demands, costs, fixed = division
+    counts = balance(demands, capacity, costs, fixed)
+    least = [wish if wish is not None else int(demand > 0) for demand, wish in zip(demands, fixed, strict=True)]
+    assert all(count >= minimum for count, minimum in zip(counts, least, strict=True))
+    assert [count for count, wish in zip(counts, fixed, strict=True) if wish is not None] == [
+        wish for wish in fixed if wish is not None
+    ]
+    assert all(not count for count, demand, wish in zip(counts, demands, fixed, strict=True) if not demand and not wish)
+    assert spent(counts, costs) <= max(capacity, spent(least, costs)) + 1e-9
+
+
+@given(divisions(), st.integers(0, 12), st.integers(1, 6))
+def test_more_room_never_means_less_throughput(
+    division: tuple[list[float], list[float], list[int | None]], capacity: int, more: int
+) -> None:
+    demands, costs, fixed = division
+    small = throughput(balance(demands, capacity, costs, fixed), demands)
+    large = throughput(balance(demands, capacity + more, costs, fixed), demands)
+    assert large >= small - 1e-12
+
+
+def test_pools_get_workers_in_proportion_to_their_work() -> None:
+    assert balance([1.0, 3.0], 8, [1.0, 1.0], [None, None]) == [2, 6]
+    assert balance([1.0, 3.0], 2, [0.25, 0.25], [None, None]) == [2, 6]
+    assert balance([6.0, 5.0], 4, [1.0, 1.0], [1, None]) == [1, 1]  # more would wait for the fixed one
