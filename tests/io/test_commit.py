@@ -95,7 +95,7 @@ def test_a_source_without_partition_is_named_by_its_id(tmp_path):
 def test_names_are_safe_and_stay_apart(name):
     clean = safe(name)
     assert "/" not in clean
-    assert not clean.startswith(".")
+    assert not clean.startswith((".", "_", "-"))
     assert len(clean) < 200
     assert clean == safe(name)
     assert safe(name + "?") != safe(name + "!")

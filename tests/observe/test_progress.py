@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from gristmill import DocumentBatch, FileGroupTask, LocalExecutor, Pipeline, ProcessingStage, Task
+from gristmill import DocumentBatch, FileGroupTask, LocalExecutor, Pipeline, ProcessingStage
 from gristmill.core.errors import GristmillError
 from gristmill.core.executor import PoolProgress, Progress
+from gristmill.core.result import Summary
 from gristmill.core.worker import StageStats
 from gristmill.observe import progress as shown
 from gristmill.observe.panel import Panel
 from gristmill.observe.progress import LiveProgress, PlainProgress, Quiet, default_progress
-from gristmill.observe.rows import Ends, Rows, ends_of, rows_of, totals
 
 
 class Read(ProcessingStage[FileGroupTask, DocumentBatch]):
@@ -56,7 +56,7 @@ def plan() -> Any:
 
 
 def some_progress(**changes: Any) -> Progress:
-    stages = [("Read", 4, 2000), ("Untold", 2000, 2000), ("Halve", 2000, 1000), ("Write", 1000, 3), ("Commit", 3, 1)]
+    stages = [("List", 0, 0), ("Read", 0, 2000), ("Halve", 2000, 1000), ("Write", 1000, 1000), ("Drop", 1000, 0)]
     return Progress(
         stages=[(name, StageStats(rows_in=taken, rows_out=given)) for name, taken, given in stages],
         pools=[PoolProgress("Read + Halve", 2, 1), PoolProgress("Write", 2, 2, 7, 100)],
@@ -67,19 +67,18 @@ def some_progress(**changes: Any) -> Progress:
 # -- counting --------------------------------------------------------------------------------------------
 
 
-def test_rows_are_told_from_files() -> None:
-    ends = ends_of(plan().stages)
-    counts = [rows_of(end, stat.rows_in, stat.rows_out) for end, (_, stat) in zip(ends, some_progress().stages)]
-    assert counts == [
-        Rows(None, 2000, None),
-        Rows(2000, 2000, 0),
-        Rows(2000, 1000, 1000),
-        Rows(1000, 1000, 0),
-        Rows(None, None, None),
+def test_rows_in_and_out_of_a_run() -> None:
+    summary = Summary.of(some_progress())
+    assert (summary.rows_in, summary.rows_out) == (2000, 0)
+    assert [line.counted() for line in summary.stages] == [
+        ("", "", ""),
+        ("", "2,000", ""),
+        ("2,000", "1,000", "1,000"),
+        ("1,000", "1,000", "0"),
+        ("1,000", "0", "1,000"),
     ]
-    assert totals(counts) == (2000, 1000)
-    assert totals([]) == (0, 0)
-    assert totals([rows_of(Ends(), 10, 4)]) == (10, 4)
+    empty = Summary.of(Progress())
+    assert (empty.rows_in, empty.rows_out) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +158,7 @@ def test_plain_prints_a_line_per_ten_seconds(capsys: pytest.CaptureFixture[str],
         lines.append(capsys.readouterr().err)
     observer.finished(some_progress())
     assert [second for second, line in enumerate(lines) if line] == [10, 20, 30]
-    assert lines[10].startswith("gristmill: 2,000 rows in, 1,000 out, 100 rows/s; 2 of 8 sources, 00:20")
+    assert lines[10].startswith("gristmill: 2,000 rows in, 0 out, 100 rows/s; 2 of 8 sources, 00:20")
     assert lines[10].count("\n") == 1
 
 
@@ -197,19 +196,18 @@ def plain_text(drawn: str) -> str:
 
 
 def test_drawn_lines_hold_the_counts_and_fit() -> None:
-    ends = ends_of(plan().stages)
-    lines = [plain_text(line).rstrip() for line in shown.draw(ends, some_progress(), 100)]
+    lines = [plain_text(line).rstrip() for line in shown.draw(some_progress(), 100)]
     assert lines[0].split() == ["stage", "rows", "in", "kept", "dropped", "rows/s"]
     assert [line.split() for line in lines[1:6]] == [
+        ["List"],
         ["Read", "2,000", "100"],
-        ["Untold", "2,000", "2,000", "0", "100"],
         ["Halve", "2,000", "1,000", "1,000", "100"],
         ["Write", "1,000", "1,000", "0", "50"],
-        ["Commit"],
+        ["Drop", "1,000", "0", "1,000", "50"],
     ]
     assert lines[6].startswith("2 of 8 sources")
     for width in (20, 40, 60):
-        narrow = shown.draw(ends, some_progress(), width)
+        narrow = shown.draw(some_progress(), width)
         assert len(narrow) == len(lines)
         assert all(len(plain_text(line)) <= width for line in narrow)
 
@@ -217,7 +215,7 @@ def test_drawn_lines_hold_the_counts_and_fit() -> None:
 def test_stage_names_are_not_markup() -> None:
     progress = some_progress()
     progress.stages[0] = ("[red]x[/nothing]", progress.stages[0][1])
-    assert "[red]x[/nothing]" in plain_text("\n".join(shown.draw(ends_of(plan().stages), progress, 100)))
+    assert "[red]x[/nothing]" in plain_text("\n".join(shown.draw(progress, 100)))
 
 
 def test_live_draws_at_most_five_times_a_second(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
@@ -357,11 +355,3 @@ class Screen:
         elif kind == "r":
             self.region = (numbers[0] - 1, numbers[1] - 1) if numbers else (0, len(self.lines) - 1)
             self.row, self.column = 0, 0
-
-
-def test_a_task_is_a_row_where_nothing_says_otherwise() -> None:
-    class Own(ProcessingStage[Task[int], Task[int]]):
-        def process(self, task: Task[int]) -> Task[int]:
-            return task
-
-    assert ends_of([Own()]) == [Ends(True, True)]

@@ -306,9 +306,12 @@ def partition_name(task: GatherTask) -> str:
 
 
 def safe(name: str) -> str:
-    """The name with only what every file system takes; when something was replaced, a hash keeps it apart."""
-    clean = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:120]
-    clean = f"_{clean}" if clean.startswith(".") else clean
+    """The name with only what every file system takes; when something was replaced, a hash keeps it apart.
+
+    It starts with a letter or digit, since readers, ours included, leave out names that start with `.` or `_`.
+    """
+    clean = re.sub(r"[^\w.-]", "_", name)
+    clean = clean.lstrip("._-").encode()[:120].decode(errors="ignore") or "x"
     return clean if clean == name else f"{clean}-{digest([name], 4)}"
 
 
