@@ -1,7 +1,8 @@
 """Arrow columns from Python values, built from their buffers.
 
-`pyarrow.array` imports pandas when it is given a list and pandas is installed, which costs every process more
-than half a second. Columns of the four types that data is made of are built here instead; others go to pyarrow.
+`pyarrow.array` and `pyarrow.scalar` import pandas when it is installed, to ask whether the value is a pandas
+object, which costs every process more than half a second. Columns of the four types that data is made of are
+built here instead; others go to pyarrow.
 """
 
 from __future__ import annotations
@@ -33,6 +34,11 @@ def make_array(values: Iterable[Any], kind: pa.DataType) -> pa.Array:
         bits = pa.py_buffer(_bits([bool(value) for value in listed]))
         return pa.Array.from_buffers(kind, len(listed), [validity, bits], missing)
     return pa.array(listed, kind)
+
+
+def literal(value: Any, kind: pa.DataType) -> pa.Scalar:
+    """A scalar for Arrow's compute functions, which would make one from a Python value by way of pandas."""
+    return make_array([value], kind)[0]
 
 
 def _strings(values: Sequence[str | None], validity: pa.Buffer | None, missing: int) -> pa.Array:

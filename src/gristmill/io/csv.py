@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from gristmill.core.columns import make_array
+from gristmill.core.columns import literal, make_array
 from gristmill.core.errors import InputError, did_you_mean
 from gristmill.core.table import POSITION
 from gristmill.io.input import BLOCK, BadRecord
@@ -214,7 +214,7 @@ def _cast(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, list[int]]:
 def _convert(text: pa.Array, kind: pa.DataType) -> pa.Array:
     from pyarrow import compute as pc
 
-    return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text).cast(kind)
+    return pc.if_else(pc.equal(text, literal("", pa.string())), literal(None, pa.string()), text).cast(kind)
 
 
 def peek_csv(source: Input, fields: Sequence[str] | None = None, form: CsvFormat | None = None) -> pa.Schema | None:

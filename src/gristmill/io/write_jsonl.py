@@ -24,6 +24,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gristmill.core.columns import literal
 from gristmill.core.table import is_json, json_array, plain
 
 if TYPE_CHECKING:
@@ -144,7 +145,9 @@ def _values(column: pa.Array) -> list[Any]:
     if pa.types.is_timestamp(kind):
         texts = pc.replace_substring(column.cast(pa.timestamp(kind.unit)).cast(pa.string()), " ", "T")
         texts = pc.replace_substring_regex(texts, r"\.0+$", "")
-        return (pc.binary_join_element_wise(texts, "Z", "") if kind.tz else texts).to_pylist()  # type: ignore[no-any-return]
+        if kind.tz:
+            texts = pc.binary_join_element_wise(texts, literal("Z", pa.string()), literal("", pa.string()))
+        return texts.to_pylist()  # type: ignore[no-any-return]
     if pa.types.is_date(kind) or pa.types.is_time(kind):
         return column.cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
     if pa.types.is_float16(kind):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.core.columns import make_array
+from gristmill.core.columns import literal, make_array
 from gristmill.core.errors import ColumnError
 from gristmill.core.table import conform
 
@@ -118,7 +118,7 @@ def row_groups(pieces: Iterable[pa.Table], most_bytes: int, most_rows: int) -> I
 
 def row_bytes(table: pa.Table) -> pa.Array:
     """The bytes of values in each row."""
-    total = pa.repeat(pa.scalar(0, pa.int64()), table.num_rows)
+    total = pa.repeat(literal(0, pa.int64()), table.num_rows)
     for column in table.combine_chunks().columns:
         chunk = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
         total = pc.add(total, _value_bytes(chunk))
@@ -132,12 +132,12 @@ def _value_bytes(array: pa.Array) -> pa.Array:
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
         return _value_bytes(array.cast(pa.large_binary()))
     if any(test(kind) for test in _BYTES):
-        return pc.fill_null(pc.binary_length(array).cast(pa.int64()), 0)
+        return pc.fill_null(pc.binary_length(array).cast(pa.int64()), literal(0, pa.int64()))
     if pa.types.is_struct(kind) and kind.num_fields:
         return reduce(pc.add, map(_value_bytes, array.flatten()))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
         return _list_bytes(array)
-    return pa.repeat(pa.scalar(8 * getattr(kind, "list_size", 1), pa.int64()), len(array))
+    return pa.repeat(literal(8 * getattr(kind, "list_size", 1), pa.int64()), len(array))
 
 
 def _list_bytes(array: pa.Array) -> pa.Array:
@@ -145,4 +145,4 @@ def _list_bytes(array: pa.Array) -> pa.Array:
     sums = pa.concat_arrays([zero, pc.cumulative_sum(_value_bytes(array.values))])
     offsets = array.offsets
     sizes = pc.subtract(sums.take(offsets[1:]), sums.take(offsets[:-1]))
-    return pc.if_else(array.is_valid(), sizes, 0)
+    return pc.if_else(array.is_valid(), sizes, literal(0, pa.int64()))

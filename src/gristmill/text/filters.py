@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.core.columns import make_array
+from gristmill.core.columns import literal, make_array
 from gristmill.core.table import is_json, table_to_rows, to_array
 
 Texts: TypeAlias = "pa.Array | pa.ChunkedArray"
@@ -194,7 +194,7 @@ class NonAlphaNumericFilter(DocumentFilter):
         return self._share(text.encode("utf-8", "surrogatepass"), len(text))
 
     def score_batch(self, texts: Texts) -> pa.Array:
-        texts = as_array(texts).fill_null("")
+        texts = as_array(texts).fill_null(literal("", pa.string()))
         raws, lengths = texts.cast(pa.binary()).to_pylist(), pc.utf8_length(texts).to_pylist()
         return make_array(map(self._share, raws, lengths), pa.float64())
 
@@ -233,10 +233,10 @@ class UrlsFilter(DocumentFilter):
         return sum(url.end() - url.start() for url in urls) / len(text)
 
     def score_batch(self, texts: Texts) -> pa.Array:
-        texts = as_array(texts).fill_null("")
+        texts = as_array(texts).fill_null(literal("", pa.string()))
         if self.url_regex is not None:
             return super().score_batch(texts)
-        empty = pc.equal(texts, "")
+        empty = pc.equal(texts, literal("", pa.string()))
         scores = empty.cast(pa.float64())
         rows = pc.or_(empty, pc.match_substring_regex(texts, URL_START))
         return pc.replace_with_mask(scores, rows, super().score_batch(texts.filter(rows)))
@@ -253,9 +253,9 @@ def within(scores: pa.Array, low: float | None = None, high: float | None = None
     keep = pc.is_valid(scores)
     numbers = as_array(scores).cast(pa.float64(), safe=False)
     if low is not None:
-        keep = pc.and_kleene(keep, pc.greater_equal(numbers, float(low)))
+        keep = pc.and_kleene(keep, pc.greater_equal(numbers, literal(float(low), pa.float64())))
     if high is not None:
-        keep = pc.and_kleene(keep, pc.less_equal(numbers, float(high)))
+        keep = pc.and_kleene(keep, pc.less_equal(numbers, literal(float(high), pa.float64())))
     return as_array(keep)
 
 

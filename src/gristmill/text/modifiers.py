@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.core.columns import make_array
+from gristmill.core.columns import literal, make_array
 from gristmill.core.errors import require
 from gristmill.text.filters import URL, as_array
 
@@ -125,7 +125,7 @@ class UnicodeReformatter(DocumentModifier):
 
     def modify_batch(self, texts: Texts) -> pa.Array:
         texts = as_array(texts)
-        rows = pc.match_substring_regex(texts, self._suspect).fill_null(False)
+        rows = pc.match_substring_regex(texts, self._suspect).fill_null(literal(False, pa.bool_()))
         fixed = [self._fix_lines(text) for text in texts.filter(rows).to_pylist()]
         return pc.replace_with_mask(texts, rows, make_array(fixed, pa.string()))
 

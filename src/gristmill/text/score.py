@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.core.batch import DocumentBatch
-from gristmill.core.columns import make_array
+from gristmill.core.columns import literal, make_array
 from gristmill.core.decide import Decision
 from gristmill.core.errors import ColumnError, ContractError, did_you_mean, shorten
 from gristmill.core.stage import ProcessingStage
@@ -75,14 +75,14 @@ class _DroppingStage(_TextStage):
         return self.apply(task, self.decide(task))
 
     def decide(self, batch: DocumentBatch) -> Decision:
-        alive = pa.repeat(True, batch.num_items)
+        alive = pa.repeat(literal(True, pa.bool_()), batch.num_items)
         scores = {}
         for step in self._steps:
             column = self._column(batch.data, step.field)
             found, keep = self._judge(step, column if alive.true_count == len(alive) else column.filter(alive))
-            keep = keep.cast(pa.bool_()).fill_null(False)
+            keep = keep.cast(pa.bool_()).fill_null(literal(False, pa.bool_()))
             scores[step.label] = _in_place(found, alive)
-            alive = _in_place(pc.invert(keep) if step.invert else keep, alive).fill_null(False)
+            alive = _in_place(pc.invert(keep) if step.invert else keep, alive).fill_null(literal(False, pa.bool_()))
         return Decision(alive, scores)
 
     def apply(self, batch: DocumentBatch, decision: Decision) -> DocumentBatch:
@@ -356,8 +356,8 @@ def _in_place(values: pa.Array, alive: pa.Array) -> pa.Array:
     """The values of the rows that are alive, each in its row; null in the others."""
     if len(values) == len(alive):
         return values
-    positions = pc.subtract(pc.cumulative_sum(alive.cast(pa.int64())), 1)
-    return values.take(pc.if_else(alive, positions, pa.scalar(None, pa.int64())))
+    positions = pc.subtract(pc.cumulative_sum(alive.cast(pa.int64())), literal(1, pa.int64()))
+    return values.take(pc.if_else(alive, positions, literal(None, pa.int64())))
 
 
 def as_list(value: Any) -> list[Any]:

@@ -1,0 +1,233 @@
+"""Runs all benchmarks, in rounds, and writes results/core.json and a Markdown table.
+
+    python benchmarks/run.py              three rounds, about 15 minutes
+    python benchmarks/run.py --quick      one round over smaller inputs, under two minutes
+    python benchmarks/run.py --readme     also put the table into README.md, between its two markers
+
+Within a round each figure and what it is compared with run one after the other, so that a change of the machine's
+load falls on both. Figures are medians over rounds. Trust CPU time and ratios; wall time needs a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import memory
+import overhead
+import scaling
+import startup
+import throughput
+from measure import HERE, show
+
+RESULTS = HERE / "results" / "core.json"
+README = HERE.parent / "README.md"
+BEGIN, END = "<!-- benchmarks:begin -->", "<!-- benchmarks:end -->"
+PACKAGES = ("gristmill", "pyarrow", "orjson", "numpy", "ftfy")
+
+Figure = Callable[[], dict[str, Any]]
+
+
+def figures(quick: bool, patience_s: float) -> dict[str, Figure]:
+    """One round of each."""
+    if quick:
+        return {
+            "startup": lambda: startup.run(1),
+            "overhead": lambda: overhead.run(1),
+            "memory": lambda: memory.run(1, (50, 150), (50,)),
+            "scaling": lambda: scaling.run(1, 20),
+            "throughput": lambda: throughput.run(1, 50),
+        }
+    return {
+        "startup": lambda: startup.run(1),
+        "overhead": lambda: overhead.run(1),
+        "memory": lambda: memory.run(1),
+        "scaling": lambda: scaling.run(1, patience_s=patience_s),
+        "throughput": lambda: throughput.run(1),
+    }
+
+
+def run_all(rounds: int, quick: bool, patience_s: float, only: list[str]) -> dict[str, Any]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for number in range(rounds):
+        for name, figure in figures(quick, patience_s).items():
+            if only and name not in only:
+                continue
+            began = time.perf_counter()
+            found.setdefault(name, []).append(figure())
+            print(f"round {number + 1}: {name}, {time.perf_counter() - began:.0f} s", flush=True)
+    return {name: _merge(results) for name, results in found.items()}
+
+
+def _merge(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Rounds of one figure as one: the median, the smallest and the largest of each number."""
+    merged: dict[str, Any] = {}
+    for name, value in results[0].items():
+        if isinstance(value, dict):
+            values = sorted(result[name]["median"] for result in results)
+            merged[name] = {"median": _middle(values), "min": values[0], "max": values[-1]}
+        else:
+            merged[name] = value if all(result[name] == value for result in results) else [r[name] for r in results]
+    return merged
+
+
+def _middle(values: list[float]) -> float:
+    half = len(values) // 2
+    return values[half] if len(values) % 2 else round((values[half - 1] + values[half]) / 2, 4)
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on. No names of hosts, users or paths."""
+    models = [line.partition(":")[2].strip() for line in _read("/proc/cpuinfo") if line.startswith("model name")]
+    kilobytes = [int(line.split()[1]) for line in _read("/proc/meminfo") if line.startswith("MemTotal")]
+    return {
+        "cpu": models[0] if models else platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gb": round(kilobytes[0] * 1024 / 1e9) if kilobytes else None,
+        "system": f"{platform.system()} {platform.release().partition('-')[0]}",
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in PACKAGES},
+    }
+
+
+def _read(path: str) -> list[str]:
+    return Path(path).read_text().splitlines()
+
+
+# -- the table -----------------------------------------------------------------------------------------------
+
+
+def table(report: dict[str, Any]) -> str:
+    """The figures next to their targets, as Markdown."""
+    rows = [row for name, lines in LINES.items() if name in report["figures"] for row in lines(report["figures"][name])]
+    where = report["machine"]
+    versions = ", ".join(f"{name} {number}" for name, number in where["packages"].items() if name != "gristmill")
+    note = (
+        f"{where['cpu']}, {where['cores']} cores, {where['memory_gb']} GB; Python {where['python']}, {versions}. "
+        f"Medians of {report['rounds']} rounds (smallest to largest). CPU time is that of the whole process tree, "
+        "without that of a bare interpreter. `make bench` measures them anew."
+    )
+    lines = ["| Figure | Target | Measured |", "|---|---|---|"]
+    lines += [f"| {what} | {target} | {value} |" for what, target, value in rows]
+    return "\n".join([*lines, "", note])
+
+
+def _startup(found: dict[str, Any]) -> list[tuple[str, str, str]]:
+    loop = _num(found["plain_loop_cpu_s"], "s")
+    return [
+        ("5,000 documents, start to first output, CPU", "below 1 s", _num(found["first_output_cpu_s"], "s")),
+        ("5,000 documents, start to end, CPU", "", f"{_num(found['end_cpu_s'], 's')}; in a plain loop {loop}"),
+        ("`import gristmill`, CPU", "below 0.3 s", _num(found["import_cpu_s"], "s")),
+    ]
+
+
+def _overhead(found: dict[str, Any]) -> list[tuple[str, str, str]]:
+    return [
+        ("Overhead per task and stage, 3 fused stages", "below 0.1 ms", _num(found["fused_cpu_ms"], "ms", 3)),
+        ("Overhead per task and stage, 3 pools", "below 1 ms", _num(found["unfused_cpu_ms"], "ms", 3)),
+    ]
+
+
+def _memory(found: dict[str, Any]) -> list[tuple[str, str, str]]:
+    rows = []
+    for kind, title in (("jsonl", "JSON lines"), ("gz", "gzip")):
+        sizes = [name.split("_")[1] for name in found if name.startswith(f"{kind}_") and name.endswith("driver_rss_mb")]
+        for role in ("driver", "worker"):
+            if len(sizes) > 1:
+                ends = [f"{found[f'{kind}_{size}_{role}_rss_mb']['median']:.0f}" for size in (sizes[0], sizes[-1])]
+                growth = _num(found[f"{kind}_{role}_growth"], "x")
+                what = f"Peak memory of a {role}, one file of {title}, {_size(sizes[-1])} over {_size(sizes[0])}"
+                rows.append((what, "at most 1.2x", f"{growth}; {ends[0]} MB, {ends[1]} MB"))
+    return rows
+
+
+def _scaling(found: dict[str, Any]) -> list[tuple[str, str, str]]:
+    return [("Time on 2 workers over time on 1, CPU-bound", "at most 0.6", _num(found["wall_ratio"]))]
+
+
+def _throughput(found: dict[str, Any]) -> list[tuple[str, str, str]]:
+    rows = []
+    for key, title in (("no_stage", "JSON lines to JSON lines"), ("six_stages", "the same with 6 stages between")):
+        value = f"{_num(found[f'{key}_mb_per_cpu_s'], 'MB/s', 0)}; {found[f'{key}_ratio']['median']:.2f}x the CPU"
+        rows.append((f"{title}, per CPU second", "", f"{value} of a plain orjson copy"))
+    return rows
+
+
+LINES: dict[str, Callable[[dict[str, Any]], list[tuple[str, str, str]]]] = {
+    "startup": _startup,
+    "overhead": _overhead,
+    "memory": _memory,
+    "scaling": _scaling,
+    "throughput": _throughput,
+}
+
+
+def _num(value: dict[str, float], unit: str = "", digits: int = 2) -> str:
+    low, high = (f"{value[end]:.{digits}f}" for end in ("min", "max"))
+    spread = f" ({low} to {high})" if low != high else ""
+    gap = "" if unit in ("", "x") else " "
+    return f"{value['median']:.{digits}f}{gap}{unit}{spread}"
+
+
+def _size(name: str) -> str:
+    number = int(name.removesuffix("mb"))
+    return f"{number} MB" if number < 1000 else f"{number / 1000:g} GB"
+
+
+def put_into_readme(text: str) -> bool:
+    """Replace what is between the markers of README.md; False if it has none."""
+    if not README.exists():
+        return False
+    before, begin, rest = README.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        return False
+    README.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+    return True
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("figures", nargs="*", help=f"only these: {', '.join(LINES)}")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--quick", action="store_true", help="one round over smaller inputs; nothing is written")
+    parser.add_argument("--readme", action="store_true", help="put the table into README.md")
+    parser.add_argument("--table", action="store_true", help="measure nothing: only make the table of the last results")
+    parser.add_argument("--patience", type=float, default=60.0, help="seconds to wait for a quiet machine")
+    options = parser.parse_args()
+    if unknown := set(options.figures) - set(LINES):
+        parser.error(f"no figure {', '.join(unknown)}; there are {', '.join(LINES)}")
+    if options.table:
+        report = json.loads(RESULTS.read_text())
+    else:
+        rounds = options.rounds or (1 if options.quick else 3)
+        report = {"machine": machine(), "rounds": rounds, "load_before": round(os.getloadavg()[0], 1)}
+        report["figures"] = run_all(rounds, options.quick, options.patience, options.figures)
+        for name, found in report["figures"].items():
+            print(f"\n== {name}")
+            show(found)
+        if not options.quick:
+            _save(report)
+    text = table(report)
+    print(f"\n{BEGIN}\n{text}\n{END}")
+    if options.readme and not put_into_readme(text):
+        print(f"README.md has no {BEGIN} and {END}: left as it is")
+
+
+def _save(report: dict[str, Any]) -> None:
+    """Figures that were not measured this time keep their last results."""
+    RESULTS.parent.mkdir(exist_ok=True)
+    if RESULTS.exists():
+        report["figures"] = {**json.loads(RESULTS.read_text())["figures"], **report["figures"]}
+    RESULTS.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
