@@ -189,6 +189,25 @@ def test_the_tinystories_pipeline(raw_dir: str, tmp_path: Path, workers: int) ->
     ]
 
 
+@pytest.mark.parametrize(("workers", "blocksize"), [(0, 64), (1, None), (2, 64), (2, "1kb")])
+def test_the_output_depends_on_neither_workers_nor_blocks(
+    raw_dir: str, tmp_path: Path, workers: int, blocksize: int | str | None
+) -> None:
+    def written(name: str, workers: int, blocksize: int | str | None) -> dict[str, bytes]:
+        stages = [
+            JsonlReader(raw_dir, blocksize=blocksize),
+            Modify(modifier_fn=QuotationUnifier()),
+            ScoreFilter(filter_obj=WordCountFilter(min_words=5), score_field="words"),
+            JsonlWriter(str(tmp_path / name)),
+        ]
+        Pipeline(name=name, stages=stages).run(LocalExecutor(num_workers=workers))
+        return {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+
+    plain = written("plain", 0, None)
+    assert len(plain) == 2
+    assert written("other", workers, blocksize) == plain
+
+
 def test_a_pipeline_is_built_stage_by_stage(raw_dir: str, tmp_path: Path) -> None:
     executor = LocalExecutor(num_workers=0)
     pipeline = Pipeline(name="my_pipeline")

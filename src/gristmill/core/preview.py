@@ -13,7 +13,7 @@ from gristmill.core.columns import make_array
 from gristmill.core.decide import Decides
 from gristmill.core.table import table_to_rows
 from gristmill.core.task import Task
-from gristmill.core.worker import Worker
+from gristmill.core.worker import Worker, own_copies
 
 if TYPE_CHECKING:
     from gristmill.core.plan import Plan
@@ -62,7 +62,7 @@ def make_preview(plan: Plan, n: int, initial_tasks: Sequence[Task[Any]] | None) 
     """Run n rows through the plan's stages in this process. Stages that gather (writers' commits) are left out."""
     from gristmill.core.pipeline import sources_of
 
-    stages = [stage for group in plan.groups for stage in group.stages]
+    stages = own_copies([stage for group in plan.groups for stage in group.stages])
     worker = Worker(stages)
     worker.setup_on_node()
     worker.setup()

@@ -8,6 +8,7 @@ tasks and a function that takes what comes out.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import time
 import traceback
@@ -268,6 +269,14 @@ class _Shift:
             self.worker.board.leave()
         if isinstance(error, Exception | SystemExit) and not isinstance(error, StageError):
             raise self.worker.failure(self.position, self.lineage, error) from error
+
+
+def own_copies(stages: Sequence[ProcessingStage[Any, Any]]) -> list[ProcessingStage[Any, Any]]:
+    """Stages to run in the user's own process, so that what they set up does not end up in the user's objects."""
+    try:
+        return copy.deepcopy(list(stages))
+    except Exception:  # noqa: BLE001  a stage may hold what cannot be copied, such as a lock
+        return [copy.copy(stage) for stage in stages]
 
 
 def _is_empty(task: Task[Any]) -> bool:

@@ -9,7 +9,7 @@ from gristmill.core.errors import StageError
 from gristmill.core.executor import Here, Job, Ref
 from gristmill.core.flow import Flow, Item, Output
 from gristmill.core.task import GatherTask, Lineage, Task
-from gristmill.core.worker import Worker
+from gristmill.core.worker import Worker, own_copies
 
 
 def run_inline(job: Job) -> Iterator[tuple[Lineage, Ref]]:
@@ -82,7 +82,9 @@ class _Crew:
 
     def _worker(self, index: int) -> Worker:
         if index not in self.workers:
-            worker = self.workers[index] = Worker(self.groups[index].stages, final=index + 1 == len(self.groups))
+            worker = self.workers[index] = Worker(
+                own_copies(self.groups[index].stages), final=index + 1 == len(self.groups)
+            )
             worker.setup_on_node()
             worker.setup()
         return self.workers[index]

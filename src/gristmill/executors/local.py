@@ -281,8 +281,7 @@ class _Driver:
     def _lost(self, worker: WorkerHandle) -> None:
         """A worker has ended unasked."""
         position, _ = worker.page.read()
-        self._forget(worker)
-        how = _how_it_ended(self.zygote.wait(worker.pid))
+        how = _how_it_ended(self._forget(worker))
         pool = self.pools[worker.group]
         stage = pool.group.stages[max(position, 0)].name
         call = self.calls.pop(worker.pid, None)
@@ -296,9 +295,11 @@ class _Driver:
         reason = worker.timed_out or f"its worker {how}"
         self._failed(call, kind(stage, lineage.id, lineage.files, reason, position=max(position, 0)))
 
-    def _forget(self, worker: WorkerHandle) -> None:
+    def _forget(self, worker: WorkerHandle) -> int:
+        """A worker has ended, or is about to: see it off and return how it ended."""
         self.selector.unregister(worker.channel)
         self.pools[worker.group].remove(worker)
+        return self.zygote.wait(worker.pid)
 
     def _watch(self) -> None:
         """Kill workers that hang, stop pools that have nothing left to do, tell the observer."""

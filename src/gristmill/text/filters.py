@@ -138,7 +138,7 @@ class SubstringFilter(DocumentFilter):
 
     def score_batch(self, texts: Texts) -> pa.Array:
         find = {"prefix": pc.starts_with, "suffix": pc.ends_with, "any": pc.match_substring}[self.position]
-        return find(as_array(texts), self.substring).fill_null(False).cast(pa.int64())
+        return find(as_array(texts), self.substring).fill_null(literal(False, pa.bool_())).cast(pa.int64())
 
     def keep_document(self, score: float) -> bool:
         return score == 1
