@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import os
 import shutil
@@ -92,6 +93,7 @@ def serve(fd: int) -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     folders = [file.readline().decode().rstrip("\n") for _ in range(2)]
+    gc.freeze()  # what is loaded here is shared with the workers as long as nobody touches it
     workers: set[int] = set()
     dismissed = False
     try:
@@ -114,7 +116,8 @@ def serve(fd: int) -> None:
     finally:
         for pid in workers:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
+                os.killpg(pid, signal.SIGKILL)  # and what it has started itself
         if not dismissed:  # the driver was killed, and can no longer remove its files itself
             for folder in folders:
                 shutil.rmtree(folder, ignore_errors=True)
