@@ -1,7 +1,7 @@
 """Measures a command: CPU seconds of its whole process tree, wall time, and peak memory per process.
 
-CPU. `getrusage(RUSAGE_CHILDREN)` counts a descendant only if every parent between waits for it, and Gristmill's
-zygote does not wait for workers that end with the run. So this process makes itself the subreaper
+CPU. `getrusage(RUSAGE_CHILDREN)` counts a descendant only if every parent between has waited for it. A worker whose
+zygote ends first, or is killed, would be missing. So this process makes itself the subreaper
 (`PR_SET_CHILD_SUBREAPER`): what the tree leaves behind becomes its own child, running or as a zombie, and is waited
 for with `wait4`, which gives the exact CPU time of the process and of all that it has waited for itself. Nothing is
 sampled and nothing counted twice. It would miss a process whose parent ignores SIGCHLD; there is none here.

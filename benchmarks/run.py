@@ -42,7 +42,7 @@ def figures(quick: bool, patience_s: float) -> dict[str, Figure]:
             "startup": lambda: startup.run(1),
             "overhead": lambda: overhead.run(1),
             "memory": lambda: memory.run(1, (50, 150), (50,)),
-            "scaling": lambda: scaling.run(1, 20),
+            "scaling": lambda: scaling.run(1, throughput.SIX),
             "throughput": lambda: throughput.run(1, 50),
         }
     return {
@@ -68,7 +68,7 @@ def run_all(rounds: int, quick: bool, patience_s: float, only: list[str]) -> dic
 
 def _merge(results: list[dict[str, Any]]) -> dict[str, Any]:
     """Rounds of one figure as one: the median, the smallest and the largest of each number."""
-    merged: dict[str, Any] = {}
+    merged: dict[str, Any] = {"rounds": len(results)}
     for name, value in results[0].items():
         if isinstance(value, dict):
             values = sorted(result[name]["median"] for result in results)
@@ -111,12 +111,17 @@ def table(report: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in where["packages"].items() if name != "gristmill")
     note = (
         f"{where['cpu']}, {where['cores']} cores, {where['memory_gb']} GB; Python {where['python']}, {versions}. "
-        f"Medians of {report['rounds']} rounds (smallest to largest). CPU time is that of the whole process tree, "
+        f"Medians of {_rounds(report)} (smallest to largest). CPU time is that of the whole process tree, "
         "without that of a bare interpreter. `make bench` measures them anew."
     )
     lines = ["| Figure | Target | Measured |", "|---|---|---|"]
     lines += [f"| {what} | {target} | {value} |" for what, target, value in rows]
     return "\n".join([*lines, "", note])
+
+
+def _rounds(report: dict[str, Any]) -> str:
+    counts = sorted({found["rounds"] for found in report["figures"].values()})
+    return f"{' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} round{'s' if counts[-1] > 1 else ''}"
 
 
 def _startup(found: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -208,7 +213,7 @@ def main() -> None:
         report = json.loads(RESULTS.read_text())
     else:
         rounds = options.rounds or (1 if options.quick else 3)
-        report = {"machine": machine(), "rounds": rounds, "load_before": round(os.getloadavg()[0], 1)}
+        report = {"machine": machine(), "load_before": round(os.getloadavg()[0], 1)}
         report["figures"] = run_all(rounds, options.quick, options.patience, options.figures)
         for name, found in report["figures"].items():
             print(f"\n== {name}")

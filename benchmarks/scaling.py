@@ -17,13 +17,13 @@ SIZE = 100
 STAGES = "UnicodeReformatter,QuotationUnifier,WordCountFilter,MeanWordLengthFilter,NonAlphaNumericFilter,UrlsFilter"
 
 
-def run(rounds: int = 3, size: int = SIZE, patience_s: float = 0.0) -> dict[str, Any]:
-    path = corpus(size * 10**6)[0]
+def run(rounds: int = 3, stages: str = STAGES, patience_s: float = 0.0) -> dict[str, Any]:
+    path = corpus(SIZE * 10**6)[0]  # six blocks: three for each of two workers
     one, two, loads = [], [], []
     for _ in range(rounds):
         loads.append(quiet(patience_s))
-        one.append(measure(job("text", path, WORK / "out", STAGES, 1)))
-        two.append(measure(job("text", path, WORK / "out", STAGES, 2)))
+        one.append(measure(job("text", path, WORK / "out", stages, 1)))
+        two.append(measure(job("text", path, WORK / "out", stages, 2)))
     return {
         "one_worker_wall_s": stable([run.wall for run in one]),
         "two_workers_wall_s": stable([run.wall for run in two]),

@@ -613,10 +613,7 @@ def write_file(out: Path, file: str, documents: list[Document], rng: random.Rand
             lines.insert(rng.randrange(20, len(lines) - 60), broken)
     write(out / file, b"\n".join(lines) + b"\n")
     origins = {document.url: document.origin.url for document in documents if document.origin}
-    return [
-        (row["id"], kind, row["lang"], origins.get(row["url"], ""))
-        for row, kind in zip(rows, kinds, strict=True)
-    ]
+    return [(row["id"], kind, row["lang"], origins.get(row["url"], "")) for row, kind in zip(rows, kinds, strict=True)]
 
 
 def write_credits(path: Path, people: dict[str, set[tuple[str, str]]]) -> None:

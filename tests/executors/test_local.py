@@ -235,7 +235,10 @@ def test_a_script_needs_no_main_guard_and_may_define_its_classes(tmp_path: Path)
 
 def workers_of(script: subprocess.Popen[str]) -> list[int]:
     assert script.stdout is not None
-    return [int(script.stdout.readline().split()[1]) for _ in range(2)]
+    assert script.stderr is not None
+    lines = [script.stdout.readline() for _ in range(2)]
+    assert all(lines), script.stderr.read()
+    return [int(line.split()[1]) for line in lines]
 
 
 def gone(pids: list[int]) -> bool:

@@ -1,1 +1,1 @@
-"""Tests of `gristmill.io`."""  # noqa: A005
+"""Tests of `gristmill.io`."""

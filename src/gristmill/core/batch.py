@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from gristmill.core.columns import make_array
 from gristmill.core.errors import ContractError, require
-from gristmill.core.table import is_json, rows_to_table, table_to_rows, without_views
+from gristmill.core.table import conform, is_json, rows_to_table, table_to_rows, unify, without_views
 from gristmill.core.task import Task
 
 if TYPE_CHECKING:
@@ -97,8 +97,11 @@ class Batch(Task[pa.Table]):
     @classmethod
     def concat(cls, batches: Sequence[Self]) -> Self:
         """The rows of several batches, in order; all must have the same objects."""
+        if not batches:
+            raise ValueError(f"{cls.__name__}.concat needs at least one batch")
         first = batches[0]
-        data = pa.concat_tables([batch.data for batch in batches], promote_options="default")
+        schema = unify([batch.data.schema for batch in batches])
+        data = pa.concat_tables([conform(batch.data, schema) for batch in batches])
         objects = {name: [item for batch in batches for item in batch.objects[name]] for name in first.objects}
         return replace(first, data=data, objects=objects)._as(first)
 

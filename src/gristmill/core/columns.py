@@ -19,7 +19,7 @@ _LARGEST = 2**31 - 1
 
 
 def make_array(values: Iterable[Any], kind: pa.DataType) -> pa.Array:
-    """An array of one type; None is null. Raises what pyarrow would when a value does not fit."""
+    """An array from values of one type; None is null. An integer that does not fit raises OverflowError."""
     listed = values if isinstance(values, list) else list(values)
     present = [value is not None for value in listed]
     missing = len(listed) - sum(present)

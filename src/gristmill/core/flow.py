@@ -204,6 +204,7 @@ class Flow:
             self.sources_seen += 1
         after = group + 1
         if after == len(self.pools):
+            self.sources_done += group == 0 and self.plan.own_source
             self.results.append((lineage, output.ref))
         elif self.plan.groups[after].gather:
             self._gathered.setdefault((lineage.source, after), []).append(output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.executor import Executor, Job, Observer, Progress, default_executor, default_observer
@@ -31,6 +32,8 @@ class Pipeline:
         stages: Iterable[ProcessingStage[Any, Any]] = (),
         config: dict[str, Any] | None = None,
     ) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"a pipeline's first argument is its name, not {name!r}: Pipeline('name', stages=[...])")
         self.name, self.description, self.config = name, description, config or {}
         self.stages: list[ProcessingStage[Any, Any]] = []
         for stage in stages:
@@ -55,7 +58,7 @@ class Pipeline:
     def run(
         self,
         executor: Executor | None = None,
-        run_dir: str | None = None,
+        run_dir: str | Path | None = None,
         initial_tasks: Sequence[Task[Any]] | None = None,
         *,
         observer: Observer | None = None,
@@ -68,7 +71,7 @@ class Pipeline:
     def stream(
         self,
         executor: Executor | None = None,
-        run_dir: str | None = None,
+        run_dir: str | Path | None = None,
         initial_tasks: Sequence[Task[Any]] | None = None,
         *,
         observer: Observer | None = None,
@@ -81,11 +84,13 @@ class Pipeline:
     def _execute(
         self,
         executor: Executor | None,
-        run_dir: str | None,
+        run_dir: str | Path | None,
         initial_tasks: Sequence[Task[Any]] | None,
         watcher: _Watcher,
     ) -> Iterator[tuple[Lineage, Ref]]:
         executor = executor or default_executor()
+        if not hasattr(executor, "execute"):
+            raise TypeError(f"the executor is {executor!r}, which is none: pass LocalExecutor() or another executor")
         plan = make_plan(self.name, self.stages, initial_tasks, executor.fuse)
         executor.check(plan)
         run = Run(run_dir)
@@ -106,7 +111,7 @@ def sources_of(plan: Plan, initial_tasks: Sequence[Task[Any]] | None) -> Iterato
     """The tasks that enter the plan, source by source, under their names."""
     if plan.source is not None:
         return name_sources(plan.source.sources(), by_content=True)
-    tasks = [EmptyTask()] if initial_tasks is None else initial_tasks
+    tasks = [EmptyTask()] if initial_tasks is None else list(initial_tasks)
     return name_sources(iter([[task] for task in tasks]), by_content=False)
 
 

@@ -27,13 +27,12 @@ from gristmill.core.stage import (
     worker_count,
 )
 from gristmill.core.table import is_json, is_text
+from gristmill.core.task import Task
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
-
-    from gristmill.core.task import Task
 
 
 @dataclass(frozen=True)
@@ -113,6 +112,8 @@ def make_plan(
     fuse: bool = True,
 ) -> Plan:
     """Compile a pipeline. Raises a PlanError that names the stage and the way out."""
+    if isinstance(initial_tasks, Task):
+        raise TypeError("initial_tasks is a list of tasks: write initial_tasks=[task]")
     flat = [copy.copy(stage) for stage in decompose(stages)]
     if not flat:
         raise PlanError(f"pipeline {name!r} has no stages: add some with add_stage(...)")
@@ -219,7 +220,10 @@ def _check_needs(
         wanted = needs[column] if isinstance(needs, dict) else None
         kind = known[column]
         if wanted == "string" and kind is not None and not _may_be_text(kind):
-            raise ColumnError(f"stage {stage.name!r} needs text in column {column!r}, which holds {kind}")
+            raise ColumnError(
+                f"stage {stage.name!r} needs text in column {column!r}, which holds {kind}: "
+                "name a text column in the stage (for text stages: text_field=...)"
+            )
 
 
 def _may_be_text(kind: Any) -> bool:

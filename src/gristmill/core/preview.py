@@ -11,6 +11,7 @@ import pyarrow as pa
 from gristmill.core.batch import Batch
 from gristmill.core.columns import make_array
 from gristmill.core.decide import Decides
+from gristmill.core.errors import StageError
 from gristmill.core.table import table_to_rows
 from gristmill.core.task import Task
 from gristmill.core.worker import Worker, own_copies
@@ -68,7 +69,7 @@ def make_preview(plan: Plan, n: int, initial_tasks: Sequence[Task[Any]] | None) 
     worker.setup()
     try:
         first = (task for tasks in sources_of(plan, initial_tasks) for task in tasks)
-        return Preview(_Trace(stages, n).run(first))
+        return Preview(_Trace(worker, n).run(first))
     finally:
         worker.teardown()
 
@@ -76,17 +77,21 @@ def make_preview(plan: Plan, n: int, initial_tasks: Sequence[Task[Any]] | None) 
 class _Trace:
     """Follows numbered rows through the stages."""
 
-    def __init__(self, stages: Sequence[ProcessingStage[Any, Any]], n: int) -> None:
-        self.stages, self.n = stages, n
+    def __init__(self, worker: Worker, n: int) -> None:
+        self.worker, self.stages, self.n = worker, worker.stages, n
         self.rows: dict[int, PreviewRow] = {}
         self.others: list[PreviewRow] = []
 
     def run(self, tasks: Iterator[Task[Any]]) -> list[PreviewRow]:
         for task in tasks:
-            if self.n <= len(self.rows):
+            if self.full:
                 break
             self._pass(task, 0)
         return [*self.rows.values(), *self.others][: self.n]
+
+    @property
+    def full(self) -> bool:
+        return len(self.rows) + len(self.others) >= self.n
 
     def _pass(self, task: Task[Any], position: int) -> None:
         if isinstance(task, Batch):
@@ -99,17 +104,35 @@ class _Trace:
             return
         stage = self.stages[position]
         if isinstance(stage, Decides) and isinstance(task, Batch):
-            self._pass(self._decide(stage, task), position + 1)
+            try:
+                kept_rows = self._decide(stage, task)
+            except Exception as error:
+                raise self.worker.failure(position, task.lineage, error) from error
+            self._pass(kept_rows, position + 1)
             return
         before = _row_numbers(task)
         kept: set[int] = set()
-        for child in _answers(stage, task):
+        for child in self._children(position, task):
             kept |= _row_numbers(child)
             self._pass(child, position + 1)
-            if not before and self.n <= len(self.rows):
+            if not before and self.full:
                 return
         for number in before - kept if kept or not isinstance(task, Batch) else before:
             self.rows[number].dropped_by = self.rows[number].dropped_by or stage.name
+
+    def _children(self, position: int, task: Task[Any]) -> Iterator[Task[Any]]:
+        stage = self.stages[position]
+        try:
+            answer = stage.process(task)
+            if isinstance(answer, Task):
+                yield answer.named(task.lineage)
+                return
+            for index, child in enumerate(answer or ()):
+                yield child.named(task.lineage.child(index))
+        except StageError:
+            raise
+        except Exception as error:
+            raise self.worker.failure(position, task.lineage, error) from error
 
     def _number(self, batch: Batch) -> Batch:
         """Take as many rows as are still wanted and number them, to know them again."""
@@ -148,12 +171,3 @@ def _row_numbers(task: Task[Any]) -> set[int]:
     if isinstance(task, Batch) and _ROW in task.data.column_names:
         return set(task.data.column(_ROW).to_pylist())
     return set()
-
-
-def _answers(stage: ProcessingStage[Any, Any], task: Task[Any]) -> Iterator[Task[Any]]:
-    answer = stage.process(task)
-    if isinstance(answer, Task):
-        yield answer.named(task.lineage)
-    elif answer is not None:
-        for index, child in enumerate(answer):
-            yield child.named(task.lineage.child(index))

@@ -23,6 +23,8 @@ class Resources:
             value = getattr(self, field.name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
                 raise ValueError(f"Resources({field.name}={value!r}): must be a number, 0 or more")
+        if self.gpus > 1 and self.gpus != int(self.gpus):
+            raise ValueError(f"Resources(gpus={self.gpus}): more than one GPU must be a whole number of them")
         if self.gpus and self.gpu_memory_gb:
             raise ValueError(
                 f"Resources(gpus={self.gpus}, gpu_memory_gb={self.gpu_memory_gb}): give one of the two, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 class Run:
     """Where a run keeps its records; without a directory it keeps none."""
 
-    def __init__(self, url: str | None = None) -> None:
-        self.url = url.rstrip("/") if url else None
+    def __init__(self, url: str | Path | None = None) -> None:
+        self.url = str(url).rstrip("/") if url else None
 
     @property
     def scratch(self) -> str | None:

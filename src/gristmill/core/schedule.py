@@ -87,7 +87,7 @@ def balance(
         slowest = [
             (demands[index] / counts[index], -index)
             for index in range(len(counts))
-            if fixed[index] is None and counts[index] and spent + costs[index] <= capacity + 1e-9
+            if fixed[index] is None and counts[index] and 0 < costs[index] <= capacity - spent + 1e-9
         ]
         bottleneck = max((d / c for d, c in zip(demands, counts, strict=True) if c), default=0.0)
         if not slowest or max(slowest)[0] < bottleneck - 1e-12:

@@ -11,7 +11,7 @@ import copy
 import inspect
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, TypeVar, get_args, get_origin, overload
 
 from gristmill.core.errors import ContractError, did_you_mean
 from gristmill.core.resources import Resources
@@ -216,15 +216,28 @@ class FunctionStage(ProcessingStage[Any, Any]):
         return self.function(task)
 
 
+@overload
+def processing_stage(function: Callable[[Any], Any], /) -> FunctionStage: ...
+
+
+@overload
 def processing_stage(
     *,
     name: str | None = None,
     resources: Resources | Mapping[str, float] | None = None,
     batch_size: int | None = None,
-) -> Callable[[Callable[[Any], Any]], FunctionStage]:
+) -> Callable[[Callable[[Any], Any]], FunctionStage]: ...
+
+
+def processing_stage(
+    function: Callable[[Any], Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    resources: Resources | Mapping[str, float] | None = None,
+    batch_size: int | None = None,
+) -> FunctionStage | Callable[[Callable[[Any], Any]], FunctionStage]:
     """Make a stage from a function of one task that returns a task, several, or None to drop it."""
-    if callable(name):
-        raise TypeError("write @processing_stage(name=...), with parentheses")
 
     def decorate(function: Callable[[Any], Any]) -> FunctionStage:
         needed = [
@@ -245,7 +258,7 @@ def processing_stage(
         check_settings(stage)
         return stage
 
-    return decorate
+    return decorate if function is None else decorate(function)
 
 
 def check_settings(stage: ProcessingStage[Any, Any]) -> None:
@@ -255,7 +268,8 @@ def check_settings(stage: ProcessingStage[Any, Any]) -> None:
         ("resources", isinstance(stage.resources, Resources), "a Resources object"),
         ("batch_size", _is_int(stage.batch_size) and stage.batch_size >= 1, "a whole number, 1 or more"),
         ("num_workers", _worker_count_is_valid(stage), "a whole number, 1 or more, or None"),
-        ("timeout_s", stage.timeout_s is None or stage.timeout_s > 0, "seconds above 0, or None"),
+        ("timeout_s", _is_seconds(stage.timeout_s), "seconds above 0, or None"),
+        ("runtime_env", isinstance(stage.runtime_env, dict | None), "a dict, or None"),
         ("max_retries", _is_int(stage.max_retries) and stage.max_retries >= 0, "a whole number, 0 or more"),
     ]
     for key, valid, wanted in rules:
@@ -265,6 +279,10 @@ def check_settings(stage: ProcessingStage[Any, Any]) -> None:
 
 def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_seconds(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value > 0)
 
 
 def worker_count(stage: ProcessingStage[Any, Any]) -> int | None:

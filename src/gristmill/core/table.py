@@ -87,10 +87,19 @@ def _whole(value: Any) -> Any:
 def json_text(value: Any) -> str:
     try:
         return orjson.dumps(value, default=plain, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY).decode()
-    except TypeError:  # integers beyond 64 bits, lone surrogates
+    except TypeError:  # integers beyond 64 bits, lone surrogates, keys that are no strings
         import json
 
-        return json.dumps(value, ensure_ascii=True, default=plain, separators=(",", ":"))
+        return json.dumps(_jsonable(value), ensure_ascii=True, default=plain, separators=(",", ":"))
+
+
+def _jsonable(value: Any) -> Any:
+    """The value as JSON can say it: keys as strings, and null for what is not a number."""
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else str(key): _jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_jsonable(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def plain(value: Any) -> str:

@@ -96,18 +96,18 @@ class Worker:
         self.board = board
         self.final = final
         self.stats = [StageStats() for _ in self.stages]
-        self._ready: list[ProcessingStage[Any, Any]] = []
+        self._ready: list[int] = []
 
     def setup_on_node(self) -> None:
-        for stage in self.stages:
-            self._hook(stage, "setup_on_node", self.metadata.node, self.metadata)
+        for position in range(len(self.stages)):
+            self._hook(position, "setup_on_node", self.metadata.node, self.metadata)
 
     def setup(self) -> None:
-        for position, stage in enumerate(self.stages):
+        for position in range(len(self.stages)):
             if self.board:
                 self.board.enter(position)
-            self._hook(stage, "setup", self.metadata)
-            self._ready.append(stage)
+            self._ready.append(position)  # what fails half-way is torn down too
+            self._hook(position, "setup", self.metadata)
         if self.board:
             self.board.leave()
 
@@ -115,9 +115,9 @@ class Worker:
         """Tears down what was set up, last first. A failing teardown does not keep the others from theirs."""
         failures = []
         while self._ready:
-            stage = self._ready.pop()
+            position = self._ready.pop()
             try:
-                self._hook(stage, "teardown")
+                self._hook(position, "teardown")
             except StageError as error:
                 failures.append(error)
         if failures:
@@ -223,12 +223,11 @@ class Worker:
             elif output is not None:
                 raise self._error(position, parent.lineage, _not_a_task(output))
 
-    def _hook(self, stage: ProcessingStage[Any, Any], name: str, *args: Any) -> None:
+    def _hook(self, position: int, name: str, *args: Any) -> None:
         """Call a life-cycle hook with as many of the arguments as it takes."""
-        if not implements(stage, name):
+        if not implements(self.stages[position], name):
             return
-        hook = getattr(stage, name)
-        position = self.stages.index(stage)
+        hook = getattr(self.stages[position], name)
         try:
             hook(*args[: _positional(hook)])
         except (Exception, SystemExit) as error:

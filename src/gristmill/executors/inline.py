@@ -25,6 +25,9 @@ def run_inline(job: Job) -> Iterator[tuple[Lineage, Ref]]:
             job.observer.progressed(flow.progress())
             while flow.results:
                 yield flow.results.popleft()
+    except _FailedBelowError as below:
+        crew.dismiss(quietly=True)
+        raise below.error from None
     except BaseException:
         crew.dismiss(quietly=True)
         raise
@@ -32,6 +35,13 @@ def run_inline(job: Job) -> Iterator[tuple[Lineage, Ref]]:
         crew.dismiss()
     finally:
         job.observer.finished(flow.progress())
+
+
+class _FailedBelowError(Exception):
+    """A stage further down has failed for good."""
+
+    def __init__(self, error: StageError) -> None:
+        self.error = error
 
 
 class _Crew:
@@ -68,17 +78,21 @@ class _Crew:
                 return
             self.flow.output(call, Output(task.lineage, Here(task), task.nbytes, position))
             if call.streams:
-                self.drain(index + 1, full=True)  # so that what a generator yields never piles up
+                self._drain_below(index)  # so that what a generator yields never piles up
 
         try:
             worker.run([_load(group.gather, item) for item in call.items], emit, call.start)
         except StageError as error:
-            if error.stage not in [stage.name for stage in group.stages]:
-                raise  # from further down, through emit
             worker.take_stats()
             self.flow.fail(call, error)
         else:
             self.flow.finish(call, worker.take_stats())
+
+    def _drain_below(self, index: int) -> None:
+        try:
+            self.drain(index + 1, full=True)
+        except StageError as error:  # not a failure of the stage whose output is taken here
+            raise _FailedBelowError(error) from error
 
     def _worker(self, index: int) -> Worker:
         if index not in self.workers:

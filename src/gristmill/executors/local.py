@@ -41,8 +41,8 @@ class LocalExecutor:
     def __init__(
         self, num_workers: int | None = None, gpus: int | list[float] | None = None, fuse: bool = True
     ) -> None:
-        if num_workers is not None and num_workers < 0:
-            raise ValueError(f"LocalExecutor(num_workers={num_workers}): must be 0 or more")
+        if num_workers is not None and (not isinstance(num_workers, int) or num_workers < 0):
+            raise ValueError(f"LocalExecutor(num_workers={num_workers!r}): must be a whole number, 0 or more, or None")
         self.num_workers, self.gpus, self.fuse = num_workers, gpus, fuse
 
     def machine(self) -> Machine:

@@ -87,8 +87,11 @@ def _modules() -> list[str]:
 def serve(fd: int) -> None:
     """The zygote's life. Runs in its own process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    control = socket.socket(fileno=fd)
-    file = control.makefile("rwb", buffering=0)
+    with socket.socket(fileno=fd) as control, control.makefile("rwb", buffering=0) as file:
+        _serve(control, file)
+
+
+def _serve(control: socket.socket, file: socket.SocketIO) -> None:
     for name in file.readline().decode().split():
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -130,7 +133,7 @@ def _fork(fd: int, control: socket.socket) -> int:
         return pid
     code = 1
     try:
-        control.close()
+        os.close(control.fileno())
         os.setsid()
         _die_with_parent()
         from gristmill.executors.process import work

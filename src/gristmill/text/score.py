@@ -86,7 +86,7 @@ class _DroppingStage(_TextStage):
         return Decision(alive, scores)
 
     def apply(self, batch: DocumentBatch, decision: Decision) -> DocumentBatch:
-        table = without_views(batch.data)
+        table = batch.data
         for step in self._steps:
             if step.score_field is not None:
                 table = with_column(table, step.score_field, decision.scores[step.label])
@@ -315,7 +315,7 @@ def text_column(stage: str, table: pa.Table, field: str) -> pa.Array:
 def any_column(stage: str, table: pa.Table, field: str) -> pa.Array:
     """A column of any type."""
     if field in table.column_names:
-        return as_array(without_views(table.select([field])).column(0))
+        return as_array(table.column(field))
     if not table.num_rows:
         return make_array([], pa.string())
     there = [name for name in table.column_names if not name.startswith("_")]
@@ -323,14 +323,6 @@ def any_column(stage: str, table: pa.Table, field: str) -> pa.Array:
         f"stage {stage!r} needs column {field!r}. There are: {shorten(there, 12) or 'none'}."
         f"{did_you_mean(field, there)} Name the right column in the stage (text_field=..., input_fields=...)"
     )
-
-
-def without_views(table: pa.Table) -> pa.Table:
-    """The table with plain strings for string views, whose rows Arrow cannot pick yet."""
-    for index, column in enumerate(table.schema):
-        if pa.types.is_string_view(column.type):
-            table = table.set_column(index, column.name, table.column(index).cast(pa.string()))
-    return table
 
 
 def with_column(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
