@@ -45,6 +45,9 @@ class ProcessingStage(Generic[In, Out]):
     gather: ClassVar[bool] = False
     """True: the stage receives, as one `GatherTask`, all tasks that descend from one source."""
 
+    not_identity: ClassVar[tuple[str, ...]] = ()
+    """Attributes that change how the stage runs, not what it gives: a run with others of them may be resumed."""
+
     takes_empty: ClassVar[bool] = False
     """True: the stage is also given batches of which no row is left. Others do not see them, and they pass by,
     because a writer needs to know their columns: the output must not depend on how rows were cut into batches."""
