@@ -237,9 +237,24 @@ def show(result: dict[str, Any]) -> None:
             print(f"{name:32} {value if isinstance(value, str | int | list) else round(value, 3)!s:>10}")
 
 
-def quiet(patience_s: float = 0.0, most: float = 0.7) -> float:
-    """Wait until the machine is quiet, at most for some seconds. The load that is left, in running processes."""
+def quiet(patience_s: float = 0.0, most: float = 0.15) -> float:
+    """Wait until others leave the machine alone, at most for some seconds. How many cores they use in the end.
+
+    Looks at the cores for a second at a time: the load average would still hold the benchmark's own last minutes.
+    """
     end = time.monotonic() + patience_s
-    while (load := os.getloadavg()[0]) > most and time.monotonic() < end:
-        time.sleep(2)
-    return load
+    while (busy := _busy_cores()) > most and time.monotonic() < end:
+        time.sleep(1)
+    return busy
+
+
+def _busy_cores(seconds: float = 1.0) -> float:
+    before, began = _busy_seconds(), time.perf_counter()
+    time.sleep(seconds)
+    return (_busy_seconds() - before) / (time.perf_counter() - began)
+
+
+def _busy_seconds() -> float:
+    """CPU seconds that all processes together have used since the machine started."""
+    user, nice, system, _, _, irq, softirq, *_ = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")

@@ -111,8 +111,8 @@ def table(report: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in where["packages"].items() if name != "gristmill")
     note = (
         f"{where['cpu']}, {where['cores']} cores, {where['memory_gb']} GB; Python {where['python']}, {versions}. "
-        f"Medians of {_rounds(report)} (smallest to largest). CPU time is that of the whole process tree, "
-        "without that of a bare interpreter. `make bench` measures them anew."
+        f"Medians of {_rounds(report)} (smallest to largest). CPU time is that of the whole process tree; "
+        "that of a bare interpreter is taken off where starting is measured. `make bench` measures them anew."
     )
     lines = ["| Figure | Target | Measured |", "|---|---|---|"]
     lines += [f"| {what} | {target} | {value} |" for what, target, value in rows]
