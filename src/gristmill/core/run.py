@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from gristmill.core import VERSION
 from gristmill.core.identity import describe_plan, differences, identity
 from gristmill.core.task import Lineage, WrittenFile, WrittenFiles
 
@@ -242,6 +243,4 @@ def versions() -> dict[str, str]:
     """What the output may depend on."""
     import pyarrow as pa
 
-    import gristmill
-
-    return {"gristmill": gristmill.__version__, "python": platform.python_version(), "pyarrow": pa.__version__}
+    return {"gristmill": VERSION, "python": platform.python_version(), "pyarrow": pa.__version__}
