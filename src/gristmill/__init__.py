@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from gristmill.core import VERSION
 from gristmill.core import executor as _executor
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from gristmill.core.task import EmptyTask, FileGroupTask, Task
     from gristmill.executors.local import LocalExecutor
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _HOME = {
     "Batch": "core.batch",

@@ -70,7 +70,7 @@ def test_run_prints_what_it_did_and_where_the_output_is(corpus: str, tmp_path: P
     assert table["WordCountFilter"][:3] == ["40", "32", "8"]
     assert "40 rows in, 32 out (80.0% kept)" in done.stdout
     assert f"wrote 2 files to {output}: a-" in done.stdout
-    written = [json.loads(line) for file in output.iterdir() for line in file.read_text().splitlines()]
+    written = [json.loads(line) for file in output.glob("*.jsonl") for line in file.read_text().splitlines()]
     assert len(written) == 32
     assert "\x1b" not in done.stdout
 
@@ -267,3 +267,29 @@ def test_no_color_is_respected(tmp_path: Path) -> None:
     assert b"\x1b[" in shown[""]
     assert b"\x1b[" not in shown["x"]
     assert b"error: nothing is no file" in shown["x"]
+
+
+def test_a_run_is_resumed_and_its_output_verified(corpus: str, tmp_path: Path) -> None:
+    output, run_dir = tmp_path / "out", str(tmp_path / "run")
+    settings = ("--set", f"input={corpus}", "--set", f"output={output}")
+    assert gristmill("run", "quickstart", *settings, "--workers", "0", "-q", "--run-dir", run_dir).exit_code == 0
+    assert "2 sources are done, 0 are to do" in gristmill("resume", run_dir, "--dry-run").stdout
+    verified = gristmill("verify", str(output))
+    assert (verified.exit_code, "2 files" in verified.stdout) == (0, True)
+
+    next(output.glob("a-*")).unlink()
+    broken = gristmill("verify", str(output))
+    assert broken.exit_code == 1
+    assert "is missing" in broken.stdout
+    assert "a.jsonl: its output is gone" in gristmill("resume", run_dir, "--dry-run").stdout
+    assert gristmill("resume", run_dir, "--workers", "0").exit_code == 0
+    assert gristmill("verify", str(output)).exit_code == 0
+
+
+def test_resume_and_verify_of_other_directories(tmp_path: Path) -> None:
+    resumed = gristmill("resume", str(tmp_path))
+    assert resumed.exit_code == 2
+    assert "has no recipe.yaml" in resumed.stderr
+    verified = gristmill("verify", str(tmp_path))
+    assert verified.exit_code == 2
+    assert "_manifest.json" in verified.stderr

@@ -49,7 +49,8 @@ def _row(name: str, index: int) -> dict[str, Any]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+    """The data files; the manifest also tells where they are."""
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if not path.name.startswith("_")}
 
 
 def curate(source: Any, out: Path, executor: LocalExecutor, blocksize: int, writer: type, **options: Any) -> Any:

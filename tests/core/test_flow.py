@@ -118,7 +118,9 @@ class Simulation:
             elif self.running:
                 self.advance(self.dice.randrange(len(self.running)))
             while self.flow.results:
-                self.delivered.append(self.flow.results.popleft()[0])
+                lineage, ref = self.flow.results.popleft()
+                if ref is not None:
+                    self.delivered.append(lineage)
             assert all(pool.queued_bytes >= 0 for pool in self.flow.pools)
         assert self.flow.over
 

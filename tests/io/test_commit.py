@@ -53,7 +53,7 @@ class Writer:
         self.commit = CommitFiles(Target(path), form or JsonlFormat(), fields, mode)
         for stage in (self.write, self.commit) if prepare else ():
             stage.check()
-            stage.prepare()
+            stage.prepare({})
 
     def fragments(self, rows, cuts=(), partition=PARTITION, source="s"):
         found = []

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from gristmill.core.batch import DocumentBatch
 from gristmill.core.plan import decompose
 from gristmill.core.table import rows_to_table, table_to_rows
-from gristmill.core.task import Lineage
-from gristmill.io.commit import WrittenFiles
+from gristmill.core.task import Lineage, WrittenFiles
 from gristmill.io.target import Target
 from gristmill.text.write import JsonlWriter, ParquetWriter
 from tests.io.test_commit import PARTITION, ROWS, batches, gathered, tree
@@ -28,7 +27,7 @@ def write(writer, rows, cuts=(), source="s"):
     fragments, commit = decompose([writer])
     for stage in (fragments, commit):
         stage.check()
-        stage.prepare()
+        stage.prepare({})
     parts = [fragments.process(batch).named(batch.lineage) for batch in batches(rows, cuts, source=source)]
     return commit.process(gathered(parts, source))
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from gristmill import __version__
-from gristmill.core.errors import GristmillError, PlanError, RecipeError, StageError
+from gristmill.core.errors import GristmillError, InputError, PlanError, RecipeError, StageError
 
 if TYPE_CHECKING:
     from gristmill.core.executor import Executor
@@ -71,19 +71,61 @@ def run(
 ) -> None:
     """Run a recipe and say what it did."""
     with _errors(verbose):
-        from gristmill.cli import show
-        from gristmill.observe.progress import Quiet, default_progress
-
         loaded = _load(recipe, settings)
-        place = _executor(loaded, executor, workers)
-        with _terminable():
-            result = loaded.build().run(place, run_dir, observer=Quiet() if quiet else default_progress())
-        if quiet:
+        _run(loaded, _executor(loaded, executor, workers), run_dir, quiet, as_json)
+
+
+def _run(loaded: Recipe, place: Executor | None, run_dir: str | None, quiet: bool, as_json: bool) -> None:
+    from gristmill.cli import show
+    from gristmill.core.run import Store
+    from gristmill.observe.progress import Quiet, default_progress
+
+    pipeline = loaded.build()
+    if run_dir:
+        Store(run_dir).put("recipe.yaml", loaded.to_yaml().encode())
+    with _terminable():
+        result = pipeline.run(place, run_dir, observer=Quiet() if quiet else default_progress())
+    if as_json:
+        typer.echo(show.summary_json(result.summary(), result.files(), run_dir))
+    elif not quiet:
+        show.print_summary(result.summary(), result.files(), run_dir)
+
+
+@app.command()
+def resume(
+    run_dir: Annotated[str, typer.Argument(metavar="RUN", help="The directory of a run that was stopped.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done, and why.")] = False,
+    executor: ExecutorName = None,
+    workers: Workers = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    verbose: Verbose = False,
+) -> None:
+    """Go on with a run that was stopped, from the recipe that it was started with."""
+    with _errors(verbose):
+        from gristmill.cli import show
+
+        loaded = _recipe_of(run_dir)
+        if dry_run:
+            show.print_left(*loaded.build().left_to_do(run_dir))
             return
-        if as_json:
-            typer.echo(show.summary_json(result.summary(), result.files(), run_dir))
-        else:
-            show.print_summary(result.summary(), result.files(), run_dir)
+        _run(loaded, _executor(loaded, executor, workers), run_dir, quiet, as_json=False)
+
+
+@app.command()
+def verify(
+    output: Annotated[str, typer.Argument(metavar="OUT", help="A directory that a run has written.")],
+    verbose: Verbose = False,
+) -> None:
+    """Check that the files of an output are all there and unchanged."""
+    with _errors(verbose):
+        from gristmill.cli import show
+        from gristmill.io.manifest import check_manifest
+        from gristmill.io.target import Target
+
+        manifest, problems = check_manifest(Target(output))
+        show.print_verdict(manifest, problems)
+        if problems:
+            raise typer.Exit(1)
 
 
 @app.command()
@@ -153,6 +195,21 @@ def _load(recipe: str, settings: list[str] | None) -> Recipe:
 
     _allow_own_modules()
     return load_recipe(recipe, parse_settings(settings or []))
+
+
+def _recipe_of(run_dir: str) -> Recipe:
+    """The recipe that a run was started with."""
+    import tempfile
+
+    from gristmill.core.run import Store
+
+    text = Store(run_dir).get("recipe.yaml")
+    if text is None:
+        raise InputError(f"{run_dir} has no recipe.yaml: it is not the directory of a `gristmill run --run-dir`")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "recipe.yaml"
+        path.write_bytes(text)
+        return _load(str(path), None)
 
 
 def _allow_own_modules() -> None:

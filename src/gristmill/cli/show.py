@@ -17,6 +17,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from gristmill.core.preview import Preview
     from gristmill.core.result import Summary
+    from gristmill.core.task import Lineage
     from gristmill.recipes.catalogue import Entry
     from gristmill.recipes.form import Form
 
@@ -86,6 +87,29 @@ def _places(files: Iterable[str]) -> list[str]:
         listed = ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")
         shown.append(f"wrote {count} to {folder}: {listed}")
     return shown
+
+
+def print_left(changes: Sequence[str], left: Sequence[tuple[Lineage, str]], done: int) -> None:
+    """What a resumed run would do."""
+    out = console()
+    for change in changes:
+        out.print(f"changed: {change}", soft_wrap=True)
+    for lineage, why in left[:20]:
+        out.print(f"to do: {', '.join(lineage.files) or lineage.id}: {why}", soft_wrap=True)
+    if len(left) > 20:
+        out.print(f"... and {len(left) - 20:,} more")
+    out.print(f"{done:,} sources are done, {len(left):,} are to do", style="bold")
+
+
+def print_verdict(manifest: dict[str, Any], problems: Sequence[str]) -> None:
+    """Whether an output is as it was written."""
+    out = console()
+    for problem in problems:
+        out.print(problem, style="yellow", soft_wrap=True)
+    files = manifest["files"]
+    size = sum(entry["bytes"] for entry in files)
+    verdict = f"{len(problems):,} problems" if problems else "all as it was written"
+    out.print(f"{len(files):,} files, {size:,} bytes: {verdict}", style="bold")
 
 
 def print_preview(preview: Preview) -> None:

@@ -95,8 +95,9 @@ class Executor(Protocol):
     def check(self, plan: Plan) -> None:
         """Raise a ResourceError if the plan can never run here."""
 
-    def execute(self, job: Job) -> Iterator[tuple[Lineage, Ref]]:
-        """Yield each task that leaves the last stage, by reference, as it leaves.
+    def execute(self, job: Job) -> Iterator[tuple[Lineage, Ref | None]]:
+        """Yield each task that leaves the last stage, by reference, as it leaves; and, with no reference, the
+        lineage of each source of which nothing is left to do.
 
         They may come in any order. All workers are stopped before the iterator ends, fails or is closed.
         """

@@ -104,6 +104,7 @@ class Flow:
         self.stats = [[StageStats() for _ in group.stages] for group in plan.groups]
         self.source_stats = StageStats()
         self.results: deque[tuple[Lineage, Any]] = deque()
+        """What has left the last stage; an entry without a reference says that its source is done."""
         self.sources_seen = self.sources_done = 0
         self.listing_done = False
         self._began = time.perf_counter()
@@ -243,6 +244,7 @@ class Flow:
         if not any(counts):
             del self._live[source]
             self.sources_done += 1
+            self.results.append((Lineage(source, source), None))
 
     def fail(self, call: Call, error: StageError) -> None:
         """Try again: each item alone, to find the one at fault, and that one until its retries are used up."""

@@ -43,16 +43,23 @@ def describe(value: Any, depth: int = 0) -> Any:
     """A value as plain data that is the same in every process."""
     if value is None or isinstance(value, bool | int | float | str):
         return value if not isinstance(value, int) or abs(value) < 2**53 else str(value)
-    if depth > _DEEPEST:
-        return type(value).__qualname__
-    if isinstance(value, Mapping):
-        return {str(key): describe(item, depth + 1) for key, item in value.items()}
-    if isinstance(value, set | frozenset):
-        return sorted((describe(item, depth + 1) for item in value), key=repr)
-    if isinstance(value, list | tuple):
-        return [describe(item, depth + 1) for item in value]
     if isinstance(value, bytes):
         return digest([value.hex()])
+    if depth > _DEEPEST:
+        return type(value).__qualname__
+    if isinstance(value, Mapping | set | frozenset | list | tuple):
+        return _collection(value, depth)
+    return _code_or_object(value, depth)
+
+
+def _collection(value: Any, depth: int) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): describe(item, depth + 1) for key, item in value.items()}
+    items = [describe(item, depth + 1) for item in value]
+    return sorted(items, key=repr) if isinstance(value, set | frozenset) else items
+
+
+def _code_or_object(value: Any, depth: int) -> Any:
     if isinstance(value, types.FunctionType):
         return {"function": f"{value.__module__}.{value.__qualname__}", "code": _code(value.__code__)}
     if isinstance(value, type | types.BuiltinFunctionType):
@@ -64,17 +71,13 @@ def describe(value: Any, depth: int = 0) -> Any:
 
 def _object(value: Any, left_out: Iterable[str], depth: int) -> dict[str, Any]:
     kind = type(value)
-    fields = {name: item for name, item in vars(value).items() if not name.startswith("_")} if _has_fields(value) else {}
+    fields = getattr(value, "__dict__", {})
     told = {
         name: digest([repr(item)]) if _SECRET.search(name) else describe(item, depth + 1)
         for name, item in fields.items()
-        if name not in left_out
+        if not name.startswith("_") and name not in left_out
     }
     return {"class": f"{kind.__module__}.{kind.__qualname__}", **told}
-
-
-def _has_fields(value: Any) -> bool:
-    return hasattr(value, "__dict__")
 
 
 def _code(code: types.CodeType) -> str:

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gristmill.core.executor import Executor, Job, Observer, Progress, default_executor, default_observer
+from gristmill.core.executor import Executor, Here, Job, Observer, Progress, default_executor, default_observer
 from gristmill.core.flow import name_sources
 from gristmill.core.plan import Plan, make_plan
 from gristmill.core.preview import Preview, make_preview
 from gristmill.core.result import Result
-from gristmill.core.run import Run
+from gristmill.core.run import Run, versions
 from gristmill.core.stage import ProcessingStage
-from gristmill.core.task import EmptyTask, Task
+from gristmill.core.task import EmptyTask, Task, WrittenFiles
 
 if TYPE_CHECKING:
     from typing import Self
@@ -68,6 +68,14 @@ class Pipeline:
         refs = list(self._execute(executor, run_dir, initial_tasks, watcher))
         return Result(refs, watcher.last)
 
+    def left_to_do(
+        self, run_dir: str | Path, initial_tasks: Sequence[Task[Any]] | None = None
+    ) -> tuple[list[str], list[tuple[Lineage, str]], int]:
+        """What a run with this `run_dir` would do: changes of the pipeline, sources to do and why, sources done."""
+        run = Run(run_dir)
+        plan = make_plan(self.name, self.stages, initial_tasks, resuming=run.resuming)
+        return run.left_to_do(plan, sources_of(plan, initial_tasks))
+
     def stream(
         self,
         executor: Executor | None = None,
@@ -91,17 +99,28 @@ class Pipeline:
         executor = executor or default_executor()
         if not hasattr(executor, "execute"):
             raise TypeError(f"the executor is {executor!r}, which is none: pass LocalExecutor() or another executor")
-        plan = make_plan(self.name, self.stages, initial_tasks, executor.fuse)
-        executor.check(plan)
         run = Run(run_dir)
+        plan = make_plan(self.name, self.stages, initial_tasks, executor.fuse, run.resuming)
+        executor.check(plan)
         run.begin(plan)
-        for stage in plan.stages:
-            stage.prepare()
-        job = Job(plan, iter(sources_of(plan, initial_tasks)), watcher, run.scratch)
+        sources = run.to_do(sources_of(plan, initial_tasks), plan)
+        outputs: list[WrittenFiles] = []
         try:
-            yield from executor.execute(job)
+            for lineage, ref in executor.execute(Job(plan, iter(sources), watcher, run.scratch)):
+                if ref is None:
+                    run.done(lineage.source)
+                    continue
+                if plan.durable and isinstance(output := ref.load(), WrittenFiles):
+                    outputs.append(output)
+                    run.wrote(lineage.source, output)
+                yield lineage, ref
         finally:
             run.end(watcher.last)
+        for task in run.kept:
+            yield task.lineage, Here(task)
+        if plan.durable:
+            info = {"pipeline": self.name, "plan": run.plan, "versions": versions()}
+            plan.stages[-1].complete([*run.kept, *outputs], info)
 
     def __repr__(self) -> str:
         return f"<Pipeline {self.name!r}: {' -> '.join(stage.name for stage in self.stages) or 'empty'}>"

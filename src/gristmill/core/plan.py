@@ -80,6 +80,11 @@ class Plan:
     """The first stage is the user's own source: each task that leaves it is a source of its own."""
 
     @property
+    def durable(self) -> bool:
+        """Whether the last stage puts its output in place for good."""
+        return self.stages[-1].durable
+
+    @property
     def stages(self) -> tuple[ProcessingStage[Any, Any], ...]:
         head = (self.source,) if self.source else ()
         return head + tuple(stage for group in self.groups for stage in group.stages)
@@ -110,6 +115,7 @@ def make_plan(
     stages: Sequence[ProcessingStage[Any, Any]],
     initial_tasks: Sequence[Task[Any]] | None = None,
     fuse: bool = True,
+    resuming: bool = False,
 ) -> Plan:
     """Compile a pipeline. Raises a PlanError that names the stage and the way out."""
     if isinstance(initial_tasks, Task):
@@ -124,7 +130,8 @@ def make_plan(
     source = _source_of(flat, initial_tasks)
     check_types(flat)
     for stage in flat:
-        stage.check()
+        if not (resuming and stage.writes):  # the output of the run that is resumed is there, and may be
+            stage.check()
     check_columns(flat, _sample(source, initial_tasks))
     rest = flat[1:] if source else flat
     own_source = source is None and initial_tasks is None

@@ -18,7 +18,6 @@ from gristmill.core.worker import Worker, own_copies
 
 if TYPE_CHECKING:
     from gristmill.core.plan import Plan
-    from gristmill.core.stage import ProcessingStage
 
 _ROW = "_preview_row"
 
@@ -99,7 +98,7 @@ class _Trace:
                 task = self._number(task)
             if not task.num_items:
                 return
-        if position == len(self.stages) or self.stages[position].gather or _writes(self.stages[position]):
+        if position == len(self.stages) or self.stages[position].gather or self.stages[position].writes:
             self._arrive(task)
             return
         stage = self.stages[position]
@@ -161,10 +160,6 @@ class _Trace:
         for row in table_to_rows(task.data):
             number = row.pop(_ROW)
             self.rows[number].data = row
-
-
-def _writes(stage: ProcessingStage[Any, Any]) -> bool:
-    return getattr(stage, "writes", False)
 
 
 def _row_numbers(task: Task[Any]) -> set[int]:

@@ -1,44 +1,246 @@
-"""Run: the directory of one run, on any fsspec URL. It holds the plan and, at the end, the counts."""
+"""Run: the directory of one run, on any fsspec URL, and what makes it possible to go on after a kill.
+
+    plan.json        what the stages compute, and what they want to remember
+    ledger/          the sources that are done, with what was written for each: one small object per flush
+    metrics.json     the counts of the last attempt
+
+Only the driver writes here, and only whole new objects: no locks, no database, nothing that is changed in place
+but plan.json, which is replaced. A source is entered in the ledger after its output is in place. If the driver is
+killed between the two, the source is done again and gives the same files with the same bytes.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import platform
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from gristmill.core import VERSION
+from gristmill.core.identity import describe_plan, differences, identity
+from gristmill.core.task import Lineage, WrittenFile, WrittenFiles
+
 if TYPE_CHECKING:
     from gristmill.core.executor import Progress
     from gristmill.core.plan import Plan
+    from gristmill.core.task import Task
+
+FLUSH_SECONDS = 1.0
+FLUSH_ENTRIES = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A source that is done: what it was, and what became of it."""
+
+    source: str
+    fingerprint: str
+    plan: str
+    files: tuple[str, ...] = ()
+    rows: int = 0
+    written: tuple[WrittenFile, ...] = ()
+
+    @classmethod
+    def of(cls, line: dict[str, Any]) -> Entry:
+        written = tuple(WrittenFile(**file) for file in line["written"])
+        return cls(**{**line, "files": tuple(line["files"]), "written": written})
+
+    def output(self, order: int) -> WrittenFiles:
+        """The task that the last stage gave for the source."""
+        task = WrittenFiles([file.path for file in self.written], rows=self.rows, written=self.written)
+        return task.named(Lineage(self.source, self.source, self.files, order))
+
+
+@dataclass
+class _Open:
+    """A source that is being worked on."""
+
+    fingerprint: str
+    files: tuple[str, ...]
+    rows: int = 0
+    written: list[WrittenFile] = field(default_factory=list)
 
 
 class Run:
-    """Where a run keeps its records; without a directory it keeps none."""
+    """The records of a run. Without a directory there are none, and everything is done."""
 
     def __init__(self, url: str | Path | None = None) -> None:
-        self.url = str(url).rstrip("/") if url else None
+        self.store = Store(str(url)) if url else None
+        self.before = self.store.read("plan.json") if self.store else None
+        self.entries: dict[str, Entry] = {}
+        self.plan = ""
+        self.kept: list[WrittenFiles] = []
+        self.changes: list[str] = []
+        self._attempt = secrets.token_hex(4)
+        self._flushes = 0
+        self._open: dict[str, _Open] = {}
+        self._ready: list[Entry] = []
+        self._flushed = time.monotonic()
+
+    @property
+    def resuming(self) -> bool:
+        return self.before is not None
 
     @property
     def scratch(self) -> str | None:
         """A local directory for results that do not fit in memory."""
-        return self.url if self.url and "://" not in self.url else None
+        return self.store.url if self.store and "://" not in self.store.url else None
 
     def begin(self, plan: Plan) -> None:
-        self._write(
-            "plan.json", {"name": plan.name, "stages": [stage.name for stage in plan.stages], "text": str(plan)}
-        )
+        """Compare the plan with that of the earlier attempt, prepare the stages, and record both."""
+        described = self._compare(plan)
+        before = self.before or {}
+        memories = before.get("memories") or [{} for _ in plan.stages]
+        if len(memories) != len(plan.stages):
+            memories = [{} for _ in plan.stages]
+        for stage, memory in zip(plan.stages, memories, strict=True):
+            stage.prepare(memory)
+        if self.store:
+            content = {"name": plan.name, "plan": self.plan, "stages": described, "memories": memories}
+            self.store.write("plan.json", {**content, "text": str(plan), "versions": versions()})
+
+    def _compare(self, plan: Plan) -> list[dict[str, Any]]:
+        described = describe_plan(plan)
+        self.plan = identity(described)
+        self.changes = differences((self.before or {}).get("stages", described), described)
+        self.entries = self._read_ledger() if plan.durable else {}
+        return described
+
+    def left_to_do(
+        self, plan: Plan, sources: Iterator[Sequence[Task[Any]]]
+    ) -> tuple[list[str], list[tuple[Lineage, str]], int]:
+        """Changes of the plan, the sources to do and why, and how many are done. Changes nothing."""
+        self._compare(plan)
+        reasons = [
+            (tasks[0].lineage, self.why_redo(plan, tasks[0].lineage.source, tasks[0].fingerprint()))
+            for tasks in sources
+            if tasks
+        ]
+        left = [(lineage, why) for lineage, why in reasons if why is not None]
+        return self.changes, left, len(reasons) - len(left)
+
+    def _read_ledger(self) -> dict[str, Entry]:
+        lines = self.store.lines("ledger") if self.store else iter(())
+        return {entry.source: entry for entry in map(Entry.of, lines)}
+
+    # -- sources ---------------------------------------------------------------------------------------
+
+    def why_redo(self, plan: Plan, source: str, fingerprint: str) -> str | None:
+        """Why a source has to be done, or None when it is done already."""
+        entry = self.entries.get(source)
+        if entry is None:
+            return "it is new, or was not finished"
+        if entry.plan != self.plan:
+            return "the pipeline has changed"
+        if entry.fingerprint != fingerprint:
+            return "the input has changed"
+        if not plan.stages[-1].has(entry.written):
+            return "its output is gone"
+        return None
+
+    def to_do(self, sources: Iterator[Sequence[Task[Any]]], plan: Plan) -> Iterator[Sequence[Task[Any]]]:
+        """The sources that are not done yet. What was written for one that has to be done again is removed first."""
+        for tasks in sources:
+            if not tasks or not plan.durable:
+                yield tasks
+                continue
+            first = tasks[0].lineage
+            fingerprint = tasks[0].fingerprint()
+            entry = self.entries.get(first.source)
+            if entry and self.why_redo(plan, first.source, fingerprint) is None:
+                self.kept.append(entry.output(first.order))
+                continue
+            if entry:
+                plan.stages[-1].discard(entry.written)
+            self._open[first.source] = _Open(fingerprint, first.files)
+            yield tasks
+
+    def wrote(self, source: str, output: Task[Any]) -> None:
+        """The last stage has written something for a source."""
+        if isinstance(output, WrittenFiles) and source in self._open:
+            self._open[source].rows += output.rows
+            self._open[source].written += output.written
+
+    def done(self, source: str) -> None:
+        """Nothing is left to do for a source."""
+        opened = self._open.pop(source, None)
+        if opened is None:
+            return
+        written = tuple(opened.written)
+        self._ready.append(Entry(source, opened.fingerprint, self.plan, opened.files, opened.rows, written))
+        if len(self._ready) >= FLUSH_ENTRIES or time.monotonic() - self._flushed > FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        if self.store and self._ready:
+            self._flushes += 1
+            name = f"ledger/{time.time_ns():020}-{self._attempt}-{self._flushes:06}.jsonl"
+            self.store.write_lines(name, [asdict(entry) for entry in self._ready])
+        self._ready.clear()
+        self._flushed = time.monotonic()
 
     def end(self, progress: Progress) -> None:
-        stages = [{"name": name, **asdict(stats)} for name, stats in progress.stages]
-        self._write("metrics.json", {"seconds": progress.seconds, "stages": stages})
+        """The attempt is over, well or not."""
+        self.flush()
+        if self.store:
+            stages = [{"name": name, **asdict(stats)} for name, stats in progress.stages]
+            self.store.write("metrics.json", {"seconds": progress.seconds, "stages": stages})
 
-    def _write(self, name: str, content: dict[str, Any]) -> None:
-        if self.url is None:
-            return
+
+class Store:
+    """Small objects at a URL."""
+
+    def __init__(self, url: str) -> None:
         import fsspec
 
-        system, path = fsspec.core.url_to_fs(self.url)
-        system.makedirs(path, exist_ok=True)
-        with system.open(f"{path}/{name}", "wb") as file:
-            file.write(orjson.dumps(content, option=orjson.OPT_INDENT_2))
+        url = self.url = url.rstrip("/")
+        self._system, self._path = fsspec.core.url_to_fs(url)
+
+    def write(self, name: str, content: dict[str, Any]) -> None:
+        self.put(name, orjson.dumps(content, option=orjson.OPT_INDENT_2))
+
+    def write_lines(self, name: str, lines: list[dict[str, Any]]) -> None:
+        self.put(name, b"".join(orjson.dumps(line) + b"\n" for line in lines))
+
+    def put(self, name: str, content: bytes) -> None:
+        """Whole or not at all: a local file is renamed into place, an object appears when its upload is complete."""
+        path = f"{self._path}/{name}"
+        self._system.makedirs(path.rpartition("/")[0], exist_ok=True)
+        if "://" in self.url:
+            self._system.pipe_file(path, content)
+            return
+        draft = Path(f"{path}.{secrets.token_hex(4)}.draft")
+        draft.write_bytes(content)
+        draft.replace(path)
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        content = self.get(name)
+        return None if content is None else orjson.loads(content)
+
+    def get(self, name: str) -> bytes | None:
+        path = f"{self._path}/{name}"
+        if not self._system.exists(path):
+            return None
+        content: bytes = self._system.cat_file(path)
+        return content
+
+    def lines(self, folder: str) -> Iterator[dict[str, Any]]:
+        """The lines of all objects in a folder, in the order in which they were written."""
+        path = f"{self._path}/{folder}"
+        if not self._system.exists(path):
+            return
+        for name in sorted(self._system.find(path)):
+            if name.endswith(".jsonl"):
+                yield from map(orjson.loads, self._system.cat_file(name).splitlines())
+
+
+def versions() -> dict[str, str]:
+    """What the output may depend on."""
+    import pyarrow as pa
+
+    return {"gristmill": VERSION, "python": platform.python_version(), "pyarrow": pa.__version__}

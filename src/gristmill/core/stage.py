@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, TypeV
 
 from gristmill.core.errors import ContractError, did_you_mean
 from gristmill.core.resources import Resources
-from gristmill.core.task import EmptyTask, Task
+from gristmill.core.task import EmptyTask, Task, WrittenFile, WrittenFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -47,6 +47,12 @@ class ProcessingStage(Generic[In, Out]):
 
     not_identity: ClassVar[tuple[str, ...]] = ()
     """Attributes that change how the stage runs, not what it gives: a run with others of them may be resumed."""
+
+    writes: ClassVar[bool] = False
+    """True: the stage writes output, so previews leave it out."""
+
+    durable: ClassVar[bool] = False
+    """True: what the stage gives is in place for good, so a source that is done need not be done again."""
 
     takes_empty: ClassVar[bool] = False
     """True: the stage is also given batches of which no row is left. Others do not see them, and they pass by,
@@ -98,8 +104,19 @@ class ProcessingStage(Generic[In, Out]):
         """The columns that `process(sample)` would give, from a cheap look; None when it cannot tell."""
         return None
 
-    def prepare(self) -> None:
-        """Once per run, in the driver, before the first task."""
+    def prepare(self, memory: dict[str, Any]) -> None:
+        """Once per run, in the driver, before the first task. What it puts into `memory` is there when a killed
+        run is started again with the same `run_dir`."""
+
+    def has(self, files: Sequence[WrittenFile]) -> bool:
+        """Whether files that an earlier run wrote are still there."""
+        return True
+
+    def discard(self, files: Sequence[WrittenFile]) -> None:
+        """Remove files that an earlier run wrote for a source that is about to be done again."""
+
+    def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
+        """Once per run, in the driver, after all went well, on the last stage: `outputs` is all that it has written."""
 
     # -- for users of a stage --------------------------------------------------------------------------
 

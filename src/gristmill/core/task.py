@@ -90,6 +90,10 @@ class Task(Generic[T]):
         """The files that the task stands for, to be named in messages."""
         return ()
 
+    def fingerprint(self) -> str:
+        """Changes when what the task stands for has changed, for example the size of a file."""
+        return ""
+
     def named(self, lineage: Lineage) -> Self:
         """The same task under another lineage. For the framework; stages have no use for it."""
         other = object.__new__(type(self))
@@ -150,6 +154,31 @@ class FileGroupTask(Task[list[str]]):
 
     def files(self) -> tuple[str, ...]:
         return tuple(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file of the output, as it should be."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+@dataclass
+class WrittenFiles(FileGroupTask):
+    """The final files of one source, in place for good."""
+
+    rows: int = field(default=0, kw_only=True)
+    written: tuple[WrittenFile, ...] = field(default=(), kw_only=True, repr=False)
+
+    @property
+    def num_items(self) -> int:
+        return self.rows
+
+    @property
+    def num_rows(self) -> int:
+        return self.rows
 
 
 @dataclass

@@ -12,7 +12,7 @@ from gristmill.core.task import GatherTask, Lineage, Task
 from gristmill.core.worker import Worker, own_copies
 
 
-def run_inline(job: Job) -> Iterator[tuple[Lineage, Ref]]:
+def run_inline(job: Job) -> Iterator[tuple[Lineage, Ref | None]]:
     """Run everything here, one task at a time, downstream first."""
     sources = ([Item(task.lineage, [Here(task)], task.nbytes) for task in tasks] for tasks in job.sources)
     flow = Flow(job.plan, iter(sources))

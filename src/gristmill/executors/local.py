@@ -51,7 +51,7 @@ class LocalExecutor:
     def check(self, plan: Plan) -> None:
         check_fit(plan, self.machine())
 
-    def execute(self, job: Job) -> Iterator[tuple[Lineage, Ref]]:
+    def execute(self, job: Job) -> Iterator[tuple[Lineage, Ref | None]]:
         if self.num_workers == 0:
             return run_inline(job)
         return _Driver(job, self.machine()).run()
@@ -104,7 +104,7 @@ class _Driver:
             parcels = [(task.lineage, pack(task, [self.memory.path, self.disk.path])) for task in tasks]
             yield [Item(lineage, [parcel], parcel.nbytes) for lineage, parcel in parcels]
 
-    def run(self) -> Iterator[tuple[Lineage, Ref]]:
+    def run(self) -> Iterator[tuple[Lineage, Ref | None]]:
         self.job.observer.started(self.job.plan)
         try:
             while not self.flow.over:
@@ -114,7 +114,7 @@ class _Driver:
                 self._watch()
                 while self.flow.results:
                     lineage, parcel = self.flow.results.popleft()
-                    yield lineage, Kept(parcel, self.disk)
+                    yield lineage, None if parcel is None else Kept(parcel, self.disk)
             self._stop(raises=True)
         except GeneratorExit:
             raise

@@ -21,11 +21,12 @@ from gristmill.core.batch import Batch
 from gristmill.core.errors import ColumnError, InputError, did_you_mean, shorten
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.table import EXACT, JSON, POSITION, unify
-from gristmill.core.task import FileGroupTask, GatherTask, Task, digest
+from gristmill.core.task import GatherTask, Task, WrittenFile, WrittenFiles, digest
+from gristmill.io.manifest import MANIFEST, write_manifest
 from gristmill.io.target import TEMPORARY, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
 MODES = ("ignore", "overwrite", "error", "append")
@@ -48,21 +49,6 @@ class Fragment(Task[str]):
 
     @property
     def num_items(self) -> int:
-        return self.rows
-
-
-@dataclass
-class WrittenFiles(FileGroupTask):
-    """The final files of one partition."""
-
-    rows: int = field(default=0, kw_only=True)
-
-    @property
-    def num_items(self) -> int:
-        return self.rows
-
-    @property
-    def num_rows(self) -> int:
         return self.rows
 
 
@@ -106,13 +92,14 @@ class WriteFragments(ProcessingStage[Batch, Fragment]):
                 'mode="overwrite" to delete them, "append" to add to them, "ignore" to replace those of the same name'
             )
 
-    def prepare(self) -> None:
+    def prepare(self, memory: dict[str, Any]) -> None:
+        begun = "run" in memory
         self.target.make()
-        self.target.sweep(everything=self.mode == "overwrite")
-        if self.mode == "overwrite":
-            for name in data_files(self.target, self.form):
+        self.target.sweep(everything=self.mode == "overwrite" and not begun, also=memory.get("run"))
+        if self.mode == "overwrite" and not begun:
+            for name in [*data_files(self.target, self.form), MANIFEST]:
                 self.target.remove(self.target.file(name))
-        self._run = self.target.new_run()
+        self._run = memory["run"] = self.target.new_run()
 
     def process(self, task: Batch) -> Fragment:
         table, added = columns_to_write(task.data, self.fields)
@@ -137,15 +124,30 @@ class CommitFiles(ProcessingStage[GatherTask, WrittenFiles]):
     """Joins the fragments of one partition into its final files."""
 
     gather = True
+    durable = True
 
     def __init__(self, target: Target, form: Format, fields: Sequence[str] | None = None, mode: str = "ignore") -> None:
         self.name = f"commit_{form.name}"
         self.target, self.form, self.fields, self.mode = target, form, fields, mode
         self._generation = ""
+        self._there: set[str] | None = None
 
-    def prepare(self) -> None:
-        if self.mode == "append":
-            self._generation = next_generation(data_files(self.target, self.form))
+    def prepare(self, memory: dict[str, Any]) -> None:
+        if self.mode == "append" and "generation" not in memory:
+            memory["generation"] = next_generation(data_files(self.target, self.form))
+        self._generation = memory.get("generation", "")
+
+    def has(self, files: Sequence[WrittenFile]) -> bool:
+        if self._there is None:
+            self._there = set(self.target.names())
+        return self._there.issuperset(file.path.rpartition("/")[2] for file in files)
+
+    def discard(self, files: Sequence[WrittenFile]) -> None:
+        for file in files:
+            self.target.remove(file.path)
+
+    def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
+        write_manifest(self.target, outputs, info)
 
     def process(self, task: GatherTask) -> WrittenFiles:
         everything: list[Any] = task.data
@@ -160,6 +162,7 @@ class CommitFiles(ProcessingStage[GatherTask, WrittenFiles]):
                 if fragments:
                     self.form.join(fragments, self._schema(task.data), parts)
                 files = parts.place()
+            written = tuple(WrittenFile(path, self.target.size(path), self.target.sha256(path)) for path in files)
             temporary = [fragment.data for fragment in fragments]
             for path in [*parts.rewritten, *temporary]:
                 self.target.remove(path)
@@ -167,6 +170,7 @@ class CommitFiles(ProcessingStage[GatherTask, WrittenFiles]):
         return WrittenFiles(
             files,
             rows=sum(fragment.rows for fragment in fragments),
+            written=written,
             storage_options=self.target.storage_options,
             dataset_name=task.data[0].dataset_name if task.data else "",
             metadata=dict(task.data[0].metadata) if task.data else {},

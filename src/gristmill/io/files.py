@@ -31,8 +31,13 @@ class FilePartition(FileGroupTask):
     names: tuple[str, ...] = field(default=(), kw_only=True)
     """The files' names below the root that was given: a directory, or the fixed part of a glob."""
 
+    stamps: tuple[str, ...] = field(default=(), kw_only=True, repr=False)
+
     def key(self) -> str:
         return digest(sorted(self.names or self.data))
+
+    def fingerprint(self) -> str:
+        return digest(self.stamps)
 
     @property
     def stem(self) -> str:
@@ -50,6 +55,7 @@ class FilePartitioningStage(SourceStage[FileGroupTask]):
     """Lists files and shares them out. The listing is made once, when the pipeline is planned."""
 
     name = "list_files"
+    not_identity = ("file_paths", "split_by")  # sources have identities of their own
 
     def __init__(
         self,
@@ -113,6 +119,7 @@ class FilePartitioningStage(SourceStage[FileGroupTask]):
         task = FilePartition(
             [file.path for file in members],
             names=tuple(file.name for file in members),
+            stamps=tuple(f"{file.size} {file.stamp}" for file in members),
             slices=tuple(slices),
             storage_options=self.storage_options,
             dataset_name=self._dataset_name(),

@@ -25,11 +25,13 @@ _MAGIC = frozenset("*?[")
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """A file to read: its path or URL, its name below the root that was given, and its size if known."""
+    """A file to read: its path or URL, its name below the root that was given, its size if known, and a stamp that
+    changes when the file does."""
 
     path: str
     name: str
     size: int | None
+    stamp: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,11 @@ class _Found:
     path: str
     below: str
     size: int | None
+    stamp: str
+
+
+_Item = tuple[str, int | None, str]
+"""A name, and the size and the stamp of what it names."""
 
 
 def as_paths(paths: Paths) -> list[str]:
@@ -55,7 +62,9 @@ def list_files(paths: Paths, extensions: Sequence[str], storage_options: Mapping
             raise InputError("an input path is empty: give a file, a directory or a glob")
         found.update((item.path, item) for item in _expand(root, extensions, storage_options))
     single = len(roots) == 1
-    return [InputFile(path, found[path].below if single else path, found[path].size) for path in sorted(found)]
+    return [
+        InputFile(path, item.below if single else path, item.size, item.stamp) for path, item in sorted(found.items())
+    ]
 
 
 def _expand(root: str, extensions: Sequence[str], storage_options: Mapping[str, Any]) -> list[_Found]:
@@ -67,7 +76,7 @@ def _expand(root: str, extensions: Sequence[str], storage_options: Mapping[str, 
         if info is None:
             _missing(system, root, path)
         if info["type"] != "directory":
-            return [_Found(_url(root, path), posixpath.basename(path), info.get("size"))]
+            return [_Found(_url(root, path), posixpath.basename(path), info.get("size"), _stamp(info))]
         items = [item for item in _walk(system, path) if not _hidden(_below(item[0], path))]
         return _matching(system, root, items, path, extensions)
     except InputError:
@@ -85,25 +94,32 @@ def _expand_glob(system: Any, root: str, path: str, extensions: Sequence[str]) -
         if _info(system, base or "/") is None:
             _missing(system, root, base)
         raise InputError(f"{root} matches no file: check the pattern (** goes through directories, * does not)")
-    items: list[tuple[str, int | None]] = []
+    items: list[_Item] = []
     for name, info in sorted(matches.items()):
-        items += _walk(system, name) if _is_directory(system, info) else [(name, info.get("size"))]
+        items += _walk(system, name) if _is_directory(system, info) else [(name, info.get("size"), _stamp(info))]
     if not _hidden(pattern):  # a pattern that names hidden files means them
         items = [item for item in items if not _hidden(_below(item[0], base))]
     return _matching(system, root, items, base, extensions)
 
 
-def _matching(
-    system: Any, root: str, items: list[tuple[str, int | None]], base: str, extensions: Sequence[str]
-) -> list[_Found]:
+def _matching(system: Any, root: str, items: list[_Item], base: str, extensions: Sequence[str]) -> list[_Found]:
     wanted = tuple(extension.lower() for extension in extensions)
     chosen = [item for item in items if item[0].lower().endswith(wanted)]
     if not chosen:
-        others = Counter(extension_of(name) or "no extension" for name, _ in items)
+        others = Counter(extension_of(name) or "no extension" for name, _, _ in items)
         raise InputError(f"{root} has no file that ends in {shorten(wanted, 20)}{_others(others)}")
     if _is_local(system):
-        chosen = [(name, os.stat(name).st_size) for name, _ in chosen]  # noqa: PTH116
-    return [_Found(_url(root, name), _below(name, base), size) for name, size in chosen]
+        stats = ((name, os.stat(name)) for name, _, _ in chosen)  # noqa: PTH116
+        chosen = [(name, stat.st_size, str(stat.st_mtime_ns)) for name, stat in stats]
+    return [_Found(_url(root, name), _below(name, base), size, stamp) for name, size, stamp in chosen]
+
+
+def _stamp(info: Mapping[str, Any]) -> str:
+    """What a file system knows that changes with the content of a file."""
+    for key in ("ETag", "etag", "md5", "mtime", "LastModified", "last_modified", "created"):
+        if info.get(key):
+            return str(info[key])
+    return ""
 
 
 def _others(counts: Mapping[str, int]) -> str:
@@ -157,19 +173,19 @@ def _is_local(system: Any) -> bool:
     return "file" in ([system.protocol] if isinstance(system.protocol, str) else system.protocol)
 
 
-def _walk(system: Any, directory: str) -> Iterable[tuple[str, int | None]]:
+def _walk(system: Any, directory: str) -> Iterable[_Item]:
     """Every file below a directory, with its size."""
     if _is_local(system):
         return _walk_local(directory)
     found = system.find(directory, detail=True)
     return [
-        (name, info.get("size"))
+        (name, info.get("size"), _stamp(info))
         for name, info in found.items()
         if info["type"] != "directory" and not name.endswith("/")  # some stores keep empty objects as directories
     ]
 
 
-def _walk_local(directory: str) -> Iterator[tuple[str, None]]:
+def _walk_local(directory: str) -> Iterator[_Item]:
     """Follows links to directories, but not in circles. A directory that may not be read is an error."""
     above = {directory: {os.path.realpath(directory)}}
 
@@ -187,7 +203,7 @@ def _walk_local(directory: str) -> Iterator[tuple[str, None]]:
                 entered.append(name)
         directories[:] = entered
         for name in names:
-            yield posixpath.join(here, name), None
+            yield posixpath.join(here, name), None, ""
 
 
 def _hidden(path: str) -> bool:

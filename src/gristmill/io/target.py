@@ -6,6 +6,7 @@ stores an upload becomes visible when it is complete, so it goes straight to its
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import shutil
@@ -84,6 +85,10 @@ class Target:
     def size(self, path: str) -> int:
         return Path(path).stat().st_size if self.local else int(self._system.size(path))
 
+    def sha256(self, path: str) -> str:
+        with self.open(path) as file:
+            return hashlib.file_digest(cast("Any", file), "sha256").hexdigest()
+
     # -- reading and writing ---------------------------------------------------------------------------
 
     def open(self, path: str) -> BinaryIO:
@@ -148,10 +153,10 @@ class Target:
         """A name for the temporary files of one run, by which others can see whether it is still alive."""
         return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
-    def sweep(self, everything: bool) -> None:
-        """Remove the temporary files of runs that were killed on this machine, or of all runs."""
+    def sweep(self, everything: bool, also: str | None = None) -> None:
+        """Remove the temporary files of runs that were killed on this machine, of the run `also`, or of all runs."""
         for run in self.names(TEMPORARY):
-            if not everything and not _is_dead(run):
+            if not everything and run != also and not _is_dead(run):
                 continue
             path = self.file(TEMPORARY, run)
             with suppress(FileNotFoundError):

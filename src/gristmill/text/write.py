@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from gristmill.core.batch import DocumentBatch
 from gristmill.core.errors import did_you_mean
 from gristmill.core.stage import CompositeStage, ProcessingStage
+from gristmill.core.task import WrittenFiles
 from gristmill.io import write_jsonl, write_parquet
-from gristmill.io.commit import MODES, CommitFiles, Format, WriteFragments, WrittenFiles
+from gristmill.io.commit import MODES, CommitFiles, Format, WriteFragments
 from gristmill.io.input import parse_size
 from gristmill.io.target import Target
 
