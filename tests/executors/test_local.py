@@ -98,6 +98,21 @@ def test_bytes_between_pools_are_bounded() -> None:
     assert 0 < watch.most <= 256 * 2**20 + 2 * 64 * 2**20
 
 
+def test_a_full_queue_before_a_pool_does_not_stop_what_leaves_it() -> None:
+    """Each task of a queue that is full becomes more than a window of bytes."""
+
+    class Copy(ProcessingStage[Task[Any], Task[Any]]):
+        num_workers = 1
+
+        def process(self, task: Task[Any]) -> Iterator[Task[Any]]:
+            for _ in range(12):
+                yield Task(task.data)
+
+    pipeline = Pipeline("p", stages=[Big(children=48, size=8 * 2**20), Copy(), Slow(0.001)])
+    result = pipeline.run(LocalExecutor(1, fuse=False), initial_tasks=[Task(0)])
+    assert len(result) == 48 * 12
+
+
 def test_results_are_loaded_when_looked_at_and_go_with_the_result() -> None:
     before = leftovers()
     result = Pipeline("p", stages=[Big(children=4, size=10**6)]).run(LocalExecutor(2), initial_tasks=[Task(0)])

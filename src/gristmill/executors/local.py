@@ -264,12 +264,10 @@ class _Driver:
     def _acknowledge(self) -> None:
         """Let workers go on that wait for room behind them."""
         for pool in self.pools:
-            waits = max(self.flow.downstream_bytes(pool.index), self.flow.pools[pool.index].queued_bytes)
-            if pool.index == 0:
-                waits = self.flow.downstream_bytes(0)
-            for worker in pool.busy:
-                if worker.owed and room(waits, EDGE_BYTES):
-                    worker.acknowledge()
+            if room(self.flow.downstream_bytes(pool.index), EDGE_BYTES):
+                for worker in pool.busy:
+                    if worker.owed:
+                        worker.acknowledge()
 
     def _failed(self, call: Call, error: StageError) -> None:
         for output in call.outputs:
@@ -281,7 +279,10 @@ class _Driver:
     def _lost(self, worker: WorkerHandle) -> None:
         """A worker has ended unasked."""
         position, _ = worker.page.read()
+        leaving = worker.state == "leaving"
         how = _how_it_ended(self._forget(worker))
+        if leaving:
+            return
         pool = self.pools[worker.group]
         stage = pool.group.stages[max(position, 0)].name
         call = self.calls.pop(worker.pid, None)
