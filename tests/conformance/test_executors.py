@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from gristmill import (
@@ -98,7 +98,7 @@ def test_function_stages_return_one_many_or_none(executor: Any) -> None:
 def test_rows_and_empty_batches(executor: Any) -> None:
     @processing_stage(name="long_only")
     def long_only(task: DocumentBatch) -> DocumentBatch:
-        return task.keep(pa.compute.greater(pa.compute.utf8_length(task.data["text"]), 2))
+        return task.keep(pc.greater(pc.utf8_length(task.data["text"]), 2))
 
     batches = [DocumentBatch([{"text": "a"}, {"text": "abc"}]), DocumentBatch([{"text": ""}])]
     result = Pipeline("p", stages=[long_only, long_only.with_(name="again")]).run(executor, initial_tasks=batches)
