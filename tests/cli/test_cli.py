@@ -136,8 +136,11 @@ def test_preview(corpus: str) -> None:
 
 
 def test_preview_shows_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
-    show.print_preview(Preview([PreviewRow({"text": "a\x1b[2Jb\n[red]c", "_hidden": 1}, {"x": 0.25})]))
-    assert "text: a [2Jb [red]c\n" in capsys.readouterr().out
+    show.print_preview(Preview([PreviewRow({"text": "a\x1b[2Jb\n[red]c", "na\x1bme": 1, "_hidden": 1}, {"x": 0.25})]))
+    shown = capsys.readouterr().out
+    assert "text: a [2Jb [red]c\n" in shown
+    assert "na me: 1\n" in shown
+    assert "\x1b" not in shown
 
 
 def test_stages() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gristmill import LocalExecutor, Pipeline
+from gristmill.core.errors import PlanError
 from gristmill.text import (
     JsonlReader,
     JsonlWriter,
@@ -107,3 +108,25 @@ def test_what_is_read_back_is_what_was_there(corpus: Path, tmp_path: Path) -> No
     assert rows["a.jsonl-123"]["only_here"] == 2**70
     assert rows["a.jsonl-300"]["late"] == [300, {"deep": None}]
     assert rows["a.jsonl-97"]["text"] is None
+
+
+@pytest.mark.parametrize("inside", ["", "out"])
+def test_output_and_input_are_kept_apart(tmp_path: Path, inside: str) -> None:
+    """Overwriting must never delete the input, and a run must not read what an earlier one wrote."""
+    (tmp_path / inside).mkdir(exist_ok=True)
+    (tmp_path / inside / "in.jsonl").write_text('{"text":"hi"}\n')
+    stages = [JsonlReader(str(tmp_path)), JsonlWriter(str(tmp_path / inside), mode="overwrite")]
+    with pytest.raises(PlanError, match="holds the input .*in.jsonl: choose another directory"):
+        Pipeline("p", stages=stages).run()
+    assert (tmp_path / inside / "in.jsonl").exists()
+
+
+def test_an_input_that_has_become_empty_leaves_no_old_output(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name in "ab":
+        (tmp_path / "in" / f"{name}.jsonl").write_text('{"text":"hi"}\n')
+    pipeline = Pipeline("p", stages=[JsonlReader(str(tmp_path / "in")), JsonlWriter(str(tmp_path / "out"))])
+    pipeline.run(LocalExecutor(0))
+    (tmp_path / "in" / "a.jsonl").write_text("")
+    pipeline.run(LocalExecutor(0))
+    assert [name[0] for name in contents(tmp_path / "out")] == ["b"]

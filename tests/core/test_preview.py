@@ -65,7 +65,7 @@ def test_it_prints_one_row_after_the_other(corpus: Path, tmp_path: Path) -> None
     assert text.splitlines()[0].split() == ["kept", "WordCountFilter=5,", "UrlsFilter=0"]
     assert 'text: "Good morning' in text
     assert "dropped by WordCountFilter" in text
-    assert "_position" not in text
+    assert "__position__" not in text
 
 
 def test_a_stage_of_ones_own_that_drops_rows_is_named() -> None:
@@ -115,3 +115,48 @@ def test_no_rows() -> None:
     preview = Pipeline("p", stages=[ScoreFilter(WordCountFilter())]).preview(5, [])
     assert len(preview) == 0
     assert str(preview) == "no rows"
+
+
+ESCAPE = "\x1b[31mred\x07\n"
+
+
+def test_data_does_not_steer_the_terminal() -> None:
+    batch = DocumentBatch([{"text" + ESCAPE: "a b c" + ESCAPE, "text": ESCAPE}])
+    text = str(Pipeline("p", stages=[ScoreFilter(WordCountFilter(min_words=1))]).preview(1, [batch]))
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert len(text.split("\n")) == 3
+
+
+@processing_stage(name="rebuild")
+def rebuild(task: DocumentBatch) -> DocumentBatch:
+    return DocumentBatch([{"text": row["text"].upper()} for row in task.data.to_pylist()])
+
+
+@processing_stage(name="split")
+def split(task: DocumentBatch) -> DocumentBatch:
+    return DocumentBatch([{"text": word} for row in task.data.to_pylist() for word in row["text"].split()])
+
+
+@processing_stage(name="empty")
+def empty(task: DocumentBatch) -> DocumentBatch:
+    return DocumentBatch({"text": []})
+
+
+def fates(*stages: Any, n: int = 5, texts: tuple[str, ...] = ("a b", "c d e")) -> list[tuple[Any, ...]]:
+    batch = DocumentBatch([{"text": text, "_preview_row": 7} for text in texts])
+    preview = Pipeline("p", stages=list(stages)).preview(n, [batch])
+    return [(row.data["text"], row.fate) for row in preview]
+
+
+def test_a_new_batch_of_as_many_rows_holds_the_same_rows() -> None:
+    assert fates(rebuild) == [("A B", "kept"), ("C D E", "kept")]
+    at_least_3 = ScoreFilter(WordCountFilter(min_words=3))
+    assert fates(rebuild, at_least_3) == [("a b", "dropped by WordCountFilter"), ("C D E", "kept")]
+    assert fates(at_least_3, rebuild) == [("a b", "dropped by WordCountFilter"), ("C D E", "kept")]
+
+
+def test_a_new_batch_of_other_rows_takes_the_place_of_the_old() -> None:
+    assert fates(split) == [(word, "made by split") for word in "abcde"]
+    assert fates(split, n=2) == [("a", "made by split"), ("b", "made by split")]
+    assert fates(split, empty) == [(word, "dropped by empty") for word in "abcde"]
+    assert fates(empty) == [("a b", "dropped by empty"), ("c d e", "dropped by empty")]

@@ -302,3 +302,138 @@ def test_a_stage_that_cannot_be_sent_to_workers_is_named() -> None:
 
     with pytest.raises(StageError, match="Locked.*cannot be sent to a worker"):
         Pipeline("p", stages=[Locked()]).run(LocalExecutor(2), initial_tasks=[Task(1)])
+
+
+# -- what a review found ---------------------------------------------------------------------------------
+
+
+def test_one_task_may_become_very_many_small_ones() -> None:
+    """What the driver says to a worker that does not listen must not fill the channel until both wait."""
+    result = Pipeline("p", stages=[CountTo(60_000)]).run(LocalExecutor(2))
+    assert len(result) == 60_000
+
+
+def test_a_limit_that_is_far_away_kills_nobody() -> None:
+    class Fan(ProcessingStage[Task[int], Task[int]]):
+        def process(self, task: Task[int]) -> Iterator[Task[int]]:
+            return (Task(index) for index in range(5_000))
+
+    stages = [Fan(), *(AddOne().with_(name=f"s{i}") for i in range(10))]
+    limited = [stage.with_(timeout_s=3600, max_retries=0) for stage in stages]
+    assert len(Pipeline("p", stages=limited).run(LocalExecutor(2), initial_tasks=[Task(0)])) == 5_000
+
+
+class LeavesChild(ProcessingStage[Task[int], Task[int]]):
+    """Starts a process that outlives it, and dies, closes its channel, or ends well."""
+
+    max_retries = 0
+
+    def __init__(self, then: str, note: Path) -> None:
+        self.then, self.note = then, note
+
+    def process(self, task: Task[int]) -> Task[int]:
+        if self.then == "close":
+            os.closerange(3, 100)
+            time.sleep(600)
+        child = subprocess.Popen(["sleep", "600"])
+        self.note.write_text(str(child.pid))
+        if self.then == "die":
+            if os.fork() == 0:
+                time.sleep(600)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return task
+
+
+@pytest.mark.parametrize("then", ["die", "close", "end"])
+def test_what_a_stage_has_started_ends_with_its_worker(then: str, tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    pipeline = Pipeline("p", stages=[LeavesChild(then, note)])
+    began = time.monotonic()
+    if then == "end":
+        pipeline.run(LocalExecutor(1), initial_tasks=[Task(1)])
+    else:
+        with pytest.raises(WorkerLostError, match="'LeavesChild' failed on task 0"):
+            pipeline.run(LocalExecutor(1), initial_tasks=[Task(1)])
+    assert time.monotonic() - began < 15
+    if note.exists():
+        assert gone([int(note.read_text())])
+
+
+@pytest.mark.parametrize("executor", [LocalExecutor(0), LocalExecutor(1)], ids=["inline", "process"])
+def test_odd_errors_are_told_with_their_stage(executor: LocalExecutor) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no words")
+
+    class Odd(ProcessingStage[Task[int], Task[Any]]):
+        max_retries = 0
+
+        def process(self, task: Task[int]) -> Task[Any]:
+            raise Mute
+
+    with pytest.raises(StageError, match="'Odd' failed on task 0: Mute"):
+        Pipeline("p", stages=[Odd()]).run(executor, initial_tasks=[Task(1)])
+
+
+def test_an_output_that_cannot_be_sent_is_told_with_its_stage() -> None:
+    class Lock(ProcessingStage[Task[int], Task[Any]]):
+        max_retries = 0
+
+        def process(self, task: Task[int]) -> Task[Any]:
+            import threading
+
+            return Task(threading.Lock())
+
+    with pytest.raises(StageError, match="'Lock' failed on task 0: its output cannot be sent on: TypeError"):
+        Pipeline("p", stages=[Lock()]).run(LocalExecutor(1), initial_tasks=[Task(1)])
+
+
+def test_a_piece_of_a_batch_is_sent_without_the_rest(tmp_path: Path) -> None:
+    from gristmill import DocumentBatch
+    from gristmill.executors.transport import pack
+
+    batch = DocumentBatch([{"text": "x" * 1000} for _ in range(10_000)])
+    parcel = pack(batch.slice(500, 100), [str(tmp_path)])
+    assert parcel.nbytes < 120_000
+    assert parcel.load().to_rows() == batch.slice(500, 100).to_rows()
+
+
+def test_large_initial_tasks_enter_a_few_at_a_time() -> None:
+    import pyarrow as pa
+
+    watch = Watch()
+    tasks = [Task(pa.py_buffer(bytes(10**7))) for _ in range(60)]
+    Pipeline("p", stages=[Slow(0.001)]).run(LocalExecutor(1), initial_tasks=tasks, observer=watch)
+    assert 0 < watch.most <= 300 * 2**20
+
+
+def test_streamed_results_are_not_kept() -> None:
+    folder = []
+    for task in Pipeline("p", stages=[Big(children=20, size=10**6)]).stream(LocalExecutor(1), initial_tasks=[Task(0)]):
+        assert len(task.data) == 10**6
+        names = [Path("/tmp") / name for name in leftovers() if (Path("/tmp") / name).exists()]
+        folder.append(sum(file.stat().st_size for name in names for file in name.iterdir()))
+    assert min(folder[10:]) < 10 * 10**6
+
+
+def test_a_slow_teardown_is_waited_for_and_a_deadly_one_told(tmp_path: Path) -> None:
+    class Slowly(AddOne):
+        def __init__(self, end: str) -> None:
+            self.end = end
+
+        def teardown(self) -> None:
+            time.sleep(4)
+            (tmp_path / "down").touch()
+            if self.end == "exit":
+                os._exit(9)
+
+    Pipeline("p", stages=[Slowly("well")]).run(LocalExecutor(1), initial_tasks=[Task(1)])
+    assert (tmp_path / "down").exists()
+    with pytest.raises(WorkerLostError, match="in teardown, its worker exited with code 9"):
+        Pipeline("p", stages=[Slowly("exit")]).run(LocalExecutor(1), initial_tasks=[Task(1)])
+
+
+def test_an_endless_source_can_be_streamed_in_process() -> None:
+    stream = Pipeline("p", stages=[CountTo(10**12), AddOne()]).stream(LocalExecutor(0))
+    assert [next(stream).data for _ in range(3)] == [1, 2, 3]
+    stream.close()

@@ -343,12 +343,12 @@ def test_pyarrow_errors_name_the_path_too(tmp_path, monkeypatch):
 # -- columns -------------------------------------------------------------------------------------------------
 
 
-def test_framework_columns_are_never_written(tmp_path):
-    table = pa.table({"a": [1], POSITION: [0], "_position_in_page": [3], "b": [2]})
+def test_the_frameworks_column_is_never_written_and_similar_ones_are(tmp_path):
+    table = pa.table({"a": [1], POSITION: [0], "_position": [3], "__position__2": [4], "b": [2]})
     writer = Writer(tmp_path)
     fragment = writer.write.process(DocumentBatch(table).named(Lineage("s.0", "s")))
     writer.commit.process(gathered([fragment]))
-    assert list(tree(tmp_path).values()) == [b'{"a":1,"b":2}\n']
+    assert list(tree(tmp_path).values()) == [b'{"a":1,"_position":3,"__position__2":4,"b":2}\n']
 
 
 def test_columns_of_stages_come_after_those_that_a_reader_finds_late(tmp_path):

@@ -282,3 +282,9 @@ def test_what_only_looks_like_parquet_is_left_to_its_reader(tmp_path):
     (tmp_path / "a.parquet").write_bytes(b"x" * 100)
     [[task]] = tasks_of(FilePartitioningStage(tmp_path, blocksize=10))
     assert task.parts()[0].row_groups is None
+
+
+@pytest.mark.parametrize("name", ["files_per_partition", "limit"])
+def test_true_is_no_number_of_files(tmp_path, name):
+    with pytest.raises(ValueError, match=f"{name} is True"):
+        FilePartitioningStage(tmp_path, **{name: True})

@@ -157,11 +157,47 @@ def test_fields_narrow_and_fill(tmp_path):
     assert (empty.column_names, empty.num_rows) == ([POSITION], 2)
 
 
-def test_a_position_column_in_the_data_does_not_count(tmp_path):
+def test_a_column_of_nearly_the_reserved_name_is_the_users(tmp_path):
     path = tmp_path / "a.jsonl"
-    path.write_text('{"a": 1, "_position": "mine"}\n')
+    path.write_text('{"a": 1, "_position": "mine", "__position__x": 2}\n')
     [table] = read_jsonl(Input(FileSlice(str(path))))
+    assert table.to_pydict() == {"a": [1], "_position": ["mine"], "__position__x": [2], POSITION: [0]}
+
+
+def test_a_column_of_the_reserved_name_is_refused(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": 1}\n{"a": 1, "__position__": "mine"}\n')
+    source = Input(FileSlice(str(path)))
+    for fields in (None, ["a", POSITION]):
+        with pytest.raises(InputError, match=r"a\.jsonl has a column '__position__'.*fields=\[\.\.\.\]"):
+            list(read_jsonl(source, fields))
+        with pytest.raises(InputError, match="reserved"):
+            peek_jsonl(source, fields)
+    [table] = read_jsonl(source, ["a"])
+    assert table.to_pydict() == {"a": [1, 1], POSITION: [0, 9]}
+
+
+@pytest.mark.parametrize(("levels", "good"), [(300, True), (350, True), (351, False), (600, False), (10_000, False)])
+@pytest.mark.parametrize("fields", [None, ["a"]])
+def test_a_line_that_is_nested_too_deeply_is_a_bad_record(tmp_path, levels, good, fields):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": 1}\n{"a": ' + "[" * levels + "]" * levels + '}\nworse\n{"a": 2}\n')
+    bad = []
+    source = Input(FileSlice(str(path)), on_bad=bad.append)
+    [table] = read_jsonl(source, fields)
+    assert table.column(POSITION).to_pylist()[1:-1] == ([9] if good else [])
+    assert [record.position for record in bad][:-1] == ([] if good else [9])
+    assert peek_jsonl(source, fields).names == ["a", POSITION]
+
+
+def test_deep_values_of_columns_that_are_not_wanted_do_no_harm(tmp_path):
+    path = tmp_path / "a.jsonl"
+    deep = "[" * 600 + "]" * 600
+    path.write_text(f'{{"a": 1, "b": {deep}}}\n{{"a": {deep}}}\n')
+    bad = []
+    [table] = read_jsonl(Input(FileSlice(str(path)), on_bad=bad.append), ["a"])
     assert table.to_pydict() == {"a": [1], POSITION: [0]}
+    assert "350 levels" in bad[0].reason
 
 
 # -- peek ------------------------------------------------------------------------------------------------

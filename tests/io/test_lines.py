@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.core.errors import BadRecordError
+from gristmill.core.errors import BadRecordError, InputError
 from gristmill.core.task import FileSlice
 from gristmill.io import lines
 from gristmill.io.input import Input, block_bytes, parse_size
@@ -273,3 +273,26 @@ def test_sizes_that_are_none(size):
 def test_blocks_stay_below_what_arrow_holds():
     assert block_bytes("100GB") == 512 * 2**20
     assert block_bytes(None) == 16 * 2**20
+
+
+@pytest.mark.parametrize("keep", [0, 5, 40, 79])
+def test_a_file_that_has_become_shorter_is_an_error(tmp_path, keep):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"123456789\n" * 8)
+    parts = [FileSlice(str(path), start, start + 20) for start in range(0, 80, 20)]
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(InputError, match="shorter than when it was listed: start the run again"):
+        [list(read_lines(Input(part))) for part in parts]
+
+
+def test_a_file_that_has_gone_is_an_error(tmp_path):
+    with pytest.raises(InputError, match="gone since it was listed: start the run again"):
+        list(read_lines(Input(FileSlice(str(tmp_path / "a.txt"), 0, 20))))
+
+
+@pytest.mark.parametrize("size", [1, 4096, 65_536, 65_537, 200_000])
+@pytest.mark.parametrize("there", [10, 65_535, 65_536, 100_000])
+def test_the_head_is_as_long_as_asked_for(tmp_path, size, there):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"x" * there)
+    assert len(read_head(Input(FileSlice(str(path))), size)) == min(size, there)

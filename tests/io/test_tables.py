@@ -287,3 +287,37 @@ def test_text_peek(tmp_path):
         peek_text(Input(FileSlice(str(path))), per_file=True)
     path.write_bytes(b"")
     assert peek_text(Input(FileSlice(str(path))), per_file=True) is None
+
+
+@pytest.mark.parametrize(("name", "reason"), [("a", "two columns 'a'"), (POSITION, "column '__position__'.*reserved")])
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_columns_of_one_name_or_of_the_reserved_name(tmp_path, kind, name, reason):
+    path = tmp_path / f"x.{kind}"
+    table = pa.table([[1], [2], [3]], names=["a", name, "b"])
+    if kind == "parquet":
+        pq.write_table(table, path)
+        read, peek = read_parquet, peek_parquet
+    else:
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+        read, peek = read_arrow, peek_arrow
+    source = Input(FileSlice(str(path)))
+    with pytest.raises(InputError, match=rf"x\.{kind} has .*{reason}.*fields="):
+        peek(source)
+    with pytest.raises(InputError, match=reason):
+        list(read(source))
+    [only] = read(source, ["b"])
+    assert only.to_pydict() == {"b": [3], POSITION: [0]}
+    assert peek(source, ["b"]).names == ["b", POSITION]
+
+
+def test_csv_with_a_column_of_the_reserved_name(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"_position,__position__\n1,2\n")
+    source = Input(FileSlice(str(path)))
+    with pytest.raises(InputError, match=r"a\.csv has a column '__position__'"):
+        peek_csv(source)
+    with pytest.raises(InputError, match="reserved"):
+        list(read_csv(source))
+    [table] = read_csv(source, ["_position"])
+    assert table.to_pylist() == [{"_position": "1", POSITION: 0}]

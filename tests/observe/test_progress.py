@@ -15,12 +15,12 @@ import pytest
 
 from gristmill import DocumentBatch, FileGroupTask, LocalExecutor, Pipeline, ProcessingStage
 from gristmill.core.errors import GristmillError
-from gristmill.core.executor import PoolProgress, Progress
+from gristmill.core.executor import PoolProgress, Progress, Silent
 from gristmill.core.result import Summary
 from gristmill.core.worker import StageStats
 from gristmill.observe import progress as shown
 from gristmill.observe.panel import Panel
-from gristmill.observe.progress import LiveProgress, PlainProgress, Quiet, default_progress
+from gristmill.observe.progress import LiveProgress, PlainProgress, default_progress
 
 
 class Read(ProcessingStage[FileGroupTask, DocumentBatch]):
@@ -100,7 +100,7 @@ def test_no_pool_is_busiest_when_none_works() -> None:
 # -- which one ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("mode", "kind"), [("off", Quiet), ("plain", PlainProgress), ("live", LiveProgress)])
+@pytest.mark.parametrize(("mode", "kind"), [("off", Silent), ("plain", PlainProgress), ("live", LiveProgress)])
 def test_the_environment_chooses(monkeypatch: pytest.MonkeyPatch, mode: str, kind: type) -> None:
     monkeypatch.setenv("GRISTMILL_PROGRESS", mode)
     assert type(default_progress()) is kind

@@ -436,3 +436,38 @@ def test_bundled_recipes_run(name: str, corpus: str, tmp_path: Path) -> None:
 def test_a_bundled_recipe_asks_for_its_input() -> None:
     with pytest.raises(RecipeError, match=r"quickstart, stage 1 .*--set input="):
         load_recipe("quickstart")
+
+
+# -- what is refused without a traceback ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [".foo:Bar", ":Bar", "foo:", "..:Bar", "a..b:Bar"])
+def test_a_name_that_names_no_class(recipe: Any, name: str) -> None:
+    with pytest.raises(RecipeError, match="stage 1: .*package.module:ClassName"):
+        build(recipe(f'  - "{name}"'))
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("def (", "SyntaxError: "),
+        ("len.x", "AttributeError: "),
+        ("from os import nothing_such", "ImportError: "),
+    ],
+)
+def test_a_module_that_cannot_be_imported(
+    recipe: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, reason: str
+) -> None:
+    (tmp_path / "broken_stages.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RecipeError, match=f"stage 1: .*'broken_stages' cannot be imported: {reason}"):
+        build(recipe("  - broken_stages:Stage"))
+
+
+@pytest.mark.parametrize(
+    "line", ["  - Modify: {? [a, b] : 1}", "  - Modify: {? {a: b} : 1}", "  - Modify: {a: 2024-13-45}"]
+)
+def test_yaml_that_python_cannot_hold(recipe: Any, line: str) -> None:
+    with pytest.raises(RecipeError, match=r"mine\.yaml is not valid YAML"):
+        build(recipe(line))

@@ -174,7 +174,7 @@ def test_the_tinystories_pipeline(raw_dir: str, tmp_path: Path, workers: int) ->
     results = pipeline.run(executor)
 
     assert len(results) == 2  # one file for each that was read
-    assert sorted(results.files()) == sorted(str(path) for path in Path(curated_dir).iterdir())
+    assert sorted(results.files()) == sorted(str(path) for path in Path(curated_dir).glob("*.jsonl"))
     written = [orjson.loads(line) for path in results.files() for line in Path(path).read_bytes().splitlines()]
     assert written == [
         {"id": 1, "text": f'{LONG}"The end," said the miller\'s cat.'},
@@ -201,7 +201,7 @@ def test_the_output_depends_on_neither_workers_nor_blocks(
             JsonlWriter(str(tmp_path / name)),
         ]
         Pipeline(name=name, stages=stages).run(LocalExecutor(num_workers=workers))
-        return {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+        return {path.name: path.read_bytes() for path in (tmp_path / name).glob("*.jsonl")}
 
     plain = written("plain", 0, None)
     assert len(plain) == 2

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gristmill import Pipeline, processing_stage
-from gristmill.core.errors import BadRecordError, ColumnError, InputError
+from gristmill.core.errors import BadRecordError, ColumnError, InputError, StageError
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.table import POSITION
 from gristmill.core.task import FileGroupTask
@@ -111,7 +111,9 @@ def test_a_cut_gzip_gives_what_can_be_read(data):
 @pytest.mark.parametrize("content", ["", "\n \n\n"])
 def test_files_without_rows(data, content):
     (data / "a.jsonl").write_text(content)
-    assert batches(JsonlReader(data / "a.jsonl")) == []
+    [batch] = batches(JsonlReader(data / "a.jsonl"))  # for the writer to know of
+    assert batch.num_items == 0
+    assert batch.metadata["partition"].startswith("a-")
 
 
 def test_fields(data):
@@ -248,3 +250,16 @@ def test_parts_of_a_reader_can_be_changed(data):
     reader = JsonlReader(data).with_({"read_jsonl": {"num_workers": 2}})
     assert [stage.num_workers for stage in reader.stages()] == [None, 2]
     assert ParquetReaderStage().name == "read_parquet"
+
+
+def test_a_large_text_file(tmp_path):
+    (tmp_path / "a.txt").write_text("some words\n" * 10_000)
+    assert Pipeline("p", stages=[TextReader(tmp_path)]).preview(1)[0].data["file_name"] == "a.txt"
+
+
+def test_lines_too_deep_are_counted(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"a": ' + "[" * 600 + "]" * 600 + '}\n{"a": 1}\n')
+    [row] = Pipeline("p", stages=[JsonlReader(tmp_path, on_bad_record="skip")]).preview()
+    assert row.data["a"] == 1
+    with pytest.raises(StageError, match="line 1 .*350 levels"):
+        Pipeline("p", stages=[JsonlReader(tmp_path)]).preview()

@@ -361,7 +361,7 @@ def test_a_column_without_text_is_refused(stage: Any, column: Any) -> None:
 @pytest.mark.parametrize("stage", [*STAGES, Filter(bool, "text"), Modify(lambda text, tex: text, ["text", "tex"], "x")])
 def test_a_missing_column_is_named_with_what_is_there(stage: Any) -> None:
     with pytest.raises(ColumnError) as caught:
-        stage.process(DocumentBatch({"tex": ["a"], "id": [1], "_position": [0]}))
+        stage.process(DocumentBatch({"tex": ["a"], "id": [1], "__position__": [0]}))
     assert str(caught.value).startswith(
         f"stage {stage.name!r} needs column 'text'. There are: tex, id. Did you mean 'tex'?"
     )
@@ -442,3 +442,13 @@ def test_the_package_exports_lazily() -> None:
         gristmill.text.Nothing
     code = "import sys, gristmill.text; sys.exit('ftfy' in sys.modules or 'gristmill.text.score' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_column_errors_do_not_pass_on_control_characters() -> None:
+    stage = ScoreFilter(WordCountFilter())
+    with pytest.raises(ColumnError) as caught:
+        stage.process(DocumentBatch({"tex\x1b[31mt": ["a"], "b": ["b"]}))
+    assert "\x1b" not in str(caught.value)
+    with pytest.raises(ColumnError) as caught:
+        stage.process(DocumentBatch(pa.table({"text": [{"\x1b[31m": 1}]})))
+    assert str(caught.value).isprintable()

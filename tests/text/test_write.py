@@ -259,3 +259,9 @@ def test_a_batch_without_partition_or_position(tmp_path):
     batch = DocumentBatch(rows_to_table(ROWS)).named(Lineage("0", "0"))
     written = commit.process(gathered([fragments.process(batch)], "0"))
     assert written.data == [f"{tmp_path}/task-0.jsonl"]
+
+
+@pytest.mark.parametrize("writer", [JsonlWriter, ParquetWriter])
+def test_an_empty_path(writer):
+    with pytest.raises(ValueError, match="path is empty"):
+        writer("")

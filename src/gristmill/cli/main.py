@@ -77,14 +77,15 @@ def run(
 
 def _run(loaded: Recipe, place: Executor | None, run_dir: str | None, quiet: bool, as_json: bool) -> None:
     from gristmill.cli import show
+    from gristmill.core.executor import Silent
     from gristmill.core.run import Store
-    from gristmill.observe.progress import Quiet, default_progress
+    from gristmill.observe.progress import default_progress
 
     pipeline = loaded.build()
     if run_dir:
         Store(run_dir).put("recipe.yaml", loaded.to_yaml().encode())
     with _terminable():
-        result = pipeline.run(place, run_dir, observer=Quiet() if quiet else default_progress())
+        result = pipeline.run(place, run_dir, observer=Silent() if quiet else default_progress())
     if as_json:
         typer.echo(show.summary_json(result.summary(), result.files(), run_dir))
     elif not quiet:

@@ -14,6 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gristmill.core.errors import printable
+from gristmill.core.preview import short
+
 if TYPE_CHECKING:
     from gristmill.core.preview import Preview
     from gristmill.core.result import Summary
@@ -116,22 +119,13 @@ def print_preview(preview: Preview) -> None:
     """Each row with its fate, its scores and its columns."""
     out = console()
     for number, row in enumerate(preview, 1):
-        fate = Text(f"dropped by {row.dropped_by}", "yellow") if row.dropped_by else Text("kept", "green")
-        scores = "  ".join(f"{name}={_short(value)}" for name, value in row.scores.items())
+        fate = Text(printable(row.fate), "yellow" if row.dropped_by else "green")
+        scores = "  ".join(f"{printable(name)}={short(value)}" for name, value in row.scores.items())
         out.print(Text(f"{number}  ", "bold") + fate + Text(f"  {scores}" if scores else ""), soft_wrap=True)
-        for name, value in row.data.items():
-            if not name.startswith("_"):
-                out.print(Text("   ") + Text(f"{name}: ", "dim") + Text(_short(value)), soft_wrap=True)
+        for name, value in row.shown():
+            out.print(Text("   ") + Text(f"{name}: ", "dim") + Text(value), soft_wrap=True)
     kept = sum(row.dropped_by is None for row in preview)
     out.print(f"{len(preview)} rows, {kept} kept" if len(preview) else "no rows", style="bold")
-
-
-def _short(value: Any, most: int = 100) -> str:
-    """One line without control characters: what a document holds must not steer the terminal."""
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    text = "".join(letter if letter.isprintable() else " " for letter in text[: 4 * most])
-    text = " ".join(text.split())
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def print_catalogue(entries: Sequence[Entry]) -> None:

@@ -95,7 +95,14 @@ class TaskTimeoutError(StageError):
 def shorten(names: Sequence[str], most: int = 3) -> str:
     """The first few names, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    return ", ".join(map(printable, names[:most])) + more
+
+
+def printable(text: object, most: int | None = None) -> str:
+    """Text in one line without control characters, `most` characters long: data must not steer the terminal."""
+    shown = str(text)
+    short = shown if most is None or len(shown) <= most else shown[: most - 1] + "…"
+    return short if short.isprintable() else "".join(letter if letter.isprintable() else " " for letter in short)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -21,6 +21,9 @@ class Ref(Protocol):
 
     def load(self) -> Task[Any]: ...
 
+    def release(self) -> None:
+        """Give up what it holds. A task that was loaded stays as it is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Here:
@@ -30,6 +33,8 @@ class Here:
 
     def load(self) -> Task[Any]:
         return self.task
+
+    def release(self) -> None: ...
 
 
 @dataclass(slots=True)

@@ -116,7 +116,8 @@ class Flow:
 
     def feed(self, enough: int) -> None:
         """List more sources until `enough` items wait before the first group."""
-        while not self.listing_done and len(self.pools[0].queue) < enough:
+        pool = self.pools[0]
+        while not self.listing_done and len(pool.queue) < enough and pool.queued_bytes < EDGE_BYTES:
             items = next(self._sources, None)
             if items is None:
                 self.listing_done = True

@@ -87,7 +87,9 @@ class Pipeline:
         """Yield the last stage's tasks as they finish, in any order. A slow consumer slows the pipeline down."""
         watcher = _Watcher(observer or default_observer())
         for lineage, ref in self._execute(executor, run_dir, initial_tasks, watcher):
-            yield ref.load().named(lineage)
+            task = ref.load().named(lineage)
+            ref.release()
+            yield task
 
     def _execute(
         self,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import ColumnError, PlanError, did_you_mean, shorten
@@ -118,8 +119,7 @@ def make_plan(
     resuming: bool = False,
 ) -> Plan:
     """Compile a pipeline. Raises a PlanError that names the stage and the way out."""
-    if isinstance(initial_tasks, Task):
-        raise TypeError("initial_tasks is a list of tasks: write initial_tasks=[task]")
+    check_tasks(initial_tasks)
     flat = [copy.copy(stage) for stage in decompose(stages)]
     if not flat:
         raise PlanError(f"pipeline {name!r} has no stages: add some with add_stage(...)")
@@ -132,6 +132,7 @@ def make_plan(
     for stage in flat:
         if not (resuming and stage.writes):  # the output of the run that is resumed is there, and may be
             stage.check()
+    check_places(flat)
     check_columns(flat, _sample(source, initial_tasks))
     rest = flat[1:] if source else flat
     own_source = source is None and initial_tasks is None
@@ -152,6 +153,30 @@ def decompose(stages: Iterable[ProcessingStage[Any, Any]]) -> list[ProcessingSta
         else:
             flat.append(stage)
     return flat
+
+
+def check_tasks(tasks: object) -> None:
+    if tasks is None:
+        return
+    if not isinstance(tasks, list | tuple) or not all(isinstance(task, Task) for task in tasks):
+        raise TypeError(f"initial_tasks must be a list of tasks, as in [Task(data=...)], not {tasks!r:.80}")
+
+
+def check_places(stages: Sequence[ProcessingStage[Any, Any]]) -> None:
+    """No stage may write into a directory that another one reads from: the next run would read what this one wrote."""
+    inputs = [_absolute(path) for stage in stages for path in stage.reads()]
+    for stage in stages:
+        place = stage.owns()
+        inside = [path for path in inputs if path.startswith(f"{_absolute(place)}/")] if place else []
+        if inside:
+            raise PlanError(
+                f"stage {stage.name!r} writes to {place}, which holds the input {shorten(inside)}: "
+                "choose another directory for the output, outside of the input"
+            )
+
+
+def _absolute(path: str) -> str:
+    return path.rstrip("/") if "://" in path else str(Path(path).expanduser().absolute())
 
 
 def _source_of(

@@ -11,7 +11,7 @@ import pyarrow as pa
 from gristmill.core.batch import Batch
 from gristmill.core.columns import make_array
 from gristmill.core.decide import Decides
-from gristmill.core.errors import StageError
+from gristmill.core.errors import StageError, printable
 from gristmill.core.table import table_to_rows
 from gristmill.core.task import Task
 from gristmill.core.worker import Worker, own_copies
@@ -19,7 +19,7 @@ from gristmill.core.worker import Worker, own_copies
 if TYPE_CHECKING:
     from gristmill.core.plan import Plan
 
-_ROW = "_preview_row"
+_ROW = "__preview_row__"
 
 
 @dataclass
@@ -29,6 +29,18 @@ class PreviewRow:
     data: dict[str, Any]
     scores: dict[str, Any] = field(default_factory=dict)
     dropped_by: str | None = None
+    made_by: str | None = None
+    """The stage that made the row, when it did not say from which: such a row has no verdict of earlier stages."""
+
+    @property
+    def fate(self) -> str:
+        if self.dropped_by:
+            return f"dropped by {self.dropped_by}"
+        return f"made by {self.made_by}" if self.made_by else "kept"
+
+    def shown(self) -> list[tuple[str, str]]:
+        """The columns, fit to print."""
+        return [(printable(key), short(value)) for key, value in self.data.items() if not key.startswith("_")]
 
 
 class Preview(Sequence[PreviewRow]):
@@ -46,16 +58,16 @@ class Preview(Sequence[PreviewRow]):
     def __str__(self) -> str:
         lines = []
         for row in self.rows:
-            fate = f"dropped by {row.dropped_by}" if row.dropped_by else "kept"
-            scores = ", ".join(f"{name}={_short(value)}" for name, value in row.scores.items())
-            shown = {key: _short(value) for key, value in row.data.items() if not key.startswith("_")}
-            lines += [f"{fate:<40} {scores}".rstrip(), *(f"    {key}: {value}" for key, value in shown.items())]
+            scores = ", ".join(f"{printable(name)}={short(value)}" for name, value in row.scores.items())
+            lines.append(f"{printable(row.fate):<40} {scores}".rstrip())
+            lines += [f"    {key}: {value}" for key, value in row.shown()]
         return "\n".join(lines) or "no rows"
 
 
-def _short(value: Any, most: int = 100) -> str:
-    text = f"{value:.4g}" if isinstance(value, float) else " ".join(str(value).split())
-    return text if len(text) <= most else text[: most - 1] + "…"
+def short(value: Any, most: int = 100) -> str:
+    """A value in one line."""
+    text = f"{value:.4g}" if isinstance(value, float) else printable(str(value)[: 4 * most])
+    return printable(" ".join(text.split()), most)
 
 
 def make_preview(plan: Plan, n: int, initial_tasks: Sequence[Task[Any]] | None) -> Preview:
@@ -80,17 +92,24 @@ class _Trace:
         self.worker, self.stages, self.n = worker, worker.stages, n
         self.rows: dict[int, PreviewRow] = {}
         self.others: list[PreviewRow] = []
+        self.lost: set[int] = set()
+        """Rows of which a stage made others, without saying which of which: those are shown in their place."""
 
     def run(self, tasks: Iterator[Task[Any]]) -> list[PreviewRow]:
         for task in tasks:
             if self.full:
                 break
             self._pass(task, 0)
-        return [*self.rows.values(), *self.others][: self.n]
+        rows = [row for number, row in self.rows.items() if number not in self.lost]
+        return [*rows, *self.others][: self.n]
 
     @property
     def full(self) -> bool:
-        return len(self.rows) + len(self.others) >= self.n
+        return self.shown + len(self.others) >= self.n
+
+    @property
+    def shown(self) -> int:
+        return len(self.rows) - len(self.lost)
 
     def _pass(self, task: Task[Any], position: int) -> None:
         if isinstance(task, Batch):
@@ -111,12 +130,13 @@ class _Trace:
             return
         before = _row_numbers(task)
         kept: set[int] = set()
-        for child in self._children(position, task):
+        for answer in self._children(position, task):
+            child = self._follow(answer, task, stage.name) if isinstance(task, Batch) else answer
             kept |= _row_numbers(child)
             self._pass(child, position + 1)
             if not before and self.full:
                 return
-        for number in before - kept if kept or not isinstance(task, Batch) else before:
+        for number in before - kept - self.lost:
             self.rows[number].dropped_by = self.rows[number].dropped_by or stage.name
 
     def _children(self, position: int, task: Task[Any]) -> Iterator[Task[Any]]:
@@ -133,12 +153,22 @@ class _Trace:
         except Exception as error:
             raise self.worker.failure(position, task.lineage, error) from error
 
-    def _number(self, batch: Batch) -> Batch:
+    def _follow(self, answer: Task[Any], parent: Batch, stage: str) -> Task[Any]:
+        """The answer with the numbers of its rows. A new batch has none: as many rows as before are the same rows."""
+        if not isinstance(answer, Batch) or _ROW in answer.data.column_names or not answer.num_items:
+            return answer
+        numbers = parent.data.column(_ROW)
+        if answer.num_items == len(numbers):
+            return answer.with_data(answer.data.append_column(_ROW, numbers))
+        self.lost |= set(numbers.to_pylist())
+        return self._number(answer, stage)
+
+    def _number(self, batch: Batch, made_by: str | None = None) -> Batch:
         """Take as many rows as are still wanted and number them, to know them again."""
-        wanted = batch.slice(0, max(self.n - len(self.rows), 0))
+        wanted = batch.slice(0, max(self.n - self.shown, 0))
         numbers = range(len(self.rows), len(self.rows) + wanted.num_items)
         for number, data in zip(numbers, table_to_rows(wanted.data), strict=True):
-            self.rows[number] = PreviewRow(data)
+            self.rows[number] = PreviewRow(data, made_by=made_by)
         return wanted.with_data(wanted.data.append_column(_ROW, make_array(numbers, pa.int64())))
 
     def _decide(self, stage: Any, batch: Batch) -> Batch:

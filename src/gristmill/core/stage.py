@@ -100,6 +100,14 @@ class ProcessingStage(Generic[In, Out]):
     def check(self) -> None:
         """Raise a PlanError if the stage can be seen to fail: missing paths, impossible parameters."""
 
+    def reads(self) -> Sequence[str]:
+        """The files that the stage reads, as far as it knows."""
+        return ()
+
+    def owns(self) -> str | None:
+        """The directory that the stage writes to."""
+        return None
+
     def peek(self, sample: Task[Any]) -> Mapping[str, pa.DataType] | None:
         """The columns that `process(sample)` would give, from a cheap look; None when it cannot tell."""
         return None

@@ -21,16 +21,23 @@ from gristmill.core.columns import make_array
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-POSITION = "_position"
-"""The record's place in its file (byte offset or row number). Readers add it; writers leave it out."""
+POSITION = "__position__"
+"""The record's place in its file (byte offset or row number). Readers add it; writers leave it out. A reserved name."""
 
 JSON: pa.DataType = pa.json_(pa.string())
+MAX_DEPTH = 350
+"""How deeply a value may be nested: beyond it Python's own JSON would run out of stack."""
+
 EXACT = 2**53
 """Integers up to this size, of either sign, are exact as 64-bit floats; beyond it, beside floats, they are JSON."""
 
 _NESTED = (dict, list, tuple)
 _NATIVE = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
 _UNMIXED = {bool, str, bytes, date, datetime}  # pyarrow would quietly turn some of these into others
+
+
+class TooDeep(ValueError):
+    """A value is nested more than `MAX_DEPTH` levels."""
 
 
 def is_json(kind: pa.DataType) -> bool:
@@ -90,7 +97,20 @@ def json_text(value: Any) -> str:
     except TypeError:  # integers beyond 64 bits, lone surrogates, keys that are no strings
         import json
 
+        if is_deep(value):
+            raise TooDeep(f"a value is nested more than {MAX_DEPTH} levels deep") from None
         return json.dumps(_jsonable(value), ensure_ascii=True, default=plain, separators=(",", ":"))
+
+
+def is_deep(value: Any) -> bool:
+    """Whether a value is nested more than `MAX_DEPTH` levels."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        nested = [item for item in level if isinstance(item, _NESTED)]
+        if not nested:
+            return False
+        level = [inner for item in nested for inner in (item.values() if isinstance(item, dict) else item)]
+    return True
 
 
 def _jsonable(value: Any) -> Any:

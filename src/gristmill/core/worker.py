@@ -81,6 +81,10 @@ def never() -> bool:
     return False
 
 
+def no_emit(task: Task[Any], position: int) -> None:
+    raise AssertionError(f"task {task.id} left early, before stage {position}, and nobody had asked for it")
+
+
 class Worker:
     """Runs one group of stages."""
 
@@ -137,12 +141,22 @@ class Worker:
         emitted with the position of the stage that they still have to pass. `shed` are those that did so in an
         earlier attempt; others have them now.
         """
+        for task in self.stream(tasks, start, emit, share, shed):
+            emit(task, len(self.stages))
+
+    def stream(
+        self,
+        tasks: Iterable[Task[Any]],
+        start: int = 0,
+        emit: Emit = no_emit,
+        share: Callable[[], bool] = never,
+        shed: Set[tuple[str, int]] = frozenset(),
+    ) -> Iterator[Task[Any]]:
+        """What leaves the last stage, as it leaves."""
         stream = iter(tasks)
         for position in range(start, len(self.stages)):
             stream = self._pump(position, stream, emit, share, shed)
-        for task in stream:
-            if not (self.final and _is_empty(task)):
-                emit(task, len(self.stages))
+        return (task for task in stream if not (self.final and _is_empty(task)))
 
     def look_at_stats(self) -> list[StageStats]:
         """A copy of the counts so far, for those who watch."""
@@ -206,6 +220,8 @@ class Worker:
     def _children(self, position: int, parent: Task[Any], answer: Answer[Any]) -> Iterator[tuple[Task[Any], bool]]:
         """The named children of one task, and whether the child is the only one."""
         if answer is None:
+            if isinstance(parent, Batch):  # its rows are dropped; a writer still wants to know of the batch
+                yield parent.slice(0, 0), True
             return
         if isinstance(answer, Task):
             yield answer.named(parent.lineage), True
@@ -234,8 +250,7 @@ class Worker:
             raise self.failure(position, None, error, doing=name) from error
 
     def failure(self, position: int, lineage: Lineage | None, error: BaseException, doing: str = "") -> StageError:
-        details = "".join(traceback.format_exception(error))
-        reason = f"{type(error).__name__}: {error}"
+        details, reason = trace_of(error), describe_error(error)
         if isinstance(error, GristmillError):  # says all there is to say, and will say it again
             return self._error(position, lineage, str(error), hopeless=True)
         return self._error(position, lineage, f"{doing} raised {reason}" if doing else reason, details)
@@ -268,6 +283,21 @@ class _Shift:
             self.worker.board.leave()
         if isinstance(error, Exception | SystemExit) and not isinstance(error, StageError):
             raise self.worker.failure(self.position, self.lineage, error) from error
+
+
+def describe_error(error: BaseException) -> str:
+    """The error's type and message, also when the error cannot say it."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001
+        return f"{type(error).__name__} (which cannot be printed)"
+
+
+def trace_of(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception:  # noqa: BLE001
+        return ""
 
 
 def own_copies(stages: Sequence[ProcessingStage[Any, Any]]) -> list[ProcessingStage[Any, Any]]:

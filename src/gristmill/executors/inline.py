@@ -21,13 +21,12 @@ def run_inline(job: Job) -> Iterator[tuple[Lineage, Ref | None]]:
     try:
         while not flow.over:
             flow.feed(job.plan.groups[0].batch_size)
-            crew.drain(0)
-            job.observer.progressed(flow.progress())
+            for _ in crew.drain(0):
+                job.observer.progressed(flow.progress())
+                while flow.results:
+                    yield flow.results.popleft()
             while flow.results:
                 yield flow.results.popleft()
-    except _FailedBelowError as below:
-        crew.dismiss(quietly=True)
-        raise below.error from None
     except BaseException:
         crew.dismiss(quietly=True)
         raise
@@ -37,22 +36,15 @@ def run_inline(job: Job) -> Iterator[tuple[Lineage, Ref | None]]:
         job.observer.finished(flow.progress())
 
 
-class _FailedBelowError(Exception):
-    """A stage further down has failed for good."""
-
-    def __init__(self, error: StageError) -> None:
-        self.error = error
-
-
 class _Crew:
-    """One worker per group, set up when its first task arrives."""
+    """One worker per group, set up when its first task arrives. Its methods pause after each task that comes out."""
 
     def __init__(self, job: Job, flow: Flow) -> None:
         self.flow = flow
         self.groups = job.plan.groups
         self.workers: dict[int, Worker] = {}
 
-    def drain(self, first: int, full: bool = False) -> None:
+    def drain(self, first: int, full: bool = False) -> Iterator[None]:
         """Work until nothing waits (or no full batch does) at or after group `first`, what is furthest along first."""
         while True:
             waiting = [
@@ -62,37 +54,31 @@ class _Crew:
             ]
             if not waiting:
                 return
-            self.call(waiting[-1])
+            yield from self.call(waiting[-1])
 
-    def call(self, index: int) -> None:
-        group = self.groups[index]
+    def call(self, index: int) -> Iterator[None]:
         worker = self._worker(index)
-        call = self.flow.take(index, group.batch_size)
-        item = call.items[0]
-        skip = item.sent if call.streams else 0
-
-        def emit(task: Task[Any], position: int) -> None:
-            nonlocal skip
+        call = self.flow.take(index, self.groups[index].batch_size)
+        outputs = worker.stream([_load(self.groups[index].gather, item) for item in call.items], call.start)
+        skip = call.items[0].sent if call.streams else 0
+        while True:
+            try:
+                task = next(outputs, None)
+            except StageError as error:
+                worker.take_stats()
+                self.flow.fail(call, error)
+                return
+            if task is None:
+                break
             if skip:
                 skip -= 1
-                return
-            self.flow.output(call, Output(task.lineage, Here(task), task.nbytes, position))
-            if call.streams:
-                self._drain_below(index)  # so that what a generator yields never piles up
-
-        try:
-            worker.run([_load(group.gather, item) for item in call.items], emit, call.start)
-        except StageError as error:
-            worker.take_stats()
-            self.flow.fail(call, error)
-        else:
-            self.flow.finish(call, worker.take_stats())
-
-    def _drain_below(self, index: int) -> None:
-        try:
-            self.drain(index + 1, full=True)
-        except StageError as error:  # not a failure of the stage whose output is taken here
-            raise _FailedBelowError(error) from error
+                continue
+            self.flow.output(call, Output(task.lineage, Here(task), task.nbytes, len(worker.stages)))
+            yield
+            if call.streams:  # so that what a generator yields never piles up
+                yield from self.drain(index + 1, full=True)
+        self.flow.finish(call, worker.take_stats())
+        yield
 
     def _worker(self, index: int) -> Worker:
         if index not in self.workers:

@@ -23,11 +23,16 @@ from gristmill.core.task import Lineage
 from gristmill.executors.inline import run_inline
 from gristmill.executors.machine import GpuSlots, Machine
 from gristmill.executors.pool import Pool, WorkerHandle
+from gristmill.executors.process import WINDOW
 from gristmill.executors.transport import Folder, Kept, in_memory, pack
 from gristmill.executors.zygote import Zygote
 
 _TICK = 0.1
 _GRACE = 3.0
+"""Seconds that workers have to tear down after a failure or Ctrl-C."""
+
+_TEARDOWN = 60.0
+"""Seconds that workers have to tear down after all went well."""
 
 
 class LocalExecutor:
@@ -122,12 +127,14 @@ class _Driver:
             self.disk.remove()
             raise
         finally:
-            self._stop(raises=False)
-            self.zygote.close()
-            self.selector.close()
-            self.memory.remove()
-            del self.disk  # from here on the results hold it
-            self.job.observer.finished(self._progress())
+            try:
+                self._stop(raises=False)
+            finally:  # also when Ctrl-C comes a second time
+                self.zygote.close()
+                self.selector.close()
+                self.memory.remove()
+                del self.disk  # from here on the results hold it
+                self.job.observer.finished(self._progress())
 
     def _enough(self) -> int:
         """How many items should wait before the first group: enough for the next calls of all workers."""
@@ -166,6 +173,8 @@ class _Driver:
 
     def _register(self, worker: WorkerHandle) -> None:
         self.selector.register(worker.channel, selectors.EVENT_READ, worker)
+        if worker.death is not None:
+            self.selector.register(worker.death, selectors.EVENT_READ, worker)
 
     def _send(self, pool: Pool, worker: WorkerHandle) -> None:
         state = self.flow.pools[pool.index]
@@ -193,7 +202,8 @@ class _Driver:
     def _free_idle_gpus(self) -> None:
         """A pool that has work and no worker gets the GPU of a worker that found nothing to do."""
         for pool in self.pools:
-            if not pool.workers and self._wants_gpu(pool):
+            leaving = any(worker.slot.devices for other in self.pools for worker in other.those("leaving"))
+            if not pool.workers and not leaving and self._wants_gpu(pool):
                 for holder in [worker for other in self.pools for worker in other.idle if worker.slot.devices][:1]:
                     holder.stop()
 
@@ -220,11 +230,13 @@ class _Driver:
         for key, _ in self.selector.select(_TICK):
             worker: WorkerHandle = key.data
             try:
-                while worker.channel.poll(0):
-                    self._hear(worker, *worker.channel.recv())
-                    if worker.state == "gone":
-                        break
+                while worker.state != "gone" and worker.channel.poll(0):
+                    message = worker.channel.recv()
+                    if not worker.timed_out:  # what a worker says after it was given up is not heard
+                        self._hear(worker, *message)
             except (EOFError, OSError):
+                self._lost(worker)
+            if worker.state != "gone" and key.fd == worker.death:  # a child of its own may keep its channel open
                 self._lost(worker)
         self._acknowledge()
 
@@ -266,7 +278,7 @@ class _Driver:
         for pool in self.pools:
             if room(self.flow.downstream_bytes(pool.index), EDGE_BYTES):
                 for worker in pool.busy:
-                    if worker.owed:
+                    if worker.owed >= WINDOW // 4:
                         worker.acknowledge()
 
     def _failed(self, call: Call, error: StageError) -> None:
@@ -280,6 +292,7 @@ class _Driver:
         """A worker has ended unasked."""
         position, _ = worker.page.read()
         leaving = worker.state == "leaving"
+        worker.kill()  # it may have closed its channel and live on
         how = _how_it_ended(self._forget(worker))
         if leaving:
             return
@@ -299,6 +312,8 @@ class _Driver:
     def _forget(self, worker: WorkerHandle) -> int:
         """A worker has ended, or is about to: see it off and return how it ended."""
         self.selector.unregister(worker.channel)
+        if worker.death is not None:
+            self.selector.unregister(worker.death)
         self.pools[worker.group].remove(worker)
         return self.zygote.wait(worker.pid)
 
@@ -327,29 +342,38 @@ class _Driver:
         for pool in self.pools:
             for worker in pool.workers:
                 worker.stop()
-        deadline = time.monotonic() + _GRACE
+        grace = _TEARDOWN if raises else _GRACE
+        deadline = time.monotonic() + grace
         problem: StageError | None = None
         while any(pool.workers for pool in self.pools) and time.monotonic() < deadline:
             for key, _ in self.selector.select(_TICK):
-                problem = self._farewell(key.data) or problem
+                if key.data.state != "gone":
+                    problem = self._farewell(key.data, key.fd == key.data.death) or problem
         for pool in self.pools:
             for worker in list(pool.workers):
+                problem = problem or self._unfinished(worker, f"it took more than {grace:g} s and was stopped")
                 worker.kill()
                 self._forget(worker)
         if raises and problem is not None:
             raise problem
 
-    def _farewell(self, worker: WorkerHandle) -> StageError | None:
+    def _farewell(self, worker: WorkerHandle, dead: bool) -> StageError | None:
         """Hear a worker out, which may still send what nobody needs any more, until it has stopped."""
         try:
-            kind, *rest = worker.channel.recv()
+            kind, *rest = worker.channel.recv() if not dead or worker.channel.poll(0) else ("silent",)
         except (EOFError, OSError):
-            kind, rest = "stopped", [None]
+            kind, rest = "silent", []
+        if kind == "silent":
+            worker.kill()
+            return self._unfinished(worker, f"its worker {_how_it_ended(self._forget(worker))}")
         if kind != "stopped":
             return None
         self._forget(worker)
         problem: StageError | None = rest[0]
         return problem
+
+    def _unfinished(self, worker: WorkerHandle, why: str) -> StageError:
+        return WorkerLostError(self.pools[worker.group].group.name, "(none left)", (), f"in teardown, {why}")
 
 
 def _discard(call: Call) -> None:

@@ -16,7 +16,7 @@ from gristmill.core.flow import Call
 from gristmill.core.plan import Group
 from gristmill.core.stage import implements
 from gristmill.executors.machine import GpuSlots, Machine, Slot, visible_devices
-from gristmill.executors.process import Order, Setup, StatusPage
+from gristmill.executors.process import WINDOW, Order, Setup, StatusPage
 from gristmill.executors.zygote import Zygote
 
 State = Literal["starting", "idle", "busy", "leaving", "gone"]
@@ -29,6 +29,8 @@ class WorkerHandle:
     def __init__(self, group: int, gather: bool, pid: int, channel: Connection, slot: Slot, page: StatusPage) -> None:
         self.group, self.gather, self.pid, self.channel = group, gather, pid, channel
         self.slot, self.page = slot, page
+        self.death = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
+        """Becomes readable when the process ends."""
         self.state: State = "starting"
         self.owed = 0
         self.share_asked = False
@@ -70,7 +72,7 @@ class Pool:
     ) -> None:
         self.group, self.index = group, group.index
         self.zygote, self.slots, self.final = zygote, slots, final
-        self.pages, self.folders = folders[0], folders[1:] if final else folders  # results are kept on disk
+        self.pages, self.folders = folders[-1], folders[1:] if final else folders  # results are kept on disk
         # a fixed number of workers is the user's own word on how much runs at once
         self.cpus = 0.0 if group.num_workers else group.resources.cpus
         self.limit = group.num_workers or _most_workers(group, machine, slots)
@@ -107,7 +109,7 @@ class Pool:
 
     def cpus_in_use(self, total: float) -> float:
         """Cores that calls and set-ups use; a worker that waits for room behind it uses none."""
-        active = self.starting + sum(1 for worker in self.busy if not worker.owed)
+        active = self.starting + sum(1 for worker in self.busy if worker.owed < WINDOW // 2)
         return active * min(self.cpus, total)
 
     def start(self) -> WorkerHandle:
@@ -141,6 +143,8 @@ class Pool:
         self.workers.remove(worker)
         self.slots.give_back(worker.slot)
         worker.channel.close()
+        if worker.death is not None:
+            os.close(worker.death)
 
 
 def _most_workers(group: Group, machine: Machine, slots: GpuSlots) -> int:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import struct
 import time
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -23,37 +22,45 @@ import cloudpickle
 from gristmill.core.errors import StageError
 from gristmill.core.stage import NodeInfo, WorkerMetadata
 from gristmill.core.task import GatherTask, Lineage, Task
-from gristmill.core.worker import Worker
+from gristmill.core.worker import Worker, describe_error, never, trace_of
 from gristmill.executors.transport import Parcel, pack
 
 WINDOW = 64 * 2**20
 _FLUSH_COUNT = 64
 _FLUSH_BYTES = 256 * 1024
 _FLUSH_SECONDS = 0.05
-_NOTE = struct.Struct("qd")
 
 
 class StatusPage:
-    """A page that a worker shares with the driver: the stage it is in, and since when. It outlives the worker."""
+    """A page that a worker shares with the driver: the stage it is in, and since when. It outlives the worker.
+
+    Each number is written in one step, the time before the stage, so a reader never sees a stage with an older time.
+    """
 
     IDLE = -1
+    SIZE = 16
 
     def __init__(self, path: str) -> None:
         with open(path, "a+b") as file:
-            file.truncate(_NOTE.size)
-            self._page = mmap.mmap(file.fileno(), _NOTE.size)
+            if hasattr(os, "posix_fallocate"):  # a full disk is an error here, not a bus error later
+                os.posix_fallocate(file.fileno(), 0, self.SIZE)
+            file.truncate(self.SIZE)
+            self._numbers = memoryview(mmap.mmap(file.fileno(), self.SIZE)).cast("d")
         self.leave()
 
     def enter(self, position: int) -> None:
-        _NOTE.pack_into(self._page, 0, position, time.monotonic())
+        self._numbers[1] = time.monotonic()
+        self._numbers[0] = position
 
     def leave(self) -> None:
-        _NOTE.pack_into(self._page, 0, self.IDLE, 0.0)
+        self._numbers[0] = self.IDLE
 
     def read(self) -> tuple[int, float]:
         """The stage's position (or IDLE) and the seconds that it has been at work."""
-        position, since = _NOTE.unpack_from(self._page, 0)
-        return position, time.monotonic() - since if position != self.IDLE else 0.0
+        position, since, still = self._numbers[0], self._numbers[1], self._numbers[0]
+        if position != still or position == self.IDLE:
+            return self.IDLE, 0.0
+        return int(position), time.monotonic() - since
 
 
 @dataclass(slots=True)
@@ -129,7 +136,9 @@ class _Session:
             if self.setup.on_node:
                 self.worker.setup_on_node()
             self.worker.setup()
-        except Exception as error:  # noqa: BLE001
+        except BaseException as error:  # noqa: BLE001
+            with contextlib.suppress(Exception):
+                self.worker.teardown()
             self.channel.send(("ready", as_stage_error(error)))
             return False
         self.channel.send(("ready", None))
@@ -165,17 +174,20 @@ class _Session:
         last = len(self.worker.stages)
         shares = order.streams and not order.retried
         try:
-            self.worker.run(_tasks(order), emit, order.start, share if shares else _no, order.shed)
-        except StageError as error:
+            self.worker.run(_tasks(order), emit, order.start, share if shares else never, order.shed)
+        except _Stop:
+            raise
+        except BaseException as error:  # noqa: BLE001  whatever a stage raises is the stage's failure, not the worker's
             self.worker.take_stats()
-            self.outbox.clear()
-            self.channel.send(("failed", error))
+            for _, parcel, _, _ in self.take_outbox():
+                parcel.discard()
+            self.channel.send(("failed", as_stage_error(error, self.worker, order)))
             return
         stats = self.worker.take_stats()
         self.channel.send(("done", self.take_outbox(), stats))
 
     def send(self, task: Task[Any], position: int) -> None:
-        parcel = pack(task, self.setup.folders)
+        parcel = self.pack(task)
         if not self.outbox:
             self.outbox_since = time.monotonic()
         self.outbox.append((task.lineage, parcel, parcel.nbytes, position))
@@ -184,8 +196,19 @@ class _Session:
         if late or len(self.outbox) >= _FLUSH_COUNT or self.outbox_bytes >= _FLUSH_BYTES:
             self.unacknowledged += self.outbox_bytes
             self.channel.send(("out", self.take_outbox(), self.worker.look_at_stats()))
+            self.listen(block=False)  # so that what the driver says never piles up until it cannot go on
             while self.unacknowledged > WINDOW:
                 self.listen(block=True)
+
+    def pack(self, task: Task[Any]) -> Parcel:
+        try:
+            return pack(task, self.setup.folders)
+        except Exception as error:
+            stage = self.worker.stages[-1]
+            reason = f"its output cannot be sent on: {type(error).__name__}: {error}"
+            raise StageError(
+                stage.name, task.id, task.lineage.files, reason, position=len(self.worker.stages) - 1
+            ) from error
 
     def take_outbox(self) -> list[tuple[Lineage, Parcel, int, int]]:
         outbox, self.outbox, self.outbox_bytes = self.outbox, [], 0
@@ -204,10 +227,6 @@ class _Session:
             block = False
 
 
-def _no() -> bool:
-    return False
-
-
 def _environment(setup: Setup) -> dict[str, str]:
     threads = {name: str(max(1, int(setup.cpus))) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     devices = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, setup.gpus))} if setup.gpus else {}
@@ -220,10 +239,11 @@ def _tasks(order: Order) -> list[Task[Any]]:
     return [GatherTask([parcel.load() for parcel in parcels]).named(lineage) for lineage, parcels in order.items]
 
 
-def as_stage_error(error: Exception) -> StageError:
+def as_stage_error(error: BaseException, worker: Worker | None = None, order: Order | None = None) -> StageError:
+    """The error as the driver can take it: plain text, with the stage that the worker was in."""
     if isinstance(error, StageError):
         return error
-    import traceback
-
-    details = "".join(traceback.format_exception(error))
-    return StageError("(worker)", "(none yet)", (), f"{type(error).__name__}: {error}", details)
+    lineage = order.items[0][0] if order else None
+    if worker is not None:
+        return worker.failure(order.start if order else 0, lineage, error)
+    return StageError("(worker)", "(none yet)", (), describe_error(error), trace_of(error))

@@ -19,11 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import pyarrow as pa
 
+from gristmill.core.batch import Batch
 from gristmill.core.task import Task
 
 INLINE_BYTES = 64 * 1024
 _ALIGN = 64
+_BOOKS = 1024
 _serial = itertools.count()
 
 
@@ -38,7 +41,8 @@ class Parcel:
 
     @property
     def nbytes(self) -> int:
-        return len(self.head) + sum(map(len, self.inline)) + sum(size for _, size in self.spans)
+        """Bytes that it takes, with what the books about it take."""
+        return _BOOKS + len(self.head) + sum(map(len, self.inline)) + sum(size for _, size in self.spans)
 
     def load(self) -> Task[Any]:
         if self.path is None:
@@ -60,6 +64,8 @@ def _task(value: Any) -> Task[Any]:
 
 def pack(task: Task[Any], folders: list[str]) -> Parcel:
     """Turn a task into a parcel, with large buffers in the first of the folders that has room."""
+    if isinstance(task, Batch):
+        task = _compact(task)
     buffers: list[pickle.PickleBuffer] = []
     head = _dumps(task, buffers)
     raws = [buffer.raw() for buffer in buffers]
@@ -67,6 +73,17 @@ def pack(task: Task[Any], folders: list[str]) -> Parcel:
         return Parcel(head, tuple(bytes(raw) for raw in raws))
     path, spans = _write(raws, folders)
     return Parcel(head, (), path, spans)
+
+
+def _compact(batch: Batch) -> Batch:
+    """A slice of a table holds on to all of it: leave behind what is not among the rows."""
+    table = batch.data
+    if table.get_total_buffer_size() <= 2 * table.nbytes + INLINE_BYTES:
+        return batch
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return batch.with_data(pa.ipc.open_stream(sink.getvalue()).read_all())
 
 
 def _dumps(task: Task[Any], buffers: list[pickle.PickleBuffer]) -> bytes:
@@ -121,6 +138,9 @@ class Kept:
 
     def load(self) -> Task[Any]:
         return self.parcel.load()
+
+    def release(self) -> None:
+        self.parcel.discard()
 
 
 def in_memory(disk: Folder) -> Folder:

@@ -18,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
@@ -25,6 +26,7 @@ from gristmill.core.errors import GristmillError
 
 _PRELOAD = ("gristmill.", "pyarrow", "fsspec", "orjson", "ftfy", "regex")
 _NOT_PRELOADED = ("gristmill.cli", "gristmill.observe", "gristmill.recipes")
+_LINGER = 2.0
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -111,19 +113,35 @@ def _serve(control: socket.socket, file: socket.SocketIO) -> None:
                 dismissed = True
             else:
                 pid = int(argument)
-                _, status = os.waitpid(pid, 0)
+                file.write(b"%d\n" % _see_off(pid))
                 workers.discard(pid)
-                file.write(b"%d\n" % os.waitstatus_to_exitcode(status))
     except ConnectionError:
         pass  # the driver was killed
     finally:
         for pid in workers:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-                os.killpg(pid, signal.SIGKILL)  # and what it has started itself
+            _kill(pid)
         if not dismissed:  # the driver was killed, and can no longer remove its files itself
             for folder in folders:
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _see_off(pid: int) -> int:
+    """Wait for a worker that is about to end, and kill what it has started. One that lingers is killed."""
+    deadline = time.monotonic() + _LINGER
+    while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0:
+        if time.monotonic() > deadline:
+            _kill(pid)
+        time.sleep(0.001)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(ended[1])
+
+
+def _kill(pid: int) -> None:
+    """A worker and its process group, in which is what it has started itself."""
+    for kill in (os.kill, os.killpg):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
 
 
 def _fork(fd: int, control: socket.socket) -> int:

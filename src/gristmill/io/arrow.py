@@ -27,7 +27,7 @@ def read_arrow(source: Input, fields: Sequence[str] | None = None) -> Iterator[p
                 table = pa.Table.from_batches([batch])
                 rows = max(1, source.blocksize * table.num_rows // max(table.nbytes, 1))
                 for offset in range(0, table.num_rows, rows):
-                    yield with_positions(table.slice(offset, rows), start + offset, fields)
+                    yield with_positions(table.slice(offset, rows), start + offset, fields, source.path)
                 start += table.num_rows
         except (OSError, pa.ArrowInvalid) as error:
             if file.failure:
@@ -49,7 +49,7 @@ def peek_arrow(source: Input, fields: Sequence[str] | None = None) -> pa.Schema 
                 raise
             wrong = wrong_format(source.path, "an Arrow file", head)
             raise wrong or InputError(f"{source.path} is not an Arrow file that can be read: {error}") from error
-    return with_positions(schema.empty_table(), 0, fields).schema
+    return with_positions(schema.empty_table(), 0, fields, source.path).schema
 
 
 def _batches(file: OpenFile) -> Iterator[pa.RecordBatch]:

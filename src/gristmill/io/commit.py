@@ -92,6 +92,9 @@ class WriteFragments(ProcessingStage[Batch, Fragment]):
                 'mode="overwrite" to delete them, "append" to add to them, "ignore" to replace those of the same name'
             )
 
+    def owns(self) -> str:
+        return self.target.url
+
     def prepare(self, memory: dict[str, Any]) -> None:
         begun = "run" in memory
         self.target.make()
@@ -114,7 +117,7 @@ class WriteFragments(ProcessingStage[Batch, Fragment]):
             schema=table.schema,
             added=added,
             wide=wide_columns(table),
-            seen=tuple(name for name in task.data.column_names if not name.startswith(POSITION)),
+            seen=tuple(name for name in task.data.column_names if name != POSITION),
             dataset_name=task.dataset_name,
             metadata=dict(task.metadata),
         )
@@ -268,7 +271,7 @@ def columns_to_write(table: pa.Table, fields: Sequence[str] | None) -> tuple[pa.
     reader = names.index(POSITION) if POSITION in names else len(names)
     added = frozenset(names[reader:])
     wanted = names if fields is None else [name for name in fields if name in names]
-    wanted = [name for name in wanted if not name.startswith(POSITION)]
+    wanted = [name for name in wanted if name != POSITION]
     table = table.select(wanted)
     schema = pa.schema([(column.name, _decoded(column.type)) for column in table.schema])
     return table if schema.equals(table.schema, check_metadata=True) else table.cast(schema), added

@@ -68,7 +68,7 @@ def read_csv(source: Input, fields: Sequence[str] | None = None, form: CsvFormat
         for record in (*troubles, *bad):
             source.on_bad(record)
         troubles.clear()
-        table = with_positions(table, start, fields)
+        table = with_positions(table, start, fields, source.path)
         start += batch.num_rows
         if bad:
             lost = {record.position for record in bad}
@@ -227,4 +227,4 @@ def peek_csv(source: Input, fields: Sequence[str] | None = None, form: CsvFormat
         raise wrong
     names = column_names(head, source.path, form)
     schema = pa.schema([(name, form.type_of(name)) for name in names])
-    return with_positions(schema.empty_table(), 0, fields).schema
+    return with_positions(schema.empty_table(), 0, fields, source.path).schema

@@ -71,7 +71,7 @@ class FilePartitioningStage(SourceStage[FileGroupTask]):
         """`limit` is the most files to take; `split_by` says how files are cut, else their extensions do."""
         super().__init__()
         for what, number in (("files_per_partition", files_per_partition), ("limit", limit)):
-            if number is not None and (not isinstance(number, int) or number < 1):
+            if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
                 raise ValueError(f"{what} is {number!r}, must be a whole number, 1 or more, or None")
         if split_by not in (None, BY_LINES, BY_ROW_GROUPS, WHOLE):
             raise ValueError(f"split_by is {split_by!r}, must be 'lines', 'row_groups' or 'whole'")
@@ -86,6 +86,9 @@ class FilePartitioningStage(SourceStage[FileGroupTask]):
 
     def check(self) -> None:
         self.files()
+
+    def reads(self) -> Sequence[str]:
+        return [file.path for file in self.files()]
 
     def files(self) -> Sequence[InputFile]:
         """The files, listed when first asked for."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from gristmill.core.errors import BadRecordError, InputError, MissingDependencyError
+from gristmill.core.table import POSITION
 from gristmill.core.task import FileSlice
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class OpenFile:
         try:
             self._file = system.open(inner, "rb", block_size=READ_AHEAD, cache_type=cache)
         except FileNotFoundError as error:
-            raise InputError(f"{path} has gone since it was listed") from error
+            raise InputError(f"{path} has gone since it was listed: start the run again") from error
 
     def read(self, size: int = -1) -> bytes:
         try:
@@ -123,6 +124,24 @@ def file_system(path: str, storage_options: Mapping[str, Any]) -> tuple[Any, str
     except ValueError as error:
         raise InputError(f"{path} cannot be opened: {error}") from error
     return system, str(inner)
+
+
+def check_names(path: str, names: Iterable[str], fields: Sequence[str] | None) -> None:
+    """Raise an InputError if a column that is to be read has a reserved name, or the name of another one."""
+    seen: set[str] = set()
+    for name in names:
+        if fields is not None and name not in fields:
+            continue
+        if name == POSITION:
+            raise InputError(
+                f"{path} has a column {name!r}, a name that is reserved for the place of each record: rename it, or "
+                "name the columns to read with fields=[...]"
+            )
+        if name in seen:
+            raise InputError(
+                f"{path} has two columns {name!r}: rename one, or name the columns to read with fields=[...]"
+            )
+        seen.add(name)
 
 
 def parse_size(size: int | str) -> int:

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from gristmill.core.columns import make_array
 from gristmill.core.errors import InputError
-from gristmill.core.table import POSITION, is_json, to_array
-from gristmill.io.input import BadRecord
+from gristmill.core.table import POSITION, TooDeep, is_deep, is_json, to_array
+from gristmill.io.input import BadRecord, check_names
 from gristmill.io.lines import HEAD, MAX_LINE, read_head, read_lines
 from gristmill.io.sniff import wrong_format
 
@@ -40,13 +40,34 @@ def read_jsonl(
 
 def _block_table(source: Input, block: bytes, offset: int, fields: Sequence[str] | None) -> pa.Table | None:
     # In a function of its own, so that the rows are gone from memory when the table is passed on.
-    rows, positions, bad = parse_lines(block, offset)
+    table, positions, bad = _parse_table(block, offset, fields, source.path)
     for record in bad:
         source.on_bad(record)
-    if not rows:
-        return None
-    table = make_table(rows, positions, fields)
-    return make_table(_exactly(block, offset, positions), positions, fields) if _lost_integers(table) else table
+    if table is None or not _lost_integers(table):
+        return table
+    return make_table(_exactly(block, offset, positions), positions, fields, source.path)
+
+
+def _parse_table(
+    block: bytes, offset: int, fields: Sequence[str] | None, path: str
+) -> tuple[pa.Table | None, list[int], list[BadRecord]]:
+    """The table of a block, None if it has no rows; where each row starts; and the bad records."""
+    rows, positions, bad = parse_lines(block, offset)
+    try:
+        return make_table(rows, positions, fields, path) if rows else None, positions, bad
+    except TooDeep as error:
+        reason = str(error)
+    kept: list[Row] = []
+    places: list[int] = []
+    for row, position in zip(rows, positions, strict=True):
+        values = row.values() if fields is None else (row.get(name) for name in fields)
+        if any(map(is_deep, values)):
+            raw = block[position - offset : position - offset + 200].partition(b"\n")[0]
+            bad.append(BadRecord(position, reason, raw))
+        else:
+            kept.append(row)
+            places.append(position)
+    return make_table(kept, places, fields, path) if kept else None, places, sorted(bad)
 
 
 def _lost_integers(table: pa.Table) -> bool:
@@ -134,9 +155,13 @@ def _second_look(line: bytes, error: orjson.JSONDecodeError) -> Any:
     return _Reason(f"not JSON: {error.msg} at character {error.pos + 1} of the line")
 
 
-def make_table(rows: Sequence[Row], positions: Sequence[int], fields: Sequence[str] | None = None) -> pa.Table:
+def make_table(
+    rows: Sequence[Row], positions: Sequence[int], fields: Sequence[str] | None = None, path: str = "a row"
+) -> pa.Table:
     """A table of the rows: every field in order of first appearance, or only `fields`; what a row lacks is null."""
     shapes = list(dict.fromkeys(map(tuple, rows)))
+    if any(POSITION in shape for shape in shapes):
+        check_names(path, [POSITION], fields)
     columns: dict[str, pa.Array] = {}
     if fields is None and len(shapes) == 1:
         values = zip(*(row.values() for row in rows), strict=True)
@@ -153,14 +178,14 @@ def peek_jsonl(source: Input, fields: Sequence[str] | None = None, strict: bool 
     """The columns of the first lines; None when there is nothing to see. Raises InputError for another format."""
     head = read_head(source.whole())
     lines = head if len(head) < HEAD else head[: head.rfind(b"\n") + 1]
-    rows, positions, bad = parse_lines(lines.removeprefix(b"\xef\xbb\xbf"), 0)
-    if head.lstrip().startswith(b"[") and (not rows or not _is_json(head.lstrip().partition(b"\n")[0])):
+    table, _, bad = _parse_table(lines.removeprefix(b"\xef\xbb\xbf"), 0, fields, source.path)
+    if head.lstrip().startswith(b"[") and (table is None or not _is_json(head.lstrip().partition(b"\n")[0])):
         raise InputError(
             f"{source.path} is one JSON array, not JSON lines: write each of its elements on a line of its own "
             "(jq -c '.[]' old.json > new.jsonl)"
         )
-    if rows:
-        return make_table(rows, positions, fields).schema
+    if table is not None:
+        return table.schema
     if lines.rstrip().endswith(b"}") and len(bad) > 1 and _is_json(lines):
         raise InputError(
             f"{source.path} is one JSON object over several lines, not JSON lines: write it on one line "

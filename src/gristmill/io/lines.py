@@ -11,12 +11,14 @@ import codecs
 import zlib
 from typing import TYPE_CHECKING, Any
 
+from gristmill.core.errors import InputError
 from gristmill.io.input import BadRecord
 from gristmill.io.sniff import GZIP, compression
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from gristmill.core.task import FileSlice
     from gristmill.io.input import Input, OpenFile
 
 MAX_LINE = 256 * 2**20
@@ -44,10 +46,10 @@ def read_lines(source: Input, max_line_bytes: int = MAX_LINE) -> Iterator[tuple[
         if kind:
             offset, chunks = 0, decompress(file, kind, size)
         else:
-            first = _first_line(file, part.start, part.end)
+            first = _first_line(file, part)
             if first is None:
                 return
-            offset, chunks = first, _range(file, first, part.end, size)
+            offset, chunks = first, _range(file, first, part, size)
         for start, block in whole_lines(chunks, offset, source.blocksize, max_line_bytes, source.on_bad):
             source.on_bytes(len(block))
             if start == 0 and block.startswith(codecs.BOM_UTF8):
@@ -62,7 +64,8 @@ def read_head(source: Input, size: int = HEAD) -> bytes:
         head = file.read(_SMALL)
         kind = compression(source.path, head)
         if not kind:
-            return head + file.read(size - len(head)) if len(head) == _SMALL else head
+            more = size - len(head) if len(head) == _SMALL else 0
+            return (head + file.read(max(more, 0)))[:size]
         file.seek(0)
         pieces: list[bytes] = []
         try:
@@ -89,8 +92,9 @@ def line_number(source: Input, offset: int) -> int | None:
 # -- chunks ----------------------------------------------------------------------------------------------
 
 
-def _first_line(file: OpenFile, start: int, end: int | None) -> int | None:
+def _first_line(file: OpenFile, part: FileSlice) -> int | None:
     """Where the first line begins that starts in the range; None if there is none."""
+    start, end = part.start, part.end
     if start == 0:
         return 0
     position = start - 1
@@ -98,6 +102,7 @@ def _first_line(file: OpenFile, start: int, end: int | None) -> int | None:
     while end is None or position < end - 1:
         chunk = file.read(_SMALL if end is None else min(_SMALL, end - 1 - position))
         if not chunk:
+            _check_end(part)
             return None
         found = chunk.find(b"\n")
         if found >= 0:
@@ -106,13 +111,15 @@ def _first_line(file: OpenFile, start: int, end: int | None) -> int | None:
     return None
 
 
-def _range(file: OpenFile, position: int, end: int | None, size: int) -> Iterator[bytes]:
+def _range(file: OpenFile, position: int, part: FileSlice, size: int) -> Iterator[bytes]:
     """The bytes from a position to the end, and on to the end of the line that is open there."""
+    end = part.end
     file.seek(position)
     chunk = b"\n"
     while end is None or position < end:
         chunk = file.read(size if end is None else min(size, end - position))
         if not chunk:
+            _check_end(part)
             return
         position += len(chunk)
         yield chunk
@@ -124,6 +131,12 @@ def _range(file: OpenFile, position: int, end: int | None, size: int) -> Iterato
             yield chunk[: found + 1]
             return
         yield chunk
+
+
+def _check_end(part: FileSlice) -> None:
+    """The file is over: that is wrong if its part goes on."""
+    if part.end is not None:
+        raise InputError(f"{part.path} is shorter than when it was listed: start the run again")
 
 
 def decompress(file: OpenFile, kind: str, size: int) -> Iterator[bytes]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from gristmill.core.columns import make_array
 from gristmill.core.errors import InputError
 from gristmill.core.table import POSITION
-from gristmill.io.input import BadRecord
+from gristmill.io.input import BadRecord, check_names
 from gristmill.io.sniff import wrong_format
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _read_group(
         batches = parquet.iter_batches(batch_size=rows, row_groups=[group], columns=columns, use_threads=False)
         for batch in batches:
             source.on_bytes(batch.nbytes)
-            yield with_positions(pa.Table.from_batches([batch]), start + done, fields)
+            yield with_positions(pa.Table.from_batches([batch]), start + done, fields, source.path)
             done += batch.num_rows
     except (OSError, pa.ArrowInvalid) as error:
         if file.failure:
@@ -64,8 +64,9 @@ def _read_group(
         source.on_bad(BadRecord(start + done, reason, records=metadata.num_rows - done))
 
 
-def with_positions(table: pa.Table, start: int, fields: Sequence[str] | None) -> pa.Table:
+def with_positions(table: pa.Table, start: int, fields: Sequence[str] | None, path: str) -> pa.Table:
     """The table with the wanted columns (null where there is none) and the number of each row."""
+    check_names(path, table.column_names, fields)
     names = [name for name in (table.column_names if fields is None else fields) if name != POSITION]
     columns = [table.column(name) if name in table.column_names else pa.nulls(table.num_rows) for name in names]
     numbers = make_array(range(start, start + table.num_rows), pa.int64())
@@ -86,7 +87,7 @@ def peek_parquet(source: Input, fields: Sequence[str] | None = None) -> pa.Schem
                 raise
             wrong = wrong_format(source.path, "Parquet", head)
             raise wrong or InputError(f"{source.path} is not a Parquet file that can be read: {error}") from error
-    return with_positions(schema.empty_table(), 0, fields).schema
+    return with_positions(schema.empty_table(), 0, fields, source.path).schema
 
 
 def row_group_bytes(source: Input) -> list[int]:

@@ -28,13 +28,9 @@ REDRAW_S = 0.2
 PLAIN_EVERY_S = 10.0
 
 
-class Quiet(Silent):
-    """Shows nothing."""
-
-
 def default_progress() -> Observer:
     """Live on a terminal, one line per ten seconds elsewhere, or what GRISTMILL_PROGRESS says."""
-    modes: dict[str, Callable[[], Observer]] = {"off": Quiet, "plain": PlainProgress, "live": LiveProgress}
+    modes: dict[str, Callable[[], Observer]] = {"off": Silent, "plain": PlainProgress, "live": LiveProgress}
     mode = os.environ.get("GRISTMILL_PROGRESS") or ("live" if _on_terminal() else "plain")
     if mode not in modes:
         raise GristmillError(f"GRISTMILL_PROGRESS={mode}: must be {', '.join(modes)}.{did_you_mean(mode, modes)}")

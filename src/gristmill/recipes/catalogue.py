@@ -22,7 +22,7 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
-from gristmill.core.errors import RecipeError, did_you_mean
+from gristmill.core.errors import MissingDependencyError, RecipeError, did_you_mean
 from gristmill.core.stage import ProcessingStage
 
 PACKAGES = ("text", "image", "video", "audio", "synthetic", "dedup")
@@ -180,12 +180,22 @@ def _import(name: str) -> None:
 
 def _find_own(name: str, place: str) -> Entry:
     home, _, attribute = name.partition(":")
+    if not attribute or not all(part.isidentifier() for part in home.split(".")):
+        raise RecipeError(f"{place}: {name!r} names no class: your own is written package.module:ClassName")
     try:
-        cls = getattr(importlib.import_module(home), attribute)
+        module = importlib.import_module(home)
     except ModuleNotFoundError as error:
         raise RecipeError(f"{place}: {name!r}: {error}. Is its directory on the Python path?") from error
+    except MissingDependencyError:
+        raise
+    except Exception as error:  # whatever the user's module raises
+        raise RecipeError(
+            f"{place}: {name!r}: module {home!r} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    try:
+        cls = getattr(module, attribute)
     except AttributeError:
-        known = [known for known, value in vars(importlib.import_module(home)).items() if isinstance(value, type)]
+        known = [known for known, value in vars(module).items() if isinstance(value, type)]
         raise RecipeError(
             f"{place}: module {home!r} has no class {attribute!r}.{did_you_mean(attribute, known)}"
         ) from None

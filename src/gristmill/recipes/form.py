@@ -81,7 +81,7 @@ def parse_form(text: str, place: str) -> Form:
     try:
         loader = _Loader(text)
         raw = loader.get_single_data()
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise RecipeError(f"{place} is not valid YAML: {error}") from error
     if not isinstance(raw, dict):
         raise RecipeError(f"{place} is not a recipe: it must have a list of `stages`")
@@ -98,6 +98,8 @@ class _Loader(yaml.SafeLoader):
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = key_node.value
+            if not isinstance(key, str):
+                raise yaml.constructor.ConstructorError(None, None, "a key must be text", key_node.start_mark)
             if key in seen and key != "<<":
                 raise yaml.constructor.ConstructorError(None, None, f"{key!r} is written twice", key_node.start_mark)
             seen.add(key)

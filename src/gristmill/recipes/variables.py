@@ -30,7 +30,7 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
             raise RecipeError(f"--set {setting}: write --set name=value or --set ClassName.parameter=value")
         try:
             found[key.strip()] = yaml.safe_load(value) if value else ""
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError):
             found[key.strip()] = value
     return found
 

@@ -80,10 +80,14 @@ class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
         return [], list(self.fields or [])
 
     def process(self, task: FileGroupTask) -> Iterator[DocumentBatch]:
+        empty = True
         for part in task.parts():
             name = task.name_of(part.path) if isinstance(task, FilePartition) else part.path
             for table in self.tables(self.source(task, part)):
+                empty = False
                 yield self.batch(task, table, {"file": name})
+        if empty:  # a writer wants to know of a source that gives nothing
+            yield self.batch(task, pa.table({POSITION: pa.nulls(0, pa.int64())}), {})
 
     def peek(self, sample: Task[Any]) -> Mapping[str, pa.DataType] | None:
         if not isinstance(sample, FileGroupTask) or not sample.data:

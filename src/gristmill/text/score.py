@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from gristmill.core.batch import DocumentBatch
 from gristmill.core.columns import literal, make_array
 from gristmill.core.decide import Decision
-from gristmill.core.errors import ColumnError, ContractError, did_you_mean, shorten
+from gristmill.core.errors import ColumnError, ContractError, did_you_mean, printable, shorten
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.table import is_json, is_text, table_to_rows, to_array
 from gristmill.text.filters import DocumentFilter, as_array, score_array, values_of
@@ -308,7 +308,7 @@ def text_column(stage: str, table: pa.Table, field: str) -> pa.Array:
         return make_array([value if isinstance(value, str | None) else text for value, text in pairs], pa.string())
     of_text = pa.types.is_dictionary(kind) and (is_text(kind.value_type) or pa.types.is_null(kind.value_type))
     if not (is_text(kind) or pa.types.is_null(kind) or of_text):
-        raise ColumnError(f"stage {stage!r} needs text in column {field!r}, which holds {kind}: name another column")
+        raise ColumnError(f"stage {stage!r} needs text in column {field!r}, which holds {printable(kind)}: use another")
     return column if pa.types.is_string(kind) else column.cast(pa.string())
 
 

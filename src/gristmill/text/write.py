@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.batch import DocumentBatch
@@ -14,7 +15,6 @@ from gristmill.io.input import parse_size
 from gristmill.io.target import Target
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable, Mapping, Sequence
 
 _PANDAS = {"index": False, "lines": True, "orient": "records", "force_ascii": False, "engine": "pyarrow"}
@@ -34,6 +34,8 @@ class _Writer(CompositeStage[DocumentBatch, WrittenFiles]):
     ) -> None:
         self.path, self.fields, self.write_kwargs, self.mode = path, fields, write_kwargs, mode
         self.target_file_size, self.compression, self.storage_options = target_file_size, compression, storage_options
+        if not os.fspath(path):
+            raise ValueError(f"{self.name}: path is empty: name the directory to write to")
         self._one_of("mode", mode, MODES)
         if isinstance(fields, str):
             raise TypeError(f'{self.name}: fields must be a list of names, as in fields=["{fields}"]')
