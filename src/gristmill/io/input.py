@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -21,6 +23,7 @@ LARGEST_BLOCK = 512 * 2**20
 """A block becomes one Arrow table, whose text columns hold less than 2 GiB each."""
 
 READ_AHEAD = 2**20
+GLOB = frozenset("*?[")
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
@@ -112,8 +115,27 @@ class OpenFile:
         self.close()
 
 
+class LocalDisk:
+    """What is needed of fsspec's local file system, without importing fsspec, which takes a tenth of a second."""
+
+    protocol = ("file", "local")
+
+    def info(self, path: str) -> dict[str, Any]:
+        found = os.stat(path)  # noqa: PTH116
+        kind = "directory" if stat.S_ISDIR(found.st_mode) else "file" if stat.S_ISREG(found.st_mode) else "other"
+        return {"name": path, "size": found.st_size, "type": kind, "mtime": found.st_mtime_ns}
+
+    def ls(self, path: str, detail: bool = False) -> list[str]:
+        return [f"{path.rstrip('/')}/{name}" for name in os.listdir(path)]  # noqa: PTH208
+
+    def open(self, path: str, mode: str = "rb", **_: Any) -> Any:
+        return open(path, mode)
+
+
 def file_system(path: str, storage_options: Mapping[str, Any]) -> tuple[Any, str]:
-    """The fsspec file system of a path or URL, and the path in it."""
+    """The file system of a path or URL, as fsspec has it, and the path in it."""
+    if "://" not in path and "::" not in path and not GLOB & set(path) and not storage_options:
+        return LocalDisk(), os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
     import fsspec
 
     try:

@@ -15,12 +15,10 @@ from os import PathLike
 from typing import Any, NoReturn
 
 from gristmill.core.errors import InputError, did_you_mean, shorten
-from gristmill.io.input import file_system
+from gristmill.io.input import GLOB, file_system
 from gristmill.io.sniff import extension_of, reader_for
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
-
-_MAGIC = frozenset("*?[")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,7 @@ def _expand(root: str, extensions: Sequence[str], storage_options: Mapping[str, 
     system, path = file_system(root, storage_options)
     try:
         info = _info(system, path)
-        if info is None and _MAGIC & set(path):
+        if info is None and GLOB & set(path):
             return _expand_glob(system, root, path, extensions)
         if info is None:
             _missing(system, root, path)
@@ -86,7 +84,7 @@ def _expand(root: str, extensions: Sequence[str], storage_options: Mapping[str, 
 
 
 def _expand_glob(system: Any, root: str, path: str, extensions: Sequence[str]) -> list[_Found]:
-    fixed = path[: min(path.index(mark) for mark in _MAGIC if mark in path)]
+    fixed = path[: min(path.index(mark) for mark in GLOB if mark in path)]
     base = fixed.rpartition("/")[0]
     pattern = path[len(base) :].strip("/")
     matches = system.glob(path, detail=True)
