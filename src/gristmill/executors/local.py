@@ -111,6 +111,7 @@ class _Driver:
 
     def run(self) -> Iterator[tuple[Lineage, Ref | None]]:
         self.job.observer.started(self.job.plan)
+        useless = True
         try:
             while not self.flow.over:
                 self.flow.feed(self._enough())
@@ -121,10 +122,9 @@ class _Driver:
                     lineage, parcel = self.flow.results.popleft()
                     yield lineage, None if parcel is None else Kept(parcel, self.disk)
             self._stop(raises=True)
-        except GeneratorExit:
-            raise
-        except BaseException:
-            self.disk.remove()
+            useless = False
+        except GeneratorExit:  # who stops early may still look at what came
+            useless = False
             raise
         finally:
             try:
@@ -133,6 +133,8 @@ class _Driver:
                 self.zygote.close()
                 self.selector.close()
                 self.memory.remove()
+                if useless:
+                    self.disk.remove()
                 del self.disk  # from here on the results hold it
                 self.job.observer.finished(self._progress())
 

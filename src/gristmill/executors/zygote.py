@@ -120,6 +120,7 @@ def _serve(control: socket.socket, file: socket.SocketIO) -> None:
     finally:
         for pid in workers:
             _kill(pid)
+            os.waitpid(pid, 0)
         if not dismissed:  # the driver was killed, and can no longer remove its files itself
             for folder in folders:
                 shutil.rmtree(folder, ignore_errors=True)
