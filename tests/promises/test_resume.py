@@ -107,6 +107,15 @@ def test_a_changed_pipeline_is_explained_and_done_again(corpus: Path, tmp_path: 
     assert contents(out) == contents(tmp_path / "fresh")
 
 
+def test_another_format_takes_the_place_of_the_old_and_another_place_leaves_it(corpus: Path, tmp_path: Path) -> None:
+    run, out = tmp_path / "run", tmp_path / "out"
+    pipeline(corpus, out).run(LocalExecutor(0), run)
+    pipeline(corpus, out, writer=ParquetWriter).run(LocalExecutor(0), run)
+    assert {path.suffix for path in out.glob("part-*")} == {".parquet"}
+    pipeline(corpus, tmp_path / "elsewhere", writer=ParquetWriter).run(LocalExecutor(0), run)
+    assert len(list(out.glob("part-*"))) == len(list((tmp_path / "elsewhere").glob("part-*"))) == 12
+
+
 def test_settings_that_change_no_output_do_not_matter(corpus: Path, tmp_path: Path) -> None:
     run, out = tmp_path / "run", tmp_path / "out"
     pipeline(corpus, out).run(LocalExecutor(0), run)

@@ -147,7 +147,8 @@ class CommitFiles(ProcessingStage[GatherTask, WrittenFiles]):
 
     def discard(self, files: Sequence[WrittenFile]) -> None:
         for file in files:
-            self.target.remove(file.path)
+            if file.path.startswith(self.target.file("")):  # what lies elsewhere is not ours to delete
+                self.target.remove(file.path)
 
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
         write_manifest(self.target, outputs, info)
