@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gristmill.core.batch import Batch, DocumentBatch
     from gristmill.core.pipeline import Pipeline
     from gristmill.core.resources import Resources
+    from gristmill.core.sample import Sample
     from gristmill.core.stage import CompositeStage, ProcessingStage, SourceStage, processing_stage
     from gristmill.core.task import EmptyTask, FileGroupTask, Task
     from gristmill.executors.local import LocalExecutor
@@ -31,6 +32,7 @@ _HOME = {
     "Pipeline": "core.pipeline",
     "ProcessingStage": "core.stage",
     "Resources": "core.resources",
+    "Sample": "core.sample",
     "SourceStage": "core.stage",
     "Task": "core.task",
     "processing_stage": "core.stage",
@@ -46,6 +48,7 @@ __all__ = [
     "Pipeline",
     "ProcessingStage",
     "Resources",
+    "Sample",
     "SourceStage",
     "Task",
     "processing_stage",

@@ -19,6 +19,7 @@ PUBLIC = {
         "Pipeline",
         "ProcessingStage",
         "Resources",
+        "Sample",
         "SourceStage",
         "Task",
         "processing_stage",

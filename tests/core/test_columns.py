@@ -15,6 +15,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 VALUES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.string(), TEXT),
     (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
+    (pa.uint64(), st.integers(0, 2**64 - 1)),
     (pa.float64(), st.floats(allow_nan=False)),
     (pa.bool_(), st.booleans()),
 ]
@@ -29,6 +30,7 @@ def typed_columns() -> st.SearchStrategy[tuple[pa.DataType, list[Any]]]:
 @example((pa.string(), [None, ""]))
 @example((pa.bool_(), [True] * 8 + [None] + [False] * 8))
 @example((pa.int64(), [-(2**63), None, 2**63 - 1]))
+@example((pa.uint64(), [0, None, 2**64 - 1]))
 @example((pa.float64(), [-0.0, float("inf"), None]))
 def test_it_is_what_pyarrow_builds(column: tuple[pa.DataType, list[Any]]) -> None:
     kind, values = column
@@ -79,6 +81,8 @@ def test_other_types_go_to_pyarrow(values: list[Any], kind: pa.DataType) -> None
     [
         ([2**63], pa.int64(), OverflowError),
         ([-(2**63) - 1], pa.int64(), OverflowError),
+        ([2**64], pa.uint64(), OverflowError),
+        ([-1], pa.uint64(), OverflowError),
         (["\ud800"], pa.string(), UnicodeEncodeError),
     ],
     ids=str,

@@ -136,7 +136,7 @@ class Simulation:
         """What a worker sends: for a call of one item, nothing that an earlier attempt has sent."""
         last = self.shape.stages[call.group]
         skip = call.items[0].sent if call.streams else 0
-        shares = call.streams and not call.items[0].attempts
+        shares = call.streams and not call.items[0].history.attempts
         for item in call.items:
             for lineage, position in list(self.walk(call, item.lineage, call.start, shares)):
                 if position == last and skip:
@@ -161,7 +161,7 @@ class Simulation:
 
     def advance(self, index: int) -> None:
         call, outputs = self.running[index]
-        if self.dice.random() < self.failures and all(item.attempts < RETRIES for item in call.items):
+        if self.dice.random() < self.failures and all(item.history.attempts < RETRIES for item in call.items):
             del self.running[index]
             self.flow.fail(call, StageError("Step", call.items[0].lineage.id, (), "bad luck"))
             return

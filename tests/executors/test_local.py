@@ -44,14 +44,14 @@ def test_a_worker_that_dies_once_is_replaced(what: str, tmp_path: Path) -> None:
 )
 def test_a_worker_that_always_dies_is_an_error_that_names_stage_and_task(what: str, why: str) -> None:
     with pytest.raises(WorkerLostError, match=rf"stage 'Trouble' failed on task 0\.37: its worker .*{why}"):
-        Pipeline("p", stages=[CountTo(100), AddOne(), Trouble(what, 38)]).run(LocalExecutor(2))
+        Pipeline("p", stages=[CountTo(100), AddOne(), Trouble(what, 38)]).run(LocalExecutor(2), on_error="raise")
 
 
 def test_a_task_that_hangs_is_stopped_and_named() -> None:
     stage = Trouble("hang", 3).with_(timeout_s=0.3, max_retries=1)
     began = time.monotonic()
     with pytest.raises(TaskTimeoutError, match=r"'Trouble' failed on task 0\.3: it ran for more than 0.3 s"):
-        Pipeline("p", stages=[CountTo(5), stage]).run(LocalExecutor(2))
+        Pipeline("p", stages=[CountTo(5), stage]).run(LocalExecutor(2), on_error="raise")
     assert time.monotonic() - began < 20
 
 
@@ -353,7 +353,7 @@ def test_what_a_stage_has_started_ends_with_its_worker(then: str, tmp_path: Path
         pipeline.run(LocalExecutor(1), initial_tasks=[Task(1)])
     else:
         with pytest.raises(WorkerLostError, match="'LeavesChild' failed on task 0"):
-            pipeline.run(LocalExecutor(1), initial_tasks=[Task(1)])
+            pipeline.run(LocalExecutor(1), initial_tasks=[Task(1)], on_error="raise")
     assert time.monotonic() - began < 15
     if note.exists():
         assert gone([int(note.read_text())])

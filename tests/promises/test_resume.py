@@ -143,7 +143,7 @@ def test_every_mode_can_be_resumed(corpus: Path, tmp_path: Path, mode: str) -> N
     whole = pipeline(corpus, out, mode=mode)
     whole.stages.insert(2, Stop())
     with pytest.raises(Exception, match="stop here"):
-        whole.run(LocalExecutor(0), run)
+        whole.run(LocalExecutor(0), run, on_error="raise")
     done = sorted(path.name for path in out.glob("part-0[0-6]*"))
     assert len(done) == 7
     (tmp_path / "go").touch()

@@ -401,10 +401,11 @@ def test_the_catalogue_is_what_the_packages_list() -> None:
     import gristmill.text
 
     names = set(catalogue())
-    assert names == set(gristmill.text.__all__) - {"DocumentFilter", "DocumentModifier"}
+    assert names == {"Sample"} | set(gristmill.text.__all__) - {"DocumentFilter", "DocumentModifier"}
     kinds = {name: entry.kind for name, entry in catalogue().items()}
     assert kinds["JsonlReader"] == "reader"
     assert kinds["ParquetWriter"] == "writer"
+    assert kinds["Sample"] == "stage"
     assert (kinds["ScoreFilter"], kinds["WordCountFilter"], kinds["UrlRemover"]) == ("stage", "filter", "modifier")
 
 

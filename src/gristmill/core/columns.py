@@ -1,8 +1,8 @@
 """Arrow columns from Python values, built from their buffers.
 
 `pyarrow.array` and `pyarrow.scalar` import pandas when it is installed, to ask whether the value is a pandas
-object, which costs every process more than half a second. Columns of the four types that data is made of are
-built here instead; others go to pyarrow.
+object, which costs every process more than half a second. Columns of the four types that data is made of, and of
+the unsigned integers that hashes are, are built here instead; others go to pyarrow.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-_STRING, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+_STRING, _INT, _UINT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.uint64(), pa.float64(), pa.bool_()
 _LARGEST = 2**31 - 1
 
 
@@ -28,6 +28,8 @@ def make_array(values: Iterable[Any], kind: pa.DataType) -> pa.Array:
         return _strings(listed, validity, missing)
     if kind == _INT:
         return _numbers("q", kind, listed, validity, missing)
+    if kind == _UINT:
+        return _numbers("Q", kind, listed, validity, missing)
     if kind == _FLOAT:
         return _numbers("d", kind, listed, validity, missing)
     if kind == _BOOL:

@@ -9,9 +9,11 @@
     ├── MissingDependencyError    an optional library is not installed (also an ImportError)
     ├── BadRecordError            a record of an input file cannot be read
     ├── ContractError             a stage broke the rules, for example returned something that is no task
+    ├── AccountingError           rows were lost or doubled between two stages; a defect
     └── StageError                a stage failed on a task; names the stage, the task and its files
         ├── WorkerLostError       the worker process ended: killed, crashed or out of memory
-        └── TaskTimeoutError      the stage ran past its `timeout_s`
+        ├── TaskTimeoutError      the stage ran past its `timeout_s`
+        └── ErrorBudgetError      more records failed than `max_errors` allows
 
 Every message names the place and the way out.
 """
@@ -90,6 +92,14 @@ class WorkerLostError(StageError):
 
 class TaskTimeoutError(StageError):
     """The stage ran past its time limit and its worker was killed."""
+
+
+class ErrorBudgetError(StageError):
+    """More records failed than `max_errors` allows. Tells of the first, and counts all."""
+
+
+class AccountingError(GristmillError):
+    """Rows were lost or doubled between two stages: a defect, and never the data's fault."""
 
 
 def shorten(names: Sequence[str], most: int = 3) -> str:

@@ -6,12 +6,13 @@ the last stage. What to run next is decided in `flow.py` and `schedule.py`, how 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from gristmill.core.plan import Plan
+    from gristmill.core.quarantine import Quarantine
     from gristmill.core.task import Lineage, Task
     from gristmill.core.worker import StageStats
 
@@ -59,6 +60,18 @@ class Progress:
     listing_done: bool = False
     seconds: float = 0.0
 
+    @property
+    def rows_read(self) -> int:
+        return rows_read(stats for _, stats in self.stages)
+
+
+def rows_read(stages: Iterable[StageStats]) -> int:
+    """Rows that the first stage that has to do with rows was given, or else gave or set aside."""
+    for stats in stages:
+        if stats.rows_in or stats.rows_out or stats.quarantined:
+            return stats.rows_in or stats.rows_out + stats.quarantined
+    return 0
+
 
 class Observer(Protocol):
     """Told about a run at a few named moments."""
@@ -89,6 +102,7 @@ class Job:
     plan: Plan
     sources: Iterator[Sequence[Task[Any]]]
     observer: Observer
+    quarantine: Quarantine
     scratch: str | None = None
 
 

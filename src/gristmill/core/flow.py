@@ -16,7 +16,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from gristmill.core.executor import PoolProgress, Progress
+from gristmill.core.executor import PoolProgress, Progress, rows_read
+from gristmill.core.isolate import History, OverBudget, Place
+from gristmill.core.quarantine import Quarantine, SetAside
 from gristmill.core.schedule import EDGE_BYTES
 from gristmill.core.task import Lineage
 from gristmill.core.worker import StageStats
@@ -40,7 +42,7 @@ class Item:
     refs: list[Any]
     nbytes: int = 0
     start: int = 0
-    attempts: int = 0
+    history: History = field(default_factory=History)
     alone: bool = False
     sent: int = 0
     shed: set[tuple[str, int]] = field(default_factory=set)
@@ -98,8 +100,9 @@ class _Pool:
 class Flow:
     """Moves items from group to group. The executor asks what to do and reports what was done."""
 
-    def __init__(self, plan: Plan, sources: Iterator[Sequence[Item]]) -> None:
+    def __init__(self, plan: Plan, sources: Iterator[Sequence[Item]], quarantine: Quarantine | None = None) -> None:
         self.plan = plan
+        self.quarantine = quarantine or Quarantine()
         self.pools = [_Pool() for _ in plan.groups]
         self.stats = [[StageStats() for _ in group.stages] for group in plan.groups]
         self.source_stats = StageStats()
@@ -216,8 +219,8 @@ class Flow:
         else:
             self._enqueue(after, Item(lineage, [output.ref], output.nbytes))
 
-    def finish(self, call: Call, stats: Sequence[StageStats]) -> None:
-        """The call is done, and its counts are final."""
+    def finish(self, call: Call, stats: Sequence[StageStats], aside: Sequence[SetAside] = ()) -> None:
+        """The call is done, and its counts are final, as is what it has set aside."""
         for output in call.outputs:
             self._route(call.group, output)
         pool = self.pools[call.group]
@@ -226,8 +229,14 @@ class Flow:
         pool.seconds += time.perf_counter() - call.began
         for total, more in zip(self.stats[call.group], stats, strict=True):
             total.add(more)
+        self.quarantine.take(aside, self.rows_read)
         for item in call.items:
             self._close(item.lineage.source, call.group)
+
+    @property
+    def rows_read(self) -> int:
+        """Rows that have entered the pipeline, good and bad."""
+        return rows_read(stat for stats in self.stats for stat in stats)
 
     def _close(self, source: str, group: int) -> None:
         """One item of a source has left a group: gather what is complete, forget the source when all is done."""
@@ -247,16 +256,25 @@ class Flow:
             self.sources_done += 1
             self.results.append((Lineage(source, source), None))
 
-    def fail(self, call: Call, error: StageError) -> None:
-        """Try again: each item alone, to find the one at fault, and that one until its retries are used up."""
+    def fail(self, call: Call, error: StageError, place: Place | None = None, aside: Sequence[SetAside] = ()) -> None:
+        """Try again: each item alone, to find the one at fault, and that one until its retries are used up.
+
+        `place` is where a worker has ended: the records at fault are found by going there again, step by step.
+        """
         self.pools[call.group].running -= 1
+        if isinstance(error, OverBudget):
+            raise self.quarantine.overspent(aside, self.rows_read)
         for item in reversed(call.items):
             item.alone = True
             self._queue(call.group, item, first=True)
         if call.streams:
-            item.attempts += 1
+            item.history.attempts += 1
             stages = self.plan.groups[call.group].stages
-            if error.hopeless or item.attempts > stages[min(error.position, len(stages) - 1)].max_retries:
+            stage = stages[min(error.position, len(stages) - 1)]
+            if place is not None and self.quarantine.isolates and not (stage.writes or stage.gather):
+                if not item.history.learn(place, error, stage.max_retries):
+                    raise error
+            elif error.hopeless or item.history.attempts > stage.max_retries:
                 raise error
 
     # -- out -----------------------------------------------------------------------------------------

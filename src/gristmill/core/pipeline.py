@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,8 @@ from gristmill.core.executor import Executor, Here, Job, Observer, Progress, def
 from gristmill.core.flow import name_sources
 from gristmill.core.plan import Plan, make_plan
 from gristmill.core.preview import Preview, make_preview
-from gristmill.core.result import Result
+from gristmill.core.quarantine import Budget, Quarantine
+from gristmill.core.result import Result, check_books
 from gristmill.core.run import Run, versions
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.task import EmptyTask, Task, WrittenFiles
@@ -61,12 +62,25 @@ class Pipeline:
         run_dir: str | Path | None = None,
         initial_tasks: Sequence[Task[Any]] | None = None,
         *,
+        on_error: str = "quarantine",
+        max_errors: float | None = 0.01,
+        replay: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
         observer: Observer | None = None,
     ) -> Result:
-        """Run to the end and return the last stage's tasks, which load when looked at."""
+        """Run to the end and return the last stage's tasks, which load when looked at.
+
+        `run_dir` keeps the records of the run, on any fsspec URL (`storage_options` are for it): started again
+        with the same one, a run does only what is left; with `replay`, also the sources of which records are in
+        quarantine. `on_error="quarantine"` sets records aside that a stage fails on, and stops the run when there
+        are more than `max_errors` (a number, or a share of the rows, or None for no limit); `"raise"` stops at the
+        first.
+        """
         watcher = _Watcher(observer or default_observer())
-        refs = list(self._execute(executor, run_dir, initial_tasks, watcher))
-        return Result(refs, watcher.last)
+        run = Run(run_dir, storage_options, replay)
+        quarantine = _quarantine(run, on_error, max_errors)
+        refs = list(self._execute(executor, run, quarantine, initial_tasks, watcher))
+        return Result(refs, watcher.last, run)
 
     def left_to_do(
         self, run_dir: str | Path, initial_tasks: Sequence[Task[Any]] | None = None
@@ -82,11 +96,16 @@ class Pipeline:
         run_dir: str | Path | None = None,
         initial_tasks: Sequence[Task[Any]] | None = None,
         *,
+        on_error: str = "quarantine",
+        max_errors: float | None = 0.01,
+        storage_options: Mapping[str, Any] | None = None,
         observer: Observer | None = None,
     ) -> Iterator[Task[Any]]:
         """Yield the last stage's tasks as they finish, in any order. A slow consumer slows the pipeline down."""
         watcher = _Watcher(observer or default_observer())
-        for lineage, ref in self._execute(executor, run_dir, initial_tasks, watcher):
+        run = Run(run_dir, storage_options)
+        quarantine = _quarantine(run, on_error, max_errors)
+        for lineage, ref in self._execute(executor, run, quarantine, initial_tasks, watcher):
             task = ref.load().named(lineage)
             ref.release()
             yield task
@@ -94,21 +113,21 @@ class Pipeline:
     def _execute(
         self,
         executor: Executor | None,
-        run_dir: str | Path | None,
+        run: Run,
+        quarantine: Quarantine,
         initial_tasks: Sequence[Task[Any]] | None,
         watcher: _Watcher,
     ) -> Iterator[tuple[Lineage, Ref]]:
         executor = executor or default_executor()
         if not hasattr(executor, "execute"):
             raise TypeError(f"the executor is {executor!r}, which is none: pass LocalExecutor() or another executor")
-        run = Run(run_dir)
         plan = make_plan(self.name, self.stages, initial_tasks, executor.fuse, run.resuming)
         executor.check(plan)
         run.begin(plan)
-        sources = run.to_do(sources_of(plan, initial_tasks), plan)
+        job = Job(plan, run.to_do(sources_of(plan, initial_tasks), plan), watcher, quarantine, run.scratch)
         outputs: list[WrittenFiles] = []
         try:
-            for lineage, ref in executor.execute(Job(plan, iter(sources), watcher, run.scratch)):
+            for lineage, ref in executor.execute(job):
                 if ref is None:
                     run.done(lineage.source)
                     continue
@@ -118,6 +137,8 @@ class Pipeline:
                 yield lineage, ref
         finally:
             run.end(watcher.last)
+        check_books(watcher.last.stages[1:] if plan.source else watcher.last.stages)
+        quarantine.close(watcher.last)
         for task in run.kept:
             yield task.lineage, Here(task)
         if plan.durable:
@@ -126,6 +147,12 @@ class Pipeline:
 
     def __repr__(self) -> str:
         return f"<Pipeline {self.name!r}: {' -> '.join(stage.name for stage in self.stages) or 'empty'}>"
+
+
+def _quarantine(run: Run, on_error: str, max_errors: float | None) -> Quarantine:
+    if on_error not in ("quarantine", "raise"):
+        raise ValueError(f"on_error is {on_error!r}, must be 'quarantine' or 'raise'")
+    return Quarantine(on_error == "quarantine", Budget.of(max_errors), run.keep, lambda: run.place)
 
 
 def sources_of(plan: Plan, initial_tasks: Sequence[Task[Any]] | None) -> Iterator[list[Task[Any]]]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, overload
 
+from gristmill.core.errors import AccountingError
 from gristmill.core.task import FileGroupTask
 
 if TYPE_CHECKING:
     from gristmill.core.executor import Progress, Ref
+    from gristmill.core.quarantine import SetAside
+    from gristmill.core.run import Run
     from gristmill.core.task import Lineage, Task
     from gristmill.core.worker import StageStats
 
@@ -17,9 +21,9 @@ if TYPE_CHECKING:
 class Result(Sequence["Task[Any]"]):
     """The tasks of the last stage, in the order of the input. Their payloads stay where they are until used."""
 
-    def __init__(self, refs: list[tuple[Lineage, Ref]], progress: Progress) -> None:
+    def __init__(self, refs: list[tuple[Lineage, Ref]], progress: Progress, run: Run | None = None) -> None:
         self._refs = sorted(refs, key=lambda entry: entry[0].sort_key())
-        self._progress = progress
+        self._progress, self._run = progress, run
 
     def __len__(self) -> int:
         return len(self._refs)
@@ -47,6 +51,10 @@ class Result(Sequence["Task[Any]"]):
         """Rows in, kept and dropped, seconds and rate for each stage."""
         return Summary.of(self._progress)
 
+    def quarantined(self) -> list[SetAside]:
+        """The records that could not be processed, each with its row, stage, error and traceback."""
+        return list(self._run.quarantined()) if self._run else []
+
     def files(self) -> list[str]:
         """The files that the last stage wrote."""
         return [path for task in self if isinstance(task, FileGroupTask) for path in task.data]
@@ -62,13 +70,14 @@ class StageLine:
     name: str
     rows_in: int
     rows_out: int
+    quarantined: int
     seconds: float
     mb_per_s: float
     counts: dict[str, float]
 
     @property
     def dropped(self) -> int:
-        return max(self.rows_in - self.rows_out, 0)
+        return max(self.rows_in - self.rows_out - self.quarantined, 0)
 
     def counted(self) -> tuple[str, str, str]:
         """Rows in, kept and dropped, as people read them: a stage that takes or gives no rows has none to show."""
@@ -84,7 +93,7 @@ class StageLine:
         size = max(stats.bytes_in, stats.bytes_out, int(stats.counts.get("bytes_read", 0)))
         rate = size / 1e6 / stats.seconds if stats.seconds > 0 else 0.0
         shown = {key: value for key, value in stats.counts.items() if key != "bytes_read"}
-        return cls(name, stats.rows_in, stats.rows_out, stats.seconds, rate, shown)
+        return cls(name, stats.rows_in, stats.rows_out, stats.quarantined, stats.seconds, rate, shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +118,11 @@ class Summary:
         """Rows that left the last stage."""
         return self.stages[-1].rows_out if self.stages else 0
 
+    @property
+    def quarantined(self) -> int:
+        """Rows that could not be processed."""
+        return sum(line.quarantined for line in self.stages)
+
     def __getitem__(self, name: str) -> StageLine:
         for line in self.stages:
             if line.name == name:
@@ -119,8 +133,20 @@ class Summary:
         width = max([len(line.name) for line in self.stages], default=5)
         lines = [f"{'stage':<{width}} {'rows in':>12} {'kept':>12} {'dropped':>12} {'seconds':>9} {'MB/s':>8}"]
         for line in self.stages:
-            notes = "".join(f"  {value:g} {name}" for name, value in line.counts.items())
+            counts = {**line.counts, "quarantined": line.quarantined} if line.quarantined else line.counts
+            notes = "".join(f"  {value:g} {name}" for name, value in counts.items())
             rows = " ".join(f"{count:>12}" for count in line.counted())
             lines.append(f"{line.name:<{width}} {rows} {line.seconds:>9.2f} {line.mb_per_s:>8.1f}{notes}")
         lines.append(f"{self.seconds:.2f} s in all; seconds above are summed over workers")
         return "\n".join(lines)
+
+
+def check_books(stages: Sequence[tuple[str, StageStats]]) -> None:
+    """Every row that left a stage must have arrived at the next: rows in = kept + dropped + quarantined."""
+    for (before, gave), (after, got) in pairwise(stages):
+        if gave.rows_out != got.rows_in:
+            raise AccountingError(
+                f"{gave.rows_out:,} rows left stage {before!r}, and {got.rows_in:,} arrived at {after!r}. Does a stage "
+                "change a batch that it has given away, or give another answer when it is asked again? If not, this "
+                "is a defect of Gristmill: please report it. The output is not marked as complete"
+            )

@@ -2,6 +2,7 @@
 
     plan.json        what the stages compute, and what they want to remember
     ledger/          the sources that are done, with what was written for each: one small object per flush
+    quarantine/      the records that could not be processed, likewise
     metrics.json     the counts of the last attempt
 
 Only the driver writes here, and only whole new objects: no locks, no database, nothing that is changed in place
@@ -14,7 +15,8 @@ from __future__ import annotations
 import platform
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,7 @@ import orjson
 
 from gristmill.core import VERSION
 from gristmill.core.identity import describe_plan, differences, identity
+from gristmill.core.quarantine import SetAside
 from gristmill.core.task import Lineage, WrittenFile, WrittenFiles
 
 if TYPE_CHECKING:
@@ -44,6 +47,8 @@ class Entry:
     files: tuple[str, ...] = ()
     rows: int = 0
     written: tuple[WrittenFile, ...] = ()
+    attempt: str = ""
+    quarantined: int = 0
 
     @classmethod
     def of(cls, line: dict[str, Any]) -> Entry:
@@ -67,11 +72,15 @@ class _Open:
 
 
 class Run:
-    """The records of a run. Without a directory there are none, and everything is done."""
+    """The records of a run. Without a directory there are none, and everything is done; but what goes to quarantine
+    is then kept beside the output, if there is one."""
 
-    def __init__(self, url: str | Path | None = None) -> None:
-        self.store = Store(str(url)) if url else None
+    def __init__(
+        self, url: str | Path | None = None, storage_options: Mapping[str, Any] | None = None, replay: bool = False
+    ) -> None:
+        self.store = Store(str(url), storage_options) if url else None
         self.before = self.store.read("plan.json") if self.store else None
+        self.replay = replay
         self.entries: dict[str, Entry] = {}
         self.plan = ""
         self.kept: list[WrittenFiles] = []
@@ -80,6 +89,11 @@ class Run:
         self._flushes = 0
         self._open: dict[str, _Open] = {}
         self._ready: list[Entry] = []
+        self._aside: list[SetAside] = []
+        self._aside_of: Counter[str] = Counter()
+        self._fallback: Store | None = None
+        self.memory: list[SetAside] = []
+        """What is in quarantine, when there is no place to keep it."""
         self._flushed = time.monotonic()
 
     @property
@@ -100,9 +114,14 @@ class Run:
             memories = [{} for _ in plan.stages]
         for stage, memory in zip(plan.stages, memories, strict=True):
             stage.prepare(memory)
+        self._record = {"name": plan.name, "plan": self.plan, "stages": described, "memories": memories}
+        self._record |= {"text": str(plan), "versions": versions(), "attempt": self._attempt}
         if self.store:
-            content = {"name": plan.name, "plan": self.plan, "stages": described, "memories": memories}
-            self.store.write("plan.json", {**content, "text": str(plan), "versions": versions()})
+            self.store.write("plan.json", self._record)
+        elif place := plan.stages[-1].side_room():
+            self._fallback = Store(*place)
+            if self._fallback.get("plan.json") is not None:  # what an earlier run has left there is no longer true
+                self._use_fallback()
 
     def _compare(self, plan: Plan) -> list[dict[str, Any]]:
         described = describe_plan(plan)
@@ -141,6 +160,8 @@ class Run:
             return "the input has changed"
         if not plan.stages[-1].has(entry.written):
             return "its output is gone"
+        if self.replay and entry.quarantined:
+            return "records of it are in quarantine"
         return None
 
     def to_do(self, sources: Iterator[Sequence[Task[Any]]], plan: Plan) -> Iterator[Sequence[Task[Any]]]:
@@ -171,17 +192,61 @@ class Run:
         opened = self._open.pop(source, None)
         if opened is None:
             return
-        written = tuple(opened.written)
-        self._ready.append(Entry(source, opened.fingerprint, self.plan, opened.files, opened.rows, written))
-        if len(self._ready) >= FLUSH_ENTRIES or time.monotonic() - self._flushed > FLUSH_SECONDS:
+        written, aside = tuple(opened.written), self._aside_of.pop(source, 0)
+        entry = Entry(source, opened.fingerprint, self.plan, opened.files, opened.rows, written, self._attempt, aside)
+        self._ready.append(entry)
+        self._flush_in_time(len(self._ready))
+
+    # -- quarantine --------------------------------------------------------------------------------------
+
+    @property
+    def place(self) -> str:
+        return self.store.url if self.store else ""
+
+    def keep(self, records: Sequence[SetAside]) -> None:
+        """Records have been set aside. They are written before their source is entered in the ledger."""
+        if self._fallback and not self.store:
+            self._use_fallback()
+        if not self.store:
+            self.memory += records
+            return
+        self._aside += records
+        self._aside_of.update(record.source for record in records)
+        self._flush_in_time(len(self._aside))
+
+    def _use_fallback(self) -> None:
+        assert self._fallback is not None
+        self.store = self._fallback
+        self.store.write("plan.json", self._record)
+
+    def quarantined(self) -> Iterator[SetAside]:
+        """What is in quarantine now: of sources that are done, what their last attempt put there; of others, what
+        the last attempt of the run did. What earlier attempts have left is no longer true."""
+        if not self.store:
+            yield from self.memory
+            return
+        attempts = {source: entry.attempt for source, entry in self._read_ledger().items()}
+        last = (self.store.read("plan.json") or {}).get("attempt", "")
+        for line in self.store.lines("quarantine"):
+            if line["attempt"] == attempts.get(line["source"], last):
+                yield SetAside.of(line)
+
+    # -- writing -----------------------------------------------------------------------------------------
+
+    def _flush_in_time(self, waiting: int) -> None:
+        if waiting >= FLUSH_ENTRIES or time.monotonic() - self._flushed > FLUSH_SECONDS:
             self.flush()
 
     def flush(self) -> None:
-        if self.store and self._ready:
+        if self.store and (self._ready or self._aside):
             self._flushes += 1
-            name = f"ledger/{time.time_ns():020}-{self._attempt}-{self._flushes:06}.jsonl"
-            self.store.write_lines(name, [asdict(entry) for entry in self._ready])
+            name = f"{time.time_ns():020}-{self._attempt}-{self._flushes:06}.jsonl"
+            if self._aside:
+                self.store.write_lines(f"quarantine/{name}", [record.line(self._attempt) for record in self._aside])
+            if self._ready:
+                self.store.write_lines(f"ledger/{name}", [orjson.dumps(asdict(entry)) for entry in self._ready])
         self._ready.clear()
+        self._aside.clear()
         self._flushed = time.monotonic()
 
     def end(self, progress: Progress) -> None:
@@ -193,50 +258,84 @@ class Run:
 
 
 class Store:
-    """Small objects at a URL."""
+    """Small objects at a URL, each written whole or not at all."""
 
-    def __init__(self, url: str) -> None:
-        import fsspec
-
-        url = self.url = url.rstrip("/")
-        self._system, self._path = fsspec.core.url_to_fs(url)
+    def __init__(self, url: str, storage_options: Mapping[str, Any] | None = None) -> None:
+        self.url = url.rstrip("/")
+        local = "://" not in url and "::" not in url
+        self._place = _Disk(self.url) if local else _Remote(self.url, storage_options or {})
 
     def write(self, name: str, content: dict[str, Any]) -> None:
         self.put(name, orjson.dumps(content, option=orjson.OPT_INDENT_2))
 
-    def write_lines(self, name: str, lines: list[dict[str, Any]]) -> None:
-        self.put(name, b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    def write_lines(self, name: str, lines: Sequence[bytes]) -> None:
+        self.put(name, b"".join(line + b"\n" for line in lines))
 
     def put(self, name: str, content: bytes) -> None:
-        """Whole or not at all: a local file is renamed into place, an object appears when its upload is complete."""
-        path = f"{self._path}/{name}"
-        self._system.makedirs(path.rpartition("/")[0], exist_ok=True)
-        if "://" in self.url:
-            self._system.pipe_file(path, content)
-            return
-        draft = Path(f"{path}.{secrets.token_hex(4)}.draft")
-        draft.write_bytes(content)
-        draft.replace(path)
+        self._place.put(name, content)
 
     def read(self, name: str) -> dict[str, Any] | None:
         content = self.get(name)
         return None if content is None else orjson.loads(content)
 
     def get(self, name: str) -> bytes | None:
-        path = f"{self._path}/{name}"
-        if not self._system.exists(path):
-            return None
-        content: bytes = self._system.cat_file(path)
-        return content
+        return self._place.get(name)
 
     def lines(self, folder: str) -> Iterator[dict[str, Any]]:
         """The lines of all objects in a folder, in the order in which they were written."""
-        path = f"{self._path}/{folder}"
-        if not self._system.exists(path):
-            return
-        for name in sorted(self._system.find(path)):
+        for name in sorted(self._place.names(folder)):
             if name.endswith(".jsonl"):
-                yield from map(orjson.loads, self._system.cat_file(name).splitlines())
+                yield from map(orjson.loads, (self.get(f"{folder}/{name}") or b"").splitlines())
+
+
+class _Disk:
+    """A local directory. It needs no fsspec, which takes a tenth of a second to import."""
+
+    def __init__(self, path: str) -> None:
+        self._root = Path(path).expanduser().absolute()
+
+    def put(self, name: str, content: bytes) -> None:
+        path = self._root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.draft")
+        draft.write_bytes(content)
+        draft.replace(path)
+
+    def get(self, name: str) -> bytes | None:
+        path = self._root / name
+        return path.read_bytes() if path.exists() else None
+
+    def names(self, folder: str) -> list[str]:
+        path = self._root / folder
+        return [entry.name for entry in path.iterdir()] if path.is_dir() else []
+
+
+class _Remote:
+    """An object store: an object appears when its upload is complete."""
+
+    def __init__(self, url: str, storage_options: Mapping[str, Any]) -> None:
+        import fsspec
+
+        self._system, self._root = fsspec.core.url_to_fs(url, **storage_options)
+
+    def put(self, name: str, content: bytes) -> None:
+        path = f"{self._root}/{name}"
+        self._system.makedirs(path.rpartition("/")[0], exist_ok=True)
+        self._system.pipe_file(path, content)
+
+    def get(self, name: str) -> bytes | None:
+        try:
+            content: bytes = self._system.cat_file(f"{self._root}/{name}")
+        except FileNotFoundError:
+            return None
+        return content
+
+    def names(self, folder: str) -> list[str]:
+        path = f"{self._root}/{folder}"
+        self._system.invalidate_cache()  # others, or an earlier attempt, may have written since it was listed
+        if not self._system.exists(path):
+            return []
+        return [name.rpartition("/")[2] for name in self._system.find(path)]
 
 
 def versions() -> dict[str, str]:

@@ -13,7 +13,7 @@ from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, TypeVar, get_args, get_origin, overload
 
-from gristmill.core.errors import ContractError, did_you_mean
+from gristmill.core.errors import BadRecordError, ContractError, did_you_mean
 from gristmill.core.resources import Resources
 from gristmill.core.task import EmptyTask, Task, WrittenFile, WrittenFiles
 
@@ -123,6 +123,10 @@ class ProcessingStage(Generic[In, Out]):
     def discard(self, files: Sequence[WrittenFile]) -> None:
         """Remove files that an earlier run wrote for a source that is about to be done again."""
 
+    def side_room(self) -> tuple[str, Mapping[str, Any]] | None:
+        """A directory beside the output, with its storage options, for what a run without a directory must not lose."""
+        return None
+
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
         """Once per run, in the driver, after all went well, on the last stage: `outputs` is all that it has written."""
 
@@ -145,6 +149,26 @@ class ProcessingStage(Generic[In, Out]):
         """Add to a counter of the stage, shown in the summary: `self.count("bad_records")`."""
         counters = self.__dict__.setdefault("_counters", {})
         counters[name] = counters.get(name, 0) + value
+
+    def set_aside(
+        self,
+        error: str,
+        *,
+        row: dict[str, Any] | None = None,
+        content: str | None = None,
+        file: str | None = None,
+        position: int | None = None,
+        records: int = 1,
+    ) -> None:
+        """Put a record that cannot be used into quarantine, and go on without it. `content` is for one that is no
+        row, `position` its place in the file. In a run with `on_error="raise"` it raises."""
+        aside = self.__dict__.get("_aside")
+        if aside is None:
+            where = f"{file}, at {position:,}: " if file and position is not None else ""
+            raise BadRecordError(f"{where}{error}")
+        aside.append(
+            {"error": error, "row": row, "content": content, "file": file, "position": position, "records": records}
+        )
 
     def take_counts(self) -> dict[str, float]:
         """The counters since the last call. For the worker."""

@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gristmill.core.batch import Batch
 from gristmill.core.errors import GristmillError, StageError
+from gristmill.core.isolate import Isolator, mark
 from gristmill.core.stage import Answer, ProcessingStage, WorkerMetadata, implements
 from gristmill.core.task import Task
 
 if TYPE_CHECKING:
+    from gristmill.core.quarantine import Budget, SetAside
     from gristmill.core.task import Lineage
 
 Emit = Callable[[Task[Any], int], None]
@@ -34,7 +36,8 @@ _END = object()
 class Board(Protocol):
     """Where a worker notes what it is doing, so that others can see it after it died."""
 
-    def enter(self, position: int) -> None: ...
+    def enter(self, position: int, task: int = 0, start: int = 0, stop: int = 0) -> None:
+        """Some rows of a task are given to the stage at a position."""
 
     def leave(self) -> None: ...
 
@@ -47,6 +50,7 @@ class StageStats:
     tasks_out: int = 0
     rows_in: int = 0
     rows_out: int = 0
+    quarantined: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
     seconds: float = 0.0
@@ -57,6 +61,7 @@ class StageStats:
         self.tasks_out += other.tasks_out
         self.rows_in += other.rows_in
         self.rows_out += other.rows_out
+        self.quarantined += other.quarantined
         self.bytes_in += other.bytes_in
         self.bytes_out += other.bytes_out
         self.seconds += other.seconds
@@ -94,12 +99,15 @@ class Worker:
         metadata: WorkerMetadata | None = None,
         board: Board | None = None,
         final: bool = False,
+        budget: Budget | None = None,
     ) -> None:
+        """With a `budget` for errors, records that a stage fails on are set aside; otherwise they raise."""
         self.stages = list(stages)
         self.metadata = metadata or WorkerMetadata()
         self.board = board
         self.final = final
         self.stats = [StageStats() for _ in self.stages]
+        self.isolator = Isolator(self, budget) if budget is not None else None
         self._ready: list[int] = []
 
     def setup_on_node(self) -> None:
@@ -169,6 +177,10 @@ class Worker:
             stat.add_counts(stage.take_counts())
         return stats
 
+    def take_aside(self) -> list[SetAside]:
+        """What was set aside since the last call."""
+        return self.isolator.take() if self.isolator else []
+
     # -- one stage -------------------------------------------------------------------------------------
 
     def _pump(
@@ -190,7 +202,7 @@ class Worker:
                     continue
             for task in batch:
                 stats.saw(task)
-            answers = self._answers(position, batch)
+            answers = self.isolator.answers(position, batch) if self.isolator else self.ask(position, batch)
             for task, answer in zip(batch, answers, strict=True):
                 for child, alone in self._children(position, task, answer):
                     stats.gave(child)
@@ -203,17 +215,20 @@ class Worker:
                     else:
                         yield child
 
-    def _answers(self, position: int, batch: list[Task[Any]]) -> Sequence[Answer[Any]]:
+    def ask(self, position: int, tasks: list[Task[Any]], start: int = 0) -> Sequence[Answer[Any]]:
+        """One answer per task. `start` is where the first row lies in its batch, when that was cut."""
         stage = self.stages[position]
-        with _Shift(self, position, batch[0].lineage):
-            answers = stage.process_batch(batch) if _vectorised(stage) else [stage.process(task) for task in batch]
-        if not isinstance(answers, list | tuple) or len(answers) != len(batch):
+        stop = start + tasks[0].num_items if isinstance(tasks[0], Batch) else 1
+        with _Shift(self, position, tasks[0].lineage, start, stop):
+            answers = stage.process_batch(tasks) if _vectorised(stage) else [stage.process(task) for task in tasks]
+        if not isinstance(answers, list | tuple) or len(answers) != len(tasks):
             got = f"{len(answers)} answers" if isinstance(answers, list | tuple) else type(answers).__name__
             raise self._error(
                 position,
-                batch[0].lineage,
-                f"process_batch got {len(batch)} tasks and returned {got}. Return one answer per task, in order: "
+                tasks[0].lineage,
+                f"process_batch got {len(tasks)} tasks and returned {got}. Return one answer per task, in order: "
                 "a task, a list of tasks, or None to drop it",
+                hopeless=True,
             )
         return answers
 
@@ -227,17 +242,29 @@ class Worker:
             yield answer.named(parent.lineage), True
             return
         if isinstance(answer, str | bytes | Mapping) or not isinstance(answer, Iterable):
-            raise self._error(position, parent.lineage, _not_a_task(answer))
-        outputs = iter(answer)
-        for index in count():
-            with _Shift(self, position, parent.lineage):
-                output = next(outputs, _END)
-            if output is _END:
-                return
+            raise self._error(position, parent.lineage, _not_a_task(answer), hopeless=True)
+        for index, output in enumerate(self.outputs(position, parent, iter(answer))):
             if isinstance(output, Task):
                 yield output.named(parent.lineage.child(index)), False
             elif output is not None:
-                raise self._error(position, parent.lineage, _not_a_task(output))
+                raise self._error(position, parent.lineage, _not_a_task(output), hopeless=True)
+
+    def outputs(self, position: int, parent: Task[Any], answer: Iterator[Any], start: int = 0) -> Iterator[Any]:
+        """What a stage yields for one task, step by step."""
+        for index in count():
+            if self.isolator and self.isolator.cut_short(position, parent, index):
+                return
+            rows = (start, start + parent.num_items) if isinstance(parent, Batch) else (index, index + 1)
+            try:
+                with _Shift(self, position, parent.lineage, *rows):
+                    output = next(answer, _END)
+            except StageError as error:
+                if self.isolator and self.isolator.gives_up(position, parent, error, index):
+                    return
+                raise
+            if output is _END:
+                return
+            yield output
 
     def _hook(self, position: int, name: str, *args: Any) -> None:
         """Call a life-cycle hook with as many of the arguments as it takes."""
@@ -267,20 +294,22 @@ class Worker:
 class _Shift:
     """Time spent in a stage's own code, noted on the board, with errors given the stage's name."""
 
-    __slots__ = ("began", "lineage", "position", "worker")
+    __slots__ = ("began", "lineage", "position", "rows", "worker")
 
-    def __init__(self, worker: Worker, position: int, lineage: Lineage) -> None:
-        self.worker, self.position, self.lineage = worker, position, lineage
+    def __init__(self, worker: Worker, position: int, lineage: Lineage, start: int, stop: int) -> None:
+        self.worker, self.position, self.lineage, self.rows = worker, position, lineage, (start, stop)
 
     def __enter__(self) -> None:
         if self.worker.board:
-            self.worker.board.enter(self.position)
+            self.worker.board.enter(self.position, mark(self.lineage), *self.rows)
         self.began = time.perf_counter()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.worker.stats[self.position].seconds += time.perf_counter() - self.began
         if self.worker.board:
             self.worker.board.leave()
+        if self.worker.isolator:
+            self.worker.isolator.collect(self.position, self.lineage, failed=error is not None)
         if isinstance(error, Exception | SystemExit) and not isinstance(error, StageError):
             raise self.worker.failure(self.position, self.lineage, error) from error
 

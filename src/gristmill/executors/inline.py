@@ -8,6 +8,7 @@ from typing import Any
 from gristmill.core.errors import StageError
 from gristmill.core.executor import Here, Job, Ref
 from gristmill.core.flow import Flow, Item, Output
+from gristmill.core.isolate import History
 from gristmill.core.task import GatherTask, Lineage, Task
 from gristmill.core.worker import Worker, own_copies
 
@@ -15,7 +16,7 @@ from gristmill.core.worker import Worker, own_copies
 def run_inline(job: Job) -> Iterator[tuple[Lineage, Ref | None]]:
     """Run everything here, one task at a time, downstream first."""
     sources = ([Item(task.lineage, [Here(task)], task.nbytes) for task in tasks] for tasks in job.sources)
-    flow = Flow(job.plan, iter(sources))
+    flow = Flow(job.plan, iter(sources), job.quarantine)
     crew = _Crew(job, flow)
     job.observer.started(job.plan)
     try:
@@ -42,6 +43,7 @@ class _Crew:
     def __init__(self, job: Job, flow: Flow) -> None:
         self.flow = flow
         self.groups = job.plan.groups
+        self.budget = job.quarantine.budget if job.quarantine.isolates else None
         self.workers: dict[int, Worker] = {}
 
     def drain(self, first: int, full: bool = False) -> Iterator[None]:
@@ -59,6 +61,8 @@ class _Crew:
     def call(self, index: int) -> Iterator[None]:
         worker = self._worker(index)
         call = self.flow.take(index, self.groups[index].batch_size)
+        if worker.isolator:
+            worker.isolator.history = call.items[0].history if call.streams else History()
         outputs = worker.stream([_load(self.groups[index].gather, item) for item in call.items], call.start)
         skip = call.items[0].sent if call.streams else 0
         while True:
@@ -66,7 +70,7 @@ class _Crew:
                 task = next(outputs, None)
             except StageError as error:
                 worker.take_stats()
-                self.flow.fail(call, error)
+                self.flow.fail(call, error, aside=worker.take_aside())
                 return
             if task is None:
                 break
@@ -77,13 +81,13 @@ class _Crew:
             yield
             if call.streams:  # so that what a generator yields never piles up
                 yield from self.drain(index + 1, full=True)
-        self.flow.finish(call, worker.take_stats())
+        self.flow.finish(call, worker.take_stats(), worker.take_aside())
         yield
 
     def _worker(self, index: int) -> Worker:
         if index not in self.workers:
             worker = self.workers[index] = Worker(
-                own_copies(self.groups[index].stages), final=index + 1 == len(self.groups)
+                own_copies(self.groups[index].stages), final=index + 1 == len(self.groups), budget=self.budget
             )
             worker.setup_on_node()
             worker.setup()

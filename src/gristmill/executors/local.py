@@ -17,7 +17,9 @@ from typing import Any
 from gristmill.core.errors import ResourceError, StageError, TaskTimeoutError, WorkerLostError
 from gristmill.core.executor import Job, Ref
 from gristmill.core.flow import Call, Flow, Item, Output
+from gristmill.core.isolate import Place
 from gristmill.core.plan import Plan
+from gristmill.core.quarantine import SetAside
 from gristmill.core.schedule import EDGE_BYTES, PoolState, balance, choose, chunk, room
 from gristmill.core.task import Lineage
 from gristmill.executors.inline import run_inline
@@ -94,10 +96,11 @@ class _Driver:
         folders = [self.memory.path, self.disk.path]
         self.zygote = Zygote(folders)
         self.slots = GpuSlots(machine.gpus)
-        self.flow = Flow(job.plan, self._items(job.sources))
+        self.flow = Flow(job.plan, self._items(job.sources), job.quarantine)
         last = len(job.plan.groups) - 1
+        budget = job.quarantine.budget if job.quarantine.isolates else None
         self.pools = [
-            Pool(group, machine, self.zygote, self.slots, folders, final=group.index == last)
+            Pool(group, machine, self.zygote, self.slots, folders, group.index == last, budget)
             for group in job.plan.groups
         ]
         self.selector = selectors.DefaultSelector()
@@ -255,12 +258,12 @@ class _Driver:
             self._take_outputs(worker, rest[0], owed=False)
             call = self.calls.pop(worker.pid)
             worker.state = "idle"
-            self.flow.finish(call, rest[1])
+            self.flow.finish(call, rest[1], rest[2])
             _discard(call)
         elif kind == "failed":
             call = self.calls.pop(worker.pid)
             worker.state = "idle"
-            self._failed(call, rest[0])
+            self._failed(call, rest[0], aside=rest[1])
         else:  # stopped
             self._forget(worker)
             if rest[0] is not None:
@@ -283,33 +286,36 @@ class _Driver:
                     if worker.owed >= WINDOW // 4:
                         worker.acknowledge()
 
-    def _failed(self, call: Call, error: StageError) -> None:
+    def _failed(
+        self, call: Call, error: StageError, place: Place | None = None, aside: Sequence[SetAside] = ()
+    ) -> None:
         for output in call.outputs:
             output.ref.discard()
-        self.flow.fail(call, error)
+        self.flow.fail(call, error, place, aside)
 
     # -- workers that fail -------------------------------------------------------------------------------
 
     def _lost(self, worker: WorkerHandle) -> None:
         """A worker has ended unasked."""
-        position, _ = worker.page.read()
         leaving = worker.state == "leaving"
         worker.kill()  # it may have closed its channel and live on
         how = _how_it_ended(self._forget(worker))
+        place = worker.page.place()
+        position = place.position if place else 0
         if leaving:
             return
         pool = self.pools[worker.group]
-        stage = pool.group.stages[max(position, 0)].name
+        stage = pool.group.stages[position].name
         call = self.calls.pop(worker.pid, None)
         if call is None:
             pool.setup_failures += 1
-            if pool.setup_failures > pool.group.stages[max(position, 0)].max_retries:
+            if pool.setup_failures > pool.group.stages[position].max_retries:
                 raise WorkerLostError(stage, "(none yet)", (), f"its worker {how} while it was set up")
             return
         lineage = call.items[0].lineage
         kind = TaskTimeoutError if worker.timed_out else WorkerLostError
         reason = worker.timed_out or f"its worker {how}"
-        self._failed(call, kind(stage, lineage.id, lineage.files, reason, position=max(position, 0)))
+        self._failed(call, kind(stage, lineage.id, lineage.files, reason, position=position), place)
 
     def _forget(self, worker: WorkerHandle) -> int:
         """A worker has ended, or is about to: see it off and return how it ended."""

@@ -14,6 +14,7 @@ import cloudpickle
 from gristmill.core.errors import StageError
 from gristmill.core.flow import Call
 from gristmill.core.plan import Group
+from gristmill.core.quarantine import Budget
 from gristmill.core.stage import implements
 from gristmill.executors.machine import GpuSlots, Machine, Slot, visible_devices
 from gristmill.executors.process import WINDOW, Order, Setup, StatusPage
@@ -40,7 +41,7 @@ class WorkerHandle:
         item = call.items[0]
         self.state, self.owed, self.share_asked = "busy", 0, False
         items = [(entry.lineage, entry.refs) for entry in call.items]
-        order = Order(items, call.start, self.gather, call.streams, item.attempts > 0, item.sent, item.shed)
+        order = Order(items, call.start, self.gather, call.streams, item.history, item.sent, item.shed)
         self.channel.send(("call", order))
 
     def acknowledge(self) -> None:
@@ -68,10 +69,17 @@ class Pool:
     """Workers of one group: how many there may be, and what each is doing."""
 
     def __init__(
-        self, group: Group, machine: Machine, zygote: Zygote, slots: GpuSlots, folders: list[str], final: bool
+        self,
+        group: Group,
+        machine: Machine,
+        zygote: Zygote,
+        slots: GpuSlots,
+        folders: list[str],
+        final: bool,
+        budget: Budget | None,
     ) -> None:
         self.group, self.index = group, group.index
-        self.zygote, self.slots, self.final = zygote, slots, final
+        self.zygote, self.slots, self.final, self.budget = zygote, slots, final, budget
         self.pages, self.folders = folders[-1], folders[1:] if final else folders  # results are kept on disk
         # a fixed number of workers is the user's own word on how much runs at once
         self.cpus = 0.0 if group.num_workers else group.resources.cpus
@@ -129,6 +137,7 @@ class Pool:
             self.folders,
             self.on_node,
             self.final,
+            self.budget,
             visible_devices(slot.devices),
             self.group.resources.cpus,
             env,

@@ -1,8 +1,8 @@
 """The worker process: takes calls from its channel, runs them with a Worker, sends back what comes out.
 
 Messages to the worker:    (setup, ...) (call, ...) (ack, bytes) (share, n) (stop,)
-Messages from the worker:  (ready, error) (out, outputs, stats so far) (done, outputs, stats) (failed, error)
-                           (stopped, error)
+Messages from the worker:  (ready, error) (out, outputs, stats so far) (done, outputs, stats, set aside)
+                           (failed, error, set aside) (stopped, error)
 
 Flow control: outputs that were sent and not acknowledged may hold at most WINDOW bytes; then the worker waits.
 """
@@ -20,6 +20,8 @@ from typing import Any
 import cloudpickle
 
 from gristmill.core.errors import StageError
+from gristmill.core.isolate import History, Place
+from gristmill.core.quarantine import Budget
 from gristmill.core.stage import NodeInfo, WorkerMetadata
 from gristmill.core.task import GatherTask, Lineage, Task
 from gristmill.core.worker import Worker, describe_error, never, trace_of
@@ -32,13 +34,14 @@ _FLUSH_SECONDS = 0.05
 
 
 class StatusPage:
-    """A page that a worker shares with the driver: the stage it is in, and since when. It outlives the worker.
+    """A page that a worker shares with the driver: the stage it is in, since when, and with which rows of which
+    task. It outlives the worker.
 
-    Each number is written in one step, the time before the stage, so a reader never sees a stage with an older time.
+    Each number is written in one step, the stage last, so a reader never sees a stage with an older time.
     """
 
     IDLE = -1
-    SIZE = 16
+    SIZE = 40
 
     def __init__(self, path: str) -> None:
         with open(path, "a+b") as file:
@@ -48,9 +51,11 @@ class StatusPage:
             self._numbers = memoryview(mmap.mmap(file.fileno(), self.SIZE)).cast("d")
         self.leave()
 
-    def enter(self, position: int) -> None:
-        self._numbers[1] = time.monotonic()
-        self._numbers[0] = position
+    def enter(self, position: int, task: int = 0, start: int = 0, stop: int = 0) -> None:
+        numbers = self._numbers
+        numbers[1] = time.monotonic()
+        numbers[2], numbers[3], numbers[4] = task, start, stop
+        numbers[0] = position
 
     def leave(self) -> None:
         self._numbers[0] = self.IDLE
@@ -61,6 +66,11 @@ class StatusPage:
         if position != still or position == self.IDLE:
             return self.IDLE, 0.0
         return int(position), time.monotonic() - since
+
+    def place(self) -> Place | None:
+        """What a worker that has ended was doing; None when it was not in a stage."""
+        position, _, task, start, stop = self._numbers
+        return None if position == self.IDLE else Place(int(position), int(task), int(start), int(stop))
 
 
 @dataclass(slots=True)
@@ -73,6 +83,7 @@ class Setup:
     folders: list[str]
     on_node: bool
     final: bool
+    budget: Budget | None
     gpus: tuple[int, ...] = ()
     cpus: float = 1.0
     env: dict[str, str] = field(default_factory=dict)
@@ -86,7 +97,7 @@ class Order:
     start: int
     gather: bool
     streams: bool
-    retried: bool
+    history: History
     sent: int
     shed: set[tuple[str, int]]
 
@@ -130,9 +141,8 @@ class _Session:
         pa.set_cpu_count(max(1, int(self.setup.cpus)))
         metadata = WorkerMetadata(self.setup.worker_id, NodeInfo(), self.setup.gpus)
         try:
-            self.worker = Worker(
-                cloudpickle.loads(self.setup.stages), metadata, StatusPage(self.setup.page), self.setup.final
-            )
+            stages, page = cloudpickle.loads(self.setup.stages), StatusPage(self.setup.page)
+            self.worker = Worker(stages, metadata, page, self.setup.final, self.setup.budget)
             if self.setup.on_node:
                 self.worker.setup_on_node()
             self.worker.setup()
@@ -172,7 +182,9 @@ class _Session:
             return True
 
         last = len(self.worker.stages)
-        shares = order.streams and not order.retried
+        shares = order.streams and not order.history.attempts
+        if self.worker.isolator:
+            self.worker.isolator.history = order.history
         try:
             self.worker.run(_tasks(order), emit, order.start, share if shares else never, order.shed)
         except _Stop:
@@ -181,10 +193,9 @@ class _Session:
             self.worker.take_stats()
             for _, parcel, _, _ in self.take_outbox():
                 parcel.discard()
-            self.channel.send(("failed", as_stage_error(error, self.worker, order)))
+            self.channel.send(("failed", as_stage_error(error, self.worker, order), self.worker.take_aside()))
             return
-        stats = self.worker.take_stats()
-        self.channel.send(("done", self.take_outbox(), stats))
+        self.channel.send(("done", self.take_outbox(), self.worker.take_stats(), self.worker.take_aside()))
 
     def send(self, task: Task[Any], position: int) -> None:
         parcel = self.pack(task)

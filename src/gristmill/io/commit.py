@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 MODES = ("ignore", "overwrite", "error", "append")
 REWRITTEN = ".rewritten"
+SIDE_ROOM = "_run"
 
 
 @dataclass
@@ -149,6 +150,9 @@ class CommitFiles(ProcessingStage[GatherTask, WrittenFiles]):
         for file in files:
             if file.path.startswith(self.target.file("")):  # what lies elsewhere is not ours to delete
                 self.target.remove(file.path)
+
+    def side_room(self) -> tuple[str, Mapping[str, Any]]:
+        return self.target.file(SIDE_ROOM), self.target.storage_options
 
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
         write_manifest(self.target, outputs, info)

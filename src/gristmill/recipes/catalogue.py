@@ -1,6 +1,6 @@
 """The catalogue: which stages, filters and modifiers a recipe can name, and what parameters they take.
 
-Nothing is registered. What a modality lists in its `__all__` is in the catalogue.
+Nothing is registered. What `gristmill` and each modality list in their `__all__` is in the catalogue.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def catalogue() -> Mapping[str, Entry]:
 
 
 def _modules() -> list[types.ModuleType]:
-    homes = [f"gristmill.{package}" for package in PACKAGES]
+    homes = ["gristmill", *[f"gristmill.{package}" for package in PACKAGES]]
     return [importlib.import_module(home) for home in homes if importlib.util.find_spec(home) is not None]
 
 
@@ -142,6 +142,8 @@ def _entry(module: types.ModuleType, name: str) -> Entry | None:
 
 def kind_of(cls: type) -> str | None:
     """reader, writer, stage, filter or modifier; None for a class that a recipe must not build."""
+    if cls.__module__ == ProcessingStage.__module__:  # the base classes, which do nothing by themselves
+        return None
     if issubclass(cls, ProcessingStage):
         return _KIND_OF_FILE.get(cls.__module__.rpartition(".")[2], "stage")
     for base in cls.__mro__:

@@ -1,0 +1,221 @@
+"""Quarantine: records that could not be processed, kept with all that is needed to understand and redo them.
+
+The driver keeps the books (`Quarantine`), counts against the error budget, and stops the run when it is spent.
+How a failing record is found is in `isolate.py`; where it is written in `run.py`.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from gristmill.core.batch import Batch
+from gristmill.core.errors import ErrorBudgetError, StageError, TaskTimeoutError, WorkerLostError, shorten
+from gristmill.core.table import POSITION, table_to_rows
+from gristmill.core.task import FileGroupTask, Task, digest
+
+if TYPE_CHECKING:
+    from gristmill.core.executor import Progress
+    from gristmill.core.task import Lineage
+
+RAISED, CRASHED, TIMED_OUT, UNREADABLE = "raised", "crashed", "timed out", "unreadable"
+
+EVIDENCE = 10_000
+"""A share of errors stops a run before its end only if it is too large for this many rows too."""
+
+ALL_FAILED = 10
+"""A stage that failed on all of its records, and on at least this many, stops the run whatever the budget."""
+
+_SHOWN = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A record in quarantine: what it was, where it came from, which stage failed on it, how and how often."""
+
+    stage: str
+    kind: str
+    error: str
+    task: str
+    source: str
+    files: tuple[str, ...] = ()
+    file: str | None = None
+    position: int | None = None
+    number: int = 0
+    """Of the row in its task, for rows that have no position in a file."""
+    row: dict[str, Any] | None = None
+    """The row as the stage got it."""
+    content: str | None = None
+    """What there was instead of a row: bytes that could not be read, or a description of a task."""
+    records: int = 1
+    attempts: int = 1
+    traceback: str = ""
+
+    @property
+    def id(self) -> str:
+        """The same for the same record in every run over the same input."""
+        place = [self.task, str(self.number)] if self.position is None else [self.file or "", str(self.position)]
+        return digest([self.stage, self.source, *place], 6)
+
+    def line(self, attempt: str = "") -> bytes:
+        """The record as JSON, with the attempt of the run that it belongs to."""
+        fields = {"id": self.id, "attempt": attempt, **asdict(self)}
+        return orjson.dumps(fields, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> SetAside:
+        known = {name: value for name, value in fields.items() if name in cls.__dataclass_fields__}
+        return cls(**{**known, "files": tuple(known.get("files", ()))})
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no form for."""
+    return "base64:" + base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+def failed_record(task: Task[Any], error: StageError, attempts: int, number: int = 0, after: int = 0) -> SetAside:
+    """The record of a task (for a batch: of its only row) that a stage failed on, having given `after` outputs."""
+    lineage = task.lineage
+    row, position, content = None, None, None
+    if isinstance(task, Batch):
+        row = table_to_rows(task.data)[0]
+        position = row.pop(POSITION, None)
+    else:
+        content = _describe(task) + (f", after its output number {after}" if after else "")
+    return SetAside(
+        stage=error.stage,
+        kind=kind_of(error),
+        error=error.reason,
+        task=lineage.id,
+        source=lineage.source,
+        files=lineage.files,
+        file=task.metadata.get("file") if isinstance(task.metadata, Mapping) else None,
+        position=position,
+        number=number,
+        row=row,
+        content=content,
+        attempts=attempts,
+        traceback=error.details,
+    )
+
+
+def unreadable_record(stage: str, lineage: Lineage, note: Mapping[str, Any]) -> SetAside:
+    """A record that a stage itself has set aside."""
+    return SetAside(stage=stage, kind=UNREADABLE, task=lineage.id, source=lineage.source, files=lineage.files, **note)
+
+
+def _describe(task: Task[Any]) -> str:
+    if isinstance(task, FileGroupTask):
+        return "files " + ", ".join(map(str, task.parts()))[:_SHOWN]
+    return repr(task.data)[:_SHOWN]
+
+
+def kind_of(error: StageError) -> str:
+    if isinstance(error, TaskTimeoutError):
+        return TIMED_OUT
+    return CRASHED if isinstance(error, WorkerLostError) else RAISED
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How many records may fail: a number, a share of those that were read, or (both None) any."""
+
+    most: int | None = None
+    share: float | None = None
+
+    @classmethod
+    def of(cls, max_errors: float | None) -> Budget:
+        if max_errors is None:
+            return cls()
+        whole = isinstance(max_errors, int)
+        if isinstance(max_errors, bool) or not isinstance(max_errors, int | float) or not max_errors >= 0:
+            raise ValueError(f"max_errors is {max_errors!r}: must be a number of records, a share like 0.01, or None")
+        if not whole and max_errors > 1:
+            raise ValueError(f"max_errors is {max_errors!r}: a share is at most 1.0, a number of records is whole")
+        return cls(most=int(max_errors)) if whole else cls(share=float(max_errors))
+
+    def spent(self, failed: int, rows: int, final: bool = False) -> bool:
+        """Whether too many of the rows seen so far have failed. Only at the end are a few rows enough to tell."""
+        if self.most is not None:
+            return failed > self.most
+        return self.share is not None and failed > self.share * (rows if final else max(rows, EVIDENCE))
+
+    def __str__(self) -> str:
+        return f"{self.most:,}" if self.most is not None else f"{(self.share or 0) * 100:g}%"
+
+
+class Quarantine:
+    """The driver's books of what was set aside in one attempt of a run."""
+
+    def __init__(
+        self,
+        isolates: bool = False,
+        budget: Budget | None = None,
+        keep: Callable[[Sequence[SetAside]], None] = lambda records: None,
+        place: Callable[[], str] = lambda: "",
+    ) -> None:
+        self.isolates, self.budget = isolates, budget or Budget()
+        self.failed = 0
+        self._keep, self._place = keep, place
+        self._first: SetAside | None = None
+        self._causes: Counter[tuple[str, str]] = Counter()
+
+    def take(self, records: Iterable[SetAside], rows: int) -> None:
+        """Keep records; `rows` were read so far. Raises when the budget is spent."""
+        taken = list(records)
+        if not taken:
+            return
+        self._note(taken)
+        if self.budget.spent(self.failed, rows):
+            raise self._stop(rows, f"more than max_errors={self.budget} allows: the run was stopped")
+
+    def _note(self, records: Sequence[SetAside]) -> None:
+        self._first = self._first or records[0]
+        for record in records:
+            self.failed += record.records
+            self._causes[record.stage, record.error.partition("\n")[0][:120]] += record.records
+        self._keep(records)
+
+    def overspent(self, records: Sequence[SetAside], rows: int) -> StageError:
+        """A worker has stopped because its call alone has spent the budget."""
+        self._note(records)
+        return self._stop(max(rows, self.failed), f"more than max_errors={self.budget} allows: the run was stopped")
+
+    def close(self, progress: Progress) -> None:
+        """The run is over: raise if too much of it is here."""
+        rows = progress.rows_read
+        if self.failed and self.budget.spent(self.failed, rows, final=True):
+            raise self._stop(rows, f"more than max_errors={self.budget} allows")
+        for name, stats in progress.stages:
+            if stats.quarantined >= max(ALL_FAILED, stats.rows_in) and not stats.rows_out:
+                raise self._stop(rows, f"and stage {name!r} failed on everything that it was given")
+
+    def _stop(self, rows: int, why: str) -> StageError:
+        first = self._first
+        assert first is not None
+        share = f" of {rows:,} records ({100 * self.failed / rows:.3g}%)" if rows else " records"
+        lines = [f"{self.failed:,}{share} failed, {why}."]
+        common = self._causes.most_common(5)
+        lines += [f"  {count:>9,}  stage {stage!r}: {error}" for (stage, error), count in common]
+        lines += [f"  ... and {len(self._causes) - len(common)} other causes"] if len(self._causes) > 5 else []
+        place = self._place()
+        lines.append(
+            (f"What failed is kept: gristmill quarantine list {place}\n" if place else "")
+            + "Fix the cause and run again with the same run_dir, which goes on where this run stopped; "
+            "or allow more with max_errors=..."
+        )
+        return ErrorBudgetError(
+            first.stage, first.task, first.files, f"{first.error}\n\n" + "\n".join(lines), first.traceback
+        )
+
+    def summary(self) -> str:
+        """One line for people, empty when nothing was set aside."""
+        if not self.failed:
+            return ""
+        stages = shorten(list(dict.fromkeys(stage for stage, _ in self._causes)))
+        return f"{self.failed:,} records could not be processed ({stages})"

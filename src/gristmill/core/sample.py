@@ -1,0 +1,97 @@
+"""Sample: a share of the rows, drawn by lot, and the same rows in every run.
+
+Each row draws a number from 0 to 1 and is kept when it lies below the fraction. The number is a hash of the seed, the
+stage's name and the row's id, so it depends neither on the row's neighbours nor on who ran what, and a smaller
+fraction draws a part of what a larger one draws. A row's id is its file and its position there, as readers give them.
+
+Gives up: rows without a position. They are known by their batch and their place in it, so that another way of cutting
+batches draws other rows. Rows that share a position, such as the sentences of one document, share their fate.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.core.batch import Batch
+from gristmill.core.columns import literal
+from gristmill.core.decide import Decision
+from gristmill.core.stage import ProcessingStage
+from gristmill.core.table import POSITION
+from gristmill.core.task import digest
+
+if TYPE_CHECKING:
+    from gristmill.core.stage import Columns
+
+LABEL = "Sample"
+"""What the numbers are called among the scores of a row."""
+
+_UINT = pa.uint64()
+_STEP = literal(0x9E3779B97F4A7C15, _UINT)
+_ROUNDS = [
+    (literal(30, _UINT), literal(0xBF58476D1CE4E5B9, _UINT)),
+    (literal(27, _UINT), literal(0x94D049BB133111EB, _UINT)),
+]
+_LAST_SHIFT = literal(31, _UINT)
+_TO_53_BITS, _UNIT = literal(11, _UINT), literal(2.0**-53, pa.float64())
+
+
+class Sample(ProcessingStage[Batch, Batch]):
+    """Keeps a random share of the rows, the same ones in every run with the same seed and stage name.
+
+    `fraction` is the share to keep, from 0 to 1. Stages of one name and seed draw the same numbers: to sample a
+    second time in a pipeline, give that stage another seed, or another name with `.with_(name=...)`.
+    """
+
+    takes_empty = True
+
+    def __init__(self, fraction: float, seed: int = 0) -> None:
+        super().__init__()
+        if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
+            raise ValueError(f"Sample: fraction is {fraction!r}, must be a share from 0 to 1, such as 0.1")
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise TypeError(f"Sample: seed is {seed!r}, must be a whole number, such as 0")
+        self.fraction, self.seed = fraction, seed
+
+    def inputs(self) -> tuple[list[str], Columns]:
+        return ["data"], []
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return ["data"], []
+
+    def process(self, task: Batch) -> Batch:
+        return self.apply(task, self.decide(task))
+
+    def decide(self, batch: Batch) -> Decision:
+        owner, numbers = row_ids(batch)
+        drawn = draw(numbers, int(digest([str(self.seed), self.name, owner]), 16))
+        return Decision(pc.less(drawn, literal(float(self.fraction), pa.float64())), {LABEL: drawn})
+
+    def apply(self, batch: Batch, decision: Decision) -> Batch:
+        return batch.keep(decision.keep)
+
+
+def row_ids(batch: Batch) -> tuple[str, pa.Array]:
+    """What names a row in every run: what the rows belong to, and the number of each in it (uint64)."""
+    if POSITION in batch.data.column_names:
+        positions = batch.data.column(POSITION).combine_chunks()
+        if pa.types.is_integer(positions.type) and not positions.null_count:
+            owner = str(batch.metadata.get("file") or batch.lineage.source)
+            return owner, positions.cast(_UINT, safe=False)
+    everywhere = pa.repeat(literal(True, pa.bool_()), batch.num_items)
+    return batch.lineage.id, pc.indices_nonzero(everywhere)  # 0, 1, 2, ... without a Python object for each
+
+
+def draw(numbers: pa.Array, key: int) -> pa.Array:
+    """A number from 0 up to 1, without 1, for each: the splitmix64 generator that starts at `key`, at those steps."""
+    bits = pc.add(pc.multiply(numbers, _STEP), literal(key, _UINT))  # these wrap, as the generator wants
+    for shift, factor in _ROUNDS:
+        bits = pc.multiply(_fold(bits, shift), factor)
+    bits = _fold(bits, _LAST_SHIFT)
+    return pc.multiply(pc.shift_right(bits, _TO_53_BITS).cast(pa.float64()), _UNIT)
+
+
+def _fold(bits: pa.Array, shift: pa.Scalar) -> pa.Array:
+    return pc.bit_wise_xor(bits, pc.shift_right(bits, shift))

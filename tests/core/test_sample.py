@@ -1,0 +1,429 @@
+"""Sample keeps the same rows however it is run; which ones is a hash, written out here in plain Python."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gristmill import Batch, DocumentBatch, LocalExecutor, Pipeline, ProcessingStage, Sample
+from gristmill.core.decide import Decides
+from gristmill.core.errors import ColumnError
+from gristmill.core.sample import draw
+from gristmill.core.stage import processing_stage
+from gristmill.core.table import POSITION
+from gristmill.core.task import Lineage, digest
+from gristmill.recipes import load_recipe, recipe_of
+from gristmill.text import Filter, JsonlReader, JsonlWriter, ParquetReader, ParquetWriter, TextReader
+
+HERE = LocalExecutor(num_workers=0)
+MASK = 2**64 - 1
+ROWS = 100_000
+
+
+def splitmix(number: int, key: int) -> float:
+    """What `draw` computes, for one row."""
+    bits = (number * 0x9E3779B97F4A7C15 + key) & MASK
+    bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & MASK
+    return ((bits ^ (bits >> 31)) >> 11) / 2**53
+
+
+def number_of(owner: str, position: int, seed: int = 0, name: str = "Sample") -> float:
+    return splitmix(position, int(digest([str(seed), name, owner]), 16))
+
+
+def batch_of(positions: Iterable[int], file: str | None = "a.jsonl", **columns: Any) -> Batch:
+    table = pa.table({**columns, POSITION: pa.array(positions, pa.int64())})
+    return Batch(table, metadata={} if file is None else {"file": file})
+
+
+def named(batch: Batch, task_id: str, source: str) -> Batch:
+    return batch.named(Lineage(task_id, source))
+
+
+def numbers(stage: Sample, batch: Batch) -> list[float]:
+    found: list[float] = stage.decide(batch).scores["Sample"].to_pylist()
+    return found
+
+
+def kept(stage: Any, batch: Batch) -> set[int]:
+    return set(stage.process(batch).data.column(POSITION).to_pylist())
+
+
+@pytest.fixture(scope="module")
+def many() -> Batch:
+    return batch_of(range(0, 37 * ROWS, 37))
+
+
+# -- the numbers -------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 2**63 - 1), max_size=30), st.integers(0, MASK))
+@example([], 0)
+@example([0, 2**63 - 1], MASK)
+def test_a_column_draws_what_each_row_would_draw(positions: list[int], key: int) -> None:
+    drawn = draw(pa.array(positions, pa.uint64()), key)
+    assert drawn.type == pa.float64()
+    assert drawn.to_pylist() == [splitmix(position, key) for position in positions]
+    assert all(0 <= number < 1 for number in drawn.to_pylist())
+
+
+@given(st.text(), st.integers(), st.text(min_size=1), st.lists(st.integers(0, 2**62), min_size=1, max_size=5))
+def test_a_number_comes_from_seed_name_file_and_position(file: str, seed: int, name: str, positions: list[int]) -> None:
+    batch = named(batch_of(positions, file or None), "s.3", "s")
+    found = numbers(Sample(0.5, seed=seed).with_(name=name), batch)
+    assert found == [number_of(file or "s", position, seed, name) for position in positions]
+
+
+def test_the_numbers_are_these_for_all_time() -> None:
+    """A sample that one version drew, the next one must be able to draw again."""
+    assert numbers(Sample(0.5), batch_of([0, 17, 2**40])) == [
+        0.17602852669925662,
+        0.5513334128951144,
+        0.6480560298341651,
+    ]
+
+
+@pytest.mark.parametrize("fraction", [0.001, 0.01, 0.1, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("seed", [0, 1, -7, 2**70])
+def test_the_share_is_close_to_the_fraction(many: Batch, fraction: float, seed: int) -> None:
+    share = Sample(fraction, seed).process(many).num_items / ROWS
+    assert abs(share - fraction) < 5 * (fraction * (1 - fraction) / ROWS) ** 0.5
+
+
+@pytest.mark.parametrize("step", [1, 2, 64, 1000, 4096, 2**20])
+def test_regular_positions_leave_no_pattern(step: int) -> None:
+    """Each tenth of the numbers gets its tenth of the rows: lines of one length have offsets that are multiples."""
+    found = numbers(Sample(0.5), batch_of(range(0, step * 10_000, step)))
+    tenths = [sum(tenth <= number * 10 < tenth + 1 for number in found) for tenth in range(10)]
+    assert all(850 < tenth < 1150 for tenth in tenths)
+    repeats = sum((a < 0.5) == (b < 0.5) for a, b in pairwise(found))
+    assert 4700 < repeats < 5300
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.integers())
+def test_a_smaller_sample_is_a_part_of_a_larger_one(one: float, other: float, seed: int) -> None:
+    batch = batch_of(range(300))
+    small, large = kept(Sample(min(one, other), seed), batch), kept(Sample(max(one, other), seed), batch)
+    assert small <= large
+    assert kept(Sample(0, seed), batch) == set()
+    assert len(kept(Sample(1, seed), batch)) == 300
+
+
+def overlap(batch: Batch, one: Sample, other: Sample) -> float:
+    return len(kept(one, batch) & kept(other, batch)) / ROWS
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Sample(0.5), Sample(0.5, seed=1)),
+        (Sample(0.5, seed=1), Sample(0.5, seed=-1)),
+        (Sample(0.5), Sample(0.5).with_(name="second")),
+    ],
+    ids=["seed", "sign", "name"],
+)
+def test_other_seeds_and_names_draw_independently(many: Batch, one: Sample, other: Sample) -> None:
+    assert abs(overlap(many, one, other) - 0.25) < 0.01
+
+
+@pytest.mark.parametrize("files", [("a", "b"), ("x/0001.jsonl", "x/0002.jsonl")])
+def test_files_draw_independently_at_equal_positions(files: tuple[str, str]) -> None:
+    one, other = (numbers(Sample(0.5), batch_of(range(20_000), file)) for file in files)
+    both = sum(a < 0.5 and b < 0.5 for a, b in zip(one, other, strict=True))
+    assert abs(both / 20_000 - 0.25) < 0.02
+
+
+# -- batches -----------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 5), max_size=6), st.integers(0, 30))
+def test_chunks_and_slices_draw_what_the_whole_draws(sizes: list[int], start: int) -> None:
+    whole = batch_of(range(sum(sizes)))
+    ends = [sum(sizes[: index + 1]) for index in range(len(sizes))]
+    chunks = [pa.array(range(end - size, end), pa.int64()) for end, size in zip(ends, sizes, strict=True)]
+    cut = whole.with_data(pa.table({POSITION: pa.chunked_array(chunks, pa.int64())}))
+    decision = Sample(0.5).decide(cut)
+    assert isinstance(decision.keep, pa.Array)
+    assert decision.keep.to_pylist() == Sample(0.5).decide(whole).keep.to_pylist()
+    assert kept(Sample(0.5), whole.slice(start)) == {row for row in kept(Sample(0.5), whole) if row >= start}
+
+
+def test_a_row_does_not_look_at_its_neighbours(many: Batch) -> None:
+    thinned = many.take(range(0, ROWS, 3))
+    assert kept(Sample(0.3), thinned) == kept(Sample(0.3), many) & set(thinned.data.column(POSITION).to_pylist())
+
+
+def test_rows_without_a_position_are_known_by_task_and_place() -> None:
+    stage = Sample(0.5)
+    batch = named(Batch({"n": list(range(50))}), "t.4", "t")
+    assert numbers(stage, batch) == [number_of("t.4", place) for place in range(50)]
+    other = named(batch.with_data(batch.data), "t.5", "t")
+    assert numbers(stage, batch) != numbers(stage, other)
+
+
+@pytest.mark.parametrize(
+    "column", [pa.array([1, None, 3]), pa.nulls(3), pa.array(["a", "b", "c"]), pa.array([0.5, 1.5, 2.5])], ids=str
+)
+def test_positions_that_name_no_row_count_as_none(column: pa.Array) -> None:
+    batch = named(Batch({POSITION: column}), "t.4", "t")
+    assert numbers(Sample(0.5), batch) == [number_of("t.4", place) for place in range(3)]
+
+
+@pytest.mark.parametrize("kind", [pa.int32(), pa.uint64(), pa.int64()], ids=str)
+def test_the_width_of_a_position_does_not_matter(kind: pa.DataType) -> None:
+    batch = Batch({POSITION: pa.array([3, 5], kind)}, metadata={"file": "a"})
+    assert numbers(Sample(0.5), batch) == [number_of("a", 3), number_of("a", 5)]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pa.table({"text": pa.nulls(0, pa.string()), POSITION: pa.nulls(0, pa.int64())}),
+        pa.table({"text": pa.chunked_array([], pa.string()), POSITION: pa.chunked_array([], pa.int64())}),
+        pa.table({"text": pa.nulls(0, pa.string())}),
+        pa.table({}),
+    ],
+    ids=["empty", "no chunks", "no positions", "no columns"],
+)
+def test_an_empty_batch_keeps_its_columns(table: pa.Table) -> None:
+    out = Sample(0.5).process(DocumentBatch(table))
+    assert type(out) is DocumentBatch
+    assert out.data.schema == table.schema
+    assert out.num_items == 0
+
+
+def test_objects_stay_with_their_rows() -> None:
+    batch = Batch({POSITION: list(range(40))}, objects={"frame": [f"frame {row}" for row in range(40)]})
+    out = Sample(0.5).process(batch)
+    assert 0 < out.num_items < 40
+    assert out.objects["frame"] == [f"frame {row}" for row in out.data.column(POSITION).to_pylist()]
+
+
+# -- parameters --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.1, 10, float("nan"), float("inf"), True, False, "0.5", None])
+def test_a_fraction_that_is_none_is_refused(fraction: Any) -> None:
+    with pytest.raises(ValueError, match=r"Sample: fraction is .*, must be a share from 0 to 1"):
+        Sample(fraction)
+
+
+@pytest.mark.parametrize("seed", [1.0, True, "1", None])
+def test_a_seed_that_is_no_whole_number_is_refused(seed: Any) -> None:
+    with pytest.raises(TypeError, match=r"Sample: seed is .*, must be a whole number"):
+        Sample(0.5, seed)
+
+
+def test_it_is_a_stage_that_decides() -> None:
+    stage = Sample(0.25, 3)
+    assert isinstance(stage, Decides)
+    assert (stage.name, stage.fraction, stage.seed) == ("Sample", 0.25, 3)
+    decision = stage.decide(batch_of(range(100)))
+    assert list(decision.scores) == ["Sample"]
+    assert decision.keep.to_pylist() == [number < 0.25 for number in decision.scores["Sample"].to_pylist()]
+
+
+# -- runs --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three files whose lines start at equal offsets."""
+    folder = tmp_path_factory.mktemp("corpus") / "data"
+    folder.mkdir()
+    for name in ("a", "b", "c"):
+        lines = [json.dumps({"file": name, "row": f"{row:04}", "odd": row % 2}) for row in range(400)]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def outputs_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("*.jsonl"))}
+
+
+def run(
+    source: Any,
+    target: Path,
+    stages: Iterable[ProcessingStage[Any, Any]],
+    executor: LocalExecutor = HERE,
+    **reader: Any,
+) -> dict[str, bytes]:
+    """The names and bytes of what a run writes."""
+    Pipeline("sample", stages=[JsonlReader(source, **reader), *stages, JsonlWriter(str(target))]).run(executor)
+    return outputs_of(target)
+
+
+def rows_of(outputs: dict[str, bytes]) -> set[tuple[str, str]]:
+    rows = [json.loads(line) for content in outputs.values() for line in content.splitlines()]
+    return {(row["file"], row["row"]) for row in rows}
+
+
+@pytest.fixture(scope="module")
+def usual(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    return run(str(corpus), tmp_path_factory.mktemp("usual"), [Sample(0.3)])
+
+
+@pytest.mark.parametrize(
+    ("executor", "blocksize"),
+    [
+        (HERE, 500),
+        (HERE, 7777),
+        (LocalExecutor(num_workers=1), None),
+        (LocalExecutor(num_workers=2), 5000),
+        (LocalExecutor(num_workers=3), 2000),
+        (LocalExecutor(num_workers=2, fuse=False), 5000),
+    ],
+    ids=["small blocks", "odd blocks", "1 worker", "2 workers", "3 workers", "not fused"],
+)
+def test_how_it_is_run_changes_no_byte(
+    corpus: Path, usual: dict[str, bytes], tmp_path: Path, executor: LocalExecutor, blocksize: int | None
+) -> None:
+    assert run(str(corpus), tmp_path, [Sample(0.3)], executor, blocksize=blocksize) == usual
+
+
+def test_which_rows_a_run_keeps_is_the_hash(corpus: Path, usual: dict[str, bytes]) -> None:
+    length = len((corpus / "a.jsonl").read_bytes()) // 400
+    wanted = {
+        (name, f"{row:04}")
+        for name in ("a", "b", "c")
+        for row in range(400)
+        if number_of(f"{name}.jsonl", row * length) < 0.3
+    }
+    assert rows_of(usual) == wanted
+    each = [{row for file, row in wanted if file == name} for name in ("a", "b", "c")]
+    assert each[0] != each[1] != each[2] != each[0]
+
+
+def test_the_order_of_files_and_other_files_do_not_matter(corpus: Path, tmp_path: Path) -> None:
+    a, b, c = (str(corpus / f"{name}.jsonl") for name in ("a", "b", "c"))
+    forth = run([a, b, c], tmp_path / "forth", [Sample(0.3)])
+    assert run([c, a, b], tmp_path / "back", [Sample(0.3)]) == forth
+    two = run([b, c], tmp_path / "two", [Sample(0.3)])
+    assert two == {name: content for name, content in forth.items() if name in two}
+    together = run([a, b, c], tmp_path / "together", [Sample(0.3)], files_per_partition=2)
+    assert rows_of(together) == rows_of(forth)
+
+
+def test_a_dataset_may_move(corpus: Path, usual: dict[str, bytes], tmp_path: Path) -> None:
+    shutil.copytree(corpus, tmp_path / "moved")
+    assert run(str(tmp_path / "moved"), tmp_path / "out", [Sample(0.3)]) == usual
+
+
+def test_after_a_filter_the_same_rows_are_drawn(corpus: Path, usual: dict[str, bytes], tmp_path: Path) -> None:
+    odd = Filter(is_odd, "odd")
+    filtered_first = run(str(corpus), tmp_path / "first", [odd, Sample(0.3)], blocksize=3000)
+    assert filtered_first == run(str(corpus), tmp_path / "last", [Sample(0.3), odd])
+    assert rows_of(filtered_first) == {(file, row) for file, row in rows_of(usual) if int(row) % 2}
+
+
+def is_odd(value: int) -> bool:
+    return value == 1
+
+
+def test_two_samples_in_a_chain(corpus: Path, tmp_path: Path) -> None:
+    first, second = Sample(0.5), Sample(0.5).with_(name="second")
+    both = rows_of(run(str(corpus), tmp_path / "both", [first, second]))
+    one, other = (rows_of(run(str(corpus), tmp_path / stage.name, [stage])) for stage in (first, second))
+    assert both == one & other
+    assert 200 < len(both) < 400
+    assert rows_of(run(str(corpus), tmp_path / "same", [first, first])) == one
+
+
+def test_a_file_of_which_no_row_is_drawn_leaves_no_output(corpus: Path, tmp_path: Path) -> None:
+    assert run(str(corpus), tmp_path, [Sample(0)]) == {}
+
+
+def results(executor: LocalExecutor, stages: list[Any], initial_tasks: Any = None) -> list[tuple[Any, ...]]:
+    """The rows that a run gives, each with the id of its task."""
+    tasks: Any = Pipeline("rows", stages=stages).run(executor, initial_tasks=initial_tasks)
+    return [(task.id, *row.values()) for task in tasks for row in task.to_rows()]
+
+
+def test_other_formats_are_drawn_by_row(corpus: Path, tmp_path: Path) -> None:
+    Pipeline("convert", stages=[JsonlReader(str(corpus)), ParquetWriter(str(tmp_path))]).run(HERE)
+    stages = [[ParquetReader(str(tmp_path), blocksize=size), Sample(0.3)] for size in (None, 500)]
+    found = [[row[1:] for row in results(HERE, each)] for each in stages]
+    assert found[0] == found[1]
+    assert 270 < len(found[0]) < 450
+
+
+def test_whole_files_as_rows_draw_independently(tmp_path: Path) -> None:
+    for number in range(60):
+        (tmp_path / f"{number:02}.txt").write_text("a text")
+    assert 15 < len(results(HERE, [TextReader(str(tmp_path)), Sample(0.5)])) < 45
+
+
+def test_batches_in_memory() -> None:
+    batches = [DocumentBatch({"n": list(range(200))}) for _ in range(3)]
+    wanted = [(str(index), row) for index in range(3) for row in range(200) if number_of(str(index), row) < 0.5]
+    for executor in (HERE, LocalExecutor(num_workers=2)):
+        assert results(executor, [Sample(0.5)], batches) == wanted
+
+
+@processing_stage(name="make")
+def make(task: Any) -> Any:
+    return (DocumentBatch({"n": list(range(50))}) for _ in range(4))
+
+
+def test_batches_that_a_stage_makes_itself() -> None:
+    found = results(HERE, [make, Sample(0.5)])
+    assert found == results(LocalExecutor(num_workers=2), [make, Sample(0.5)])
+    assert len({tuple(row for owner, row in found if owner == name) for name, _ in found}) == 4
+
+
+def test_a_preview_shows_the_numbers(corpus: Path) -> None:
+    length = len((corpus / "a.jsonl").read_bytes()) // 400
+    rows = Pipeline("preview", stages=[JsonlReader(str(corpus)), Sample(0.3)]).preview(20)
+    for place, row in enumerate(rows):
+        number = number_of("a.jsonl", place * length)
+        assert row.scores == {"Sample": number}
+        assert row.dropped_by == (None if number < 0.3 else "Sample")
+
+
+def test_the_planner_still_knows_the_columns(corpus: Path) -> None:
+    with pytest.raises(ColumnError, match="Did you mean 'odd'"):
+        Pipeline("wrong", stages=[JsonlReader(str(corpus)), Sample(0.3), Filter(is_odd, "od")]).plan()
+
+
+def test_a_recipe_and_back(corpus: Path, usual: dict[str, bytes], tmp_path: Path) -> None:
+    text = f"""
+name: share
+stages:
+  - JsonlReader: {{file_paths: "{corpus}"}}
+  - Sample: {{fraction: 0.3}}
+  - Sample: {{fraction: 1, seed: 12}}
+    with: {{name: all}}
+  - JsonlWriter: {{path: "{tmp_path / "out"}"}}
+"""
+    (tmp_path / "share.yaml").write_text(text)
+    recipe = load_recipe(str(tmp_path / "share.yaml"))
+    pipeline = recipe.build()
+    assert recipe_of(pipeline).stages == recipe.stages
+    pipeline.run(HERE)
+    assert outputs_of(tmp_path / "out") == usual
+
+
+@pytest.mark.parametrize("before", ["", "sys.modules['numpy'] = None"], ids=["pandas", "numpy"])
+def test_it_does_not_load_pandas_and_needs_no_numpy(before: str) -> None:
+    code = """
+from gristmill import Batch, LocalExecutor, Pipeline, Sample
+tasks = [Batch([{"n": n, "__position__": n} for n in range(1000)]), Batch([{"n": n} for n in range(1000)])]
+result = Pipeline("bare", stages=[Sample(0.5)]).run(LocalExecutor(num_workers=0), initial_tasks=tasks)
+assert [400 < task.num_items < 600 for task in result] == [True, True]
+assert "pandas" not in sys.modules
+"""
+    program = f"import sys\n{before}\n{code}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
