@@ -79,5 +79,12 @@ def _progress() -> Any:
     return default_progress()
 
 
+def _rejects(url: str, storage_options: Any) -> Any:
+    from gristmill.io.rejects import reject_stages
+
+    return reject_stages(url, storage_options)
+
+
 _executor.set_default("executor", _local_executor)
+_executor.set_default("rejects", _rejects)
 _executor.set_default("observer", _progress)

@@ -6,7 +6,7 @@ the last stage. What to run next is decided in `flow.py` and `schedule.py`, how 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -122,12 +122,18 @@ class Executor(Protocol):
         """
 
 
-_defaults: dict[str, Callable[[], Any]] = {"observer": Silent}
+_defaults: dict[str, Callable[..., Any]] = {"observer": Silent}
 
 
-def set_default(what: str, factory: Callable[[], Any]) -> None:
+def set_default(what: str, factory: Callable[..., Any]) -> None:
     """Say what `Pipeline.run` uses when nothing is given. The package's root does, since core imports nothing above."""
     _defaults[what] = factory
+
+
+def default_rejects(url: str, storage_options: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The stages that write and commit rejected rows."""
+    stages: tuple[Any, Any] = _defaults["rejects"](url, storage_options)
+    return stages
 
 
 def default_executor() -> Executor:

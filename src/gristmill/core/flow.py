@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from gristmill.core.executor import PoolProgress, Progress, rows_read
 from gristmill.core.isolate import History, OverBudget, Place
 from gristmill.core.quarantine import Quarantine, SetAside
+from gristmill.core.rejects import REJECTED
 from gristmill.core.schedule import EDGE_BYTES
 from gristmill.core.task import Lineage
 from gristmill.core.worker import StageStats
@@ -114,6 +115,8 @@ class Flow:
         self._sources = sources
         self._live: dict[str, list[int]] = {}
         self._gathered: dict[tuple[str, int], list[Output]] = {}
+        self._rejected: dict[str, dict[str, Output]] = {}
+        """By source and id: a call that is repeated gives the same ones again."""
 
     # -- in ------------------------------------------------------------------------------------------
 
@@ -148,7 +151,7 @@ class Flow:
     # -- work ----------------------------------------------------------------------------------------
 
     def downstream_bytes(self, group: int) -> int:
-        return self.pools[group + 1].queued_bytes if group + 1 < len(self.pools) else 0
+        return self.pools[group + 1].queued_bytes if group + 1 < len(self.plan.way) else 0
 
     def ready(self, group: int) -> int:
         """How many items of a group may be started: none while a batch fills up that will soon be full."""
@@ -193,13 +196,18 @@ class Flow:
         if not call.streams:
             call.outputs.append(output)
             return
-        if output.position < len(self.plan.groups[call.group].stages):
+        if output.position == REJECTED:
+            pass
+        elif output.position < len(self.plan.groups[call.group].stages):
             call.items[0].shed.add((output.lineage.id, output.position))
         else:
             call.items[0].sent += 1
         self._route(call.group, output)
 
     def _route(self, group: int, output: Output) -> None:
+        if output.position == REJECTED:
+            self._rejected.setdefault(output.lineage.source, {})[output.lineage.id] = output
+            return
         if output.position < len(self.plan.groups[group].stages):
             self._enqueue(group, Item(output.lineage, [output.ref], output.nbytes, output.position))
             return
@@ -208,7 +216,7 @@ class Flow:
             lineage = lineage.as_source()
             self.sources_seen += 1
         after = group + 1
-        if after == len(self.pools):
+        if after >= len(self.plan.way):
             self.sources_done += group == 0 and self.plan.own_source
             self.results.append((lineage, output.ref))
         elif self.plan.groups[after].gather:
@@ -242,19 +250,25 @@ class Flow:
         """One item of a source has left a group: gather what is complete, forget the source when all is done."""
         counts = self._live[source]
         counts[group] -= 1
-        for after in range(group + 1, len(self.pools)):
+        way = len(self.plan.way)
+        for after in range(group + 1, way):
             if any(counts[:after]):
                 return
             if parts := self._gathered.pop((source, after), None):
-                parts.sort(key=lambda part: part.lineage.sort_key())
-                first = parts[0].lineage
-                lineage = Lineage(source, source, first.files, first.order)
-                self._enqueue(after, Item(lineage, [part.ref for part in parts], sum(p.nbytes for p in parts)))
+                self._gather(source, after, parts)
                 return
-        if not any(counts):
+        if not any(counts) and (rejected := self._rejected.pop(source, None)):
+            self._gather(source, way, list(rejected.values()))
+        elif not any(counts):
             del self._live[source]
             self.sources_done += 1
             self.results.append((Lineage(source, source), None))
+
+    def _gather(self, source: str, group: int, parts: list[Output]) -> None:
+        parts.sort(key=lambda part: part.lineage.sort_key())
+        first = parts[0].lineage
+        lineage = Lineage(source, source, first.files, first.order)
+        self._enqueue(group, Item(lineage, [part.ref for part in parts], sum(part.nbytes for part in parts)))
 
     def fail(self, call: Call, error: StageError, place: Place | None = None, aside: Sequence[SetAside] = ()) -> None:
         """Try again: each item alone, to find the one at fault, and that one until its retries are used up.
@@ -295,7 +309,7 @@ class Flow:
             for total, more in zip(shown[call.group], call.so_far, strict=False):
                 total.add(more)
         stages = [(self.plan.source.name, self.source_stats)] if self.plan.source else []
-        for group, stats in zip(self.plan.groups, shown, strict=True):
+        for group, stats in zip(self.plan.way, shown, strict=False):
             stages += [(stage.name, stat) for stage, stat in zip(group.stages, stats, strict=True)]
         states = [
             PoolProgress(group.name, workers, busy, len(pool.queue), pool.queued_bytes)

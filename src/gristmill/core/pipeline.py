@@ -6,11 +6,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gristmill.core.executor import Executor, Here, Job, Observer, Progress, default_executor, default_observer
+from gristmill.core.executor import (
+    Executor,
+    Here,
+    Job,
+    Observer,
+    Progress,
+    default_executor,
+    default_observer,
+    default_rejects,
+)
 from gristmill.core.flow import name_sources
 from gristmill.core.plan import Plan, make_plan
 from gristmill.core.preview import Preview, make_preview
 from gristmill.core.quarantine import Budget, Quarantine
+from gristmill.core.rejects import RejectedFiles
 from gristmill.core.result import Result, check_books
 from gristmill.core.run import Run, versions
 from gristmill.core.stage import ProcessingStage
@@ -64,6 +74,7 @@ class Pipeline:
         *,
         on_error: str = "quarantine",
         max_errors: float | None = 0.01,
+        rejected: bool | str | Path = False,
         replay: bool = False,
         storage_options: Mapping[str, Any] | None = None,
         observer: Observer | None = None,
@@ -74,12 +85,14 @@ class Pipeline:
         with the same one, a run does only what is left; with `replay`, also the sources of which records are in
         quarantine. `on_error="quarantine"` sets records aside that a stage fails on, and stops the run when there
         are more than `max_errors` (a number, or a share of the rows, or None for no limit); `"raise"` stops at the
-        first.
+        first. `rejected` is a directory for the rows that stages drop, with stage, score and threshold, as Parquet;
+        True puts them into the run directory.
         """
         watcher = _Watcher(observer or default_observer())
         run = Run(run_dir, storage_options, replay)
         quarantine = _quarantine(run, on_error, max_errors)
-        refs = list(self._execute(executor, run, quarantine, initial_tasks, watcher))
+        rejects = _rejects(run, rejected, storage_options)
+        refs = list(self._execute(executor, run, quarantine, initial_tasks, watcher, rejects))
         return Result(refs, watcher.last, run)
 
     def left_to_do(
@@ -117,11 +130,13 @@ class Pipeline:
         quarantine: Quarantine,
         initial_tasks: Sequence[Task[Any]] | None,
         watcher: _Watcher,
+        rejects: tuple[Any, Any] | None = None,
     ) -> Iterator[tuple[Lineage, Ref]]:
         executor = executor or default_executor()
         if not hasattr(executor, "execute"):
             raise TypeError(f"the executor is {executor!r}, which is none: pass LocalExecutor() or another executor")
         plan = make_plan(self.name, self.stages, initial_tasks, executor.fuse, run.resuming)
+        plan = plan.with_rejects(*rejects) if rejects else plan
         executor.check(plan)
         run.begin(plan)
         job = Job(plan, run.to_do(sources_of(plan, initial_tasks), plan), watcher, quarantine, run.scratch)
@@ -131,7 +146,11 @@ class Pipeline:
                 if ref is None:
                     run.done(lineage.source)
                     continue
-                if plan.durable and isinstance(output := ref.load(), WrittenFiles):
+                output = ref.load() if plan.durable or plan.rejects else None
+                if isinstance(output, RejectedFiles):
+                    run.dropped(lineage.source, output)
+                    continue
+                if isinstance(output, WrittenFiles):
                     outputs.append(output)
                     run.wrote(lineage.source, output)
                 yield lineage, ref
@@ -153,6 +172,18 @@ def _quarantine(run: Run, on_error: str, max_errors: float | None) -> Quarantine
     if on_error not in ("quarantine", "raise"):
         raise ValueError(f"on_error is {on_error!r}, must be 'quarantine' or 'raise'")
     return Quarantine(on_error == "quarantine", Budget.of(max_errors), run.keep, lambda: run.place)
+
+
+def _rejects(
+    run: Run, rejected: bool | str | Path, storage_options: Mapping[str, Any] | None
+) -> tuple[Any, Any] | None:
+    """The stages that write what is dropped, if anybody wants it."""
+    if not rejected:
+        return None
+    if rejected is True and not run.place:
+        raise ValueError("rejected=True keeps dropped rows in the run directory: give run_dir=..., or rejected='dir'")
+    place = f"{run.place}/rejected" if rejected is True else str(rejected)
+    return default_rejects(place, storage_options or {})
 
 
 def sources_of(plan: Plan, initial_tasks: Sequence[Task[Any]] | None) -> Iterator[list[Task[Any]]]:

@@ -11,12 +11,13 @@ The plan holds copies of the stages, so neither planning nor running changes the
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import ColumnError, PlanError, did_you_mean, shorten
+from gristmill.core.rejects import Rejecter
 from gristmill.core.resources import Resources
 from gristmill.core.stage import (
     CompositeStage,
@@ -79,6 +80,13 @@ class Plan:
     groups: tuple[Group, ...]
     own_source: bool = False
     """The first stage is the user's own source: each task that leaves it is a source of its own."""
+    rejects: ProcessingStage[Any, Any] | None = None
+    """Writes what stages drop. The last group commits that, and is no part of the way from input to output."""
+
+    @property
+    def way(self) -> tuple[Group, ...]:
+        """The groups from input to output."""
+        return self.groups[:-1] if self.rejects else self.groups
 
     @property
     def durable(self) -> bool:
@@ -88,13 +96,34 @@ class Plan:
     @property
     def stages(self) -> tuple[ProcessingStage[Any, Any], ...]:
         head = (self.source,) if self.source else ()
-        return head + tuple(stage for group in self.groups for stage in group.stages)
+        return head + tuple(stage for group in self.way for stage in group.stages)
+
+    @property
+    def reject_stages(self) -> tuple[ProcessingStage[Any, Any], ...]:
+        """What writes and what commits rejected rows."""
+        return (self.rejects, *self.groups[-1].stages) if self.rejects else ()
+
+    def rejecter(self, group: Group) -> Rejecter | None:
+        """What writes down the rows that the stages of a group drop, if somebody asked for them."""
+        if self.rejects is None or group.index >= len(self.way):
+            return None
+        return Rejecter(self.rejects, sum(len(before.stages) for before in self.groups[: group.index]))
+
+    def with_rejects(self, writer: ProcessingStage[Any, Any], commit: ProcessingStage[Any, Any]) -> Plan:
+        """The plan with a place for the rows that stages drop."""
+        place = writer.owns()
+        if place and _absolute(place) in [_absolute(owned) for stage in self.stages if (owned := stage.owns())]:
+            raise PlanError(f"rejected={place!r} is where the output goes: choose another directory for rejected rows")
+        writer.check()
+        check_places([*self.stages, writer])
+        groups = (*self.groups, Group(len(self.groups), (commit,)))
+        return replace(self, groups=groups, rejects=writer)
 
     def __str__(self) -> str:
-        lines = [f"{self.name}: {len(self.stages)} stages in {len(self.groups)} groups"]
+        lines = [f"{self.name}: {len(self.stages)} stages in {len(self.way)} groups"]
         if self.source:
             lines.append(f"  driver   {self.source.name}")
-        for group in self.groups:
+        for group in self.way:
             workers = f", {group.num_workers} workers" if group.num_workers else ""
             gathered = ", gathers each source" if group.gather else ""
             lines.append(f"  group {group.index}  ({group.resources}{workers}{gathered})")

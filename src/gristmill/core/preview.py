@@ -74,7 +74,7 @@ def make_preview(plan: Plan, n: int, initial_tasks: Sequence[Task[Any]] | None) 
     """Run n rows through the plan's stages in this process. Stages that gather (writers' commits) are left out."""
     from gristmill.core.pipeline import sources_of
 
-    stages = own_copies([stage for group in plan.groups for stage in group.stages])
+    stages = own_copies([stage for group in plan.way for stage in group.stages])
     worker = Worker(stages)
     worker.setup_on_node()
     worker.setup()

@@ -55,6 +55,10 @@ class Result(Sequence["Task[Any]"]):
         """The records that could not be processed, each with its row, stage, error and traceback."""
         return list(self._run.quarantined()) if self._run else []
 
+    def rejected(self) -> list[str]:
+        """The files with the rows that stages dropped, when `rejected` was asked for."""
+        return sorted(self._run.rejected) if self._run else []
+
     def files(self) -> list[str]:
         """The files that the last stage wrote."""
         return [path for task in self if isinstance(task, FileGroupTask) for path in task.data]

@@ -3,6 +3,7 @@
     plan.json        what the stages compute, and what they want to remember
     ledger/          the sources that are done, with what was written for each: one small object per flush
     quarantine/      the records that could not be processed, likewise
+    rejected/        rows that stages dropped, when asked for
     metrics.json     the counts of the last attempt
 
 Only the driver writes here, and only whole new objects: no locks, no database, nothing that is changed in place
@@ -26,6 +27,7 @@ import orjson
 from gristmill.core import VERSION
 from gristmill.core.identity import describe_plan, differences, identity
 from gristmill.core.quarantine import SetAside
+from gristmill.core.rejects import RejectedFiles
 from gristmill.core.task import Lineage, WrittenFile, WrittenFiles
 
 if TYPE_CHECKING:
@@ -49,11 +51,13 @@ class Entry:
     written: tuple[WrittenFile, ...] = ()
     attempt: str = ""
     quarantined: int = 0
+    rejected: tuple[WrittenFile, ...] | None = None
+    """Files with the rows that stages dropped; None when they were not kept."""
 
     @classmethod
     def of(cls, line: dict[str, Any]) -> Entry:
-        written = tuple(WrittenFile(**file) for file in line["written"])
-        return cls(**{**line, "files": tuple(line["files"]), "written": written})
+        written = {name: _files(line.get(name)) for name in ("written", "rejected")}
+        return cls(**{**line, "files": tuple(line["files"]), **written})
 
     def output(self, order: int) -> WrittenFiles:
         """The task that the last stage gave for the source."""
@@ -69,6 +73,11 @@ class _Open:
     files: tuple[str, ...]
     rows: int = 0
     written: list[WrittenFile] = field(default_factory=list)
+    rejected: list[WrittenFile] = field(default_factory=list)
+
+
+def _files(lines: list[dict[str, Any]] | None) -> tuple[WrittenFile, ...] | None:
+    return None if lines is None else tuple(WrittenFile(**line) for line in lines)
 
 
 class Run:
@@ -84,6 +93,8 @@ class Run:
         self.entries: dict[str, Entry] = {}
         self.plan = ""
         self.kept: list[WrittenFiles] = []
+        self.rejected: list[str] = []
+        self._keeps_rejected = False
         self.changes: list[str] = []
         self._attempt = secrets.token_hex(4)
         self._flushes = 0
@@ -107,6 +118,7 @@ class Run:
 
     def begin(self, plan: Plan) -> None:
         """Compare the plan with that of the earlier attempt, prepare the stages, and record both."""
+        self._keeps_rejected = plan.rejects is not None
         described = self._compare(plan)
         before = self.before or {}
         memories = before.get("memories") or [{} for _ in plan.stages]
@@ -114,8 +126,11 @@ class Run:
             memories = [{} for _ in plan.stages]
         for stage, memory in zip(plan.stages, memories, strict=True):
             stage.prepare(memory)
+        rejects = before.get("rejects") or {}
+        for stage in plan.reject_stages:
+            stage.prepare(rejects)
         self._record = {"name": plan.name, "plan": self.plan, "stages": described, "memories": memories}
-        self._record |= {"text": str(plan), "versions": versions(), "attempt": self._attempt}
+        self._record |= {"rejects": rejects, "text": str(plan), "versions": versions(), "attempt": self._attempt}
         if self.store:
             self.store.write("plan.json", self._record)
         elif place := plan.stages[-1].side_room():
@@ -158,11 +173,9 @@ class Run:
             return "the pipeline has changed"
         if entry.fingerprint != fingerprint:
             return "the input has changed"
-        if not plan.stages[-1].has(entry.written):
-            return "its output is gone"
         if self.replay and entry.quarantined:
             return "records of it are in quarantine"
-        return None
+        return _missing(plan, entry)
 
     def to_do(self, sources: Iterator[Sequence[Task[Any]]], plan: Plan) -> Iterator[Sequence[Task[Any]]]:
         """The sources that are not done yet. What was written for one that has to be done again is removed first."""
@@ -175,9 +188,12 @@ class Run:
             entry = self.entries.get(first.source)
             if entry and self.why_redo(plan, first.source, fingerprint) is None:
                 self.kept.append(entry.output(first.order))
+                self.rejected += [file.path for file in entry.rejected or () if plan.rejects]
                 continue
             if entry:
                 plan.stages[-1].discard(entry.written)
+                for stage in plan.reject_stages[-1:]:
+                    stage.discard(entry.rejected or ())
             self._open[first.source] = _Open(fingerprint, first.files)
             yield tasks
 
@@ -187,14 +203,21 @@ class Run:
             self._open[source].rows += output.rows
             self._open[source].written += output.written
 
+    def dropped(self, source: str, output: RejectedFiles) -> None:
+        """What stages dropped of a source has been written."""
+        self.rejected += output.data
+        if source in self._open:
+            self._open[source].rejected += output.written
+
     def done(self, source: str) -> None:
         """Nothing is left to do for a source."""
         opened = self._open.pop(source, None)
         if opened is None:
             return
         written, aside = tuple(opened.written), self._aside_of.pop(source, 0)
-        entry = Entry(source, opened.fingerprint, self.plan, opened.files, opened.rows, written, self._attempt, aside)
-        self._ready.append(entry)
+        rejected = tuple(opened.rejected) if self._keeps_rejected else None
+        done = (source, opened.fingerprint, self.plan, opened.files, opened.rows, written)
+        self._ready.append(Entry(*done, self._attempt, aside, rejected))
         self._flush_in_time(len(self._ready))
 
     # -- quarantine --------------------------------------------------------------------------------------
@@ -255,6 +278,14 @@ class Run:
         if self.store:
             stages = [{"name": name, **asdict(stats)} for name, stats in progress.stages]
             self.store.write("metrics.json", {"seconds": progress.seconds, "stages": stages})
+
+
+def _missing(plan: Plan, entry: Entry) -> str | None:
+    if not plan.stages[-1].has(entry.written):
+        return "its output is gone"
+    if plan.rejects and (entry.rejected is None or not plan.reject_stages[-1].has(entry.rejected)):
+        return "its rejected rows were not kept"
+    return None
 
 
 class Store:

@@ -69,6 +69,9 @@ class Sample(ProcessingStage[Batch, Batch]):
         drawn = draw(numbers, int(digest([str(self.seed), self.name, owner]), 16))
         return Decision(pc.less(drawn, literal(float(self.fraction), pa.float64())), {LABEL: drawn})
 
+    def thresholds(self) -> dict[str, str]:
+        return {LABEL: f"fraction={self.fraction!r}"}
+
     def apply(self, batch: Batch, decision: Decision) -> Batch:
         return batch.keep(decision.keep)
 

@@ -25,6 +25,7 @@ from gristmill.core.task import Task
 
 if TYPE_CHECKING:
     from gristmill.core.quarantine import Budget, SetAside
+    from gristmill.core.rejects import Rejecter
     from gristmill.core.task import Lineage
 
 Emit = Callable[[Task[Any], int], None]
@@ -100,6 +101,7 @@ class Worker:
         board: Board | None = None,
         final: bool = False,
         budget: Budget | None = None,
+        rejecter: Rejecter | None = None,
     ) -> None:
         """With a `budget` for errors, records that a stage fails on are set aside; otherwise they raise."""
         self.stages = list(stages)
@@ -108,6 +110,7 @@ class Worker:
         self.final = final
         self.stats = [StageStats() for _ in self.stages]
         self.isolator = Isolator(self, budget) if budget is not None else None
+        self.rejecter = rejecter
         self._ready: list[int] = []
 
     def setup_on_node(self) -> None:
@@ -220,7 +223,10 @@ class Worker:
         stage = self.stages[position]
         stop = start + tasks[0].num_items if isinstance(tasks[0], Batch) else 1
         with _Shift(self, position, tasks[0].lineage, start, stop):
-            answers = stage.process_batch(tasks) if _vectorised(stage) else [stage.process(task) for task in tasks]
+            if self.rejecter is None:
+                answers = stage.process_batch(tasks) if _vectorised(stage) else [stage.process(task) for task in tasks]
+            else:
+                answers = self._ask_for_all(self.rejecter, position, tasks, start)
         if not isinstance(answers, list | tuple) or len(answers) != len(tasks):
             got = f"{len(answers)} answers" if isinstance(answers, list | tuple) else type(answers).__name__
             raise self._error(
@@ -230,6 +236,22 @@ class Worker:
                 "a task, a list of tasks, or None to drop it",
                 hopeless=True,
             )
+        return answers
+
+    def _ask_for_all(
+        self, rejecter: Rejecter, position: int, tasks: list[Task[Any]], start: int
+    ) -> Sequence[Answer[Any]]:
+        """The answers, after the rows that are missing in them have been written down."""
+        stage = self.stages[position]
+        if _vectorised(stage):
+            answers = stage.process_batch(tasks)
+            pairs = zip(tasks, answers, strict=False)
+            missing = [rejecter.missing(stage, task, answer) for task, answer in pairs]
+        else:
+            asked = [rejecter.ask(stage, task) for task in tasks]
+            answers, missing = [answer for answer, _ in asked], [rows for _, rows in asked]
+        for task, rows in zip(tasks, missing, strict=False):
+            rejecter.write(position, task, start, rows)
         return answers
 
     def _children(self, position: int, parent: Task[Any], answer: Answer[Any]) -> Iterator[tuple[Task[Any], bool]]:

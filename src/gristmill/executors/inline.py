@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from gristmill.core.errors import StageError
 from gristmill.core.executor import Here, Job, Ref
-from gristmill.core.flow import Flow, Item, Output
+from gristmill.core.flow import Call, Flow, Item, Output
 from gristmill.core.isolate import History
+from gristmill.core.rejects import REJECTED
 from gristmill.core.task import GatherTask, Lineage, Task
 from gristmill.core.worker import Worker, own_copies
 
@@ -42,7 +44,7 @@ class _Crew:
 
     def __init__(self, job: Job, flow: Flow) -> None:
         self.flow = flow
-        self.groups = job.plan.groups
+        self.plan, self.groups = job.plan, job.plan.groups
         self.budget = job.quarantine.budget if job.quarantine.isolates else None
         self.workers: dict[int, Worker] = {}
 
@@ -61,6 +63,8 @@ class _Crew:
     def call(self, index: int) -> Iterator[None]:
         worker = self._worker(index)
         call = self.flow.take(index, self.groups[index].batch_size)
+        if worker.rejecter:
+            worker.rejecter.send = partial(self._reject, call)
         if worker.isolator:
             worker.isolator.history = call.items[0].history if call.streams else History()
         outputs = worker.stream([_load(self.groups[index].gather, item) for item in call.items], call.start)
@@ -84,10 +88,16 @@ class _Crew:
         self.flow.finish(call, worker.take_stats(), worker.take_aside())
         yield
 
+    def _reject(self, call: Call, fragment: Task[Any]) -> None:
+        self.flow.output(call, Output(fragment.lineage, Here(fragment), fragment.nbytes, REJECTED))
+
     def _worker(self, index: int) -> Worker:
         if index not in self.workers:
             worker = self.workers[index] = Worker(
-                own_copies(self.groups[index].stages), final=index + 1 == len(self.groups), budget=self.budget
+                own_copies(self.groups[index].stages),
+                final=index + 1 == len(self.plan.way),
+                budget=self.budget,
+                rejecter=self.plan.rejecter(self.groups[index]),
             )
             worker.setup_on_node()
             worker.setup()

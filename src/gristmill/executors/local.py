@@ -97,10 +97,9 @@ class _Driver:
         self.zygote = Zygote(folders)
         self.slots = GpuSlots(machine.gpus)
         self.flow = Flow(job.plan, self._items(job.sources), job.quarantine)
-        last = len(job.plan.groups) - 1
-        budget = job.quarantine.budget if job.quarantine.isolates else None
+        last = len(job.plan.way) - 1
         self.pools = [
-            Pool(group, machine, self.zygote, self.slots, folders, group.index == last, budget)
+            Pool(group, machine, self.zygote, self.slots, folders, group.index == last, job)
             for group in job.plan.groups
         ]
         self.selector = selectors.DefaultSelector()

@@ -12,9 +12,10 @@ from typing import Any, Literal
 import cloudpickle
 
 from gristmill.core.errors import StageError
+from gristmill.core.executor import Job
 from gristmill.core.flow import Call
 from gristmill.core.plan import Group
-from gristmill.core.quarantine import Budget
+from gristmill.core.rejects import Rejecter
 from gristmill.core.stage import implements
 from gristmill.executors.machine import GpuSlots, Machine, Slot, visible_devices
 from gristmill.executors.process import WINDOW, Order, Setup, StatusPage
@@ -76,10 +77,12 @@ class Pool:
         slots: GpuSlots,
         folders: list[str],
         final: bool,
-        budget: Budget | None,
+        job: Job,
     ) -> None:
         self.group, self.index = group, group.index
-        self.zygote, self.slots, self.final, self.budget = zygote, slots, final, budget
+        self.zygote, self.slots, self.final = zygote, slots, final
+        self.budget = job.quarantine.budget if job.quarantine.isolates else None
+        self.rejecter = job.plan.rejecter(group)
         self.pages, self.folders = folders[-1], folders[1:] if final else folders  # results are kept on disk
         # a fixed number of workers is the user's own word on how much runs at once
         self.cpus = 0.0 if group.num_workers else group.resources.cpus
@@ -122,7 +125,7 @@ class Pool:
 
     def start(self) -> WorkerHandle:
         if self.payload is None:
-            self.payload = pickled(self.group)
+            self.payload = pickled(self.group, self.rejecter)
         slot = self.slots.take(self.group.resources)
         assert slot is not None
         number = next(_ids)
@@ -166,8 +169,8 @@ def _most_workers(group: Group, machine: Machine, slots: GpuSlots) -> int:
     return max(1, most)
 
 
-def pickled(group: Group) -> bytes:
-    """The stages of a group, ready to be sent to its workers."""
+def pickled(group: Group, rejecter: Rejecter | None = None) -> bytes:
+    """The stages of a group, and what writes down what they drop, ready to be sent to its workers."""
     for stage in group.stages:
         try:
             cloudpickle.dumps(stage)
@@ -179,5 +182,5 @@ def pickled(group: Group) -> bytes:
                 f"it cannot be sent to a worker: {error}. Create what cannot be pickled (locks, clients, models) "
                 "in setup(), not in the constructor",
             ) from error
-    payload: bytes = cloudpickle.dumps(list(group.stages))
+    payload: bytes = cloudpickle.dumps((list(group.stages), rejecter))
     return payload

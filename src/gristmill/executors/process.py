@@ -22,6 +22,7 @@ import cloudpickle
 from gristmill.core.errors import StageError
 from gristmill.core.isolate import History, Place
 from gristmill.core.quarantine import Budget
+from gristmill.core.rejects import REJECTED
 from gristmill.core.stage import NodeInfo, WorkerMetadata
 from gristmill.core.task import GatherTask, Lineage, Task
 from gristmill.core.worker import Worker, describe_error, never, trace_of
@@ -141,8 +142,11 @@ class _Session:
         pa.set_cpu_count(max(1, int(self.setup.cpus)))
         metadata = WorkerMetadata(self.setup.worker_id, NodeInfo(), self.setup.gpus)
         try:
-            stages, page = cloudpickle.loads(self.setup.stages), StatusPage(self.setup.page)
-            self.worker = Worker(stages, metadata, page, self.setup.final, self.setup.budget)
+            stages, rejecter = cloudpickle.loads(self.setup.stages)
+            if rejecter is not None:
+                rejecter.send = lambda fragment: self.send(fragment, REJECTED)
+            page = StatusPage(self.setup.page)
+            self.worker = Worker(stages, metadata, page, self.setup.final, self.setup.budget, rejecter)
             if self.setup.on_node:
                 self.worker.setup_on_node()
             self.worker.setup()

@@ -64,6 +64,11 @@ class DocumentFilter(ABC):
         """The verdicts for a column of scores."""
         return make_array([bool(self.keep_document(score)) for score in values_of(scores)], pa.bool_())
 
+    def threshold(self) -> str:
+        """The numbers that the verdict depends on, for people who look at what was dropped."""
+        numbers = {key: value for key, value in vars(self).items() if isinstance(value, int | float)}
+        return ", ".join(f"{key}={value!r}" for key, value in numbers.items() if not key.startswith("_"))
+
     def check(self) -> None:  # noqa: B027  (optional)
         """Raise if the filter can be seen to fail, for example for want of a library. Called by the planner."""
 

@@ -22,10 +22,11 @@ import pyarrow.compute as pc
 from gristmill.core.batch import DocumentBatch
 from gristmill.core.columns import literal, make_array
 from gristmill.core.decide import Decision
-from gristmill.core.errors import ColumnError, ContractError, did_you_mean, printable, shorten
+from gristmill.core.errors import shorten
 from gristmill.core.stage import ProcessingStage
-from gristmill.core.table import is_json, is_text, table_to_rows, to_array
-from gristmill.text.filters import DocumentFilter, as_array, score_array, values_of
+from gristmill.core.table import table_to_rows, to_array
+from gristmill.text.columns import answered, any_column, in_place, text_column, with_column
+from gristmill.text.filters import DocumentFilter, score_array, values_of
 from gristmill.text.modifiers import DocumentModifier
 
 if TYPE_CHECKING:
@@ -81,8 +82,8 @@ class _DroppingStage(_TextStage):
             column = self._column(batch.data, step.field)
             found, keep = self._judge(step, column if alive.true_count == len(alive) else column.filter(alive))
             keep = keep.cast(pa.bool_()).fill_null(literal(False, pa.bool_()))
-            scores[step.label] = _in_place(found, alive)
-            alive = _in_place(pc.invert(keep) if step.invert else keep, alive).fill_null(literal(False, pa.bool_()))
+            scores[step.label] = in_place(found, alive)
+            alive = in_place(pc.invert(keep) if step.invert else keep, alive).fill_null(literal(False, pa.bool_()))
         return Decision(alive, scores)
 
     def apply(self, batch: DocumentBatch, decision: Decision) -> DocumentBatch:
@@ -91,6 +92,12 @@ class _DroppingStage(_TextStage):
             if step.score_field is not None:
                 table = with_column(table, step.score_field, decision.scores[step.label])
         return batch.with_data(table).keep(decision.keep)
+
+    def thresholds(self) -> dict[str, str]:
+        """What each filter compares its scores with, by the label of the scores."""
+        tools = [(step, step.tool) for step in self._steps if isinstance(step.tool, DocumentFilter)]
+        told = {step.label: (tool.threshold(), step.invert) for step, tool in tools}
+        return {label: f"not ({text})" if inverted else text for label, (text, inverted) in told.items()}
 
     def _column(self, table: pa.Table, field: str) -> pa.Array:
         raise NotImplementedError
@@ -296,60 +303,6 @@ def _routes(count: int, inputs: Any, outputs: Any) -> tuple[list[list[str]], lis
 def _text_array(values: list[Any]) -> pa.Array:
     plain = all(value is None or isinstance(value, str) for value in values)
     return make_array(values, pa.string()) if plain else to_array(values)
-
-
-def text_column(stage: str, table: pa.Table, field: str) -> pa.Array:
-    """A column as strings, however it is stored."""
-    column = any_column(stage, table, field)
-    kind = column.type
-    if is_json(kind):  # a column that mixes text with other things: text is text, the rest stays JSON
-        values, texts = values_of(column), column.cast(pa.string()).to_pylist()
-        pairs = zip(values, texts, strict=True)
-        return make_array([value if isinstance(value, str | None) else text for value, text in pairs], pa.string())
-    of_text = pa.types.is_dictionary(kind) and (is_text(kind.value_type) or pa.types.is_null(kind.value_type))
-    if not (is_text(kind) or pa.types.is_null(kind) or of_text):
-        raise ColumnError(f"stage {stage!r} needs text in column {field!r}, which holds {printable(kind)}: use another")
-    return column if pa.types.is_string(kind) else column.cast(pa.string())
-
-
-def any_column(stage: str, table: pa.Table, field: str) -> pa.Array:
-    """A column of any type."""
-    if field in table.column_names:
-        return as_array(table.column(field))
-    if not table.num_rows:
-        return make_array([], pa.string())
-    there = [name for name in table.column_names if not name.startswith("_")]
-    raise ColumnError(
-        f"stage {stage!r} needs column {field!r}. There are: {shorten(there, 12) or 'none'}."
-        f"{did_you_mean(field, there)} Name the right column in the stage (text_field=..., input_fields=...)"
-    )
-
-
-def with_column(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
-    """The table with a column added, or replaced where it stands."""
-    if name in table.column_names:
-        return table.set_column(table.column_names.index(name), name, column)
-    return table.append_column(name, column)
-
-
-def answered(tool: DocumentFilter | DocumentModifier, method: str, column: pa.Array) -> pa.Array:
-    """What a batch form returned, if it is one value per row."""
-    answer = getattr(tool, method)(column)
-    if not isinstance(answer, pa.Array | pa.ChunkedArray) or len(answer) != len(column):
-        got = f"{len(answer)} values" if hasattr(answer, "__len__") else "no values"
-        raise ContractError(
-            f"{tool.name}.{method} got {len(column)} rows and returned {got} as {type(answer).__name__}: "
-            "return a pyarrow Array with one value per row"
-        )
-    return as_array(answer)
-
-
-def _in_place(values: pa.Array, alive: pa.Array) -> pa.Array:
-    """The values of the rows that are alive, each in its row; null in the others."""
-    if len(values) == len(alive):
-        return values
-    positions = pc.subtract(pc.cumulative_sum(alive.cast(pa.int64())), literal(1, pa.int64()))
-    return values.take(pc.if_else(alive, positions, literal(None, pa.int64())))
 
 
 def as_list(value: Any) -> list[Any]:

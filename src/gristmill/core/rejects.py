@@ -1,0 +1,134 @@
+"""Rejects: rows that stages have dropped, each with the stage that did it, its score and the threshold.
+
+A worker that is asked for them compares what goes into a stage with what comes out, and writes the difference as a
+fragment; the fragments of a source are committed together, when the source is done, as output is (`io/rejects.py`).
+They are ordered by stage, then as they were in the input. Nothing here runs when nobody asks.
+
+What is given up: a stage that changes the number of rows and says neither by `decide` nor by keeping the rows'
+positions which ones it dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.core.batch import Batch
+from gristmill.core.columns import literal
+from gristmill.core.decide import Decides, Decision
+from gristmill.core.table import POSITION
+from gristmill.core.task import Task, WrittenFiles
+
+if TYPE_CHECKING:
+    from gristmill.core.stage import Answer, ProcessingStage
+
+REJECTED = -1
+"""Where rejected rows go, in place of the position of a next stage."""
+
+STAGE, FILTER, SCORE, THRESHOLD = "rejected_by", "rejected_filter", "rejected_score", "rejected_threshold"
+FILE, PLACE = "rejected_file", "rejected_position"
+
+
+@dataclass
+class RejectedFiles(WrittenFiles):
+    """The rejected rows of one source, in place for good."""
+
+
+@dataclass
+class Rejecter:
+    """Finds and writes what stages drop, in a worker. `first` is the number of the worker's first stage in the plan."""
+
+    writer: ProcessingStage[Any, Any]
+    first: int = 0
+    send: Callable[[Task[Any]], None] = field(default=lambda fragment: None, repr=False)
+
+    def ask(self, stage: ProcessingStage[Any, Any], task: Task[Any]) -> tuple[Answer[Any], pa.Table | None]:
+        """The stage's answer, and the rows that are missing in it."""
+        if not isinstance(task, Batch) or not task.num_items:
+            return stage.process(task), None
+        if isinstance(stage, Decides):
+            decision = stage.decide(task)
+            return stage.apply(task, decision), _explained(stage, task, decision)
+        answer = stage.process(task)
+        if answer is not None and not isinstance(answer, Task | list | tuple):
+            answer = list(answer)
+        return answer, self.missing(stage, task, answer)
+
+    def missing(self, stage: ProcessingStage[Any, Any], task: Task[Any], answer: Answer[Any]) -> pa.Table | None:
+        """The rows that a stage without a verdict has left out, known by their positions."""
+        if not isinstance(task, Batch) or not task.num_items:
+            return None
+        if answer is None:
+            return _named(task, stage.name)
+        outputs = [answer] if isinstance(answer, Task) else list(answer)
+        tables = [output.data for output in outputs if isinstance(output, Batch)]
+        if POSITION not in task.data.column_names or any(POSITION not in table.column_names for table in tables):
+            return None
+        if not tables and outputs:  # it makes something else of them
+            return None
+        kept = pa.chunked_array([chunk for table in tables for chunk in table.column(POSITION).chunks], pa.int64())
+        gone = pc.invert(pc.is_in(task.data.column(POSITION), value_set=kept))
+        return _named(task.keep(gone), stage.name)
+
+    def write(self, position: int, task: Task[Any], start: int, rows: pa.Table | None) -> None:
+        if rows is None or not rows.num_rows:
+            return
+        lineage = task.lineage
+        name = replace(lineage, id=f"{self.first + position}.{lineage.id}.{start}")
+        batch = Batch(rows, dataset_name=task.dataset_name, metadata=task.metadata).named(name)
+        fragment: Any = self.writer.process(batch)
+        self.send(fragment.named(name))
+
+
+def _explained(stage: Any, task: Batch, decision: Decision) -> pa.Table | None:
+    """The dropped rows with the filter that dropped each: the last one that gave it a score."""
+    dropped = pc.invert(decision.keep)
+    if not pc.any(dropped).as_py():
+        return None
+    thresholds = stage.thresholds() if hasattr(stage, "thresholds") else {}
+    count = task.num_items
+    nothing = literal(None, pa.string())
+    label, bound = pa.repeat(nothing, count), pa.repeat(nothing, count)
+    number = pa.repeat(literal(None, pa.float64()), count)
+    for name, scores in decision.scores.items():
+        judged = pc.is_valid(scores)
+        label = pc.if_else(judged, literal(name, pa.string()), label)
+        bound = pc.if_else(judged, literal(thresholds.get(name), pa.string()), bound)
+        number = pc.if_else(judged, _numbers(scores), number)
+    return _named(task.keep(dropped), stage.name, *(column.filter(dropped) for column in (label, number, bound)))
+
+
+def _numbers(scores: pa.Array) -> pa.Array:
+    kind = scores.type
+    if pa.types.is_boolean(kind):
+        scores, kind = scores.cast(pa.int8()), pa.int8()
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return scores.cast(pa.float64(), safe=False)
+    return pa.nulls(len(scores), pa.float64())
+
+
+def _named(
+    rows: Batch, stage: str, label: pa.Array = None, score: pa.Array = None, threshold: pa.Array = None
+) -> pa.Table:
+    """The rows, with where they were and who dropped them."""
+    count = rows.num_items
+    table = rows.data
+    nothing = pa.nulls(count, pa.string())
+    place = table.column(POSITION) if POSITION in table.column_names else pa.nulls(count, pa.int64())
+    added = {
+        STAGE: pa.repeat(literal(stage, pa.string()), count),
+        FILTER: nothing if label is None else label,
+        SCORE: pa.nulls(count, pa.float64()) if score is None else score,
+        THRESHOLD: nothing if threshold is None else threshold,
+        FILE: pa.repeat(literal(rows.metadata.get("file"), pa.string()), count),
+        PLACE: place,
+    }
+    for name, column in added.items():
+        if name in table.column_names:
+            table = table.drop_columns([name])
+        table = table.append_column(name, column)
+    return table
