@@ -11,9 +11,9 @@ The plan holds copies of the stages, so neither planning nor running changes the
 from __future__ import annotations
 
 import copy
+import os
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import ColumnError, PlanError, did_you_mean, shorten
@@ -196,7 +196,8 @@ def check_places(stages: Sequence[ProcessingStage[Any, Any]]) -> None:
     inputs = [_absolute(path) for stage in stages for path in stage.reads()]
     for stage in stages:
         place = stage.owns()
-        inside = [path for path in inputs if path.startswith(f"{_absolute(place)}/")] if place else []
+        root = f"{_absolute(place)}/" if place else ""
+        inside = [path for path in inputs if path.startswith(root)] if root else []
         if inside:
             raise PlanError(
                 f"stage {stage.name!r} writes to {place}, which holds the input {shorten(inside)}: "
@@ -205,7 +206,8 @@ def check_places(stages: Sequence[ProcessingStage[Any, Any]]) -> None:
 
 
 def _absolute(path: str) -> str:
-    return path.rstrip("/") if "://" in path else str(Path(path).expanduser().absolute())
+    # os.path, since this is asked of every input file, and pathlib takes ten times as long
+    return path.rstrip("/") if "://" in path else os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
 
 
 def _source_of(

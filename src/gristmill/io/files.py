@@ -83,6 +83,7 @@ class FilePartitioningStage(SourceStage[FileGroupTask]):
         self.limit = limit
         self.split_by = split_by
         self._listing: list[InputFile] | None = None
+        self._name = _dataset_name(as_paths(file_paths))
 
     def check(self) -> None:
         self.files()
@@ -125,16 +126,10 @@ class FilePartitioningStage(SourceStage[FileGroupTask]):
             stamps=tuple(f"{file.size} {file.stamp}" for file in members),
             slices=tuple(slices),
             storage_options=self.storage_options,
-            dataset_name=self._dataset_name(),
+            dataset_name=self._name,
         )
         task.metadata["partition"] = f"{task.stem}-{task.key()[:8]}"
         return task
-
-    def _dataset_name(self) -> str:
-        roots = as_paths(self.file_paths)
-        parts = [part for part in re.split(r"[/\\]+", roots[0]) if not set(part) & set("*?[")]
-        name = parts[-1] if len(roots) == 1 and parts else ""
-        return name[: -len(extension_of(name)) or None].strip(".")
 
     def _slices(self, file: InputFile) -> Iterator[tuple[FileSlice, int]]:
         """The parts of one file, each with its size as far as it is known."""
@@ -188,3 +183,10 @@ def _extensions(extensions: Sequence[str] | None) -> list[str]:
     if not extensions:
         raise ValueError("file_extensions is empty: name at least one, such as '.jsonl', or leave it out")
     return [extension if extension.startswith(".") else f".{extension}" for extension in extensions]
+
+
+def _dataset_name(roots: Sequence[str]) -> str:
+    """The last part of the only path that was given."""
+    parts = [part for part in re.split(r"[/\\]+", roots[0]) if not set(part) & set("*?[")] if roots else []
+    name = parts[-1] if len(roots) == 1 and parts else ""
+    return name[: -len(extension_of(name)) or None].strip(".")
