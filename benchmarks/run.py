@@ -20,6 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import durability
 import memory
 import overhead
 import scaling
@@ -43,6 +44,7 @@ def figures(quick: bool, patience_s: float) -> dict[str, Figure]:
             "overhead": lambda: overhead.run(1),
             "memory": lambda: memory.run(1, (50, 150), (50,)),
             "scaling": lambda: scaling.run(1, throughput.SIX),
+            "durability": lambda: durability.run(1),
             "throughput": lambda: throughput.run(1, 50),
         }
     return {
@@ -50,6 +52,7 @@ def figures(quick: bool, patience_s: float) -> dict[str, Figure]:
         "overhead": lambda: overhead.run(1),
         "memory": lambda: memory.run(1),
         "scaling": lambda: scaling.run(1, patience_s=patience_s),
+        "durability": lambda: durability.run(1),
         "throughput": lambda: throughput.run(1),
     }
 
@@ -157,6 +160,13 @@ def _scaling(found: dict[str, Any]) -> list[tuple[str, str, str]]:
     return [("Time on 2 workers over time on 1, CPU-bound", "at most 0.6", _num(found["wall_ratio"]))]
 
 
+def _durability(found: dict[str, Any]) -> list[tuple[str, str, str]]:
+    return [
+        ("CPU for ledger, manifest and counters, demo pipeline", "below 3 %", _num(found["books_percent"], "%", 1)),
+        ("Resume of a finished run over 10,000 files, wall", "below 2 s", _num(found["resume_wall_s"], "s")),
+    ]
+
+
 def _throughput(found: dict[str, Any]) -> list[tuple[str, str, str]]:
     rows = []
     for key, title in (("no_stage", "JSON lines to JSON lines"), ("six_stages", "the same with 6 stages between")):
@@ -170,6 +180,7 @@ LINES: dict[str, Callable[[dict[str, Any]], list[tuple[str, str, str]]]] = {
     "overhead": _overhead,
     "memory": _memory,
     "scaling": _scaling,
+    "durability": _durability,
     "throughput": _throughput,
 }
 
