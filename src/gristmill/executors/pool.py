@@ -42,7 +42,7 @@ class WorkerHandle:
         item = call.items[0]
         self.state, self.owed, self.share_asked = "busy", 0, False
         items = [(entry.lineage, entry.refs) for entry in call.items]
-        order = Order(items, call.start, self.gather, call.streams, item.history, item.sent, item.shed)
+        order = Order(items, call.start, self.gather, call.streams, item.history, call.budget, item.sent, item.shed)
         self.channel.send(("call", order))
 
     def acknowledge(self) -> None:
