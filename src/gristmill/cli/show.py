@@ -148,6 +148,8 @@ def print_preview(preview: Preview) -> None:
             out.print(Text("   ") + Text(f"{name}: ", "dim") + Text(value), soft_wrap=True)
     kept = sum(row.dropped_by is None for row in preview)
     out.print(f"{len(preview)} rows, {kept} kept" if len(preview) else "no rows", style="bold")
+    for note in preview.notes:
+        out.print(Text(printable(f"could not be used: {note}"), "yellow"), soft_wrap=True)
 
 
 def print_catalogue(entries: Sequence[Entry]) -> None:
