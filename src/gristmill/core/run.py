@@ -135,12 +135,14 @@ class Run:
             stage.prepare(rejects)
         self._record = {"name": plan.name, "plan": self.plan, "stages": described, "memories": memories}
         self._record |= {"rejects": rejects, "text": str(plan), "versions": versions(), "attempt": self._attempt}
+        place = plan.stages[-1].side_room()
+        side = Store(*place) if place else None
+        if side and side.get("plan.json") is not None:  # what an earlier run has left there is no longer true
+            side.write("plan.json", self._record)
         if self.store:
             self.store.write("plan.json", self._record)
-        elif place := plan.stages[-1].side_room():
-            self._fallback = Store(*place)
-            if self._fallback.get("plan.json") is not None:  # what an earlier run has left there is no longer true
-                self._use_fallback()
+        else:
+            self._fallback = side
 
     def _compare(self, plan: Plan) -> list[dict[str, Any]]:
         described = describe_plan(plan)
