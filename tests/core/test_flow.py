@@ -137,8 +137,9 @@ class Simulation:
         """What a worker sends: for a call of one item, nothing that an earlier attempt has sent."""
         last = self.shape.stages[call.group]
         repeat = Repeat(call.items[0].sent, [Step()], call.items[0].lineage)
+        may_share = call.streams and not call.items[0].shed
         for item in call.items:
-            walk = self.walk(call, item.lineage, call.start, lambda: call.streams and not repeat.lags)
+            walk = self.walk(call, item.lineage, call.start, lambda: may_share and not repeat.lags)
             for lineage, position in walk:
                 if position != last or not repeat.leaves_out(Task(0).named(lineage)):
                     yield Output(lineage, lineage.id, nbytes=1, position=position)

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 CALL_BYTES = 32 * 2**20
 """More items than a batch make one call only as long as they are no larger than this together."""
 
+LOOK_SECONDS = 0.1
+"""How old the number of rows may be that calls are told."""
+
 BATCH_SECONDS = 0.5
 """How long a batch that is not full waits for more."""
 
@@ -118,6 +121,7 @@ class Flow:
         self._began = time.perf_counter()
         self._sources = sources
         self._calls: list[Call] = []
+        self._rows, self._looked = 0, 0.0
         self._live: dict[str, list[int]] = {}
         self._gathered: dict[tuple[str, int], list[Output]] = {}
         self._rejected: dict[str, dict[str, Output]] = {}
@@ -190,7 +194,10 @@ class Flow:
         pool.running += 1
         known = any(stat.rows_in or stat.rows_out for stats in self.stats[:group] for stat in stats)
         reads = items[0].start == 0 and not known
-        self._calls.append(Call(group, items, time.perf_counter(), self.quarantine.left(self.rows_read, reads)))
+        now = time.perf_counter()
+        if now - self._looked > LOOK_SECONDS:
+            self._rows, self._looked = self.rows_read, now
+        self._calls.append(Call(group, items, now, self.quarantine.left(self._rows, reads)))
         return self._calls[-1]
 
     @staticmethod
@@ -245,7 +252,8 @@ class Flow:
             total.add(more)
         if call.budget.reads:
             self.quarantine.saw(call.items[0].lineage.source, rows_read(stats))
-        self.quarantine.take(aside, self.rows_read)
+        if aside:
+            self.quarantine.take(aside, self.rows_read)
         for item in call.items:
             self._close(item.lineage.source, call.group)
 

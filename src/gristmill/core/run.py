@@ -138,7 +138,7 @@ class Run:
         place = plan.stages[-1].side_room()
         side = Store(*place) if place else None
         if side and side.get("plan.json") is not None:  # what an earlier run has left there is no longer true
-            side.write("plan.json", self._record)
+            side.write("plan.json", {**self._record, "whole": True})
         if self.store:
             self.store.write("plan.json", self._record)
         else:

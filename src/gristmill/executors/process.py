@@ -188,7 +188,9 @@ class _Session:
         if self.worker.isolator:
             self.worker.isolator.begin(order.history, order.budget)
         try:
-            self.worker.run(_tasks(order), emit, order.start, share if order.streams else never, order.shed)
+            # what has left early may have an ancestor that would leave whole this time, with it
+            shares = order.streams and not order.shed
+            self.worker.run(_tasks(order), emit, order.start, share if shares else never, order.shed)
             repeat.check()
         except _Stop:
             raise
