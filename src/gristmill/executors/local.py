@@ -256,7 +256,7 @@ class _Driver:
         elif kind == "done":
             self._take_outputs(worker, rest[0], owed=False)
             call = self.calls.pop(worker.pid)
-            worker.state = "idle"
+            worker.state, pool.setup_failures = "idle", 0
             self.flow.finish(call, rest[1], rest[2])
             _discard(call)
         elif kind == "failed":
@@ -309,7 +309,7 @@ class _Driver:
         if call is None:
             pool.setup_failures += 1
             if pool.setup_failures > pool.group.stages[position].max_retries:
-                raise WorkerLostError(stage, "(none yet)", (), f"its worker {how} while it was set up")
+                raise WorkerLostError(stage, "(none yet)", (), f"its worker {how} while it was set up, or idle")
             return
         lineage = call.items[0].lineage
         kind = TaskTimeoutError if worker.timed_out else WorkerLostError
