@@ -209,7 +209,7 @@ def test_the_message_sums_up() -> None:
         "  ... and 86 other causes",
         "What failed is kept: gristmill quarantine list here",
         (
-            "Fix the cause and run again with the same run_dir, which goes on where this run stopped; "
+            "Fix the cause and run again: with the same run_dir=... it goes on where this run stopped; "
             "or allow more with max_errors=..."
         ),
         "",

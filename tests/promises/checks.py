@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from typer.testing import CliRunner
 
 from gristmill.cli.main import app
+from gristmill.core.run import Run
 from gristmill.io.manifest import MANIFEST
 from gristmill.io.target import TEMPORARY
 
@@ -72,6 +73,11 @@ def ids(output: Path) -> Counter[str]:
             raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
             found.update(json.loads(line)["id"] for line in raw.splitlines())
     return found
+
+
+def quarantined(run_dir: str) -> Counter[str]:
+    """How often each record is in quarantine."""
+    return Counter(record.row["id"] for record in Run(run_dir).quarantined() if record.row)
 
 
 def recorded(run_dir: Path) -> dict[Path, tuple[int, int]]:

@@ -16,11 +16,15 @@ _PACKED = "packed.jsonl.gz"
 
 @dataclass(frozen=True)
 class Corpus:
-    """A folder of files, the number of rows in them, and the ids of those that pass the filter."""
+    """A folder of files, the ids of the rows in them, and of those that pass the filter."""
 
     folder: Path
-    rows: int
+    names: frozenset[str]
     kept: frozenset[str]
+
+    @property
+    def rows(self) -> int:
+        return len(self.names)
 
 
 def make_corpus(folder: Path, seed: int, rows: int = 2000, packed: float = 0.4) -> Corpus:
@@ -30,13 +34,13 @@ def make_corpus(folder: Path, seed: int, rows: int = 2000, packed: float = 0.4) 
     """
     rng = random.Random(seed)
     sizes = _sizes(rng, rows, packed)
-    total, kept = 0, set[str]()
+    names, kept = set[str](), set[str]()
     for name, size in sizes.items():
         documents = [_document(rng, f"{seed}/{name}/{row}", name) for row in range(size)]
         _write(folder / name, documents)
-        total += size
+        names |= {row["id"] for row, _ in documents}
         kept |= {row["id"] for row, words in documents if words >= MIN_WORDS}
-    return Corpus(folder, total, frozenset(kept))
+    return Corpus(folder, frozenset(names), frozenset(kept))
 
 
 def _sizes(rng: random.Random, rows: int, packed: float) -> dict[str, int]:

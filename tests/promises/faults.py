@@ -18,9 +18,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.promises.attempt import ENDING, MOMENTS, NEEDS_WORKERS, PASSING, Attempt, Fault
-from tests.promises.checks import SHARED, changed, contents, half_files, ids, left_over, recorded, wrong_output
+from tests.promises.checks import (
+    SHARED,
+    changed,
+    contents,
+    half_files,
+    ids,
+    left_over,
+    quarantined,
+    recorded,
+    wrong_output,
+)
 from tests.promises.corpus import Corpus
-from tests.promises.mill import Mill
+from tests.promises.mill import Mill, poisoned
 from tests.promises.processes import kill_at_once, marked, outlasting
 
 PATIENCE = 60.0
@@ -222,12 +232,13 @@ class Ordeal:
         self._count()
 
     def _count(self) -> None:
-        found = ids(self.output)
+        found, aside = ids(self.output), quarantined(self.mill.run_dir)
+        poison = {name for name in self.corpus.names if poisoned(name, self.mill.poison)}
         self.tally.records += self.corpus.rows
-        self.tally.lost += len(self.corpus.kept - found.keys())
-        self.tally.duplicated += sum(found.values()) - len(found)
-        if strange := found.keys() - self.corpus.kept:
-            self._object(f"{len(strange)} records should have been dropped")
+        self.tally.lost += len(self.corpus.kept - poison - found.keys()) + len(poison - aside.keys())
+        self.tally.duplicated += sum(many.total() - len(many) for many in (found, aside))
+        if strange := (found.keys() - (self.corpus.kept - poison)) | (aside.keys() - poison):
+            self._object(f"{len(strange)} records should not be where they are, such as {min(strange)}")
 
     def _left_by_killed(self) -> list[str]:
         """Temporary files of attempts that were killed. They are removed once they were seen."""

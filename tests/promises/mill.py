@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
+from zlib import crc32
 
 import gristmill.core.run
 from gristmill import LocalExecutor, Pipeline, ProcessingStage
@@ -24,6 +25,7 @@ MARK = "GRISTMILL_FAULTS"
 """The environment variable by which all processes of a run are found, whoever their parent is by now."""
 
 PAUSE = 0.006
+MAX_ERRORS = 0.5
 
 
 class SlowTarget(Target):
@@ -79,6 +81,25 @@ class Nap(ProcessingStage[Any, Any]):
         return task
 
 
+class Poison(ProcessingStage[Any, Any]):
+    """Some rows raise, and some of those end the worker. Which ones, their ids say."""
+
+    def __init__(self, one_in: int) -> None:
+        self.one_in = one_in
+
+    def process(self, task: Any) -> Any:
+        for name in task.data["id"].to_pylist():
+            if poisoned(name, self.one_in):
+                if crc32(name.encode()) % 5 == 0:
+                    os._exit(7)
+                raise ValueError(f"{name} is poison")
+        return task
+
+
+def poisoned(name: str, one_in: int) -> bool:
+    return one_in > 0 and crc32(name.encode()[::-1]) % one_in == 0
+
+
 @dataclass(frozen=True)
 class Mill:
     """One run: where it reads and writes, and how it works."""
@@ -96,6 +117,8 @@ class Mill:
     """How many workers a task may outlive."""
     command: bool = False
     """Whether it is started with the command `gristmill`."""
+    poison: int = 0
+    """One row in so many is poison; none if 0."""
 
     def pipeline(self) -> Pipeline:
         writer, options = WRITERS[self.writer]
@@ -105,6 +128,7 @@ class Mill:
             JsonlReader(self.inputs, blocksize=self.blocksize).with_({"read_jsonl": patience}),
             Modify(UrlRemover()).with_(**patience),
             Nap(self.nap).with_(**patience),
+            *([Poison(self.poison).with_(**patience)] if self.poison else []),
             ScoreFilter(WordCountFilter(min_words=MIN_WORDS), score_field="words").with_(**patience),
             writer(self.output, **options).with_({f"write_{form}": patience, f"commit_{form}": patience}),
         ]
@@ -135,6 +159,7 @@ class Mill:
         recipe = folder / "recipe.yaml"
         recipe.write_text(recipe_of(self.pipeline()).to_yaml())
         options = ["--workers", str(self.workers), "--run-dir", self.run_dir, "--quiet"]
+        options += ["--max-errors", str(MAX_ERRORS)]
         return [sys.executable, "-m", "gristmill.cli.main", "run", str(recipe), *options]
 
     def at(self, place: Path) -> Mill:
@@ -146,4 +171,4 @@ def main(settings: str) -> None:
     mill = Mill(**json.loads(settings))
     assert hasattr(gristmill.core.run, "FLUSH_SECONDS")
     gristmill.core.run.FLUSH_SECONDS = mill.flush
-    mill.pipeline().run(LocalExecutor(mill.workers), mill.run_dir)
+    mill.pipeline().run(LocalExecutor(mill.workers), mill.run_dir, max_errors=MAX_ERRORS)

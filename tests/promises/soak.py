@@ -43,24 +43,25 @@ class Shelf:
 
     folder: Path
     corpora: dict[int, Corpus] = field(default_factory=dict)
-    references: dict[tuple[int, str], Reference] = field(default_factory=dict)
+    references: dict[tuple[int, str, int], Reference] = field(default_factory=dict)
 
     def corpus(self, seed: int) -> Corpus:
         if seed not in self.corpora:
             self.corpora[seed] = make_corpus(self.folder / f"in {seed}", seed, rows=500 * (seed + 1))
         return self.corpora[seed]
 
-    def reference(self, seed: int, writer: str) -> Reference:
-        if (seed, writer) not in self.references:
-            mill = Mill(str(self.corpus(seed).folder), "", "", writer, nap=0.001 / (seed + 1))
-            self.references[seed, writer] = undisturbed(mill, self.folder / f"reference {seed} {writer}")
-        return self.references[seed, writer]
+    def reference(self, seed: int, writer: str, poison: int) -> Reference:
+        key = seed, writer, poison
+        if key not in self.references:
+            mill = Mill(str(self.corpus(seed).folder), "", "", writer, nap=0.001 / (seed + 1), poison=poison)
+            self.references[key] = undisturbed(mill, self.folder / f"reference {seed} {writer} {poison}")
+        return self.references[key]
 
 
-def one_run(rng: random.Random, shelf: Shelf, folder: Path) -> list[Ordeal]:
+def one_run(rng: random.Random, shelf: Shelf, folder: Path, poison: int = 0) -> list[Ordeal]:
     """A run that suffers one to six faults."""
     seed, writer = rng.randrange(CORPORA), rng.choice(list(WRITERS))
-    corpus, reference = shelf.corpus(seed), shelf.reference(seed, writer)
+    corpus, reference = shelf.corpus(seed), shelf.reference(seed, writer, poison)
     mill = Mill(
         str(corpus.folder),
         "",
@@ -72,6 +73,7 @@ def one_run(rng: random.Random, shelf: Shelf, folder: Path) -> list[Ordeal]:
         flush=rng.choice([0.0, 0.1, 1.0]),
         retries=30,
         command=rng.random() < 0.3,
+        poison=poison,
     )
     kinds = rng.choices(list(WEIGHTS), list(WEIGHTS.values()), k=rng.randint(1, 6))
     faults = draw_faults(rng, kinds, reference.seconds)
@@ -83,12 +85,13 @@ def two_runs(rng: random.Random, shelf: Shelf, folder: Path) -> list[Ordeal]:
     return [*one_run(rng, shelf, folder / "one"), *one_run(rng, shelf, folder / "two")]
 
 
-SCENARIOS: dict[Callable[[random.Random, Shelf, Path], list[Ordeal]], int] = {one_run: 3, two_runs: 1}
-"""Ways to draw ordeals from a seed, and how often each comes.
+def poisoned_run(rng: random.Random, shelf: Shelf, folder: Path) -> list[Ordeal]:
+    """A run with records that raise or end their worker, which suffers faults all the same."""
+    return one_run(rng, shelf, folder, poison=rng.choice([40, 200]))
 
-Runs over poisoned records (that raise, exit, crash or hang) belong here too: a function that gives ordeals whose
-corpus has such records, in a subclass of `Ordeal` that overrides `_count` to find them in quarantine.
-"""
+
+SCENARIOS: dict[Callable[[random.Random, Shelf, Path], list[Ordeal]], int] = {one_run: 3, two_runs: 1, poisoned_run: 2}
+"""Ways to draw ordeals from a seed, and how often each comes."""
 
 
 def soak(minutes: float, seed: int, folder: Path) -> Tally:

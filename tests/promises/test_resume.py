@@ -16,6 +16,7 @@ import orjson
 import pytest
 
 from gristmill import LocalExecutor, Pipeline, ProcessingStage
+from gristmill.core.errors import GristmillError
 from gristmill.io.manifest import check_manifest
 from gristmill.io.target import Target
 from gristmill.text import JsonlReader, JsonlWriter, Modify, ParquetWriter, ScoreFilter, UrlRemover, WordCountFilter
@@ -65,6 +66,13 @@ def test_a_finished_run_is_not_done_again(corpus: Path, tmp_path: Path) -> None:
     assert again.files() == first.files()
     assert [task.id for task in again] == [task.id for task in first]
     assert contents(tmp_path / "out") == before
+
+
+def test_a_run_directory_that_is_a_file_is_refused(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("notes")
+    with pytest.raises(GristmillError, match="run is a file: a run directory must be a directory"):
+        pipeline(corpus, tmp_path / "out").run(LocalExecutor(2), tmp_path / "run")
+    assert not (tmp_path / "out").exists()
 
 
 def test_new_and_changed_inputs_are_done_and_explained(corpus: Path, tmp_path: Path) -> None:

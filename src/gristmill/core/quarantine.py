@@ -299,7 +299,7 @@ class Quarantine:
         place = self._keeper.place if self._keeper else ""
         lines.append(
             (f"What failed is kept: gristmill quarantine list {place}\n" if place else "")
-            + "Fix the cause and run again with the same run_dir, which goes on where this run stopped; "
+            + "Fix the cause and run again: with the same run_dir=... it goes on where this run stopped; "
             "or allow more with max_errors=..."
         )
         first = self._first or next(self._keeper.quarantined() if self._keeper else iter(()))

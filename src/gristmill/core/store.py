@@ -11,6 +11,8 @@ from typing import Any
 
 import orjson
 
+from gristmill.core.errors import GristmillError
+
 
 def to_line(content: dict[str, Any]) -> bytes:
     try:
@@ -66,6 +68,8 @@ class _Disk:
 
     def __init__(self, path: str) -> None:
         self._root = Path(path).expanduser().absolute()
+        if self._root.is_file():
+            raise GristmillError(f"{path} is a file: a run directory must be a directory, or a path where none is yet")
 
     def put(self, name: str, content: bytes) -> None:
         path = self._root / name
