@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from gristmill.core.errors import InputError
 from gristmill.core.table import JSON, POSITION, rows_to_table, table_to_rows
 from gristmill.core.task import FileSlice
-from gristmill.io.input import Input
-from gristmill.io.jsonl import make_table, parse_lines, peek_jsonl, read_jsonl
+from gristmill.io.input import MOST_BAD, RAW_BYTES, Input
+from gristmill.io.jsonl import make_table, parse_lines, peek_jsonl, read_jsonl, split
 from tests.io.test_lines import zstd
 
 SCALAR = (
@@ -40,6 +40,12 @@ def read(path, blocksize=16 * 2**20, part=None, **settings):
     tables = list(read_jsonl(source, **settings))
     rows = [row for table in tables for row in table_to_rows(table)]
     return rows, bad
+
+
+def parse(block, offset):
+    rows, positions, bad, after = parse_lines(iter(split(block)), offset)
+    assert after is None
+    return rows, positions, bad
 
 
 def content_of(path):
@@ -110,20 +116,20 @@ def test_tables_are_those_of_the_core(rows):
     ],
 )
 def test_a_bad_line_is_told_and_its_neighbours_are_read(line, reason):
-    rows, positions, bad = parse_lines(b'{"n": 1}\n' + line + b'\n{"n": 2}\n', 100)
+    rows, positions, bad = parse(b'{"n": 1}\n' + line + b'\n{"n": 2}\n', 100)
     assert rows == [{"n": 1}, {"n": 2}]
     assert positions == [100, 110 + len(line)]
-    assert [(record.position, record.raw) for record in bad] == [(109, line[:200])]
+    assert [(record.position, record.raw) for record in bad] == [(109, line)]
     assert reason in bad[0].reason
 
 
 def test_blank_lines_carriage_returns_and_a_missing_newline():
-    rows, positions, bad = parse_lines(b'\n  \n{"n": 1}\r\n\r\n{"n": 2}', 0)
+    rows, positions, bad = parse(b'\n  \n{"n": 1}\r\n\r\n{"n": 2}', 0)
     assert (rows, positions, bad) == ([{"n": 1}, {"n": 2}], [4, 16], [])
 
 
 def test_nan_and_infinity_as_python_writes_them():
-    rows, _, bad = parse_lines(b'{"a": NaN, "b": [-Infinity]}', 0)
+    rows, _, bad = parse(b'{"a": NaN, "b": [-Infinity]}', 0)
     assert math.isnan(rows[0]["a"])
     assert rows[0]["b"] == [-math.inf]
     assert bad == []
@@ -200,6 +206,28 @@ def test_deep_values_of_columns_that_are_not_wanted_do_no_harm(tmp_path):
     assert "350 levels" in bad[0].reason
 
 
+def test_of_a_long_bad_line_the_beginning_is_kept(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"x" * (RAW_BYTES + 1) + b"\n" + b"y" * RAW_BYTES + b"\n")
+    assert [record.raw for record in read(path)[1]] == [b"x" * RAW_BYTES, b"y" * RAW_BYTES]
+
+
+def test_bad_lines_do_not_pile_up(tmp_path):
+    """Between two tables they are taken away: there must be a table for every so many of them."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"n": 1}\n' + b"x\n" * (10 * MOST_BAD) + b'{"n": 2}\n')
+    bad = []
+    waiting = []
+    rows = []
+    for table in read_jsonl(Input(FileSlice(str(path)), on_bad=waiting.append)):
+        assert len(waiting) <= MOST_BAD
+        bad += waiting
+        waiting.clear()
+        rows += table_to_rows(table)
+    assert [record.position for record in bad] == list(range(9, 9 + 20 * MOST_BAD, 2))
+    assert [(row["n"], row[POSITION]) for row in rows] == [(1, 0), (2, 9 + 20 * MOST_BAD)]
+
+
 # -- peek ------------------------------------------------------------------------------------------------
 
 
@@ -262,6 +290,13 @@ def test_peek_names_another_format(tmp_path, content, words):
     assert words in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    "content", [b'{"text": "cut sh', b"{broken\n" * 3, b"{'a': 1}\n", bytes(1000), b"\xff\xff broken"]
+)
+def test_peek_takes_damage_for_no_other_format(tmp_path, content):
+    assert peek(tmp_path, content) is None
+
+
 def test_peek_leaves_bad_lines_to_those_who_skip_them(tmp_path):
     assert peek(tmp_path, b"just some words\n", strict=False) is None
 
@@ -270,8 +305,8 @@ def test_peek_leaves_bad_lines_to_those_who_skip_them(tmp_path):
 def test_long_and_short_lines_are_read_alike(size):
     lines = [orjson.dumps({"n": n, "text": "x" * size}) for n in range(200)]
     lines[50:50] = [b"", b"broken " * size]
-    rows, positions, bad = parse_lines(b"\n".join(lines), 7)
+    rows, positions, bad = parse(b"\n".join(lines), 7)
     starts = [7 + sum(len(line) + 1 for line in lines[:index]) for index in range(len(lines))]
     assert [row["n"] for row in rows] == list(range(200))
     assert positions == starts[:50] + starts[52:]
-    assert [(record.position, record.raw) for record in bad] == [(starts[51], (b"broken " * size)[:200])]
+    assert [(record.position, record.raw) for record in bad] == [(starts[51], b"broken " * size)]

@@ -75,9 +75,12 @@ def test_parquet_peek(parquet, tmp_path):
     (tmp_path / "lies.parquet").write_text('{"a": 1}\n')
     with pytest.raises(InputError, match=r"lies.parquet is not Parquet; it looks like JSON lines: use JsonlReader"):
         peek_parquet(Input(FileSlice(f"{tmp_path}/lies.parquet")))
-    (tmp_path / "cut.parquet").write_bytes(parquet.read_bytes()[:-30])
-    with pytest.raises(InputError, match=r"cut.parquet is not a Parquet file that can be read"):
-        peek_parquet(Input(FileSlice(f"{tmp_path}/cut.parquet")))
+    for damaged in (parquet.read_bytes()[:-30], bytes(500), b"what is this"):
+        (tmp_path / "cut.parquet").write_bytes(damaged)  # by its name or its first bytes it is Parquet
+        assert peek_parquet(Input(FileSlice(f"{tmp_path}/cut.parquet"))) is None
+    (tmp_path / "what.dat").write_bytes(b"what is this")
+    with pytest.raises(InputError, match=r"what.dat is not Parquet that can be read"):
+        peek_parquet(Input(FileSlice(f"{tmp_path}/what.dat")))
 
 
 def test_a_damaged_row_group_does_not_take_the_others_with_it(tmp_path):
@@ -94,6 +97,50 @@ def test_a_damaged_row_group_does_not_take_the_others_with_it(tmp_path):
     assert good.column("id").to_pylist() == [*range(250), *range(500, 1000)]
     assert sum(record.records for record in bad) == 250
     assert "row group 1" in bad[0].reason
+
+
+@pytest.mark.parametrize("blocksize", [100, 5000, 2**20, 64 * 2**20])
+def test_what_is_lost_to_damage_does_not_depend_on_blocks(tmp_path, blocksize, monkeypatch):
+    monkeypatch.setattr("gristmill.io.parquet.BLOCK", 2000)  # several steps to a row group
+    path = tmp_path / "a.parquet"
+    small = {"use_dictionary": False, "data_page_size": 1000, "write_batch_size": 20}
+    pq.write_table(TABLE.select(["id", "text"]), path, row_group_size=500, compression="zstd", **small)
+    data = bytearray(path.read_bytes())
+    column = pq.ParquetFile(path).metadata.row_group(0).column(1)
+    middle = column.data_page_offset + column.total_compressed_size // 2
+    data[middle : middle + 100] = bytes(100)
+    path.write_bytes(data)
+    good, _, [bad] = rows_of(read_parquet, path, blocksize)
+    kept = good.column("id").to_pylist()
+    assert 0 < bad.position < 500
+    assert kept == good.column(POSITION).to_pylist() == [*range(bad.position), *range(500, 1000)]
+    assert bad == rows_of(read_parquet, path)[2][0]
+    assert bad.records == 500 - bad.position
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_text_that_is_not_utf8_in_a_table(tmp_path, kind):
+    text = pa.array([b"good", b"b\xe4d", None, b"good"], pa.binary()).view(pa.string())
+    tags = pa.ListArray.from_arrays(
+        [0, 1, 2, 3, 4], pa.array([b"a", b"b", b"\xff", b"d"], pa.binary()).view(pa.string())
+    )
+    path = tmp_path / f"a.{kind}"
+    table = pa.table({"text": text, "tags": tags})
+    if kind == "parquet":
+        pq.write_table(table, path)
+    else:
+        feather.write_feather(table, str(path))
+    read = read_parquet if kind == "parquet" else read_arrow
+    good, _, bad = rows_of(read, path)
+    assert good.to_pylist() == [
+        {"text": "good", "tags": ["a"], POSITION: 0},
+        {"text": "good", "tags": ["d"], POSITION: 3},
+    ]
+    assert bad == [
+        (1, "column 'text' is not valid UTF-8", b"b\xe4d", 1),
+        (2, "column 'tags' is not valid UTF-8", b"", 1),
+    ]
+    assert rows_of(read, path, fields=["text"])[0].num_rows == (3 if kind == "parquet" else 2)
 
 
 def test_a_parquet_file_without_footer_is_told(parquet):
@@ -132,6 +179,9 @@ def test_arrow_troubles(tmp_path):
     assert peek_arrow(Input(FileSlice(str(path)))) is None
     path.write_text("hello, world\nyes, you\n")
     assert len(rows_of(read_arrow, path)[2]) == 1
+    path.write_bytes(b"\xff\xff\xff\xff cut")
+    assert peek_arrow(Input(FileSlice(str(path)))) is None
+    path.write_text("hello, world\nyes, you\n")
     with pytest.raises(InputError, match=r"a.arrow is not an Arrow file; it looks like CSV: use CsvReader"):
         peek_arrow(Input(FileSlice(str(path))))
 
@@ -145,6 +195,21 @@ def test_a_stream_that_is_cut_short_gives_its_whole_batches(tmp_path):
     assert table.column("id").to_pylist() == list(range(table.num_rows))
     assert table.num_rows >= 600
     assert len(bad) == 1
+
+
+def test_a_batch_that_makes_no_sense_is_left_out_before_it_ends_the_process(tmp_path):
+    path = tmp_path / "a.arrow"
+    with pa.ipc.new_file(str(path), TABLE.schema) as writer:
+        writer.write_table(TABLE.combine_chunks(), max_chunksize=250)
+    data = bytearray(path.read_bytes())
+    offsets = pa.array(range(0, 502, 2), pa.int32()).buffers()[1].to_pybytes()  # of the lists
+    second = data.index(offsets, data.index(offsets) + 1)
+    data[second + 100 : second + 500] = b"\x7f" * 400
+    path.write_bytes(data)
+    good, _, bad = rows_of(read_arrow, path)
+    assert good.column("id").to_pylist() == [*range(250), *range(500, 1000)]
+    assert [(record.position, record.records) for record in bad] == [(250, 250)]
+    assert "a damaged batch" in bad[0].reason
 
 
 # -- CSV -------------------------------------------------------------------------------------------------
@@ -185,19 +250,56 @@ def test_csv_types_that_are_asked_for(tmp_path):
         {"a": None, "b": "y", POSITION: 1},
         {"a": 4, "b": "w", POSITION: 3},
     ]
-    assert [(record.position, record.raw) for record in bad] == [(2, b"no")]
+    assert [(record.position, record.raw) for record in bad] == [(2, b"no,z")]
     with pytest.raises(InputError, match="Did you mean 'score'"):
         csv_rows(tmp_path, b"score,b\n1,x\n", column_types={"scores": "int64"})
 
 
 def test_bad_rows_of_csv_are_told_and_their_neighbours_are_read(tmp_path):
-    rows, bad = csv_rows(tmp_path, b"a,b\n1,2\n3\n\xff,5,6\n\xff,8\n9,10\n")
-    assert [row["a"] for row in rows] == ["1", "9"]
-    assert len(bad) == 3
-    assert {"a row of 1 values" in record.reason or "a row of 3 values" in record.reason for record in bad[:2]} == {
-        True
-    }
-    assert "not valid UTF-8" in bad[2].reason
+    rows, bad = csv_rows(tmp_path, b"a,b\n1,2\n3\n\xff,5,6\n\xff,8\n9,10\n11\n")
+    assert [(row["a"], row[POSITION]) for row in rows] == [("1", 0), ("9", 4)]
+    assert bad == [
+        (1, "a row of 1 values where 2 are expected", b"3", 1),
+        (2, "a row of 3 values where 2 are expected", b"\xff,5,6", 1),
+        (3, "the value of column 'a' is not valid UTF-8", b"\xff,8", 1),
+        (5, "a row of 1 values where 2 are expected", b"11", 1),
+    ]
+    rows, bad = csv_rows(tmp_path, b"1,2\n\n3\n4,5", column_names=["a", "b"])
+    assert [(row["a"], row[POSITION]) for row in rows] == [("1", 0), ("4", 2)]
+    assert [(record.position, record.raw) for record in bad] == [(1, b"3")]
+
+
+@pytest.mark.parametrize(
+    ("content", "raw"),
+    [
+        (b'a,b\n1,2\n3,"4\n5,6\n7,8\n', b"3,4\n5,6\n7,8\n"),
+        (b'a,b\n1,2\n3,"4\n5,6\n7,8', b"3,4\n5,6\n7,8"),
+        (b'a,b\n1,2\n3,4,"5\n6', b'3,4,"5\n6'),
+        (b'a\n1\n"2\n3\n', b"2\n3\n"),
+    ],
+)
+def test_a_quoted_value_without_end_does_not_pass_for_a_row(tmp_path, content, raw):
+    rows, bad = csv_rows(tmp_path, content)
+    assert [row["a"] for row in rows] == ["1"]
+    assert [(record.position, record.raw) for record in bad] == [(1, raw)]
+
+
+def test_csv_that_is_not_csv_at_all(tmp_path, monkeypatch):
+    rows, [bad] = csv_rows(tmp_path, bytes(1000))
+    assert (rows, bad.position, bad.reason) == (None, 0, "not CSV: binary data")
+    monkeypatch.setattr("gristmill.io.csv.HOPELESS", 100)
+    rows, [bad] = csv_rows(tmp_path, b"a,b\n1,2\n" + b"x\n" * 1000)
+    assert (rows, bad.position) == (None, 0)
+    assert "not CSV that can be read, from here on" in bad.reason
+    assert len(csv_rows(tmp_path, b"a,b\n1,2\n" + b"x\n" * 100)[1]) == 100
+
+
+def test_csv_rows_are_numbered_across_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr("gristmill.io.csv.BLOCK", 1000)
+    content = b"id,text\n" + b"".join(b"%d\n" % n if n % 7 == 3 else b'%d,"a\nb"\n' % n for n in range(5000))
+    rows, bad = csv_rows(tmp_path, content, blocksize=1000)
+    assert [int(row["id"]) for row in rows] == [row[POSITION] for row in rows] == [n for n in range(5000) if n % 7 != 3]
+    assert [int(record.raw) for record in bad] == [record.position for record in bad] == list(range(3, 5000, 7))
 
 
 def test_csv_cut_short_in_compression(tmp_path):
@@ -205,8 +307,13 @@ def test_csv_cut_short_in_compression(tmp_path):
     rows, bad = csv_rows(tmp_path, gzip.compress(content)[:-5000], "a.csv.gz")
     assert len(rows) > 30_000
     assert [row["text"] for row in rows] == [f"text {n * 7919}" for n in range(len(rows))]
-    assert len(bad) == 1
-    assert "cut short" in bad[0].reason
+    assert [record.position for record in bad] == [len(rows)]
+    assert "cut short (at byte " in bad[0].reason
+    quoted = b"id,text\n" + b"".join(b'%d,"text\n%d"\n' % (n, n * 7919) for n in range(50_000))
+    for cut in range(5000, 5020):
+        rows, bad = csv_rows(tmp_path, gzip.compress(quoted)[:-cut], "a.csv.gz")
+        assert [row["text"] for row in rows] == [f"text\n{n * 7919}" for n in range(len(rows))]
+        assert [record.position for record in bad] == [len(rows)]
 
 
 def test_csv_bad_record_raises_here_not_in_a_thread(tmp_path):
@@ -266,6 +373,11 @@ def test_text_that_is_not_utf8(tmp_path):
     assert [record.position for record in bad] == [5]
     with pytest.raises(BadRecordError, match="byte 6"):
         read_text_file(Input(FileSlice(str(path))))
+    path.write_bytes(b"good\n" + b"\xff\n" * 2500 + b"good\n")
+    table, tables, bad = rows_of(read_text_lines, path)
+    assert table.column(POSITION).to_pylist() == [0, 5005]
+    assert [record.position for record in bad] == list(range(5, 5005, 2))
+    assert len(tables) > 2
 
 
 def test_text_by_file(tmp_path):
@@ -274,7 +386,19 @@ def test_text_by_file(tmp_path):
     assert read_text_file(Input(FileSlice(str(path)))) == "all\nof it\n"
     bad = []
     assert read_text_file(Input(FileSlice(str(path)), on_bad=bad.append), max_bytes=5) is None
-    assert len(bad) == 1
+    path.write_bytes(path.read_bytes()[:-6])
+    assert read_text_file(Input(FileSlice(str(path)), on_bad=bad.append)) is None  # not half of it
+    path.write_bytes(bytes(100))
+    assert read_text_file(Input(FileSlice(f"{path}"), on_bad=bad.append)) is None
+    (tmp_path / "a.txt").write_bytes(bytes(100))
+    assert read_text_file(Input(FileSlice(f"{tmp_path}/a.txt"), on_bad=bad.append)) is None
+    assert [record.position for record in bad] == [0, 0, 0, 0]
+    assert [record.reason.partition(":")[0] for record in bad] == [
+        "a file of more than 5 bytes (the limit is max_line_bytes)",
+        "the gzip stream ends too early",
+        "the gzip stream is damaged here, the rest cannot be read (Error -3 while decompressing data",
+        "binary data, not text",
+    ]
 
 
 def test_text_peek(tmp_path):

@@ -71,14 +71,49 @@ def test_rows_in_and_out_of_a_run() -> None:
     summary = Summary.of(some_progress())
     assert (summary.rows_in, summary.rows_out) == (2000, 0)
     assert [line.counted() for line in summary.stages] == [
-        ("", "", ""),
-        ("", "2,000", ""),
-        ("2,000", "1,000", "1,000"),
-        ("1,000", "1,000", "0"),
-        ("1,000", "0", "1,000"),
+        ("", "", "", ""),
+        ("", "2,000", "", ""),
+        ("2,000", "1,000", "1,000", ""),
+        ("1,000", "1,000", "0", ""),
+        ("1,000", "0", "1,000", ""),
     ]
     empty = Summary.of(Progress())
     assert (empty.rows_in, empty.rows_out) == (0, 0)
+
+
+def failing_progress() -> Progress:
+    """Ten records could not be read, and three rows were too much for a stage."""
+    progress = some_progress()
+    progress.stages[1][1].quarantined = 10
+    progress.stages[2] = ("Halve", StageStats(rows_in=2000, rows_out=1000, quarantined=3))
+    return progress
+
+
+def test_rows_in_quarantine_are_neither_kept_nor_dropped() -> None:
+    summary = Summary.of(failing_progress())
+    assert [summary[name].counted() for name in ("Read", "Halve", "Write")] == [
+        ("", "2,000", "", "10"),
+        ("2,000", "1,000", "997", "3"),
+        ("1,000", "1,000", "0", ""),
+    ]
+    assert (summary.rows_in, summary.quarantined) == (2010, 13)
+    table = [line.split() for line in str(summary).splitlines()]
+    assert table[0] == ["stage", "rows", "in", "kept", "dropped", "quarantined", "seconds", "MB/s"]
+    assert table[2] == ["Read", "2,000", "10", "0.00", "0.0"]
+    assert table[3] == ["Halve", "2,000", "1,000", "997", "3", "0.00", "0.0"]
+    assert str(summary).endswith("\n13 records could not be processed")
+
+
+def test_a_summary_without_failures_says_nothing_of_them() -> None:
+    shown_text = str(Summary.of(some_progress()))
+    assert "quarantine" not in shown_text
+    assert shown_text.endswith("seconds above are summed over workers")
+
+
+def test_unreadable_input_counts_as_read() -> None:
+    only = Progress(stages=[("Read", StageStats(quarantined=1)), ("Write", StageStats())])
+    assert Summary.of(only).rows_in == 1
+    assert str(Summary.of(only)).endswith("1 record could not be processed")
 
 
 @pytest.mark.parametrize(
@@ -162,6 +197,14 @@ def test_plain_prints_a_line_per_ten_seconds(capsys: pytest.CaptureFixture[str],
     assert lines[10].count("\n") == 1
 
 
+def test_plain_counts_what_is_in_quarantine(capsys: pytest.CaptureFixture[str], clock: list[float]) -> None:
+    observer = PlainProgress()
+    observer.started(plan())
+    clock[0] += 60
+    observer.progressed(failing_progress())
+    assert "gristmill: 2,010 rows in, 0 out, 13 quarantined, 100 rows/s; " in capsys.readouterr().err
+
+
 def test_plain_survives_a_closed_standard_error(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
     closed = io.StringIO()
     closed.close()
@@ -208,6 +251,18 @@ def test_drawn_lines_hold_the_counts_and_fit() -> None:
     assert lines[6].startswith("2 of 8 sources")
     for width in (20, 40, 60):
         narrow = shown.draw(some_progress(), width)
+        assert len(narrow) == len(lines)
+        assert all(len(plain_text(line)) <= width for line in narrow)
+
+
+def test_a_column_for_quarantine_is_drawn_when_it_is_needed() -> None:
+    lines = [plain_text(line).rstrip() for line in shown.draw(failing_progress(), 100)]
+    assert lines[0].split() == ["stage", "rows", "in", "kept", "dropped", "quarantined", "rows/s"]
+    assert lines[2].split() == ["Read", "2,000", "10", "100"]
+    assert lines[3].split() == ["Halve", "2,000", "1,000", "997", "3", "100"]
+    assert lines[4].split() == ["Write", "1,000", "1,000", "0", "50"]
+    for width in (20, 40, 60):
+        narrow = shown.draw(failing_progress(), width)
         assert len(narrow) == len(lines)
         assert all(len(plain_text(line)) <= width for line in narrow)
 

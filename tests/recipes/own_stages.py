@@ -85,6 +85,23 @@ class Fails(ProcessingStage[DocumentBatch, DocumentBatch]):
         raise RuntimeError("the mill has no wind")
 
 
+class Chokes(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Raises on a document with the word poison, unless there is a file `cure`."""
+
+    max_retries = 1
+
+    def __init__(self, cure: str) -> None:
+        self.cure = cure
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        from pathlib import Path
+
+        for text in task.data["text"].to_pylist():
+            if "poison" in text and not Path(self.cure).exists():
+                raise ValueError(f"cannot digest {text}")
+        return task
+
+
 class Slow(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Says something and takes its time."""
 

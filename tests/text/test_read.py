@@ -86,7 +86,11 @@ def test_a_bad_record_says_where_and_what_to_do(data):
     message = str(raised.value)
     assert message.startswith(f"{data}/a.jsonl, line 101 (byte {len(GOOD):,}): not JSON: ")
     assert "b'{broken'" in message
+    assert 'on_error="quarantine"' in message
     assert message.endswith('use on_bad_record="skip"')
+    with pytest.raises(BadRecordError) as again:
+        rows(JsonlReader(data / "a.jsonl", on_bad_record="raise"))
+    assert str(again.value) == message
     assert len(rows(JsonlReader(data / "a.jsonl", on_bad_record="skip"))) == 200
 
 
@@ -262,4 +266,7 @@ def test_lines_too_deep_are_counted(tmp_path):
     [row] = Pipeline("p", stages=[JsonlReader(tmp_path, on_bad_record="skip")]).preview()
     assert row.data["a"] == 1
     with pytest.raises(StageError, match="line 1 .*350 levels"):
-        Pipeline("p", stages=[JsonlReader(tmp_path)]).preview()
+        Pipeline("p", stages=[JsonlReader(tmp_path, on_bad_record="raise")]).preview()
+    preview = Pipeline("p", stages=[JsonlReader(tmp_path)]).preview()
+    assert [row.data["a"] for row in preview] == [1]
+    assert str(preview).splitlines()[-1].startswith("could not be used: a.jsonl, at 0: a value is nested")

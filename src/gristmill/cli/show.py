@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import posixpath
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,10 +17,11 @@ from rich.text import Text
 
 from gristmill.core.errors import printable
 from gristmill.core.preview import short
+from gristmill.core.result import counted_records
 
 if TYPE_CHECKING:
     from gristmill.core.preview import Preview
-    from gristmill.core.result import Summary
+    from gristmill.core.result import Result, Summary
     from gristmill.core.task import Lineage
     from gristmill.recipes.catalogue import Entry
     from gristmill.recipes.form import Form
@@ -38,46 +40,66 @@ def to_json(value: Any) -> str:
     return orjson.dumps(value, default=repr, option=options).decode()
 
 
-def summary_json(summary: Summary, files: Sequence[str], run_dir: str | None) -> str:
+def summary_json(result: Result, run_dir: str | None) -> str:
+    summary = result.summary()
     stages = [
         {
             "name": line.name,
             "rows_in": line.rows_in,
             "kept": line.rows_out,
             "dropped": line.dropped,
+            "quarantined": line.quarantined,
             "seconds": round(line.seconds, 6),
             "mb_per_s": round(line.mb_per_s, 3),
             "counts": line.counts,
         }
         for line in summary.stages
     ]
-    whole = {"rows_in": summary.rows_in, "rows_out": summary.rows_out, "seconds": round(summary.seconds, 6)}
-    return to_json({**whole, "stages": stages, "files": files, "run_dir": run_dir})
+    whole = {"rows_in": summary.rows_in, "rows_out": summary.rows_out, "quarantined": summary.quarantined}
+    where = {"files": result.files(), "run_dir": run_dir or result.run_dir}
+    return to_json({**whole, "seconds": round(summary.seconds, 6), "stages": stages, **where})
 
 
-def print_summary(summary: Summary, files: Sequence[str], run_dir: str | None) -> None:
-    """A table of stages, the totals, and where the output is."""
-    out = console()
+def print_summary(result: Result, run_dir: str | None) -> None:
+    """A table of stages, the totals, where the output is, and what could not be processed."""
+    out, summary = console(), result.summary()
+    out.print(_stage_table(summary))
+    rows_in, rows_out = summary.rows_in, summary.rows_out
+    share = f" ({rows_out / rows_in:.1%} kept)" if rows_in else ""
+    out.print(f"{rows_in:,} rows in, {rows_out:,} out{share}, in {summary.seconds:,.2f} s", style="bold")
+    out.print("the seconds of a stage are summed over workers", style="dim")
+    for where in _places(result.files()):
+        out.print(where, soft_wrap=True)
+    if run_dir:
+        out.print(f"records of the run in {run_dir}", soft_wrap=True)
+    if failed := failed_line(result):
+        out.print(failed, style="yellow", soft_wrap=True)
+
+
+def _stage_table(summary: Summary) -> Table:
+    titles = summary.titles()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("stage", overflow="fold")
-    for title in ("rows in", "kept", "dropped", "seconds", "MB/s"):
+    for title in (*titles, "seconds", "MB/s"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("notes", overflow="fold")
     for line in summary.stages:
         speed = f"{line.mb_per_s:,.1f}" if line.mb_per_s else ""
         notes = ", ".join(f"{value:,g} {name.replace('_', ' ')}" for name, value in line.counts.items())
-        taken, kept, dropped = line.counted()
-        fate = Text(dropped, style="yellow" if line.dropped else "")
-        table.add_row(Text(line.name), taken, kept, fate, f"{line.seconds:,.2f}", speed, Text(notes))
-    out.print(table)
-    rows_in, rows_out = summary.rows_in, summary.rows_out
-    share = f" ({rows_out / rows_in:.1%} kept)" if rows_in else ""
-    out.print(f"{rows_in:,} rows in, {rows_out:,} out{share}, in {summary.seconds:,.2f} s", style="bold")
-    out.print("the seconds of a stage are summed over workers", style="dim")
-    for where in _places(files):
-        out.print(where, soft_wrap=True)
-    if run_dir:
-        out.print(f"records of the run in {run_dir}", soft_wrap=True)
+        taken, kept, *lost = line.counted()[: len(titles)]
+        fates = [Text(count, style="yellow" if count not in ("", "0") else "") for count in lost]
+        table.add_row(Text(line.name), taken, kept, *fates, f"{line.seconds:,.2f}", speed, Text(notes))
+    return table
+
+
+def failed_line(result: Result) -> str:
+    """What is in quarantine and how to see it; empty when nothing is."""
+    count = sum(record.records for record in result.quarantined())
+    if not count:
+        return ""
+    where = result.run_dir
+    advice = f"gristmill quarantine list {shlex.quote(where)}" if where else "--run-dir keeps them to be looked at"
+    return f"{counted_records(count)} could not be processed: {advice}"
 
 
 def _places(files: Iterable[str]) -> list[str]:
@@ -96,9 +118,9 @@ def print_left(changes: Sequence[str], left: Sequence[tuple[Lineage, str]], done
     """What a resumed run would do."""
     out = console()
     for change in changes:
-        out.print(f"changed: {change}", soft_wrap=True)
+        out.print(f"changed: {printable(change)}", soft_wrap=True)
     for lineage, why in left[:20]:
-        out.print(f"to do: {', '.join(lineage.files) or lineage.id}: {why}", soft_wrap=True)
+        out.print(f"to do: {printable(', '.join(lineage.files) or lineage.id)}: {why}", soft_wrap=True)
     if len(left) > 20:
         out.print(f"... and {len(left) - 20:,} more")
     out.print(f"{done:,} sources are done, {len(left):,} are to do", style="bold")
@@ -126,6 +148,8 @@ def print_preview(preview: Preview) -> None:
             out.print(Text("   ") + Text(f"{name}: ", "dim") + Text(value), soft_wrap=True)
     kept = sum(row.dropped_by is None for row in preview)
     out.print(f"{len(preview)} rows, {kept} kept" if len(preview) else "no rows", style="bold")
+    for note in preview.notes:
+        out.print(Text(printable(f"could not be used: {note}"), "yellow"), soft_wrap=True)
 
 
 def print_catalogue(entries: Sequence[Entry]) -> None:

@@ -96,10 +96,10 @@ class Pipeline:
         return Result(refs, watcher.last, run)
 
     def left_to_do(
-        self, run_dir: str | Path, initial_tasks: Sequence[Task[Any]] | None = None
+        self, run_dir: str | Path, initial_tasks: Sequence[Task[Any]] | None = None, *, replay: bool = False
     ) -> tuple[list[str], list[tuple[Lineage, str]], int]:
         """What a run with this `run_dir` would do: changes of the pipeline, sources to do and why, sources done."""
-        run = Run(run_dir)
+        run = Run(run_dir, replay=replay)
         plan = make_plan(self.name, self.stages, initial_tasks, resuming=run.resuming)
         return run.left_to_do(plan, sources_of(plan, initial_tasks))
 

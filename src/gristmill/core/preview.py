@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from gristmill.core.batch import Batch
 from gristmill.core.columns import make_array
 from gristmill.core.decide import Decides
 from gristmill.core.errors import StageError, printable
+from gristmill.core.quarantine import Budget
 from gristmill.core.table import table_to_rows
 from gristmill.core.task import Task
 from gristmill.core.worker import Worker, own_copies
@@ -44,10 +45,10 @@ class PreviewRow:
 
 
 class Preview(Sequence[PreviewRow]):
-    """The rows of a preview. `print` it."""
+    """The rows of a preview, and a note on each record that had to be set aside. `print` it."""
 
-    def __init__(self, rows: list[PreviewRow]) -> None:
-        self.rows = rows
+    def __init__(self, rows: list[PreviewRow], notes: Iterable[str] = ()) -> None:
+        self.rows, self.notes = rows, list(notes)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -61,7 +62,11 @@ class Preview(Sequence[PreviewRow]):
             scores = ", ".join(f"{printable(name)}={short(value)}" for name, value in row.scores.items())
             lines.append(f"{printable(row.fate):<40} {scores}".rstrip())
             lines += [f"    {key}: {value}" for key, value in row.shown()]
-        return "\n".join(lines) or "no rows"
+        lines += [] if lines else ["no rows"]
+        if self.notes:
+            more = f" (and {len(self.notes) - 1:,} more)" if len(self.notes) > 1 else ""
+            lines.append(f"could not be used: {printable(self.notes[0])}{more}")
+        return "\n".join(lines)
 
 
 def short(value: Any, most: int = 100) -> str:
@@ -75,14 +80,20 @@ def make_preview(plan: Plan, n: int, initial_tasks: Sequence[Task[Any]] | None) 
     from gristmill.core.pipeline import sources_of
 
     stages = own_copies([stage for group in plan.way for stage in group.stages])
-    worker = Worker(stages)
+    worker = Worker(stages, budget=Budget())  # so that records are set aside
     worker.setup_on_node()
     worker.setup()
     try:
         first = (task for tasks in sources_of(plan, initial_tasks) for task in tasks)
-        return Preview(_Trace(worker, n).run(first))
+        rows = _Trace(worker, n).run(first)
+        return Preview(rows, map(_note, worker.isolator.notes if worker.isolator else ()))
     finally:
         worker.teardown()
+
+
+def _note(aside: Mapping[str, Any]) -> str:
+    where = f"{aside['file']}, at {aside['position']:,}: " if aside["file"] and aside["position"] is not None else ""
+    return f"{where}{aside['error']}"
 
 
 class _Trace:

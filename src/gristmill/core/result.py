@@ -63,6 +63,11 @@ class Result(Sequence["Task[Any]"]):
         """The files that the last stage wrote."""
         return [path for task in self if isinstance(task, FileGroupTask) for path in task.data]
 
+    @property
+    def run_dir(self) -> str | None:
+        """Where the records of the run are: in its `run_dir`, or beside the output if something was set aside."""
+        return (self._run.place or None) if self._run else None
+
     def __repr__(self) -> str:
         return f"<Result of {len(self)} tasks>"
 
@@ -83,13 +88,15 @@ class StageLine:
     def dropped(self) -> int:
         return max(self.rows_in - self.rows_out - self.quarantined, 0)
 
-    def counted(self) -> tuple[str, str, str]:
-        """Rows in, kept and dropped, as people read them: a stage that takes or gives no rows has none to show."""
+    def counted(self) -> tuple[str, str, str, str]:
+        """Rows in, kept, dropped and quarantined, as people read them: a stage that takes or gives no rows has none
+        to show."""
         took, gave = self.rows_in > 0, self.rows_out > 0
         return (
             f"{self.rows_in:,}" if took else "",
             f"{self.rows_out:,}" if took or gave else "",
             f"{self.dropped:,}" if took else "",
+            f"{self.quarantined:,}" if self.quarantined else "",
         )
 
     @classmethod
@@ -114,8 +121,8 @@ class Summary:
     @property
     def rows_in(self) -> int:
         """Rows that the pipeline was given or read."""
-        first = next((line for line in self.stages if line.rows_in or line.rows_out), None)
-        return (first.rows_in or first.rows_out) if first else 0
+        first = next((line for line in self.stages if line.rows_in or line.rows_out or line.quarantined), None)
+        return (first.rows_in or first.rows_out + first.quarantined) if first else 0
 
     @property
     def rows_out(self) -> int:
@@ -127,6 +134,11 @@ class Summary:
         """Rows that could not be processed."""
         return sum(line.quarantined for line in self.stages)
 
+    def titles(self) -> tuple[str, ...]:
+        """What `StageLine.counted` counts. Only a run that has set something aside has a column for it."""
+        titles = ("rows in", "kept", "dropped", "quarantined")
+        return titles if self.quarantined else titles[:3]
+
     def __getitem__(self, name: str) -> StageLine:
         for line in self.stages:
             if line.name == name:
@@ -135,14 +147,24 @@ class Summary:
 
     def __str__(self) -> str:
         width = max([len(line.name) for line in self.stages], default=5)
-        lines = [f"{'stage':<{width}} {'rows in':>12} {'kept':>12} {'dropped':>12} {'seconds':>9} {'MB/s':>8}"]
+        titles = self.titles()
+        lines = [f"{'stage':<{width}} {_columns(titles)} {'seconds':>9} {'MB/s':>8}"]
         for line in self.stages:
-            counts = {**line.counts, "quarantined": line.quarantined} if line.quarantined else line.counts
-            notes = "".join(f"  {value:g} {name}" for name, value in counts.items())
-            rows = " ".join(f"{count:>12}" for count in line.counted())
+            notes = "".join(f"  {value:g} {name}" for name, value in line.counts.items())
+            rows = _columns(line.counted()[: len(titles)])
             lines.append(f"{line.name:<{width}} {rows} {line.seconds:>9.2f} {line.mb_per_s:>8.1f}{notes}")
         lines.append(f"{self.seconds:.2f} s in all; seconds above are summed over workers")
+        if self.quarantined:
+            lines.append(f"{counted_records(self.quarantined)} could not be processed")
         return "\n".join(lines)
+
+
+def _columns(texts: Sequence[str]) -> str:
+    return " ".join(f"{text:>12}" for text in texts)
+
+
+def counted_records(count: int) -> str:
+    return f"{count:,} record{'' if count == 1 else 's'}"
 
 
 def check_books(stages: Sequence[tuple[str, StageStats]]) -> None:

@@ -93,6 +93,7 @@ class Run:
         self.entries: dict[str, Entry] = {}
         self.plan = ""
         self.kept: list[WrittenFiles] = []
+        self.aside_before = 0
         self.rejected: list[str] = []
         self._keeps_rejected = False
         self.changes: list[str] = []
@@ -110,6 +111,11 @@ class Run:
     @property
     def resuming(self) -> bool:
         return self.before is not None
+
+    @property
+    def rows_kept(self) -> int:
+        """Rows of sources that were done before, as far as they are in the output or in quarantine."""
+        return sum(task.rows for task in self.kept) + self.aside_before
 
     @property
     def scratch(self) -> str | None:
@@ -131,12 +137,14 @@ class Run:
             stage.prepare(rejects)
         self._record = {"name": plan.name, "plan": self.plan, "stages": described, "memories": memories}
         self._record |= {"rejects": rejects, "text": str(plan), "versions": versions(), "attempt": self._attempt}
+        place = plan.stages[-1].side_room()
+        side = Store(*place) if place else None
+        if side and side.get("plan.json") is not None:  # what an earlier run has left there is no longer true
+            side.write("plan.json", self._record)
         if self.store:
             self.store.write("plan.json", self._record)
-        elif place := plan.stages[-1].side_room():
-            self._fallback = Store(*place)
-            if self._fallback.get("plan.json") is not None:  # what an earlier run has left there is no longer true
-                self._use_fallback()
+        else:
+            self._fallback = side
 
     def _compare(self, plan: Plan) -> list[dict[str, Any]]:
         described = describe_plan(plan)
@@ -188,6 +196,7 @@ class Run:
             entry = self.entries.get(first.source)
             if entry and self.why_redo(plan, first.source, fingerprint) is None:
                 self.kept.append(entry.output(first.order))
+                self.aside_before += entry.quarantined
                 self.rejected += [file.path for file in entry.rejected or () if plan.rejects]
                 continue
             if entry:

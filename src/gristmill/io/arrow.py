@@ -1,4 +1,8 @@
-"""Arrow: IPC files and streams, and Feather version 2, which is the same as an IPC file."""
+"""Arrow: IPC files and streams, and Feather version 2, which is the same as an IPC file.
+
+A batch that is damaged is one bad record that counts for its rows. When it cannot be read at all it is not known
+how many those were, nor which rows follow: that is the end of the file.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from gristmill.core.errors import InputError
 from gristmill.io.input import BadRecord
-from gristmill.io.parquet import with_positions
-from gristmill.io.sniff import wrong_format
+from gristmill.io.sniff import unreadable
+from gristmill.io.tables import DAMAGE, bad_text, with_positions, without
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,20 +26,33 @@ def read_arrow(source: Input, fields: Sequence[str] | None = None) -> Iterator[p
     with source.open() as file:
         try:
             for batch in _batches(file):
-                source.on_bytes(batch.nbytes)
-                table = pa.Table.from_batches([batch])
-                rows = max(1, source.blocksize * table.num_rows // max(table.nbytes, 1))
-                for offset in range(0, table.num_rows, rows):
-                    yield with_positions(table.slice(offset, rows), start + offset, fields, source.path)
-                start += table.num_rows
-        except (OSError, pa.ArrowInvalid) as error:
+                yield from _tables(source, batch, start, fields)
+                start += batch.num_rows
+        except DAMAGE as error:
             if file.failure:
                 raise
             source.on_bad(BadRecord(start, f"not Arrow data that can be read, from here on: {error}"))
 
 
+def _tables(source: Input, batch: pa.RecordBatch, start: int, fields: Sequence[str] | None) -> Iterator[pa.Table]:
+    """The rows of one batch. Nothing is done with it before it was checked, for that may end the process."""
+    try:
+        bad = bad_text(batch, start)
+    except pa.ArrowInvalid as error:
+        source.on_bad(BadRecord(start, f"a damaged batch: {error}", records=batch.num_rows))
+        return
+    source.on_bytes(batch.nbytes)
+    for record in bad:
+        source.on_bad(record)
+    numbers = range(start, start + batch.num_rows)
+    table = without(with_positions(pa.Table.from_batches([batch]), numbers, fields, source.path), bad)
+    rows = max(1, source.blocksize * table.num_rows // max(table.nbytes, 1))
+    for offset in range(0, table.num_rows, rows):
+        yield table.slice(offset, rows)
+
+
 def peek_arrow(source: Input, fields: Sequence[str] | None = None) -> pa.Schema | None:
-    """The columns, from the file's schema; None for an empty file. Raises InputError for another format."""
+    """The columns, from the file's schema; None for an empty or damaged file. Raises InputError for another format."""
     with source.whole().open() as file:
         head = file.read(512)
         if not head:
@@ -44,12 +60,13 @@ def peek_arrow(source: Input, fields: Sequence[str] | None = None) -> pa.Schema 
         file.seek(0)
         try:
             schema = _open(file, head).schema
-        except (OSError, pa.ArrowInvalid) as error:
+        except DAMAGE as error:
             if file.failure:
                 raise
-            wrong = wrong_format(source.path, "an Arrow file", head)
-            raise wrong or InputError(f"{source.path} is not an Arrow file that can be read: {error}") from error
-    return with_positions(schema.empty_table(), 0, fields, source.path).schema
+            if wrong := unreadable(source.path, "an Arrow file", "ArrowReader", head, error):
+                raise wrong from error
+            return None
+    return with_positions(schema.empty_table(), [], fields, source.path).schema
 
 
 def _batches(file: OpenFile) -> Iterator[pa.RecordBatch]:

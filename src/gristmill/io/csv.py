@@ -2,6 +2,9 @@
 
 Types are not guessed: a guess from the first rows is wrong later on, turns "007" into 7, and would depend on
 how the file is cut. Quoted values may hold newlines, so a file is read from its beginning, in one stream.
+
+Rows are numbered from 0 as they stand in the file, good and bad. What the file breaks off with, such as damage to its
+compression or a quoted value without an end, has the number of the row that would have come next.
 """
 
 from __future__ import annotations
@@ -9,18 +12,19 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import re
+from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from gristmill.core.columns import literal, make_array
+from gristmill.core.columns import literal
 from gristmill.core.errors import InputError, did_you_mean
-from gristmill.core.table import POSITION
-from gristmill.io.input import BLOCK, BadRecord
+from gristmill.io.input import BLOCK, RAW_BYTES, BadRecord
 from gristmill.io.lines import read_head, read_lines
-from gristmill.io.parquet import with_positions
 from gristmill.io.sniff import wrong_format
+from gristmill.io.tables import with_positions, without
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -28,8 +32,20 @@ if TYPE_CHECKING:
     from gristmill.io.input import Input
 
 _MARK = "\ufdd0"  # a code point that Unicode keeps free for such use
+_END = "\ufdd1\ufdd1"
 _MARKING = "gristmill.mark"
-codecs.register_error(_MARKING, lambda error: (_MARK, error.end))  # type: ignore[attr-defined]
+
+HOPELESS = 100_000
+"""After so many bad rows, one right after the other, a file is given up: they would fill the memory."""
+
+
+def _mark(error: UnicodeError) -> tuple[str, int]:
+    """What Arrow gets for bytes that are not UTF-8, which it stumbles over."""
+    assert isinstance(error, UnicodeDecodeError)
+    return "".join(f"{_MARK}{byte:02x}" for byte in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error(_MARKING, _mark)
 
 
 @dataclass(frozen=True)
@@ -56,37 +72,87 @@ class CsvFormat:
 
 
 def read_csv(source: Input, fields: Sequence[str] | None = None, form: CsvFormat | None = None) -> Iterator[pa.Table]:
-    """A table per block of rows, with the number of each readable row in the POSITION column."""
+    """A table per block of rows, with the number of each row in the POSITION column."""
     form = form or CsvFormat()
-    troubles: list[BadRecord] = []
     # Arrow reads ahead in a thread of its own: what it finds wrong is told here, in this thread.
-    quiet = replace(source, on_bad=troubles.append)
-    stream = _Stream(read_lines(quiet))
-    start = 0
+    troubles = _Troubles(form)
+    stream = _Stream(read_lines(replace(source, on_bad=troubles.broke_off)))
     for batch in _batches(io.BufferedReader(stream, 2**20), source, form, troubles):
-        table, bad = _typed(batch, form, start, stream.marked)
-        for record in (*troubles, *bad):
+        numbers = troubles.pass_by(batch.num_rows, source)
+        whole, bad = _typed(batch, form, numbers, source.path, stream.marked)
+        table = without(with_positions(whole, numbers, fields, source.path), bad)
+        for record in bad:
             source.on_bad(record)
-        troubles.clear()
-        table = with_positions(table, start, fields, source.path)
-        start += batch.num_rows
-        if bad:
-            lost = {record.position for record in bad}
-            table = table.filter(
-                make_array([number not in lost for number in table.column(POSITION).to_pylist()], pa.bool_())
-            )
         yield table
-    for record in troubles:
+    troubles.finish(source)
+
+
+class _Troubles:
+    """Numbers the rows that Arrow gives and those that it leaves out, and remembers what was wrong with these."""
+
+    def __init__(self, form: CsvFormat) -> None:
+        self.row = 0
+        self.last: list[BadRecord] = []
+        self._first = 2 if form.column_names is None else 1  # of Arrow's numbers; the header has one
+        self._rows: deque[BadRecord] = deque()
+        self._before = self._in_a_row = 0
+
+    def broke_off(self, record: BadRecord) -> None:
+        self.last.append(record._replace(reason=f"{record.reason} (at byte {record.position:,})"))
+
+    def swallowed(self, raw: bytes) -> None:
+        """The file is over, and a row is not. If the file has broken off, that is why."""
+        if self.last:
+            self.last[-1] = self.last[-1]._replace(raw=raw)
+        else:
+            self.last.append(BadRecord(0, "a quoted value that does not end before the file does", raw))
+
+    def left_out(self, row: Any) -> str:
+        """Arrow asks what to do with a row that has too few or too many values."""
+        if row.text == _END:
+            return "skip"
+        self._in_a_row = self._in_a_row + 1 if row.number == self._before + 1 else 0
+        self._before = row.number
+        if self._in_a_row == HOPELESS:
+            return "error"
+        reason = f"a row of {row.actual_columns} values where {row.expected_columns} are expected"
+        self._rows.append(BadRecord(row.number - self._first, reason, _raw(row.text)))
+        return "skip"
+
+    def pass_by(self, count: int, source: Input) -> Sequence[int]:
+        """The numbers of the next rows that Arrow gives. Those that it left out in between are told."""
+        numbers: list[int] = []
+        while len(numbers) < count:
+            stop = self.row + count - len(numbers)
+            if self._rows and self._rows[0].position < stop:
+                numbers += range(self.row, self._rows[0].position)
+                self._tell(source)
+            else:
+                numbers += range(self.row, stop)
+                self.row = stop
+        return numbers
+
+    def _tell(self, source: Input) -> None:
+        record = self._rows.popleft()
         source.on_bad(record)
+        self.row = record.position + 1
+
+    def finish(self, source: Input) -> None:
+        """Tell the rest. Rows of a block that Arrow has given up are part of what the file breaks off with."""
+        while self._rows and self._rows[0].position == self.row:
+            self._tell(source)
+        for number, record in enumerate(self.last, self.row):
+            source.on_bad(record._replace(position=number))
 
 
 class _Stream(io.RawIOBase):
-    """Blocks of lines as a file. Arrow stumbles over bytes that are not UTF-8, so it gets a mark in their place."""
+    """Blocks of lines as a file, with marks for bytes that are not UTF-8, and a line that says that it is over."""
 
     def __init__(self, blocks: Iterator[tuple[int, bytes]]) -> None:
         super().__init__()
         self._blocks = blocks
         self._rest = memoryview(b"")
+        self._open = False
         self.marked = False
 
     def readable(self) -> bool:
@@ -95,9 +161,10 @@ class _Stream(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         while not self._rest:
             block = next(self._blocks, None)
-            if block is None:
+            if block is None and not self._open:
                 return 0
-            self._rest = memoryview(self._mark(block[1]))
+            self._rest = memoryview(f"\n{_END}\n".encode() if block is None else self._mark(block[1]))
+            self._open = block is not None
         size = min(len(buffer), len(self._rest))
         buffer[:size] = self._rest[:size]
         self._rest = self._rest[size:]
@@ -113,18 +180,16 @@ class _Stream(io.RawIOBase):
 
 
 def _batches(
-    stream: io.BufferedReader, source: Input, form: CsvFormat, troubles: list[BadRecord]
+    stream: io.BufferedReader, source: Input, form: CsvFormat, troubles: _Troubles
 ) -> Iterator[pa.RecordBatch]:
     """Batches of columns of text."""
     from pyarrow import csv as arrow_csv
 
-    def note(row: Any) -> str:
-        reason = f"a row of {row.actual_columns} values where {row.expected_columns} are expected"
-        troubles.append(BadRecord(row.number or 0, reason, _raw(row.text)))
-        return "skip"
-
     head = stream.peek(2**16)
     if not head.strip():
+        return
+    if _is_binary(head):
+        troubles.last.append(BadRecord(0, "not CSV: binary data", head[:RAW_BYTES]))
         return
     names = column_names(head, source.path, form)
     try:
@@ -134,12 +199,29 @@ def _batches(
             arrow_csv.ReadOptions(
                 use_threads=False, block_size=max(BLOCK, source.blocksize), column_names=form.column_names
             ),
-            arrow_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=note, **form.marks(source.path)),
+            arrow_csv.ParseOptions(
+                newlines_in_values=True, invalid_row_handler=troubles.left_out, **form.marks(source.path)
+            ),
             arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), check_utf8=False),
         )
-        yield from reader
+        for batch in reader:
+            yield _before_end(batch, troubles)
     except pa.ArrowInvalid as error:
-        troubles.append(BadRecord(0, f"not CSV that can be read: {error}"))
+        troubles.last.append(BadRecord(0, f"not CSV that can be read, from here on: {error}"))
+
+
+def _before_end(batch: pa.RecordBatch, troubles: _Troubles) -> pa.RecordBatch:
+    """The batch without the line that says that the file is over, and without a row that has swallowed it."""
+    last = [column[-1].as_py() for column in batch.columns] if batch.num_rows else []
+    if not any(value.endswith((_END, f"{_END}\n")) for value in last):
+        return batch
+    if last != [_END]:
+        troubles.swallowed(_raw(",".join(last)))
+    return batch.slice(0, batch.num_rows - 1)
+
+
+def _is_binary(head: bytes) -> bool:
+    return b"\0" in head.lstrip(b"\r\n").partition(b"\n")[0]
 
 
 def column_names(head: bytes, path: str, form: CsvFormat) -> list[str]:
@@ -166,7 +248,9 @@ def column_names(head: bytes, path: str, form: CsvFormat) -> list[str]:
     return names
 
 
-def _typed(batch: pa.RecordBatch, form: CsvFormat, start: int, marked: bool) -> tuple[pa.Table, list[BadRecord]]:
+def _typed(
+    batch: pa.RecordBatch, form: CsvFormat, numbers: Sequence[int], path: str, marked: bool
+) -> tuple[pa.Table, list[BadRecord]]:
     """The batch in the types that were asked for, and the rows that hold something else."""
     columns: list[pa.Array] = []
     bad: dict[int, BadRecord] = {}
@@ -180,7 +264,7 @@ def _typed(batch: pa.RecordBatch, form: CsvFormat, start: int, marked: bool) -> 
         for row in wrong:
             what = "valid UTF-8" if kind == pa.string() else f"of type {kind}"
             reason = f"the value of column {name!r} is not {what}"
-            bad.setdefault(row, BadRecord(start + row, reason, _raw(column[row].as_py())))
+            bad.setdefault(row, BadRecord(numbers[row], reason, _row_text(batch, row, form.marks(path)["delimiter"])))
     return pa.table(columns, names=batch.schema.names), [bad[row] for row in sorted(bad)]
 
 
@@ -190,8 +274,18 @@ def _marked_rows(column: pa.Array) -> list[int]:
     return list(pc.indices_nonzero(pc.match_substring(column, _MARK)).to_pylist())
 
 
-def _raw(text: object) -> bytes:
-    return str(text).replace(_MARK, "\ufffd").encode()[:200]
+def _row_text(batch: pa.RecordBatch, row: int, delimiter: str) -> bytes:
+    """A row much as it stands in the file."""
+    text = io.StringIO()
+    csv.writer(text, delimiter=delimiter, lineterminator="").writerow([column[row].as_py() for column in batch.columns])
+    return _raw(text.getvalue())
+
+
+def _raw(text: str) -> bytes:
+    """Text that Arrow has read, as bytes, with those that were marked."""
+    text = text.partition(f"\n{_END}")[0]
+    marked = re.compile(f"{_MARK}([0-9a-f]{{2}})".encode())
+    return marked.sub(lambda found: bytes.fromhex(found[1].decode()), text.encode())[:RAW_BYTES]
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, list[int]]:
@@ -218,13 +312,13 @@ def _convert(text: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def peek_csv(source: Input, fields: Sequence[str] | None = None, form: CsvFormat | None = None) -> pa.Schema | None:
-    """The columns, from the header; None for an empty file. Raises InputError for another format."""
+    """The columns, from the header; None for an empty or damaged file. Raises InputError for another format."""
     form = form or CsvFormat()
     head = read_head(source.whole()).removeprefix(b"\xef\xbb\xbf")
-    if not head.strip():
+    if not head.strip() or _is_binary(head):
         return None
     if wrong := wrong_format(source.path, "CSV", head):
         raise wrong
     names = column_names(head, source.path, form)
     schema = pa.schema([(name, form.type_of(name)) for name in names])
-    return with_positions(schema.empty_table(), 0, fields, source.path).schema
+    return with_positions(schema.empty_table(), [], fields, source.path).schema

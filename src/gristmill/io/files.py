@@ -132,7 +132,14 @@ class FilePartitioningStage(SourceStage[FileGroupTask]):
         return task
 
     def _slices(self, file: InputFile) -> Iterator[tuple[FileSlice, int]]:
-        """The parts of one file, each with its size as far as it is known."""
+        """The parts of one file, each with its size as far as it is known. A file that cannot be opened is left to
+        its reader, which tries again and may set it aside."""
+        try:
+            yield from list(self._parts(file))
+        except OSError:
+            yield FileSlice(file.path), file.size or 0
+
+    def _parts(self, file: InputFile) -> Iterator[tuple[FileSlice, int]]:
         how = self.split_by or _split_by(file.path)
         if file.size is None or (how == BY_LINES and extension_of(file.path).endswith(tuple(COMPRESSED))):
             yield FileSlice(file.path), file.size or self.blocksize

@@ -22,6 +22,12 @@ BLOCK = 16 * 2**20
 LARGEST_BLOCK = 512 * 2**20
 """A block becomes one Arrow table, whose text columns hold less than 2 GiB each."""
 
+RAW_BYTES = 64 * 2**10
+"""So much of a bad record is kept: as a rule all of it, and of a longer one its beginning."""
+
+MOST_BAD = 1000
+"""After so many bad lines a block is cut, so that they are passed on and do not pile up in memory."""
+
 READ_AHEAD = 2**20
 GLOB = frozenset("*?[")
 
@@ -29,12 +35,18 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "
 
 
 class BadRecord(NamedTuple):
-    """What could not be read: where (byte offset or row number), why, how it begins, and how many records it was."""
+    """What could not be read: where (byte offset or row number), why, its bytes (up to RAW_BYTES), and how many
+    records it was."""
 
     position: int
     reason: str
     raw: bytes = b""
     records: int = 1
+
+    @property
+    def content(self) -> str | None:
+        """The bytes as text: those that are none are written like \\xff."""
+        return self.raw.decode(errors="backslashreplace") if self.raw else None
 
 
 def refuse(record: BadRecord) -> None:

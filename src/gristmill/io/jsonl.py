@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 from gristmill.core.columns import make_array
 from gristmill.core.errors import InputError
 from gristmill.core.table import POSITION, TooDeep, is_deep, is_json, to_array
-from gristmill.io.input import BadRecord, check_names
+from gristmill.io.input import MOST_BAD, RAW_BYTES, BadRecord, check_names
 from gristmill.io.lines import HEAD, MAX_LINE, read_head, read_lines
-from gristmill.io.sniff import wrong_format
+from gristmill.io.sniff import is_text, wrong_format
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -33,44 +33,69 @@ def read_jsonl(
 ) -> Iterator[pa.Table]:
     """A table per block of lines, with the byte offset of each line in the POSITION column."""
     for offset, block in read_lines(source, max_line_bytes):
-        table = _block_table(source, block, offset, fields)
-        if table is not None:
-            yield table
+        parser = _Parser(block, offset, fields, source.path)
+        while parser.goes_on:
+            table = _next_table(source, parser)
+            if table is not None:
+                yield table
 
 
-def _block_table(source: Input, block: bytes, offset: int, fields: Sequence[str] | None) -> pa.Table | None:
+def _next_table(source: Input, parser: _Parser) -> pa.Table | None:
     # In a function of its own, so that the rows are gone from memory when the table is passed on.
-    table, positions, bad = _parse_table(block, offset, fields, source.path)
+    table, positions, bad = parser.table()
     for record in bad:
         source.on_bad(record)
-    if table is None or not _lost_integers(table):
-        return table
-    return make_table(_exactly(block, offset, positions), positions, fields, source.path)
+    if table is None:  # even so, give something when more is to come: bad records are taken away between tables
+        return make_table([], [], []) if parser.goes_on else None
+    return make_table(parser.exactly(positions), positions, parser.fields, source.path) if _rounded(table) else table
 
 
-def _parse_table(
-    block: bytes, offset: int, fields: Sequence[str] | None, path: str
-) -> tuple[pa.Table | None, list[int], list[BadRecord]]:
-    """The table of a block, None if it has no rows; where each row starts; and the bad records."""
-    rows, positions, bad = parse_lines(block, offset)
-    try:
-        return make_table(rows, positions, fields, path) if rows else None, positions, bad
-    except TooDeep as error:
-        reason = str(error)
-    kept: list[Row] = []
-    places: list[int] = []
-    for row, position in zip(rows, positions, strict=True):
-        values = row.values() if fields is None else (row.get(name) for name in fields)
-        if any(map(is_deep, values)):
-            raw = block[position - offset : position - offset + 200].partition(b"\n")[0]
-            bad.append(BadRecord(position, reason, raw))
-        else:
-            kept.append(row)
-            places.append(position)
-    return make_table(kept, places, fields, path) if kept else None, places, sorted(bad)
+class _Parser:
+    """Makes tables of a block of lines: one, unless bad lines are many."""
+
+    def __init__(self, block: bytes, offset: int, fields: Sequence[str] | None, path: str) -> None:
+        self.block, self.offset, self.fields, self.path = block, offset, fields, path
+        self.lines = iter(split(block))
+        self.next: int | None = offset
+
+    @property
+    def goes_on(self) -> bool:
+        return self.next is not None
+
+    def table(self) -> tuple[pa.Table | None, list[int], list[BadRecord]]:
+        """The next table, None if it has no rows; where each row starts; and the bad records."""
+        rows, positions, bad, self.next = parse_lines(self.lines, self.next or 0)
+        try:
+            return self._make(rows, positions), positions, bad
+        except TooDeep as error:
+            reason = str(error)
+        kept: list[Row] = []
+        places: list[int] = []
+        for row, position in zip(rows, positions, strict=True):
+            values = row.values() if self.fields is None else (row.get(name) for name in self.fields)
+            if any(map(is_deep, values)):
+                start = position - self.offset
+                bad.append(BadRecord(position, reason, self.block[start : start + RAW_BYTES].partition(b"\n")[0]))
+            else:
+                kept.append(row)
+                places.append(position)
+        return self._make(kept, places), places, sorted(bad)
+
+    def _make(self, rows: list[Row], positions: list[int]) -> pa.Table | None:
+        return make_table(rows, positions, self.fields, self.path) if rows else None
+
+    def exactly(self, positions: Sequence[int]) -> list[Row]:
+        """The rows at some positions, with integers of any size."""
+        import json
+
+        view = memoryview(self.block)
+        starts = [position - self.offset for position in positions]
+        ends = [self.block.find(b"\n", start) for start in starts]
+        spans = ((start, end if end >= 0 else None) for start, end in zip(starts, ends, strict=True))
+        return [json.loads(bytes(view[start:end])) for start, end in spans]
 
 
-def _lost_integers(table: pa.Table) -> bool:
+def _rounded(table: pa.Table) -> bool:
     """Whether a float may have been an integer of more than 64 bits."""
     for column in table.columns:
         if pa.types.is_floating(column.type) and (pc.max(pc.abs(column)).as_py() or 0.0) >= 2.0**63:
@@ -82,22 +107,15 @@ def _lost_integers(table: pa.Table) -> bool:
     return False
 
 
-def _exactly(block: bytes, offset: int, positions: Sequence[int]) -> list[Row]:
-    import json
-
-    view = memoryview(block)
-    ends = (block.find(b"\n", start - offset) for start in positions)
-    spans = ((start - offset, end if end >= 0 else len(block)) for start, end in zip(positions, ends, strict=True))
-    return [json.loads(bytes(view[start:end])) for start, end in spans]
-
-
-def parse_lines(block: bytes, offset: int) -> tuple[list[Row], list[int], list[BadRecord]]:
-    """The objects of a block of lines, where each line starts, and the lines that are not objects."""
+def parse_lines(
+    lines: Iterator[bytes | memoryview], offset: int
+) -> tuple[list[Row], list[int], list[BadRecord], int | None]:
+    """The objects of some lines, where each line starts, the lines that are not objects, and where it goes on."""
     rows: list[Row] = []
     positions: list[int] = []
     bad: list[BadRecord] = []
     loads = orjson.loads
-    for line in _split(block):
+    for line in lines:
         try:
             row = loads(line)
         except orjson.JSONDecodeError as error:
@@ -107,12 +125,14 @@ def parse_lines(block: bytes, offset: int) -> tuple[list[Row], list[int], list[B
             positions.append(offset)
         elif row is not _BLANK:
             reason = row if isinstance(row, _Reason) else "not a JSON object"
-            bad.append(BadRecord(offset, str(reason), bytes(line[:200])))
+            bad.append(BadRecord(offset, str(reason), bytes(line[:RAW_BYTES])))
+            if len(bad) == MOST_BAD:
+                return rows, positions, bad, offset + len(line) + 1
         offset += len(line) + 1
-    return rows, positions, bad
+    return rows, positions, bad, None
 
 
-def _split(block: bytes) -> Iterable[bytes | memoryview]:
+def split(block: bytes) -> Iterable[bytes | memoryview]:
     """The lines. Short ones are copied, which is quick; long ones are parsed where they lie."""
     return block.split(b"\n") if block.count(b"\n", 0, 2**16) > 64 else _views(block)
 
@@ -175,10 +195,14 @@ def make_table(
 
 
 def peek_jsonl(source: Input, fields: Sequence[str] | None = None, strict: bool = True) -> pa.Schema | None:
-    """The columns of the first lines; None when there is nothing to see. Raises InputError for another format."""
-    head = read_head(source.whole())
-    lines = head if len(head) < HEAD else head[: head.rfind(b"\n") + 1]
-    table, _, bad = _parse_table(lines.removeprefix(b"\xef\xbb\xbf"), 0, fields, source.path)
+    """The columns of the first lines; None when there is nothing to see. Raises InputError for another format.
+
+    Without a single good line, a text that does not begin like an object is another format, if `strict`; anything
+    else is damage, and told when the file is read.
+    """
+    head = read_head(source.whole()).removeprefix(b"\xef\xbb\xbf")
+    lines = head if len(head) < HEAD - 3 else head[: head.rfind(b"\n") + 1]
+    table, _, bad = _Parser(lines, 0, fields, source.path).table()
     if head.lstrip().startswith(b"[") and (table is None or not _is_json(head.lstrip().partition(b"\n")[0])):
         raise InputError(
             f"{source.path} is one JSON array, not JSON lines: write each of its elements on a line of its own "
@@ -193,7 +217,7 @@ def peek_jsonl(source: Input, fields: Sequence[str] | None = None, strict: bool 
         )
     if error := wrong_format(source.path, "JSON lines", head):
         raise error
-    if bad and strict:
+    if bad and strict and is_text(head) and not head.lstrip().startswith(b"{"):
         raise InputError(
             f"{source.path} is not JSON lines: none of its first {len(bad)} lines is a JSON object "
             f'(the first: {bad[0].reason}). To leave such lines out, use on_bad_record="skip"'

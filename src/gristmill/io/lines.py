@@ -12,7 +12,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import InputError
-from gristmill.io.input import BadRecord
+from gristmill.io.input import RAW_BYTES, BadRecord
 from gristmill.io.sniff import GZIP, compression
 
 if TYPE_CHECKING:
@@ -269,7 +269,15 @@ class _Cutter:
         return self.start + self.ready_bytes
 
     def head(self) -> bytes:
-        return b"".join(piece[:200] for piece in self.open[:200])[:200]
+        """The open line, or its beginning."""
+        pieces: list[bytes] = []
+        room = RAW_BYTES
+        for piece in self.open:
+            pieces.append(piece[:room])
+            room -= len(pieces[-1])
+            if not room:
+                break
+        return b"".join(pieces)
 
     def add(self, chunk: bytes) -> None:
         first = chunk.find(b"\n")
@@ -314,7 +322,7 @@ class _Cutter:
         self.open.append(piece)
         if self.open_bytes > self.max_line:
             reason = f"a line of more than {self.max_line:,} bytes (the limit is max_line_bytes)"
-            self.on_bad(BadRecord(self.line_start, reason, self.head()))
+            self.on_bad(BadRecord(self.line_start, reason, self.head()[: self.max_line]))
             self.skipping = True
             self.open.clear()
 

@@ -1,6 +1,7 @@
 """Parquet: row groups, streamed, so that a row group of any size needs little memory.
 
-A row group that is damaged is one bad record that counts for all of its rows not read yet.
+A row group that is damaged is one bad record that counts for all of its rows not read yet. How many that are does
+not depend on `blocksize`: a row group is decoded in steps of a size of their own.
 """
 
 from __future__ import annotations
@@ -9,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from gristmill.core.columns import make_array
-from gristmill.core.errors import InputError
-from gristmill.core.table import POSITION
-from gristmill.io.input import BadRecord, check_names
-from gristmill.io.sniff import wrong_format
+from gristmill.io.input import BLOCK, BadRecord
+from gristmill.io.sniff import unreadable
+from gristmill.io.tables import DAMAGE, bad_text, with_positions, without
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,7 +28,7 @@ def read_parquet(source: Input, fields: Sequence[str] | None = None) -> Iterator
     with source.open(read_ahead=False) as file:
         try:
             parquet = _open(file)
-        except (OSError, pa.ArrowInvalid) as error:
+        except DAMAGE as error:
             if file.failure:
                 raise
             source.on_bad(BadRecord(0, f"not a Parquet file that can be read: {error}"))
@@ -47,34 +46,50 @@ def _read_group(
     source: Input, file: OpenFile, parquet: Any, group: int, start: int, fields: Sequence[str] | None
 ) -> Iterator[pa.Table]:
     metadata = parquet.metadata.row_group(group)
-    columns = None if fields is None else [name for name in fields if name in parquet.schema_arrow.names]
     row_bytes = max(metadata.total_byte_size // max(metadata.num_rows, 1), 1)
-    rows = max(1, min(_MOST_ROWS, source.blocksize // row_bytes))
+    step, rows = (max(1, min(_MOST_ROWS, size // row_bytes)) for size in (BLOCK, source.blocksize))
+    waiting: list[pa.Table] = []
     done = 0
+    failure = None
     try:
-        batches = parquet.iter_batches(batch_size=rows, row_groups=[group], columns=columns, use_threads=False)
-        for batch in batches:
+        for batch in _batches(parquet, group, step, fields):
             source.on_bytes(batch.nbytes)
-            yield with_positions(pa.Table.from_batches([batch]), start + done, fields, source.path)
+            bad = bad_text(batch, start + done)
+            for record in bad:
+                source.on_bad(record)
+            numbers = range(start + done, start + done + batch.num_rows)
+            table = with_positions(pa.Table.from_batches([batch]), numbers, fields, source.path)
+            waiting.append(without(table, bad))
             done += batch.num_rows
-    except (OSError, pa.ArrowInvalid) as error:
+            if len(waiting) * step >= rows:
+                yield from _cut(waiting, rows)
+                waiting = []
+    except DAMAGE as error:
         if file.failure:
             raise
-        reason = f"row group {group} cannot be read: {error}"
-        source.on_bad(BadRecord(start + done, reason, records=metadata.num_rows - done))
+        failure = f"row group {group} cannot be read: {error}"
+    yield from _cut(waiting, rows)
+    if failure:
+        source.on_bad(BadRecord(start + done, failure, records=max(metadata.num_rows - done, 1)))
 
 
-def with_positions(table: pa.Table, start: int, fields: Sequence[str] | None, path: str) -> pa.Table:
-    """The table with the wanted columns (null where there is none) and the number of each row."""
-    check_names(path, table.column_names, fields)
-    names = [name for name in (table.column_names if fields is None else fields) if name != POSITION]
-    columns = [table.column(name) if name in table.column_names else pa.nulls(table.num_rows) for name in names]
-    numbers = make_array(range(start, start + table.num_rows), pa.int64())
-    return pa.table([*columns, numbers], names=[*names, POSITION])
+def _batches(parquet: Any, group: int, rows: int, fields: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+    columns = None if fields is None else [name for name in fields if name in parquet.schema_arrow.names]
+    batches: Iterator[pa.RecordBatch] = parquet.iter_batches(
+        batch_size=rows, row_groups=[group], columns=columns, use_threads=False
+    )
+    return batches
+
+
+def _cut(tables: Sequence[pa.Table], rows: int) -> Iterator[pa.Table]:
+    if tables:
+        table = pa.concat_tables(tables)
+        for offset in range(0, table.num_rows, rows):
+            yield table.slice(offset, rows)
 
 
 def peek_parquet(source: Input, fields: Sequence[str] | None = None) -> pa.Schema | None:
-    """The columns, from the footer; None for an empty file. Raises InputError for another format."""
+    """The columns, from the footer; None for an empty or damaged file. Raises InputError for another format."""
     with source.whole().open(read_ahead=False) as file:
         head = file.read(512)
         if not head:
@@ -82,12 +97,13 @@ def peek_parquet(source: Input, fields: Sequence[str] | None = None) -> pa.Schem
         file.seek(0)
         try:
             schema = _open(file).schema_arrow
-        except (OSError, pa.ArrowInvalid) as error:
+        except DAMAGE as error:
             if file.failure:
                 raise
-            wrong = wrong_format(source.path, "Parquet", head)
-            raise wrong or InputError(f"{source.path} is not a Parquet file that can be read: {error}") from error
-    return with_positions(schema.empty_table(), 0, fields, source.path).schema
+            if wrong := unreadable(source.path, "Parquet", "ParquetReader", head, error):
+                raise wrong from error
+            return None
+    return with_positions(schema.empty_table(), [], fields, source.path).schema
 
 
 def row_group_bytes(source: Input) -> list[int]:
@@ -95,7 +111,7 @@ def row_group_bytes(source: Input) -> list[int]:
     with source.open(read_ahead=False) as file:
         try:
             metadata = _open(file).metadata
-        except (OSError, pa.ArrowInvalid):
+        except DAMAGE:
             if file.failure:
                 raise
             return []

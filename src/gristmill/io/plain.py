@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from gristmill.core.columns import make_array
 from gristmill.core.table import POSITION
-from gristmill.io.input import BadRecord
+from gristmill.io.input import MOST_BAD, RAW_BYTES, BadRecord
 from gristmill.io.lines import MAX_LINE, read_head, read_lines
 from gristmill.io.sniff import wrong_format
 
@@ -19,52 +20,76 @@ if TYPE_CHECKING:
 
 TEXT, FILE_NAME = "text", "file_name"
 
+_HEAD = 4096
+
 
 def read_text_lines(source: Input, max_line_bytes: int = MAX_LINE) -> Iterator[pa.Table]:
     """A table per block of lines, without blank ones, with the byte offset of each in the POSITION column."""
     for offset, block in read_lines(source, max_line_bytes):
-        texts, positions = _texts(source, block, offset)
-        if texts:
-            yield pa.table({TEXT: make_array(texts, pa.string()), POSITION: make_array(positions, pa.int64())})
+        lines = iter(block.split(b"\n"))
+        place: int | None = offset
+        while place is not None:
+            texts, positions, place = _texts(source, lines, place)
+            if texts or place is not None:  # bad records are taken away between tables
+                yield pa.table({TEXT: make_array(texts, pa.string()), POSITION: make_array(positions, pa.int64())})
 
 
-def _texts(source: Input, block: bytes, offset: int) -> tuple[list[str], list[int]]:
+def _texts(source: Input, lines: Iterator[bytes], offset: int) -> tuple[list[str], list[int], int | None]:
+    """Some texts, where each starts, and where it goes on: bad lines must not become too many at a time."""
     texts: list[str] = []
     positions: list[int] = []
-    for line in block.split(b"\n"):
+    bad = 0
+    for line in lines:
+        start, offset = offset, offset + len(line) + 1
         try:
             text = line.removesuffix(b"\r").decode()
         except UnicodeDecodeError as error:
-            source.on_bad(BadRecord(offset, f"not valid UTF-8 at byte {error.start} of the line", line[:200]))
-            text = ""
+            source.on_bad(BadRecord(start, f"not valid UTF-8 at byte {error.start} of the line", line[:RAW_BYTES]))
+            bad += 1
+            if bad == MOST_BAD:
+                return texts, positions, offset
+            continue
         if text.strip():
             texts.append(text)
-            positions.append(offset)
-        offset += len(line) + 1
-    return texts, positions
+            positions.append(start)
+    return texts, positions, None
 
 
 def read_text_file(source: Input, max_bytes: int = MAX_LINE) -> str | None:
-    """The whole file as one text; None when it is empty or bad."""
+    """The whole file as one text; None when it is empty or bad. Half a document is none."""
+    bad: list[BadRecord] = []
     total = 0
     pieces: list[bytes] = []
-    for _, block in read_lines(source):
+    for _, block in read_lines(replace(source, on_bad=bad.append)):
         total += len(block)
         pieces.append(block)
         if total > max_bytes:
-            source.on_bad(BadRecord(0, f"a file of more than {max_bytes:,} bytes (the limit is max_line_bytes)"))
-            return None
+            break
     raw = b"".join(pieces)
-    try:
-        return raw.decode() or None
-    except UnicodeDecodeError as error:
-        source.on_bad(BadRecord(0, f"not valid UTF-8 at byte {error.start}", raw[:200]))
+    if bad:
+        source.on_bad(BadRecord(0, bad[0].reason, (raw or bad[0].raw)[:RAW_BYTES]))
         return None
+    try:
+        return _decode(raw, max_bytes) or None
+    except ValueError as error:
+        source.on_bad(BadRecord(0, str(error), raw[:RAW_BYTES]))
+        return None
+
+
+def _decode(raw: bytes, max_bytes: int) -> str:
+    if len(raw) > max_bytes:
+        raise ValueError(f"a file of more than {max_bytes:,} bytes (the limit is max_line_bytes)")
+    if b"\0" in raw[:_HEAD]:
+        raise ValueError("binary data, not text")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not valid UTF-8 at byte {error.start}") from error
 
 
 def peek_text(source: Input, per_file: bool) -> pa.Schema | None:
     """The columns; None for an empty file. Raises InputError for a file that is no text."""
-    head = read_head(source.whole(), 4096)
+    head = read_head(source.whole(), _HEAD)
     if not head:
         return None
     error = wrong_format(source.path, "text", head)

@@ -93,7 +93,7 @@ def looks_like(head: bytes) -> tuple[str, str | None]:
     if head[257:262] == b"ustar":
         return "a tar archive", None
     if b"\0" in head:
-        return "binary data", None
+        return "", None
     text = head.removeprefix(codecs.BOM_UTF8).lstrip()
     if text.startswith(b"<"):
         return "HTML or XML", None
@@ -115,3 +115,12 @@ def wrong_format(path: str, wanted: str, head: bytes) -> InputError | None:
     if not kind or kind == wanted:
         return None
     return InputError(f"{path} is not {wanted}; it looks like {kind}" + (f": use {reader}" if reader else ""))
+
+
+def unreadable(path: str, wanted: str, reader: str, head: bytes, error: Exception) -> InputError | None:
+    """The error to raise, when a file is planned, for one that its reader cannot open. None for a file that by its
+    first bytes or its name is of the wanted format, but damaged: it is told when it is read, and others go on."""
+    kind, other = looks_like(head)
+    if other == reader or (not kind and reader_for(extension_of(path)) == reader):
+        return None
+    return wrong_format(path, wanted, head) or InputError(f"{path} is not {wanted} that can be read: {error}")

@@ -59,7 +59,8 @@ class PlainProgress:
         self._due = time.monotonic() + self.every_s
         summary = Summary.of(progress)
         rate = summary.rows_in / progress.seconds if progress.seconds else 0.0
-        rows = f"{summary.rows_in:,} rows in, {summary.rows_out:,} out, {rate:,.0f} rows/s"
+        failed = f", {summary.quarantined:,} quarantined" if summary.quarantined else ""
+        rows = f"{summary.rows_in:,} rows in, {summary.rows_out:,} out{failed}, {rate:,.0f} rows/s"
         line = f"gristmill: {rows}; {total_line(progress)}"
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(line + "\n")
@@ -108,13 +109,15 @@ def _stage_table(progress: Progress) -> Table:
     from rich.table import Table
     from rich.text import Text
 
+    summary = Summary.of(progress)
+    titles = summary.titles()
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("stage", no_wrap=True)
-    for title in ("rows in", "kept", "dropped", "rows/s"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for line in Summary.of(progress).stages:
+    for title in (*titles, "rows/s"):
+        table.add_column(title, justify="right", no_wrap=True, style="yellow" if title == "quarantined" else "")
+    for line in summary.stages:
         rate = (line.rows_in or line.rows_out) / progress.seconds if progress.seconds else 0.0
-        table.add_row(Text(line.name), *(count or "" for count in line.counted()), f"{rate:,.0f}" if rate else "")
+        table.add_row(Text(line.name), *line.counted()[: len(titles)], f"{rate:,.0f}" if rate else "")
     return table
 
 

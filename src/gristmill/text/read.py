@@ -6,14 +6,16 @@
     ArrowReader     .arrow .arrows .ipc .feather              streamed
     TextReader      .txt .text .md, also .gz and .zst         a document per file or per line
 
-Each is a composite of `list_files` and a reading stage. A record that cannot be read stops the run, or with
-`on_bad_record="skip"` is counted and left out; its neighbours are read either way.
+Each is a composite of `list_files` and a reading stage. A record that cannot be read goes to quarantine, with its
+file, its place and its bytes; with `on_bad_record="skip"` it is only counted, with "raise" it stops the run. Its
+neighbours are read either way.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -36,6 +38,8 @@ from gristmill.io.listing import Paths
 from gristmill.io.parquet import peek_parquet, read_parquet
 from gristmill.io.plain import FILE_NAME, TEXT, peek_text, read_text_file, read_text_lines
 
+QUARANTINE, RAISE, SKIP = ON_BAD_RECORD = ("quarantine", "raise", "skip")
+
 
 class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
     """Reads the files of a task, block by block. A format writes `tables` and `schema`."""
@@ -49,11 +53,11 @@ class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
         fields: Sequence[str] | None = None,
         read_kwargs: Mapping[str, Any] | None = None,
         blocksize: int | str | None = None,
-        on_bad_record: str = "raise",
+        on_bad_record: str = QUARANTINE,
     ) -> None:
         super().__init__()
-        if on_bad_record not in ("raise", "skip"):
-            raise ValueError(f"on_bad_record is {on_bad_record!r}, must be 'raise' or 'skip'")
+        if on_bad_record not in ON_BAD_RECORD:
+            raise ValueError(f"on_bad_record is {on_bad_record!r}, must be 'quarantine', 'raise' or 'skip'")
         if isinstance(fields, str):
             raise TypeError(f"fields is the text {fields!r}, must be a list of names: [{fields!r}]")
         self.fields = None if fields is None else list(fields)
@@ -82,12 +86,15 @@ class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
     def process(self, task: FileGroupTask) -> Iterator[DocumentBatch]:
         empty = True
         for part in task.parts():
-            name = task.name_of(part.path) if isinstance(task, FilePartition) else part.path
             for table in self.tables(self.source(task, part)):
                 empty = False
-                yield self.batch(task, table, {"file": name})
-        if empty:  # a writer wants to know of a source that gives nothing
-            yield self.batch(task, pa.table({POSITION: pa.nulls(0, pa.int64())}), {})
+                yield self.batch(task, table, {"file": name_of(task, part)})
+        if empty:
+            yield self.nothing(task)
+
+    def nothing(self, task: FileGroupTask) -> DocumentBatch:
+        """A batch without rows: a writer wants to know of a source that gives nothing."""
+        return self.batch(task, pa.table({POSITION: pa.nulls(0, pa.int64())}), {})
 
     def peek(self, sample: Task[Any]) -> Mapping[str, pa.DataType] | None:
         if not isinstance(sample, FileGroupTask) or not sample.data:
@@ -96,27 +103,46 @@ class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
             schema = self.schema(self.source(sample, sample.parts()[0]))
         except InputError as error:
             raise InputError(f"stage {self.name!r}: {error}") from error
+        except OSError:  # told, or set aside, when the file is read
+            return None
         return None if schema is None else dict(zip(schema.names, schema.types, strict=True))
 
     def source(self, task: FileGroupTask, part: FileSlice) -> Input:
         options = {**self.read_kwargs.get("storage_options", {}), **task.storage_options}
         source = Input(part, options, self.blocksize, on_bytes=partial(self.count, "bytes_read"))
-        return replace(source, on_bad=partial(self._bad, source))
+        return replace(source, on_bad=partial(self._bad, source, name_of(task, part)))
 
     def batch(self, task: FileGroupTask, table: pa.Table, metadata: Mapping[str, Any]) -> DocumentBatch:
         return DocumentBatch(table, dataset_name=task.dataset_name, metadata={**task.metadata, **metadata})
 
-    def _bad(self, source: Input, record: BadRecord) -> None:
-        if self.on_bad_record == "skip":
+    def _bad(self, source: Input, file: str, record: BadRecord) -> None:
+        if self.on_bad_record == SKIP:
             self.count("bad_records", record.records)
             return
+        if self.on_bad_record == QUARANTINE:
+            with suppress(BadRecordError):  # a run with on_error="raise" has no quarantine
+                self.set_aside(
+                    record.reason,
+                    content=record.content,
+                    file=file,
+                    position=record.position,
+                    records=record.records,
+                )
+                return
+        # Lines are counted only here: to do so for each of many bad records would take for ever.
         number = line_number(source, record.position) if self.unit == "byte" else None
         where = f"line {number:,} (byte {record.position:,})" if number else f"{self.unit} {record.position:,}"
         shown = f": {record.raw[:80]!r}" if record.raw else ""
         raise BadRecordError(
-            f"{source.path}, {where}: {record.reason}{shown}. "
-            'To count such records and leave them out, use on_bad_record="skip"'
+            f"{source.path}, {where}: {record.reason}{shown}. To set such records aside and go on, use "
+            'on_bad_record="quarantine" and on_error="quarantine", the defaults; to count them and leave them out, '
+            'use on_bad_record="skip"'
         )
+
+
+def name_of(task: FileGroupTask, part: FileSlice) -> str:
+    """The name by which users know the file: below the directory that was read."""
+    return task.name_of(part.path) if isinstance(task, FilePartition) else part.path
 
 
 class JsonlReaderStage(ReaderStage):
@@ -130,7 +156,7 @@ class JsonlReaderStage(ReaderStage):
         return read_jsonl(source, self.fields, self.read_kwargs.get("max_line_bytes", MAX_LINE))
 
     def schema(self, source: Input) -> pa.Schema | None:
-        return peek_jsonl(source, self.fields, strict=self.on_bad_record == "raise")
+        return peek_jsonl(source, self.fields, strict=self.on_bad_record != SKIP)
 
 
 class ParquetReaderStage(ReaderStage):
@@ -194,17 +220,20 @@ class TextReaderStage(ReaderStage):
             return
         rows: list[tuple[str, str, int]] = []
         size = 0
+        empty = True
         for part in task.parts():
             text = read_text_file(self.source(task, part), self._limit())
             if text is not None:
-                name = task.name_of(part.path) if isinstance(task, FilePartition) else part.path
-                rows.append((text, name, task.data.index(part.path)))
+                rows.append((text, name_of(task, part), task.data.index(part.path)))
                 size += len(text)
+                empty = False
             if size >= self.blocksize:
                 yield self.batch(task, self._files_table(rows), {})
                 rows, size = [], 0
         if rows:
             yield self.batch(task, self._files_table(rows), {})
+        if empty:
+            yield self.nothing(task)
 
     def _files_table(self, rows: Sequence[tuple[str, str, int]]) -> pa.Table:
         """One row per file; its position is that of the file in the partition."""
@@ -233,7 +262,7 @@ class FileReader(CompositeStage[EmptyTask, DocumentBatch]):
     task_type: str = "document"
     file_extensions: Sequence[str] | None = None
     storage_options: Mapping[str, Any] | None = None
-    on_bad_record: str = "raise"
+    on_bad_record: str = QUARANTINE
     limit: int | None = None
 
     reader: ClassVar[type[ReaderStage]]

@@ -1,0 +1,203 @@
+"""What the commands share: options, recipes, executors, running, and errors as exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from gristmill.core.errors import (
+    GristmillError,
+    InputError,
+    PlanError,
+    RecipeError,
+    StageError,
+    did_you_mean,
+    printable,
+)
+
+if TYPE_CHECKING:
+    from gristmill.core.executor import Executor
+    from gristmill.core.pipeline import Pipeline
+    from gristmill.core.result import Result
+    from gristmill.recipes import Recipe
+
+ExecutorName = Annotated[str | None, typer.Option("--executor", help="Where to run, for example local.")]
+Workers = Annotated[int | None, typer.Option("--workers", min=0, help="How many workers; 0 runs in this process.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show tracebacks of stages that fail.")]
+OnError = Annotated[
+    str,
+    typer.Option(
+        "--on-error", metavar="quarantine|raise", help="Set records aside that a stage fails on, or stop at the first."
+    ),
+]
+MaxErrors = Annotated[
+    str,
+    typer.Option(
+        "--max-errors", metavar="NUMBER|SHARE|none", help="Stop when more records fail, for example 50, 1% or 0.01."
+    ),
+]
+
+NO_RECIPE = "it is not the directory of a `gristmill run --run-dir`"
+
+
+def failure_policy(on_error: str, max_errors: str) -> dict[str, Any]:
+    """The options of `Pipeline.run` that say what becomes of records that fail."""
+    known = ("quarantine", "raise")
+    if on_error not in known:
+        raise RecipeError(f"--on-error {on_error}: must be quarantine or raise.{did_you_mean(on_error, known)}")
+    return {"on_error": on_error, "max_errors": error_budget(max_errors)}
+
+
+def error_budget(text: str) -> float | None:
+    """`50` records, a share of `1%` or `0.01`, or `none` for no limit."""
+    if text.lower() == "none":
+        return None
+    if re.fullmatch(r"[0-9]+", text):
+        return int(text)
+    share = re.fullmatch(r"([0-9]*\.?[0-9]+)(%?)", text)
+    value = float(share[1]) / (100 if share[2] else 1) if share else 2.0
+    if value > 1:
+        raise RecipeError(
+            f"--max-errors {text}: write a number of records such as 50, a share such as 1% or 0.01, or none"
+        )
+    return value
+
+
+def load(recipe: str, settings: list[str] | None) -> Recipe:
+    from gristmill.recipes import load_recipe, parse_settings
+
+    allow_own_modules()
+    return load_recipe(recipe, parse_settings(settings or []))
+
+
+def recipe_of(run_dir: str, otherwise: str = NO_RECIPE) -> Recipe:
+    """The recipe that a run was started with; `otherwise` says what to do when there is none."""
+    from gristmill.core.run import Store
+
+    text = Store(run_dir).get("recipe.yaml")
+    if text is None:
+        raise InputError(f"{run_dir} has no recipe.yaml: {otherwise}")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "recipe.yaml"
+        path.write_bytes(text)
+        return load(str(path), None)
+
+
+def allow_own_modules() -> None:
+    """`package.module:ClassName` is looked for in the current directory too, as `python -m` does."""
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+
+
+def make_executor(recipe: Recipe, name: str | None, workers: int | None) -> Executor | None:
+    params: dict[str, Any] = {} if workers is None else {"num_workers": workers}
+    return recipe.executor(name, **params)
+
+
+def run_recipe(
+    recipe: Recipe,
+    executor: Executor | None,
+    run_dir: str | None,
+    quiet: bool = False,
+    as_json: bool = False,
+    **options: Any,
+) -> Result:
+    """Run a recipe and say what it did. `options` are those of `Pipeline.run`."""
+    from gristmill.cli import show
+    from gristmill.core.executor import Silent
+    from gristmill.core.run import Store
+    from gristmill.observe.progress import default_progress
+
+    pipeline = recipe.build()
+    if run_dir:
+        Store(run_dir).put("recipe.yaml", recipe.to_yaml().encode())
+    observer = Silent() if quiet else default_progress()
+    try:
+        with _terminable():
+            result = pipeline.run(executor, run_dir, observer=observer, **options)
+    finally:
+        if not run_dir:
+            _keep_beside_output(recipe, pipeline)
+    if as_json:
+        typer.echo(show.summary_json(result, run_dir))
+    elif not quiet:
+        show.print_summary(result, run_dir)
+    elif failed := show.failed_line(result):
+        complain(failed)
+    return result
+
+
+def _keep_beside_output(recipe: Recipe, pipeline: Pipeline) -> None:
+    """What a run without a directory has set aside lies beside its output. To replay it, its recipe is needed."""
+    from gristmill.core.run import Store
+    from gristmill.core.stage import CompositeStage
+
+    last = pipeline.stages[-1] if pipeline.stages else None
+    place = (last.stages()[-1] if isinstance(last, CompositeStage) else last).side_room() if last else None
+    if place is None:
+        return
+    with contextlib.suppress(OSError):
+        store = Store(*place)
+        if store.get("plan.json") is not None:
+            store.put("recipe.yaml", recipe.to_yaml().encode())
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM. Nobody takes it for a failure of a stage, as they would a SystemExit."""
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends the run as Ctrl-C does: workers are stopped and the terminal is put right."""
+
+    def stop(*_: object) -> NoReturn:
+        raise _Terminated
+
+    try:
+        before = signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def errors(verbose: bool = False) -> Iterator[None]:
+    """Errors that Gristmill raises on purpose are messages, not tracebacks."""
+    try:
+        yield
+    except GristmillError as error:
+        message = str(error)
+        if isinstance(error, StageError) and error.details and not verbose:
+            message = message.removesuffix(f"\n\n{error.details}") + "\n(-v shows the traceback)"
+        complain(f"error: {message}")
+        raise typer.Exit(2 if isinstance(error, RecipeError | PlanError) else 1) from None
+    except KeyboardInterrupt as error:
+        number = signal.SIGTERM if isinstance(error, _Terminated) else signal.SIGINT
+        complain("terminated" if number == signal.SIGTERM else "interrupted")
+        raise typer.Exit(128 + number) from None
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again at its end
+        raise typer.Exit(1) from None
+
+
+def complain(message: str) -> None:
+    """A message on standard error. It may hold text from data."""
+    safe = "\n".join(printable(line) for line in message.split("\n"))
+    head, mark, rest = safe.partition(":")
+    coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    typer.echo(typer.style(head, fg="red", bold=True) + mark + rest if coloured else safe, err=True)
