@@ -1,10 +1,27 @@
 """Runs are quiet in tests, and a busy machine is no reason for a test to fail."""
 
-import os
+from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ["GRISTMILL_PROGRESS"] = "off"
 
 settings.register_profile("gristmill", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("gristmill")
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[dict[str, Any]]:
+    """The storage options of a real S3 server on this machine."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield {"key": "test", "secret": "test", "client_kwargs": {"endpoint_url": f"http://{host}:{port}"}}
+    server.stop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,17 +10,6 @@ import pytest
 from gristmill import LocalExecutor, Pipeline
 from gristmill.core.errors import InputError
 from gristmill.text import JsonlReader, JsonlWriter, ScoreFilter, WordCountFilter
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[dict[str, Any]]:
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield {"key": "test", "secret": "test", "client_kwargs": {"endpoint_url": f"http://{host}:{port}"}}
-    server.stop()
 
 
 @pytest.fixture

@@ -93,7 +93,6 @@ class Run:
         self.entries: dict[str, Entry] = {}
         self.plan = ""
         self.kept: list[WrittenFiles] = []
-        self.aside_before = 0
         self.rejected: list[str] = []
         self._keeps_rejected = False
         self.changes: list[str] = []
@@ -111,11 +110,6 @@ class Run:
     @property
     def resuming(self) -> bool:
         return self.before is not None
-
-    @property
-    def rows_kept(self) -> int:
-        """Rows of sources that were done before, as far as they are in the output or in quarantine."""
-        return sum(task.rows for task in self.kept) + self.aside_before
 
     @property
     def scratch(self) -> str | None:
@@ -196,7 +190,6 @@ class Run:
             entry = self.entries.get(first.source)
             if entry and self.why_redo(plan, first.source, fingerprint) is None:
                 self.kept.append(entry.output(first.order))
-                self.aside_before += entry.quarantined
                 self.rejected += [file.path for file in entry.rejected or () if plan.rejects]
                 continue
             if entry:

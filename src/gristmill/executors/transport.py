@@ -7,6 +7,8 @@ that file instead of copying it. Small buffers ride in the message. Nothing is e
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import itertools
 import mmap
 import os
@@ -27,6 +29,7 @@ from gristmill.core.task import Task
 INLINE_BYTES = 64 * 1024
 _ALIGN = 64
 _BOOKS = 1024
+_PREFIX = "gristmill-"
 _serial = itertools.count()
 
 
@@ -121,13 +124,48 @@ def _write_file(path: str, raws: list[memoryview]) -> tuple[tuple[int, int], ...
 
 
 class Folder:
-    """A temporary folder that is removed with the object."""
+    """A temporary folder that is removed with the object, or by a later run when this one is killed whole.
+
+    The lock, which the kernel drops with the process, tells that somebody still needs it.
+    """
 
     def __init__(self, parent: str | None = None) -> None:
         if parent is not None:
             Path(parent).mkdir(parents=True, exist_ok=True)
-        self.path = tempfile.mkdtemp(prefix=f"gristmill-{os.getpid()}-", dir=parent)
-        self.remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+        _sweep(Path(parent or tempfile.gettempdir()))
+        self.path = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent)
+        lock = os.open(self.path, os.O_RDONLY)
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        self.remove = weakref.finalize(self, _remove, self.path, lock)
+
+
+def _remove(path: str, lock: int) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    os.close(lock)
+
+
+def _sweep(parent: Path) -> None:
+    """Remove folders of runs that were killed with all their processes."""
+    for folder in parent.glob(f"{_PREFIX}*-*"):
+        if not is_alive(folder.name.removeprefix(_PREFIX).partition("-")[0]):
+            with contextlib.suppress(OSError):  # gone, somebody else's, or locked: its process is in another container
+                lock = os.open(folder, os.O_RDONLY)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
+                finally:
+                    os.close(lock)
+
+
+def is_alive(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, ValueError):
+        return True
+    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,9 @@ _LINGER = 2.0
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
+_ENDED = "the process that starts workers has ended: was it killed? Started again with its run_dir, a run goes on"
+
+
 class Zygote:
     """The driver's handle on the zygote."""
 
@@ -52,9 +55,11 @@ class Zygote:
     def fork(self) -> tuple[int, Connection]:
         """A new worker: its process id, and the channel to it."""
         here, there = Pipe()
-        self._file.write(b"fork\n")
-        self._file.flush()
-        socket.send_fds(self._socket, [b"."], [there.fileno()])
+        self._say("fork")
+        try:
+            socket.send_fds(self._socket, [b"."], [there.fileno()])
+        except OSError as error:
+            raise GristmillError(_ENDED) from error
         there.close()
         return int(self._answer()), here
 
@@ -65,20 +70,26 @@ class Zygote:
 
     def close(self) -> None:
         """Ends the zygote and, with it, whatever workers are left."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, GristmillError):
             self._say("bye")
             self._file.close()
         self._socket.close()
         self._process.wait()
 
     def _say(self, *lines: str) -> None:
-        self._file.write("".join(f"{line}\n" for line in lines).encode())
-        self._file.flush()
+        try:
+            self._file.write("".join(f"{line}\n" for line in lines).encode())
+            self._file.flush()
+        except OSError as error:
+            raise GristmillError(_ENDED) from error
 
     def _answer(self) -> bytes:
-        answer = self._file.readline()
+        try:
+            answer = self._file.readline()
+        except OSError as error:
+            raise GristmillError(_ENDED) from error
         if not answer:
-            raise GristmillError("the process that starts workers has ended: was it killed?")
+            raise GristmillError(_ENDED)
         return answer
 
 
