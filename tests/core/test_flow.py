@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from gristmill import ProcessingStage, Task
 from gristmill.core.errors import StageError
 from gristmill.core.flow import Call, Flow, Item, Output
 from gristmill.core.plan import Group, Plan
+from gristmill.core.repeat import Repeat
 from gristmill.core.task import Lineage
 from gristmill.core.worker import StageStats
 
@@ -135,16 +136,18 @@ class Simulation:
     def work(self, call: Call) -> Iterator[Output]:
         """What a worker sends: for a call of one item, nothing that an earlier attempt has sent."""
         last = self.shape.stages[call.group]
-        skip = call.items[0].sent if call.streams else 0
-        shares = call.streams and not call.items[0].history.attempts
+        repeat = Repeat(call.items[0].sent, [Step()], call.items[0].lineage)
+        may_share = call.streams and not call.items[0].shed
         for item in call.items:
-            for lineage, position in list(self.walk(call, item.lineage, call.start, shares)):
-                if position == last and skip:
-                    skip -= 1
-                    continue
-                yield Output(lineage, lineage.id, nbytes=1, position=position)
+            walk = self.walk(call, item.lineage, call.start, lambda: may_share and not repeat.lags)
+            for lineage, position in walk:
+                if position != last or not repeat.leaves_out(Task(0).named(lineage)):
+                    yield Output(lineage, lineage.id, nbytes=1, position=position)
+        repeat.check()
 
-    def walk(self, call: Call, lineage: Lineage, position: int, shares: bool) -> Iterator[tuple[Lineage, int]]:
+    def walk(
+        self, call: Call, lineage: Lineage, position: int, shares: Callable[[], bool]
+    ) -> Iterator[tuple[Lineage, int]]:
         last = self.shape.stages[call.group]
         if position == last:
             yield lineage, last
@@ -154,7 +157,7 @@ class Simulation:
             alone = children == [lineage] or position + 1 == last
             if not alone and (child.id, position + 1) in call.items[0].shed:
                 continue
-            if not alone and shares and self.dice.random() < 0.3:
+            if not alone and shares() and self.dice.random() < 0.3:
                 yield child, position + 1
             else:
                 yield from self.walk(call, child, position + 1, shares)

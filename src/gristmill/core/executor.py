@@ -66,11 +66,18 @@ class Progress:
 
 
 def rows_read(stages: Iterable[StageStats]) -> int:
-    """Rows that the first stage that has to do with rows was given, or else gave or set aside."""
+    """Rows that the first stage that has to do with rows was given, or else gave or set aside.
+
+    Where a later stage makes many rows of one and fails on some, it is as many as make the share of failures that
+    of the rows that the stages were given.
+    """
+    first, failed, share = 0, 0, 0.0
     for stats in stages:
-        if stats.rows_in or stats.rows_out or stats.quarantined:
-            return stats.rows_in or stats.rows_out + stats.quarantined
-    return 0
+        rows = stats.rows_in or stats.rows_out + stats.quarantined
+        first = first or rows
+        if stats.quarantined and rows:
+            failed, share = failed + stats.quarantined, share + stats.quarantined / rows
+    return max(first, round(failed / share)) if share else first
 
 
 class Observer(Protocol):

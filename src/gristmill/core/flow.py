@@ -5,7 +5,8 @@ tasks in flight, which are bounded, and with the sources that are open.
 
 A call of one item streams: its outputs count as they arrive, so that a huge file needs no buffer. If the
 worker dies in between, the same item runs again and what had arrived is not sent twice (`Item.sent`,
-`Item.shed`); this rests on stages being deterministic. A call of several items counts as a whole or not at all.
+`Item.shed`); this rests on stages being deterministic, which is checked (`repeat.py`). A call of several items
+counts as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.core.executor import PoolProgress, Progress, rows_read
 from gristmill.core.isolate import History, OverBudget, Place
-from gristmill.core.quarantine import Quarantine, SetAside
+from gristmill.core.quarantine import Budget, Quarantine, SetAside
 from gristmill.core.rejects import REJECTED
+from gristmill.core.repeat import Trail
 from gristmill.core.schedule import EDGE_BYTES
 from gristmill.core.task import Lineage
 from gristmill.core.worker import StageStats
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 
 CALL_BYTES = 32 * 2**20
 """More items than a batch make one call only as long as they are no larger than this together."""
+
+LOOK_SECONDS = 0.1
+"""How old the number of rows may be that calls are told."""
 
 BATCH_SECONDS = 0.5
 """How long a batch that is not full waits for more."""
@@ -45,7 +50,7 @@ class Item:
     start: int = 0
     history: History = field(default_factory=History)
     alone: bool = False
-    sent: int = 0
+    sent: Trail = field(default_factory=Trail)
     shed: set[tuple[str, int]] = field(default_factory=set)
 
 
@@ -66,6 +71,8 @@ class Call:
     group: int
     items: list[Item]
     began: float
+    budget: Budget = field(default_factory=Budget)
+    """What is left of it."""
     outputs: list[Output] = field(default_factory=list)
     so_far: list[StageStats] = field(default_factory=list)
     """Counts of a call that is still running, to be shown; they count when it is done."""
@@ -113,6 +120,8 @@ class Flow:
         self.listing_done = False
         self._began = time.perf_counter()
         self._sources = sources
+        self._calls: list[Call] = []
+        self._rows, self._looked = 0, 0.0
         self._live: dict[str, list[int]] = {}
         self._gathered: dict[tuple[str, int], list[Output]] = {}
         self._rejected: dict[str, dict[str, Output]] = {}
@@ -183,7 +192,13 @@ class Flow:
                 break
             items.append(self._pop(pool))
         pool.running += 1
-        return Call(group, items, time.perf_counter())
+        known = any(stat.rows_in or stat.rows_out for stats in self.stats[:group] for stat in stats)
+        reads = items[0].start == 0 and not known
+        now = time.perf_counter()
+        if now - self._looked > LOOK_SECONDS:
+            self._rows, self._looked = self.rows_read, now
+        self._calls.append(Call(group, items, now, self.quarantine.left(self._rows, reads)))
+        return self._calls[-1]
 
     @staticmethod
     def _pop(pool: _Pool) -> Item:
@@ -193,15 +208,13 @@ class Flow:
 
     def output(self, call: Call, output: Output) -> None:
         """A task has come out of a running call."""
-        if not call.streams:
+        if not call.streams or output.position == REJECTED:  # which may be others when the call is repeated
             call.outputs.append(output)
             return
-        if output.position == REJECTED:
-            pass
-        elif output.position < len(self.plan.groups[call.group].stages):
+        if output.position < len(self.plan.groups[call.group].stages):
             call.items[0].shed.add((output.lineage.id, output.position))
         else:
-            call.items[0].sent += 1
+            call.items[0].sent.add(output.lineage.id)
         self._route(call.group, output)
 
     def _route(self, group: int, output: Output) -> None:
@@ -232,19 +245,37 @@ class Flow:
         for output in call.outputs:
             self._route(call.group, output)
         pool = self.pools[call.group]
-        pool.running -= 1
+        self._over(call)
         pool.tasks_done += len(call.items)
         pool.seconds += time.perf_counter() - call.began
         for total, more in zip(self.stats[call.group], stats, strict=True):
             total.add(more)
-        self.quarantine.take(aside, self.rows_read)
+        if call.budget.reads:
+            self.quarantine.saw(call.items[0].lineage.source, rows_read(stats))
+        if aside:
+            self.quarantine.take(aside, self.rows_read)
         for item in call.items:
             self._close(item.lineage.source, call.group)
 
+    def _over(self, call: Call) -> None:
+        self.pools[call.group].running -= 1
+        self._calls = [other for other in self._calls if other is not call]
+
     @property
     def rows_read(self) -> int:
-        """Rows that have entered the pipeline, good and bad."""
-        return rows_read(stat for stats in self.stats for stat in stats)
+        """Rows that have entered the pipeline, good and bad, as far as is known of calls that still run."""
+        return rows_read(self._stats_so_far())
+
+    def _stats_so_far(self) -> Iterator[StageStats]:
+        for group, stats in enumerate(self.stats):
+            running = [call.so_far for call in self._calls if call.group == group and call.so_far]
+            for position, stat in enumerate(stats):
+                parts = [stat, *(so_far[position] for so_far in running)]
+                yield StageStats(
+                    rows_in=sum(part.rows_in for part in parts),
+                    rows_out=sum(part.rows_out for part in parts),
+                    quarantined=sum(part.quarantined for part in parts),
+                )
 
     def _close(self, source: str, group: int) -> None:
         """One item of a source has left a group: gather what is complete, forget the source when all is done."""
@@ -275,9 +306,9 @@ class Flow:
 
         `place` is where a worker has ended: the records at fault are found by going there again, step by step.
         """
-        self.pools[call.group].running -= 1
+        self._over(call)
         if isinstance(error, OverBudget):
-            raise self.quarantine.overspent(aside, self.rows_read)
+            raise self.quarantine.overspent(aside, self.rows_read + error.rows)
         for item in reversed(call.items):
             item.alone = True
             self._queue(call.group, item, first=True)
@@ -285,10 +316,10 @@ class Flow:
             item.history.attempts += 1
             stages = self.plan.groups[call.group].stages
             stage = stages[min(error.position, len(stages) - 1)]
-            if place is not None and self.quarantine.isolates and not (stage.writes or stage.gather):
+            if place is not None and self.quarantine.isolates and not (stage.writes or stage.gather or stage.durable):
                 if not item.history.learn(place, error, stage.max_retries):
                     raise error
-            elif error.hopeless or item.history.attempts > stage.max_retries:
+            elif error.hopeless or item.history.raised > stage.max_retries:
                 raise error
 
     # -- out -----------------------------------------------------------------------------------------

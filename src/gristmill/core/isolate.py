@@ -15,17 +15,18 @@ What is given up: stages that look at several rows at once see them in other com
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from itertools import chain
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.batch import Batch
 from gristmill.core.errors import StageError
+from gristmill.core.executor import rows_read
 from gristmill.core.quarantine import Budget, SetAside, failed_record, unreadable_record
 from gristmill.core.stage import Answer
-from gristmill.core.task import Task
+from gristmill.core.task import EmptyTask, Task
 
 if TYPE_CHECKING:
     from gristmill.core.task import Lineage
@@ -37,6 +38,10 @@ PIECES = 16
 HELD_TASKS, HELD_BYTES = 10_000, 64 * 2**20
 """So much of what a stage makes of one batch is held back until it has made all of it, to be able to start over."""
 
+_END = object()
+_READY = (Task, list, tuple, type(None))
+"""Answers that are there at once; others are made step by step."""
+
 
 @dataclass(slots=True)
 class Place:
@@ -46,6 +51,11 @@ class Place:
     task: int
     start: int
     stop: int
+
+    @property
+    def known(self) -> bool:
+        """False once a batch has given more than is held: rows that have left cannot be taken back."""
+        return self.start >= 0
 
 
 @dataclass(slots=True)
@@ -74,8 +84,15 @@ class History:
     attempts: int = 0
     troubles: list[Trouble] = field(default_factory=list)
 
+    @property
+    def raised(self) -> int:
+        """Attempts that failed and taught nothing about a record."""
+        return self.attempts - sum(trouble.tries for trouble in self.troubles)
+
     def learn(self, place: Place, error: StageError, max_retries: int) -> bool:
         """A worker has ended there. False: it ends somewhere else each time, so no record is to blame."""
+        if not place.known:
+            return self.raised <= max_retries
         known = next((trouble for trouble in self.troubles if trouble.covers(place)), None)
         if known:
             known.place, known.tries = place, known.tries + 1
@@ -100,8 +117,14 @@ class Isolator:
         self.aside: list[SetAside] = []
         self.failed = 0
         self.notes: list[dict[str, Any]] = []
+        self.repeating = False
+        """What a stage does now it has done before, and it was written down."""
         for stage in worker.stages:
             stage.__dict__["_aside"] = self.notes
+
+    def begin(self, history: History, budget: Budget) -> None:
+        """A call begins: what is known from earlier attempts, and what is left of the budget."""
+        self.history, self.budget = history, budget
 
     def take(self) -> list[SetAside]:
         """What was set aside since the last call."""
@@ -111,22 +134,40 @@ class Isolator:
     # -- one stage -----------------------------------------------------------------------------------
 
     def answers(self, position: int, tasks: list[Task[Any]]) -> list[Answer[Any]]:
-        if any(trouble.place.position == position for trouble in self.history.troubles):
+        """One answer per task. What a stage yields is stepped through here, so that it can be asked for again."""
+        troubles = self.history.troubles
+        if troubles and any(trouble.place.position == position for trouble in troubles):
             return [self._carefully(position, task) for task in tasks]
         return self._try(position, tasks)
 
     def _try(self, position: int, tasks: list[Task[Any]], start: int = 0) -> list[Answer[Any]]:
         """One answer per task. `start` is the number of the first row in the batch that the task is a slice of."""
         try:
-            answers = self.worker.ask(position, tasks, start)
-            return [self._held(position, *pair, start) for pair in zip(tasks, answers, strict=True)]
+            return self._ask(position, tasks, start)
         except StageError as error:
             if not self.may_isolate(position, error):
                 raise
-            if len(tasks) == 1:
-                return [self._divide(position, tasks[0], start, error)]
+            failure = error  # handled below, so that what fails next has a traceback of its own
+        if len(tasks) == 1:
+            return [self._divide(position, tasks[0], start, failure)]
         half = len(tasks) // 2
         return [*self._try(position, tasks[:half]), *self._try(position, tasks[half:])]
+
+    def _ask(self, position: int, tasks: list[Task[Any]], start: int) -> list[Answer[Any]]:
+        """One answer per task. When the stage fails, the books are as they were before."""
+        books = self._books(position)
+        try:
+            answers = self.worker.ask(position, tasks, start)
+            if len(tasks) == 1:
+                return [self._stepped(position, tasks[0], answers[0], start)]
+            if len(self.aside) > books[0]:  # which of the tasks was it?
+                self._reset(position, books)
+                return [self._ask(position, [task], 0)[0] for task in tasks]
+            return [self._stepped(position, *pair, start) for pair in zip(tasks, answers, strict=True)]
+        except StageError as error:
+            if not isinstance(error, OverBudget):
+                self._reset(position, books)
+            raise
 
     def _divide(self, position: int, task: Task[Any], start: int, error: StageError) -> Answer[Any]:
         if not isinstance(task, Batch) or task.num_items < 2:
@@ -134,32 +175,89 @@ class Isolator:
         half = task.num_items // 2
         first = self._try(position, [task.slice(0, half)], start)
         second = self._try(position, [task.slice(half)], start + half)
-        return merge(first[0], second[0])
+        return self._merge(position, task, [first[0], second[0]])
 
     def _again(self, position: int, task: Task[Any], start: int, error: StageError) -> Answer[Any]:
         """One record: try as often as the stage allows, then give it up."""
         tries = self.worker.stages[position].max_retries
         for _ in range(tries):
             try:
-                return self._held(position, task, self.worker.ask(position, [task], start)[0], start)
+                return self._ask(position, [task], start)[0]
             except StageError as another:
+                if not self.may_isolate(position, another):
+                    raise
                 error = another
-        self.set_aside(position, failed_record(task, error, tries + 1, start), task.num_rows)
+        self._give_up(position, task, error, tries + 1, number=start)
         return None
 
-    def _held(self, position: int, parent: Task[Any], answer: Answer[Any], start: int) -> Answer[Any]:
-        """The answer, of which nothing leaves before all of it is there: if it fails half-way it can be had again."""
-        if not isinstance(parent, Batch) or not isinstance(answer, Iterator):
+    def _merge(self, position: int, task: Task[Any], answers: Iterable[Answer[Any]]) -> Answer[Any]:
+        try:
+            return reduce(merge, answers, None)
+        except StageError:
+            raise
+        except Exception as error:
+            raise self.worker.failure(position, task.lineage, error, doing="joining its answers for parts") from error
+
+    # -- what a stage yields -------------------------------------------------------------------------
+
+    def _stepped(self, position: int, parent: Task[Any], answer: Answer[Any], start: int) -> Answer[Any]:
+        """The answer; if it is made step by step, with all its steps taken or watched."""
+        if isinstance(answer, _READY):
             return answer
+        if isinstance(answer, str | bytes | Mapping) or not isinstance(answer, Iterable):
+            return answer  # no answer at all: the worker will say so
+        if isinstance(parent, Batch):
+            return self._held(position, parent, iter(answer), start)
+        return self._watched(position, parent, iter(answer))
+
+    def _held(self, position: int, parent: Batch, answer: Iterator[Any], start: int) -> Iterable[Any]:
+        """The steps, none of which leaves before all are there: if one fails, they can be had again without a row."""
         held: list[Any] = []
-        outputs = self.worker.outputs(position, parent, answer, start)
         size = 0
-        for output in outputs:
+        for output in self.worker.outputs(position, parent, answer, start):
             held.append(output)
             size += output.nbytes if isinstance(output, Task) else 0
             if len(held) >= HELD_TASKS or size >= HELD_BYTES:
-                return chain(held, outputs)
+                return chain(held, self.worker.outputs(position, parent, answer, -1 - parent.num_items))
         return held
+
+    def _watched(self, position: int, parent: Task[Any], answer: Iterator[Any] | None) -> Iterator[Any]:
+        """The steps for a task that is no batch. If one fails they are taken again, without what has left already."""
+        counts, given = self._books(position)[-1], 0
+        for tries in count(1):
+            try:
+                for index, output in enumerate(self._steps(position, parent, answer, given)):
+                    if index >= given:
+                        given += 1
+                        yield output
+            except StageError as error:
+                if not self.may_isolate(position, error):
+                    raise
+                if tries > self.worker.stages[position].max_retries:
+                    self._give_up(position, parent, error, tries, after=given)
+                    return
+                answer = None
+                self.worker.stages[position].__dict__["_counters"] = dict(counts)
+            else:
+                return
+
+    def _steps(self, position: int, parent: Task[Any], answer: Iterator[Any] | None, skip: int) -> Iterator[Any]:
+        """What a stage yields, asked anew if need be, up to a step that ends its worker."""
+        if answer is None:
+            again = self.worker.ask(position, [parent])[0]
+            answer = iter([again] if isinstance(again, Task) else again or ())
+        outputs = self.worker.outputs(position, parent, answer)
+        for index in count():
+            if self._cut_short(position, parent, index):
+                return
+            self.repeating = index < skip
+            try:
+                output = next(outputs, _END)
+            finally:
+                self.repeating = False
+            if output is _END:
+                return
+            yield output
 
     # -- records that end their worker ---------------------------------------------------------------
 
@@ -167,9 +265,7 @@ class Isolator:
         """A task at a stage in which a worker has ended: rows at fault are left out, suspect rows go in pieces."""
         troubles = self._troubles(position, task)
         if not isinstance(task, Batch):
-            blamed = [trouble.error for trouble in troubles if trouble.error and trouble.place.start == 0]
-            if blamed:
-                self._give_up(position, task, blamed[0], troubles[0].tries)
+            if self._cut_short(position, task, 0):
                 return None
             return self._try(position, [task])[0]
         answers: list[Answer[Any]] = []
@@ -179,16 +275,16 @@ class Isolator:
                 self._give_up(position, rows, trouble.error, trouble.tries, number=start)
             else:
                 answers += self._try(position, [rows], start)
-        return reduce(merge, answers, None)
+        return self._merge(position, task, answers)
 
     def _troubles(self, position: int, task: Task[Any]) -> list[Trouble]:
         here = (position, mark(task.lineage))
         found = [trouble for trouble in self.history.troubles if (trouble.place.position, trouble.place.task) == here]
         return sorted(found, key=lambda trouble: trouble.place.start)
 
-    def cut_short(self, position: int, parent: Task[Any], index: int) -> bool:
+    def _cut_short(self, position: int, parent: Task[Any], index: int) -> bool:
         """Whether output number `index` of a task that is no batch must not be asked for."""
-        if isinstance(parent, Batch) or not self.history.troubles:
+        if not self.history.troubles:
             return False
         for trouble in self._troubles(position, parent):
             if trouble.error is not None and trouble.place.start == index:
@@ -196,50 +292,62 @@ class Isolator:
                 return True
         return False
 
-    def gives_up(self, position: int, parent: Task[Any], error: StageError, index: int) -> bool:
-        """Whether a task that failed after some outputs is set aside. It is tried again from its start before."""
-        last = self.history.attempts >= self.worker.stages[position].max_retries
-        if isinstance(parent, Batch) or not last or not self.may_isolate(position, error):
-            return False
-        self._give_up(position, parent, error, self.history.attempts + 1, after=index)
-        return True
-
     # -- the books -----------------------------------------------------------------------------------
 
     def may_isolate(self, position: int, error: StageError) -> bool:
         """What cannot be written, and what is wrong with the pipeline, is no fault of a record."""
         stage = self.worker.stages[position]
-        return not (error.hopeless or stage.writes or stage.gather or stage.durable)
+        elsewhere = error.stage != stage.name
+        return not (error.hopeless or elsewhere or stage.writes or stage.gather or stage.durable)
 
     def _give_up(
         self, position: int, task: Task[Any], error: StageError, tries: int, number: int = 0, after: int = 0
     ) -> None:
+        if isinstance(task, EmptyTask) or (isinstance(task, Batch) and not task.num_items):  # no record is at fault
+            error.hopeless = True
+            raise error
         self.set_aside(position, failed_record(task, error, tries, number, after), 0 if after else task.num_rows)
 
     def set_aside(self, position: int, record: SetAside, rows: int) -> None:
         self.aside.append(record)
         self.worker.stats[position].quarantined += rows
         self.failed += record.records
-        seen = max(max(stat.rows_in, stat.rows_out) for stat in self.worker.stats)
+        seen = rows_read(self.worker.stats) if self.budget.reads else 0
         if self.budget.spent(self.failed, seen):
-            raise OverBudget(record.stage, record.task, record.files, record.error, record.traceback, position)
+            raise OverBudget(record.stage, record.task, record.files, record.error, record.traceback, position, seen)
 
     def collect(self, position: int, lineage: Lineage, failed: bool) -> None:
         """Take what a stage has set aside by itself; after a failure it will do so again."""
-        if self.notes and not failed:
+        if self.notes and not failed and not self.repeating:
             name = self.worker.stages[position].name
             for note in list(self.notes):
                 record = unreadable_record(name, lineage, note)
                 self.set_aside(position, record, record.records)
         self.notes.clear()
 
+    def _books(self, position: int) -> tuple[int, int, int, dict[str, float]]:
+        counters = self.worker.stages[position].__dict__.get("_counters")
+        counts = dict(counters) if counters else {}
+        return len(self.aside), self.failed, self.worker.stats[position].quarantined, counts
+
+    def _reset(self, position: int, books: tuple[int, int, int, dict[str, float]]) -> None:
+        aside, self.failed, self.worker.stats[position].quarantined, counters = books
+        del self.aside[aside:]
+        self.worker.stages[position].__dict__["_counters"] = counters
+
 
 class OverBudget(StageError):
-    """One call alone has spent the error budget."""
+    """A call has spent what was left of the error budget, having read so many rows."""
 
-    def __init__(self, *fields: Any) -> None:
-        super().__init__(*fields)
-        self.hopeless = True
+    def __init__(
+        self, stage: str, task_id: str, files: Sequence[str], reason: str, details: str, position: int, rows: int = 0
+    ) -> None:
+        super().__init__(stage, task_id, files, reason, details, position)
+        self.hopeless, self.rows = True, rows
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind, fields, state = super().__reduce__()
+        return kind, (*fields, self.rows), state
 
 
 def pieces(rows: int, troubles: Sequence[Trouble]) -> Iterator[tuple[int, int, Trouble | None]]:

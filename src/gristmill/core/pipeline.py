@@ -171,7 +171,7 @@ class Pipeline:
 def _quarantine(run: Run, on_error: str, max_errors: float | None) -> Quarantine:
     if on_error not in ("quarantine", "raise"):
         raise ValueError(f"on_error is {on_error!r}, must be 'quarantine' or 'raise'")
-    return Quarantine(on_error == "quarantine", Budget.of(max_errors), run.keep, lambda: run.place)
+    return Quarantine(on_error == "quarantine", Budget.of(max_errors), run)
 
 
 def _rejects(

@@ -7,16 +7,18 @@ How a failing record is found is in `isolate.py`; where it is written in `run.py
 from __future__ import annotations
 
 import base64
+import reprlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
+import pyarrow as pa
 
 from gristmill.core.batch import Batch
 from gristmill.core.errors import ErrorBudgetError, StageError, TaskTimeoutError, WorkerLostError, shorten
-from gristmill.core.table import POSITION, table_to_rows
+from gristmill.core.table import POSITION, json_text, table_to_rows
 from gristmill.core.task import FileGroupTask, Task, digest
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ ALL_FAILED = 10
 """A stage that failed on all of its records, and on at least this many, stops the run whatever the budget."""
 
 _SHOWN = 10_000
+_CAUSES = 1_000
+"""So many different causes are told apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +68,11 @@ class SetAside:
 
     def line(self, attempt: str = "") -> bytes:
         """The record as JSON, with the attempt of the run that it belongs to."""
-        fields = {"id": self.id, "attempt": attempt, **asdict(self)}
-        return orjson.dumps(fields, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+        told = {"id": self.id, "attempt": attempt, **{field.name: getattr(self, field.name) for field in fields(self)}}
+        try:
+            return orjson.dumps(told, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+        except TypeError:  # what orjson cannot say: huge integers, lone surrogates, deep nesting
+            return _any_json(told)
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> SetAside:
@@ -78,12 +85,19 @@ def _plain(value: Any) -> Any:
     return "base64:" + base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
+def _any_json(told: dict[str, Any]) -> bytes:
+    try:
+        return json_text(told).encode()
+    except Exception:  # noqa: BLE001  a stage may set aside whatever it likes
+        return json_text({**told, "row": {"repr": _shown(told["row"])}}).encode()
+
+
 def failed_record(task: Task[Any], error: StageError, attempts: int, number: int = 0, after: int = 0) -> SetAside:
     """The record of a task (for a batch: of its only row) that a stage failed on, having given `after` outputs."""
     lineage = task.lineage
     row, position, content = None, None, None
     if isinstance(task, Batch):
-        row = table_to_rows(task.data)[0]
+        row = _row(task.data)
         position = row.pop(POSITION, None)
     else:
         content = _describe(task) + (f", after its output number {after}" if after else "")
@@ -109,10 +123,35 @@ def unreadable_record(stage: str, lineage: Lineage, note: Mapping[str, Any]) -> 
     return SetAside(stage=stage, kind=UNREADABLE, task=lineage.id, source=lineage.source, files=lineage.files, **note)
 
 
+def _row(table: pa.Table) -> dict[str, Any]:
+    """The first row, as far as Python can hold it."""
+    row: dict[str, Any] = {}
+    for name in table.column_names:
+        try:
+            row |= table_to_rows(table.select([name]).slice(0, 1))[0]
+        except Exception as error:  # noqa: BLE001  text that is no UTF-8, a date beyond Python's: what a stage may fail on
+            row[name] = f"({error})"
+    return row
+
+
 def _describe(task: Task[Any]) -> str:
     if isinstance(task, FileGroupTask):
-        return "files " + ", ".join(map(str, task.parts()))[:_SHOWN]
-    return repr(task.data)[:_SHOWN]
+        return "files " + ", ".join(map(str, task.parts()[:100]))[:_SHOWN]
+    return _shown(task.data)
+
+
+_brief = reprlib.Repr()
+_brief.maxstring = _brief.maxother = _brief.maxlong = _SHOWN
+_brief.maxlist = _brief.maxtuple = _brief.maxdict = _brief.maxset = _brief.maxarray = 100
+
+
+def _shown(value: Any) -> str:
+    """A value in words, whatever it is and however large."""
+    try:
+        text = value if isinstance(value, str) else _brief.repr(value[:_SHOWN] if isinstance(value, bytes) else value)
+    except Exception as error:  # noqa: BLE001
+        text = f"{type(value).__name__}, which cannot be shown: {type(error).__name__}"
+    return text[:_SHOWN].encode("utf-8", "backslashreplace").decode()
 
 
 def kind_of(error: StageError) -> str:
@@ -127,6 +166,11 @@ class Budget:
 
     most: int | None = None
     share: float | None = None
+    failed: int = 0
+    rows: int = 0
+    """What others have spent, and read."""
+    reads: bool = True
+    """Whether who spends reads rows too; if not, others have."""
 
     @classmethod
     def of(cls, max_errors: float | None) -> Budget:
@@ -139,8 +183,13 @@ class Budget:
             raise ValueError(f"max_errors is {max_errors!r}: a share is at most 1.0, a number of records is whole")
         return cls(most=int(max_errors)) if whole else cls(share=float(max_errors))
 
+    def after(self, failed: int, rows: int, reads: bool = True) -> Budget:
+        """What is left, for one call to know when it has spent it."""
+        return replace(self, failed=failed, rows=rows, reads=reads)
+
     def spent(self, failed: int, rows: int, final: bool = False) -> bool:
         """Whether too many of the rows seen so far have failed. Only at the end are a few rows enough to tell."""
+        failed, rows = failed + self.failed, rows + self.rows
         if self.most is not None:
             return failed > self.most
         return self.share is not None and failed > self.share * (rows if final else max(rows, EVIDENCE))
@@ -149,21 +198,42 @@ class Budget:
         return f"{self.most:,}" if self.most is not None else f"{(self.share or 0) * 100:g}%"
 
 
+class Keeper(Protocol):
+    """Who writes down what was set aside: the run."""
+
+    @property
+    def place(self) -> str: ...
+
+    @property
+    def spent(self) -> tuple[int, int]:
+        """How many records of sources that earlier attempts have done are in quarantine, and how many were read."""
+
+    def keep(self, records: Sequence[SetAside]) -> None: ...
+
+    def saw(self, source: str, rows: int) -> None: ...
+
+    def quarantined(self) -> Iterator[SetAside]: ...
+
+
 class Quarantine:
     """The driver's books of what was set aside in one attempt of a run."""
 
-    def __init__(
-        self,
-        isolates: bool = False,
-        budget: Budget | None = None,
-        keep: Callable[[Sequence[SetAside]], None] = lambda records: None,
-        place: Callable[[], str] = lambda: "",
-    ) -> None:
+    def __init__(self, isolates: bool = False, budget: Budget | None = None, keeper: Keeper | None = None) -> None:
         self.isolates, self.budget = isolates, budget or Budget()
         self.failed = 0
-        self._keep, self._place = keep, place
+        self._keeper = keeper
         self._first: SetAside | None = None
         self._causes: Counter[tuple[str, str]] = Counter()
+
+    def left(self, rows: int, reads: bool) -> Budget:
+        """What is left of the budget after `rows` were read in this attempt."""
+        failed, read = self._before
+        return self.budget.after(self.failed + failed, rows + read, reads)
+
+    def saw(self, source: str, rows: int) -> None:
+        """Rows of a source were read."""
+        if self._keeper:
+            self._keeper.saw(source, rows)
 
     def take(self, records: Iterable[SetAside], rows: int) -> None:
         """Keep records; `rows` were read so far. Raises when the budget is spent."""
@@ -171,47 +241,57 @@ class Quarantine:
         if not taken:
             return
         self._note(taken)
-        if self.budget.spent(self.failed, rows):
+        if self.left(rows, reads=False).spent(0, 0):
             raise self._stop(rows, f"more than max_errors={self.budget} allows: the run was stopped")
 
     def _note(self, records: Sequence[SetAside]) -> None:
         self._first = self._first or records[0]
         for record in records:
             self.failed += record.records
-            self._causes[record.stage, record.error.partition("\n")[0][:120]] += record.records
-        self._keep(records)
+            cause = record.stage, record.error.partition("\n")[0][:120]
+            if len(self._causes) >= _CAUSES and cause not in self._causes:
+                cause = record.stage, record.error.partition(":")[0][:60] + ": ..."
+            self._causes[cause] += record.records
+        if self._keeper:
+            self._keeper.keep(records)
 
     def overspent(self, records: Sequence[SetAside], rows: int) -> StageError:
-        """A worker has stopped because its call alone has spent the budget."""
+        """A worker has stopped because its call has spent what was left of the budget."""
         self._note(records)
         return self._stop(max(rows, self.failed), f"more than max_errors={self.budget} allows: the run was stopped")
 
     def close(self, progress: Progress) -> None:
         """The run is over: raise if too much of it is here."""
         rows = progress.rows_read
-        if self.failed and self.budget.spent(self.failed, rows, final=True):
+        left = self.left(rows, reads=False)
+        if left.failed and left.spent(0, 0, final=True):
             raise self._stop(rows, f"more than max_errors={self.budget} allows")
         for name, stats in progress.stages:
             if stats.quarantined >= max(ALL_FAILED, stats.rows_in) and not stats.rows_out:
                 raise self._stop(rows, f"and stage {name!r} failed on everything that it was given")
 
+    @property
+    def _before(self) -> tuple[int, int]:
+        return self._keeper.spent if self._keeper else (0, 0)
+
     def _stop(self, rows: int, why: str) -> StageError:
-        first = self._first
-        assert first is not None
-        share = f" of {rows:,} records ({100 * self.failed / rows:.3g}%)" if rows else " records"
-        lines = [f"{self.failed:,}{share} failed, {why}."]
+        failed, read = self._before
+        rows, total = rows + read, self.failed + failed
+        share = f" of {rows:,} records ({100 * total / rows:.3g}%)" if rows else " records"
+        lines = [f"{total:,}{share} failed, {why}."]
         common = self._causes.most_common(5)
         lines += [f"  {count:>9,}  stage {stage!r}: {error}" for (stage, error), count in common]
         lines += [f"  ... and {len(self._causes) - len(common)} other causes"] if len(self._causes) > 5 else []
-        place = self._place()
+        lines += [f"  {failed:>9,}  in earlier attempts of this run"] if failed else []
+        place = self._keeper.place if self._keeper else ""
         lines.append(
             (f"What failed is kept: gristmill quarantine list {place}\n" if place else "")
             + "Fix the cause and run again with the same run_dir, which goes on where this run stopped; "
             "or allow more with max_errors=..."
         )
-        return ErrorBudgetError(
-            first.stage, first.task, first.files, f"{first.error}\n\n" + "\n".join(lines), first.traceback
-        )
+        first = self._first or next(self._keeper.quarantined() if self._keeper else iter(()))
+        reason = f"{first.error}\n\n" + "\n".join(lines)
+        return ErrorBudgetError(first.stage, first.task, first.files, reason, first.traceback)
 
     def summary(self) -> str:
         """One line for people, empty when nothing was set aside."""

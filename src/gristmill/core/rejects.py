@@ -10,7 +10,7 @@ positions which ones it dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -53,9 +53,7 @@ class Rejecter:
         if isinstance(stage, Decides):
             decision = stage.decide(task)
             return stage.apply(task, decision), _explained(stage, task, decision)
-        answer = stage.process(task)
-        if answer is not None and not isinstance(answer, Task | list | tuple):
-            answer = list(answer)
+        answer = complete(stage.process(task))
         return answer, self.missing(stage, task, answer)
 
     def missing(self, stage: ProcessingStage[Any, Any], task: Task[Any], answer: Answer[Any]) -> pa.Table | None:
@@ -82,6 +80,12 @@ class Rejecter:
         batch = Batch(rows, dataset_name=task.dataset_name, metadata=task.metadata).named(name)
         fragment: Any = self.writer.process(batch)
         self.send(fragment.named(name))
+
+
+def complete(answer: Answer[Any]) -> Answer[Any]:
+    """The answer, with all of it made: what is looked through here must be there for others too."""
+    lazy = isinstance(answer, Iterable) and not isinstance(answer, Task | list | tuple | str | bytes | Mapping)
+    return list(answer) if lazy else answer  # type: ignore[arg-type]
 
 
 def _explained(stage: Any, task: Batch, decision: Decision) -> pa.Table | None:

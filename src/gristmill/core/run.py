@@ -17,7 +17,7 @@ import platform
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,6 +53,7 @@ class Entry:
     quarantined: int = 0
     rejected: tuple[WrittenFile, ...] | None = None
     """Files with the rows that stages dropped; None when they were not kept."""
+    read: int = 0
 
     @classmethod
     def of(cls, line: dict[str, Any]) -> Entry:
@@ -71,6 +72,7 @@ class _Open:
 
     fingerprint: str
     files: tuple[str, ...]
+    read: int = 0
     rows: int = 0
     written: list[WrittenFile] = field(default_factory=list)
     rejected: list[WrittenFile] = field(default_factory=list)
@@ -93,6 +95,8 @@ class Run:
         self.entries: dict[str, Entry] = {}
         self.plan = ""
         self.kept: list[WrittenFiles] = []
+        self.spent = (0, 0)
+        """How many records of the sources that are kept are in quarantine, and how many were read."""
         self.rejected: list[str] = []
         self._keeps_rejected = False
         self.changes: list[str] = []
@@ -134,7 +138,7 @@ class Run:
         place = plan.stages[-1].side_room()
         side = Store(*place) if place else None
         if side and side.get("plan.json") is not None:  # what an earlier run has left there is no longer true
-            side.write("plan.json", self._record)
+            side.write("plan.json", {**self._record, "whole": True})
         if self.store:
             self.store.write("plan.json", self._record)
         else:
@@ -190,6 +194,7 @@ class Run:
             entry = self.entries.get(first.source)
             if entry and self.why_redo(plan, first.source, fingerprint) is None:
                 self.kept.append(entry.output(first.order))
+                self.spent = (self.spent[0] + entry.quarantined, self.spent[1] + entry.read)
                 self.rejected += [file.path for file in entry.rejected or () if plan.rejects]
                 continue
             if entry:
@@ -205,6 +210,11 @@ class Run:
             self._open[source].rows += output.rows
             self._open[source].written += output.written
 
+    def saw(self, source: str, rows: int) -> None:
+        """Rows of a source were read."""
+        if source in self._open:
+            self._open[source].read += rows
+
     def dropped(self, source: str, output: RejectedFiles) -> None:
         """What stages dropped of a source has been written."""
         self.rejected += output.data
@@ -219,7 +229,7 @@ class Run:
         written, aside = tuple(opened.written), self._aside_of.pop(source, 0)
         rejected = tuple(opened.rejected) if self._keeps_rejected else None
         done = (source, opened.fingerprint, self.plan, opened.files, opened.rows, written)
-        self._ready.append(Entry(*done, self._attempt, aside, rejected))
+        self._ready.append(Entry(*done, self._attempt, aside, rejected, opened.read))
         self._flush_in_time(len(self._ready))
 
     # -- quarantine --------------------------------------------------------------------------------------
@@ -242,16 +252,19 @@ class Run:
     def _use_fallback(self) -> None:
         assert self._fallback is not None
         self.store = self._fallback
-        self.store.write("plan.json", self._record)
+        self.store.write("plan.json", {**self._record, "whole": True})
 
     def quarantined(self) -> Iterator[SetAside]:
         """What is in quarantine now: of sources that are done, what their last attempt put there; of others, what
-        the last attempt of the run did. What earlier attempts have left is no longer true."""
+        the last attempt of the run did. What earlier attempts have left is no longer true, nor is anything of an
+        earlier run, if the last one did all from the start."""
         if not self.store:
             yield from self.memory
             return
-        attempts = {source: entry.attempt for source, entry in self._read_ledger().items()}
-        last = (self.store.read("plan.json") or {}).get("attempt", "")
+        record = self.store.read("plan.json") or {}
+        entries = {} if record.get("whole") else self._read_ledger()
+        attempts = {source: entry.attempt for source, entry in entries.items()}
+        last = record.get("attempt", "")
         for line in self.store.lines("quarantine"):
             if line["attempt"] == attempts.get(line["source"], last):
                 yield SetAside.of(line)
@@ -267,7 +280,7 @@ class Run:
             self._flushes += 1
             name = f"{time.time_ns():020}-{self._attempt}-{self._flushes:06}.jsonl"
             if self._aside:
-                self.store.write_lines(f"quarantine/{name}", [record.line(self._attempt) for record in self._aside])
+                self.store.write_lines(f"quarantine/{name}", (record.line(self._attempt) for record in self._aside))
             if self._ready:
                 self.store.write_lines(f"ledger/{name}", [orjson.dumps(asdict(entry)) for entry in self._ready])
         self._ready.clear()
@@ -301,8 +314,11 @@ class Store:
     def write(self, name: str, content: dict[str, Any]) -> None:
         self.put(name, orjson.dumps(content, option=orjson.OPT_INDENT_2))
 
-    def write_lines(self, name: str, lines: Sequence[bytes]) -> None:
-        self.put(name, b"".join(line + b"\n" for line in lines))
+    def write_lines(self, name: str, lines: Iterable[bytes]) -> None:
+        content = bytearray()  # small pieces of bytes, such as orjson gives, take ten times their size
+        for line in lines:
+            content += line + b"\n"
+        self.put(name, bytes(content))
 
     def put(self, name: str, content: bytes) -> None:
         self._place.put(name, content)

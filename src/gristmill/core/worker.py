@@ -14,12 +14,14 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gristmill.core.batch import Batch
 from gristmill.core.errors import GristmillError, StageError
 from gristmill.core.isolate import Isolator, mark
+from gristmill.core.rejects import complete
 from gristmill.core.stage import Answer, ProcessingStage, WorkerMetadata, implements
 from gristmill.core.task import Task
 
@@ -111,6 +113,7 @@ class Worker:
         self.stats = [StageStats() for _ in self.stages]
         self.isolator = Isolator(self, budget) if budget is not None else None
         self.rejecter = rejecter
+        self.mark = lru_cache(1)(mark)
         self._ready: list[int] = []
 
     def setup_on_node(self) -> None:
@@ -221,12 +224,13 @@ class Worker:
     def ask(self, position: int, tasks: list[Task[Any]], start: int = 0) -> Sequence[Answer[Any]]:
         """One answer per task. `start` is where the first row lies in its batch, when that was cut."""
         stage = self.stages[position]
-        stop = start + tasks[0].num_items if isinstance(tasks[0], Batch) else 1
-        with _Shift(self, position, tasks[0].lineage, start, stop):
+        rows = tasks[0].num_items if isinstance(tasks[0], Batch) and len(tasks) == 1 else len(tasks)
+        missing: Sequence[Any] = ()
+        with _Shift(self, position, tasks[0].lineage, start, start + rows):
             if self.rejecter is None:
                 answers = stage.process_batch(tasks) if _vectorised(stage) else [stage.process(task) for task in tasks]
             else:
-                answers = self._ask_for_all(self.rejecter, position, tasks, start)
+                answers, missing = self._ask_for_all(self.rejecter, stage, tasks)
         if not isinstance(answers, list | tuple) or len(answers) != len(tasks):
             got = f"{len(answers)} answers" if isinstance(answers, list | tuple) else type(answers).__name__
             raise self._error(
@@ -236,23 +240,33 @@ class Worker:
                 "a task, a list of tasks, or None to drop it",
                 hopeless=True,
             )
+        for task, dropped in zip(tasks, missing, strict=False):
+            self._reject(position, task, start, dropped)
         return answers
 
+    @staticmethod
     def _ask_for_all(
-        self, rejecter: Rejecter, position: int, tasks: list[Task[Any]], start: int
-    ) -> Sequence[Answer[Any]]:
-        """The answers, after the rows that are missing in them have been written down."""
-        stage = self.stages[position]
-        if _vectorised(stage):
-            answers = stage.process_batch(tasks)
-            pairs = zip(tasks, answers, strict=False)
-            missing = [rejecter.missing(stage, task, answer) for task, answer in pairs]
-        else:
+        rejecter: Rejecter, stage: ProcessingStage[Any, Any], tasks: list[Task[Any]]
+    ) -> tuple[Sequence[Answer[Any]], Sequence[Any]]:
+        """The answers, and the rows that are missing in each."""
+        if not _vectorised(stage):
             asked = [rejecter.ask(stage, task) for task in tasks]
-            answers, missing = [answer for answer, _ in asked], [rows for _, rows in asked]
-        for task, rows in zip(tasks, missing, strict=False):
-            rejecter.write(position, task, start, rows)
-        return answers
+            return [answer for answer, _ in asked], [rows for _, rows in asked]
+        answers = stage.process_batch(tasks)
+        if not isinstance(answers, list | tuple):
+            return answers, ()
+        answers = [complete(answer) for answer in answers]
+        return answers, [rejecter.missing(stage, *pair) for pair in zip(tasks, answers, strict=False)]
+
+    def _reject(self, position: int, task: Task[Any], start: int, rows: Any) -> None:
+        """Write down what was dropped. If that fails it is no fault of the record, nor of the stage."""
+        assert self.rejecter is not None
+        try:
+            self.rejecter.write(position, task, start, rows)
+        except Exception as error:
+            failure = self.failure(position, task.lineage, error)
+            failure.stage = self.rejecter.writer.name
+            raise failure from error
 
     def _children(self, position: int, parent: Task[Any], answer: Answer[Any]) -> Iterator[tuple[Task[Any], bool]]:
         """The named children of one task, and whether the child is the only one."""
@@ -265,7 +279,8 @@ class Worker:
             return
         if isinstance(answer, str | bytes | Mapping) or not isinstance(answer, Iterable):
             raise self._error(position, parent.lineage, _not_a_task(answer), hopeless=True)
-        for index, output in enumerate(self.outputs(position, parent, iter(answer))):
+        steps = iter(answer) if self.isolator else self.outputs(position, parent, iter(answer))
+        for index, output in enumerate(steps):
             if isinstance(output, Task):
                 yield output.named(parent.lineage.child(index)), False
             elif output is not None:
@@ -274,16 +289,9 @@ class Worker:
     def outputs(self, position: int, parent: Task[Any], answer: Iterator[Any], start: int = 0) -> Iterator[Any]:
         """What a stage yields for one task, step by step."""
         for index in count():
-            if self.isolator and self.isolator.cut_short(position, parent, index):
-                return
             rows = (start, start + parent.num_items) if isinstance(parent, Batch) else (index, index + 1)
-            try:
-                with _Shift(self, position, parent.lineage, *rows):
-                    output = next(answer, _END)
-            except StageError as error:
-                if self.isolator and self.isolator.gives_up(position, parent, error, index):
-                    return
-                raise
+            with _Shift(self, position, parent.lineage, *rows):
+                output = next(answer, _END)
             if output is _END:
                 return
             yield output
@@ -323,7 +331,7 @@ class _Shift:
 
     def __enter__(self) -> None:
         if self.worker.board:
-            self.worker.board.enter(self.position, mark(self.lineage), *self.rows)
+            self.worker.board.enter(self.position, self.worker.mark(self.lineage), *self.rows)
         self.began = time.perf_counter()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -345,8 +353,12 @@ def describe_error(error: BaseException) -> str:
 
 
 def trace_of(error: BaseException) -> str:
+    """The traceback, without the frames of this file that lead to the stage."""
+    trace = error.__traceback__
+    while trace and trace.tb_next and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
     try:
-        return "".join(traceback.format_exception(error))
+        return "".join(traceback.format_exception(type(error), error, trace))
     except Exception:  # noqa: BLE001
         return ""
 

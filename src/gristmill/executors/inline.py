@@ -11,6 +11,7 @@ from gristmill.core.executor import Here, Job, Ref
 from gristmill.core.flow import Call, Flow, Item, Output
 from gristmill.core.isolate import History
 from gristmill.core.rejects import REJECTED
+from gristmill.core.repeat import Repeat
 from gristmill.core.task import GatherTask, Lineage, Task
 from gristmill.core.worker import Worker, own_copies
 
@@ -66,9 +67,11 @@ class _Crew:
         if worker.rejecter:
             worker.rejecter.send = partial(self._reject, call)
         if worker.isolator:
-            worker.isolator.history = call.items[0].history if call.streams else History()
-        outputs = worker.stream([_load(self.groups[index].gather, item) for item in call.items], call.start)
-        skip = call.items[0].sent if call.streams else 0
+            worker.isolator.begin(call.items[0].history if call.streams else History(), call.budget)
+        call.so_far = worker.stats
+        repeat = Repeat(call.items[0].sent, worker.stages, call.items[0].lineage)
+        tasks = [_load(self.groups[index].gather, item) for item in call.items]
+        outputs = repeat.rest(worker.stream(tasks, call.start))
         while True:
             try:
                 task = next(outputs, None)
@@ -78,9 +81,6 @@ class _Crew:
                 return
             if task is None:
                 break
-            if skip:
-                skip -= 1
-                continue
             self.flow.output(call, Output(task.lineage, Here(task), task.nbytes, len(worker.stages)))
             yield
             if call.streams:  # so that what a generator yields never piles up

@@ -13,7 +13,9 @@ from gristmill.core.executor import Job
 from gristmill.core.flow import Call
 from gristmill.core.isolate import History, Place
 from gristmill.core.plan import Group
+from gristmill.core.quarantine import Budget
 from gristmill.core.rejects import Rejecter
+from gristmill.core.repeat import Trail
 from gristmill.core.stage import implements
 from gristmill.core.task import Lineage
 from gristmill.executors.machine import GpuSlots, Machine, Slot
@@ -33,7 +35,8 @@ class Order:
     gather: bool
     streams: bool
     history: History
-    sent: int
+    budget: Budget
+    sent: Trail
     shed: set[tuple[str, int]]
 
 
@@ -51,7 +54,7 @@ class WorkerHandle(ABC):
         item = call.items[0]
         self.state, self.owed, self.share_asked = "busy", 0, False
         items = [(entry.lineage, entry.refs) for entry in call.items]
-        self.order(Order(items, call.start, self.gather, call.streams, item.history, item.sent, item.shed))
+        self.order(Order(items, call.start, self.gather, call.streams, item.history, call.budget, item.sent, item.shed))
 
     @abstractmethod
     def order(self, order: Order) -> None:

@@ -23,6 +23,7 @@ from gristmill.core.errors import StageError
 from gristmill.core.isolate import Place
 from gristmill.core.quarantine import Budget
 from gristmill.core.rejects import REJECTED
+from gristmill.core.repeat import Repeat
 from gristmill.core.stage import NodeInfo, WorkerMetadata
 from gristmill.core.task import GatherTask, Lineage, Task
 from gristmill.core.worker import Worker, describe_error, never, trace_of
@@ -156,28 +157,27 @@ class _Session:
 
     def call(self, order: Order) -> None:
         self.unacknowledged = self.granted = 0
-        skip = order.sent
+        repeat = Repeat(order.sent, self.worker.stages, order.items[0][0])
 
         def emit(task: Task[Any], position: int) -> None:
-            nonlocal skip
-            if position == last and skip:
-                skip -= 1
-                return
-            self.send(task, position)
+            if position != last or not repeat.leaves_out(task):
+                self.send(task, position)
 
         def share() -> bool:
             self.listen(block=False)
-            if self.granted <= 0:
+            if self.granted <= 0 or repeat.lags:
                 return False
             self.granted -= 1
             return True
 
         last = len(self.worker.stages)
-        shares = order.streams and not order.history.attempts
         if self.worker.isolator:
-            self.worker.isolator.history = order.history
+            self.worker.isolator.begin(order.history, order.budget)
         try:
+            # what has left early may have an ancestor that would leave whole this time, with it
+            shares = order.streams and not order.shed
             self.worker.run(_tasks(order), emit, order.start, share if shares else never, order.shed)
+            repeat.check()
         except _Stop:
             raise
         except BaseException as error:  # noqa: BLE001  whatever a stage raises is the stage's failure, not the worker's

@@ -198,17 +198,18 @@ class ActorPool(Pool):
     def __init__(self, driver: RayDriver, group: Group, final: bool) -> None:
         super().__init__(group, driver.machine, driver.slots, driver.job)
         self.driver, self.final = driver, final
+        self.stored: Any = None
 
     def start(self) -> None:
         import ray
 
-        if self.payload is None:
-            self.payload = ray.put(pickled(self.group, self.rejecter))
+        if self.stored is None:
+            self.stored = ray.put(pickled(self.group, self.rejecter))  # sent once per node, not once per actor
         slot = self.slots.take(self.group.resources)
         assert slot is not None
         key = next(_keys)
         made = ray.remote(RayWorker).options(**self._options(slot))
-        actor = made.remote(self.payload, key, self.budget, self.final, self.driver.board, self.group.resources.cpus)
+        actor = made.remote(self.stored, key, self.budget, self.final, self.driver.board, self.group.resources.cpus)
         worker = Actor(self.index, self.group.gather, key, slot, actor, self.driver.notes)
         worker.begin(self.on_node)
         self.workers.append(worker)
@@ -229,7 +230,7 @@ class RayDriver(Driver):
 
         self.executor = executor
         super().__init__(job, machine)
-        self.board = ray.remote(Board).options(num_cpus=0).remote()
+        self.board: Any = ray.remote(Board).options(num_cpus=0).remote()
         self._notes: Mapping[int, Any] = {}
         self._noted = 0.0
         last = len(job.plan.way) - 1

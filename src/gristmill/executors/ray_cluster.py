@@ -34,7 +34,8 @@ def cluster(ignore_head_node: bool = False) -> list[Node]:
     """The nodes that workers may run on."""
     import ray
 
-    nodes = [node for node in ray.nodes() if node["Alive"]]
+    found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    nodes = [node for node in found if node["Alive"]]
     if ignore_head_node:
         nodes = [node for node in nodes if "node:__internal_head__" not in node["Resources"]]
     return [

@@ -21,6 +21,7 @@ from gristmill.core.errors import StageError
 from gristmill.core.isolate import Place
 from gristmill.core.quarantine import Budget, SetAside
 from gristmill.core.rejects import REJECTED
+from gristmill.core.repeat import Repeat
 from gristmill.core.stage import NodeInfo, WorkerMetadata
 from gristmill.core.task import GatherTask, Lineage, Task
 from gristmill.core.worker import StageStats, Worker
@@ -157,14 +158,11 @@ class RayWorker:
         if self.worker.rejecter:
             self.worker.rejecter.send = lambda fragment: outbox.add(fragment, REJECTED)
         if self.worker.isolator:
-            self.worker.isolator.history = order.history
+            self.worker.isolator.begin(order.history, order.budget)
         self.notes.careful = order.history.attempts > 0
-        skip, last = order.sent, len(self.worker.stages)
+        repeat, last = Repeat(order.sent, self.worker.stages, order.items[0][0]), len(self.worker.stages)
         try:
-            for task in self.worker.stream(_tasks(order), order.start):
-                if skip:
-                    skip -= 1
-                    continue
+            for task in repeat.rest(self.worker.stream(_tasks(order), order.start)):
                 outbox.add(task, last)
                 if flushes and outbox.full:
                     yield from outbox.flush("out", self.worker.look_at_stats(), [])
