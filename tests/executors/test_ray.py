@@ -179,3 +179,29 @@ def test_ray_is_only_loaded_when_it_is_used() -> None:
     code = "import sys, gristmill; gristmill.RayActorPoolExecutor(); print('ray' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+SLURM = """
+import ray
+from gristmill import SlurmRayClient
+from gristmill.executors.ray_cluster import cluster, connect
+
+with SlurmRayClient(include_dashboard=False, num_cpus=1, worker_connect_timeout_s=60):
+    connect()
+    print("nodes", len(cluster()), flush=True)
+"""
+
+
+def test_one_script_on_all_nodes_of_a_slurm_job(tmp_path: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    env |= {"SLURM_JOB_ID": "77", "SLURM_JOB_NUM_NODES": "2", "RAY_PORT_BROADCAST_DIR": str(tmp_path)}
+    nodes = [
+        subprocess.Popen(
+            [sys.executable, "-c", SLURM], env=env | {"SLURM_NODEID": node}, stdout=subprocess.PIPE, text=True
+        )
+        for node in ("0", "1")
+    ]
+    said = [node.communicate(timeout=120)[0] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0]
+    assert said == ["nodes 2\n", ""]
+    assert list(tmp_path.iterdir()) == []
