@@ -85,7 +85,7 @@ def test_merge_keeps_objects_and_unites_columns() -> None:
 # -- a worker that dies ----------------------------------------------------------------------------------
 
 
-class Died(BaseException):
+class Died(KeyboardInterrupt):
     pass
 
 

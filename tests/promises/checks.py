@@ -39,7 +39,8 @@ def half_files(output: Path, whole: dict[str, bytes]) -> list[str]:
     wrong = []
     for path in output.glob("*") if output.is_dir() else ():
         with suppress(FileNotFoundError):  # it was replaced, or put away, while we looked
-            if path.name not in (TEMPORARY, MANIFEST) and path.read_bytes() != whole.get(path.name):
+            temporary = path.name in (TEMPORARY, MANIFEST) or path.suffix == ".draft"
+            if not temporary and path.read_bytes() != whole.get(path.name):
                 wrong.append(f"{path.name} is not what it will be, and bears its final name")
     return wrong
 

@@ -71,7 +71,7 @@ def pipeline(corpus: Path, out: Path, blocksize: int = 20_000, *more: Any) -> Pi
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("*.parquet"))}
 
 
 def kept_ids(out: Path) -> list[str]:

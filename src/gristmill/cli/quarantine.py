@@ -111,7 +111,8 @@ def replay(
 
 def find_run(where: str) -> Run | None:
     """The run that is kept in a directory, or beside the output there. None: an output that has none."""
-    from gristmill.core.run import Run, Store
+    from gristmill.core.run import Run
+    from gristmill.core.store import Store
     from gristmill.io.commit import SIDE_ROOM
     from gristmill.io.manifest import MANIFEST
 

@@ -82,7 +82,7 @@ def load(recipe: str, settings: list[str] | None) -> Recipe:
 
 def recipe_of(run_dir: str, otherwise: str = NO_RECIPE) -> Recipe:
     """The recipe that a run was started with; `otherwise` says what to do when there is none."""
-    from gristmill.core.run import Store
+    from gristmill.core.store import Store
 
     text = Store(run_dir).get("recipe.yaml")
     if text is None:
@@ -116,7 +116,7 @@ def run_recipe(
     """Run a recipe and say what it did. `options` are those of `Pipeline.run`."""
     from gristmill.cli import show
     from gristmill.core.executor import Silent
-    from gristmill.core.run import Store
+    from gristmill.core.store import Store
     from gristmill.observe.progress import default_progress
 
     pipeline = recipe.build()
@@ -140,8 +140,8 @@ def run_recipe(
 
 def _keep_beside_output(recipe: Recipe, pipeline: Pipeline) -> None:
     """What a run without a directory has set aside lies beside its output. To replay it, its recipe is needed."""
-    from gristmill.core.run import Store
     from gristmill.core.stage import CompositeStage
+    from gristmill.core.store import Store
 
     last = pipeline.stages[-1] if pipeline.stages else None
     place = (last.stages()[-1] if isinstance(last, CompositeStage) else last).side_room() if last else None

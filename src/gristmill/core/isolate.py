@@ -306,7 +306,8 @@ class Isolator:
         if isinstance(task, EmptyTask) or (isinstance(task, Batch) and not task.num_items):  # no record is at fault
             error.hopeless = True
             raise error
-        self.set_aside(position, failed_record(task, error, tries, number, after), 0 if after else task.num_rows)
+        # a list of files has no rows, and yet something of it is missing
+        self.set_aside(position, failed_record(task, error, tries, number, after), max(task.num_rows, 1))
 
     def set_aside(self, position: int, record: SetAside, rows: int) -> None:
         self.aside.append(record)

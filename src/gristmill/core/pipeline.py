@@ -158,6 +158,8 @@ class Pipeline:
             run.end(watcher.last)
         check_books(watcher.last.stages[1:] if plan.source else watcher.last.stages)
         quarantine.close(watcher.last)
+        for stage in plan.reject_stages[-1:]:
+            stage.complete((), {})
         for task in run.kept:
             yield task.lineage, Here(task)
         if plan.durable:

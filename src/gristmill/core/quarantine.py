@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from gristmill.core.batch import Batch
 from gristmill.core.errors import ErrorBudgetError, StageError, TaskTimeoutError, WorkerLostError, shorten
-from gristmill.core.table import POSITION, json_text, table_to_rows
+from gristmill.core.table import POSITION, table_to_rows
 from gristmill.core.task import FileGroupTask, Task, digest
 
 if TYPE_CHECKING:
@@ -87,9 +87,22 @@ def _plain(value: Any) -> Any:
 
 def _any_json(told: dict[str, Any]) -> bytes:
     try:
-        return json_text(told).encode()
+        return orjson.dumps(_sayable(told), default=_plain, option=orjson.OPT_NON_STR_KEYS)
     except Exception:  # noqa: BLE001  a stage may set aside whatever it likes
-        return json_text({**told, "row": {"repr": _shown(told["row"])}}).encode()
+        row = {"repr": _shown(told["row"])}
+        return orjson.dumps(_sayable({**told, "row": row}), default=_plain, option=orjson.OPT_NON_STR_KEYS)
+
+
+def _sayable(value: Any) -> Any:
+    """The value without what is no Unicode text, and without integers beyond 64 bits."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {_sayable(key): _sayable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_sayable(item) for item in value]
+    wide = isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**64
+    return str(value) if wide else value
 
 
 def failed_record(task: Task[Any], error: StageError, attempts: int, number: int = 0, after: int = 0) -> SetAside:

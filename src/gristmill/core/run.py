@@ -17,17 +17,16 @@ import platform
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import orjson
 
 from gristmill.core import VERSION
 from gristmill.core.identity import describe_plan, differences, identity
 from gristmill.core.quarantine import SetAside
 from gristmill.core.rejects import RejectedFiles
+from gristmill.core.store import Store, to_line
 from gristmill.core.task import Lineage, WrittenFile, WrittenFiles
 
 if TYPE_CHECKING:
@@ -149,6 +148,9 @@ class Run:
         self.plan = identity(described)
         self.changes = differences((self.before or {}).get("stages", described), described)
         self.entries = self._read_ledger() if plan.durable else {}
+        if self.before and self.before.get("whole"):  # a run that did all from the start: older entries are not true
+            last = self.before.get("attempt")
+            self.entries = {source: entry for source, entry in self.entries.items() if entry.attempt == last}
         return described
 
     def left_to_do(
@@ -282,7 +284,7 @@ class Run:
             if self._aside:
                 self.store.write_lines(f"quarantine/{name}", (record.line(self._attempt) for record in self._aside))
             if self._ready:
-                self.store.write_lines(f"ledger/{name}", [orjson.dumps(asdict(entry)) for entry in self._ready])
+                self.store.write_lines(f"ledger/{name}", [to_line(asdict(entry)) for entry in self._ready])
         self._ready.clear()
         self._aside.clear()
         self._flushed = time.monotonic()
@@ -301,90 +303,6 @@ def _missing(plan: Plan, entry: Entry) -> str | None:
     if plan.rejects and (entry.rejected is None or not plan.reject_stages[-1].has(entry.rejected)):
         return "its rejected rows were not kept"
     return None
-
-
-class Store:
-    """Small objects at a URL, each written whole or not at all."""
-
-    def __init__(self, url: str, storage_options: Mapping[str, Any] | None = None) -> None:
-        self.url = url.rstrip("/")
-        local = "://" not in url and "::" not in url
-        self._place = _Disk(self.url) if local else _Remote(self.url, storage_options or {})
-
-    def write(self, name: str, content: dict[str, Any]) -> None:
-        self.put(name, orjson.dumps(content, option=orjson.OPT_INDENT_2))
-
-    def write_lines(self, name: str, lines: Iterable[bytes]) -> None:
-        content = bytearray()  # small pieces of bytes, such as orjson gives, take ten times their size
-        for line in lines:
-            content += line + b"\n"
-        self.put(name, bytes(content))
-
-    def put(self, name: str, content: bytes) -> None:
-        self._place.put(name, content)
-
-    def read(self, name: str) -> dict[str, Any] | None:
-        content = self.get(name)
-        return None if content is None else orjson.loads(content)
-
-    def get(self, name: str) -> bytes | None:
-        return self._place.get(name)
-
-    def lines(self, folder: str) -> Iterator[dict[str, Any]]:
-        """The lines of all objects in a folder, in the order in which they were written."""
-        for name in sorted(self._place.names(folder)):
-            if name.endswith(".jsonl"):
-                yield from map(orjson.loads, (self.get(f"{folder}/{name}") or b"").splitlines())
-
-
-class _Disk:
-    """A local directory. It needs no fsspec, which takes a tenth of a second to import."""
-
-    def __init__(self, path: str) -> None:
-        self._root = Path(path).expanduser().absolute()
-
-    def put(self, name: str, content: bytes) -> None:
-        path = self._root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.draft")
-        draft.write_bytes(content)
-        draft.replace(path)
-
-    def get(self, name: str) -> bytes | None:
-        path = self._root / name
-        return path.read_bytes() if path.exists() else None
-
-    def names(self, folder: str) -> list[str]:
-        path = self._root / folder
-        return [entry.name for entry in path.iterdir()] if path.is_dir() else []
-
-
-class _Remote:
-    """An object store: an object appears when its upload is complete."""
-
-    def __init__(self, url: str, storage_options: Mapping[str, Any]) -> None:
-        import fsspec
-
-        self._system, self._root = fsspec.core.url_to_fs(url, **storage_options)
-
-    def put(self, name: str, content: bytes) -> None:
-        path = f"{self._root}/{name}"
-        self._system.makedirs(path.rpartition("/")[0], exist_ok=True)
-        self._system.pipe_file(path, content)
-
-    def get(self, name: str) -> bytes | None:
-        try:
-            content: bytes = self._system.cat_file(f"{self._root}/{name}")
-        except FileNotFoundError:
-            return None
-        return content
-
-    def names(self, folder: str) -> list[str]:
-        path = f"{self._root}/{folder}"
-        self._system.invalidate_cache()  # others, or an earlier attempt, may have written since it was listed
-        if not self._system.exists(path):
-            return []
-        return [name.rpartition("/")[2] for name in self._system.find(path)]
 
 
 def versions() -> dict[str, str]:

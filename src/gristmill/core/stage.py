@@ -152,9 +152,9 @@ class ProcessingStage(Generic[In, Out]):
 
     def set_aside(
         self,
-        error: str,
+        error: str | BaseException,
         *,
-        row: dict[str, Any] | None = None,
+        row: Any = None,
         content: str | None = None,
         file: str | None = None,
         position: int | None = None,
@@ -162,6 +162,10 @@ class ProcessingStage(Generic[In, Out]):
     ) -> None:
         """Put a record that cannot be used into quarantine, and go on without it. `content` is for one that is no
         row, `position` its place in the file. In a run with `on_error="raise"` it raises."""
+        if not isinstance(error, str):
+            error = f"{type(error).__name__}: {error}"
+        if row is not None and not isinstance(row, dict):
+            row, content = None, str(row)
         aside = self.__dict__.get("_aside")
         if aside is None:
             where = f"{file}, at {position:,}: " if file and position is not None else ""

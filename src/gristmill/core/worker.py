@@ -340,7 +340,8 @@ class _Shift:
             self.worker.board.leave()
         if self.worker.isolator:
             self.worker.isolator.collect(self.position, self.lineage, failed=error is not None)
-        if isinstance(error, Exception | SystemExit) and not isinstance(error, StageError):
+        passing = StageError | KeyboardInterrupt | GeneratorExit
+        if error is not None and not isinstance(error, passing):  # also what is no Exception: panics of native code
             raise self.worker.failure(self.position, self.lineage, error) from error
 
 

@@ -134,7 +134,7 @@ class CommitFiles(ProcessingStage[GatherTask, WrittenFiles]):
         self.name = f"commit_{form.name}"
         self.target, self.form, self.fields, self.mode = target, form, fields, mode
         self._generation = ""
-        self._there: set[str] | None = None
+        self._there: dict[str, int] | None = None
 
     def prepare(self, memory: dict[str, Any]) -> None:
         if self.mode == "append" and "generation" not in memory:
@@ -143,8 +143,9 @@ class CommitFiles(ProcessingStage[GatherTask, WrittenFiles]):
 
     def has(self, files: Sequence[WrittenFile]) -> bool:
         if self._there is None:
-            self._there = set(self.target.names())
-        return self._there.issuperset(file.path.rpartition("/")[2] for file in files)
+            self._there = self.target.sizes()
+        there = self._there
+        return all(there.get(file.path.rpartition("/")[2]) == file.size for file in files)
 
     def discard(self, files: Sequence[WrittenFile]) -> None:
         for file in files:

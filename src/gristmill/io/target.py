@@ -76,6 +76,17 @@ class Target:
             return []
         return sorted(name.rstrip("/").rpartition("/")[2] for name in found)
 
+    def sizes(self) -> dict[str, int]:
+        """The files in the directory, and how large each is."""
+        try:
+            if self.local:
+                return {entry.name: entry.stat().st_size for entry in os.scandir(self.url) if entry.is_file()}
+            self._system.invalidate_cache()
+            found = self._system.ls(self.url, detail=True)
+        except FileNotFoundError:
+            return {}
+        return {entry["name"].rpartition("/")[2]: int(entry.get("size") or 0) for entry in found}
+
     def exists(self, path: str) -> bool:
         if self.local:
             return Path(path).exists()
@@ -166,6 +177,9 @@ class Target:
                     shutil.rmtree(path, ignore_errors=True)
                 else:
                     Path(path).unlink()
+        for name in self.names() if self.local else ():
+            if name.startswith("_") and name.endswith(_DRAFT):  # a manifest that was being written
+                self.remove(self.file(name))
         self.tidy()
 
     def tidy(self, run: str = "", paths: Iterable[str] = ()) -> None:

@@ -1,0 +1,111 @@
+"""Store: small objects at a URL, for the records of a run. Whole or not at all, and never changed in place."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+
+def to_line(content: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(content)
+    except TypeError:  # names of files that are no Unicode text
+        return json.dumps(content).encode()
+
+
+def _parsed(line: bytes) -> Any:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return json.loads(line)
+
+
+class Store:
+    """Small objects at a URL, each written whole or not at all."""
+
+    def __init__(self, url: str, storage_options: Mapping[str, Any] | None = None) -> None:
+        url = os.path.expanduser(url.removeprefix("file://").removeprefix("local://"))  # noqa: PTH111
+        self.url = url.rstrip("/")
+        local = "://" not in url and "::" not in url
+        self._place = _Disk(self.url) if local else _Remote(self.url, storage_options or {})
+
+    def write(self, name: str, content: dict[str, Any]) -> None:
+        self.put(name, orjson.dumps(content, option=orjson.OPT_INDENT_2))
+
+    def write_lines(self, name: str, lines: Iterable[bytes]) -> None:
+        content = bytearray()  # small pieces of bytes, such as orjson gives, take ten times their size
+        for line in lines:
+            content += line + b"\n"
+        self.put(name, bytes(content))
+
+    def put(self, name: str, content: bytes) -> None:
+        self._place.put(name, content)
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        content = self.get(name)
+        return None if content is None else orjson.loads(content)
+
+    def get(self, name: str) -> bytes | None:
+        return self._place.get(name)
+
+    def lines(self, folder: str) -> Iterator[dict[str, Any]]:
+        """The lines of all objects in a folder, in the order in which they were written."""
+        for name in sorted(self._place.names(folder)):
+            if name.endswith(".jsonl"):
+                yield from map(_parsed, (self.get(f"{folder}/{name}") or b"").splitlines())
+
+
+class _Disk:
+    """A local directory. It needs no fsspec, which takes a tenth of a second to import."""
+
+    def __init__(self, path: str) -> None:
+        self._root = Path(path).expanduser().absolute()
+
+    def put(self, name: str, content: bytes) -> None:
+        path = self._root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.draft")
+        draft.write_bytes(content)
+        draft.replace(path)
+
+    def get(self, name: str) -> bytes | None:
+        path = self._root / name
+        return path.read_bytes() if path.exists() else None
+
+    def names(self, folder: str) -> list[str]:
+        path = self._root / folder
+        return [entry.name for entry in path.iterdir()] if path.is_dir() else []
+
+
+class _Remote:
+    """An object store: an object appears when its upload is complete."""
+
+    def __init__(self, url: str, storage_options: Mapping[str, Any]) -> None:
+        import fsspec
+
+        self._system, self._root = fsspec.core.url_to_fs(url, **storage_options)
+
+    def put(self, name: str, content: bytes) -> None:
+        path = f"{self._root}/{name}"
+        self._system.makedirs(path.rpartition("/")[0], exist_ok=True)
+        self._system.pipe_file(path, content)
+
+    def get(self, name: str) -> bytes | None:
+        try:
+            content: bytes = self._system.cat_file(f"{self._root}/{name}")
+        except FileNotFoundError:
+            return None
+        return content
+
+    def names(self, folder: str) -> list[str]:
+        path = f"{self._root}/{folder}"
+        self._system.invalidate_cache()  # others, or an earlier attempt, may have written since it was listed
+        if not self._system.exists(path):
+            return []
+        return [name.rpartition("/")[2] for name in self._system.find(path)]
