@@ -139,7 +139,7 @@ class ToTasks(Fail):
                 yield Task(number)
 
 
-FORMS = [Filter, Several, Lists, OrNone, RowByRow, PieceByPiece, SeveralRowByRow, ToTasks]
+FORMS = [Filter, Several, RowByRow, PieceByPiece, Lists, OrNone, SeveralRowByRow, ToTasks]
 
 
 class OneTask(Fail):

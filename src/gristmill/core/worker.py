@@ -34,6 +34,7 @@ Emit = Callable[[Task[Any], int], None]
 """Takes a task that is done with some stages, and the position of the stage it goes to next."""
 
 _END = object()
+_LISTS = (list, tuple)  # asked for often, and `list | tuple` would be made each time
 
 
 class Board(Protocol):
@@ -231,7 +232,7 @@ class Worker:
                 answers = stage.process_batch(tasks) if _vectorised(stage) else [stage.process(task) for task in tasks]
             else:
                 answers, missing = self._ask_for_all(self.rejecter, stage, tasks)
-        if not isinstance(answers, list | tuple) or len(answers) != len(tasks):
+        if not isinstance(answers, _LISTS) or len(answers) != len(tasks):
             got = f"{len(answers)} answers" if isinstance(answers, list | tuple) else type(answers).__name__
             raise self._error(
                 position,

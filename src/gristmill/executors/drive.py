@@ -199,7 +199,7 @@ class Driver(ABC):
         elif kind == "done":
             self._take_outputs(worker, rest[0], owed=False)
             call = self.calls.pop(worker.key)
-            worker.state = "idle"
+            worker.state, pool.setup_failures = "idle", 0
             self.flow.finish(call, rest[1], rest[2])
             _discard(call)
         elif kind == "failed":
@@ -252,7 +252,7 @@ class Driver(ABC):
         if call is None:
             pool.setup_failures += 1
             if pool.setup_failures > pool.group.stages[position].max_retries:
-                raise WorkerLostError(stage, "(none yet)", (), f"its worker {how} while it was set up")
+                raise WorkerLostError(stage, "(none yet)", (), f"its worker {how} while it was set up, or idle")
             return
         lineage = call.items[0].lineage
         kind = TaskTimeoutError if worker.timed_out else WorkerLostError
