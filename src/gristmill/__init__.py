@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from gristmill.core.stage import CompositeStage, ProcessingStage, SourceStage, processing_stage
     from gristmill.core.task import EmptyTask, FileGroupTask, Task
     from gristmill.executors.local import LocalExecutor
+    from gristmill.executors.ray_actors import RayActorPoolExecutor
+    from gristmill.executors.ray_client import RayClient, SlurmRayClient
 
 __version__ = VERSION
 
@@ -31,8 +33,11 @@ _HOME = {
     "LocalExecutor": "executors.local",
     "Pipeline": "core.pipeline",
     "ProcessingStage": "core.stage",
+    "RayActorPoolExecutor": "executors.ray_actors",
+    "RayClient": "executors.ray_client",
     "Resources": "core.resources",
     "Sample": "core.sample",
+    "SlurmRayClient": "executors.ray_client",
     "SourceStage": "core.stage",
     "Task": "core.task",
     "processing_stage": "core.stage",
@@ -47,8 +52,11 @@ __all__ = [
     "LocalExecutor",
     "Pipeline",
     "ProcessingStage",
+    "RayActorPoolExecutor",
+    "RayClient",
     "Resources",
     "Sample",
+    "SlurmRayClient",
     "SourceStage",
     "Task",
     "processing_stage",

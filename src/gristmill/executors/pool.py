@@ -1,12 +1,9 @@
-"""Pool: the worker processes of one group."""
+"""Pools: the workers of one group, whatever a worker is."""
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import os
-import signal
-from multiprocessing.connection import Connection
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import cloudpickle
@@ -14,25 +11,40 @@ import cloudpickle
 from gristmill.core.errors import StageError
 from gristmill.core.executor import Job
 from gristmill.core.flow import Call
+from gristmill.core.isolate import History, Place
 from gristmill.core.plan import Group
+from gristmill.core.quarantine import Budget
 from gristmill.core.rejects import Rejecter
+from gristmill.core.repeat import Trail
 from gristmill.core.stage import implements
-from gristmill.executors.machine import GpuSlots, Machine, Slot, visible_devices
-from gristmill.executors.process import WINDOW, Order, Setup, StatusPage
-from gristmill.executors.zygote import Zygote
+from gristmill.core.task import Lineage
+from gristmill.executors.machine import GpuSlots, Machine, Slot
+
+WINDOW = 64 * 2**20
+"""Bytes of output that a worker may have sent and the driver not acknowledged."""
 
 State = Literal["starting", "idle", "busy", "leaving", "gone"]
-_ids = itertools.count()
 
 
-class WorkerHandle:
-    """The driver's side of one worker process."""
+@dataclass(slots=True)
+class Order:
+    """One call: tasks, the stage to start at, what is known of earlier attempts, and what was sent in them."""
 
-    def __init__(self, group: int, gather: bool, pid: int, channel: Connection, slot: Slot, page: StatusPage) -> None:
-        self.group, self.gather, self.pid, self.channel = group, gather, pid, channel
-        self.slot, self.page = slot, page
-        self.death = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
-        """Becomes readable when the process ends."""
+    items: list[tuple[Lineage, list[Any]]]
+    start: int
+    gather: bool
+    streams: bool
+    history: History
+    budget: Budget
+    sent: Trail
+    shed: set[tuple[str, int]]
+
+
+class WorkerHandle(ABC):
+    """The driver's side of one worker."""
+
+    def __init__(self, group: int, gather: bool, key: int, slot: Slot) -> None:
+        self.group, self.gather, self.key, self.slot = group, gather, key, slot
         self.state: State = "starting"
         self.owed = 0
         self.share_asked = False
@@ -42,48 +54,44 @@ class WorkerHandle:
         item = call.items[0]
         self.state, self.owed, self.share_asked = "busy", 0, False
         items = [(entry.lineage, entry.refs) for entry in call.items]
-        order = Order(items, call.start, self.gather, call.streams, item.history, call.budget, item.sent, item.shed)
-        self.channel.send(("call", order))
+        self.order(Order(items, call.start, self.gather, call.streams, item.history, call.budget, item.sent, item.shed))
 
+    @abstractmethod
+    def order(self, order: Order) -> None:
+        """Give it work. If it has ended, that is noticed elsewhere."""
+
+    @abstractmethod
     def acknowledge(self) -> None:
-        owed, self.owed = self.owed, 0
-        self._say("ack", owed)
+        """Let it go on sending."""
 
+    @abstractmethod
     def ask_to_share(self, count: int) -> None:
-        self.share_asked = True
-        self._say("share", count)
+        """Ask it to leave some of the tasks that it makes to others."""
 
+    @abstractmethod
     def stop(self) -> None:
-        self.state = "leaving"
-        self._say("stop")
+        """Ask it to tear down and end."""
 
-    def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
+    @abstractmethod
+    def kill(self) -> None: ...
 
-    def _say(self, *message: Any) -> None:
-        with contextlib.suppress(OSError):  # it has died, which is noticed elsewhere
-            self.channel.send(message)
+    @abstractmethod
+    def place(self) -> Place | None:
+        """Where it was when it ended, as far as that is known."""
+
+    @abstractmethod
+    def doing(self) -> tuple[int, float]:
+        """The position of the stage that it is in (below zero: none), and for how many seconds."""
 
 
-class Pool:
+class Pool(ABC):
     """Workers of one group: how many there may be, and what each is doing."""
 
-    def __init__(
-        self,
-        group: Group,
-        machine: Machine,
-        zygote: Zygote,
-        slots: GpuSlots,
-        folders: list[str],
-        final: bool,
-        job: Job,
-    ) -> None:
+    def __init__(self, group: Group, machine: Machine, slots: GpuSlots, job: Job) -> None:
         self.group, self.index = group, group.index
-        self.zygote, self.slots, self.final = zygote, slots, final
+        self.slots = slots
         self.budget = job.quarantine.budget if job.quarantine.isolates else None
         self.rejecter = job.plan.rejecter(group)
-        self.pages, self.folders = folders[-1], folders[1:] if final else folders  # results are kept on disk
         # a fixed number of workers is the user's own word on how much runs at once
         self.cpus = 0.0 if group.num_workers else group.resources.cpus
         self.limit = group.num_workers or _most_workers(group, machine, slots)
@@ -123,40 +131,14 @@ class Pool:
         active = self.starting + sum(1 for worker in self.busy if worker.owed < WINDOW // 2)
         return active * min(self.cpus, total)
 
-    def start(self) -> WorkerHandle:
-        if self.payload is None:
-            self.payload = pickled(self.group, self.rejecter)
-        slot = self.slots.take(self.group.resources)
-        assert slot is not None
-        number = next(_ids)
-        page = f"{self.pages}/page-{number}"
-        pid, channel = self.zygote.fork()
-        worker = WorkerHandle(self.index, self.group.gather, pid, channel, slot, StatusPage(page))
-        env = (self.group.stages[0].runtime_env or {}).get("env_vars", {})
-        setup = Setup(
-            self.payload,
-            f"{self.index}-{number}",
-            page,
-            self.folders,
-            self.on_node,
-            self.final,
-            self.budget,
-            visible_devices(slot.devices),
-            self.group.resources.cpus,
-            env,
-        )
-        with contextlib.suppress(OSError):
-            channel.send(("setup", setup))
-        self.workers.append(worker)
-        return worker
+    @abstractmethod
+    def start(self) -> None:
+        """Start one worker more."""
 
     def remove(self, worker: WorkerHandle) -> None:
         worker.state = "gone"
         self.workers.remove(worker)
         self.slots.give_back(worker.slot)
-        worker.channel.close()
-        if worker.death is not None:
-            os.close(worker.death)
 
 
 def _most_workers(group: Group, machine: Machine, slots: GpuSlots) -> int:

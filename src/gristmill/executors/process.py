@@ -20,16 +20,16 @@ from typing import Any
 import cloudpickle
 
 from gristmill.core.errors import StageError
-from gristmill.core.isolate import History, Place
+from gristmill.core.isolate import Place
 from gristmill.core.quarantine import Budget
 from gristmill.core.rejects import REJECTED
-from gristmill.core.repeat import Repeat, Trail
+from gristmill.core.repeat import Repeat
 from gristmill.core.stage import NodeInfo, WorkerMetadata
 from gristmill.core.task import GatherTask, Lineage, Task
 from gristmill.core.worker import Worker, describe_error, never, trace_of
+from gristmill.executors.pool import WINDOW, Order
 from gristmill.executors.transport import Parcel, pack
 
-WINDOW = 64 * 2**20
 _FLUSH_COUNT = 64
 _FLUSH_BYTES = 256 * 1024
 _FLUSH_SECONDS = 0.05
@@ -89,20 +89,6 @@ class Setup:
     gpus: tuple[int, ...] = ()
     cpus: float = 1.0
     env: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class Order:
-    """One call: tasks, the stage to start at, and what was sent in an earlier attempt."""
-
-    items: list[tuple[Lineage, list[Parcel]]]
-    start: int
-    gather: bool
-    streams: bool
-    history: History
-    budget: Budget
-    sent: Trail
-    shed: set[tuple[str, int]]
 
 
 class _Stop(BaseException):

@@ -65,28 +65,29 @@ def _task(value: Any) -> Task[Any]:
     return value
 
 
-def pack(task: Task[Any], folders: list[str]) -> Parcel:
-    """Turn a task into a parcel, with large buffers in the first of the folders that has room."""
-    if isinstance(task, Batch):
-        task = _compact(task)
+def pack(task: Task[Any], folders: list[str] | None) -> Parcel:
+    """Turn a task into a parcel, with large buffers in the first of the folders that has room, if there are any."""
+    task = compact(task)
     buffers: list[pickle.PickleBuffer] = []
     head = _dumps(task, buffers)
     raws = [buffer.raw() for buffer in buffers]
-    if sum(raw.nbytes for raw in raws) <= INLINE_BYTES:
+    if folders is None or sum(raw.nbytes for raw in raws) <= INLINE_BYTES:
         return Parcel(head, tuple(bytes(raw) for raw in raws))
     path, spans = _write(raws, folders)
     return Parcel(head, (), path, spans)
 
 
-def _compact(batch: Batch) -> Batch:
+def compact(task: Task[Any]) -> Task[Any]:
     """A slice of a table holds on to all of it: leave behind what is not among the rows."""
-    table = batch.data
+    if not isinstance(task, Batch):
+        return task
+    table = task.data
     if table.get_total_buffer_size() <= 2 * table.nbytes + INLINE_BYTES:
-        return batch
+        return task
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    return batch.with_data(pa.ipc.open_stream(sink.getvalue()).read_all())
+    return task.with_data(pa.ipc.open_stream(sink.getvalue()).read_all())
 
 
 def _dumps(task: Task[Any], buffers: list[pickle.PickleBuffer]) -> bytes:

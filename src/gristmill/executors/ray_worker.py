@@ -1,0 +1,214 @@
+"""The worker as a Ray actor: takes orders, runs them with a Worker, gives back what comes out.
+
+What comes out travels in two parts. A message, which the driver reads, holds lineages, counts and small tasks. Large
+tasks lie in the object store of the node, one list of them per message, and only a reference passes the driver.
+
+An actor that dies leaves no page to read. While nothing has gone wrong, it notes what it does only for stages with a
+time limit; when an item is tried again, it notes each step on a board, an actor near the driver, and waits until it is
+written there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import cloudpickle
+
+from gristmill.core.errors import StageError
+from gristmill.core.isolate import Place
+from gristmill.core.quarantine import Budget, SetAside
+from gristmill.core.rejects import REJECTED
+from gristmill.core.repeat import Repeat
+from gristmill.core.stage import NodeInfo, WorkerMetadata
+from gristmill.core.task import GatherTask, Lineage, Task
+from gristmill.core.worker import StageStats, Worker
+from gristmill.executors.pool import Order
+from gristmill.executors.process import as_stage_error
+from gristmill.executors.transport import INLINE_BYTES, Parcel, compact, pack
+
+_FLUSH_BYTES = 8 * 2**20
+_FLUSH_COUNT = 500
+_FLUSH_SECONDS = 0.5
+
+
+@dataclass(slots=True)
+class Stored:
+    """A large task: a place in a list in the object store."""
+
+    refs: list[Any]
+    index: int
+    nbytes: int
+    node: str = ""
+
+    def load(self) -> Task[Any]:
+        import ray
+
+        task: Task[Any] = ray.get(self.refs[0])[self.index]
+        return task
+
+    def discard(self) -> None:
+        """The store keeps a list as long as somebody has a reference to it."""
+        self.refs = []
+
+    release = discard
+
+
+@dataclass(slots=True)
+class Message:
+    """What the driver reads. The outputs that have an index lie in the list that follows."""
+
+    kind: str
+    outputs: list[tuple[Lineage, Parcel | int, int, int]] = field(default_factory=list)
+    stats: list[StageStats] = field(default_factory=list)
+    aside: list[SetAside] = field(default_factory=list)
+    error: StageError | None = None
+
+
+class Board:
+    """Where workers note what they are doing, for the driver to read when they are gone."""
+
+    def __init__(self) -> None:
+        self.notes: dict[int, tuple[Place, float]] = {}
+
+    def note(self, key: int, place: Place | None) -> None:
+        if place is None:
+            self.notes.pop(key, None)
+        else:
+            self.notes[key] = (place, time.monotonic())
+
+    def read(self) -> dict[int, tuple[Place, float]]:
+        """Each worker's place, and for how many seconds it has been there."""
+        now = time.monotonic()
+        return {key: (place, now - since) for key, (place, since) in self.notes.items()}
+
+
+class _Notes:
+    """The worker's side of the board."""
+
+    def __init__(self, board: Any, key: int, timed: set[int]) -> None:
+        self.board, self.key, self.timed = board, key, timed
+        self.careful = False
+        self._noted = False
+
+    def enter(self, position: int, task: int = 0, start: int = 0, stop: int = 0) -> None:
+        if self.careful or position in self.timed:
+            import ray
+
+            noted = self.board.note.remote(self.key, Place(position, task, start, stop))
+            self._noted = True
+            if self.careful:
+                ray.get(noted)
+
+    def leave(self) -> None:
+        if self._noted:
+            self.board.note.remote(self.key, None)
+            self._noted = False
+
+
+class RayWorker:
+    """One worker of a group."""
+
+    def __init__(self, payload: bytes, key: int, budget: Budget | None, final: bool, board: Any, cpus: float) -> None:
+        self.payload, self.key, self.budget, self.final, self.board = payload, key, budget, final, board
+        self.cpus = cpus
+
+    def begin(self, on_node: bool) -> tuple[StageError | None, str]:
+        """Set up. What went wrong, if anything did, and the node that this is."""
+        import pyarrow as pa
+        import ray
+
+        pa.set_cpu_count(max(1, int(self.cpus)))
+        context = ray.get_runtime_context()
+        node = context.get_node_id()
+        gpus = tuple(int(device) for device in context.get_accelerator_ids().get("GPU", []))
+        try:
+            stages, rejecter = cloudpickle.loads(self.payload)
+            timed = {index for index, stage in enumerate(stages) if stage.timeout_s is not None}
+            self.notes = _Notes(self.board, self.key, timed)
+            metadata = WorkerMetadata(f"{self.key}", NodeInfo(node), gpus)
+            self.worker = Worker(stages, metadata, self.notes, self.final, self.budget, rejecter)
+            if on_node:
+                self.worker.setup_on_node()
+            self.worker.setup()
+        except BaseException as error:  # noqa: BLE001
+            if hasattr(self, "worker"):
+                self.end()
+            return as_stage_error(error), node
+        return None, node
+
+    def end(self) -> StageError | None:
+        try:
+            self.worker.teardown()
+        except StageError as error:
+            return error
+        return None
+
+    def once(self, order: Order) -> tuple[Message, list[Task[Any]]]:
+        """A call that counts as a whole or not at all."""
+        parts = list(self.stream(order, flushes=False))
+        assert len(parts) == 2
+        return parts[0], parts[1]
+
+    def stream(self, order: Order, flushes: bool = True) -> Iterator[Any]:
+        """A call whose outputs leave as they come: messages, each followed by the large tasks that belong to it."""
+        outbox = _Outbox()
+        if self.worker.rejecter:
+            self.worker.rejecter.send = lambda fragment: outbox.add(fragment, REJECTED)
+        if self.worker.isolator:
+            self.worker.isolator.begin(order.history, order.budget)
+        self.notes.careful = order.history.attempts > 0
+        repeat, last = Repeat(order.sent, self.worker.stages, order.items[0][0]), len(self.worker.stages)
+        try:
+            for task in repeat.rest(self.worker.stream(_tasks(order), order.start)):
+                outbox.add(task, last)
+                if flushes and outbox.full:
+                    yield from outbox.flush("out", self.worker.look_at_stats(), [])
+        except BaseException as error:  # noqa: BLE001  whatever a stage raises is the stage's failure, not the worker's
+            self.worker.take_stats()
+            yield Message("failed", error=as_stage_error(error, self.worker, order), aside=self.worker.take_aside())
+            yield []
+            return
+        yield from outbox.flush("done", self.worker.take_stats(), self.worker.take_aside())
+
+
+class _Outbox:
+    """Outputs that wait to be sent."""
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self.outputs: list[tuple[Lineage, Parcel | int, int, int]] = []
+        self.large: list[Task[Any]] = []
+        self.nbytes = 0
+        self.since = time.monotonic()
+
+    @property
+    def full(self) -> bool:
+        late = time.monotonic() - self.since > _FLUSH_SECONDS
+        return bool(self.outputs) and (late or self.nbytes > _FLUSH_BYTES or len(self.outputs) >= _FLUSH_COUNT)
+
+    def add(self, task: Task[Any], position: int) -> None:
+        if task.nbytes > INLINE_BYTES:
+            self.outputs.append((task.lineage, len(self.large), task.nbytes, position))
+            self.large.append(compact(task))
+            self.nbytes += task.nbytes
+            return
+        parcel = pack(task, None)
+        self.outputs.append((task.lineage, parcel, parcel.nbytes, position))
+        self.nbytes += parcel.nbytes
+
+    def flush(self, kind: str, stats: list[StageStats], aside: list[SetAside]) -> Iterator[Any]:
+        message, large = Message(kind, self.outputs, stats, aside), self.large
+        self._clear()
+        yield message
+        yield large
+
+
+def _tasks(order: Order) -> Iterator[Task[Any]]:
+    for lineage, refs in order.items:
+        tasks = [ref.load() for ref in refs]
+        yield (GatherTask(tasks) if order.gather else tasks[0]).named(lineage)

@@ -1,0 +1,207 @@
+"""RayActorPoolExecutor and RayClient on a real cluster on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gristmill import DocumentBatch, LocalExecutor, Pipeline, ProcessingStage, RayActorPoolExecutor, Resources, Task
+from gristmill.core.errors import PlanError, ResourceError
+from gristmill.executors.ray_client import RayClient, marked
+from gristmill.text import JsonlReader, JsonlWriter, ScoreFilter, WordCountFilter
+from tests.conformance.stages import AddOne, CountTo, Gather, Trouble
+
+pytest.importorskip("ray")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = paths
+    client = RayClient(num_cpus=3, num_gpus=2, include_dashboard=False)
+    client.start()
+    mark = client._mark
+    yield
+    client.stop()
+    assert not marked(mark)
+    assert "RAY_ADDRESS" not in os.environ
+    if before is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = before
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_tasks_go_through_pools_of_actors(fuse: bool) -> None:
+    stages = [CountTo(300), AddOne(), AddOne().with_(name="again")]
+    result = Pipeline("p", stages=stages).run(RayActorPoolExecutor(fuse=fuse))
+    assert [task.data for task in result] == list(range(2, 302))
+    assert result.summary()["again"].rows_out == 300
+
+
+@pytest.mark.parametrize(
+    ("what", "kind"), [("raise", "raised"), ("exit", "crashed"), ("segfault", "crashed"), ("hang", "timed out")]
+)
+def test_the_record_at_fault_is_found(what: str, kind: str) -> None:
+    stage = Trouble(what, 37).with_(timeout_s=1.0 if what == "hang" else None)
+    result = Pipeline("p", stages=[CountTo(100), stage, AddOne()]).run(RayActorPoolExecutor(), max_errors=1)
+    assert [task.data for task in result] == [number + 1 for number in range(100) if number != 37]
+    assert [(record.kind, record.content) for record in result.quarantined()] == [(kind, "37")]
+
+
+class Blocks(ProcessingStage[Task[int], DocumentBatch]):
+    """Batches of more than rides in a message."""
+
+    def process(self, task: Task[int]) -> Iterator[DocumentBatch]:
+        for block in range(4):
+            yield DocumentBatch([{"n": task.data, "block": block, "text": "x" * 1000} for _ in range(300)])
+
+
+class Kills(ProcessingStage[DocumentBatch, DocumentBatch]):
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        rows = task.to_rows()
+        if rows and (rows[0]["n"], rows[0]["block"]) == (2, 1) and len(rows) < 300:
+            os._exit(1)
+        return task
+
+
+def test_large_batches_stay_in_the_object_store_and_are_gathered() -> None:
+    stages = [Blocks(), AddColumn(), Gather()]
+    result = Pipeline("p", stages=stages).run(
+        RayActorPoolExecutor(fuse=False), initial_tasks=[Task(number) for number in range(5)]
+    )
+    assert len(result) == 5
+
+
+class AddColumn(ProcessingStage[DocumentBatch, DocumentBatch]):
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        rows = [{**row, "more": 1} for row in task.to_rows()]
+        return task.with_data(DocumentBatch(rows).data)
+
+
+def write_corpus(folder: Path) -> None:
+    folder.mkdir()
+    for number in range(6):
+        rows = [{"id": f"{number}-{row}", "text": "grist " * (row % 40)} for row in range(500)]
+        (folder / f"{number}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("*.jsonl"))}
+
+
+class Stop(ProcessingStage[Any, Any]):
+    max_retries = 0
+
+    def __init__(self, go: Path) -> None:
+        self.go = go
+
+    def process(self, task: Any) -> Any:
+        if not self.go.exists() and "/4.jsonl" in task.lineage.files[0]:
+            raise RuntimeError("stop here")
+        return task
+
+
+def test_same_bytes_and_a_run_goes_on_where_another_executor_stopped(tmp_path: Path) -> None:
+    write_corpus(tmp_path / "in")
+
+    def pipeline(out: str, blocksize: int) -> Pipeline:
+        reader = JsonlReader(str(tmp_path / "in"), blocksize=blocksize)
+        stages = [reader, ScoreFilter(WordCountFilter(min_words=5)), Stop(tmp_path / "go"), JsonlWriter(tmp_path / out)]
+        return Pipeline("p", stages=stages)
+
+    with pytest.raises(Exception, match="stop here"):
+        pipeline("out", 9000).run(RayActorPoolExecutor(), tmp_path / "run", on_error="raise")
+    (tmp_path / "go").touch()
+    done = pipeline("out", 40_000).run(LocalExecutor(2), tmp_path / "run")
+    assert done.summary()["read_jsonl"].rows_out < 3000
+    pipeline("fresh", 10**6).run(RayActorPoolExecutor(fuse=False), rejected=tmp_path / "rejected")
+    assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
+    assert not (tmp_path / "out" / "_tmp").exists()
+
+
+class Gpus(ProcessingStage[Task[int], Task[Any]]):
+    def setup(self, worker_metadata: Any) -> None:
+        self.gpus = worker_metadata.gpus
+
+    def process(self, task: Task[int]) -> Task[Any]:
+        time.sleep(0.05)
+        return Task((self.gpus, os.getpid()))
+
+
+def test_gpus_are_reserved() -> None:
+    stage = Gpus().with_(resources=Resources(cpus=0.1, gpus=1))
+    result = Pipeline("p", stages=[stage]).run(RayActorPoolExecutor(), initial_tasks=[Task(i) for i in range(40)])
+    seen = {task.data for task in result}
+    assert {gpus for gpus, _ in seen} <= {(0,), (1,)}
+    assert len(seen) <= 2
+
+
+def test_what_can_never_run_is_refused_at_once() -> None:
+    for resources, match in ((Resources(gpus=3), "the cluster has 2 GPUs"), (Resources(cpus=64), "wants 64 CPUs")):
+        stage = AddOne().with_(resources=resources)
+        began = time.monotonic()
+        with pytest.raises(ResourceError, match=match):
+            Pipeline("p", stages=[stage]).run(RayActorPoolExecutor(), initial_tasks=[Task(1)])
+        assert time.monotonic() - began < 5
+    with pytest.raises(PlanError, match=r"no setting 'gpu_memory'. Did you mean 'gpu_memory_gb'"):
+        RayActorPoolExecutor(config={"gpu_memory": 80})
+
+
+def test_a_second_client_joins_and_leaves_the_cluster_alone() -> None:
+    address = os.environ["RAY_ADDRESS"]
+    with RayClient() as second:
+        assert second.address == address
+    assert os.environ["RAY_ADDRESS"] == address
+    done = Pipeline("p", stages=[AddOne()]).run(RayActorPoolExecutor(), initial_tasks=[Task(1)])
+    assert [task.data for task in done] == [2]
+
+
+def test_more_pools_than_cores_run() -> None:
+    stages = [AddOne().with_(name=f"s{number}") for number in range(6)]
+    result = Pipeline("p", stages=stages).run(
+        RayActorPoolExecutor(fuse=False), initial_tasks=[Task(number) for number in range(20)]
+    )
+    assert [task.data for task in result] == list(range(6, 26))
+
+
+def test_ray_is_only_loaded_when_it_is_used() -> None:
+    code = "import sys, gristmill; gristmill.RayActorPoolExecutor(); print('ray' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+SLURM = """
+import ray
+from gristmill import SlurmRayClient
+from gristmill.executors.ray_cluster import cluster, connect
+
+with SlurmRayClient(include_dashboard=False, num_cpus=1, worker_connect_timeout_s=60):
+    connect()
+    print("nodes", len(cluster()), flush=True)
+"""
+
+
+def test_one_script_on_all_nodes_of_a_slurm_job(tmp_path: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    env |= {"SLURM_JOB_ID": "77", "SLURM_JOB_NUM_NODES": "2", "RAY_PORT_BROADCAST_DIR": str(tmp_path)}
+    nodes = [
+        subprocess.Popen(
+            [sys.executable, "-c", SLURM], env=env | {"SLURM_NODEID": node}, stdout=subprocess.PIPE, text=True
+        )
+        for node in ("0", "1")
+    ]
+    said = [node.communicate(timeout=120)[0] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0]
+    assert said == ["nodes 2\n", ""]
+    assert list(tmp_path.iterdir()) == []
