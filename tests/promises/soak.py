@@ -58,7 +58,7 @@ class Shelf:
         return self.references[key]
 
 
-def one_run(rng: random.Random, shelf: Shelf, folder: Path, poison: int = 0) -> list[Ordeal]:
+def one_run(rng: random.Random, shelf: Shelf, folder: Path, poison: int = 0, retries: int = 30) -> list[Ordeal]:
     """A run that suffers one to six faults."""
     seed, writer = rng.randrange(CORPORA), rng.choice(list(WRITERS))
     corpus, reference = shelf.corpus(seed), shelf.reference(seed, writer, poison)
@@ -71,11 +71,12 @@ def one_run(rng: random.Random, shelf: Shelf, folder: Path, poison: int = 0) -> 
         blocksize=rng.choice([3000, 8000, 50_000]),
         nap=0.001 / (seed + 1),
         flush=rng.choice([0.0, 0.1, 1.0]),
-        retries=30,
+        retries=retries,
         command=rng.random() < 0.3,
         poison=poison,
     )
-    kinds = rng.choices(list(WEIGHTS), list(WEIGHTS.values()), k=rng.randint(1, 6))
+    weights = {kind: weight for kind, weight in WEIGHTS.items() if PASSING.get(kind, 0) <= retries}
+    kinds = rng.choices(list(weights), list(weights.values()), k=rng.randint(1, 6))
     faults = draw_faults(rng, kinds, reference.seconds)
     return [Ordeal(corpus, reference, mill, folder, faults, rng.randrange(2**32))]
 
@@ -87,7 +88,7 @@ def two_runs(rng: random.Random, shelf: Shelf, folder: Path) -> list[Ordeal]:
 
 def poisoned_run(rng: random.Random, shelf: Shelf, folder: Path) -> list[Ordeal]:
     """A run with records that raise or end their worker, which suffers faults all the same."""
-    return one_run(rng, shelf, folder, poison=rng.choice([40, 200]))
+    return one_run(rng, shelf, folder, poison=rng.choice([60, 200]), retries=6)
 
 
 SCENARIOS: dict[Callable[[random.Random, Shelf, Path], list[Ordeal]], int] = {one_run: 3, two_runs: 1, poisoned_run: 2}
