@@ -206,6 +206,10 @@ class Driver(ABC):
             call = self.calls.pop(worker.key)
             worker.state = "idle"
             self._failed(call, rest[0], aside=rest[1])
+        elif kind == "missing":
+            call = self.calls.pop(worker.key)
+            worker.state = "idle"
+            self.flow.recover(call, rest[0])
         else:  # stopped
             self.see_off(worker)
             if rest[0] is not None:
@@ -249,6 +253,10 @@ class Driver(ABC):
         pool = self.pools[worker.group]
         stage = pool.group.stages[position].name
         call = self.calls.pop(worker.key, None)
+        if worker.node_gone:
+            if call is not None:
+                self.flow.move(call)
+            return
         if call is None:
             pool.setup_failures += 1
             if pool.setup_failures > pool.group.stages[position].max_retries:

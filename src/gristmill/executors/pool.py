@@ -38,6 +38,8 @@ class Order:
     budget: Budget
     sent: Trail
     shed: set[tuple[str, int]]
+    wanted: set[tuple[str, int]] | None = None
+    """What of all that it gives is wanted; None for everything."""
 
 
 class WorkerHandle(ABC):
@@ -49,12 +51,16 @@ class WorkerHandle(ABC):
         self.owed = 0
         self.share_asked = False
         self.timed_out = ""
+        self.node_gone = False
+        """Whether it ended because its node did."""
 
     def call(self, call: Call) -> None:
         item = call.items[0]
         self.state, self.owed, self.share_asked = "busy", 0, False
         items = [(entry.lineage, entry.refs) for entry in call.items]
-        self.order(Order(items, call.start, self.gather, call.streams, item.history, call.budget, item.sent, item.shed))
+        order = Order(items, call.start, self.gather, call.streams, item.history, call.budget, item.sent, item.shed)
+        order.wanted = item.wanted
+        self.order(order)
 
     @abstractmethod
     def order(self, order: Order) -> None:
@@ -94,7 +100,7 @@ class Pool(ABC):
         self.rejecter = job.plan.rejecter(group)
         # a fixed number of workers is the user's own word on how much runs at once
         self.cpus = 0.0 if group.num_workers else group.resources.cpus
-        self.limit = group.num_workers or _most_workers(group, machine, slots)
+        self.limit = group.num_workers or most_workers(group, machine, slots)
         self.target = self.limit
         self.timed = any(stage.timeout_s is not None for stage in group.stages)
         self.on_node = any(implements(stage, "setup_on_node") for stage in group.stages)
@@ -141,7 +147,8 @@ class Pool(ABC):
         self.slots.give_back(worker.slot)
 
 
-def _most_workers(group: Group, machine: Machine, slots: GpuSlots) -> int:
+def most_workers(group: Group, machine: Machine, slots: GpuSlots) -> int:
+    """How many workers of a group there can be at once."""
     wish = group.resources
     most = max(1, int(machine.cpus / wish.cpus + 1e-9)) if wish.cpus else int(machine.cpus)
     if wish.requires_gpu:

@@ -17,9 +17,10 @@ from typing import Any
 
 import cloudpickle
 
-from gristmill.core.errors import StageError
+from gristmill.core.errors import LostTaskError, StageError
 from gristmill.core.isolate import Place
 from gristmill.core.quarantine import Budget, SetAside
+from gristmill.core.recover import Wishes
 from gristmill.core.rejects import REJECTED
 from gristmill.core.repeat import Repeat
 from gristmill.core.stage import NodeInfo, WorkerMetadata
@@ -34,6 +35,13 @@ _FLUSH_COUNT = 500
 _FLUSH_SECONDS = 0.5
 
 
+_LOST = (
+    "what this task holds is gone: the node that it lay on has disappeared, or the cluster has stopped. Results lie in "
+    "the cluster until they are looked at: look at them as they come (Pipeline.stream), or end the pipeline with a "
+    "writer and give the run a run_dir, with which it goes on where it stopped"
+)
+
+
 @dataclass(slots=True)
 class Stored:
     """A large task: a place in a list in the object store."""
@@ -46,7 +54,14 @@ class Stored:
     def load(self) -> Task[Any]:
         import ray
 
-        task: Task[Any] = ray.get(self.refs[0])[self.index]
+        if not self.refs or not ray.is_initialized():
+            raise LostTaskError(_LOST)
+        try:
+            task: Task[Any] = ray.get(self.refs[0])[self.index]
+        except ray.exceptions.RayTaskError:  # it could not be stored
+            raise
+        except ray.exceptions.RayError as error:
+            raise LostTaskError(_LOST) from error
         return task
 
     def discard(self) -> None:
@@ -65,6 +80,8 @@ class Message:
     stats: list[StageStats] = field(default_factory=list)
     aside: list[SetAside] = field(default_factory=list)
     error: StageError | None = None
+    missing: list[tuple[int, int]] = field(default_factory=list)
+    """Which parts of which items could not be loaded, by number."""
 
 
 class Board:
@@ -160,18 +177,42 @@ class RayWorker:
         if self.worker.isolator:
             self.worker.isolator.begin(order.history, order.budget)
         self.notes.careful = order.history.attempts > 0
-        repeat, last = Repeat(order.sent, self.worker.stages, order.items[0][0]), len(self.worker.stages)
+        last = len(self.worker.stages)
         try:
-            for task in repeat.rest(self.worker.stream(_tasks(order), order.start)):
+            for task in self._outputs(order, outbox):
                 outbox.add(task, last)
                 if flushes and outbox.full:
                     yield from outbox.flush("out", self.worker.look_at_stats(), [])
         except BaseException as error:  # noqa: BLE001  whatever a stage raises is the stage's failure, not the worker's
             self.worker.take_stats()
-            yield Message("failed", error=as_stage_error(error, self.worker, order), aside=self.worker.take_aside())
+            aside = self.worker.take_aside()
+            if isinstance(error, LostTaskError):
+                yield Message("missing", missing=_missing(order))
+            else:
+                yield Message("failed", error=as_stage_error(error, self.worker, order), aside=aside)
             yield []
             return
         yield from outbox.flush("done", self.worker.take_stats(), self.worker.take_aside())
+
+    def _outputs(self, order: Order, outbox: _Outbox) -> Iterator[Task[Any]]:
+        """What leaves the last stage, without what has left in an earlier attempt, or only what is wanted."""
+        if order.wanted is None:
+            repeat = Repeat(order.sent, self.worker.stages, order.items[0][0])
+            yield from repeat.rest(self.worker.stream(_tasks(order), order.start, shed=order.shed))
+            return
+        wishes, last = Wishes(order.wanted), len(self.worker.stages)
+
+        def early(task: Task[Any], position: int) -> None:
+            if wishes.take(task.id, position):
+                outbox.add(task, position)
+
+        if self.worker.rejecter:
+            self.worker.rejecter.send = lambda fragment: None
+        for task in self.worker.stream(_tasks(order), order.start, early, wishes.shares, wishes):
+            if wishes.take(task.id, last):
+                yield task
+            if not wishes.open:
+                return
 
 
 class _Outbox:
@@ -192,20 +233,32 @@ class _Outbox:
         return bool(self.outputs) and (late or self.nbytes > _FLUSH_BYTES or len(self.outputs) >= _FLUSH_COUNT)
 
     def add(self, task: Task[Any], position: int) -> None:
-        if task.nbytes > INLINE_BYTES:
-            self.outputs.append((task.lineage, len(self.large), task.nbytes, position))
+        parcel = pack(task, None) if task.nbytes <= INLINE_BYTES else None  # a task may not know how large it is
+        size = parcel.nbytes if parcel else task.nbytes
+        self.nbytes += size
+        if parcel and size <= 2 * INLINE_BYTES:
+            self.outputs.append((task.lineage, parcel, size, position))
+        else:
+            self.outputs.append((task.lineage, len(self.large), size, position))
             self.large.append(compact(task))
-            self.nbytes += task.nbytes
-            return
-        parcel = pack(task, None)
-        self.outputs.append((task.lineage, parcel, parcel.nbytes, position))
-        self.nbytes += parcel.nbytes
 
     def flush(self, kind: str, stats: list[StageStats], aside: list[SetAside]) -> Iterator[Any]:
         message, large = Message(kind, self.outputs, stats, aside), self.large
         self._clear()
         yield message
         yield large
+
+
+def _missing(order: Order) -> list[tuple[int, int]]:
+    """What of an order cannot be loaded."""
+    missing = []
+    for number, (_, refs) in enumerate(order.items):
+        for part, ref in enumerate(refs):
+            try:
+                ref.load()
+            except LostTaskError:
+                missing.append((number, part))
+    return missing
 
 
 def _tasks(order: Order) -> Iterator[Task[Any]]:
