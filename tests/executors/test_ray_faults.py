@@ -94,7 +94,8 @@ def test_a_node_that_disappears_costs_only_its_unfinished_tasks(cluster: Cluster
     cluster.wait_for(2)
     last = Size() if how == "kill" else Sizes()
     thread = when(seen, count, getattr(doomed, how))
-    result = Pipeline("p", stages=[Blocks(made), Note(seen), last]).run(
+    slow = Note(seen).with_(num_workers=1)  # so that most of what was made waits in the stores
+    result = Pipeline("p", stages=[Blocks(made), slow, last]).run(
         RayActorPoolExecutor(fuse=False), initial_tasks=[Task(number) for number in range(count)]
     )
     thread.join()
@@ -103,8 +104,7 @@ def test_a_node_that_disappears_costs_only_its_unfinished_tasks(cluster: Cluster
     assert (found if how == "kill" else [part for parts in found for part in parts]) == expected
     assert result.quarantined() == []
     assert result.summary()["Note"].rows_in == result.summary()["Note"].rows_out == count * 4 * 300
-    assert len(list(seen.iterdir())) > count * 4  # what was under way there was done again
-    assert len(list(made.iterdir())) > count + 2  # and what lay there was made again
+    assert len(list(made.iterdir())) > count + 2  # more than was under way there: what lay there was made again
 
 
 def test_results_that_went_with_their_node_are_told(cluster: Cluster, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ class Hush:
     Ray has no setting for it: a thread prints them, whatever the log level. Other messages are let through.
     """
 
-    HANDLED = ("A worker died or was killed", "has been marked dead", "The node with node id")
+    HANDLED = ("A worker died or was killed", "has been marked dead", "The node with node id", "Raylet is terminated")
     AFTER = 5.0
     """Seconds after a run in which messages about it may still come."""
 
