@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
+import sys
 import threading
 import time
 import zipfile
@@ -13,6 +18,8 @@ import pytest
 
 from gristmill import DocumentBatch, Pipeline, ProcessingStage, RayActorPoolExecutor, Task
 from gristmill.core.errors import LostTaskError, ResourceError
+from gristmill.executors.ray_cluster import connect
+from gristmill.text import JsonlReader, JsonlWriter
 from tests.executors.ray_nodes import Cluster
 
 pytest.importorskip("ray")
@@ -145,6 +152,89 @@ def test_a_node_that_joins_gets_work(cluster: Cluster, tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 2
 
 
+MILL = """
+import sys
+from pathlib import Path
+from tests.executors.test_ray_faults import mill
+from gristmill import RayActorPoolExecutor
+result = mill(Path(sys.argv[1])).run(RayActorPoolExecutor(), Path(sys.argv[1]) / "run", max_errors=1)
+print(result.summary().rows_out, len(result.quarantined()))
+"""
+
+
+class Slowly(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Takes its time, and dies of one record."""
+
+    max_retries = 0
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        time.sleep(0.1 if task.num_items > 1 else 0)
+        if "3-7" in task.data["id"].to_pylist():
+            os._exit(1)
+        return task
+
+
+def mill(folder: Path) -> Pipeline:
+    reader = JsonlReader(str(folder / "in"), files_per_partition=1)
+    return Pipeline("p", stages=[reader, Slowly(), JsonlWriter(str(folder / "out"))])
+
+
+def write_corpus(folder: Path, files: int) -> None:
+    (folder / "in").mkdir(parents=True)
+    for number in range(files):
+        rows = [{"id": f"{number}-{row}", "text": "grist " * row} for row in range(10)]
+        (folder / "in" / f"{number:02}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def start(folder: Path) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-c", MILL, str(folder)], stdout=pipe, stderr=pipe, text=True)
+
+
+def output(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((folder / "out").glob("*.jsonl"))}
+
+
+def actors() -> list[str]:
+    """The actors of the cluster that are alive, or will be."""
+    from ray._private.state import actors
+
+    return [actor["ActorClassName"] for actor in actors().values() if actor["State"] != "DEAD"]
+
+
+def test_two_pipelines_share_a_cluster_and_leave_nothing_behind(cluster: Cluster, tmp_path: Path) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        write_corpus(folder, 6)
+    runs = [start(folder) for folder in folders]
+    said = [run.communicate(timeout=300) for run in runs]
+    assert said == [("59 1\n", "")] * 2  # and no word of the workers that died
+    assert output(folders[0]) == output(folders[1])
+    connect()
+    assert actors() == []
+
+
+def test_a_driver_that_is_killed_leaves_no_actors_and_its_run_goes_on(cluster: Cluster, tmp_path: Path) -> None:
+    write_corpus(tmp_path, 40)
+    run = start(tmp_path)
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "run").glob("ledger/*")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    run.kill()
+    run.communicate()
+    connect()
+    while actors() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert actors() == []
+    done = mill(tmp_path).run(RayActorPoolExecutor(), tmp_path / "run", max_errors=1)
+    assert 0 < done.summary()["read_jsonl"].rows_out < 400
+    (tmp_path / "fresh" / "in").parent.mkdir()
+    shutil.copytree(tmp_path / "in", tmp_path / "fresh" / "in")
+    mill(tmp_path / "fresh").run(max_errors=1)
+    assert output(tmp_path) == output(tmp_path / "fresh")
+    assert len(output(tmp_path)) == 40
+
+
 def wheel(folder: Path, version: str) -> str:
     """A package that knows its version, as pip installs it."""
     folder.mkdir(parents=True)
@@ -171,9 +261,10 @@ class AddVersion(ProcessingStage[Task[Any], Task[Any]]):
         return Task([*task.data, self.version])
 
 
-def test_two_stages_have_two_versions_of_one_package(cluster: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["pip", "py_modules"])
+def test_two_stages_have_two_versions_of_one_package(cluster: Cluster, tmp_path: Path, how: str) -> None:
     stages = [
-        AddVersion().with_(name=f"v{version}", runtime_env={"py_modules": [wheel(tmp_path / version, version)]})
+        AddVersion().with_(name=f"v{version}", runtime_env={how: [wheel(tmp_path / version, version)]})
         for version in ("1.0", "2.0")
     ]
     result = Pipeline("p", stages=stages).run(RayActorPoolExecutor(), initial_tasks=[Task([]) for _ in range(4)])
@@ -182,6 +273,7 @@ def test_two_stages_have_two_versions_of_one_package(cluster: Cluster, tmp_path:
 
 def test_an_environment_that_cannot_be_made_is_told_with_its_stage(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "broken-1.0-py3-none-any.whl").write_bytes(b"no wheel")
-    stage = AddVersion().with_(runtime_env={"py_modules": [str(tmp_path / "broken-1.0-py3-none-any.whl")]})
-    with pytest.raises(ResourceError, match="runtime_env of stage 'AddVersion' could not be set up"):
-        Pipeline("p", stages=[stage]).run(RayActorPoolExecutor(), initial_tasks=[Task([])])
+    for env in ({"pip": [str(tmp_path / "broken-1.0-py3-none-any.whl")]}, {"conda": "there-is-no-such-environment"}):
+        stage = AddVersion().with_(runtime_env=env)
+        with pytest.raises(ResourceError, match="runtime_env of stage 'AddVersion' could not be set up"):
+            Pipeline("p", stages=[stage]).run(RayActorPoolExecutor(), initial_tasks=[Task([])])

@@ -31,6 +31,7 @@ from gristmill.executors.drive import LOST, Driver
 from gristmill.executors.machine import Machine, Slot
 from gristmill.executors.pool import WorkerHandle
 from gristmill.executors.ray_cluster import Node, NodeSlots, cluster, connect, hush
+from gristmill.executors.ray_env import Environments
 from gristmill.executors.ray_pool import Actor, ActorPool
 from gristmill.executors.ray_worker import Board, Stored
 from gristmill.executors.transport import Parcel, pack
@@ -137,7 +138,7 @@ class RayDriver(Driver):
         self.executor = executor
         super().__init__(job, machine)
         self.flow.fragile = lambda ref: isinstance(ref, Stored)
-        self.nodes = executor.nodes()
+        self.nodes, self.environments = executor.nodes(), Environments()
         self.slots = NodeSlots(self.nodes, executor.config.get("gpu_memory_gb"))
         self._silent: set[str] = set()
         self._counted = self._complete = time.monotonic()
@@ -297,6 +298,7 @@ class RayDriver(Driver):
         import ray
 
         ray.kill(self.board)
+        self.environments.close()
 
 
 class _KeptParcel:

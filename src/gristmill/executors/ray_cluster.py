@@ -6,16 +6,19 @@ import contextlib
 import importlib
 import os
 import socket
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gristmill.core.errors import PlanError
 from gristmill.core.resources import Resources
 from gristmill.executors.machine import GpuSlots, Slot
 
 _ANSWER_SECONDS = 2.0
+_CORE_LOG = "RAY_BACKEND_LOG_LEVEL"
 _GONE = float("-inf")
 
 
@@ -43,10 +46,46 @@ def connect(init: Mapping[str, Any] | None = None) -> None:
     if ray.is_initialized():
         return
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
-    if "RAY_ADDRESS" not in os.environ:
+    settings = {**quiet, **(init or {})}
+    address = settings.get("address") or os.environ.get("RAY_ADDRESS", "")
+    if address.startswith("ray://"):
+        raise PlanError(
+            f"the cluster is named by {address}, and Ray's client for that cannot move tasks by reference. On a "
+            "machine of the cluster, name it by the address of its head, RAY_ADDRESS=host:6379; from elsewhere, submit "
+            "the script as a job (ray job submit)"
+        )
+    if not address:
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # or tools that join later wait for a token
-        quiet["include_dashboard"] = False  # half of Ray's processes and memory
-    ray.init(**{**quiet, **(init or {})})
+        settings.setdefault("include_dashboard", False)  # half of Ray's processes and memory
+        ray.init(**settings)
+        return
+    with _quiet_core():
+        ray.init(**settings)
+
+
+@contextlib.contextmanager
+def _quiet_core() -> Iterator[None]:
+    """Ray's core is started so that it does not tell the terminal what a node that disappears took with it.
+
+    It is told so by a variable, and says on standard error that it was: that line is left out.
+    """
+    if _CORE_LOG in os.environ:
+        yield
+        return
+    os.environ[_CORE_LOG] = "fatal"
+    errors = os.dup(2)
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(errors, 2)
+            os.close(errors)
+            del os.environ[_CORE_LOG]
+            said.seek(0)
+            for line in said:
+                if _CORE_LOG.encode() not in line:
+                    os.write(2, line)
 
 
 def cluster(ignore_head_node: bool = False) -> list[Node]:

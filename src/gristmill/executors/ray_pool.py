@@ -7,11 +7,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from gristmill.core.errors import StageError
+from gristmill.core.errors import ResourceError, StageError
 from gristmill.core.isolate import Place
 from gristmill.core.plan import Group
 from gristmill.executors.machine import Machine, Slot
 from gristmill.executors.pool import Order, Pool, WorkerHandle, most_workers, pickled
+from gristmill.executors.ray_env import merged
 from gristmill.executors.ray_worker import Message, RayWorker, Stored
 from gristmill.executors.transport import Parcel
 
@@ -161,9 +162,16 @@ class ActorPool(Pool):
     def _options(self, slot: Slot, node: str) -> dict[str, Any]:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        env = {**(self.driver.executor.config.get("runtime_env") or {}), **(self.group.stages[0].runtime_env or {})}
-        options: dict[str, Any] = {"num_cpus": _ACTOR_CPUS, "max_restarts": 0, "runtime_env": env or None}
+        options: dict[str, Any] = {"num_cpus": _ACTOR_CPUS, "max_restarts": 0, "runtime_env": self._env() or None}
         if slot.devices:  # Ray counts in ten-thousandths, and must not be asked for more than there is
             options["num_gpus"] = len(slot.devices) if slot.share >= 1 else math.floor(slot.share * 1e4) / 1e4
         strategy = NodeAffinitySchedulingStrategy(node, soft=not slot.devices)
         return {**options, "scheduling_strategy": strategy}
+
+    def _env(self) -> dict[str, Any]:
+        stage = self.group.stages[0]
+        env = merged(self.driver.executor.config.get("runtime_env"), stage.runtime_env)
+        try:
+            return self.driver.environments.of(env)
+        except Exception as error:
+            raise ResourceError(f"the runtime_env of stage {stage.name!r} could not be set up: {error}") from error
