@@ -10,13 +10,14 @@ import sys
 import threading
 import time
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gristmill import DocumentBatch, Pipeline, ProcessingStage, RayActorPoolExecutor, Task
+from gristmill import DocumentBatch, Pipeline, ProcessingStage, RayActorPoolExecutor, Resources, Task
 from gristmill.core.errors import LostTaskError, ResourceError
 from gristmill.executors.ray_cluster import connect
 from gristmill.text import JsonlReader, JsonlWriter
@@ -235,6 +236,39 @@ def test_a_driver_that_is_killed_leaves_no_actors_and_its_run_goes_on(cluster: C
     assert len(output(tmp_path)) == 40
 
 
+class Devices(ProcessingStage[Task[int], Task[Any]]):
+    def setup(self, worker_metadata: Any) -> None:
+        self.worker = (worker_metadata.node.node_id, worker_metadata.gpus, worker_metadata.worker_id)
+
+    def process(self, task: Task[int]) -> Task[Any]:
+        time.sleep(0.05)
+        return Task(self.worker)
+
+
+def test_gpus_are_where_their_workers_are(cluster: Cluster) -> None:
+    cluster.add(gpus=2)
+    cluster.add(gpus=1)
+    cluster.wait_for(3)
+    numbers = [Task(number) for number in range(60)]
+    both = Devices().with_(resources=Resources(cpus=0.1, gpus=2))
+    pairs = Pipeline("p", stages=[both]).run(RayActorPoolExecutor(), initial_tasks=numbers)
+    assert {gpus for _, gpus, _ in (task.data for task in pairs)} == {(0, 1)}
+    shares = Resources(cpus=0.1, gpu_memory_gb=10)
+    executor = RayActorPoolExecutor({"gpu_memory_gb": 24})
+    shared = Pipeline("p", stages=[Devices().with_(resources=shares)]).run(executor, initial_tasks=numbers)
+    workers = {task.data for task in shared}
+    by_device = Counter((node, gpus) for node, gpus, _ in workers)
+    assert 1 <= len(by_device) <= 3
+    assert max(by_device.values()) <= 2
+    with pytest.raises(ResourceError, match="wants gpus=3, and the cluster has 3 GPUs on 3 nodes, at most 2 on one"):
+        Pipeline("p", stages=[Devices().with_(resources=Resources(cpus=0, gpus=3))]).run(RayActorPoolExecutor())
+
+
+def test_workers_stay_off_the_head_or_the_run_is_refused(cluster: Cluster) -> None:
+    with pytest.raises(ResourceError, match="its only node is the head, and ignore_head_node is set"):
+        Pipeline("p", stages=[Devices()]).run(RayActorPoolExecutor(ignore_head_node=True))
+
+
 def wheel(folder: Path, version: str) -> str:
     """A package that knows its version, as pip installs it."""
     folder.mkdir(parents=True)
@@ -277,3 +311,26 @@ def test_an_environment_that_cannot_be_made_is_told_with_its_stage(cluster: Clus
         stage = AddVersion().with_(runtime_env=env)
         with pytest.raises(ResourceError, match="runtime_env of stage 'AddVersion' could not be set up"):
             Pipeline("p", stages=[stage]).run(RayActorPoolExecutor(), initial_tasks=[Task([])])
+
+
+class Fan(ProcessingStage[Task[int], DocumentBatch]):
+    """One task becomes many that are too large for a message."""
+
+    def process(self, task: Task[int]) -> Iterator[DocumentBatch]:
+        for block in range(60):
+            yield DocumentBatch([{"block": block, "text": "x" * 1000} for _ in range(200)])
+
+
+class Worked(ProcessingStage[DocumentBatch, Task[Any]]):
+    def process(self, task: DocumentBatch) -> Task[Any]:
+        time.sleep(0.2)
+        return Task((task.to_rows()[0]["block"], os.getpid()))
+
+
+def test_one_task_that_becomes_many_is_shared_out(cluster: Cluster) -> None:
+    cluster.add(cpus=2)
+    cluster.wait_for(2)
+    result = Pipeline("p", stages=[Fan(), Worked()]).run(RayActorPoolExecutor(), initial_tasks=[Task(1)])
+    assert [task.data[0] for task in result] == list(range(60))
+    assert len({task.data[1] for task in result}) > 1
+    assert result.summary()["Fan"].rows_out == result.summary()["Worked"].rows_in == 60 * 200

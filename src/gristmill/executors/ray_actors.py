@@ -40,6 +40,10 @@ OPTIONS = ("gpu_memory_gb", "runtime_env", "ray_init")
 """What `config` may hold."""
 
 _BOARD_SECONDS = 0.2
+_LEFT_SECONDS = 0.05
+"""How often the board is looked at for tasks that workers leave to others, after they were asked to."""
+
+_MANY = 100_000
 _NODES_SECONDS = 2.0
 """How often it is asked which nodes there are."""
 
@@ -143,7 +147,8 @@ class RayDriver(Driver):
         self._silent: set[str] = set()
         self._counted = self._complete = time.monotonic()
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self.board: Any = ray.remote(Board).options(num_cpus=0, scheduling_strategy=here).remote()
+        place = {"num_cpus": 0, "max_concurrency": _MANY, "scheduling_strategy": here}
+        self.board: Any = ray.remote(Board).options(**place).remote()
         self._notes: Mapping[int, Any] = {}
         self._noted = 0.0
         last = len(job.plan.way) - 1
@@ -261,6 +266,9 @@ class RayDriver(Driver):
             for worker in self._actors()
             if worker.waits_for is not None and worker.owed < 64 * 2**20
         }
+        if any(worker.shares for worker in waiting.values()):
+            yield from self._hear_board()
+            seconds = _LEFT_SECONDS
         if not waiting:
             time.sleep(seconds)
             return
@@ -271,9 +279,20 @@ class RayDriver(Driver):
         for one in ready:
             yield from self._hear_one(waiting[one])
 
+    def _hear_board(self) -> Iterator[tuple[WorkerHandle, tuple[Any, ...]]]:
+        """What workers have left to others."""
+        import ray
+
+        workers = {worker.key: worker for worker in self._actors()}
+        for key, message, large in ray.get(self.board.take.remote()):
+            if key in workers:
+                yield workers[key], workers[key].said(message, *large or [None])
+
     def _hear_one(self, worker: Actor) -> Iterator[tuple[WorkerHandle, tuple[Any, ...]]]:
         import ray
 
+        if worker.shares:  # what it left comes before what it says of the end
+            yield from self._hear_board()
         try:
             messages = list(worker.hears())
         except ray.exceptions.RuntimeEnvSetupError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import ResourceError, StageError
@@ -37,11 +37,12 @@ class Actor(WorkerHandle):
         slot: Slot,
         actor: Any,
         node: str,
-        notes: Callable[[], Mapping[int, Any]],
+        driver: RayDriver,
     ) -> None:
         super().__init__(group, gather, key, slot)
-        self.actor, self.node = actor, node
-        self.notes = notes
+        self.actor, self.node, self.driver = actor, node, driver
+        self.shares = False
+        """Whether it was asked to leave some of this call to others."""
         self.waits_for: Any = None
         """A reference, or a generator of references, for what it says next."""
         self.hears: Callable[[], Iterator[tuple[Any, ...]]] = lambda: iter(())
@@ -59,6 +60,7 @@ class Actor(WorkerHandle):
         yield "ready", error
 
     def order(self, order: Order) -> None:
+        self.shares = False
         if order.streams:
             options = {"num_returns": "streaming", "_generator_backpressure_num_objects": _AHEAD}
             self.waits_for = self.actor.stream.options(**options).remote(order)
@@ -72,7 +74,7 @@ class Actor(WorkerHandle):
 
         message: Message = ray.get(self.waits_for)
         self.waits_for = None
-        yield self._said(message, self.tail)
+        yield self.said(message, self.tail)
 
     def _hear_stream(self) -> Iterator[tuple[Any, ...]]:
         import ray
@@ -81,9 +83,9 @@ class Actor(WorkerHandle):
         large = next(self.waits_for)
         if message.kind != "out":
             self.waits_for = None
-        yield self._said(message, large)
+        yield self.said(message, large)
 
-    def _said(self, message: Message, large: Any) -> tuple[Any, ...]:
+    def said(self, message: Message, large: Any) -> tuple[Any, ...]:
         """A message as the driver takes it, with references in place of what lies in the object store."""
         if message.kind == "failed":
             return "failed", message.error, message.aside
@@ -98,7 +100,9 @@ class Actor(WorkerHandle):
     def acknowledge(self) -> None:
         self.owed = 0
 
-    def ask_to_share(self, count: int) -> None: ...
+    def ask_to_share(self, count: int) -> None:
+        self.share_asked = self.shares = True
+        self.driver.board.ask.remote(self.key, count)
 
     def stop(self) -> None:
         if self.state == "busy":
@@ -122,11 +126,11 @@ class Actor(WorkerHandle):
         ray.kill(self.actor)
 
     def place(self) -> Place | None:
-        found = self.notes().get(self.key)
+        found = self.driver.notes().get(self.key)
         return found[0] if found else None
 
     def doing(self) -> tuple[int, float]:
-        found = self.notes().get(self.key)
+        found = self.driver.notes().get(self.key)
         return (found[0].position, found[1]) if found else (-1, 0.0)
 
 
@@ -155,7 +159,7 @@ class ActorPool(Pool):
         key, node = next(_keys), self.driver.home(slot)
         made = ray.remote(RayWorker).options(**self._options(slot, node))
         actor = made.remote(self.stored, key, self.budget, self.final, self.driver.board, self.group.resources.cpus)
-        worker = Actor(self.index, self.group.gather, key, slot, actor, node, self.driver.notes)
+        worker = Actor(self.index, self.group.gather, key, slot, actor, node, self.driver)
         worker.begin(self.on_node)
         self.workers.append(worker)
 

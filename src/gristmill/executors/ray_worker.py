@@ -5,13 +5,15 @@ tasks lie in the object store of the node, one list of them per message, and onl
 
 An actor that dies leaves no page to read. While nothing has gone wrong, it notes what it does only for stages with a
 time limit; when an item is tried again, it notes each step on a board, an actor near the driver, and waits until it is
-written there.
+written there. The board is also where the driver asks it, in the middle of a call, to leave some tasks to others, and
+where it leaves them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +27,7 @@ from gristmill.core.rejects import REJECTED
 from gristmill.core.repeat import Repeat
 from gristmill.core.stage import NodeInfo, WorkerMetadata
 from gristmill.core.task import GatherTask, Lineage, Task
-from gristmill.core.worker import StageStats, Worker
+from gristmill.core.worker import StageStats, Worker, never
 from gristmill.executors.pool import Order
 from gristmill.executors.process import as_stage_error
 from gristmill.executors.transport import INLINE_BYTES, Parcel, compact, pack
@@ -33,6 +35,8 @@ from gristmill.executors.transport import INLINE_BYTES, Parcel, compact, pack
 _FLUSH_BYTES = 8 * 2**20
 _FLUSH_COUNT = 500
 _FLUSH_SECONDS = 0.5
+_LOOK_SECONDS = 0.02
+"""How often a worker looks whether others are idle."""
 
 
 _LOST = (
@@ -85,21 +89,45 @@ class Message:
 
 
 class Board:
-    """Where workers note what they are doing, for the driver to read when they are gone."""
+    """Where workers note what they are doing, for the driver to read when they are gone, and leave what others may do.
+
+    It is asked by many at once, and some wait for an answer.
+    """
 
     def __init__(self) -> None:
         self.notes: dict[int, tuple[Place, float]] = {}
+        self.asks: dict[int, asyncio.Queue[int]] = {}
+        self.left: list[tuple[int, Message, list[Any]]] = []
 
-    def note(self, key: int, place: Place | None) -> None:
+    async def note(self, key: int, place: Place | None) -> None:
         if place is None:
             self.notes.pop(key, None)
         else:
             self.notes[key] = (place, time.monotonic())
 
-    def read(self) -> dict[int, tuple[Place, float]]:
+    async def read(self) -> dict[int, tuple[Place, float]]:
         """Each worker's place, and for how many seconds it has been there."""
         now = time.monotonic()
         return {key: (place, now - since) for key, (place, since) in self.notes.items()}
+
+    async def ask(self, key: int, count: int) -> None:
+        """Others are idle: a worker should leave them so many tasks."""
+        self._asks(key).put_nowait(count)
+
+    async def asked(self, key: int) -> int:
+        """How many tasks a worker should leave to others, as soon as it should."""
+        return await self._asks(key).get()
+
+    def _asks(self, key: int) -> asyncio.Queue[int]:
+        return self.asks.setdefault(key, asyncio.Queue())
+
+    async def leave(self, key: int, message: Message, large: list[Any]) -> None:
+        self.left.append((key, message, large))
+
+    async def take(self) -> list[tuple[int, Message, list[Any]]]:
+        """What workers have left since the last time, by worker."""
+        left, self.left = self.left, []
+        return left
 
 
 class _Notes:
@@ -125,6 +153,48 @@ class _Notes:
             self._noted = False
 
 
+class _Sharing:
+    """Leaves tasks to others when the board says that they are idle."""
+
+    def __init__(self, board: Any, key: int, look_at_stats: Callable[[], list[StageStats]]) -> None:
+        self.board, self.key, self.look_at_stats = board, key, look_at_stats
+        self.asked: Any = None
+        self.granted, self.looked = 0, 0.0
+        self.outbox = _Outbox()
+
+    def begin(self) -> None:
+        self.granted, self.outbox = 0, _Outbox()
+
+    def share(self) -> bool:
+        """Whether the next task should be left to others."""
+        if self.granted <= 0 and time.monotonic() - self.looked > _LOOK_SECONDS:
+            self._look()
+        self.granted -= 1
+        return self.granted >= 0
+
+    def _look(self) -> None:
+        import ray
+
+        self.looked = time.monotonic()
+        if self.asked is None:
+            self.asked = self.board.asked.remote(self.key)
+        elif ray.wait([self.asked], timeout=0)[0]:
+            self.granted, self.asked = ray.get(self.asked), None
+
+    def leave(self, task: Task[Any], position: int) -> None:
+        self.outbox.add(task, position)
+        if self.granted <= 0 or self.outbox.full:
+            self.flush()
+
+    def flush(self) -> None:
+        """Returns when the board has it: the driver looks there before it hears that a call is done."""
+        import ray
+
+        if self.outbox.outputs:
+            message, large = self.outbox.flush("out", self.look_at_stats(), [])
+            ray.get(self.board.leave.remote(self.key, message, [ray.put(large)] if large else []))
+
+
 class RayWorker:
     """One worker of a group."""
 
@@ -147,6 +217,7 @@ class RayWorker:
             self.notes = _Notes(self.board, self.key, timed)
             metadata = WorkerMetadata(f"{self.key}", NodeInfo(node), gpus)
             self.worker = Worker(stages, metadata, self.notes, self.final, self.budget, rejecter)
+            self.sharing = _Sharing(self.board, self.key, self.worker.look_at_stats)
             if on_node:
                 self.worker.setup_on_node()
             self.worker.setup()
@@ -198,7 +269,14 @@ class RayWorker:
         """What leaves the last stage, without what has left in an earlier attempt, or only what is wanted."""
         if order.wanted is None:
             repeat = Repeat(order.sent, self.worker.stages, order.items[0][0])
-            yield from repeat.rest(self.worker.stream(_tasks(order), order.start, shed=order.shed))
+            self.sharing.begin()
+            # what has left early may have an ancestor that would leave whole this time, with it
+            shares = order.streams and not order.shed
+            share = (lambda: not repeat.lags and self.sharing.share()) if shares else never
+            yield from repeat.rest(
+                self.worker.stream(_tasks(order), order.start, self.sharing.leave, share, order.shed)
+            )
+            self.sharing.flush()
             return
         wishes, last = Wishes(order.wanted), len(self.worker.stages)
 
