@@ -314,23 +314,33 @@ def test_an_environment_that_cannot_be_made_is_told_with_its_stage(cluster: Clus
 
 
 class Fan(ProcessingStage[Task[int], DocumentBatch]):
-    """One task becomes many that are too large for a message."""
+    """One task becomes many that are too large for a message. Its worker may die of it, the first time."""
+
+    def __init__(self, mark: Path, dies: bool) -> None:
+        super().__init__()
+        self.mark, self.dies = mark, dies
 
     def process(self, task: Task[int]) -> Iterator[DocumentBatch]:
         for block in range(60):
+            if block == 40 and self.dies and not self.mark.exists():
+                self.mark.touch()
+                os._exit(1)
             yield DocumentBatch([{"block": block, "text": "x" * 1000} for _ in range(200)])
 
 
 class Worked(ProcessingStage[DocumentBatch, Task[Any]]):
     def process(self, task: DocumentBatch) -> Task[Any]:
-        time.sleep(0.2)
+        time.sleep(0.1)
         return Task((task.to_rows()[0]["block"], os.getpid()))
 
 
-def test_one_task_that_becomes_many_is_shared_out(cluster: Cluster) -> None:
+@pytest.mark.parametrize("dies", [False, True])
+def test_one_task_that_becomes_many_is_shared_out(cluster: Cluster, tmp_path: Path, dies: bool) -> None:
     cluster.add(cpus=2)
     cluster.wait_for(2)
-    result = Pipeline("p", stages=[Fan(), Worked()]).run(RayActorPoolExecutor(), initial_tasks=[Task(1)])
+    stages = [Fan(tmp_path / "mark", dies), Worked()]
+    result = Pipeline("p", stages=stages).run(RayActorPoolExecutor(), initial_tasks=[Task(1)])
     assert [task.data[0] for task in result] == list(range(60))
     assert len({task.data[1] for task in result}) > 1
     assert result.summary()["Fan"].rows_out == result.summary()["Worked"].rows_in == 60 * 200
+    assert (tmp_path / "mark").exists() is dies

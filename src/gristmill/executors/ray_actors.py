@@ -291,8 +291,6 @@ class RayDriver(Driver):
     def _hear_one(self, worker: Actor) -> Iterator[tuple[WorkerHandle, tuple[Any, ...]]]:
         import ray
 
-        if worker.shares:  # what it left comes before what it says of the end
-            yield from self._hear_board()
         try:
             messages = list(worker.hears())
         except ray.exceptions.RuntimeEnvSetupError as error:
@@ -302,9 +300,12 @@ class RayDriver(Driver):
             raise
         except ray.exceptions.RayError:
             self._noted = 0.0
+            yield from self._hear_board()
             worker.node_gone = not worker.timed_out and self._has_gone(worker)
             yield worker, (LOST,)
             return
+        if worker.left_some:  # that comes before the end of the call
+            yield from self._hear_board()
         for message in messages:
             yield worker, message
 

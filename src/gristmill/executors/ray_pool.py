@@ -41,8 +41,8 @@ class Actor(WorkerHandle):
     ) -> None:
         super().__init__(group, gather, key, slot)
         self.actor, self.node, self.driver = actor, node, driver
-        self.shares = False
-        """Whether it was asked to leave some of this call to others."""
+        self.shares = self.left_some = False
+        """Whether it was asked to leave some of a call to others, and whether it did."""
         self.waits_for: Any = None
         """A reference, or a generator of references, for what it says next."""
         self.hears: Callable[[], Iterator[tuple[Any, ...]]] = lambda: iter(())
@@ -60,7 +60,6 @@ class Actor(WorkerHandle):
         yield "ready", error
 
     def order(self, order: Order) -> None:
-        self.shares = False
         if order.streams:
             options = {"num_returns": "streaming", "_generator_backpressure_num_objects": _AHEAD}
             self.waits_for = self.actor.stream.options(**options).remote(order)
@@ -87,6 +86,8 @@ class Actor(WorkerHandle):
 
     def said(self, message: Message, large: Any) -> tuple[Any, ...]:
         """A message as the driver takes it, with references in place of what lies in the object store."""
+        self.left_some = message.left
+        self.shares = self.shares and message.kind == "out"
         if message.kind == "failed":
             return "failed", message.error, message.aside
         if message.kind == "missing":

@@ -86,6 +86,8 @@ class Message:
     error: StageError | None = None
     missing: list[tuple[int, int]] = field(default_factory=list)
     """Which parts of which items could not be loaded, by number."""
+    left: bool = False
+    """Whether there is more of the call, which was left to others on the board."""
 
 
 class Board:
@@ -159,11 +161,11 @@ class _Sharing:
     def __init__(self, board: Any, key: int, look_at_stats: Callable[[], list[StageStats]]) -> None:
         self.board, self.key, self.look_at_stats = board, key, look_at_stats
         self.asked: Any = None
-        self.granted, self.looked = 0, 0.0
-        self.outbox = _Outbox()
+        self.looked = 0.0
+        self.begin()
 
     def begin(self) -> None:
-        self.granted, self.outbox = 0, _Outbox()
+        self.granted, self.left, self.outbox = 0, False, _Outbox()
 
     def share(self) -> bool:
         """Whether the next task should be left to others."""
@@ -192,6 +194,7 @@ class _Sharing:
 
         if self.outbox.outputs:
             message, large = self.outbox.flush("out", self.look_at_stats(), [])
+            self.left = True
             ray.get(self.board.leave.remote(self.key, message, [ray.put(large)] if large else []))
 
 
@@ -247,6 +250,7 @@ class RayWorker:
             self.worker.rejecter.send = lambda fragment: outbox.add(fragment, REJECTED)
         if self.worker.isolator:
             self.worker.isolator.begin(order.history, order.budget)
+        self.sharing.begin()
         self.notes.careful = order.history.attempts > 0
         last = len(self.worker.stages)
         try:
@@ -260,16 +264,19 @@ class RayWorker:
             if isinstance(error, LostTaskError):
                 yield Message("missing", missing=_missing(order))
             else:
-                yield Message("failed", error=as_stage_error(error, self.worker, order), aside=aside)
+                failure = as_stage_error(error, self.worker, order)
+                yield Message("failed", error=failure, aside=aside, left=self.sharing.left)
             yield []
             return
-        yield from outbox.flush("done", self.worker.take_stats(), self.worker.take_aside())
+        message, large = outbox.flush("done", self.worker.take_stats(), self.worker.take_aside())
+        message.left = self.sharing.left
+        yield message
+        yield large
 
     def _outputs(self, order: Order, outbox: _Outbox) -> Iterator[Task[Any]]:
         """What leaves the last stage, without what has left in an earlier attempt, or only what is wanted."""
         if order.wanted is None:
             repeat = Repeat(order.sent, self.worker.stages, order.items[0][0])
-            self.sharing.begin()
             # what has left early may have an ancestor that would leave whole this time, with it
             shares = order.streams and not order.shed
             share = (lambda: not repeat.lags and self.sharing.share()) if shares else never
