@@ -41,7 +41,7 @@ def cluster() -> Iterator[None]:
         os.environ["PYTHONPATH"] = before
 
 
-@pytest.mark.parametrize("fuse", [True, False])
+@pytest.mark.parametrize("fuse", [True, pytest.param(False, marks=pytest.mark.ray)])
 def test_tasks_go_through_pools_of_actors(fuse: bool) -> None:
     stages = [CountTo(300), AddOne(), AddOne().with_(name="again")]
     result = Pipeline("p", stages=stages).run(RayActorPoolExecutor(fuse=fuse))
@@ -50,7 +50,13 @@ def test_tasks_go_through_pools_of_actors(fuse: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "kind"), [("raise", "raised"), ("exit", "crashed"), ("segfault", "crashed"), ("hang", "timed out")]
+    ("what", "kind"),
+    [
+        ("exit", "crashed"),
+        pytest.param("raise", "raised", marks=pytest.mark.ray),
+        pytest.param("segfault", "crashed", marks=pytest.mark.ray),
+        pytest.param("hang", "timed out", marks=pytest.mark.ray),
+    ],
 )
 def test_the_record_at_fault_is_found(what: str, kind: str) -> None:
     stage = Trouble(what, 37).with_(timeout_s=1.0 if what == "hang" else None)
@@ -112,6 +118,7 @@ class Stop(ProcessingStage[Any, Any]):
         return task
 
 
+@pytest.mark.ray
 def test_same_bytes_and_a_run_goes_on_where_another_executor_stopped(tmp_path: Path) -> None:
     write_corpus(tmp_path / "in")
 
@@ -167,6 +174,7 @@ def test_a_second_client_joins_and_leaves_the_cluster_alone() -> None:
     assert [task.data for task in done] == [2]
 
 
+@pytest.mark.ray
 def test_more_pools_than_cores_run() -> None:
     stages = [AddOne().with_(name=f"s{number}") for number in range(6)]
     result = Pipeline("p", stages=stages).run(
@@ -192,6 +200,7 @@ with SlurmRayClient(include_dashboard=False, num_cpus=1, worker_connect_timeout_
 """
 
 
+@pytest.mark.ray
 def test_one_script_on_all_nodes_of_a_slurm_job(tmp_path: Path) -> None:
     env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     env |= {"SLURM_JOB_ID": "77", "SLURM_JOB_NUM_NODES": "2", "RAY_PORT_BROADCAST_DIR": str(tmp_path)}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gristmill import Resources
+from gristmill.core.errors import PlanError
 from gristmill.executors.ray_actors import lacks
-from gristmill.executors.ray_cluster import Node, NodeSlots
+from gristmill.executors.ray_cluster import Node, NodeSlots, connect
 
 
 def nodes(*gpus: int, cpus: float = 4) -> list[Node]:
@@ -67,3 +68,9 @@ def test_nodes_come_and_go() -> None:
 def test_what_no_node_has_is_named(wish: Resources, message: str) -> None:
     lack = lacks(wish, nodes(1, 1), NodeSlots(nodes(1, 1), memory_gb=24))
     assert f"wants {lack}".count(message) if message else not lack
+
+
+def test_a_cluster_that_can_only_be_spoken_to_from_afar_is_refused() -> None:
+    pytest.importorskip("ray")
+    with pytest.raises(PlanError, match=r"named by ray://there:10001.* RAY_ADDRESS=host:6379.*ray job submit"):
+        connect({"address": "ray://there:10001"})
