@@ -21,12 +21,11 @@ ROOT = Path(__file__).parents[2]
 MARK = "GRISTMILL_RAY_CLIENT"
 
 QUICK = {
-    "RAY_health_check_initial_delay_ms": "0",
-    "RAY_health_check_period_ms": "500",
-    "RAY_health_check_timeout_ms": "1000",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "10000",
     "RAY_health_check_failure_threshold": "3",
 }
-"""Let Ray notice within seconds that a node has gone."""
+"""Let Ray notice within seconds that a node has gone, and not think so of one that is slow."""
 
 
 @dataclass
@@ -100,7 +99,7 @@ class Cluster:
         """Until there are so many nodes."""
         from gristmill.executors.ray_client import _nodes
 
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while _nodes(self.client.address) != count:
             assert time.monotonic() < deadline, "the nodes did not join"
             time.sleep(0.1)
