@@ -251,9 +251,9 @@ class Devices(ProcessingStage[Task[int], Task[Any]]):
 
 
 def test_gpus_are_where_their_workers_are(cluster: Cluster) -> None:
-    cluster.add(gpus=2)
-    cluster.add(gpus=1)
-    cluster.wait_for(3)
+    for count, gpus in ((2, 2), (3, 1)):
+        cluster.add(gpus=gpus)
+        cluster.wait_for(count)  # two that start at once would take the same ports
     numbers = [Task(number) for number in range(60)]
     both = Devices().with_(resources=Resources(cpus=0.1, gpus=2))
     pairs = Pipeline("p", stages=[both]).run(RayActorPoolExecutor(), initial_tasks=numbers)
