@@ -181,7 +181,7 @@ def test_gpus_go_to_the_stage_that_needs_them_most() -> None:
     workers = Workers()
     pipeline = Pipeline("p", stages=[quick, slow])
     pipeline.run(LocalExecutor(4, gpus=4), initial_tasks=[Task(i) for i in range(200)], observer=workers)
-    assert max(count for _, count in workers.seen) == 3
+    assert max(count for _, count in workers.seen) >= 3
 
 
 def test_a_gpu_stage_without_a_gpu_is_refused_with_a_way_out() -> None:

@@ -17,7 +17,18 @@ from gristmill.core.executor import Job, Ref
 from gristmill.core.flow import Call, Flow, Item, Output
 from gristmill.core.isolate import Place
 from gristmill.core.quarantine import SetAside
-from gristmill.core.schedule import EDGE_BYTES, PoolState, balance, choose, chunk, room
+from gristmill.core.schedule import (
+    EDGE_BYTES,
+    PoolState,
+    balance,
+    choose,
+    choose_ahead,
+    chunk,
+    crowded,
+    room,
+    work_left,
+    worth_moving,
+)
 from gristmill.core.task import Lineage
 from gristmill.executors.machine import GpuSlots, Machine
 from gristmill.executors.pool import WINDOW, Pool, WorkerHandle
@@ -25,6 +36,9 @@ from gristmill.executors.pool import WINDOW, Pool, WorkerHandle
 LOST = "lost"
 
 _TICK = 0.1
+_DIVIDE_SECONDS = 0.5
+"""How often the division of GPUs is thought over."""
+
 _GRACE = 3.0
 """Seconds that workers have to tear down after a failure or Ctrl-C."""
 
@@ -41,8 +55,7 @@ class Driver(ABC):
         self.job, self.machine = job, machine
         self.slots = GpuSlots(machine.gpus)
         self.flow = Flow(job.plan, self.items(job.sources), job.quarantine)
-        self.calls: dict[int, Call] = {}
-        self.told = 0.0
+        self.told = self.divided = 0.0
 
     @abstractmethod
     def items(self, sources: Iterator[Sequence[Any]]) -> Iterator[list[Item]]:
@@ -97,80 +110,113 @@ class Driver(ABC):
     # -- giving out work -------------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
-        self._balance_gpus()
-        while (index := choose(self._states(), self._free_cpus(), self.machine.cpus)) is not None:
+        self._divide_gpus()
+        states = [self._state(pool) for pool in self.pools]
+        free = self._free_cpus()
+        while (index := choose(states, free, self.machine.cpus, held=self._held_cpus(free))) is not None:
             pool = self.pools[index]
-            idle = pool.idle
-            if idle:
-                self._send(pool, idle)
+            if states[index].idle:
+                self._send(pool, pool.idle)
             else:
                 pool.start()
+            free -= min(pool.cpus, self.machine.cpus)
+            self._look_again(states, index)
+        while (index := choose_ahead(states)) is not None:
+            self._send(self.pools[index], self.pools[index].those("busy"), ahead=True)
+            self._look_again(states, index)
         self._free_idle_gpus()
-        self._ask_to_share()
+        self._ask_to_share(free)
 
-    def _states(self) -> list[PoolState]:
-        return [
-            PoolState(
-                queued=self.flow.ready(index) - pool.starting,
-                downstream_bytes=self.flow.downstream_bytes(index),
-                idle=len(pool.idle),
-                can_grow=pool.can_grow(),
-                cpus=pool.cpus,
-            )
-            for index, pool in enumerate(self.pools)
-        ]
+    def _state(self, pool: Pool) -> PoolState:
+        queued = self.flow.ready(pool.index)
+        return PoolState(
+            queued=queued - pool.count("starting"),
+            downstream_bytes=self.flow.downstream_bytes(pool.index),
+            downstream_tasks=self.flow.downstream_tasks(pool.index),
+            idle=pool.count("idle"),
+            can_grow=queued > 0 and pool.can_grow() and not self._crowded(pool),
+            cpus=pool.cpus,
+            gpu=pool.gpu,
+            takers=pool.count("busy"),
+        )
+
+    def _look_again(self, states: list[PoolState], index: int) -> None:
+        """What has changed since a pool got something to do: its own state, and the room behind the one before it."""
+        for one in range(max(0, index - 1), index + 1):
+            states[one] = self._state(self.pools[one])
+
+    def _crowded(self, pool: Pool) -> bool:
+        """Whether so much work waits behind a pool that it needs no more workers than it has."""
+        if not pool.workers or pool.index + 1 >= len(self.job.plan.way):
+            return False
+        after = self.flow.pools[pool.index + 1]
+        return crowded(len(after.queue), after.seconds_per_task, len(self.pools[pool.index + 1].workers))
 
     def _free_cpus(self) -> float:
+        """Cores for more calls."""
         return self.machine.cpus - sum(pool.cpus_in_use(self.machine.cpus) for pool in self.pools)
 
-    def _send(self, pool: Pool, idle: Sequence[WorkerHandle]) -> None:
+    def _held_cpus(self, free: float) -> float:
+        """Cores that are kept for workers that hold a GPU, as long as each of the other pools could still run."""
+        idle = sum(pool.count("idle") * pool.cpus for pool in self.pools if pool.gpu)
+        need = max((min(pool.cpus, self.machine.cpus) for pool in self.pools if not pool.gpu), default=0.0)
+        return min(idle, max(0.0, free - max(need, 1.0)))
+
+    def _send(self, pool: Pool, workers: Sequence[WorkerHandle], ahead: bool = False) -> None:
         state = self.flow.pools[pool.index]
         count = chunk(len(state.queue), pool.limit, state.seconds_per_task, pool.group.batch_size)
-        call = self.flow.take(pool.index, count)
-        worker = self.nearest(idle, call)
-        self.calls[worker.key] = call
-        worker.call(call)
+        call = self.flow.take(pool.index, count, waits=ahead)
+        self.nearest(workers, call).call(call)
 
     def nearest(self, idle: Sequence[WorkerHandle], call: Call) -> WorkerHandle:
         """The worker that has the shortest way to what the call needs."""
         return idle[0]
 
-    def _balance_gpus(self) -> None:
-        """Divide the GPUs among pools by measured rates; a pool that has too many lets one go when it is free."""
-        pools = [pool for pool in self.pools if pool.group.resources.requires_gpu]
-        if len(pools) < 2:
+    def _divide_gpus(self) -> None:
+        """Divide the GPUs among pools by the work they have; a pool that has too many workers lets some go."""
+        pools = [pool for pool in self.pools if pool.gpu]
+        if len(pools) < 2 or time.monotonic() - self.divided < _DIVIDE_SECONDS:
             return
+        self.divided = time.monotonic()
         shares = [pool.group.resources.gpu_share(self.machine.gpus[0]) for pool in pools]
-        loads = [self.flow.pools[pool.index].load() for pool in pools]
+        loads = [state.load() for state in self.flow.pools[: len(self.job.plan.way)]]
+        work = work_left(loads, more=not self.flow.listing_done)
+        left = [work[pool.index] for pool in pools]
         fixed = [pool.group.num_workers for pool in pools]
-        for pool, target in zip(pools, balance(loads, len(self.machine.gpus), shares, fixed), strict=True):
-            pool.target = target
+        targets = balance(left, len(self.machine.gpus), shares, fixed)
+        if worth_moving(left, [pool.target for pool in pools], targets, [pool.setup_seconds for pool in pools]):
+            for pool, target in zip(pools, targets, strict=True):
+                pool.target = target
         if any(self._wants_gpu(pool) for pool in pools):
             for pool in pools:
-                if len(pool.workers) > pool.target and pool.idle:
-                    pool.idle[0].stop()
+                staff = sorted(pool.those("idle", "busy", "full"), key=lambda worker: len(worker.calls))
+                stays = [worker for worker in staff if not worker.retiring]
+                for worker in stays[: max(0, len(stays) - pool.target)]:
+                    pool.retire(worker)
 
     def _free_idle_gpus(self) -> None:
         """A pool that has work and no worker gets the GPU of a worker that found nothing to do."""
         for pool in self.pools:
-            leaving = any(worker.slot.devices for other in self.pools for worker in other.those("leaving"))
-            if not pool.workers and not leaving and self._wants_gpu(pool):
+            if pool.workers or not self._wants_gpu(pool):
+                continue
+            if not any(worker.slot.devices for other in self.pools for worker in other.those("leaving")):
                 for holder in [worker for other in self.pools for worker in other.idle if worker.slot.devices][:1]:
                     holder.stop()
 
     def _wants_gpu(self, pool: Pool) -> bool:
+        if not pool.gpu:
+            return False
         waits = self.flow.ready(pool.index) > 0 and len(pool.workers) < pool.target
-        return waits and pool.group.resources.requires_gpu and not pool.can_grow()
+        return waits and not pool.can_grow()
 
-    def _ask_to_share(self) -> None:
+    def _ask_to_share(self, free: float) -> None:
         """When cores are idle and one worker turns a task into many, it is asked to leave some to the others."""
-        free = self._free_cpus()
         for pool, state in zip(self.pools, self.flow.pools, strict=True):
             if state.queue or len(pool.group.stages) < 2 or free < min(pool.cpus, self.machine.cpus):
                 continue
             spare = min(int(free // max(pool.cpus, 0.01)), pool.limit - len(pool.busy))
             for worker in pool.busy:
-                if spare > 0 and self.calls[worker.key].streams and not worker.share_asked:
+                if spare > 0 and worker.calls[0].streams and not worker.share_asked:
                     worker.ask_to_share(2 * spare)
 
     # -- listening -------------------------------------------------------------------------------------
@@ -192,27 +238,41 @@ class Driver(ABC):
         if kind == "ready":
             if rest[0] is not None:
                 raise rest[0]
-            worker.state, pool.on_node = "idle", False
+            worker.is_set_up, pool.on_node = True, False
+            pool.setup_seconds = time.monotonic() - worker.began
+            if worker.state == "starting":
+                worker.settle()
+                self._let_go(worker)
         elif kind == "out":
             self._take_outputs(worker, rest[0], owed=True)
-            self.calls[worker.key].so_far = rest[1]
+            worker.calls[0].so_far = rest[1]
         elif kind == "done":
             self._take_outputs(worker, rest[0], owed=False)
-            call = self.calls.pop(worker.key)
-            worker.state, pool.setup_failures = "idle", 0
+            pool.setup_failures = 0
+            call = self._next(worker)
             self.flow.finish(call, rest[1], rest[2])
             _discard(call)
         elif kind == "failed":
-            call = self.calls.pop(worker.key)
-            worker.state = "idle"
-            self._failed(call, rest[0], aside=rest[1])
+            self._failed(self._next(worker), rest[0], aside=rest[1])
         else:  # stopped
             self.see_off(worker)
             if rest[0] is not None:
                 raise rest[0]
 
+    def _next(self, worker: WorkerHandle) -> Call:
+        """A worker is through with a call, and goes on with the next one, or with none."""
+        call = worker.finish()
+        if worker.calls:
+            self.flow.begin(worker.calls[0])
+        self._let_go(worker)
+        return call
+
+    def _let_go(self, worker: WorkerHandle) -> None:
+        if worker.retiring and worker.state == "idle":
+            worker.stop()
+
     def _take_outputs(self, worker: WorkerHandle, outputs: list[tuple[Any, ...]], owed: bool) -> None:
-        call = self.calls[worker.key]
+        call = worker.calls[0]
         for lineage, parcel, nbytes, position in outputs:
             self.flow.output(call, Output(lineage, parcel, nbytes, position))
             if position < len(self.pools[worker.group].group.stages):
@@ -248,12 +308,14 @@ class Driver(ABC):
             return
         pool = self.pools[worker.group]
         stage = pool.group.stages[position].name
-        call = self.calls.pop(worker.key, None)
-        if call is None:
+        while len(worker.calls) > 1:  # what it had not begun is not to blame
+            self.flow.put_back(worker.calls.pop())
+        if not worker.calls:
             pool.setup_failures += 1
             if pool.setup_failures > pool.group.stages[position].max_retries:
                 raise WorkerLostError(stage, "(none yet)", (), f"its worker {how} while it was set up, or idle")
             return
+        call = worker.calls.popleft()
         lineage = call.items[0].lineage
         kind = TaskTimeoutError if worker.timed_out else WorkerLostError
         reason = worker.timed_out or f"its worker {how}"
@@ -277,33 +339,38 @@ class Driver(ABC):
 
     def _progress(self) -> Any:
         pools = [(len(pool.workers), len(pool.busy)) for pool in self.pools]
-        return self.flow.progress(pools, self.calls.values())
+        return self.flow.progress(pools, (worker.calls[0] for pool in self.pools for worker in pool.busy))
 
     def _stop(self, raises: bool) -> None:
         """Ask all workers to tear down and end; kill those that take too long."""
-        for pool in self.pools:
-            for worker in pool.workers:
-                worker.stop()
+        for worker in self._everyone():
+            worker.stop()
         grace = _TEARDOWN if raises else _GRACE
         deadline = time.monotonic() + grace
         problem: StageError | None = None
-        while any(pool.workers for pool in self.pools) and time.monotonic() < deadline:
+        while (left := self._everyone()) and time.monotonic() < deadline:
+            if not any(worker.is_set_up for worker in left):  # they load what nobody needs any more
+                deadline = min(deadline, time.monotonic() + _GRACE)
             for worker, message in self.listen(_TICK):
                 if worker.state != "gone":
                     problem = self._farewell(worker, *message) or problem
-        for pool in self.pools:
-            for worker in list(pool.workers):
+        for worker in self._everyone():
+            if worker.is_set_up:
                 problem = problem or self._unfinished(worker, f"it took more than {grace:g} s and was stopped")
-                worker.kill()
-                self.see_off(worker)
+            worker.kill()
+            self.see_off(worker)
         if raises and problem is not None:
             raise problem
+
+    def _everyone(self) -> list[WorkerHandle]:
+        return [worker for pool in self.pools for worker in pool.workers]
 
     def _farewell(self, worker: WorkerHandle, kind: str, *rest: Any) -> StageError | None:
         """Hear a worker out, which may still send what nobody needs any more, until it has stopped."""
         if kind == LOST:
             worker.kill()
             return self._unfinished(worker, f"its worker {self.see_off(worker)}")
+        worker.is_set_up = worker.is_set_up or kind == "ready"
         if kind != "stopped":
             return None
         self.see_off(worker)

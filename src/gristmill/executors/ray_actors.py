@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from gristmill.core.errors import PlanError, ResourceError, StageError, did_you_mean, require
+from gristmill.core.errors import PlanError, ResourceError, did_you_mean, require
 from gristmill.core.executor import Job, Ref
 from gristmill.core.flow import Call, Item
 from gristmill.core.isolate import Place
@@ -27,7 +28,7 @@ from gristmill.core.plan import Group, Plan
 from gristmill.core.task import Lineage
 from gristmill.executors.drive import LOST, Driver
 from gristmill.executors.machine import GpuSlots, Machine, Slot
-from gristmill.executors.pool import Order, Pool, WorkerHandle, pickled
+from gristmill.executors.pool import WINDOW, Order, Pool, WorkerHandle, pickled
 from gristmill.executors.ray_cluster import cluster, connect
 from gristmill.executors.ray_worker import Board, Message, RayWorker, Stored
 from gristmill.executors.transport import Parcel, pack
@@ -97,8 +98,19 @@ class RayActorPoolExecutor:
         return RayDriver(job, self.machine(), self).run()
 
 
+@dataclass(slots=True)
+class _Answer:
+    """What an actor was asked: a reference to the answer, or a generator of them, and who understands it."""
+
+    ref: Any
+    hear: Callable[[_Answer], tuple[Any, ...]]
+    large: Any = None
+
+
 class Actor(WorkerHandle):
     """The driver's side of one actor."""
+
+    most_calls = 2
 
     def __init__(
         self, group: int, gather: bool, key: int, slot: Slot, actor: Any, notes: Callable[[], Mapping[int, Any]]
@@ -106,46 +118,49 @@ class Actor(WorkerHandle):
         super().__init__(group, gather, key, slot)
         self.actor, self.node = actor, ""
         self.notes = notes
-        self.waits_for: Any = None
-        """A reference, or a generator of references, for what it says next."""
-        self.hears: Callable[[], Iterator[tuple[Any, ...]]] = lambda: iter(())
-        self.tail: Any = None
+        self.answers: deque[_Answer] = deque()
+        """What it was asked, in the order in which it does it."""
+
+    @property
+    def waits_for(self) -> Any:
+        """A reference, or a generator of references, for what it says next; None if it has nothing to say."""
+        return self.answers[0].ref if self.answers and self.owed < WINDOW else None
+
+    def hears(self) -> tuple[Any, ...]:
+        """What it says, which is there to be heard."""
+        answer = self.answers[0]
+        message = answer.hear(answer)
+        if message[0] != "out":
+            self.answers.popleft()
+        return message
 
     def begin(self, on_node: bool) -> None:
-        self.waits_for = self.actor.begin.remote(on_node)
-        self.hears = self._hear_begin
+        self.answers.append(_Answer(self.actor.begin.remote(on_node), self._hear_begin))
 
-    def _hear_begin(self) -> Iterator[tuple[Any, ...]]:
+    def _hear_begin(self, answer: _Answer) -> tuple[Any, ...]:
         import ray
 
-        error, self.node = ray.get(self.waits_for)
-        self.waits_for = None
-        yield "ready", error
+        error, self.node = ray.get(answer.ref)
+        return "ready", error
 
     def order(self, order: Order) -> None:
         if order.streams:
             options = {"num_returns": "streaming", "_generator_backpressure_num_objects": _AHEAD}
-            self.waits_for = self.actor.stream.options(**options).remote(order)
-            self.hears = self._hear_stream
+            self.answers.append(_Answer(self.actor.stream.options(**options).remote(order), self._hear_stream))
         else:
-            self.waits_for, self.tail = self.actor.once.options(num_returns=2).remote(order)
-            self.hears = self._hear_once
+            ref, large = self.actor.once.options(num_returns=2).remote(order)
+            self.answers.append(_Answer(ref, self._hear_once, large))
 
-    def _hear_once(self) -> Iterator[tuple[Any, ...]]:
+    def _hear_once(self, answer: _Answer) -> tuple[Any, ...]:
         import ray
 
-        message: Message = ray.get(self.waits_for)
-        self.waits_for = None
-        yield self._said(message, self.tail)
+        return self._said(ray.get(answer.ref), answer.large)
 
-    def _hear_stream(self) -> Iterator[tuple[Any, ...]]:
+    def _hear_stream(self, answer: _Answer) -> tuple[Any, ...]:
         import ray
 
-        message: Message = ray.get(next(self.waits_for))
-        large = next(self.waits_for)
-        if message.kind != "out":
-            self.waits_for = None
-        yield self._said(message, large)
+        message: Message = ray.get(next(answer.ref))
+        return self._said(message, next(answer.ref))
 
     def _said(self, message: Message, large: Any) -> tuple[Any, ...]:
         """A message as the driver takes it, with references in place of what lies in the object store."""
@@ -163,20 +178,16 @@ class Actor(WorkerHandle):
     def ask_to_share(self, count: int) -> None: ...
 
     def stop(self) -> None:
-        if self.state == "busy":
+        if self.calls:
             self.kill()
-            return
-        self.state = "leaving"
-        if self.waits_for is None:
-            self.waits_for = self.actor.end.remote()
-            self.hears = self._hear_end
+        elif self.state != "leaving":
+            self.state = "leaving"
+            self.answers.append(_Answer(self.actor.end.remote(), self._hear_end))
 
-    def _hear_end(self) -> Iterator[tuple[Any, ...]]:
+    def _hear_end(self, answer: _Answer) -> tuple[Any, ...]:
         import ray
 
-        problem: StageError | None = ray.get(self.waits_for)
-        self.waits_for = None
-        yield "stopped", problem
+        return "stopped", ray.get(answer.ref)
 
     def kill(self) -> None:
         import ray
@@ -212,7 +223,7 @@ class ActorPool(Pool):
         actor = made.remote(self.stored, key, self.budget, self.final, self.driver.board, self.group.resources.cpus)
         worker = Actor(self.index, self.group.gather, key, slot, actor, self.driver.notes)
         worker.begin(self.on_node)
-        self.workers.append(worker)
+        self.enlist(worker)
 
     def _options(self, slot: Slot) -> dict[str, Any]:
         env = {**(self.driver.executor.config.get("runtime_env") or {}), **(self.group.stages[0].runtime_env or {})}
@@ -279,7 +290,7 @@ class RayDriver(Driver):
             worker.waits_for: worker
             for pool in self.pools
             for worker in pool.workers
-            if isinstance(worker, Actor) and worker.waits_for is not None and worker.owed < 64 * 2**20
+            if isinstance(worker, Actor) and worker.waits_for is not None
         }
         if not waiting:
             time.sleep(seconds)
@@ -291,13 +302,11 @@ class RayDriver(Driver):
         for one in ready:
             worker = waiting[one]
             try:
-                messages = list(worker.hears())
+                message = worker.hears()
             except ray.exceptions.RayActorError:
                 self._noted = 0.0
-                yield worker, (LOST,)
-                continue
-            for message in messages:
-                yield worker, message
+                message = (LOST,)
+            yield worker, message
 
     def see_off(self, worker: WorkerHandle) -> str:
         self.pools[worker.group].remove(worker)
