@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -22,6 +23,7 @@ from gristmill.core.schedule import (
     order_of_service,
     packs,
     room,
+    tasks_left,
     work_left,
     worth_moving,
 )
@@ -209,11 +211,14 @@ def test_a_change_of_rate_is_seen(before: float, after: float, every: float) -> 
 def test_the_work_of_a_pool_is_what_waits_and_what_will_come() -> None:
     reads = Load(seconds_per_task=0.1, waiting=10, arrived=30, done=20)
     embeds = Load(seconds_per_task=1.0, waiting=5, arrived=40, done=35)
-    writes = Load(seconds_per_task=None, waiting=0, arrived=35, done=0)
-    assert work_left([reads, embeds], more=False) == [1.0, 25.0]  # each that is read becomes two
-    assert work_left([reads, embeds], more=True) == [4.0, 85.0]
-    assert work_left([reads, embeds, writes], more=False)[2] > 0
-    assert work_left([Load(), Load()], more=True) == [1.0, 1.0]  # nothing is known, so all are equal
+    writes = Load(seconds_per_task=None, waiting=0, arrived=35)
+    assert tasks_left([reads, embeds], more=False) == [10, 25]  # each that is read becomes two
+    assert tasks_left([reads, embeds], more=True) == [40, 85]
+    assert tasks_left([reads, embeds, writes], more=False) == [10, 25, 25]
+    assert work_left([reads, embeds], [40, 85]) == [4.0, 85.0]
+    assert work_left([reads, embeds, writes], [0, 0, 20])[2] == pytest.approx(11.0)
+    assert tasks_left([Load(), Load()], more=True) == [1, 1]
+    assert work_left([Load(), Load()], [1, 1]) == [1.0, 1.0]  # nothing is known, so all are equal
 
 
 def test_workers_that_were_dear_to_set_up_are_not_thrown_away_for_little() -> None:

@@ -4,7 +4,8 @@
     chunk          how many tasks make one call, so that a call is worth its round trip?
     choose         which pool gets the next free core?
     choose_ahead   which pool may send a call to a worker that is still busy with another?
-    work_left      how many seconds of work has each pool before it, by what is queued and how fast it went of late?
+    tasks_left     how many tasks has each pool before it, by what is queued there and before it?
+    work_left      how many seconds of work is that, by how fast it went of late?
     balance        how many workers should each pool have, so that all have equal throughput?
     worth_moving   does a better division gain more than setting workers up anew costs?
 
@@ -44,8 +45,8 @@ HALF_LIFE = 3.0
 GAIN = 0.9
 """A division of GPUs must end the work that is known in less than this part of the time to be worth a change."""
 
-RECALL_SECONDS = 0.05
-"""A call that waits at a worker is not called back for less."""
+RECALL_SECONDS = 1.0
+"""A call that waits behind another one that has run for so long is called back when a worker is idle."""
 
 
 @dataclass(slots=True)
@@ -145,12 +146,6 @@ def crowded(queued: int, seconds_per_task: float | None, workers: int) -> bool:
     return seconds_per_task is not None and queued * seconds_per_task > BACKLOG_SECONDS * max(workers, 1)
 
 
-def worth_recalling(began: float, now: float, tasks: int, seconds_per_task: float | None) -> bool:
-    """Whether a call that waits behind another, which has run since `began`, should go to an idle worker instead."""
-    expected = (seconds_per_task or 0.0) * tasks
-    return abs(began + expected - now) > RECALL_SECONDS  # long to go, or late: who knows how long it takes
-
-
 # -- dividing GPUs ---------------------------------------------------------------------------------------------
 
 
@@ -165,22 +160,26 @@ class Load:
     done: int = 0
 
 
-def work_left(loads: Sequence[Load], more: bool) -> list[float]:
-    """Seconds of work that each pool has before it: what waits there, and what comes from the pools before.
+def tasks_left(loads: Sequence[Load], more: bool) -> list[float]:
+    """Tasks that each pool has before it: what waits there, and what comes from the pools before.
 
     As long as there is `more` input than was seen, as much again is expected. A pool that has done nothing yet is
-    thought to be as slow as the others, and to get and give as many tasks as those before it.
+    thought to give as many tasks as it gets.
     """
+    left, coming = [], float(max(loads[0].arrived, 1)) if more else 0.0
+    for index, load in enumerate(loads):
+        left.append(load.waiting + coming)
+        given = loads[index + 1].arrived / max(load.done, 1) if index + 1 < len(loads) else 0.0
+        coming = left[-1] * (given if load.done or given else 1.0)
+    return left
+
+
+def work_left(loads: Sequence[Load], tasks: Sequence[float]) -> list[float]:
+    """Seconds of work in so many tasks. A pool that has done nothing yet is thought to be as slow as the others."""
     known = [load.seconds_per_task for load in loads if load.seconds_per_task is not None]
     guess = sum(known) / len(known) if known else 1.0
-    work, coming = [], float(max(loads[0].arrived, 1)) if more else 0.0
-    for index, load in enumerate(loads):
-        pace = guess if load.seconds_per_task is None else load.seconds_per_task
-        tasks = load.waiting + coming
-        work.append(tasks * pace)
-        given = loads[index + 1].arrived / max(load.done, 1) if index + 1 < len(loads) else 0.0
-        coming = tasks * (given if load.done or given else 1.0)
-    return work
+    paces = [guess if load.seconds_per_task is None else load.seconds_per_task for load in loads]
+    return [count * pace for count, pace in zip(tasks, paces, strict=True)]
 
 
 def balance(

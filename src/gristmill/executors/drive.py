@@ -19,26 +19,24 @@ from gristmill.core.isolate import Place
 from gristmill.core.quarantine import SetAside
 from gristmill.core.schedule import (
     EDGE_BYTES,
+    RECALL_SECONDS,
+    UNBOUNDED,
     PoolState,
-    balance,
     choose,
     choose_ahead,
     chunk,
     crowded,
     room,
-    work_left,
-    worth_moving,
 )
 from gristmill.core.task import Lineage
+from gristmill.core.worker import StageStats
+from gristmill.executors.divide import Division
 from gristmill.executors.machine import GpuSlots, Machine
-from gristmill.executors.pool import WINDOW, Pool, WorkerHandle
+from gristmill.executors.pool import Pool, WorkerHandle
 
 LOST = "lost"
 
 _TICK = 0.1
-_DIVIDE_SECONDS = 0.5
-"""How often the division of GPUs is thought over."""
-
 _GRACE = 3.0
 """Seconds that workers have to tear down after a failure or Ctrl-C."""
 
@@ -55,7 +53,8 @@ class Driver(ABC):
         self.job, self.machine = job, machine
         self.slots = GpuSlots(machine.gpus)
         self.flow = Flow(job.plan, self.items(job.sources), job.quarantine)
-        self.told = self.divided = 0.0
+        self.told = 0.0
+        self.division = Division(self)
 
     @abstractmethod
     def items(self, sources: Iterator[Sequence[Any]]) -> Iterator[list[Item]]:
@@ -102,43 +101,52 @@ class Driver(ABC):
                 self.job.observer.finished(self._progress())
 
     def _enough(self) -> int:
-        """How many items should wait before the first group: enough for the next calls of all workers."""
+        """How many items should wait before the first group: enough for the next calls of all workers, and some new."""
         pace = self.flow.pools[0].seconds_per_task
         each = chunk(10**9, 1, pace, self.pools[0].group.batch_size)
-        return 2 * each * self.pools[0].limit
+        return 2 * each * min(self.pools[0].limit, 2 * len(self.pools[0].workers) + 8)
 
     # -- giving out work -------------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
-        self._divide_gpus()
+        self._recall()
+        free = self.division.act(self._free_cpus())
         states = [self._state(pool) for pool in self.pools]
-        free = self._free_cpus()
-        while (index := choose(states, free, self.machine.cpus, held=self._held_cpus(free))) is not None:
+        while (index := choose(states, free, self.machine.cpus, self.budget, self._held_cpus(free))) is not None:
             pool = self.pools[index]
             if states[index].idle:
-                self._send(pool, pool.idle)
+                self._send(pool, pool.some("idle"))
             else:
                 pool.start()
             free -= min(pool.cpus, self.machine.cpus)
             self._look_again(states, index)
-        while (index := choose_ahead(states)) is not None:
-            self._send(self.pools[index], self.pools[index].those("busy"), ahead=True)
+        while (index := choose_ahead(states, self.budget)) is not None:
+            self._send(self.pools[index], self.pools[index].some("busy"), ahead=True)
             self._look_again(states, index)
-        self._free_idle_gpus()
         self._ask_to_share(free)
 
     def _state(self, pool: Pool) -> PoolState:
-        queued = self.flow.ready(pool.index)
+        queued = self.flow.ready(pool.index) if self.may_begin(pool) else 0
+        after = self.flow.pools[pool.index + 1 : len(self.job.plan.way)]
         return PoolState(
             queued=queued - pool.count("starting"),
             downstream_bytes=self.flow.downstream_bytes(pool.index),
-            downstream_tasks=self.flow.downstream_tasks(pool.index),
+            downstream_tasks=len(after[0].queue) if after else 0,
             idle=pool.count("idle"),
             can_grow=queued > 0 and pool.can_grow() and not self._crowded(pool),
             cpus=pool.cpus,
             gpu=pool.gpu,
             takers=pool.count("busy"),
         )
+
+    @property
+    def budget(self) -> float:
+        """Bytes that may wait between two pools: on each node as many as on one machine."""
+        return UNBOUNDED if self.job.batch else EDGE_BYTES * max(self.machine.nodes, 1)
+
+    def may_begin(self, pool: Pool) -> bool:
+        """In batch mode a pool begins when all before it have ended, and has the machine for itself."""
+        return not self.job.batch or pool.index == 0 or self.flow.is_over(pool.index - 1)
 
     def _look_again(self, states: list[PoolState], index: int) -> None:
         """What has changed since a pool got something to do: its own state, and the room behind the one before it."""
@@ -147,7 +155,7 @@ class Driver(ABC):
 
     def _crowded(self, pool: Pool) -> bool:
         """Whether so much work waits behind a pool that it needs no more workers than it has."""
-        if not pool.workers or pool.index + 1 >= len(self.job.plan.way):
+        if self.job.batch or not pool.workers or pool.index + 1 >= len(self.job.plan.way):
             return False
         after = self.flow.pools[pool.index + 1]
         return crowded(len(after.queue), after.seconds_per_task, len(self.pools[pool.index + 1].workers))
@@ -165,49 +173,25 @@ class Driver(ABC):
     def _send(self, pool: Pool, workers: Sequence[WorkerHandle], ahead: bool = False) -> None:
         state = self.flow.pools[pool.index]
         count = chunk(len(state.queue), pool.limit, state.seconds_per_task, pool.group.batch_size)
+        if (left := workers[0].tasks_left) is not None:
+            workers, count = workers[:1], min(count, left)
         call = self.flow.take(pool.index, count, waits=ahead)
-        self.nearest(workers, call).call(call)
+        self.nearest(workers, call).call(call, pool.short)
 
-    def nearest(self, idle: Sequence[WorkerHandle], call: Call) -> WorkerHandle:
+    def nearest(self, workers: Sequence[WorkerHandle], call: Call) -> WorkerHandle:
         """The worker that has the shortest way to what the call needs."""
-        return idle[0]
+        return workers[0]
 
-    def _divide_gpus(self) -> None:
-        """Divide the GPUs among pools by the work they have; a pool that has too many workers lets some go."""
-        pools = [pool for pool in self.pools if pool.gpu]
-        if len(pools) < 2 or time.monotonic() - self.divided < _DIVIDE_SECONDS:
-            return
-        self.divided = time.monotonic()
-        shares = [pool.group.resources.gpu_share(self.machine.gpus[0]) for pool in pools]
-        loads = [state.load() for state in self.flow.pools[: len(self.job.plan.way)]]
-        work = work_left(loads, more=not self.flow.listing_done)
-        left = [work[pool.index] for pool in pools]
-        fixed = [pool.group.num_workers for pool in pools]
-        targets = balance(left, len(self.machine.gpus), shares, fixed)
-        if worth_moving(left, [pool.target for pool in pools], targets, [pool.setup_seconds for pool in pools]):
-            for pool, target in zip(pools, targets, strict=True):
-                pool.target = target
-        if any(self._wants_gpu(pool) for pool in pools):
-            for pool in pools:
-                staff = sorted(pool.those("idle", "busy", "full"), key=lambda worker: len(worker.calls))
-                stays = [worker for worker in staff if not worker.retiring]
-                for worker in stays[: max(0, len(stays) - pool.target)]:
-                    pool.retire(worker)
-
-    def _free_idle_gpus(self) -> None:
-        """A pool that has work and no worker gets the GPU of a worker that found nothing to do."""
+    def _recall(self) -> None:
+        """No worker stays idle while another has two calls and is not through with the first for long."""
+        long_ago = time.perf_counter() - RECALL_SECONDS
         for pool in self.pools:
-            if pool.workers or not self._wants_gpu(pool):
-                continue
-            if not any(worker.slot.devices for other in self.pools for worker in other.those("leaving")):
-                for holder in [worker for other in self.pools for worker in other.idle if worker.slot.devices][:1]:
-                    holder.stop()
-
-    def _wants_gpu(self, pool: Pool) -> bool:
-        if not pool.gpu:
-            return False
-        waits = self.flow.ready(pool.index) > 0 and len(pool.workers) < pool.target
-        return waits and not pool.can_grow()
+            spare = 0 if self.flow.pools[pool.index].queue else pool.count("idle")
+            for worker in pool.those("full") if spare else ():
+                if spare and len(worker.calls) > 1 and worker.calls[0].began < long_ago and worker.recall():
+                    self.flow.put_back(worker.calls.pop())
+                    worker.settle()
+                    spare -= 1
 
     def _ask_to_share(self, free: float) -> None:
         """When cores are idle and one worker turns a task into many, it is asked to leave some to the others."""
@@ -236,28 +220,49 @@ class Driver(ABC):
     def _hear(self, worker: WorkerHandle, kind: str, *rest: Any) -> None:
         pool = self.pools[worker.group]
         if kind == "ready":
-            if rest[0] is not None:
-                raise rest[0]
-            worker.is_set_up, pool.on_node = True, False
-            pool.setup_seconds = time.monotonic() - worker.began
-            if worker.state == "starting":
-                worker.settle()
-                self._let_go(worker)
+            self._set_up(worker, pool, *rest)
         elif kind == "out":
             self._take_outputs(worker, rest[0], owed=True)
             worker.calls[0].so_far = rest[1]
         elif kind == "done":
-            self._take_outputs(worker, rest[0], owed=False)
-            pool.setup_failures = 0
-            call = self._next(worker)
-            self.flow.finish(call, rest[1], rest[2])
-            _discard(call)
+            self._done(worker, pool, *rest)
         elif kind == "failed":
             self._failed(self._next(worker), rest[0], aside=rest[1])
-        else:  # stopped
+        elif kind == "missing":
+            self.flow.recover(self._next(worker), rest[0])
+        elif kind == "again":  # it gave more than was expected, and will be sent as it comes
+            pool.short = pool.may_be_short = False
+            self.flow.put_back(self._next(worker))
+        elif kind == "stopped":
             self.see_off(worker)
             if rest[0] is not None:
                 raise rest[0]
+
+    def _set_up(self, worker: WorkerHandle, pool: Pool, error: StageError | None) -> None:
+        if error is not None:
+            raise error
+        worker.is_set_up, pool.on_node = True, False
+        pool.setup_seconds = time.monotonic() - worker.began
+        if worker.state == "starting":
+            worker.settle()
+            self._let_go(worker)
+
+    def _done(
+        self,
+        worker: WorkerHandle,
+        pool: Pool,
+        outputs: list[tuple[Any, ...]],
+        stats: Sequence[StageStats],
+        aside: Sequence[SetAside],
+        memory: int = 0,
+    ) -> None:
+        self._take_outputs(worker, outputs, owed=False)
+        pool.setup_failures = 0
+        worker.retiring = worker.retiring or worker.leaks(memory, pool.memory)
+        call = self._next(worker)
+        pool.short = pool.short or (pool.may_be_short and call.streams and not call.so_far)
+        self.flow.finish(call, stats, aside)
+        _discard(call)
 
     def _next(self, worker: WorkerHandle) -> Call:
         """A worker is through with a call, and goes on with the next one, or with none."""
@@ -283,10 +288,9 @@ class Driver(ABC):
     def _acknowledge(self) -> None:
         """Let workers go on that wait for room behind them."""
         for pool in self.pools:
-            if room(self.flow.downstream_bytes(pool.index), EDGE_BYTES):
-                for worker in pool.busy:
-                    if worker.owed >= WINDOW // 4:
-                        worker.acknowledge()
+            if pool.owing and room(self.flow.downstream_bytes(pool.index), self.budget):
+                for worker in list(pool.owing.values()):
+                    worker.acknowledge()
 
     def _failed(
         self, call: Call, error: StageError, place: Place | None = None, aside: Sequence[SetAside] = ()
@@ -310,6 +314,10 @@ class Driver(ABC):
         stage = pool.group.stages[position].name
         while len(worker.calls) > 1:  # what it had not begun is not to blame
             self.flow.put_back(worker.calls.pop())
+        if worker.node_gone:
+            if worker.calls:
+                self.flow.move(worker.calls.popleft())
+            return
         if not worker.calls:
             pool.setup_failures += 1
             if pool.setup_failures > pool.group.stages[position].max_retries:
