@@ -36,7 +36,6 @@ class Division:
             self.thought = time.monotonic()
             self._divide(pools)
             free = self._start(pools, free)
-        self._free_idle(pools)
         return free
 
     def _divide(self, pools: list[Pool]) -> None:
@@ -66,21 +65,25 @@ class Division:
     def _start(self, pools: list[Pool], free: float) -> float:
         """As many workers as are wanted, whether or not there is work for them yet: it takes them time to set up."""
         total = self.driver.machine.cpus
-        for pool in pools:
+        for pool in sorted(pools, key=lambda pool: not self._starves(pool)):
             wanted = min(pool.target, math.ceil(pool.expected))
             while len(pool.workers) < wanted and fits(pool.cpus, free, total) and pool.can_grow():
                 pool.start()
                 free -= min(pool.cpus, total)
         return free
 
-    def _free_idle(self, pools: list[Pool]) -> None:
+    def free_idle(self) -> None:
         """A pool that has work and no worker gets the GPU of a worker that found nothing to do."""
+        pools = [pool for pool in self.driver.pools if pool.gpu]
         for pool in pools:
-            if pool.workers or not self.driver.flow.ready(pool.index) or pool.can_grow():
+            if not self._starves(pool) or pool.can_grow():
                 continue
             if not any(other.count("leaving") for other in pools):
                 for holder in [worker for other in pools for worker in other.some("idle")][:1]:
                     holder.stop()
+
+    def _starves(self, pool: Pool) -> bool:
+        return not pool.workers and self.driver.flow.ready(pool.index) > 0
 
     def _lacks(self, pool: Pool) -> bool:
         wanted = min(pool.target, math.ceil(pool.expected))

@@ -123,6 +123,7 @@ class Driver(ABC):
         while (index := choose_ahead(states, self.budget)) is not None:
             self._send(self.pools[index], self.pools[index].some("busy"), ahead=True)
             self._look_again(states, index)
+        self.division.free_idle()
         self._ask_to_share(free)
 
     def _state(self, pool: Pool) -> PoolState:
