@@ -5,7 +5,7 @@
 
 Only the workers, the nodes and the clock are not real: a worker is an entry in a list of events, and a call takes as
 long as a random number says. Nodes are lost on the way with all that their workers do, some nodes are slow, and some
-calls take ten times as long as others. It prints how much of the GPUs was used for work that counted, the most that
+calls take five times as long as others. It prints how much of the GPUs was used for work that counted, the most that
 waited on each edge and how many decisions the driver makes in a second of CPU time, and draws the timeline.
 """
 
@@ -260,7 +260,7 @@ class Simulation(Driver):
 
     def seconds(self, worker: VirtualWorker) -> float:
         mean = self.world.steps[worker.group].seconds * (2.0 if worker.node in self.slow else 1.0)
-        straggles = 10.0 if self.random.random() < self.world.stragglers else 1.0
+        straggles = 5.0 if self.random.random() < self.world.stragglers else 1.0
         return mean * straggles * self.random.uniform(0.7, 1.3)
 
     # -- events ------------------------------------------------------------------------------------------
@@ -376,10 +376,9 @@ def report(world: World, outcome: Outcome, warm: float) -> str:
 
 
 def drained(world: World, outcome: Outcome) -> float:
-    """When the first GPU stage had nothing more to do: from then on there is not enough work for all."""
-    gpu = [index for index, step in enumerate(world.steps) if step.resources.gpus]
-    peak = max(sample.busy[gpu[0]] for sample in outcome.samples)
-    return max(sample.at for sample in outcome.samples if sample.busy[gpu[0]] > peak / 2)
+    """When nothing waited before the first GPU stage any more: from then on there is not enough work for all."""
+    first = next(index for index, step in enumerate(world.steps) if step.resources.gpus)
+    return max(sample.at for sample in outcome.samples if sample.waiting_bytes[first] > 0)
 
 
 COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1")

@@ -215,17 +215,25 @@ def test_the_work_of_a_pool_is_what_waits_and_what_will_come() -> None:
     assert tasks_left([reads, embeds], more=False) == [10, 25]  # each that is read becomes two
     assert tasks_left([reads, embeds], more=True) == [40, 85]
     assert tasks_left([reads, embeds, writes], more=False) == [10, 25, 25]
-    assert work_left([reads, embeds], [40, 85]) == [4.0, 85.0]
-    assert work_left([reads, embeds, writes], [0, 0, 20])[2] == pytest.approx(11.0)
+    assert work_left([reads, embeds], [40, 85], [False, True]) == [4.0, 85.0]
+    assert work_left([reads, embeds, writes], [10, 25, 25], [False] * 3)[2] == pytest.approx(0.55 * 25)
     assert tasks_left([Load(), Load()], more=True) == [1, 1]
-    assert work_left([Load(), Load()], [1, 1]) == [1.0, 1.0]  # nothing is known, so all are equal
+    assert work_left([Load(), Load()], [1, 1], [True, True]) == [1.0, 1.0]  # nothing is known, so all are equal
+
+
+def test_a_stock_is_not_worked_off_in_a_hurry() -> None:
+    first = Load(seconds_per_task=1.0, waiting=100, arrived=200, done=100)
+    second = Load(seconds_per_task=1.0, waiting=100, arrived=100, done=0)
+    assert work_left([first, second], [100, 200], [True, True]) == [100.0, 150.0]
+    assert work_left([first, second], [0, 100], [True, True]) == [0.0, 100.0]  # when nothing comes, all of it counts
+    assert work_left([first, second], [100, 200], [False, True]) == [100.0, 200.0]
 
 
 def test_workers_that_were_dear_to_set_up_are_not_thrown_away_for_little() -> None:
     work = [100.0, 300.0]
     assert worth_moving(work, [2, 2], [1, 3], [1.0, 1.0])
-    assert not worth_moving(work, [2, 2], [1, 3], [60.0, 60.0])
-    assert worth_moving([10_000.0, 30_000.0], [2, 2], [1, 3], [60.0, 60.0])  # a long run pays for it
+    assert not worth_moving(work, [2, 2], [1, 3], [120.0, 120.0])
+    assert worth_moving([10_000.0, 30_000.0], [2, 2], [1, 3], [120.0, 120.0])  # a long run pays for it
     assert not worth_moving([100.0, 105.0], [2, 2], [1, 3], [0.0, 0.0])
     assert worth_moving([100.0, 1.0], [4, 0], [3, 1], [60.0, 60.0])  # who has none gets one at any price
     assert not worth_moving([100.0, 0.0], [2, 2], [2, 0], [0.0, 0.0])

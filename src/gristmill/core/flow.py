@@ -273,9 +273,9 @@ class Flow:
         return rows_read(self._stats_so_far())
 
     def _stats_so_far(self) -> Iterator[StageStats]:
+        calls = [call for call in self._calls.values() if call.so_far and not call.repeats]
         for group, stats in enumerate(self.stats):
-            calls = [call for call in self._calls.values() if call.group == group and not call.repeats]
-            running = [call.so_far for call in calls if call.so_far]
+            running = [call.so_far for call in calls if call.group == group]
             for position, stat in enumerate(stats):
                 parts = [stat, *(so_far[position] for so_far in running)]
                 yield StageStats(

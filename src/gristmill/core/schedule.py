@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 CALL_SECONDS = 0.1
 """The work that one call should hold: long against a round trip, short against a run."""
@@ -167,19 +168,35 @@ def tasks_left(loads: Sequence[Load], more: bool) -> list[float]:
     thought to give as many tasks as it gets.
     """
     left, coming = [], float(max(loads[0].arrived, 1)) if more else 0.0
-    for index, load in enumerate(loads):
+    for load, gives in zip(loads, _gives(loads), strict=True):
         left.append(load.waiting + coming)
-        given = loads[index + 1].arrived / max(load.done, 1) if index + 1 < len(loads) else 0.0
-        coming = left[-1] * (given if load.done or given else 1.0)
+        coming = left[-1] * gives
     return left
 
 
-def work_left(loads: Sequence[Load], tasks: Sequence[float]) -> list[float]:
-    """Seconds of work in so many tasks. A pool that has done nothing yet is thought to be as slow as the others."""
+def _gives(loads: Sequence[Load]) -> list[float]:
+    """How many tasks for the next pool come of one task of each."""
+    given = [after.arrived / max(load.done, 1) for load, after in pairwise(loads)]
+    return [number if load.done or number else 1.0 for load, number in zip(loads, given, strict=False)] + [0.0]
+
+
+def work_left(loads: Sequence[Load], tasks: Sequence[float], gpu: Sequence[bool]) -> list[float]:
+    """Seconds of work that count when GPUs are divided, for so many tasks before each pool.
+
+    Tasks that still have to pass an earlier pool with GPUs count, so that both go at the same rate. A stock that has
+    passed it counts the less the more is still to come: a pool that hurries to work it off will stand idle afterwards.
+    A pool that has done nothing yet is thought to be as slow as the others.
+    """
     known = [load.seconds_per_task for load in loads if load.seconds_per_task is not None]
     guess = sum(known) / len(known) if known else 1.0
-    paces = [guess if load.seconds_per_task is None else load.seconds_per_task for load in loads]
-    return [count * pace for count, pace in zip(tasks, paces, strict=True)]
+    work, fresh = [], None
+    for load, count, gives, on_gpu in zip(loads, tasks, _gives(loads), gpu, strict=True):
+        stock = count - fresh if fresh is not None else count
+        counts = count if fresh is None or not count else fresh + stock * stock / count
+        work.append(counts * (guess if load.seconds_per_task is None else load.seconds_per_task))
+        passes = count if on_gpu else fresh
+        fresh = passes * gives if passes is not None else None
+    return work
 
 
 def balance(
@@ -242,15 +259,15 @@ def _fill(rooms: dict[float, int], free: float, cost: float, count: int) -> int:
 def worth_moving(
     work: Sequence[float], now: Sequence[int], then: Sequence[int], setup_seconds: Sequence[float]
 ) -> bool:
-    """Whether the work ends sooner with other numbers of workers, counting the time to set them up."""
-    grows = [after > before for before, after in zip(now, then, strict=True)]
-    if not any(grows):
+    """Whether the work ends sooner with other numbers of workers. While new ones are set up, the others go on."""
+    pools = list(zip(work, now, then, setup_seconds, strict=True))
+    if not any(after > before for _, before, after, _ in pools):
         return False
-    if any(load > 0 and not before and after for load, before, after in zip(work, now, then, strict=True)):
+    if any(load > 0 and not before and after for load, before, after, _ in pools):
         return True
-    setup = max(seconds for seconds, more in zip(setup_seconds, grows, strict=True) if more)
-    return _end(work, then) + setup < GAIN * _end(work, now)
-
-
-def _end(work: Sequence[float], workers: Sequence[int]) -> float:
-    return max((load / count for load, count in zip(work, workers, strict=True) if load > 0 and count), default=0.0)
+    as_it_is = max((load / before for load, before, _, _ in pools if before), default=0.0)
+    moved = max(
+        (load / after + setup * (1 - min(before, after) / after) for load, before, after, setup in pools if after),
+        default=0.0,
+    )
+    return moved < GAIN * as_it_is

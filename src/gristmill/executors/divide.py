@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from gristmill.core.schedule import balance, fits, packs, tasks_left, work_left, worth_moving
 
 if TYPE_CHECKING:
     from gristmill.executors.drive import Driver
-    from gristmill.executors.pool import Pool
+    from gristmill.executors.pool import Pool, WorkerHandle
 
 _EVERY = 0.5
 """Seconds after which the division is thought over."""
@@ -48,7 +49,7 @@ class Division:
         if len(pools) < 2 or not gpus:
             return
         shares = [pool.group.resources.gpu_share(gpus[0]) for pool in pools]
-        work = work_left(loads, tasks)
+        work = work_left(loads, tasks, [pool.gpu for pool in self.driver.pools])
         left = [work[pool.index] if pool.expected else 0.0 for pool in pools]
         targets = balance(left, len(gpus), shares, [pool.group.num_workers for pool in pools])
         now, setup = [pool.target for pool in pools], [pool.setup_seconds for pool in pools]
@@ -57,9 +58,7 @@ class Division:
                 pool.target = target
         if any(self._lacks(pool) for pool in pools):
             for pool in pools:
-                stays = [worker for worker in pool.those("idle", "busy", "full") if not worker.retiring]
-                surplus = pool.staff - pool.target
-                for worker in sorted(stays, key=lambda worker: len(worker.calls))[: max(0, surplus)]:
+                for worker in _by_gpu(pool)[: max(0, pool.staff - pool.target)]:
                     pool.retire(worker)
 
     def _start(self, pools: list[Pool], free: float) -> float:
@@ -88,3 +87,12 @@ class Division:
     def _lacks(self, pool: Pool) -> bool:
         wanted = min(pool.target, math.ceil(pool.expected))
         return len(pool.workers) < wanted and not pool.can_grow()
+
+
+def _by_gpu(pool: Pool) -> list[WorkerHandle]:
+    """Workers in the order in which they are let go: GPU by GPU, so that whole ones become free, the idlest first."""
+    stays = [worker for worker in pool.those("idle", "busy", "full") if not worker.retiring]
+    calls: Counter[tuple[int, ...]] = Counter()
+    for worker in stays:
+        calls[worker.slot.devices] += len(worker.calls)
+    return sorted(stays, key=lambda worker: (calls[worker.slot.devices], worker.slot.devices, len(worker.calls)))

@@ -199,9 +199,9 @@ class Driver(ABC):
         for pool, state in zip(self.pools, self.flow.pools, strict=True):
             if state.queue or len(pool.group.stages) < 2 or free < min(pool.cpus, self.machine.cpus):
                 continue
-            spare = min(int(free // max(pool.cpus, 0.01)), pool.limit - len(pool.busy))
-            for worker in pool.busy:
-                if spare > 0 and worker.calls[0].streams and not worker.share_asked:
+            spare = min(int(free // max(pool.cpus, 0.01)), pool.limit - pool.count("busy", "full"))
+            for worker in pool.busy if spare > 0 else ():
+                if worker.calls[0].streams and not worker.share_asked:
                     worker.ask_to_share(2 * spare)
 
     # -- listening -------------------------------------------------------------------------------------
@@ -339,7 +339,7 @@ class Driver(ABC):
                 if limit is not None and seconds > limit and not worker.timed_out:
                     worker.timed_out = f"it ran for more than {limit:g} s (timeout_s) and was stopped"
                     worker.kill()
-            if pool.idle and self.flow.is_over(pool.index) and self.flow.pools[pool.index].running == 0:
+            if pool.count("idle") and self.flow.is_over(pool.index) and self.flow.pools[pool.index].running == 0:
                 for worker in pool.idle:
                     worker.stop()
         if time.monotonic() - self.told > 0.2:
@@ -347,8 +347,10 @@ class Driver(ABC):
             self.job.observer.progressed(self._progress())
 
     def _progress(self) -> Any:
-        pools = [(len(pool.workers), len(pool.busy)) for pool in self.pools]
-        return self.flow.progress(pools, (worker.calls[0] for pool in self.pools for worker in pool.busy))
+        pools = [(len(pool.workers), pool.count("busy", "full")) for pool in self.pools]
+        busy = (worker.calls[0] for pool in self.pools for worker in pool.busy)
+        running = [call for call in busy if call.so_far]
+        return self.flow.progress(pools, running)
 
     def _stop(self, raises: bool) -> None:
         """Ask all workers to tear down and end; kill those that take too long."""

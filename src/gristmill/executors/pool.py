@@ -181,7 +181,8 @@ class Pool(ABC):
         self.budget = job.quarantine.budget if job.quarantine.isolates else None
         self.rejecter = job.plan.rejecter(group)
         self.memory = 1e9 * group.resources.memory_gb
-        self.gpu = group.resources.requires_gpu
+        self.wish = group.resources
+        self.gpu = self.wish.requires_gpu
         # a fixed number of workers is the user's own word on how much runs at once
         self.cpus = 0.0 if group.num_workers else group.resources.cpus
         self.limit = group.num_workers or most_workers(group, machine, slots)
@@ -240,7 +241,7 @@ class Pool(ABC):
     def can_grow(self) -> bool:
         if len(self.workers) >= min(self.limit, max(self.target, 1)) or (self.on_node and self.count("starting")):
             return False
-        slot = self.slots.take(self.group.resources)
+        slot = self.slots.take(self.wish)
         if slot is None:
             return False
         self.slots.give_back(slot)
