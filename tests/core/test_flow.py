@@ -290,6 +290,19 @@ def test_after_a_failure_each_item_goes_alone() -> None:
     assert [names(flow.take(0, 3)) for _ in range(3)] == [["a"], ["b"], ["c"]]
 
 
+def test_a_call_that_nobody_has_run_waits_again_before_all_others_and_is_not_to_blame() -> None:
+    flow = flow_of(*(item(name, nbytes=10) for name in "abcd"))
+    running, waiting = flow.take(0, 1), flow.take(0, 2, waits=True)
+    assert flow.pools[0].waiting_bytes == 20
+    flow.put_back(waiting)
+    assert flow.pools[0].waiting_bytes == 0
+    flow.fail(running, StageError("Step", "a", (), "?"))
+    again = [flow.take(0, 4), flow.take(0, 4)]
+    assert [names(call) for call in again] == [["a"], ["b", "c", "d"]]
+    assert [call.alone for call in again] == [True, False]
+    assert flow.pools[0].running == 2
+
+
 def test_the_error_is_raised_when_the_retries_are_used_up() -> None:
     flow = flow_of(item("a"))
     error = StageError("Step", "a", ("a.jsonl",), "bad byte")

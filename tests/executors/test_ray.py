@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from gristmill import DocumentBatch, LocalExecutor, Pipeline, ProcessingStage, R
 from gristmill.core.errors import PlanError, ResourceError
 from gristmill.executors.ray_client import RayClient, marked
 from gristmill.text import JsonlReader, JsonlWriter, ScoreFilter, WordCountFilter
-from tests.conformance.stages import AddOne, CountTo, Gather, Trouble
+from tests.conformance.stages import AddOne, CountTo, Gather, Leak, Trouble
 
 pytest.importorskip("ray")
 ROOT = Path(__file__).parents[2]
@@ -135,6 +136,25 @@ def test_same_bytes_and_a_run_goes_on_where_another_executor_stopped(tmp_path: P
     pipeline("fresh", 10**6).run(RayActorPoolExecutor(fuse=False), rejected=tmp_path / "rejected")
     assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
     assert not (tmp_path / "out" / "_tmp").exists()
+
+
+def test_a_worker_is_replaced_after_so_many_tasks(tmp_path: Path) -> None:
+    stage = Leak(tmp_path).with_(max_tasks_per_worker=7)
+    result = Pipeline("p", stages=[stage]).run(RayActorPoolExecutor(), initial_tasks=[Task(i) for i in range(20)])
+    counts = Counter(task.data for task in result)
+    assert counts.total() == 20
+    assert max(counts.values()) <= 7
+    assert {int(mark.name) for mark in tmp_path.iterdir()} >= set(counts)
+
+
+def test_a_worker_that_leaks_is_replaced_when_it_has_outgrown_its_limit(tmp_path: Path) -> None:
+    stage = Leak(tmp_path, megabytes=40).with_(resources=Resources(cpus=1, memory_gb=0.4), num_workers=1)
+    result = Pipeline("p", stages=[stage]).run(RayActorPoolExecutor(), initial_tasks=[Task(i) for i in range(30)])
+    counts = Counter(task.data for task in result)
+    assert counts.total() == 30
+    assert len(counts) >= 2
+    assert min(list(counts.values())[:-1]) >= 2  # not before it has to be
+    assert {int(mark.name) for mark in tmp_path.iterdir()} >= set(counts)
 
 
 class Gpus(ProcessingStage[Task[int], Task[Any]]):

@@ -24,7 +24,7 @@ from gristmill.core.item import Call, Item, Output, joined
 from gristmill.core.quarantine import Budget, Quarantine, SetAside
 from gristmill.core.recover import Origin, Recovery, descends
 from gristmill.core.rejects import REJECTED
-from gristmill.core.schedule import EDGE_BYTES
+from gristmill.core.schedule import EDGE_BYTES, Load, Pace
 from gristmill.core.task import Lineage
 from gristmill.core.worker import StageStats
 
@@ -51,19 +51,20 @@ MOST_MOVES = 10
 class _Pool:
     queue: deque[Item] = field(default_factory=deque)
     queued_bytes: int = 0
+    waiting_bytes: int = 0
+    """Of calls that are at a worker, behind another one."""
     since: float = 0.0
     running: int = 0
+    arrived: int = 0
     tasks_done: int = 0
-    seconds: float = 0.0
+    pace: Pace = field(default_factory=Pace)
 
     @property
     def seconds_per_task(self) -> float | None:
-        return self.seconds / self.tasks_done if self.tasks_done else None
+        return self.pace.seconds
 
-    def load(self) -> float:
-        """Seconds of work that the pool has had and that wait for it, as far as can be told; 1 before it is known."""
-        pace = self.seconds_per_task
-        return 1.0 if pace is None else pace * (self.tasks_done + self.running + len(self.queue))
+    def load(self) -> Load:
+        return Load(self.pace.seconds, self.arrived - self.tasks_done, self.arrived, self.tasks_done)
 
 
 class Flow:
@@ -81,7 +82,7 @@ class Flow:
         self.listing_done = False
         self._began = time.perf_counter()
         self._sources = sources
-        self._calls: list[Call] = []
+        self._calls: dict[int, Call] = {}
         self._rows, self._looked = 0, 0.0
         self._live: dict[str, list[int]] = {}
         self._gathered: dict[tuple[str, int], list[Output]] = {}
@@ -109,6 +110,7 @@ class Flow:
 
     def _enqueue(self, group: int, item: Item) -> None:
         self._live.setdefault(item.lineage.source, [0] * len(self.pools))[group] += 1
+        self.pools[group].arrived += 1
         self._queue(group, item)
 
     def _queue(self, group: int, item: Item, first: bool = False) -> None:
@@ -124,7 +126,10 @@ class Flow:
     # -- work ----------------------------------------------------------------------------------------
 
     def downstream_bytes(self, group: int) -> int:
-        return self.pools[group + 1].queued_bytes if group + 1 < len(self.plan.way) else 0
+        if group + 1 >= len(self.plan.way):
+            return 0
+        after = self.pools[group + 1]
+        return after.queued_bytes + after.waiting_bytes
 
     def ready(self, group: int) -> int:
         """How many items of a group may be started: none while a batch fills up that will soon be full."""
@@ -142,8 +147,11 @@ class Flow:
             return self.listing_done
         return self.is_over(group - 1)
 
-    def take(self, group: int, most: int) -> Call:
-        """The next items of a group, as one call. They start at the same stage; one that may be at fault goes alone."""
+    def take(self, group: int, most: int, waits: bool = False) -> Call:
+        """The next items of a group, as one call. They start at the same stage; one that may be at fault goes alone.
+
+        A call that `waits` is sent to a worker that runs another: it begins later, or is put back.
+        """
         pool = self.pools[group]
         at_least = self.plan.groups[group].batch_size
         items = [self._pop(pool)]
@@ -161,12 +169,27 @@ class Flow:
         now = time.perf_counter()
         if now - self._looked > LOOK_SECONDS:
             self._rows, self._looked = self.rows_read, now
-        call = Call(group, items, now, self.quarantine.left(self._rows, reads))
+        call = Call(group, items, now, self.quarantine.left(self._rows, reads), waits=waits)
         if call.repeats:
             self._recovery.started(group, items[0])
             call.budget = Budget()  # what it sets aside has counted
-        self._calls.append(call)
+        self._calls[id(call)] = call
+        if waits:
+            pool.waiting_bytes += call.nbytes
         return call
+
+    def begin(self, call: Call) -> None:
+        """A call that waited runs now."""
+        if call.waits:
+            call.waits, call.began = False, time.perf_counter()
+            self.pools[call.group].waiting_bytes -= call.nbytes
+
+    def put_back(self, call: Call) -> None:
+        """A call that nobody has run: its items wait again, before all others, and nothing is held against them."""
+        self.begin(call)
+        self._over(call)
+        for item in reversed(call.items):
+            self._queue(call.group, item, first=True)
 
     @staticmethod
     def _pop(pool: _Pool) -> Item:
@@ -230,7 +253,7 @@ class Flow:
         pool = self.pools[call.group]
         self._over(call)
         pool.tasks_done += len(call.items)
-        pool.seconds += time.perf_counter() - call.began
+        pool.pace.add(len(call.items), sum(stat.seconds for stat in stats), time.perf_counter())
         for total, more in zip(self.stats[call.group], stats, strict=True):
             total.add(more)
         if call.budget.reads:
@@ -242,7 +265,7 @@ class Flow:
 
     def _over(self, call: Call) -> None:
         self.pools[call.group].running -= 1
-        self._calls = [other for other in self._calls if other is not call]
+        del self._calls[id(call)]
 
     @property
     def rows_read(self) -> int:
@@ -250,8 +273,9 @@ class Flow:
         return rows_read(self._stats_so_far())
 
     def _stats_so_far(self) -> Iterator[StageStats]:
+        calls = [call for call in self._calls.values() if call.so_far and not call.repeats]
         for group, stats in enumerate(self.stats):
-            running = [call.so_far for call in self._calls if call.group == group and call.so_far and not call.repeats]
+            running = [call.so_far for call in calls if call.group == group]
             for position, stat in enumerate(stats):
                 parts = [stat, *(so_far[position] for so_far in running)]
                 yield StageStats(

@@ -57,6 +57,8 @@ class Call:
     outputs: list[Output] = field(default_factory=list)
     so_far: list[StageStats] = field(default_factory=list)
     """Counts of a call that is still running, to be shown; they count when it is done."""
+    waits: bool = False
+    """It is at its worker, behind another call."""
 
     @property
     def start(self) -> int:
@@ -65,6 +67,15 @@ class Call:
     @property
     def streams(self) -> bool:
         return len(self.items) == 1
+
+    @property
+    def alone(self) -> bool:
+        """Whether its item may be at fault for an earlier failure."""
+        return self.items[0].alone
+
+    @property
+    def nbytes(self) -> int:
+        return sum(item.nbytes for item in self.items)
 
     @property
     def repeats(self) -> bool:

@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Any
 
 from gristmill.core.errors import PlanError, ResourceError, did_you_mean, require
-from gristmill.core.executor import Job, Ref
+from gristmill.core.executor import MODES, Job, Ref, check_mode
 from gristmill.core.flow import Call, Item
 from gristmill.core.plan import Plan
 from gristmill.core.resources import Resources
@@ -30,13 +30,14 @@ from gristmill.core.task import Lineage
 from gristmill.executors.drive import LOST, Driver
 from gristmill.executors.machine import Machine, Slot
 from gristmill.executors.pool import WorkerHandle
+from gristmill.executors.ray_board import Board
 from gristmill.executors.ray_cluster import Node, NodeSlots, cluster, connect, hush
 from gristmill.executors.ray_env import Environments
 from gristmill.executors.ray_pool import Actor, ActorPool
-from gristmill.executors.ray_worker import Board, Stored
+from gristmill.executors.ray_worker import Message, Stored
 from gristmill.executors.transport import Parcel, pack
 
-OPTIONS = ("gpu_memory_gb", "runtime_env", "ray_init")
+OPTIONS = ("execution_mode", "gpu_memory_gb", "runtime_env", "ray_init")
 """What `config` may hold."""
 
 _BOARD_SECONDS = 0.2
@@ -55,7 +56,10 @@ class RayActorPoolExecutor:
     """Runs a pipeline on a Ray cluster: one that is there (`RAY_ADDRESS`, a `RayClient`), or one on this machine.
 
     `config`: `gpu_memory_gb` (of each GPU, for stages that ask for a share by memory), `runtime_env` for all stages,
-    `ray_init` (arguments of `ray.init`, when no cluster is joined). `ignore_head_node` keeps workers off the head.
+    `ray_init` (arguments of `ray.init`, when no cluster is joined), and `execution_mode`, which may also be given by
+    itself: "streaming", or "batch", where each stage begins when those before it have ended, and has the cluster for
+    itself; what waits lies in the object store, and on disk when that is full. `ignore_head_node` keeps workers off
+    the head. `show_progress` and `progress_interval` (seconds, where there is no terminal) say what is shown.
     """
 
     def __init__(
@@ -65,9 +69,12 @@ class RayActorPoolExecutor:
         show_progress: bool = True,
         progress_interval: float = 10.0,
         fuse: bool = True,
+        execution_mode: str | None = None,
     ) -> None:
         self.config, self.ignore_head_node, self.fuse = dict(config or {}), ignore_head_node, fuse
         self.show_progress, self.progress_interval = show_progress, progress_interval
+        self.execution_mode = execution_mode or self.config.get("execution_mode", MODES[0])
+        self.batch = check_mode("RayActorPoolExecutor", self.execution_mode)
         for key in self.config:
             if key not in OPTIONS:
                 raise PlanError(
@@ -86,7 +93,8 @@ class RayActorPoolExecutor:
 
     def as_machine(self, nodes: Sequence[Node]) -> Machine:
         gpus = (self.config.get("gpu_memory_gb"),) * int(sum(node.gpus for node in nodes))
-        return Machine(sum(node.cpus for node in nodes), sum(node.memory_gb for node in nodes) or None, gpus)
+        memory_gb = sum(node.memory_gb for node in nodes) or None
+        return Machine(sum(node.cpus for node in nodes), memory_gb, gpus, len(nodes))
 
     def check(self, plan: Plan) -> None:
         self.machine()
@@ -102,7 +110,7 @@ class RayActorPoolExecutor:
                 raise ResourceError(f"stage {stage.name!r} wants {lack}")
 
     def execute(self, job: Job) -> Iterator[tuple[Lineage, Ref | None]]:
-        return RayDriver(job, self.machine(), self).run()
+        return RayDriver(replace(job, batch=self.batch), self.machine(), self).run()
 
 
 def lacks(wish: Resources, nodes: Sequence[Node], slots: NodeSlots) -> str:
@@ -150,6 +158,7 @@ class RayDriver(Driver):
         place = {"num_cpus": 0, "max_concurrency": _MANY, "scheduling_strategy": here}
         self.board: Any = ray.remote(Board).options(**place).remote()
         self._notes: Mapping[int, Any] = {}
+        self._left: list[tuple[int, int, Message, list[Any]]] = []
         self._noted = 0.0
         last = len(job.plan.way) - 1
         self.pools = [ActorPool(self, group, group.index == last) for group in job.plan.groups]
@@ -184,20 +193,25 @@ class RayDriver(Driver):
         taken = Counter(worker.node for worker in self._actors())
         return min(self.nodes, key=lambda node: (taken[node.id] + 1) / max(node.cpus, 0.001)).id
 
-    def nearest(self, idle: Sequence[WorkerHandle], call: Call) -> WorkerHandle:
+    def _dispatch(self) -> None:
+        self._free = {node.id: node.cpus for node in self.nodes}
+        for worker in self._actors():
+            if worker.calls and worker.node in self._free:
+                self._free[worker.node] -= self.pools[worker.group].group.resources.cpus
+        super()._dispatch()
+
+    def nearest(self, workers: Sequence[WorkerHandle], call: Call) -> WorkerHandle:
         """A worker on the node that holds what the call needs, if a core is free there; else where most are free."""
         wanted = getattr(call.items[0].refs[0], "node", "")
-        free = {node.id: node.cpus for node in self.nodes}
-        for worker in self._actors():
-            if worker.state == "busy" and worker.node in free:
-                free[worker.node] -= self.pools[worker.group].group.resources.cpus
 
         def order(worker: WorkerHandle) -> tuple[bool, bool, float]:
-            node = worker.node if isinstance(worker, Actor) else ""
-            left = free.get(node, 0.0)
-            return left <= 0, node != wanted, -left
+            left = 1.0 if call.waits else self._free.get(worker.node, 0.0)  # who is busy has a core
+            return left <= 0, worker.node != wanted, -left
 
-        return min(idle, key=order)
+        best = min(workers, key=order)
+        if not call.waits and best.node in self._free:
+            self._free[best.node] -= self.pools[best.group].group.resources.cpus
+        return best
 
     def _actors(self) -> Iterator[Actor]:
         return (worker for pool in self.pools for worker in pool.workers if isinstance(worker, Actor))
@@ -261,11 +275,7 @@ class RayDriver(Driver):
     def listen(self, seconds: float) -> Iterator[tuple[WorkerHandle, tuple[Any, ...]]]:
         import ray
 
-        waiting = {
-            worker.waits_for: worker
-            for worker in self._actors()
-            if worker.waits_for is not None and worker.owed < 64 * 2**20
-        }
+        waiting = {worker.waits_for: worker for worker in self._actors() if worker.waits_for is not None}
         if any(worker.shares for worker in waiting.values()):
             yield from self._hear_board()
             seconds = _LEFT_SECONDS
@@ -280,19 +290,24 @@ class RayDriver(Driver):
             yield from self._hear_one(waiting[one])
 
     def _hear_board(self) -> Iterator[tuple[WorkerHandle, tuple[Any, ...]]]:
-        """What workers have left to others."""
+        """What workers have left to others of the calls that they are heard on; what is of the next call waits."""
         import ray
 
-        workers = {worker.key: worker for worker in self._actors()}
-        for key, message, large in ray.get(self.board.take.remote()):
-            if key in workers:
-                yield workers[key], workers[key].said(message, *large or [None])
+        workers = {worker.key: worker for worker in self._actors() if worker.answers}
+        left, self._left = [*self._left, *ray.get(self.board.collect.remote())], []
+        for entry in left:
+            key, number, message, large = entry
+            worker = workers.get(key)
+            if worker is not None and worker.answers[0].number == number:
+                yield worker, worker.said(message, *large or [None])
+            elif worker is not None:
+                self._left.append(entry)
 
     def _hear_one(self, worker: Actor) -> Iterator[tuple[WorkerHandle, tuple[Any, ...]]]:
         import ray
 
         try:
-            messages = list(worker.hears())
+            message = worker.hears()
         except ray.exceptions.RuntimeEnvSetupError as error:
             stage = self.pools[worker.group].group.name
             raise ResourceError(f"the runtime_env of stage {stage!r} could not be set up: {error}") from error
@@ -306,8 +321,8 @@ class RayDriver(Driver):
             return
         if worker.left_some:  # that comes before the end of the call
             yield from self._hear_board()
-        for message in messages:
-            yield worker, message
+        worker.turn()
+        yield worker, message
 
     def see_off(self, worker: WorkerHandle) -> str:
         self.pools[worker.group].remove(worker)

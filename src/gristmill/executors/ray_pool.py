@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gristmill.core.errors import ResourceError, StageError
+from gristmill.core.errors import ResourceError
 from gristmill.core.isolate import Place
 from gristmill.core.plan import Group
 from gristmill.executors.machine import Machine, Slot
-from gristmill.executors.pool import Order, Pool, WorkerHandle, most_workers, pickled
+from gristmill.executors.pool import WINDOW, Order, Pool, WorkerHandle, most_workers, pickled
 from gristmill.executors.ray_env import merged
 from gristmill.executors.ray_worker import Message, RayWorker, Stored
 from gristmill.executors.transport import Parcel
@@ -26,8 +28,22 @@ _AHEAD = 8
 _keys = itertools.count()
 
 
+@dataclass(slots=True)
+class _Answer:
+    """What an actor was asked: a reference to the answer, or a generator of them, and who understands it."""
+
+    ref: Any
+    hear: Callable[[_Answer], tuple[Any, ...]]
+    large: Any = None
+    number: int = -1
+    void: bool = False
+    """Nobody wants it any more."""
+
+
 class Actor(WorkerHandle):
     """The driver's side of one actor."""
+
+    most_calls = 2
 
     def __init__(
         self,
@@ -41,48 +57,64 @@ class Actor(WorkerHandle):
     ) -> None:
         super().__init__(group, gather, key, slot)
         self.actor, self.node, self.driver = actor, node, driver
-        self.shares = self.left_some = False
-        """Whether it was asked to leave some of a call to others, and whether it did."""
-        self.waits_for: Any = None
-        """A reference, or a generator of references, for what it says next."""
-        self.hears: Callable[[], Iterator[tuple[Any, ...]]] = lambda: iter(())
-        self.tail: Any = None
+        self.shares = self.left_some = self.ends = False
+        """Whether it was asked to leave some of a call to others, whether it did, and whether that call has ended."""
+        self.answers: deque[_Answer] = deque()
+        """What it was asked, in the order in which it does it."""
+
+    @property
+    def waits_for(self) -> Any:
+        """A reference, or a generator of references, for what it says next; None if it has nothing to say."""
+        return self.answers[0].ref if self.answers and self.owed < WINDOW else None
+
+    def hears(self) -> tuple[Any, ...]:
+        """What it says, which is there to be heard."""
+        answer = self.answers[0]
+        message = answer.hear(answer)
+        self.ends = message[0] != "out"
+        return ("returned",) if answer.void else message
+
+    def turn(self) -> None:
+        """What it said is noted: if it was the end of something, what it says next is of what comes after."""
+        if self.ends:
+            self.answers.popleft()
 
     def begin(self, on_node: bool) -> None:
-        self.waits_for = self.actor.begin.remote(on_node)
-        self.hears = self._hear_begin
+        self.answers.append(_Answer(self.actor.begin.remote(on_node), self._hear_begin))
 
-    def _hear_begin(self) -> Iterator[tuple[Any, ...]]:
+    def _hear_begin(self, answer: _Answer) -> tuple[Any, ...]:
         import ray
 
-        error, self.node = ray.get(self.waits_for)
-        self.waits_for = None
-        yield "ready", error
+        error, self.node = ray.get(answer.ref)
+        return "ready", error
 
     def order(self, order: Order) -> None:
-        if order.streams:
+        if order.streams and not order.short:
             options = {"num_returns": "streaming", "_generator_backpressure_num_objects": _AHEAD}
-            self.waits_for = self.actor.stream.options(**options).remote(order)
-            self.hears = self._hear_stream
+            answer = _Answer(self.actor.stream.options(**options).remote(order), self._hear_stream)
         else:
-            self.waits_for, self.tail = self.actor.once.options(num_returns=2).remote(order)
-            self.hears = self._hear_once
+            ref, large = self.actor.once.options(num_returns=2).remote(order)
+            answer = _Answer(ref, self._hear_once, large)
+        answer.number = order.number
+        self.answers.append(answer)
 
-    def _hear_once(self) -> Iterator[tuple[Any, ...]]:
+    def _hear_once(self, answer: _Answer) -> tuple[Any, ...]:
         import ray
 
-        message: Message = ray.get(self.waits_for)
-        self.waits_for = None
-        yield self.said(message, self.tail)
+        return self.said(ray.get(answer.ref), answer.large)
 
-    def _hear_stream(self) -> Iterator[tuple[Any, ...]]:
+    def _hear_stream(self, answer: _Answer) -> tuple[Any, ...]:
         import ray
 
-        message: Message = ray.get(next(self.waits_for))
-        large = next(self.waits_for)
-        if message.kind != "out":
-            self.waits_for = None
-        yield self.said(message, large)
+        message: Message = ray.get(next(answer.ref))
+        return self.said(message, next(answer.ref))
+
+    def recall(self) -> bool:
+        import ray
+
+        answer = self.answers[-1]
+        answer.void = ray.get(self.driver.board.withdraw.remote(self.key, answer.number))
+        return answer.void
 
     def said(self, message: Message, large: Any) -> tuple[Any, ...]:
         """A message as the driver takes it, with references in place of what lies in the object store."""
@@ -92,11 +124,15 @@ class Actor(WorkerHandle):
             return "failed", message.error, message.aside
         if message.kind == "missing":
             return "missing", message.missing
+        if message.kind in ("again", "returned"):
+            return (message.kind,)
         outputs = [
             (lineage, what if isinstance(what, Parcel) else Stored([large], what, nbytes, self.node), nbytes, position)
             for lineage, what, nbytes, position in message.outputs
         ]
-        return message.kind, outputs, message.stats, message.aside
+        if message.kind == "out":
+            return "out", outputs, message.stats
+        return message.kind, outputs, message.stats, message.aside, message.memory
 
     def acknowledge(self) -> None:
         self.owed = 0
@@ -106,20 +142,16 @@ class Actor(WorkerHandle):
         self.driver.board.ask.remote(self.key, count)
 
     def stop(self) -> None:
-        if self.state == "busy":
+        if self.calls:
             self.kill()
-            return
-        self.state = "leaving"
-        if self.waits_for is None:
-            self.waits_for = self.actor.end.remote()
-            self.hears = self._hear_end
+        elif self.state != "leaving":
+            self.state = "leaving"
+            self.answers.append(_Answer(self.actor.end.remote(), self._hear_end))
 
-    def _hear_end(self) -> Iterator[tuple[Any, ...]]:
+    def _hear_end(self, answer: _Answer) -> tuple[Any, ...]:
         import ray
 
-        problem: StageError | None = ray.get(self.waits_for)
-        self.waits_for = None
-        yield "stopped", problem
+        return "stopped", ray.get(answer.ref)
 
     def kill(self) -> None:
         import ray
@@ -162,7 +194,7 @@ class ActorPool(Pool):
         actor = made.remote(self.stored, key, self.budget, self.final, self.driver.board, self.group.resources.cpus)
         worker = Actor(self.index, self.group.gather, key, slot, actor, node, self.driver)
         worker.begin(self.on_node)
-        self.workers.append(worker)
+        self.enlist(worker)
 
     def _options(self, slot: Slot, node: str) -> dict[str, Any]:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

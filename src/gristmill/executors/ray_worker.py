@@ -11,7 +11,6 @@ where it leaves them.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,16 +19,18 @@ from typing import Any
 import cloudpickle
 
 from gristmill.core.errors import LostTaskError, StageError
-from gristmill.core.isolate import Place
 from gristmill.core.quarantine import Budget, SetAside
 from gristmill.core.recover import Wishes
 from gristmill.core.rejects import REJECTED
 from gristmill.core.repeat import Repeat
+from gristmill.core.schedule import RECALL_SECONDS
 from gristmill.core.stage import NodeInfo, WorkerMetadata
 from gristmill.core.task import GatherTask, Lineage, Task
 from gristmill.core.worker import StageStats, Worker, never
+from gristmill.executors.machine import own_memory
 from gristmill.executors.pool import Order
 from gristmill.executors.process import as_stage_error
+from gristmill.executors.ray_board import Notes
 from gristmill.executors.transport import INLINE_BYTES, Parcel, compact, pack
 
 _FLUSH_BYTES = 8 * 2**20
@@ -88,71 +89,7 @@ class Message:
     """Which parts of which items could not be loaded, by number."""
     left: bool = False
     """Whether there is more of the call, which was left to others on the board."""
-
-
-class Board:
-    """Where workers note what they are doing, for the driver to read when they are gone, and leave what others may do.
-
-    It is asked by many at once, and some wait for an answer.
-    """
-
-    def __init__(self) -> None:
-        self.notes: dict[int, tuple[Place, float]] = {}
-        self.asks: dict[int, asyncio.Queue[int]] = {}
-        self.left: list[tuple[int, Message, list[Any]]] = []
-
-    async def note(self, key: int, place: Place | None) -> None:
-        if place is None:
-            self.notes.pop(key, None)
-        else:
-            self.notes[key] = (place, time.monotonic())
-
-    async def read(self) -> dict[int, tuple[Place, float]]:
-        """Each worker's place, and for how many seconds it has been there."""
-        now = time.monotonic()
-        return {key: (place, now - since) for key, (place, since) in self.notes.items()}
-
-    async def ask(self, key: int, count: int) -> None:
-        """Others are idle: a worker should leave them so many tasks."""
-        self._asks(key).put_nowait(count)
-
-    async def asked(self, key: int) -> int:
-        """How many tasks a worker should leave to others, as soon as it should."""
-        return await self._asks(key).get()
-
-    def _asks(self, key: int) -> asyncio.Queue[int]:
-        return self.asks.setdefault(key, asyncio.Queue())
-
-    async def leave(self, key: int, message: Message, large: list[Any]) -> None:
-        self.left.append((key, message, large))
-
-    async def take(self) -> list[tuple[int, Message, list[Any]]]:
-        """What workers have left since the last time, by worker."""
-        left, self.left = self.left, []
-        return left
-
-
-class _Notes:
-    """The worker's side of the board."""
-
-    def __init__(self, board: Any, key: int, timed: set[int]) -> None:
-        self.board, self.key, self.timed = board, key, timed
-        self.careful = False
-        self._noted = False
-
-    def enter(self, position: int, task: int = 0, start: int = 0, stop: int = 0) -> None:
-        if self.careful or position in self.timed:
-            import ray
-
-            noted = self.board.note.remote(self.key, Place(position, task, start, stop))
-            self._noted = True
-            if self.careful:
-                ray.get(noted)
-
-    def leave(self) -> None:
-        if self._noted:
-            self.board.note.remote(self.key, None)
-            self._noted = False
+    memory: int = 0
 
 
 class _Sharing:
@@ -162,10 +99,11 @@ class _Sharing:
         self.board, self.key, self.look_at_stats = board, key, look_at_stats
         self.asked: Any = None
         self.looked = 0.0
-        self.begin()
+        self.begin(0)
 
-    def begin(self) -> None:
-        self.granted, self.left, self.outbox = 0, False, _Outbox()
+    def begin(self, number: int) -> None:
+        self.number = number
+        self.granted, self.left, self.outbox = 0, False, _Outbox(short=False)
 
     def share(self) -> bool:
         """Whether the next task should be left to others."""
@@ -195,7 +133,7 @@ class _Sharing:
         if self.outbox.outputs:
             message, large = self.outbox.flush("out", self.look_at_stats(), [])
             self.left = True
-            ray.get(self.board.leave.remote(self.key, message, [ray.put(large)] if large else []))
+            ray.get(self.board.leave.remote(self.key, self.number, message, [ray.put(large)] if large else []))
 
 
 class RayWorker:
@@ -204,6 +142,8 @@ class RayWorker:
     def __init__(self, payload: bytes, key: int, budget: Budget | None, final: bool, board: Any, cpus: float) -> None:
         self.payload, self.key, self.budget, self.final, self.board = payload, key, budget, final, board
         self.cpus = cpus
+        self.took = 0.0
+        """Seconds that the last call took."""
 
     def begin(self, on_node: bool) -> tuple[StageError | None, str]:
         """Set up. What went wrong, if anything did, and the node that this is."""
@@ -217,7 +157,7 @@ class RayWorker:
         try:
             stages, rejecter = cloudpickle.loads(self.payload)
             timed = {index for index, stage in enumerate(stages) if stage.timeout_s is not None}
-            self.notes = _Notes(self.board, self.key, timed)
+            self.notes = Notes(self.board, self.key, timed)
             metadata = WorkerMetadata(f"{self.key}", NodeInfo(node), gpus)
             self.worker = Worker(stages, metadata, self.notes, self.final, self.budget, rejecter)
             self.sharing = _Sharing(self.board, self.key, self.worker.look_at_stats)
@@ -225,12 +165,13 @@ class RayWorker:
                 self.worker.setup_on_node()
             self.worker.setup()
         except BaseException as error:  # noqa: BLE001
-            if hasattr(self, "worker"):
-                self.end()
+            self.end()
             return as_stage_error(error), node
         return None, node
 
     def end(self) -> StageError | None:
+        if not hasattr(self, "worker"):
+            return None
         try:
             self.worker.teardown()
         except StageError as error:
@@ -238,19 +179,37 @@ class RayWorker:
         return None
 
     def once(self, order: Order) -> tuple[Message, list[Task[Any]]]:
-        """A call that counts as a whole or not at all."""
+        """A call of several items, which count as a whole or not at all, or of one that is expected to give little."""
         parts = list(self.stream(order, flushes=False))
         assert len(parts) == 2
         return parts[0], parts[1]
 
     def stream(self, order: Order, flushes: bool = True) -> Iterator[Any]:
         """A call whose outputs leave as they come: messages, each followed by the large tasks that belong to it."""
-        outbox = _Outbox()
+        if not self._is_wanted(order):
+            yield Message("returned")
+            yield []
+            return
+        began = time.monotonic()
+        yield from self._stream(order, flushes)
+        self.took = time.monotonic() - began
+
+    def _is_wanted(self, order: Order) -> bool:
+        """Whether nobody has taken an order back. That is only done when the call before it takes long."""
+        if not order.waits or self.took < RECALL_SECONDS / 2:
+            return True
+        import ray
+
+        wanted: bool = ray.get(self.board.take.remote(self.key, order.number))
+        return wanted
+
+    def _stream(self, order: Order, flushes: bool) -> Iterator[Any]:
+        outbox = _Outbox(order.short)
         if self.worker.rejecter:
             self.worker.rejecter.send = lambda fragment: outbox.add(fragment, REJECTED)
         if self.worker.isolator:
             self.worker.isolator.begin(order.history, order.budget)
-        self.sharing.begin()
+        self.sharing.begin(order.number)
         self.notes.careful = order.history.attempts > 0
         last = len(self.worker.stages)
         try:
@@ -261,7 +220,9 @@ class RayWorker:
         except BaseException as error:  # noqa: BLE001  whatever a stage raises is the stage's failure, not the worker's
             self.worker.take_stats()
             aside = self.worker.take_aside()
-            if isinstance(error, LostTaskError):
+            if isinstance(error, _TooMuch):
+                yield Message("again")
+            elif isinstance(error, LostTaskError):
                 yield Message("missing", missing=_missing(order))
             else:
                 failure = as_stage_error(error, self.worker, order)
@@ -278,7 +239,7 @@ class RayWorker:
         if order.wanted is None:
             repeat = Repeat(order.sent, self.worker.stages, order.items[0][0])
             # what has left early may have an ancestor that would leave whole this time, with it
-            shares = order.streams and not order.shed
+            shares = order.streams and not order.short and not order.shed
             share = (lambda: not repeat.lags and self.sharing.share()) if shares else never
             yield from repeat.rest(
                 self.worker.stream(_tasks(order), order.start, self.sharing.leave, share, order.shed)
@@ -300,10 +261,15 @@ class RayWorker:
                 return
 
 
+class _TooMuch(Exception):
+    """A call gives more than should be held back until it is done."""
+
+
 class _Outbox:
     """Outputs that wait to be sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, short: bool) -> None:
+        self.short = short
         self._clear()
 
     def _clear(self) -> None:
@@ -315,9 +281,15 @@ class _Outbox:
     @property
     def full(self) -> bool:
         late = time.monotonic() - self.since > _FLUSH_SECONDS
-        return bool(self.outputs) and (late or self.nbytes > _FLUSH_BYTES or len(self.outputs) >= _FLUSH_COUNT)
+        return bool(self.outputs) and (late or self.large_enough)
+
+    @property
+    def large_enough(self) -> bool:
+        return self.nbytes > _FLUSH_BYTES or len(self.outputs) >= _FLUSH_COUNT
 
     def add(self, task: Task[Any], position: int) -> None:
+        if not self.outputs:
+            self.since = time.monotonic()
         parcel = pack(task, None) if task.nbytes <= INLINE_BYTES else None  # a task may not know how large it is
         size = parcel.nbytes if parcel else task.nbytes
         self.nbytes += size
@@ -326,9 +298,11 @@ class _Outbox:
         else:
             self.outputs.append((task.lineage, len(self.large), size, position))
             self.large.append(compact(task))
+        if self.short and self.large_enough and len(self.outputs) > 1:
+            raise _TooMuch
 
     def flush(self, kind: str, stats: list[StageStats], aside: list[SetAside]) -> Iterator[Any]:
-        message, large = Message(kind, self.outputs, stats, aside), self.large
+        message, large = Message(kind, self.outputs, stats, aside, memory=own_memory()), self.large
         self._clear()
         yield message
         yield large
