@@ -81,10 +81,10 @@ def _local_executor() -> Any:
     return LocalExecutor()
 
 
-def _progress() -> Any:
+def _progress(*every_s: float) -> Any:
     from gristmill.observe.progress import default_progress
 
-    return default_progress()
+    return default_progress(*every_s)
 
 
 def _rejects(url: str, storage_options: Any) -> Any:

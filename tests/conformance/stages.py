@@ -178,3 +178,21 @@ class Pid(ProcessingStage[Task[Any], Task[int]]):
     def process(self, task: Task[Any]) -> Task[int]:
         time.sleep(self.seconds)
         return Task(os.getpid())
+
+
+class Leak(ProcessingStage[Task[int], Task[int]]):
+    """Keeps memory for each task, and answers with the process that it runs in. Notes each teardown."""
+
+    def __init__(self, marks: Path, megabytes: int = 0) -> None:
+        super().__init__()
+        self.marks, self.megabytes = marks, megabytes
+
+    def setup(self, worker_metadata: Any) -> None:
+        self.kept: list[bytes] = []
+
+    def process(self, task: Task[int]) -> Task[int]:
+        self.kept.append(b"x" * (self.megabytes * 2**20))
+        return Task(os.getpid())
+
+    def teardown(self) -> None:
+        (self.marks / f"{os.getpid()}").touch()

@@ -16,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill import ProcessingStage, Task
-from gristmill.core.errors import StageError
-from gristmill.core.flow import Call, Flow, Item, Output
+from gristmill.core.errors import LostTaskError, StageError, WorkerLostError
+from gristmill.core.flow import MOST_MOVES, Call, Flow, Item, Output
 from gristmill.core.plan import Group, Plan
+from gristmill.core.recover import MOST_LOSSES, Recovery, Wishes
 from gristmill.core.repeat import Repeat
 from gristmill.core.task import Lineage
 from gristmill.core.worker import StageStats
@@ -35,6 +36,17 @@ class Step(ProcessingStage[Task[Any], Task[Any]]):
 
 class Collect(Step):
     gather = True
+
+
+@dataclass
+class Ref:
+    """A payload that may be lost. What enters the pipeline is not."""
+
+    name: str
+    there: bool = True
+
+    def discard(self) -> None:
+        self.there = False
 
 
 @dataclass(frozen=True)
@@ -57,7 +69,7 @@ class Shape:
     def items(self) -> Iterator[list[Item]]:
         for order, count in enumerate(self.sources):
             names = [f"{order}.{index}" if count > 1 else f"{order}" for index in range(count)]
-            yield [Item(Lineage(name, f"{order}", (f"file-{order}",), order), [name], nbytes=10) for name in names]
+            yield [Item(Lineage(name, f"{order}", (f"file-{order}",), order), [Ref(name)], nbytes=10) for name in names]
 
     def children(self, group: int, position: int, lineage: Lineage) -> list[Lineage]:
         """What one stage makes of one task: none, itself, or some children. The same on every attempt."""
@@ -101,9 +113,10 @@ def shapes(draw: st.DrawFn) -> Shape:
 class Simulation:
     """Several workers at once; each step one of them, chosen at random, does one thing."""
 
-    def __init__(self, shape: Shape, dice: random.Random, failures: float) -> None:
-        self.shape, self.dice, self.failures = shape, dice, failures
+    def __init__(self, shape: Shape, dice: random.Random, failures: float, losses: float = 0.0) -> None:
+        self.shape, self.dice, self.failures, self.losses = shape, dice, failures, losses
         self.flow = Flow(shape.plan(), shape.items())
+        self.flow.fragile = lambda ref: True
         self.running: list[tuple[Call, Iterator[Output]]] = []
         self.gathered: dict[tuple[int, str], list[str]] = {}
         self.delivered: list[Lineage] = []
@@ -128,10 +141,54 @@ class Simulation:
     def start(self, group: int) -> None:
         call = self.flow.take(group, self.dice.randint(1, 4))
         assert all(item.start == call.start for item in call.items)
+        if missing := self.lose(call):
+            self.flow.recover(call, missing)
+            return
+        if self.losses and self.dice.random() < self.losses and all(item.moves < MOST_MOVES for item in call.items):
+            self.flow.move(call)
+            return
         if self.shape.gathers[group] and call.start == 0:
             for item in call.items:
-                self.gathered[group, item.lineage.source] = list(item.refs)
-        self.running.append((call, self.work(call)))
+                self.gathered[group, item.lineage.source] = [ref.name for ref in item.refs]
+        self.running.append((call, self.work(call) if not call.repeats else self.repeat(call)))
+
+    def lose(self, call: Call) -> list[tuple[int, int]]:
+        """Which parts of which items are not there any more when a worker looks for them."""
+        missing = []
+        for number, item in enumerate(call.items):
+            for part, ref in enumerate(item.refs):
+                origin = item.origins[part] if item.origins else None
+                if origin and item.losses < MOST_LOSSES and self.dice.random() < self.losses:
+                    ref.there = False
+                ref.there = ref.there or origin is None
+                if not ref.there:
+                    missing.append((number, part))
+        return missing
+
+    def repeat(self, call: Call) -> Iterator[Output]:
+        """What a worker sends of an item that is run again: what is wanted, and what comes before it all ends."""
+        [item] = call.items
+        assert item.wanted is not None
+        wishes, last = Wishes(item.wanted), self.shape.stages[call.group]
+
+        def walk(lineage: Lineage, position: int) -> Iterator[tuple[Lineage, int]]:
+            if position == last:
+                yield lineage, last
+                return
+            children = self.shape.children(call.group, position, lineage)
+            for child in children:
+                alone = children == [lineage] or position + 1 == last
+                if not alone and (child.id, position + 1) in wishes:
+                    continue
+                if not alone and wishes.shares():
+                    yield child, position + 1
+                else:
+                    yield from walk(child, position + 1)
+
+        for lineage, position in walk(item.lineage, call.start):
+            if wishes.take(lineage.id, position):
+                yield Output(lineage, Ref(lineage.id), nbytes=1, position=position)
+        assert not wishes.open
 
     def work(self, call: Call) -> Iterator[Output]:
         """What a worker sends: for a call of one item, nothing that an earlier attempt has sent."""
@@ -142,7 +199,7 @@ class Simulation:
             walk = self.walk(call, item.lineage, call.start, lambda: may_share and not repeat.lags)
             for lineage, position in walk:
                 if position != last or not repeat.leaves_out(Task(0).named(lineage)):
-                    yield Output(lineage, lineage.id, nbytes=1, position=position)
+                    yield Output(lineage, Ref(lineage.id), nbytes=1, position=position)
         repeat.check()
 
     def walk(
@@ -173,13 +230,21 @@ class Simulation:
             self.flow.output(call, output)
             return
         del self.running[index]
-        self.flow.finish(call, [StageStats(tasks_in=1) for _ in range(self.shape.stages[call.group])])
+        self.flow.finish(call, [StageStats(tasks_in=len(call.items)) for _ in range(self.shape.stages[call.group])])
+        for item in call.items:
+            for ref in item.refs:
+                ref.discard()
 
 
-@given(shapes(), st.integers(0, 10**9), st.sampled_from([0.0, 0.1, 0.4]))
-@settings(max_examples=200, deadline=None)
-def test_every_child_is_delivered_once_and_every_source_closes(shape: Shape, seed: int, failures: float) -> None:
-    simulation = Simulation(shape, random.Random(seed), failures)
+CHANCES = st.sampled_from([0.0, 0.1, 0.4])
+
+
+@given(shapes(), st.integers(0, 10**9), CHANCES, CHANCES)
+@settings(max_examples=300, deadline=None)
+def test_every_child_is_delivered_once_and_every_source_closes(
+    shape: Shape, seed: int, failures: float, losses: float
+) -> None:
+    simulation = Simulation(shape, random.Random(seed), failures, losses)
     simulation.run()
     ids, gathered = shape.expected()
     assert sorted(lineage.id for lineage in simulation.delivered) == ids
@@ -188,6 +253,7 @@ def test_every_child_is_delivered_once_and_every_source_closes(shape: Shape, see
     assert all(not pool.queued_bytes and not pool.queue and not pool.running for pool in flow.pools)
     assert not flow._live
     assert not flow._gathered
+    assert flow._recovery == Recovery()
 
 
 @given(shapes().filter(lambda shape: not shape.own_source), st.integers(0, 10**9))
@@ -224,6 +290,19 @@ def test_after_a_failure_each_item_goes_alone() -> None:
     assert [names(flow.take(0, 3)) for _ in range(3)] == [["a"], ["b"], ["c"]]
 
 
+def test_a_call_that_nobody_has_run_waits_again_before_all_others_and_is_not_to_blame() -> None:
+    flow = flow_of(*(item(name, nbytes=10) for name in "abcd"))
+    running, waiting = flow.take(0, 1), flow.take(0, 2, waits=True)
+    assert flow.pools[0].waiting_bytes == 20
+    flow.put_back(waiting)
+    assert flow.pools[0].waiting_bytes == 0
+    flow.fail(running, StageError("Step", "a", (), "?"))
+    again = [flow.take(0, 4), flow.take(0, 4)]
+    assert [names(call) for call in again] == [["a"], ["b", "c", "d"]]
+    assert [call.alone for call in again] == [True, False]
+    assert flow.pools[0].running == 2
+
+
 def test_the_error_is_raised_when_the_retries_are_used_up() -> None:
     flow = flow_of(item("a"))
     error = StageError("Step", "a", ("a.jsonl",), "bad byte")
@@ -247,6 +326,67 @@ def test_what_a_failed_call_of_several_gave_does_not_count() -> None:
     flow.output(call, Output(call.items[0].lineage, "ref", 1, 1))
     flow.fail(call, StageError("Step", "a", (), "?"))
     assert not flow.results
+
+
+def two_groups(*items: Item) -> tuple[Flow, Call]:
+    """A flow of which the first group has turned an item into two, and a call with both of them."""
+    plan = Plan("p", None, (Group(0, (Step(),)), Group(1, (Step(),))))
+    flow = Flow(plan, iter([list(items)]))
+    flow.fragile = lambda ref: True
+    flow.feed(10)
+    finish(flow, flow.take(0, 1), "a.0", "a.1")
+    return flow, flow.take(1, 2)
+
+
+def finish(flow: Flow, call: Call, *outputs: str) -> None:
+    for name in outputs:
+        flow.output(call, Output(Lineage(name, "a"), Ref(name), 1, 1))
+    flow.finish(call, [StageStats(tasks_in=1)])
+
+
+def test_what_is_lost_is_made_again_once_for_all_who_wait_for_it() -> None:
+    flow, call = two_groups(item("a"))
+    assert names(call) == ["a.0", "a.1"]
+    flow.recover(call, [(1, 0), (0, 0)])
+    assert not flow.pools[1].queue
+    again = flow.take(0, 10)
+    assert again.items[0].wanted == {("a.0", 1), ("a.1", 1)}
+    assert not flow.pools[0].queue
+    finish(flow, again, "a.0", "a.1")
+    assert sorted(names(flow.take(1, 2))) == ["a.0", "a.1"]
+    assert flow.stats[0][0].tasks_in == 1  # and not 2
+    assert flow.progress().sources_done == 0
+
+
+def test_a_stage_that_gives_something_else_the_second_time_is_named() -> None:
+    flow, call = two_groups(item("a"))
+    flow.recover(call, [(0, 0)])
+    with pytest.raises(StageError, match=r"'Step' failed on task a from a\.jsonl: .* depend on chance"):
+        finish(flow, flow.take(0, 1), "a.1")
+
+
+def test_what_is_lost_again_and_again_ends_the_run() -> None:
+    flow, call = two_groups(item("a"))
+    for _ in range(MOST_LOSSES):
+        flow.recover(call, [(0, 0)])
+        finish(flow, flow.take(0, 1), "a.0")
+        call = flow.take(1, 1)
+    with pytest.raises(LostTaskError, match=r"task a\.0 was lost with its node and made again 5 times"):
+        flow.recover(call, [(0, 0)])
+    flow = flow_of(item("b"))
+    with pytest.raises(LostTaskError, match=r"task b from b\.jsonl .* nothing to make it from"):
+        flow.recover(flow.take(0, 1), [(0, 0)])
+
+
+def test_a_node_that_disappears_is_not_the_fault_of_what_was_on_it() -> None:
+    flow = flow_of(item("a"), item("b"))
+    for _ in range(MOST_MOVES):
+        call = flow.take(0, 2)
+        assert names(call) == ["a", "b"]
+        flow.move(call)
+    assert call.items[0].history.attempts == 0
+    with pytest.raises(WorkerLostError, match="11 nodes disappeared"):
+        flow.move(flow.take(0, 2))
 
 
 def test_calls_are_bounded_by_bytes_and_start_at_one_stage() -> None:

@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gristmill.core.schedule import CALL_SECONDS, EDGE_BYTES, MAX_CHUNK, PoolState, balance, choose, chunk, fits, room
+from gristmill.core.schedule import (
+    CALL_SECONDS,
+    EDGE_BYTES,
+    EDGE_TASKS,
+    MAX_CHUNK,
+    UNBOUNDED,
+    Load,
+    Pace,
+    PoolState,
+    balance,
+    choose,
+    choose_ahead,
+    chunk,
+    fits,
+    order_of_service,
+    packs,
+    room,
+    tasks_left,
+    work_left,
+    worth_moving,
+)
 
 PACE = st.none() | st.floats(0, 100)
 
@@ -40,6 +61,8 @@ POOL = st.builds(
     idle=st.integers(0, 2),
     can_grow=st.booleans(),
     cpus=st.sampled_from([0.0, 0.5, 1.0, 2.0, 8.0]),
+    gpu=st.booleans(),
+    takers=st.integers(0, 2),
 )
 
 
@@ -51,8 +74,35 @@ def can_run(pool: PoolState, free: float, total: float) -> bool:
 @given(st.lists(POOL, max_size=6), st.floats(0, 4), st.sampled_from([1.0, 2.0, 4.0]))
 def test_the_choice_can_run_and_is_the_last_that_can(pools: list[PoolState], free: float, total: float) -> None:
     free = min(free, total)
-    able = [index for index, pool in enumerate(pools) if can_run(pool, free, total)]
-    assert choose(pools, free, total) == (able[-1] if able else None)
+    able = [index for index in order_of_service(pools) if can_run(pools[index], free, total)]
+    assert choose(pools, free, total) == (able[0] if able else None)
+
+
+def test_gpus_are_served_first_and_then_the_pool_nearest_to_the_output() -> None:
+    pools = [PoolState(gpu=True), PoolState(), PoolState(gpu=True), PoolState()]
+    assert order_of_service(pools) == [2, 0, 3, 1]
+
+
+def test_cores_that_are_held_for_gpus_are_for_gpus_only() -> None:
+    light, model = PoolState(queued=1, idle=1), PoolState(queued=1, idle=1, gpu=True)
+    assert choose([light], 1, 4, held=1) is None
+    assert choose([model, light], 1, 4, held=1) == 0
+
+
+@given(st.lists(POOL, max_size=6))
+def test_a_busy_worker_gets_another_call_only_when_idle_ones_have_enough(pools: list[PoolState]) -> None:
+    index = choose_ahead(pools)
+    if index is not None:
+        assert pools[index].takers > 0
+        assert pools[index].queued > pools[index].idle
+        assert room(pools[index].downstream_bytes)
+
+
+def test_an_edge_is_bounded_by_bytes_and_by_tasks_unless_all_may_wait_there() -> None:
+    assert room(EDGE_BYTES - 1)
+    assert not room(EDGE_BYTES)
+    assert not room(0, downstream_tasks=EDGE_TASKS)
+    assert room(10 * EDGE_BYTES, UNBOUNDED, 10 * EDGE_TASKS)
 
 
 @st.composite
@@ -129,3 +179,61 @@ def test_pools_get_workers_in_proportion_to_their_work() -> None:
     assert balance([1.0, 3.0], 8, [1.0, 1.0], [None, None]) == [2, 6]
     assert balance([1.0, 3.0], 2, [0.25, 0.25], [None, None]) == [2, 6]
     assert balance([6.0, 5.0], 4, [1.0, 1.0], [1, None]) == [1, 1]  # more would wait for the fixed one
+
+
+def test_workers_must_find_room_on_single_gpus() -> None:
+    assert packs([4], [0.6], 4)
+    assert not packs([5], [0.6], 4)  # 3.0 of 4.0, and yet no GPU has room for a second one
+    assert packs([3, 2], [0.6, 0.4], 4)
+    assert packs([2, 1], [1.0, 2.0], 4)
+    assert not packs([3, 1], [1.0, 2.0], 4)
+    assert balance([1.0, 1.0], 4, [0.6, 0.6], [None, None]) == [2, 2]
+
+
+def test_thousands_of_gpus_are_divided_exactly() -> None:
+    assert balance([1.0, 3.0], 8000, [1.0, 1.0], [None, None]) == [2000, 6000]
+    assert balance([2.0, 1.0], 8000, [0.25, 0.5], [None, None]) == [16000, 8000]
+
+
+@given(st.floats(0.01, 10), st.floats(0.01, 10), st.floats(0.01, 1))
+def test_a_change_of_rate_is_seen(before: float, after: float, every: float) -> None:
+    pace = Pace()
+    for step in range(2000):
+        pace.add(1, before, step * every)
+    assert pace.seconds is not None
+    assert abs(pace.seconds - before) < 1e-6
+    calls = int(max(30 / every, 200))
+    for step in range(calls):
+        pace.add(1, after, (2000 + step) * every)
+    assert abs(pace.seconds - after) <= 0.01 * abs(before - after) + 1e-6
+
+
+def test_the_work_of_a_pool_is_what_waits_and_what_will_come() -> None:
+    reads = Load(seconds_per_task=0.1, waiting=10, arrived=30, done=20)
+    embeds = Load(seconds_per_task=1.0, waiting=5, arrived=40, done=35)
+    writes = Load(seconds_per_task=None, waiting=0, arrived=35)
+    assert tasks_left([reads, embeds], more=False) == [10, 25]  # each that is read becomes two
+    assert tasks_left([reads, embeds], more=True) == [40, 85]
+    assert tasks_left([reads, embeds, writes], more=False) == [10, 25, 25]
+    assert work_left([reads, embeds], [40, 85], [False, True]) == [4.0, 85.0]
+    assert work_left([reads, embeds, writes], [10, 25, 25], [False] * 3)[2] == pytest.approx(0.55 * 25)
+    assert tasks_left([Load(), Load()], more=True) == [1, 1]
+    assert work_left([Load(), Load()], [1, 1], [True, True]) == [1.0, 1.0]  # nothing is known, so all are equal
+
+
+def test_a_stock_is_not_worked_off_in_a_hurry() -> None:
+    first = Load(seconds_per_task=1.0, waiting=100, arrived=200, done=100)
+    second = Load(seconds_per_task=1.0, waiting=100, arrived=100, done=0)
+    assert work_left([first, second], [100, 200], [True, True]) == [100.0, 150.0]
+    assert work_left([first, second], [0, 100], [True, True]) == [0.0, 100.0]  # when nothing comes, all of it counts
+    assert work_left([first, second], [100, 200], [False, True]) == [100.0, 200.0]
+
+
+def test_workers_that_were_dear_to_set_up_are_not_thrown_away_for_little() -> None:
+    work = [100.0, 300.0]
+    assert worth_moving(work, [2, 2], [1, 3], [1.0, 1.0])
+    assert not worth_moving(work, [2, 2], [1, 3], [120.0, 120.0])
+    assert worth_moving([10_000.0, 30_000.0], [2, 2], [1, 3], [120.0, 120.0])  # a long run pays for it
+    assert not worth_moving([100.0, 105.0], [2, 2], [1, 3], [0.0, 0.0])
+    assert worth_moving([100.0, 1.0], [4, 0], [3, 1], [60.0, 60.0])  # who has none gets one at any price
+    assert not worth_moving([100.0, 0.0], [2, 2], [2, 0], [0.0, 0.0])

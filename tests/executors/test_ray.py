@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from gristmill import DocumentBatch, LocalExecutor, Pipeline, ProcessingStage, R
 from gristmill.core.errors import PlanError, ResourceError
 from gristmill.executors.ray_client import RayClient, marked
 from gristmill.text import JsonlReader, JsonlWriter, ScoreFilter, WordCountFilter
-from tests.conformance.stages import AddOne, CountTo, Gather, Trouble
+from tests.conformance.stages import AddOne, CountTo, Gather, Leak, Trouble
 
 pytest.importorskip("ray")
 ROOT = Path(__file__).parents[2]
@@ -41,7 +42,7 @@ def cluster() -> Iterator[None]:
         os.environ["PYTHONPATH"] = before
 
 
-@pytest.mark.parametrize("fuse", [True, False])
+@pytest.mark.parametrize("fuse", [True, pytest.param(False, marks=pytest.mark.ray)])
 def test_tasks_go_through_pools_of_actors(fuse: bool) -> None:
     stages = [CountTo(300), AddOne(), AddOne().with_(name="again")]
     result = Pipeline("p", stages=stages).run(RayActorPoolExecutor(fuse=fuse))
@@ -50,7 +51,13 @@ def test_tasks_go_through_pools_of_actors(fuse: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "kind"), [("raise", "raised"), ("exit", "crashed"), ("segfault", "crashed"), ("hang", "timed out")]
+    ("what", "kind"),
+    [
+        ("exit", "crashed"),
+        pytest.param("raise", "raised", marks=pytest.mark.ray),
+        pytest.param("segfault", "crashed", marks=pytest.mark.ray),
+        pytest.param("hang", "timed out", marks=pytest.mark.ray),
+    ],
 )
 def test_the_record_at_fault_is_found(what: str, kind: str) -> None:
     stage = Trouble(what, 37).with_(timeout_s=1.0 if what == "hang" else None)
@@ -112,6 +119,7 @@ class Stop(ProcessingStage[Any, Any]):
         return task
 
 
+@pytest.mark.ray
 def test_same_bytes_and_a_run_goes_on_where_another_executor_stopped(tmp_path: Path) -> None:
     write_corpus(tmp_path / "in")
 
@@ -128,6 +136,25 @@ def test_same_bytes_and_a_run_goes_on_where_another_executor_stopped(tmp_path: P
     pipeline("fresh", 10**6).run(RayActorPoolExecutor(fuse=False), rejected=tmp_path / "rejected")
     assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
     assert not (tmp_path / "out" / "_tmp").exists()
+
+
+def test_a_worker_is_replaced_after_so_many_tasks(tmp_path: Path) -> None:
+    stage = Leak(tmp_path).with_(max_tasks_per_worker=7)
+    result = Pipeline("p", stages=[stage]).run(RayActorPoolExecutor(), initial_tasks=[Task(i) for i in range(20)])
+    counts = Counter(task.data for task in result)
+    assert counts.total() == 20
+    assert max(counts.values()) <= 7
+    assert {int(mark.name) for mark in tmp_path.iterdir()} >= set(counts)
+
+
+def test_a_worker_that_leaks_is_replaced_when_it_has_outgrown_its_limit(tmp_path: Path) -> None:
+    stage = Leak(tmp_path, megabytes=40).with_(resources=Resources(cpus=1, memory_gb=0.4), num_workers=1)
+    result = Pipeline("p", stages=[stage]).run(RayActorPoolExecutor(), initial_tasks=[Task(i) for i in range(30)])
+    counts = Counter(task.data for task in result)
+    assert counts.total() == 30
+    assert len(counts) >= 2
+    assert min(list(counts.values())[:-1]) >= 2  # not before it has to be
+    assert {int(mark.name) for mark in tmp_path.iterdir()} >= set(counts)
 
 
 class Gpus(ProcessingStage[Task[int], Task[Any]]):
@@ -167,6 +194,7 @@ def test_a_second_client_joins_and_leaves_the_cluster_alone() -> None:
     assert [task.data for task in done] == [2]
 
 
+@pytest.mark.ray
 def test_more_pools_than_cores_run() -> None:
     stages = [AddOne().with_(name=f"s{number}") for number in range(6)]
     result = Pipeline("p", stages=stages).run(
@@ -192,6 +220,7 @@ with SlurmRayClient(include_dashboard=False, num_cpus=1, worker_connect_timeout_
 """
 
 
+@pytest.mark.ray
 def test_one_script_on_all_nodes_of_a_slurm_job(tmp_path: Path) -> None:
     env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     env |= {"SLURM_JOB_ID": "77", "SLURM_JOB_NUM_NODES": "2", "RAY_PORT_BROADCAST_DIR": str(tmp_path)}

@@ -9,6 +9,7 @@
     ├── MissingDependencyError    an optional library is not installed (also an ImportError)
     ├── BadRecordError            a record of an input file cannot be read
     ├── ContractError             a stage broke the rules, for example returned something that is no task
+    ├── LostTaskError             what a task held was lost with the node that it lay on
     ├── AccountingError           rows were lost or doubled between two stages; a defect
     └── StageError                a stage failed on a task; names the stage, the task and its files
         ├── WorkerLostError       the worker process ended: killed, crashed or out of memory
@@ -96,6 +97,10 @@ class TaskTimeoutError(StageError):
 
 class ErrorBudgetError(StageError):
     """More records failed than `max_errors` allows. Tells of the first, and counts all."""
+
+
+class LostTaskError(GristmillError):
+    """What a task held was lost with the node that it lay on."""
 
 
 class AccountingError(GristmillError):

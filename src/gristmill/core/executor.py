@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gristmill.core.errors import PlanError, did_you_mean
+
 if TYPE_CHECKING:
     from gristmill.core.plan import Plan
     from gristmill.core.quarantine import Quarantine
@@ -111,6 +113,19 @@ class Job:
     observer: Observer
     quarantine: Quarantine
     scratch: str | None = None
+    batch: bool = False
+    """Each group waits until all before it have ended, instead of working on what they give as it comes."""
+
+
+MODES = ("streaming", "batch")
+
+
+def check_mode(executor: str, mode: object) -> bool:
+    """Whether an executor's `execution_mode` is batch."""
+    if mode not in MODES:
+        hint = did_you_mean(str(mode), MODES)
+        raise PlanError(f"{executor}(execution_mode={mode!r}): must be {' or '.join(map(repr, MODES))}.{hint}")
+    return mode == "batch"
 
 
 class Executor(Protocol):
@@ -148,6 +163,11 @@ def default_executor() -> Executor:
     return executor
 
 
-def default_observer() -> Observer:
-    observer: Observer = _defaults["observer"]()
+def default_observer(executor: Executor | None = None) -> Observer:
+    """What shows the progress of a run, as its executor's `show_progress` and `progress_interval` want it, if it has
+    any."""
+    if not getattr(executor, "show_progress", True):
+        return Silent()
+    interval: float | None = getattr(executor, "progress_interval", None)
+    observer: Observer = _defaults["observer"]() if interval is None else _defaults["observer"](interval)
     return observer

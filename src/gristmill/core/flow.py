@@ -6,29 +6,33 @@ tasks in flight, which are bounded, and with the sources that are open.
 A call of one item streams: its outputs count as they arrive, so that a huge file needs no buffer. If the
 worker dies in between, the same item runs again and what had arrived is not sent twice (`Item.sent`,
 `Item.shed`); this rests on stages being deterministic, which is checked (`repeat.py`). A call of several items
-counts as a whole or not at all.
+counts as a whole or not at all. What is lost after it has left a call is made again (`recover.py`).
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from gristmill.core.errors import WorkerLostError
 from gristmill.core.executor import PoolProgress, Progress, rows_read
-from gristmill.core.isolate import History, OverBudget, Place
+from gristmill.core.isolate import OverBudget, Place
+from gristmill.core.item import Call, Item, Output, joined
 from gristmill.core.quarantine import Budget, Quarantine, SetAside
+from gristmill.core.recover import Origin, Recovery, descends
 from gristmill.core.rejects import REJECTED
-from gristmill.core.repeat import Trail
-from gristmill.core.schedule import EDGE_BYTES
+from gristmill.core.schedule import EDGE_BYTES, Load, Pace
 from gristmill.core.task import Lineage
 from gristmill.core.worker import StageStats
 
 if TYPE_CHECKING:
     from gristmill.core.errors import StageError
     from gristmill.core.plan import Plan
+
+__all__ = ["Call", "Flow", "Item", "Output", "name_sources"]
 
 CALL_BYTES = 32 * 2**20
 """More items than a batch make one call only as long as they are no larger than this together."""
@@ -39,70 +43,28 @@ LOOK_SECONDS = 0.1
 BATCH_SECONDS = 0.5
 """How long a batch that is not full waits for more."""
 
-
-@dataclass(slots=True)
-class Item:
-    """A task, or the gathered tasks of a source, that waits before a stage of a group."""
-
-    lineage: Lineage
-    refs: list[Any]
-    nbytes: int = 0
-    start: int = 0
-    history: History = field(default_factory=History)
-    alone: bool = False
-    sent: Trail = field(default_factory=Trail)
-    shed: set[tuple[str, int]] = field(default_factory=set)
-
-
-@dataclass(slots=True)
-class Output:
-    """A task that a call gave: where it comes from, where it lies, and the stage it goes to next."""
-
-    lineage: Lineage
-    ref: Any
-    nbytes: int
-    position: int
-
-
-@dataclass(slots=True)
-class Call:
-    """Items that one worker works on."""
-
-    group: int
-    items: list[Item]
-    began: float
-    budget: Budget = field(default_factory=Budget)
-    """What is left of it."""
-    outputs: list[Output] = field(default_factory=list)
-    so_far: list[StageStats] = field(default_factory=list)
-    """Counts of a call that is still running, to be shown; they count when it is done."""
-
-    @property
-    def start(self) -> int:
-        return self.items[0].start
-
-    @property
-    def streams(self) -> bool:
-        return len(self.items) == 1
+MOST_MOVES = 10
+"""So often an item may be with a worker whose node disappears."""
 
 
 @dataclass(slots=True)
 class _Pool:
     queue: deque[Item] = field(default_factory=deque)
     queued_bytes: int = 0
+    waiting_bytes: int = 0
+    """Of calls that are at a worker, behind another one."""
     since: float = 0.0
     running: int = 0
+    arrived: int = 0
     tasks_done: int = 0
-    seconds: float = 0.0
+    pace: Pace = field(default_factory=Pace)
 
     @property
     def seconds_per_task(self) -> float | None:
-        return self.seconds / self.tasks_done if self.tasks_done else None
+        return self.pace.seconds
 
-    def load(self) -> float:
-        """Seconds of work that the pool has had and that wait for it, as far as can be told; 1 before it is known."""
-        pace = self.seconds_per_task
-        return 1.0 if pace is None else pace * (self.tasks_done + self.running + len(self.queue))
+    def load(self) -> Load:
+        return Load(self.pace.seconds, self.arrived - self.tasks_done, self.arrived, self.tasks_done)
 
 
 class Flow:
@@ -120,12 +82,15 @@ class Flow:
         self.listing_done = False
         self._began = time.perf_counter()
         self._sources = sources
-        self._calls: list[Call] = []
+        self._calls: dict[int, Call] = {}
         self._rows, self._looked = 0, 0.0
         self._live: dict[str, list[int]] = {}
         self._gathered: dict[tuple[str, int], list[Output]] = {}
         self._rejected: dict[str, dict[str, Output]] = {}
         """By source and id: a call that is repeated gives the same ones again."""
+        self.fragile: Callable[[Any], bool] = lambda ref: False
+        """Whether what a reference stands for may be lost."""
+        self._recovery = Recovery()
 
     # -- in ------------------------------------------------------------------------------------------
 
@@ -145,6 +110,7 @@ class Flow:
 
     def _enqueue(self, group: int, item: Item) -> None:
         self._live.setdefault(item.lineage.source, [0] * len(self.pools))[group] += 1
+        self.pools[group].arrived += 1
         self._queue(group, item)
 
     def _queue(self, group: int, item: Item, first: bool = False) -> None:
@@ -160,7 +126,10 @@ class Flow:
     # -- work ----------------------------------------------------------------------------------------
 
     def downstream_bytes(self, group: int) -> int:
-        return self.pools[group + 1].queued_bytes if group + 1 < len(self.plan.way) else 0
+        if group + 1 >= len(self.plan.way):
+            return 0
+        after = self.pools[group + 1]
+        return after.queued_bytes + after.waiting_bytes
 
     def ready(self, group: int) -> int:
         """How many items of a group may be started: none while a batch fills up that will soon be full."""
@@ -178,8 +147,11 @@ class Flow:
             return self.listing_done
         return self.is_over(group - 1)
 
-    def take(self, group: int, most: int) -> Call:
-        """The next items of a group, as one call. They start at the same stage; one that may be at fault goes alone."""
+    def take(self, group: int, most: int, waits: bool = False) -> Call:
+        """The next items of a group, as one call. They start at the same stage; one that may be at fault goes alone.
+
+        A call that `waits` is sent to a worker that runs another: it begins later, or is put back.
+        """
         pool = self.pools[group]
         at_least = self.plan.groups[group].batch_size
         items = [self._pop(pool)]
@@ -197,8 +169,27 @@ class Flow:
         now = time.perf_counter()
         if now - self._looked > LOOK_SECONDS:
             self._rows, self._looked = self.rows_read, now
-        self._calls.append(Call(group, items, now, self.quarantine.left(self._rows, reads)))
-        return self._calls[-1]
+        call = Call(group, items, now, self.quarantine.left(self._rows, reads), waits=waits)
+        if call.repeats:
+            self._recovery.started(group, items[0])
+            call.budget = Budget()  # what it sets aside has counted
+        self._calls[id(call)] = call
+        if waits:
+            pool.waiting_bytes += call.nbytes
+        return call
+
+    def begin(self, call: Call) -> None:
+        """A call that waited runs now."""
+        if call.waits:
+            call.waits, call.began = False, time.perf_counter()
+            self.pools[call.group].waiting_bytes -= call.nbytes
+
+    def put_back(self, call: Call) -> None:
+        """A call that nobody has run: its items wait again, before all others, and nothing is held against them."""
+        self.begin(call)
+        self._over(call)
+        for item in reversed(call.items):
+            self._queue(call.group, item, first=True)
 
     @staticmethod
     def _pop(pool: _Pool) -> Item:
@@ -208,6 +199,11 @@ class Flow:
 
     def output(self, call: Call, output: Output) -> None:
         """A task has come out of a running call."""
+        if call.repeats:
+            self._requeue(self._recovery.found(call.group, call.items[0], output))
+            return
+        if self.fragile(output.ref):
+            output.origin = self._origin(call, output)
         if not call.streams or output.position == REJECTED:  # which may be others when the call is repeated
             call.outputs.append(output)
             return
@@ -217,12 +213,18 @@ class Flow:
             call.items[0].sent.add(output.lineage.id)
         self._route(call.group, output)
 
+    @staticmethod
+    def _origin(call: Call, output: Output) -> Origin:
+        task_id = output.lineage.id
+        parent = next(item for item in call.items if call.streams or descends(task_id, item.lineage.id))
+        return Origin(call.group, parent, (task_id, output.position))
+
     def _route(self, group: int, output: Output) -> None:
         if output.position == REJECTED:
             self._rejected.setdefault(output.lineage.source, {})[output.lineage.id] = output
             return
         if output.position < len(self.plan.groups[group].stages):
-            self._enqueue(group, Item(output.lineage, [output.ref], output.nbytes, output.position))
+            self._enqueue(group, joined(output.lineage, [output], output.position))
             return
         lineage = output.lineage
         if group == 0 and self.plan.own_source:
@@ -238,16 +240,20 @@ class Flow:
                 self._live.setdefault(lineage.source, [0] * len(self.pools))[0] += 1
                 self._close(lineage.source, 0)
         else:
-            self._enqueue(after, Item(lineage, [output.ref], output.nbytes))
+            self._enqueue(after, joined(lineage, [output]))
 
     def finish(self, call: Call, stats: Sequence[StageStats], aside: Sequence[SetAside] = ()) -> None:
         """The call is done, and its counts are final, as is what it has set aside."""
+        if call.repeats:
+            self._over(call)
+            self._recovery.check(call.items[0], self.plan.groups[call.group].name)
+            return
         for output in call.outputs:
             self._route(call.group, output)
         pool = self.pools[call.group]
         self._over(call)
         pool.tasks_done += len(call.items)
-        pool.seconds += time.perf_counter() - call.began
+        pool.pace.add(len(call.items), sum(stat.seconds for stat in stats), time.perf_counter())
         for total, more in zip(self.stats[call.group], stats, strict=True):
             total.add(more)
         if call.budget.reads:
@@ -259,7 +265,7 @@ class Flow:
 
     def _over(self, call: Call) -> None:
         self.pools[call.group].running -= 1
-        self._calls = [other for other in self._calls if other is not call]
+        del self._calls[id(call)]
 
     @property
     def rows_read(self) -> int:
@@ -267,8 +273,9 @@ class Flow:
         return rows_read(self._stats_so_far())
 
     def _stats_so_far(self) -> Iterator[StageStats]:
+        calls = [call for call in self._calls.values() if call.so_far and not call.repeats]
         for group, stats in enumerate(self.stats):
-            running = [call.so_far for call in self._calls if call.group == group and call.so_far]
+            running = [call.so_far for call in calls if call.group == group]
             for position, stat in enumerate(stats):
                 parts = [stat, *(so_far[position] for so_far in running)]
                 yield StageStats(
@@ -299,7 +306,7 @@ class Flow:
         parts.sort(key=lambda part: part.lineage.sort_key())
         first = parts[0].lineage
         lineage = Lineage(source, source, first.files, first.order)
-        self._enqueue(group, Item(lineage, [part.ref for part in parts], sum(part.nbytes for part in parts)))
+        self._enqueue(group, joined(lineage, parts))
 
     def fail(self, call: Call, error: StageError, place: Place | None = None, aside: Sequence[SetAside] = ()) -> None:
         """Try again: each item alone, to find the one at fault, and that one until its retries are used up.
@@ -322,6 +329,37 @@ class Flow:
             elif error.hopeless or item.history.raised > stage.max_retries:
                 raise error
 
+    def recover(self, call: Call, missing: Iterable[tuple[int, int]]) -> None:
+        """Nothing came of a call, since some of it is lost: parts, by number, of items, by number. Make them again."""
+        self._over(call)
+        lost: dict[int, list[int]] = {}
+        for number, part in missing:
+            lost.setdefault(number, []).append(part)
+        for number, item in reversed(list(enumerate(call.items))):
+            if number in lost:
+                self._requeue(self._recovery.lose(call.group, item, lost[number]))
+            else:
+                self._queue(call.group, item, first=True)
+
+    def move(self, call: Call) -> None:
+        """A worker's node is gone, which is no fault of what it worked on: others do it."""
+        self._over(call)
+        for output in call.outputs:
+            output.ref.discard()
+        for item in reversed(call.items):
+            item.moves += 1
+            if item.moves > MOST_MOVES:
+                stage, lineage = self.plan.groups[call.group].name, item.lineage
+                reason = (
+                    f"{item.moves} nodes disappeared while they worked on it: start the run again on nodes that last"
+                )
+                raise WorkerLostError(stage, lineage.id, lineage.files, reason)
+            self._queue(call.group, item, first=True)
+
+    def _requeue(self, items: Iterable[tuple[int, Item]]) -> None:
+        for group, item in items:
+            self._queue(group, item, first=True)
+
     # -- out -----------------------------------------------------------------------------------------
 
     @property
@@ -337,7 +375,7 @@ class Flow:
         """A snapshot; `pools` holds the number of workers and of busy ones per group, `calls` what is running."""
         shown = [[replace(stat, counts={**stat.counts}) for stat in stats] for stats in self.stats]
         for call in calls:
-            for total, more in zip(shown[call.group], call.so_far, strict=False):
+            for total, more in zip(shown[call.group], () if call.repeats else call.so_far, strict=False):
                 total.add(more)
         stages = [(self.plan.source.name, self.source_stats)] if self.plan.source else []
         for group, stats in zip(self.plan.way, shown, strict=False):

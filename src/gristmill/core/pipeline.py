@@ -88,7 +88,7 @@ class Pipeline:
         first. `rejected` is a directory for the rows that stages drop, with stage, score and threshold, as Parquet;
         True puts them into the run directory.
         """
-        watcher = _Watcher(observer or default_observer())
+        watcher = _Watcher(observer or default_observer(executor))
         run = Run(run_dir, storage_options, replay)
         quarantine = _quarantine(run, on_error, max_errors)
         rejects = _rejects(run, rejected, storage_options)
@@ -115,7 +115,7 @@ class Pipeline:
         observer: Observer | None = None,
     ) -> Iterator[Task[Any]]:
         """Yield the last stage's tasks as they finish, in any order. A slow consumer slows the pipeline down."""
-        watcher = _Watcher(observer or default_observer())
+        watcher = _Watcher(observer or default_observer(executor))
         run = Run(run_dir, storage_options)
         quarantine = _quarantine(run, on_error, max_errors)
         for lineage, ref in self._execute(executor, run, quarantine, initial_tasks, watcher):

@@ -70,6 +70,11 @@ class Group:
     def batch_size(self) -> int:
         return max(stage.batch_size for stage in self.stages)
 
+    @property
+    def max_tasks_per_worker(self) -> int | None:
+        limits = [stage.max_tasks_per_worker for stage in self.stages if stage.max_tasks_per_worker]
+        return min(limits, default=None)
+
 
 @dataclass(frozen=True)
 class Plan:

@@ -1,19 +1,28 @@
 """The policy of streaming executors, as pure functions over measured rates.
 
-    room      may a pool start work, given the bytes that wait behind it?
-    chunk     how many tasks make one call, so that a call is worth its round trip?
-    choose    which pool gets the next free core?
-    balance   how many workers should each pool have, so that all have equal throughput?
+    room           may a pool start work, given what waits behind it?
+    chunk          how many tasks make one call, so that a call is worth its round trip?
+    choose         which pool gets the next free core?
+    choose_ahead   which pool may send a call to a worker that is still busy with another?
+    tasks_left     how many tasks has each pool before it, by what is queued there and before it?
+    work_left      how many seconds of work is that, by how fast it went of late?
+    balance        how many workers should each pool have, so that all have equal throughput?
+    worth_moving   does a better division gain more than setting workers up anew costs?
 
-Calls are short (`chunk` aims at a fraction of a second), so cores flow to where the work is: `choose` serves
-the pool nearest to the output first, `room` stops those that run ahead. Together they bound the bytes on
-every edge, never wait for a core that another pool holds for ever, and need no worker per stage.
+Calls are short (`chunk` aims at a fraction of a second), so cores flow to where the work is: `choose` serves GPUs
+first, then the pool nearest to the output; `room` stops those that run ahead. Together they bound the bytes on every
+edge, never wait for a core that another pool holds for ever, and need no worker per stage.
+
+GPUs are held by workers, which may be dear to set up. Queues say where work is, speed says how much it is, and a pool
+moves straight to the size that follows, when that is worth it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 CALL_SECONDS = 0.1
 """The work that one call should hold: long against a round trip, short against a run."""
@@ -21,6 +30,42 @@ CALL_SECONDS = 0.1
 MAX_CHUNK = 512
 EDGE_BYTES = 256 * 2**20
 """Bytes that may wait between two pools, unless a single task is larger."""
+
+UNBOUNDED = float("inf")
+"""The budget of an edge when each pool waits for all before it to end."""
+
+EDGE_TASKS = 100_000
+"""Tasks that may wait between two pools: however small, the driver keeps a note of each."""
+
+BACKLOG_SECONDS = 5.0
+"""A pool behind which this much work waits needs no more workers."""
+
+HALF_LIFE = 3.0
+"""After this many seconds a measurement counts half."""
+
+GAIN = 0.9
+"""A division of GPUs must end the work that is known in less than this part of the time to be worth a change."""
+
+RECALL_SECONDS = 1.0
+"""A call that waits behind another one that has run for so long is called back when a worker is idle."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """Seconds that a task takes a worker, of late: a change of rate is seen within seconds."""
+
+    tasks: float = 0.0
+    spent: float = 0.0
+    at: float = 0.0
+
+    def add(self, tasks: int, seconds: float, now: float) -> None:
+        # where calls are rare, the last few count
+        fade = max(0.5 ** ((now - self.at) / HALF_LIFE), 0.9) if self.tasks else 0.0
+        self.tasks, self.spent, self.at = self.tasks * fade + tasks, self.spent * fade + seconds, now
+
+    @property
+    def seconds(self) -> float | None:
+        return self.spent / self.tasks if self.tasks else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +75,19 @@ class PoolState:
     queued: int = 0
     queued_bytes: int = 0
     downstream_bytes: int = 0
+    downstream_tasks: int = 0
     idle: int = 0
     busy: int = 0
     can_grow: bool = False
     cpus: float = 1.0
+    gpu: bool = False
+    takers: int = 0
+    """Busy workers that may have another call sent after them."""
 
 
-def room(downstream_bytes: int, budget: int = EDGE_BYTES) -> bool:
-    """Whether a pool may start another call, given the bytes that already wait behind it."""
-    return downstream_bytes < budget
+def room(downstream_bytes: int, budget: float = EDGE_BYTES, downstream_tasks: int = 0) -> bool:
+    """Whether a pool may start another call, given what already waits behind it."""
+    return downstream_bytes < budget and (downstream_tasks < EDGE_TASKS or budget == UNBOUNDED)
 
 
 def chunk(queued: int, workers: int, seconds_per_task: float | None, batch_size: int = 1) -> int:
@@ -55,21 +104,99 @@ def chunk(queued: int, workers: int, seconds_per_task: float | None, batch_size:
     return max(batch_size, int(wanted) // batch_size * batch_size)
 
 
-def choose(pools: Sequence[PoolState], free_cpus: float, total_cpus: float, budget: int = EDGE_BYTES) -> int | None:
+def choose(
+    pools: Sequence[PoolState], free_cpus: float, total_cpus: float, budget: float = EDGE_BYTES, held: float = 0.0
+) -> int | None:
     """The pool that gets the next call: the last one that has work, a worker, a core and room behind it.
 
-    A pool that asks for more cores than there are runs alone instead of never.
+    Pools with GPUs come before the others, and some of the free cores may be `held` for them, so that no GPU waits for
+    a core. A pool that asks for more cores than there are runs alone instead of never.
     """
-    for index in reversed(range(len(pools))):
+    for index in order_of_service(pools):
         pool = pools[index]
         ready = pool.queued > 0 and (pool.idle > 0 or pool.can_grow)
-        if ready and room(pool.downstream_bytes, budget) and fits(pool.cpus, free_cpus, total_cpus):
+        if ready and _has_room(pool, budget) and fits(pool.cpus, free_cpus - (0.0 if pool.gpu else held), total_cpus):
             return index
     return None
 
 
+def choose_ahead(pools: Sequence[PoolState], budget: float = EDGE_BYTES) -> int | None:
+    """The pool that sends a call to a busy worker: one with more work than its idle workers take."""
+    for index in order_of_service(pools):
+        pool = pools[index]
+        if pool.takers > 0 and pool.queued > pool.idle and _has_room(pool, budget):
+            return index
+    return None
+
+
+def order_of_service(pools: Sequence[PoolState]) -> list[int]:
+    """GPUs first; of each kind, the pool nearest to the output."""
+    return sorted(range(len(pools)), key=lambda index: (not pools[index].gpu, -index))
+
+
+def _has_room(pool: PoolState, budget: float) -> bool:
+    return room(pool.downstream_bytes, budget, pool.downstream_tasks)
+
+
 def fits(cpus: float, free: float, total: float) -> bool:
     return min(cpus, total) <= free + 1e-9
+
+
+def crowded(queued: int, seconds_per_task: float | None, workers: int) -> bool:
+    """Whether so much waits before a pool that those that feed it need no more workers."""
+    return seconds_per_task is not None and queued * seconds_per_task > BACKLOG_SECONDS * max(workers, 1)
+
+
+# -- dividing GPUs ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is known of the work of one pool."""
+
+    seconds_per_task: float | None = None
+    waiting: int = 0
+    """Tasks that are queued or run."""
+    arrived: int = 0
+    done: int = 0
+
+
+def tasks_left(loads: Sequence[Load], more: bool) -> list[float]:
+    """Tasks that each pool has before it: what waits there, and what comes from the pools before.
+
+    As long as there is `more` input than was seen, as much again is expected. A pool that has done nothing yet is
+    thought to give as many tasks as it gets.
+    """
+    left, coming = [], float(max(loads[0].arrived, 1)) if more else 0.0
+    for load, gives in zip(loads, _gives(loads), strict=True):
+        left.append(load.waiting + coming)
+        coming = left[-1] * gives
+    return left
+
+
+def _gives(loads: Sequence[Load]) -> list[float]:
+    """How many tasks for the next pool come of one task of each."""
+    given = [after.arrived / max(load.done, 1) for load, after in pairwise(loads)]
+    return [number if load.done or number else 1.0 for load, number in zip(loads, given, strict=False)] + [0.0]
+
+
+def work_left(loads: Sequence[Load], tasks: Sequence[float], gpu: Sequence[bool]) -> list[float]:
+    """Seconds of work that count when GPUs are divided, for so many tasks before each pool.
+
+    Tasks that still have to pass an earlier pool with GPUs count, so that both go at the same rate. A stock that has
+    passed it counts the less the more is still to come: a pool that hurries to work it off will stand idle afterwards.
+    A pool that has done nothing yet is thought to be as slow as the others.
+    """
+    known = [load.seconds_per_task for load in loads if load.seconds_per_task is not None]
+    guess = sum(known) / len(known) if known else 1.0
+    work, fresh = [], None
+    for load, count, gives, on_gpu in zip(loads, tasks, _gives(loads), gpu, strict=True):
+        stock = count - fresh if fresh is not None else count
+        counts = count if fresh is None or not count else fresh + stock * stock / count
+        work.append(counts * (guess if load.seconds_per_task is None else load.seconds_per_task))
+        passes = count if on_gpu else fresh
+        fresh = passes * gives if passes is not None else None
+    return work
 
 
 def balance(
@@ -77,21 +204,70 @@ def balance(
 ) -> list[int]:
     """Workers per pool so that all pools have equal throughput.
 
-    `demands` are the seconds of work that each pool has to do, `costs` what one worker takes of `capacity`.
-    Every pool with demand gets at least one worker; `fixed` counts are kept as they are.
+    `demands` are the seconds of work that each pool has to do, `costs` what one worker takes of a GPU, `capacity` the
+    number of GPUs. Every pool with demand gets at least one worker; `fixed` counts are kept as they are. Workers that
+    would only wait for another pool are not wanted.
     """
-    counts = [0 if demand <= 0 else 1 for demand in demands]
-    counts = [wish if wish is not None else count for wish, count in zip(fixed, counts, strict=True)]
-    spent = sum(count * cost for count, cost in zip(counts, costs, strict=True))
-    while True:
-        slowest = [
-            (demands[index] / counts[index], -index)
-            for index in range(len(counts))
-            if fixed[index] is None and counts[index] and 0 < costs[index] <= capacity - spent + 1e-9
+    least = [wish if wish is not None else int(demand > 0) for demand, wish in zip(demands, fixed, strict=True)]
+
+    def sized(throughput: float) -> list[int]:
+        return [
+            count if wish is not None else max(count, math.ceil(throughput * demand - 1e-9))
+            for count, wish, demand in zip(least, fixed, demands, strict=True)
         ]
-        bottleneck = max((d / c for d, c in zip(demands, counts, strict=True) if c), default=0.0)
-        if not slowest or max(slowest)[0] < bottleneck - 1e-12:
-            return counts
-        index = -max(slowest)[1]
-        counts[index] += 1
-        spent += costs[index]
+
+    pools = list(zip(demands, least, fixed, costs, strict=True))
+    capped = [count / demand for demand, count, wish, _ in pools if wish is not None and demand > 0]
+    need = sum(demand * cost for demand, _, wish, cost in pools if wish is None)
+    low, high = 0.0, min([capacity / need, *capped]) if need else 0.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if packs(sized(middle), costs, capacity) else (low, middle)
+    return sized(low)
+
+
+def packs(counts: Sequence[int], costs: Sequence[float], gpus: float) -> bool:
+    """Whether so many workers find room on so many GPUs, the largest first, each where it fits most closely."""
+    rooms = {1.0: int(gpus)}
+    """How many GPUs have how much of them free."""
+    for cost, count in sorted(zip(costs, counts, strict=True), reverse=True):
+        left = count
+        if cost >= 1:
+            rooms[1.0] -= count * int(cost)
+            left = min(0, rooms[1.0])
+        for free in sorted(rooms) if cost < 1 else ():
+            left = _fill(rooms, free, cost, left)
+        if left:
+            return False
+    return True
+
+
+def _fill(rooms: dict[float, int], free: float, cost: float, count: int) -> int:
+    """Put workers on the GPUs that have just so much free; how many are left over."""
+    each = int(free / cost + 1e-9)
+    held = min(count, rooms[free] * each)
+    if not held:
+        return count
+    for gpus, workers in ((held // each, each), (1, held % each)):
+        if workers:
+            after = round(free - workers * cost, 9)
+            rooms[free] -= gpus
+            rooms[after] = rooms.get(after, 0) + gpus
+    return count - held
+
+
+def worth_moving(
+    work: Sequence[float], now: Sequence[int], then: Sequence[int], setup_seconds: Sequence[float]
+) -> bool:
+    """Whether the work ends sooner with other numbers of workers. While new ones are set up, the others go on."""
+    pools = list(zip(work, now, then, setup_seconds, strict=True))
+    if not any(after > before for _, before, after, _ in pools):
+        return False
+    if any(load > 0 and not before and after for load, before, after, _ in pools):
+        return True
+    as_it_is = max((load / before for load, before, _, _ in pools if before), default=0.0)
+    moved = max(
+        (load / after + setup * (1 - min(before, after) / after) for load, before, after, setup in pools if after),
+        default=0.0,
+    )
+    return moved < GAIN * as_it_is

@@ -27,7 +27,9 @@ Out = TypeVar("Out", bound=Task[Any])
 Answer: TypeAlias = "Out | Iterable[Out] | None"
 Columns: TypeAlias = "list[str] | dict[str, str]"
 
-SETTINGS = ("name", "resources", "batch_size", "runtime_env", "num_workers", "timeout_s", "max_retries")
+SETTINGS = (
+    "name", "resources", "batch_size", "runtime_env", "num_workers", "timeout_s", "max_retries", "max_tasks_per_worker"
+)  # fmt: skip
 """What `with_` changes and a subclass may set as class attributes."""
 
 
@@ -41,6 +43,8 @@ class ProcessingStage(Generic[In, Out]):
     num_workers: int | None = None
     timeout_s: float | None = None
     max_retries: int = 2
+    max_tasks_per_worker: int | None = None
+    """After so many tasks a worker is torn down and replaced by a new one: for libraries that leak."""
 
     gather: ClassVar[bool] = False
     """True: the stage receives, as one `GatherTask`, all tasks that descend from one source."""
@@ -133,7 +137,8 @@ class ProcessingStage(Generic[In, Out]):
     # -- for users of a stage --------------------------------------------------------------------------
 
     def with_(self, **settings: Any) -> Self:
-        """A copy with other settings: name, resources, batch_size, runtime_env, num_workers, timeout_s, max_retries."""
+        """A copy with other settings: name, resources, batch_size, runtime_env, num_workers, timeout_s, max_retries,
+        max_tasks_per_worker."""
         other = copy.copy(self)
         for key, value in settings.items():
             if key not in SETTINGS:
@@ -323,10 +328,11 @@ def check_settings(stage: ProcessingStage[Any, Any]) -> None:
         ("name", isinstance(stage.name, str) and bool(stage.name), "a name that is not empty"),
         ("resources", isinstance(stage.resources, Resources), "a Resources object"),
         ("batch_size", _is_int(stage.batch_size) and stage.batch_size >= 1, "a whole number, 1 or more"),
-        ("num_workers", _worker_count_is_valid(stage), "a whole number, 1 or more, or None"),
+        ("num_workers", _is_count(worker_count(stage)), "a whole number, 1 or more, or None"),
         ("timeout_s", _is_seconds(stage.timeout_s), "seconds above 0, or None"),
         ("runtime_env", isinstance(stage.runtime_env, dict | None), "a dict, or None"),
         ("max_retries", _is_int(stage.max_retries) and stage.max_retries >= 0, "a whole number, 0 or more"),
+        ("max_tasks_per_worker", _is_count(stage.max_tasks_per_worker), "a whole number, 1 or more, or None"),
     ]
     for key, valid, wanted in rules:
         if not valid:
@@ -347,9 +353,8 @@ def worker_count(stage: ProcessingStage[Any, Any]) -> int | None:
     return wanted() if callable(wanted) else wanted
 
 
-def _worker_count_is_valid(stage: ProcessingStage[Any, Any]) -> bool:
-    wanted = worker_count(stage)
-    return wanted is None or (_is_int(wanted) and wanted >= 1)
+def _is_count(value: Any) -> bool:
+    return value is None or (_is_int(value) and value >= 1)
 
 
 def implements(stage: ProcessingStage[Any, Any], method: str) -> bool:

@@ -17,10 +17,22 @@ from gristmill.core.executor import Job, Ref
 from gristmill.core.flow import Call, Flow, Item, Output
 from gristmill.core.isolate import Place
 from gristmill.core.quarantine import SetAside
-from gristmill.core.schedule import EDGE_BYTES, PoolState, balance, choose, chunk, room
+from gristmill.core.schedule import (
+    EDGE_BYTES,
+    RECALL_SECONDS,
+    UNBOUNDED,
+    PoolState,
+    choose,
+    choose_ahead,
+    chunk,
+    crowded,
+    room,
+)
 from gristmill.core.task import Lineage
+from gristmill.core.worker import StageStats
+from gristmill.executors.divide import Division
 from gristmill.executors.machine import GpuSlots, Machine
-from gristmill.executors.pool import WINDOW, Pool, WorkerHandle
+from gristmill.executors.pool import Pool, WorkerHandle
 
 LOST = "lost"
 
@@ -41,8 +53,8 @@ class Driver(ABC):
         self.job, self.machine = job, machine
         self.slots = GpuSlots(machine.gpus)
         self.flow = Flow(job.plan, self.items(job.sources), job.quarantine)
-        self.calls: dict[int, Call] = {}
         self.told = 0.0
+        self.division = Division(self)
 
     @abstractmethod
     def items(self, sources: Iterator[Sequence[Any]]) -> Iterator[list[Item]]:
@@ -89,88 +101,107 @@ class Driver(ABC):
                 self.job.observer.finished(self._progress())
 
     def _enough(self) -> int:
-        """How many items should wait before the first group: enough for the next calls of all workers."""
+        """How many items should wait before the first group: enough for the next calls of all workers, and some new."""
         pace = self.flow.pools[0].seconds_per_task
         each = chunk(10**9, 1, pace, self.pools[0].group.batch_size)
-        return 2 * each * self.pools[0].limit
+        return 2 * each * min(self.pools[0].limit, 2 * len(self.pools[0].workers) + 8)
 
     # -- giving out work -------------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
-        self._balance_gpus()
-        while (index := choose(self._states(), self._free_cpus(), self.machine.cpus)) is not None:
+        self._recall()
+        free = self.division.act(self._free_cpus())
+        states = [self._state(pool) for pool in self.pools]
+        while (index := choose(states, free, self.machine.cpus, self.budget, self._held_cpus(free))) is not None:
             pool = self.pools[index]
-            idle = pool.idle
-            if idle:
-                self._send(pool, idle)
+            if states[index].idle:
+                self._send(pool, pool.some("idle"))
             else:
                 pool.start()
-        self._free_idle_gpus()
-        self._ask_to_share()
+            free -= min(pool.cpus, self.machine.cpus)
+            self._look_again(states, index)
+        while (index := choose_ahead(states, self.budget)) is not None:
+            self._send(self.pools[index], self.pools[index].some("busy"), ahead=True)
+            self._look_again(states, index)
+        self.division.free_idle()
+        self._ask_to_share(free)
 
-    def _states(self) -> list[PoolState]:
-        return [
-            PoolState(
-                queued=self.flow.ready(index) - pool.starting,
-                downstream_bytes=self.flow.downstream_bytes(index),
-                idle=len(pool.idle),
-                can_grow=pool.can_grow(),
-                cpus=pool.cpus,
-            )
-            for index, pool in enumerate(self.pools)
-        ]
+    def _state(self, pool: Pool) -> PoolState:
+        queued = self.flow.ready(pool.index) if self.may_begin(pool) else 0
+        after = self.flow.pools[pool.index + 1 : len(self.job.plan.way)]
+        return PoolState(
+            queued=queued - pool.count("starting"),
+            downstream_bytes=self.flow.downstream_bytes(pool.index),
+            downstream_tasks=len(after[0].queue) if after else 0,
+            idle=pool.count("idle"),
+            can_grow=queued > 0 and pool.can_grow() and not self._crowded(pool),
+            cpus=pool.cpus,
+            gpu=pool.gpu,
+            takers=pool.count("busy"),
+        )
+
+    @property
+    def budget(self) -> float:
+        """Bytes that may wait between two pools: on each node as many as on one machine."""
+        return UNBOUNDED if self.job.batch else EDGE_BYTES * max(self.machine.nodes, 1)
+
+    def may_begin(self, pool: Pool) -> bool:
+        """In batch mode a pool begins when all before it have ended, and has the machine for itself."""
+        return not self.job.batch or pool.index == 0 or self.flow.is_over(pool.index - 1)
+
+    def _look_again(self, states: list[PoolState], index: int) -> None:
+        """What has changed since a pool got something to do: its own state, and the room behind the one before it."""
+        for one in range(max(0, index - 1), index + 1):
+            states[one] = self._state(self.pools[one])
+
+    def _crowded(self, pool: Pool) -> bool:
+        """Whether so much work waits behind a pool that it needs no more workers than it has."""
+        if self.job.batch or not pool.workers or pool.index + 1 >= len(self.job.plan.way):
+            return False
+        after = self.flow.pools[pool.index + 1]
+        return crowded(len(after.queue), after.seconds_per_task, len(self.pools[pool.index + 1].workers))
 
     def _free_cpus(self) -> float:
+        """Cores for more calls."""
         return self.machine.cpus - sum(pool.cpus_in_use(self.machine.cpus) for pool in self.pools)
 
-    def _send(self, pool: Pool, idle: Sequence[WorkerHandle]) -> None:
+    def _held_cpus(self, free: float) -> float:
+        """Cores that are kept for workers that hold a GPU, as long as each of the other pools could still run."""
+        idle = sum(pool.count("idle") * pool.cpus for pool in self.pools if pool.gpu)
+        need = max((min(pool.cpus, self.machine.cpus) for pool in self.pools if not pool.gpu), default=0.0)
+        return min(idle, max(0.0, free - max(need, 1.0)))
+
+    def _send(self, pool: Pool, workers: Sequence[WorkerHandle], ahead: bool = False) -> None:
         state = self.flow.pools[pool.index]
         count = chunk(len(state.queue), pool.limit, state.seconds_per_task, pool.group.batch_size)
-        call = self.flow.take(pool.index, count)
-        worker = self.nearest(idle, call)
-        self.calls[worker.key] = call
-        worker.call(call)
+        if (left := workers[0].tasks_left) is not None:
+            workers, count = workers[:1], min(count, left)
+        call = self.flow.take(pool.index, count, waits=ahead)
+        self.nearest(workers, call).call(call, pool.short)
 
-    def nearest(self, idle: Sequence[WorkerHandle], call: Call) -> WorkerHandle:
+    def nearest(self, workers: Sequence[WorkerHandle], call: Call) -> WorkerHandle:
         """The worker that has the shortest way to what the call needs."""
-        return idle[0]
+        return workers[0]
 
-    def _balance_gpus(self) -> None:
-        """Divide the GPUs among pools by measured rates; a pool that has too many lets one go when it is free."""
-        pools = [pool for pool in self.pools if pool.group.resources.requires_gpu]
-        if len(pools) < 2:
-            return
-        shares = [pool.group.resources.gpu_share(self.machine.gpus[0]) for pool in pools]
-        loads = [self.flow.pools[pool.index].load() for pool in pools]
-        fixed = [pool.group.num_workers for pool in pools]
-        for pool, target in zip(pools, balance(loads, len(self.machine.gpus), shares, fixed), strict=True):
-            pool.target = target
-        if any(self._wants_gpu(pool) for pool in pools):
-            for pool in pools:
-                if len(pool.workers) > pool.target and pool.idle:
-                    pool.idle[0].stop()
-
-    def _free_idle_gpus(self) -> None:
-        """A pool that has work and no worker gets the GPU of a worker that found nothing to do."""
+    def _recall(self) -> None:
+        """No worker stays idle while another has two calls and is not through with the first for long."""
+        long_ago = time.perf_counter() - RECALL_SECONDS
         for pool in self.pools:
-            leaving = any(worker.slot.devices for other in self.pools for worker in other.those("leaving"))
-            if not pool.workers and not leaving and self._wants_gpu(pool):
-                for holder in [worker for other in self.pools for worker in other.idle if worker.slot.devices][:1]:
-                    holder.stop()
+            spare = 0 if self.flow.pools[pool.index].queue else pool.count("idle")
+            for worker in pool.those("full") if spare else ():
+                if spare and len(worker.calls) > 1 and worker.calls[0].began < long_ago and worker.recall():
+                    self.flow.put_back(worker.calls.pop())
+                    worker.settle()
+                    spare -= 1
 
-    def _wants_gpu(self, pool: Pool) -> bool:
-        waits = self.flow.ready(pool.index) > 0 and len(pool.workers) < pool.target
-        return waits and pool.group.resources.requires_gpu and not pool.can_grow()
-
-    def _ask_to_share(self) -> None:
+    def _ask_to_share(self, free: float) -> None:
         """When cores are idle and one worker turns a task into many, it is asked to leave some to the others."""
-        free = self._free_cpus()
         for pool, state in zip(self.pools, self.flow.pools, strict=True):
             if state.queue or len(pool.group.stages) < 2 or free < min(pool.cpus, self.machine.cpus):
                 continue
-            spare = min(int(free // max(pool.cpus, 0.01)), pool.limit - len(pool.busy))
-            for worker in pool.busy:
-                if spare > 0 and self.calls[worker.key].streams and not worker.share_asked:
+            spare = min(int(free // max(pool.cpus, 0.01)), pool.limit - pool.count("busy", "full"))
+            for worker in pool.busy if spare > 0 else ():
+                if worker.calls[0].streams and not worker.share_asked:
                     worker.ask_to_share(2 * spare)
 
     # -- listening -------------------------------------------------------------------------------------
@@ -190,29 +221,64 @@ class Driver(ABC):
     def _hear(self, worker: WorkerHandle, kind: str, *rest: Any) -> None:
         pool = self.pools[worker.group]
         if kind == "ready":
-            if rest[0] is not None:
-                raise rest[0]
-            worker.state, pool.on_node = "idle", False
+            self._set_up(worker, pool, *rest)
         elif kind == "out":
             self._take_outputs(worker, rest[0], owed=True)
-            self.calls[worker.key].so_far = rest[1]
+            worker.calls[0].so_far = rest[1]
         elif kind == "done":
-            self._take_outputs(worker, rest[0], owed=False)
-            call = self.calls.pop(worker.key)
-            worker.state, pool.setup_failures = "idle", 0
-            self.flow.finish(call, rest[1], rest[2])
-            _discard(call)
+            self._done(worker, pool, *rest)
         elif kind == "failed":
-            call = self.calls.pop(worker.key)
-            worker.state = "idle"
-            self._failed(call, rest[0], aside=rest[1])
-        else:  # stopped
+            self._failed(self._next(worker), rest[0], aside=rest[1])
+        elif kind == "missing":
+            self.flow.recover(self._next(worker), rest[0])
+        elif kind == "again":  # it gave more than was expected, and will be sent as it comes
+            pool.short = pool.may_be_short = False
+            self.flow.put_back(self._next(worker))
+        elif kind == "stopped":
             self.see_off(worker)
             if rest[0] is not None:
                 raise rest[0]
 
+    def _set_up(self, worker: WorkerHandle, pool: Pool, error: StageError | None) -> None:
+        if error is not None:
+            raise error
+        worker.is_set_up, pool.on_node = True, False
+        pool.setup_seconds = time.monotonic() - worker.began
+        if worker.state == "starting":
+            worker.settle()
+            self._let_go(worker)
+
+    def _done(
+        self,
+        worker: WorkerHandle,
+        pool: Pool,
+        outputs: list[tuple[Any, ...]],
+        stats: Sequence[StageStats],
+        aside: Sequence[SetAside],
+        memory: int = 0,
+    ) -> None:
+        self._take_outputs(worker, outputs, owed=False)
+        pool.setup_failures = 0
+        worker.retiring = worker.retiring or worker.leaks(memory, pool.memory)
+        call = self._next(worker)
+        pool.short = pool.short or (pool.may_be_short and call.streams and not call.so_far)
+        self.flow.finish(call, stats, aside)
+        _discard(call)
+
+    def _next(self, worker: WorkerHandle) -> Call:
+        """A worker is through with a call, and goes on with the next one, or with none."""
+        call = worker.finish()
+        if worker.calls:
+            self.flow.begin(worker.calls[0])
+        self._let_go(worker)
+        return call
+
+    def _let_go(self, worker: WorkerHandle) -> None:
+        if worker.retiring and worker.state == "idle":
+            worker.stop()
+
     def _take_outputs(self, worker: WorkerHandle, outputs: list[tuple[Any, ...]], owed: bool) -> None:
-        call = self.calls[worker.key]
+        call = worker.calls[0]
         for lineage, parcel, nbytes, position in outputs:
             self.flow.output(call, Output(lineage, parcel, nbytes, position))
             if position < len(self.pools[worker.group].group.stages):
@@ -223,10 +289,9 @@ class Driver(ABC):
     def _acknowledge(self) -> None:
         """Let workers go on that wait for room behind them."""
         for pool in self.pools:
-            if room(self.flow.downstream_bytes(pool.index), EDGE_BYTES):
-                for worker in pool.busy:
-                    if worker.owed >= WINDOW // 4:
-                        worker.acknowledge()
+            if pool.owing and room(self.flow.downstream_bytes(pool.index), self.budget):
+                for worker in list(pool.owing.values()):
+                    worker.acknowledge()
 
     def _failed(
         self, call: Call, error: StageError, place: Place | None = None, aside: Sequence[SetAside] = ()
@@ -248,12 +313,18 @@ class Driver(ABC):
             return
         pool = self.pools[worker.group]
         stage = pool.group.stages[position].name
-        call = self.calls.pop(worker.key, None)
-        if call is None:
+        while len(worker.calls) > 1:  # what it had not begun is not to blame
+            self.flow.put_back(worker.calls.pop())
+        if worker.node_gone:
+            if worker.calls:
+                self.flow.move(worker.calls.popleft())
+            return
+        if not worker.calls:
             pool.setup_failures += 1
             if pool.setup_failures > pool.group.stages[position].max_retries:
                 raise WorkerLostError(stage, "(none yet)", (), f"its worker {how} while it was set up, or idle")
             return
+        call = worker.calls.popleft()
         lineage = call.items[0].lineage
         kind = TaskTimeoutError if worker.timed_out else WorkerLostError
         reason = worker.timed_out or f"its worker {how}"
@@ -268,7 +339,7 @@ class Driver(ABC):
                 if limit is not None and seconds > limit and not worker.timed_out:
                     worker.timed_out = f"it ran for more than {limit:g} s (timeout_s) and was stopped"
                     worker.kill()
-            if pool.idle and self.flow.is_over(pool.index) and self.flow.pools[pool.index].running == 0:
+            if pool.count("idle") and self.flow.is_over(pool.index) and self.flow.pools[pool.index].running == 0:
                 for worker in pool.idle:
                     worker.stop()
         if time.monotonic() - self.told > 0.2:
@@ -276,34 +347,41 @@ class Driver(ABC):
             self.job.observer.progressed(self._progress())
 
     def _progress(self) -> Any:
-        pools = [(len(pool.workers), len(pool.busy)) for pool in self.pools]
-        return self.flow.progress(pools, self.calls.values())
+        pools = [(len(pool.workers), pool.count("busy", "full")) for pool in self.pools]
+        busy = (worker.calls[0] for pool in self.pools for worker in pool.busy)
+        running = [call for call in busy if call.so_far]
+        return self.flow.progress(pools, running)
 
     def _stop(self, raises: bool) -> None:
         """Ask all workers to tear down and end; kill those that take too long."""
-        for pool in self.pools:
-            for worker in pool.workers:
-                worker.stop()
+        for worker in self._everyone():
+            worker.stop()
         grace = _TEARDOWN if raises else _GRACE
         deadline = time.monotonic() + grace
         problem: StageError | None = None
-        while any(pool.workers for pool in self.pools) and time.monotonic() < deadline:
+        while (left := self._everyone()) and time.monotonic() < deadline:
+            if not any(worker.is_set_up for worker in left):  # they load what nobody needs any more
+                deadline = min(deadline, time.monotonic() + _GRACE)
             for worker, message in self.listen(_TICK):
                 if worker.state != "gone":
                     problem = self._farewell(worker, *message) or problem
-        for pool in self.pools:
-            for worker in list(pool.workers):
+        for worker in self._everyone():
+            if worker.is_set_up:
                 problem = problem or self._unfinished(worker, f"it took more than {grace:g} s and was stopped")
-                worker.kill()
-                self.see_off(worker)
+            worker.kill()
+            self.see_off(worker)
         if raises and problem is not None:
             raise problem
+
+    def _everyone(self) -> list[WorkerHandle]:
+        return [worker for pool in self.pools for worker in pool.workers]
 
     def _farewell(self, worker: WorkerHandle, kind: str, *rest: Any) -> StageError | None:
         """Hear a worker out, which may still send what nobody needs any more, until it has stopped."""
         if kind == LOST:
             worker.kill()
             return self._unfinished(worker, f"its worker {self.see_off(worker)}")
+        worker.is_set_up = worker.is_set_up or kind == "ready"
         if kind != "stopped":
             return None
         self.see_off(worker)

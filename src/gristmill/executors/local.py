@@ -11,10 +11,11 @@ import contextlib
 import selectors
 import signal
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gristmill.core.errors import ResourceError
-from gristmill.core.executor import Job, Ref
+from gristmill.core.executor import MODES, Job, Ref, check_mode
 from gristmill.core.flow import Item
 from gristmill.core.plan import Plan
 from gristmill.core.task import Lineage
@@ -32,15 +33,21 @@ class LocalExecutor:
 
     `num_workers`: how many calls run at once; one per core by default, 0 runs everything in this process.
     `gpus`: how many GPUs there are, or their memory in GB each; found by default.
-    `fuse`: False gives every stage its own pool.
+    `fuse`: False gives every stage its own pool. `execution_mode`: "streaming", or "batch", where each pool begins
+    when those before it have ended; what waits lies in shared memory, and on disk when that is full.
     """
 
     def __init__(
-        self, num_workers: int | None = None, gpus: int | list[float] | None = None, fuse: bool = True
+        self,
+        num_workers: int | None = None,
+        gpus: int | list[float] | None = None,
+        fuse: bool = True,
+        execution_mode: str = MODES[0],
     ) -> None:
         if num_workers is not None and (not isinstance(num_workers, int) or num_workers < 0):
             raise ValueError(f"LocalExecutor(num_workers={num_workers!r}): must be a whole number, 0 or more, or None")
         self.num_workers, self.gpus, self.fuse = num_workers, gpus, fuse
+        self.execution_mode, self.batch = execution_mode, check_mode("LocalExecutor", execution_mode)
 
     def machine(self) -> Machine:
         return Machine.here(self.num_workers, self.gpus)
@@ -51,7 +58,7 @@ class LocalExecutor:
     def execute(self, job: Job) -> Iterator[tuple[Lineage, Ref | None]]:
         if self.num_workers == 0:
             return run_inline(job)
-        return LocalDriver(job, self.machine()).run()
+        return LocalDriver(replace(job, batch=self.batch), self.machine()).run()
 
 
 def check_fit(plan: Plan, machine: Machine) -> None:

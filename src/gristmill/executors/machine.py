@@ -13,11 +13,12 @@ from gristmill.core.resources import Resources
 
 @dataclass(frozen=True)
 class Machine:
-    """Cores, memory in GB (None: unknown) and, per GPU, its memory in GB (None: unknown)."""
+    """Cores, memory in GB (None: unknown) and, per GPU, its memory in GB (None: unknown); of one machine or more."""
 
     cpus: float
     memory_gb: float | None = None
     gpus: tuple[float | None, ...] = ()
+    nodes: int = 1
 
     @classmethod
     def here(cls, cpus: int | None = None, gpus: int | list[float] | None = None) -> Machine:
@@ -40,6 +41,15 @@ def total_memory_gb() -> float | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     except (ValueError, OSError):
         return None
+
+
+def own_memory() -> int:
+    """Bytes of memory that this process has for itself alone; 0 where that cannot be told."""
+    try:
+        resident, shared = Path("/proc/self/statm").read_text().split()[1:3]
+    except (OSError, ValueError):
+        return 0
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _gpus(given: int | list[float] | None) -> tuple[float | None, ...]:
@@ -76,10 +86,20 @@ class GpuSlots:
     """Hands out GPUs, whole or by shares."""
 
     memory: tuple[float | None, ...]
-    free: list[float] = field(init=False)
+    _free: list[float] = field(init=False)
+    _rooms: dict[tuple[float, float | None], dict[int, None]] | None = field(init=False, default=None)
+    """GPUs by what is free of them and their memory: there may be thousands, and they are asked for often."""
 
     def __post_init__(self) -> None:
         self.free = [1.0] * len(self.memory)
+
+    @property
+    def free(self) -> list[float]:
+        return self._free
+
+    @free.setter
+    def free(self, free: list[float]) -> None:
+        self._free, self._rooms = free, None
 
     def take(self, wish: Resources) -> Slot | None:
         """A slot for one worker, or None when there is no room. Shares fill the fullest GPU that has room."""
@@ -90,24 +110,34 @@ class GpuSlots:
             if len(whole) < wish.gpus:
                 return None
             return self._hold(Slot(tuple(whole), 1.0))
-        fitting = [
-            (free, device)
-            for device, free in enumerate(self.free)
-            if wish.gpu_share(self.memory[device]) <= free + 1e-9
-        ]
+        rooms = self._by_room()
+        fitting = [room for room, devices in rooms.items() if devices and wish.gpu_share(room[1]) <= room[0] + 1e-9]
         if not fitting:
             return None
-        device = min(fitting)[1]
-        return self._hold(Slot((device,), wish.gpu_share(self.memory[device])))
+        fullest = min(fitting, key=lambda room: room[0])
+        return self._hold(Slot((next(iter(rooms[fullest])),), wish.gpu_share(fullest[1])))
+
+    def _by_room(self) -> dict[tuple[float, float | None], dict[int, None]]:
+        if self._rooms is None:
+            self._rooms = {}
+            for device, (free, memory) in enumerate(zip(self.free, self.memory, strict=True)):
+                self._rooms.setdefault((round(free, 9), memory), {})[device] = None
+        return self._rooms
 
     def _hold(self, slot: Slot) -> Slot:
-        for device in slot.devices:
-            self.free[device] -= slot.share
+        self._change(slot, -slot.share)
         return slot
 
     def give_back(self, slot: Slot) -> None:
+        self._change(slot, slot.share)
+
+    def _change(self, slot: Slot, by: float) -> None:
+        rooms = self._by_room()
         for device in slot.devices:
-            self.free[device] += slot.share
+            memory = self.memory[device]
+            del rooms[round(self.free[device], 9), memory][device]
+            self.free[device] += by
+            rooms.setdefault((round(self.free[device], 9), memory), {})[device] = None
 
     def fits(self, wish: Resources) -> int:
         """How many workers with this wish the empty machine could hold."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from abc import ABC, abstractmethod
+from collections import deque
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import cloudpickle
 
@@ -23,7 +26,10 @@ from gristmill.executors.machine import GpuSlots, Machine, Slot
 WINDOW = 64 * 2**20
 """Bytes of output that a worker may have sent and the driver not acknowledged."""
 
-State = Literal["starting", "idle", "busy", "leaving", "gone"]
+_SOME = 64
+
+State = Literal["starting", "idle", "busy", "full", "leaving", "gone"]
+"""A worker that is busy may be sent another call, one that is full may not."""
 
 
 @dataclass(slots=True)
@@ -38,23 +44,97 @@ class Order:
     budget: Budget
     sent: Trail
     shed: set[tuple[str, int]]
+    wanted: set[tuple[str, int]] | None = None
+    """What of all that it gives is wanted; None for everything."""
+    number: int = 0
+    waits: bool = False
+    """It is sent ahead, behind another one, and may be taken back."""
+    short: bool = False
+    """It is expected to give so little that all of it can be held until it is done."""
 
 
 class WorkerHandle(ABC):
     """The driver's side of one worker."""
 
+    most_calls: ClassVar[int] = 1
+    """How many calls it may have: one that it runs, and others that wait behind it, so that it need not wait."""
+
     def __init__(self, group: int, gather: bool, key: int, slot: Slot) -> None:
         self.group, self.gather, self.key, self.slot = group, gather, key, slot
-        self.state: State = "starting"
-        self.owed = 0
+        self.calls: deque[Call] = deque()
+        self.crew: Crew = new_crew()
+        self._state: State = "starting"
+        self.began = time.monotonic()
+        self.is_set_up = self.retiring = False
+        self.node = ""
+        self.first_memory = 0
+        self.tasks_left: int | None = None
+        self.ordered = 0
+        self.owing: dict[int, WorkerHandle] = {}
+        self._owed = 0
         self.share_asked = False
         self.timed_out = ""
+        self.node_gone = False
+        """Whether it ended because its node did."""
 
-    def call(self, call: Call) -> None:
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self.crew[self._state].pop(self.key, None)
+        self.crew[state][self.key] = self
+        self._state = state
+
+    @property
+    def owed(self) -> int:
+        """Bytes that it has sent and that were not acknowledged."""
+        return self._owed
+
+    @owed.setter
+    def owed(self, owed: int) -> None:
+        self._owed = owed
+        if owed >= WINDOW // 4:
+            self.owing[self.key] = self
+        else:
+            self.owing.pop(self.key, None)
+
+    def call(self, call: Call, short: bool = False) -> None:
+        if not self.calls:
+            self.owed, self.share_asked = 0, False
+        self.calls.append(call)
+        if self.tasks_left is not None:
+            self.tasks_left -= len(call.items)
+            self.retiring = self.retiring or self.tasks_left <= 0
+        self.settle()
         item = call.items[0]
-        self.state, self.owed, self.share_asked = "busy", 0, False
         items = [(entry.lineage, entry.refs) for entry in call.items]
-        self.order(Order(items, call.start, self.gather, call.streams, item.history, call.budget, item.sent, item.shed))
+        order = Order(items, call.start, self.gather, call.streams, item.history, call.budget, item.sent, item.shed)
+        order.wanted, order.waits, order.short = item.wanted, call.waits, short and call.streams
+        order.number = self.ordered = self.ordered + 1
+        self.order(order)
+
+    def finish(self) -> Call:
+        """The call that it ran is over."""
+        call = self.calls.popleft()
+        self.owed, self.share_asked = 0, False
+        self.settle()
+        return call
+
+    def settle(self) -> None:
+        """What it can be given now. Nothing waits behind an item that may be at fault, nor the other way round."""
+        more = len(self.calls) < self.most_calls and not self.retiring
+        self.state = "idle" if not self.calls else "busy" if more and not self.calls[-1].alone else "full"
+
+    def leaks(self, memory: int, limit: float) -> bool:
+        """Whether it has outgrown its limit. What it needs from its first task on, it would need again."""
+        self.first_memory = self.first_memory or memory
+        return memory > max(limit, 1.2 * self.first_memory) and limit > 0
+
+    def recall(self) -> bool:
+        """Take the last call back; False if it has begun."""
+        return False
 
     @abstractmethod
     def order(self, order: Order) -> None:
@@ -84,6 +164,14 @@ class WorkerHandle(ABC):
         """The position of the stage that it is in (below zero: none), and for how many seconds."""
 
 
+Crew = dict[State, dict[int, WorkerHandle]]
+"""Workers by what they do, kept as they change: with thousands of them nobody wants to look through all."""
+
+
+def new_crew() -> Crew:
+    return {state: {} for state in get_args(State)}
+
+
 class Pool(ABC):
     """Workers of one group: how many there may be, and what each is doing."""
 
@@ -92,18 +180,39 @@ class Pool(ABC):
         self.slots = slots
         self.budget = job.quarantine.budget if job.quarantine.isolates else None
         self.rejecter = job.plan.rejecter(group)
+        self.memory = 1e9 * group.resources.memory_gb
+        self.wish = group.resources
+        self.gpu = self.wish.requires_gpu
         # a fixed number of workers is the user's own word on how much runs at once
         self.cpus = 0.0 if group.num_workers else group.resources.cpus
-        self.limit = group.num_workers or _most_workers(group, machine, slots)
+        self.limit = group.num_workers or most_workers(group, machine, slots)
         self.target = self.limit
         self.timed = any(stage.timeout_s is not None for stage in group.stages)
         self.on_node = any(implements(stage, "setup_on_node") for stage in group.stages)
         self.payload: bytes | None = None
         self.workers: list[WorkerHandle] = []
+        self.crew = new_crew()
+        self.owing: dict[int, WorkerHandle] = {}
+        """Those that wait for room behind them, or will soon."""
         self.setup_failures = 0
+        self.short, self.may_be_short = False, True
+        """Whether single tasks have given little so far, and whether none has given much."""
+        self.expected = 0.0
+        """How many tasks it has before it, as far as can be told."""
+        self.setup_seconds = 0.0
+        """How long the last set-up took."""
 
-    def those(self, state: State) -> list[WorkerHandle]:
-        return [worker for worker in self.workers if worker.state == state]
+    def enlist(self, worker: WorkerHandle) -> None:
+        self.workers.append(worker)
+        worker.crew, worker.owing, worker.tasks_left = self.crew, self.owing, self.group.max_tasks_per_worker
+        worker.state = worker.state
+
+    def those(self, *states: State) -> list[WorkerHandle]:
+        return [worker for state in states for worker in self.crew[state].values()]
+
+    def some(self, state: State) -> list[WorkerHandle]:
+        """As many of them as it makes sense to choose from; those that have been so for long come first."""
+        return list(itertools.islice(self.crew[state].values(), _SOME))
 
     @property
     def idle(self) -> list[WorkerHandle]:
@@ -111,16 +220,28 @@ class Pool(ABC):
 
     @property
     def busy(self) -> list[WorkerHandle]:
-        return self.those("busy")
+        return self.those("busy", "full")
+
+    def count(self, *states: State) -> int:
+        return sum(len(self.crew[state]) for state in states)
 
     @property
-    def starting(self) -> int:
-        return len(self.those("starting"))
+    def staff(self) -> int:
+        """Workers that are here to stay."""
+        return sum(not worker.retiring and worker.state != "leaving" for worker in self.workers)
+
+    def retire(self, worker: WorkerHandle) -> None:
+        """Let a worker end when it is done with what it has."""
+        worker.retiring = True
+        if worker.state == "idle":
+            worker.stop()
+        elif worker.calls:
+            worker.settle()
 
     def can_grow(self) -> bool:
-        if len(self.workers) >= min(self.limit, max(self.target, 1)) or (self.on_node and self.starting):
+        if len(self.workers) >= min(self.limit, max(self.target, 1)) or (self.on_node and self.count("starting")):
             return False
-        slot = self.slots.take(self.group.resources)
+        slot = self.slots.take(self.wish)
         if slot is None:
             return False
         self.slots.give_back(slot)
@@ -128,7 +249,8 @@ class Pool(ABC):
 
     def cpus_in_use(self, total: float) -> float:
         """Cores that calls and set-ups use; a worker that waits for room behind it uses none."""
-        active = self.starting + sum(1 for worker in self.busy if worker.owed < WINDOW // 2)
+        paused = sum(worker.owed >= WINDOW // 2 for worker in self.owing.values())
+        active = self.count("starting", "busy", "full") - paused
         return active * min(self.cpus, total)
 
     @abstractmethod
@@ -137,11 +259,14 @@ class Pool(ABC):
 
     def remove(self, worker: WorkerHandle) -> None:
         worker.state = "gone"
+        del self.crew["gone"][worker.key]
+        self.owing.pop(worker.key, None)
         self.workers.remove(worker)
         self.slots.give_back(worker.slot)
 
 
-def _most_workers(group: Group, machine: Machine, slots: GpuSlots) -> int:
+def most_workers(group: Group, machine: Machine, slots: GpuSlots) -> int:
+    """How many workers of a group there can be at once."""
     wish = group.resources
     most = max(1, int(machine.cpus / wish.cpus + 1e-9)) if wish.cpus else int(machine.cpus)
     if wish.requires_gpu:

@@ -1,7 +1,7 @@
 """The worker process: takes calls from its channel, runs them with a Worker, sends back what comes out.
 
 Messages to the worker:    (setup, ...) (call, ...) (ack, bytes) (share, n) (stop,)
-Messages from the worker:  (ready, error) (out, outputs, stats so far) (done, outputs, stats, set aside)
+Messages from the worker:  (ready, error) (out, outputs, stats so far) (done, outputs, stats, set aside, memory)
                            (failed, error, set aside) (stopped, error)
 
 Flow control: outputs that were sent and not acknowledged may hold at most WINDOW bytes; then the worker waits.
@@ -27,6 +27,7 @@ from gristmill.core.repeat import Repeat
 from gristmill.core.stage import NodeInfo, WorkerMetadata
 from gristmill.core.task import GatherTask, Lineage, Task
 from gristmill.core.worker import Worker, describe_error, never, trace_of
+from gristmill.executors.machine import own_memory
 from gristmill.executors.pool import WINDOW, Order
 from gristmill.executors.transport import Parcel, pack
 
@@ -186,7 +187,8 @@ class _Session:
                 parcel.discard()
             self.channel.send(("failed", as_stage_error(error, self.worker, order), self.worker.take_aside()))
             return
-        self.channel.send(("done", self.take_outbox(), self.worker.take_stats(), self.worker.take_aside()))
+        found = self.take_outbox(), self.worker.take_stats(), self.worker.take_aside()
+        self.channel.send(("done", *found, own_memory()))
 
     def send(self, task: Task[Any], position: int) -> None:
         parcel = self.pack(task)

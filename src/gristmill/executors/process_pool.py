@@ -107,5 +107,5 @@ class ProcessPool(Pool):
         )
         with contextlib.suppress(OSError):
             channel.send(("setup", setup))
-        self.workers.append(worker)
+        self.enlist(worker)
         self.register(worker)

@@ -7,47 +7,59 @@ references, and prefers workers on the node that holds what they need.
 Calls get cores, not actors: an actor reserves next to no CPU of Ray, and as many calls run at once on a node as it has
 cores. So a plan with more pools than cores runs, and so do two pipelines on one cluster. GPUs are reserved.
 
-What is given up: a node that disappears takes the tasks in its store with it, and the run stops; started again with
-its `run_dir`, it goes on.
+Nodes come and go: pools grow onto new ones. A node that disappears takes with it what its workers were doing, which
+others do again, and what lay in its store, which is made again from what it was made of (`core/recover.py`).
+
+What is given up: results that lay on a node that disappears before they are looked at; the node of the driver.
 """
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from gristmill.core.errors import PlanError, ResourceError, StageError, did_you_mean, require
-from gristmill.core.executor import Job, Ref
+from gristmill.core.errors import PlanError, ResourceError, did_you_mean, require
+from gristmill.core.executor import MODES, Job, Ref, check_mode
 from gristmill.core.flow import Call, Item
-from gristmill.core.isolate import Place
-from gristmill.core.plan import Group, Plan
+from gristmill.core.plan import Plan
+from gristmill.core.resources import Resources
 from gristmill.core.task import Lineage
 from gristmill.executors.drive import LOST, Driver
-from gristmill.executors.machine import GpuSlots, Machine, Slot
-from gristmill.executors.pool import Order, Pool, WorkerHandle, pickled
-from gristmill.executors.ray_cluster import cluster, connect
-from gristmill.executors.ray_worker import Board, Message, RayWorker, Stored
+from gristmill.executors.machine import Machine, Slot
+from gristmill.executors.pool import WorkerHandle
+from gristmill.executors.ray_board import Board
+from gristmill.executors.ray_cluster import Node, NodeSlots, cluster, connect, hush
+from gristmill.executors.ray_env import Environments
+from gristmill.executors.ray_pool import Actor, ActorPool
+from gristmill.executors.ray_worker import Message, Stored
 from gristmill.executors.transport import Parcel, pack
 
-OPTIONS = ("gpu_memory_gb", "runtime_env", "ray_init")
+OPTIONS = ("execution_mode", "gpu_memory_gb", "runtime_env", "ray_init")
 """What `config` may hold."""
 
-_ACTOR_CPUS = 0.001
-_AHEAD = 8
-"""How many messages and payloads an actor may be ahead of the driver; then it waits."""
-
 _BOARD_SECONDS = 0.2
-_keys = itertools.count()
+_LEFT_SECONDS = 0.05
+"""How often the board is looked at for tasks that workers leave to others, after they were asked to."""
+
+_MANY = 100_000
+_NODES_SECONDS = 2.0
+"""How often it is asked which nodes there are."""
+
+_PATIENCE = 60.0
+"""Seconds that a run waits for a node when those that it needs are gone."""
 
 
 class RayActorPoolExecutor:
     """Runs a pipeline on a Ray cluster: one that is there (`RAY_ADDRESS`, a `RayClient`), or one on this machine.
 
     `config`: `gpu_memory_gb` (of each GPU, for stages that ask for a share by memory), `runtime_env` for all stages,
-    `ray_init` (arguments of `ray.init`, when no cluster is joined). `ignore_head_node` keeps workers off the head.
+    `ray_init` (arguments of `ray.init`, when no cluster is joined), and `execution_mode`, which may also be given by
+    itself: "streaming", or "batch", where each stage begins when those before it have ended, and has the cluster for
+    itself; what waits lies in the object store, and on disk when that is full. `ignore_head_node` keeps workers off
+    the head. `show_progress` and `progress_interval` (seconds, where there is no terminal) say what is shown.
     """
 
     def __init__(
@@ -57,9 +69,12 @@ class RayActorPoolExecutor:
         show_progress: bool = True,
         progress_interval: float = 10.0,
         fuse: bool = True,
+        execution_mode: str | None = None,
     ) -> None:
         self.config, self.ignore_head_node, self.fuse = dict(config or {}), ignore_head_node, fuse
         self.show_progress, self.progress_interval = show_progress, progress_interval
+        self.execution_mode = execution_mode or self.config.get("execution_mode", MODES[0])
+        self.batch = check_mode("RayActorPoolExecutor", self.execution_mode)
         for key in self.config:
             if key not in OPTIONS:
                 raise PlanError(
@@ -71,170 +86,89 @@ class RayActorPoolExecutor:
         """The cluster as one machine."""
         require("ray", "ray", "RayActorPoolExecutor")
         connect(self.config.get("ray_init"))
-        nodes = cluster(self.ignore_head_node)
-        gpus = int(sum(node.gpus for node in nodes))
-        return Machine(sum(node.cpus for node in nodes), None, (self.config.get("gpu_memory_gb"),) * gpus)
+        return self.as_machine(self.nodes())
+
+    def nodes(self) -> list[Node]:
+        return cluster(self.ignore_head_node)
+
+    def as_machine(self, nodes: Sequence[Node]) -> Machine:
+        gpus = (self.config.get("gpu_memory_gb"),) * int(sum(node.gpus for node in nodes))
+        memory_gb = sum(node.memory_gb for node in nodes) or None
+        return Machine(sum(node.cpus for node in nodes), memory_gb, gpus, len(nodes))
 
     def check(self, plan: Plan) -> None:
-        machine = self.machine()
-        nodes = cluster(self.ignore_head_node)
+        self.machine()
+        nodes = self.nodes()
+        if not nodes:
+            raise ResourceError(
+                "the cluster has no node for workers: its only node is the head, and ignore_head_node is set. Add "
+                "nodes, or leave ignore_head_node out"
+            )
+        slots = NodeSlots(nodes, self.config.get("gpu_memory_gb"))
         for stage in plan.stages:
-            wish = stage.resources
-            if wish.requires_gpu and not GpuSlots(machine.gpus).fits(wish):
-                raise ResourceError(
-                    f"stage {stage.name!r} wants {wish}, and the cluster has {len(machine.gpus)} GPUs on {len(nodes)} "
-                    "nodes: add nodes that have what it wants, or run it on the CPU with "
-                    ".with_(resources=Resources(cpus=1))"
-                )
-            most = max((node.cpus for node in nodes), default=0)
-            if wish.cpus > most:
-                raise ResourceError(
-                    f"stage {stage.name!r} wants {wish.cpus:g} CPUs in one place, and the largest of {len(nodes)} "
-                    f"nodes has {most:g}: lower cpus, or add larger nodes"
-                )
+            if lack := lacks(stage.resources, nodes, slots):
+                raise ResourceError(f"stage {stage.name!r} wants {lack}")
 
     def execute(self, job: Job) -> Iterator[tuple[Lineage, Ref | None]]:
-        return RayDriver(job, self.machine(), self).run()
+        return RayDriver(replace(job, batch=self.batch), self.machine(), self).run()
 
 
-class Actor(WorkerHandle):
-    """The driver's side of one actor."""
-
-    def __init__(
-        self, group: int, gather: bool, key: int, slot: Slot, actor: Any, notes: Callable[[], Mapping[int, Any]]
-    ) -> None:
-        super().__init__(group, gather, key, slot)
-        self.actor, self.node = actor, ""
-        self.notes = notes
-        self.waits_for: Any = None
-        """A reference, or a generator of references, for what it says next."""
-        self.hears: Callable[[], Iterator[tuple[Any, ...]]] = lambda: iter(())
-        self.tail: Any = None
-
-    def begin(self, on_node: bool) -> None:
-        self.waits_for = self.actor.begin.remote(on_node)
-        self.hears = self._hear_begin
-
-    def _hear_begin(self) -> Iterator[tuple[Any, ...]]:
-        import ray
-
-        error, self.node = ray.get(self.waits_for)
-        self.waits_for = None
-        yield "ready", error
-
-    def order(self, order: Order) -> None:
-        if order.streams:
-            options = {"num_returns": "streaming", "_generator_backpressure_num_objects": _AHEAD}
-            self.waits_for = self.actor.stream.options(**options).remote(order)
-            self.hears = self._hear_stream
-        else:
-            self.waits_for, self.tail = self.actor.once.options(num_returns=2).remote(order)
-            self.hears = self._hear_once
-
-    def _hear_once(self) -> Iterator[tuple[Any, ...]]:
-        import ray
-
-        message: Message = ray.get(self.waits_for)
-        self.waits_for = None
-        yield self._said(message, self.tail)
-
-    def _hear_stream(self) -> Iterator[tuple[Any, ...]]:
-        import ray
-
-        message: Message = ray.get(next(self.waits_for))
-        large = next(self.waits_for)
-        if message.kind != "out":
-            self.waits_for = None
-        yield self._said(message, large)
-
-    def _said(self, message: Message, large: Any) -> tuple[Any, ...]:
-        """A message as the driver takes it, with references in place of what lies in the object store."""
-        if message.kind == "failed":
-            return "failed", message.error, message.aside
-        outputs = [
-            (lineage, what if isinstance(what, Parcel) else Stored([large], what, nbytes, self.node), nbytes, position)
-            for lineage, what, nbytes, position in message.outputs
-        ]
-        return message.kind, outputs, message.stats, message.aside
-
-    def acknowledge(self) -> None:
-        self.owed = 0
-
-    def ask_to_share(self, count: int) -> None: ...
-
-    def stop(self) -> None:
-        if self.state == "busy":
-            self.kill()
-            return
-        self.state = "leaving"
-        if self.waits_for is None:
-            self.waits_for = self.actor.end.remote()
-            self.hears = self._hear_end
-
-    def _hear_end(self) -> Iterator[tuple[Any, ...]]:
-        import ray
-
-        problem: StageError | None = ray.get(self.waits_for)
-        self.waits_for = None
-        yield "stopped", problem
-
-    def kill(self) -> None:
-        import ray
-
-        ray.kill(self.actor)
-
-    def place(self) -> Place | None:
-        found = self.notes().get(self.key)
-        return found[0] if found else None
-
-    def doing(self) -> tuple[int, float]:
-        found = self.notes().get(self.key)
-        return (found[0].position, found[1]) if found else (-1, 0.0)
-
-
-class ActorPool(Pool):
-    """Starts actors."""
-
-    def __init__(self, driver: RayDriver, group: Group, final: bool) -> None:
-        super().__init__(group, driver.machine, driver.slots, driver.job)
-        self.driver, self.final = driver, final
-        self.stored: Any = None
-
-    def start(self) -> None:
-        import ray
-
-        if self.stored is None:
-            self.stored = ray.put(pickled(self.group, self.rejecter))  # sent once per node, not once per actor
-        slot = self.slots.take(self.group.resources)
-        assert slot is not None
-        key = next(_keys)
-        made = ray.remote(RayWorker).options(**self._options(slot))
-        actor = made.remote(self.stored, key, self.budget, self.final, self.driver.board, self.group.resources.cpus)
-        worker = Actor(self.index, self.group.gather, key, slot, actor, self.driver.notes)
-        worker.begin(self.on_node)
-        self.workers.append(worker)
-
-    def _options(self, slot: Slot) -> dict[str, Any]:
-        env = {**(self.driver.executor.config.get("runtime_env") or {}), **(self.group.stages[0].runtime_env or {})}
-        options: dict[str, Any] = {"num_cpus": _ACTOR_CPUS, "max_restarts": 0, "runtime_env": env or None}
-        if slot.devices:
-            return {**options, "num_gpus": len(slot.devices) if slot.share >= 1 else slot.share}
-        return {**options, "scheduling_strategy": self.driver.emptiest_node()}
+def lacks(wish: Resources, nodes: Sequence[Node], slots: NodeSlots) -> str:
+    """What no node has of what one worker wants, and the way out."""
+    cpus, gpus, memory_gb = (
+        max((getattr(node, what) for node in nodes), default=0.0) for what in ("cpus", "gpus", "memory_gb")
+    )
+    if wish.requires_gpu and not slots.fits(wish):
+        each = f" of {slots.each:g} GB" if slots.each else ""
+        return (
+            f"{wish}, and the cluster has {len(slots.there)} GPUs{each} on {len(nodes)} nodes, at most {gpus:g} on "
+            "one: add nodes that have what it wants, or run it on the CPU with .with_(resources=Resources(cpus=1))"
+        )
+    if wish.cpus > cpus:
+        return (
+            f"{wish.cpus:g} CPUs in one place, and the largest of {len(nodes)} nodes has {cpus:g}: lower cpus, or "
+            "add larger nodes"
+        )
+    if wish.memory_gb > memory_gb > 0:
+        return (
+            f"{wish.memory_gb:g} GB of memory in one place, and the largest of {len(nodes)} nodes has "
+            f"{memory_gb:.0f} GB: lower memory_gb, or add larger nodes"
+        )
+    return ""
 
 
 class RayDriver(Driver):
     """Workers are actors."""
 
+    slots: NodeSlots
+    pools: Sequence[ActorPool]
+
     def __init__(self, job: Job, machine: Machine, executor: RayActorPoolExecutor) -> None:
         import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         self.executor = executor
         super().__init__(job, machine)
-        self.board: Any = ray.remote(Board).options(num_cpus=0).remote()
+        self.flow.fragile = lambda ref: isinstance(ref, Stored)
+        self.nodes, self.environments = executor.nodes(), Environments()
+        self.slots = NodeSlots(self.nodes, executor.config.get("gpu_memory_gb"))
+        self._silent: set[str] = set()
+        self._counted = self._complete = time.monotonic()
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        place = {"num_cpus": 0, "max_concurrency": _MANY, "scheduling_strategy": here}
+        self.board: Any = ray.remote(Board).options(**place).remote()
         self._notes: Mapping[int, Any] = {}
+        self._left: list[tuple[int, int, Message, list[Any]]] = []
         self._noted = 0.0
         last = len(job.plan.way) - 1
         self.pools = [ActorPool(self, group, group.index == last) for group in job.plan.groups]
+
+    def run(self) -> Iterator[tuple[Lineage, Ref | None]]:
+        hush.begin()
+        try:
+            yield from super().run()
+        finally:
+            hush.end()
 
     def items(self, sources: Iterator[Sequence[Any]]) -> Iterator[list[Item]]:
         import ray
@@ -250,18 +184,84 @@ class RayDriver(Driver):
     def keep(self, ref: Any) -> Ref:
         return _KeptParcel(ref) if isinstance(ref, Parcel) else ref
 
-    def emptiest_node(self) -> Any:
-        """Where the next actor goes: the node with the most cores per actor."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+    # -- where things are --------------------------------------------------------------------------------
 
-        nodes = cluster(self.executor.ignore_head_node)
-        taken = Counter(worker.node for pool in self.pools for worker in pool.workers if isinstance(worker, Actor))
-        best = min(nodes, key=lambda node: (taken[node.id] + 1) / max(node.cpus, 0.001))
-        return NodeAffinitySchedulingStrategy(best.id, soft=True)
+    def home(self, slot: Slot) -> str:
+        """Where the next actor goes: to its GPUs, or to the node with the most cores per actor."""
+        if slot.devices:
+            return self.slots.homes[slot.devices[0]]
+        taken = Counter(worker.node for worker in self._actors())
+        return min(self.nodes, key=lambda node: (taken[node.id] + 1) / max(node.cpus, 0.001)).id
 
-    def nearest(self, idle: Sequence[WorkerHandle], call: Call) -> WorkerHandle:
-        node = getattr(call.items[0].refs[0], "node", "")
-        return next((worker for worker in idle if isinstance(worker, Actor) and worker.node == node), idle[0])
+    def _dispatch(self) -> None:
+        self._free = {node.id: node.cpus for node in self.nodes}
+        for worker in self._actors():
+            if worker.calls and worker.node in self._free:
+                self._free[worker.node] -= self.pools[worker.group].group.resources.cpus
+        super()._dispatch()
+
+    def nearest(self, workers: Sequence[WorkerHandle], call: Call) -> WorkerHandle:
+        """A worker on the node that holds what the call needs, if a core is free there; else where most are free."""
+        wanted = getattr(call.items[0].refs[0], "node", "")
+
+        def order(worker: WorkerHandle) -> tuple[bool, bool, float]:
+            left = 1.0 if call.waits else self._free.get(worker.node, 0.0)  # who is busy has a core
+            return left <= 0, worker.node != wanted, -left
+
+        best = min(workers, key=order)
+        if not call.waits and best.node in self._free:
+            self._free[best.node] -= self.pools[best.group].group.resources.cpus
+        return best
+
+    def _actors(self) -> Iterator[Actor]:
+        return (worker for pool in self.pools for worker in pool.workers if isinstance(worker, Actor))
+
+    def _watch(self) -> None:
+        super()._watch()
+        if time.monotonic() - self._counted > _NODES_SECONDS:
+            self._counted = time.monotonic()
+            self._count_nodes()
+
+    def _count_nodes(self) -> None:
+        """Nodes may have come or gone."""
+        nodes = [node for node in self.executor.nodes() if node.id not in self._silent or node.answers()]
+        if {node.id for node in nodes} != {node.id for node in self.nodes}:
+            self.nodes = nodes
+            self.slots.update(nodes)
+            there = self.executor.as_machine(nodes)
+            self.machine = replace(there, cpus=there.cpus or self.machine.cpus, gpus=there.gpus or self.machine.gpus)
+            for pool in self.pools:
+                pool.resize(self.machine)
+        known = {node.id for node in nodes}
+        for worker in list(self._actors()):
+            if worker.state == "idle" and worker.node not in known:
+                worker.node_gone = True
+                self._lost(worker)
+        self._check_nodes()
+
+    def _check_nodes(self) -> None:
+        """What still has to be done must fit, or a node that it fits on must come in time."""
+        for group in self.job.plan.groups:
+            lack = "" if self.flow.is_over(group.index) else lacks(group.resources, self.nodes, self.slots)
+            if lack and time.monotonic() - self._complete > _PATIENCE:
+                raise ResourceError(
+                    f"nodes have disappeared, and none came within {_PATIENCE:g} s: stage {group.name!r} wants {lack}. "
+                    "Started again with its run_dir, the run goes on"
+                )
+            if lack:
+                return
+        self._complete = time.monotonic()
+
+    def _has_gone(self, worker: Actor) -> bool:
+        """Whether a worker has ended because its node did. Ray itself knows for sure only many seconds later."""
+        node = next((node for node in self.nodes if node.id == worker.node), None)
+        if node is not None and node.answers():
+            return False
+        self._silent.add(worker.node)
+        self._counted = 0.0
+        return True
+
+    # -- hearing -----------------------------------------------------------------------------------------
 
     def notes(self) -> Mapping[int, Any]:
         """What is on the board; it is read a few times a second."""
@@ -275,12 +275,10 @@ class RayDriver(Driver):
     def listen(self, seconds: float) -> Iterator[tuple[WorkerHandle, tuple[Any, ...]]]:
         import ray
 
-        waiting = {
-            worker.waits_for: worker
-            for pool in self.pools
-            for worker in pool.workers
-            if isinstance(worker, Actor) and worker.waits_for is not None and worker.owed < 64 * 2**20
-        }
+        waiting = {worker.waits_for: worker for worker in self._actors() if worker.waits_for is not None}
+        if any(worker.shares for worker in waiting.values()):
+            yield from self._hear_board()
+            seconds = _LEFT_SECONDS
         if not waiting:
             time.sleep(seconds)
             return
@@ -289,15 +287,42 @@ class RayDriver(Driver):
             more, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=0, fetch_local=False)
             ready = more or ready
         for one in ready:
-            worker = waiting[one]
-            try:
-                messages = list(worker.hears())
-            except ray.exceptions.RayActorError:
-                self._noted = 0.0
-                yield worker, (LOST,)
-                continue
-            for message in messages:
-                yield worker, message
+            yield from self._hear_one(waiting[one])
+
+    def _hear_board(self) -> Iterator[tuple[WorkerHandle, tuple[Any, ...]]]:
+        """What workers have left to others of the calls that they are heard on; what is of the next call waits."""
+        import ray
+
+        workers = {worker.key: worker for worker in self._actors() if worker.answers}
+        left, self._left = [*self._left, *ray.get(self.board.collect.remote())], []
+        for entry in left:
+            key, number, message, large = entry
+            worker = workers.get(key)
+            if worker is not None and worker.answers[0].number == number:
+                yield worker, worker.said(message, *large or [None])
+            elif worker is not None:
+                self._left.append(entry)
+
+    def _hear_one(self, worker: Actor) -> Iterator[tuple[WorkerHandle, tuple[Any, ...]]]:
+        import ray
+
+        try:
+            message = worker.hears()
+        except ray.exceptions.RuntimeEnvSetupError as error:
+            stage = self.pools[worker.group].group.name
+            raise ResourceError(f"the runtime_env of stage {stage!r} could not be set up: {error}") from error
+        except ray.exceptions.RayTaskError:
+            raise
+        except ray.exceptions.RayError:
+            self._noted = 0.0
+            yield from self._hear_board()
+            worker.node_gone = not worker.timed_out and self._has_gone(worker)
+            yield worker, (LOST,)
+            return
+        if worker.left_some:  # that comes before the end of the call
+            yield from self._hear_board()
+        worker.turn()
+        yield worker, message
 
     def see_off(self, worker: WorkerHandle) -> str:
         self.pools[worker.group].remove(worker)
@@ -308,6 +333,7 @@ class RayDriver(Driver):
         import ray
 
         ray.kill(self.board)
+        self.environments.close()
 
 
 class _KeptParcel:

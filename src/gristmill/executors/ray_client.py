@@ -131,10 +131,10 @@ class RayClient:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=env, start_new_session=True)
 
     def _await(self, address: str) -> None:
-        """Until the cluster answers at the address."""
+        """Until the cluster answers at the address, and has a node."""
         assert self._process is not None
         deadline = time.monotonic() + _START_SECONDS
-        while not answers(address):
+        while not (answers(address) and _nodes(address)):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 assert self._log is not None
                 said = self._log.read_text(errors="replace")[-2000:].strip()
@@ -247,10 +247,20 @@ def answers(address: str) -> bool:
 
 
 def _healthy(address: str) -> bool:
-    client = importlib.import_module("ray._raylet").GcsClient  # what `ray health-check` asks, without its two seconds
-    with contextlib.suppress(Exception):
-        return client(address=address).check_alive([], timeout=2) is not None
+    with contextlib.suppress(Exception):  # what `ray health-check` asks, without its two seconds
+        return _head(address).check_alive([], timeout=2) is not None
     return False
+
+
+def _nodes(address: str) -> int:
+    """How many nodes have registered, and not died."""
+    with contextlib.suppress(Exception):
+        return sum(node.state == 0 for node in _head(address).get_all_node_info(timeout=2).values())
+    return 0
+
+
+def _head(address: str) -> Any:
+    return importlib.import_module("ray._raylet").GcsClient(address=address)
 
 
 def marked(mark: str) -> list[int]:

@@ -1,11 +1,25 @@
-"""The Ray cluster that this process is connected to."""
+"""The Ray cluster that this process is connected to: its nodes, what they have, and whether they still answer."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
-from collections.abc import Mapping
+import socket
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from gristmill.core.errors import PlanError
+from gristmill.core.resources import Resources
+from gristmill.executors.machine import GpuSlots, Slot
+
+_ANSWER_SECONDS = 2.0
+_CORE_LOG = "RAY_BACKEND_LOG_LEVEL"
+_GONE = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +29,14 @@ class Node:
     id: str
     cpus: float
     gpus: float
+    memory_gb: float = 0.0
+    address: tuple[str, int] = ("", 0)
+
+    def answers(self) -> bool:
+        """Whether somebody is there. Ray itself needs a while to notice that a node has gone."""
+        with contextlib.suppress(OSError), socket.create_connection(self.address, timeout=_ANSWER_SECONDS):
+            return True
+        return False
 
 
 def connect(init: Mapping[str, Any] | None = None) -> None:
@@ -24,10 +46,46 @@ def connect(init: Mapping[str, Any] | None = None) -> None:
     if ray.is_initialized():
         return
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
-    if "RAY_ADDRESS" not in os.environ:
+    settings = {**quiet, **(init or {})}
+    address = settings.get("address") or os.environ.get("RAY_ADDRESS", "")
+    if address.startswith("ray://"):
+        raise PlanError(
+            f"the cluster is named by {address}, and Ray's client for that cannot move tasks by reference. On a "
+            "machine of the cluster, name it by the address of its head, RAY_ADDRESS=host:6379; from elsewhere, submit "
+            "the script as a job (ray job submit)"
+        )
+    if not address:
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # or tools that join later wait for a token
-        quiet["include_dashboard"] = False  # half of Ray's processes and memory
-    ray.init(**{**quiet, **(init or {})})
+        settings.setdefault("include_dashboard", False)  # half of Ray's processes and memory
+        ray.init(**settings)
+        return
+    with _quiet_core():
+        ray.init(**settings)
+
+
+@contextlib.contextmanager
+def _quiet_core() -> Iterator[None]:
+    """Ray's core is started so that it does not tell the terminal what a node that disappears took with it.
+
+    It is told so by a variable, and says on standard error that it was: that line is left out.
+    """
+    if _CORE_LOG in os.environ:
+        yield
+        return
+    os.environ[_CORE_LOG] = "fatal"
+    errors = os.dup(2)
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(errors, 2)
+            os.close(errors)
+            del os.environ[_CORE_LOG]
+            said.seek(0)
+            for line in said:
+                if _CORE_LOG.encode() not in line:
+                    os.write(2, line)
 
 
 def cluster(ignore_head_node: bool = False) -> list[Node]:
@@ -38,6 +96,90 @@ def cluster(ignore_head_node: bool = False) -> list[Node]:
     nodes = [node for node in found if node["Alive"]]
     if ignore_head_node:
         nodes = [node for node in nodes if "node:__internal_head__" not in node["Resources"]]
-    return [
-        Node(node["NodeID"], node["Resources"].get("CPU", 0.0), node["Resources"].get("GPU", 0.0)) for node in nodes
-    ]
+    return [_node(node["Resources"], node) for node in nodes]
+
+
+def _node(has: Mapping[str, float], node: Mapping[str, Any]) -> Node:
+    address = (node["NodeManagerAddress"], node["NodeManagerPort"])
+    return Node(node["NodeID"], has.get("CPU", 0.0), has.get("GPU", 0.0), has.get("memory", 0.0) / 1e9, address)
+
+
+class Hush:
+    """Keeps Ray from telling the user's terminal of deaths that a run deals with, while it runs.
+
+    Ray has no setting for it: a thread prints them, whatever the log level. Other messages are let through.
+    """
+
+    HANDLED = ("A worker died or was killed", "has been marked dead", "The node with node id", "Raylet is terminated")
+    AFTER = 5.0
+    """Seconds after a run in which messages about it may still come."""
+
+    def __init__(self) -> None:
+        self.runs, self.until = 0, 0.0
+
+    def begin(self) -> None:
+        self.runs += 1
+        worker = importlib.import_module("ray._private.worker")
+        tell = getattr(worker, "print_to_stdstream", None)
+        if tell is not None and not hasattr(tell, "gristmill"):
+            worker.print_to_stdstream = self._filter(tell)  # type: ignore[attr-defined]
+
+    def end(self) -> None:
+        self.runs -= 1
+        self.until = time.monotonic() + self.AFTER
+
+    def _filter(self, tell: Callable[..., None]) -> Callable[..., None]:
+        def tell_the_rest(data: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
+            handled = data.get("pid") == "raylet" and any(
+                word in line for word in self.HANDLED for line in data["lines"]
+            )
+            if not (handled and (self.runs or time.monotonic() < self.until)):
+                tell(data, *args, **kwargs)
+
+        tell_the_rest.gristmill = True  # type: ignore[attr-defined]
+        return tell_the_rest
+
+
+hush = Hush()
+
+
+class NodeSlots(GpuSlots):
+    """The GPUs of several nodes. What one worker gets is on one node; nodes come and go."""
+
+    def __init__(self, nodes: Sequence[Node], memory_gb: float | None = None) -> None:
+        super().__init__(())
+        self.each, self.homes = memory_gb, list[str]()
+        self.update(nodes)
+
+    def update(self, nodes: Sequence[Node]) -> None:
+        """These are the nodes now."""
+        there = {node.id for node in nodes}
+        self.free = [free if home in there else _GONE for free, home in zip(self.free, self.homes, strict=True)]
+        for node in nodes:
+            if node.id not in self.homes:
+                self.homes += [node.id] * int(node.gpus)
+                self.free += [1.0] * int(node.gpus)
+        self.memory = (self.each,) * len(self.homes)
+
+    @property
+    def there(self) -> tuple[float | None, ...]:
+        """The memory of each GPU that is there."""
+        return tuple(memory for memory, free in zip(self.memory, self.free, strict=True) if free > _GONE)
+
+    def take(self, wish: Resources) -> Slot | None:
+        if wish.gpus <= 1:
+            return super().take(wish)
+        by_node: dict[str, list[int]] = {}
+        for device, free in enumerate(self.free):
+            if free > 1 - 1e-9:
+                by_node.setdefault(self.homes[device], []).append(device)
+        enough = [devices for devices in by_node.values() if len(devices) >= wish.gpus]
+        # the node with the least to spare, so that others keep room for larger wishes
+        return self._hold(Slot(tuple(min(enough, key=len)[: int(wish.gpus)]), 1.0)) if enough else None
+
+    def fits(self, wish: Resources) -> int:
+        homes = [home for home, free in zip(self.homes, self.free, strict=True) if free > _GONE]
+        if wish.gpus > 1:
+            return sum(int(count // wish.gpus) for count in Counter(homes).values())
+        share = wish.gpu_share(self.each)
+        return len(homes) * int(1 / share + 1e-9) if share <= 1 + 1e-9 else 0

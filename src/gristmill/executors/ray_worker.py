@@ -5,33 +5,46 @@ tasks lie in the object store of the node, one list of them per message, and onl
 
 An actor that dies leaves no page to read. While nothing has gone wrong, it notes what it does only for stages with a
 time limit; when an item is tried again, it notes each step on a board, an actor near the driver, and waits until it is
-written there.
+written there. The board is also where the driver asks it, in the middle of a call, to leave some tasks to others, and
+where it leaves them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import cloudpickle
 
-from gristmill.core.errors import StageError
-from gristmill.core.isolate import Place
+from gristmill.core.errors import LostTaskError, StageError
 from gristmill.core.quarantine import Budget, SetAside
+from gristmill.core.recover import Wishes
 from gristmill.core.rejects import REJECTED
 from gristmill.core.repeat import Repeat
+from gristmill.core.schedule import RECALL_SECONDS
 from gristmill.core.stage import NodeInfo, WorkerMetadata
 from gristmill.core.task import GatherTask, Lineage, Task
-from gristmill.core.worker import StageStats, Worker
+from gristmill.core.worker import StageStats, Worker, never
+from gristmill.executors.machine import own_memory
 from gristmill.executors.pool import Order
 from gristmill.executors.process import as_stage_error
+from gristmill.executors.ray_board import Notes
 from gristmill.executors.transport import INLINE_BYTES, Parcel, compact, pack
 
 _FLUSH_BYTES = 8 * 2**20
 _FLUSH_COUNT = 500
 _FLUSH_SECONDS = 0.5
+_LOOK_SECONDS = 0.02
+"""How often a worker looks whether others are idle."""
+
+
+_LOST = (
+    "what this task holds is gone: the node that it lay on has disappeared, or the cluster has stopped. Results lie in "
+    "the cluster until they are looked at: look at them as they come (Pipeline.stream), or end the pipeline with a "
+    "writer and give the run a run_dir, with which it goes on where it stopped"
+)
 
 
 @dataclass(slots=True)
@@ -46,7 +59,14 @@ class Stored:
     def load(self) -> Task[Any]:
         import ray
 
-        task: Task[Any] = ray.get(self.refs[0])[self.index]
+        if not self.refs or not ray.is_initialized():
+            raise LostTaskError(_LOST)
+        try:
+            task: Task[Any] = ray.get(self.refs[0])[self.index]
+        except ray.exceptions.RayTaskError:  # it could not be stored
+            raise
+        except ray.exceptions.RayError as error:
+            raise LostTaskError(_LOST) from error
         return task
 
     def discard(self) -> None:
@@ -65,47 +85,55 @@ class Message:
     stats: list[StageStats] = field(default_factory=list)
     aside: list[SetAside] = field(default_factory=list)
     error: StageError | None = None
+    missing: list[tuple[int, int]] = field(default_factory=list)
+    """Which parts of which items could not be loaded, by number."""
+    left: bool = False
+    """Whether there is more of the call, which was left to others on the board."""
+    memory: int = 0
 
 
-class Board:
-    """Where workers note what they are doing, for the driver to read when they are gone."""
+class _Sharing:
+    """Leaves tasks to others when the board says that they are idle."""
 
-    def __init__(self) -> None:
-        self.notes: dict[int, tuple[Place, float]] = {}
+    def __init__(self, board: Any, key: int, look_at_stats: Callable[[], list[StageStats]]) -> None:
+        self.board, self.key, self.look_at_stats = board, key, look_at_stats
+        self.asked: Any = None
+        self.looked = 0.0
+        self.begin(0)
 
-    def note(self, key: int, place: Place | None) -> None:
-        if place is None:
-            self.notes.pop(key, None)
-        else:
-            self.notes[key] = (place, time.monotonic())
+    def begin(self, number: int) -> None:
+        self.number = number
+        self.granted, self.left, self.outbox = 0, False, _Outbox(short=False)
 
-    def read(self) -> dict[int, tuple[Place, float]]:
-        """Each worker's place, and for how many seconds it has been there."""
-        now = time.monotonic()
-        return {key: (place, now - since) for key, (place, since) in self.notes.items()}
+    def share(self) -> bool:
+        """Whether the next task should be left to others."""
+        if self.granted <= 0 and time.monotonic() - self.looked > _LOOK_SECONDS:
+            self._look()
+        self.granted -= 1
+        return self.granted >= 0
 
+    def _look(self) -> None:
+        import ray
 
-class _Notes:
-    """The worker's side of the board."""
+        self.looked = time.monotonic()
+        if self.asked is None:
+            self.asked = self.board.asked.remote(self.key)
+        elif ray.wait([self.asked], timeout=0)[0]:
+            self.granted, self.asked = ray.get(self.asked), None
 
-    def __init__(self, board: Any, key: int, timed: set[int]) -> None:
-        self.board, self.key, self.timed = board, key, timed
-        self.careful = False
-        self._noted = False
+    def leave(self, task: Task[Any], position: int) -> None:
+        self.outbox.add(task, position)
+        if self.granted <= 0 or self.outbox.full:
+            self.flush()
 
-    def enter(self, position: int, task: int = 0, start: int = 0, stop: int = 0) -> None:
-        if self.careful or position in self.timed:
-            import ray
+    def flush(self) -> None:
+        """Returns when the board has it: the driver looks there before it hears that a call is done."""
+        import ray
 
-            noted = self.board.note.remote(self.key, Place(position, task, start, stop))
-            self._noted = True
-            if self.careful:
-                ray.get(noted)
-
-    def leave(self) -> None:
-        if self._noted:
-            self.board.note.remote(self.key, None)
-            self._noted = False
+        if self.outbox.outputs:
+            message, large = self.outbox.flush("out", self.look_at_stats(), [])
+            self.left = True
+            ray.get(self.board.leave.remote(self.key, self.number, message, [ray.put(large)] if large else []))
 
 
 class RayWorker:
@@ -114,6 +142,8 @@ class RayWorker:
     def __init__(self, payload: bytes, key: int, budget: Budget | None, final: bool, board: Any, cpus: float) -> None:
         self.payload, self.key, self.budget, self.final, self.board = payload, key, budget, final, board
         self.cpus = cpus
+        self.took = 0.0
+        """Seconds that the last call took."""
 
     def begin(self, on_node: bool) -> tuple[StageError | None, str]:
         """Set up. What went wrong, if anything did, and the node that this is."""
@@ -127,19 +157,21 @@ class RayWorker:
         try:
             stages, rejecter = cloudpickle.loads(self.payload)
             timed = {index for index, stage in enumerate(stages) if stage.timeout_s is not None}
-            self.notes = _Notes(self.board, self.key, timed)
+            self.notes = Notes(self.board, self.key, timed)
             metadata = WorkerMetadata(f"{self.key}", NodeInfo(node), gpus)
             self.worker = Worker(stages, metadata, self.notes, self.final, self.budget, rejecter)
+            self.sharing = _Sharing(self.board, self.key, self.worker.look_at_stats)
             if on_node:
                 self.worker.setup_on_node()
             self.worker.setup()
         except BaseException as error:  # noqa: BLE001
-            if hasattr(self, "worker"):
-                self.end()
+            self.end()
             return as_stage_error(error), node
         return None, node
 
     def end(self) -> StageError | None:
+        if not hasattr(self, "worker"):
+            return None
         try:
             self.worker.teardown()
         except StageError as error:
@@ -147,37 +179,97 @@ class RayWorker:
         return None
 
     def once(self, order: Order) -> tuple[Message, list[Task[Any]]]:
-        """A call that counts as a whole or not at all."""
+        """A call of several items, which count as a whole or not at all, or of one that is expected to give little."""
         parts = list(self.stream(order, flushes=False))
         assert len(parts) == 2
         return parts[0], parts[1]
 
     def stream(self, order: Order, flushes: bool = True) -> Iterator[Any]:
         """A call whose outputs leave as they come: messages, each followed by the large tasks that belong to it."""
-        outbox = _Outbox()
+        if not self._is_wanted(order):
+            yield Message("returned")
+            yield []
+            return
+        began = time.monotonic()
+        yield from self._stream(order, flushes)
+        self.took = time.monotonic() - began
+
+    def _is_wanted(self, order: Order) -> bool:
+        """Whether nobody has taken an order back. That is only done when the call before it takes long."""
+        if not order.waits or self.took < RECALL_SECONDS / 2:
+            return True
+        import ray
+
+        wanted: bool = ray.get(self.board.take.remote(self.key, order.number))
+        return wanted
+
+    def _stream(self, order: Order, flushes: bool) -> Iterator[Any]:
+        outbox = _Outbox(order.short)
         if self.worker.rejecter:
             self.worker.rejecter.send = lambda fragment: outbox.add(fragment, REJECTED)
         if self.worker.isolator:
             self.worker.isolator.begin(order.history, order.budget)
+        self.sharing.begin(order.number)
         self.notes.careful = order.history.attempts > 0
-        repeat, last = Repeat(order.sent, self.worker.stages, order.items[0][0]), len(self.worker.stages)
+        last = len(self.worker.stages)
         try:
-            for task in repeat.rest(self.worker.stream(_tasks(order), order.start)):
+            for task in self._outputs(order, outbox):
                 outbox.add(task, last)
                 if flushes and outbox.full:
                     yield from outbox.flush("out", self.worker.look_at_stats(), [])
         except BaseException as error:  # noqa: BLE001  whatever a stage raises is the stage's failure, not the worker's
             self.worker.take_stats()
-            yield Message("failed", error=as_stage_error(error, self.worker, order), aside=self.worker.take_aside())
+            aside = self.worker.take_aside()
+            if isinstance(error, _TooMuch):
+                yield Message("again")
+            elif isinstance(error, LostTaskError):
+                yield Message("missing", missing=_missing(order))
+            else:
+                failure = as_stage_error(error, self.worker, order)
+                yield Message("failed", error=failure, aside=aside, left=self.sharing.left)
             yield []
             return
-        yield from outbox.flush("done", self.worker.take_stats(), self.worker.take_aside())
+        message, large = outbox.flush("done", self.worker.take_stats(), self.worker.take_aside())
+        message.left = self.sharing.left
+        yield message
+        yield large
+
+    def _outputs(self, order: Order, outbox: _Outbox) -> Iterator[Task[Any]]:
+        """What leaves the last stage, without what has left in an earlier attempt, or only what is wanted."""
+        if order.wanted is None:
+            repeat = Repeat(order.sent, self.worker.stages, order.items[0][0])
+            # what has left early may have an ancestor that would leave whole this time, with it
+            shares = order.streams and not order.short and not order.shed
+            share = (lambda: not repeat.lags and self.sharing.share()) if shares else never
+            yield from repeat.rest(
+                self.worker.stream(_tasks(order), order.start, self.sharing.leave, share, order.shed)
+            )
+            self.sharing.flush()
+            return
+        wishes, last = Wishes(order.wanted), len(self.worker.stages)
+
+        def early(task: Task[Any], position: int) -> None:
+            if wishes.take(task.id, position):
+                outbox.add(task, position)
+
+        if self.worker.rejecter:
+            self.worker.rejecter.send = lambda fragment: None
+        for task in self.worker.stream(_tasks(order), order.start, early, wishes.shares, wishes):
+            if wishes.take(task.id, last):
+                yield task
+            if not wishes.open:
+                return
+
+
+class _TooMuch(Exception):
+    """A call gives more than should be held back until it is done."""
 
 
 class _Outbox:
     """Outputs that wait to be sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, short: bool) -> None:
+        self.short = short
         self._clear()
 
     def _clear(self) -> None:
@@ -189,23 +281,43 @@ class _Outbox:
     @property
     def full(self) -> bool:
         late = time.monotonic() - self.since > _FLUSH_SECONDS
-        return bool(self.outputs) and (late or self.nbytes > _FLUSH_BYTES or len(self.outputs) >= _FLUSH_COUNT)
+        return bool(self.outputs) and (late or self.large_enough)
+
+    @property
+    def large_enough(self) -> bool:
+        return self.nbytes > _FLUSH_BYTES or len(self.outputs) >= _FLUSH_COUNT
 
     def add(self, task: Task[Any], position: int) -> None:
-        if task.nbytes > INLINE_BYTES:
-            self.outputs.append((task.lineage, len(self.large), task.nbytes, position))
+        if not self.outputs:
+            self.since = time.monotonic()
+        parcel = pack(task, None) if task.nbytes <= INLINE_BYTES else None  # a task may not know how large it is
+        size = parcel.nbytes if parcel else task.nbytes
+        self.nbytes += size
+        if parcel and size <= 2 * INLINE_BYTES:
+            self.outputs.append((task.lineage, parcel, size, position))
+        else:
+            self.outputs.append((task.lineage, len(self.large), size, position))
             self.large.append(compact(task))
-            self.nbytes += task.nbytes
-            return
-        parcel = pack(task, None)
-        self.outputs.append((task.lineage, parcel, parcel.nbytes, position))
-        self.nbytes += parcel.nbytes
+        if self.short and self.large_enough and len(self.outputs) > 1:
+            raise _TooMuch
 
     def flush(self, kind: str, stats: list[StageStats], aside: list[SetAside]) -> Iterator[Any]:
-        message, large = Message(kind, self.outputs, stats, aside), self.large
+        message, large = Message(kind, self.outputs, stats, aside, memory=own_memory()), self.large
         self._clear()
         yield message
         yield large
+
+
+def _missing(order: Order) -> list[tuple[int, int]]:
+    """What of an order cannot be loaded."""
+    missing = []
+    for number, (_, refs) in enumerate(order.items):
+        for part, ref in enumerate(refs):
+            try:
+                ref.load()
+            except LostTaskError:
+                missing.append((number, part))
+    return missing
 
 
 def _tasks(order: Order) -> Iterator[Task[Any]]:

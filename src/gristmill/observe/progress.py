@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gristmill.core.errors import GristmillError, did_you_mean, shorten
@@ -28,9 +29,10 @@ REDRAW_S = 0.2
 PLAIN_EVERY_S = 10.0
 
 
-def default_progress() -> Observer:
-    """Live on a terminal, one line per ten seconds elsewhere, or what GRISTMILL_PROGRESS says."""
-    modes: dict[str, Callable[[], Observer]] = {"off": Silent, "plain": PlainProgress, "live": LiveProgress}
+def default_progress(every_s: float = PLAIN_EVERY_S) -> Observer:
+    """Live on a terminal, one line per ten seconds (or `every_s`) elsewhere, or what GRISTMILL_PROGRESS says."""
+    plain = partial(PlainProgress, every_s)
+    modes: dict[str, Callable[[], Observer]] = {"off": Silent, "plain": plain, "live": LiveProgress}
     mode = os.environ.get("GRISTMILL_PROGRESS") or ("live" if _on_terminal() else "plain")
     if mode not in modes:
         raise GristmillError(f"GRISTMILL_PROGRESS={mode}: must be {', '.join(modes)}.{did_you_mean(mode, modes)}")

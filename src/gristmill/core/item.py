@@ -1,0 +1,89 @@
+"""Items, calls and outputs: what `flow.py` keeps books of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gristmill.core.isolate import History
+from gristmill.core.quarantine import Budget
+from gristmill.core.recover import Origin, Place
+from gristmill.core.repeat import Trail
+from gristmill.core.task import Lineage
+from gristmill.core.worker import StageStats
+
+
+@dataclass(slots=True)
+class Item:
+    """A task, or the gathered tasks of a source, that waits before a stage of a group."""
+
+    lineage: Lineage
+    refs: list[Any]
+    nbytes: int = 0
+    start: int = 0
+    history: History = field(default_factory=History)
+    alone: bool = False
+    sent: Trail = field(default_factory=Trail)
+    shed: set[Place] = field(default_factory=set)
+    origins: list[Origin | None] = field(default_factory=list)
+    """How each of the references is made again, for those that may be lost."""
+    wanted: set[Place] | None = None
+    """What an item is run again for; None for one that is run for all that it gives."""
+    losses: int = 0
+    moves: int = 0
+
+
+@dataclass(slots=True)
+class Output:
+    """A task that a call gave: where it comes from, where it lies, and the stage it goes to next."""
+
+    lineage: Lineage
+    ref: Any
+    nbytes: int
+    position: int
+    origin: Origin | None = None
+
+
+@dataclass(slots=True)
+class Call:
+    """Items that one worker works on."""
+
+    group: int
+    items: list[Item]
+    began: float
+    budget: Budget = field(default_factory=Budget)
+    """What is left of it."""
+    outputs: list[Output] = field(default_factory=list)
+    so_far: list[StageStats] = field(default_factory=list)
+    """Counts of a call that is still running, to be shown; they count when it is done."""
+    waits: bool = False
+    """It is at its worker, behind another call."""
+
+    @property
+    def start(self) -> int:
+        return self.items[0].start
+
+    @property
+    def streams(self) -> bool:
+        return len(self.items) == 1
+
+    @property
+    def alone(self) -> bool:
+        """Whether its item may be at fault for an earlier failure."""
+        return self.items[0].alone
+
+    @property
+    def nbytes(self) -> int:
+        return sum(item.nbytes for item in self.items)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether it is run again for something that was lost; then nothing else of it counts."""
+        return self.items[0].wanted is not None
+
+
+def joined(lineage: Lineage, parts: Sequence[Output], start: int = 0) -> Item:
+    """What waits before a stage, made of what came out of another."""
+    origins = [part.origin for part in parts] if any(part.origin for part in parts) else []
+    return Item(lineage, [part.ref for part in parts], sum(part.nbytes for part in parts), start, origins=origins)

@@ -1,0 +1,98 @@
+"""How the GPUs are divided among the pools of a run.
+
+A pool keeps its GPUs between calls, since its workers may be dear to set up. Pools are given workers as the run begins,
+before work arrives, and a different number of them when `core/schedule.py` finds that it is worth it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from gristmill.core.schedule import balance, fits, packs, tasks_left, work_left, worth_moving
+
+if TYPE_CHECKING:
+    from gristmill.executors.drive import Driver
+    from gristmill.executors.pool import Pool, WorkerHandle
+
+_EVERY = 0.5
+"""Seconds after which the division is thought over."""
+
+
+class Division:
+    """Who has how many workers with GPUs."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.thought = 0.0
+
+    def act(self, free: float) -> float:
+        """Start and retire workers. Takes and returns the number of free cores."""
+        pools = [pool for pool in self.driver.pools if pool.gpu]
+        if not pools:
+            return free
+        if time.monotonic() - self.thought > _EVERY:
+            self.thought = time.monotonic()
+            self._divide(pools)
+            free = self._start(pools, free)
+        return free
+
+    def _divide(self, pools: list[Pool]) -> None:
+        """By the work that each pool has left; who has too many workers lets some go, if another wants them."""
+        flow, gpus = self.driver.flow, self.driver.machine.gpus
+        loads = [state.load() for state in flow.pools]
+        tasks = tasks_left(loads, more=not flow.listing_done)
+        for pool in pools:
+            pool.expected = tasks[pool.index] if self.driver.may_begin(pool) else 0.0
+        if len(pools) < 2 or not gpus:
+            return
+        shares = [pool.group.resources.gpu_share(gpus[0]) for pool in pools]
+        work = work_left(loads, tasks, [pool.gpu for pool in self.driver.pools])
+        left = [work[pool.index] if pool.expected else 0.0 for pool in pools]
+        targets = balance(left, len(gpus), shares, [pool.group.num_workers for pool in pools])
+        now, setup = [pool.target for pool in pools], [pool.setup_seconds for pool in pools]
+        if not packs(now, shares, len(gpus)) or worth_moving(left, now, targets, setup):
+            for pool, target in zip(pools, targets, strict=True):
+                pool.target = target
+        if any(self._lacks(pool) for pool in pools):
+            for pool in pools:
+                for worker in _by_gpu(pool)[: max(0, pool.staff - pool.target)]:
+                    pool.retire(worker)
+
+    def _start(self, pools: list[Pool], free: float) -> float:
+        """As many workers as are wanted, whether or not there is work for them yet: it takes them time to set up."""
+        total = self.driver.machine.cpus
+        for pool in sorted(pools, key=lambda pool: not self._starves(pool)):
+            wanted = min(pool.target, math.ceil(pool.expected))
+            while len(pool.workers) < wanted and fits(pool.cpus, free, total) and pool.can_grow():
+                pool.start()
+                free -= min(pool.cpus, total)
+        return free
+
+    def free_idle(self) -> None:
+        """A pool that has work and no worker gets the GPU of a worker that found nothing to do."""
+        pools = [pool for pool in self.driver.pools if pool.gpu]
+        for pool in pools:
+            if not self._starves(pool) or pool.can_grow():
+                continue
+            if not any(other.count("leaving") for other in pools):
+                for holder in [worker for other in pools for worker in other.some("idle")][:1]:
+                    holder.stop()
+
+    def _starves(self, pool: Pool) -> bool:
+        return not pool.workers and self.driver.flow.ready(pool.index) > 0
+
+    def _lacks(self, pool: Pool) -> bool:
+        wanted = min(pool.target, math.ceil(pool.expected))
+        return len(pool.workers) < wanted and not pool.can_grow()
+
+
+def _by_gpu(pool: Pool) -> list[WorkerHandle]:
+    """Workers in the order in which they are let go: GPU by GPU, so that whole ones become free, the idlest first."""
+    stays = [worker for worker in pool.those("idle", "busy", "full") if not worker.retiring]
+    calls: Counter[tuple[int, ...]] = Counter()
+    for worker in stays:
+        calls[worker.slot.devices] += len(worker.calls)
+    return sorted(stays, key=lambda worker: (calls[worker.slot.devices], worker.slot.devices, len(worker.calls)))

@@ -1,0 +1,214 @@
+"""Workers that are actors of a Ray cluster, and the pool that starts them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gristmill.core.errors import ResourceError
+from gristmill.core.isolate import Place
+from gristmill.core.plan import Group
+from gristmill.executors.machine import Machine, Slot
+from gristmill.executors.pool import WINDOW, Order, Pool, WorkerHandle, most_workers, pickled
+from gristmill.executors.ray_env import merged
+from gristmill.executors.ray_worker import Message, RayWorker, Stored
+from gristmill.executors.transport import Parcel
+
+if TYPE_CHECKING:
+    from gristmill.executors.ray_actors import RayDriver
+
+_ACTOR_CPUS = 0.001
+_AHEAD = 8
+"""How many messages and payloads an actor may be ahead of the driver; then it waits."""
+
+_keys = itertools.count()
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What an actor was asked: a reference to the answer, or a generator of them, and who understands it."""
+
+    ref: Any
+    hear: Callable[[_Answer], tuple[Any, ...]]
+    large: Any = None
+    number: int = -1
+    void: bool = False
+    """Nobody wants it any more."""
+
+
+class Actor(WorkerHandle):
+    """The driver's side of one actor."""
+
+    most_calls = 2
+
+    def __init__(
+        self,
+        group: int,
+        gather: bool,
+        key: int,
+        slot: Slot,
+        actor: Any,
+        node: str,
+        driver: RayDriver,
+    ) -> None:
+        super().__init__(group, gather, key, slot)
+        self.actor, self.node, self.driver = actor, node, driver
+        self.shares = self.left_some = self.ends = False
+        """Whether it was asked to leave some of a call to others, whether it did, and whether that call has ended."""
+        self.answers: deque[_Answer] = deque()
+        """What it was asked, in the order in which it does it."""
+
+    @property
+    def waits_for(self) -> Any:
+        """A reference, or a generator of references, for what it says next; None if it has nothing to say."""
+        return self.answers[0].ref if self.answers and self.owed < WINDOW else None
+
+    def hears(self) -> tuple[Any, ...]:
+        """What it says, which is there to be heard."""
+        answer = self.answers[0]
+        message = answer.hear(answer)
+        self.ends = message[0] != "out"
+        return ("returned",) if answer.void else message
+
+    def turn(self) -> None:
+        """What it said is noted: if it was the end of something, what it says next is of what comes after."""
+        if self.ends:
+            self.answers.popleft()
+
+    def begin(self, on_node: bool) -> None:
+        self.answers.append(_Answer(self.actor.begin.remote(on_node), self._hear_begin))
+
+    def _hear_begin(self, answer: _Answer) -> tuple[Any, ...]:
+        import ray
+
+        error, self.node = ray.get(answer.ref)
+        return "ready", error
+
+    def order(self, order: Order) -> None:
+        if order.streams and not order.short:
+            options = {"num_returns": "streaming", "_generator_backpressure_num_objects": _AHEAD}
+            answer = _Answer(self.actor.stream.options(**options).remote(order), self._hear_stream)
+        else:
+            ref, large = self.actor.once.options(num_returns=2).remote(order)
+            answer = _Answer(ref, self._hear_once, large)
+        answer.number = order.number
+        self.answers.append(answer)
+
+    def _hear_once(self, answer: _Answer) -> tuple[Any, ...]:
+        import ray
+
+        return self.said(ray.get(answer.ref), answer.large)
+
+    def _hear_stream(self, answer: _Answer) -> tuple[Any, ...]:
+        import ray
+
+        message: Message = ray.get(next(answer.ref))
+        return self.said(message, next(answer.ref))
+
+    def recall(self) -> bool:
+        import ray
+
+        answer = self.answers[-1]
+        answer.void = ray.get(self.driver.board.withdraw.remote(self.key, answer.number))
+        return answer.void
+
+    def said(self, message: Message, large: Any) -> tuple[Any, ...]:
+        """A message as the driver takes it, with references in place of what lies in the object store."""
+        self.left_some = message.left
+        self.shares = self.shares and message.kind == "out"
+        if message.kind == "failed":
+            return "failed", message.error, message.aside
+        if message.kind == "missing":
+            return "missing", message.missing
+        if message.kind in ("again", "returned"):
+            return (message.kind,)
+        outputs = [
+            (lineage, what if isinstance(what, Parcel) else Stored([large], what, nbytes, self.node), nbytes, position)
+            for lineage, what, nbytes, position in message.outputs
+        ]
+        if message.kind == "out":
+            return "out", outputs, message.stats
+        return message.kind, outputs, message.stats, message.aside, message.memory
+
+    def acknowledge(self) -> None:
+        self.owed = 0
+
+    def ask_to_share(self, count: int) -> None:
+        self.share_asked = self.shares = True
+        self.driver.board.ask.remote(self.key, count)
+
+    def stop(self) -> None:
+        if self.calls:
+            self.kill()
+        elif self.state != "leaving":
+            self.state = "leaving"
+            self.answers.append(_Answer(self.actor.end.remote(), self._hear_end))
+
+    def _hear_end(self, answer: _Answer) -> tuple[Any, ...]:
+        import ray
+
+        return "stopped", ray.get(answer.ref)
+
+    def kill(self) -> None:
+        import ray
+
+        ray.kill(self.actor)
+
+    def place(self) -> Place | None:
+        found = self.driver.notes().get(self.key)
+        return found[0] if found else None
+
+    def doing(self) -> tuple[int, float]:
+        found = self.driver.notes().get(self.key)
+        return (found[0].position, found[1]) if found else (-1, 0.0)
+
+
+class ActorPool(Pool):
+    """Starts actors."""
+
+    def __init__(self, driver: RayDriver, group: Group, final: bool) -> None:
+        super().__init__(group, driver.machine, driver.slots, driver.job)
+        self.driver, self.final = driver, final
+        self.stored: Any = None
+
+    def resize(self, machine: Machine) -> None:
+        """The cluster has other nodes now."""
+        self.limit = self.target = self.group.num_workers or most_workers(self.group, machine, self.slots)
+
+    def can_grow(self) -> bool:
+        return bool(self.driver.nodes) and super().can_grow()
+
+    def start(self) -> None:
+        import ray
+
+        if self.stored is None:
+            self.stored = ray.put(pickled(self.group, self.rejecter))  # sent once per node, not once per actor
+        slot = self.slots.take(self.group.resources)
+        assert slot is not None
+        key, node = next(_keys), self.driver.home(slot)
+        made = ray.remote(RayWorker).options(**self._options(slot, node))
+        actor = made.remote(self.stored, key, self.budget, self.final, self.driver.board, self.group.resources.cpus)
+        worker = Actor(self.index, self.group.gather, key, slot, actor, node, self.driver)
+        worker.begin(self.on_node)
+        self.enlist(worker)
+
+    def _options(self, slot: Slot, node: str) -> dict[str, Any]:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        options: dict[str, Any] = {"num_cpus": _ACTOR_CPUS, "max_restarts": 0, "runtime_env": self._env() or None}
+        if slot.devices:  # Ray counts in ten-thousandths, and must not be asked for more than there is
+            options["num_gpus"] = len(slot.devices) if slot.share >= 1 else math.floor(slot.share * 1e4) / 1e4
+        strategy = NodeAffinitySchedulingStrategy(node, soft=not slot.devices)
+        return {**options, "scheduling_strategy": strategy}
+
+    def _env(self) -> dict[str, Any]:
+        stage = self.group.stages[0]
+        env = merged(self.driver.executor.config.get("runtime_env"), stage.runtime_env)
+        try:
+            return self.driver.environments.of(env)
+        except Exception as error:
+            raise ResourceError(f"the runtime_env of stage {stage.name!r} could not be set up: {error}") from error

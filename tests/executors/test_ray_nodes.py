@@ -1,0 +1,76 @@
+"""GPUs of several nodes, and what no node has."""
+
+from __future__ import annotations
+
+import pytest
+
+from gristmill import Resources
+from gristmill.core.errors import PlanError
+from gristmill.executors.ray_actors import lacks
+from gristmill.executors.ray_cluster import Node, NodeSlots, connect
+
+
+def nodes(*gpus: int, cpus: float = 4) -> list[Node]:
+    return [Node(f"n{number}", cpus, count, 16.0) for number, count in enumerate(gpus)]
+
+
+def taken(slots: NodeSlots, wish: Resources) -> list[str]:
+    """The nodes of all workers that find room."""
+    homes = []
+    while slot := slots.take(wish):
+        assert len({slots.homes[device] for device in slot.devices}) == 1
+        homes.append(slots.homes[slot.devices[0]])
+    return homes
+
+
+@pytest.mark.parametrize(
+    ("gpus", "wish", "homes"),
+    [
+        ((1, 1), Resources(gpus=1), ["n0", "n1"]),
+        ((1, 1), Resources(gpus=2), []),
+        ((3, 2, 1), Resources(gpus=2), ["n1", "n0"]),
+        ((1, 4), Resources(gpus=4), ["n1"]),
+        ((1, 1), Resources(gpus=0.5), ["n0", "n0", "n1", "n1"]),
+        ((0, 1), Resources(gpus=0.4), ["n1", "n1"]),
+        ((1, 1), Resources(gpu_memory_gb=10), ["n0", "n0", "n1", "n1"]),
+        ((2,), Resources(gpu_memory_gb=30), []),
+    ],
+)
+def test_what_a_worker_gets_is_on_one_node(gpus: tuple[int, ...], wish: Resources, homes: list[str]) -> None:
+    slots = NodeSlots(nodes(*gpus), memory_gb=24)
+    assert slots.fits(wish) == len(homes)
+    assert taken(slots, wish) == homes
+
+
+def test_nodes_come_and_go() -> None:
+    slots, wish = NodeSlots(nodes(2, 2)), Resources(gpus=1)
+    held = [slots.take(wish) for _ in range(3)]
+    slots.update(nodes(0, 2)[1:])
+    assert (slots.fits(wish), len(slots.there)) == (2, 2)
+    for slot in held:
+        assert slot is not None
+        slots.give_back(slot)
+    assert taken(slots, wish) == ["n1", "n1"]
+    slots.update(nodes(2, 2, 1)[1:])  # a node that comes again has another name
+    assert taken(slots, wish) == ["n2"]
+
+
+@pytest.mark.parametrize(
+    ("wish", "message"),
+    [
+        (Resources(gpus=2), "the cluster has 2 GPUs of 24 GB on 2 nodes, at most 1 on one"),
+        (Resources(gpu_memory_gb=40), "gpu_memory_gb=40, and the cluster has 2 GPUs of 24 GB"),
+        (Resources(cpus=5), "5 CPUs in one place, and the largest of 2 nodes has 4: lower cpus"),
+        (Resources(memory_gb=20), "20 GB of memory in one place, and the largest of 2 nodes has 16 GB"),
+        (Resources(cpus=4, gpus=0.5), ""),
+    ],
+)
+def test_what_no_node_has_is_named(wish: Resources, message: str) -> None:
+    lack = lacks(wish, nodes(1, 1), NodeSlots(nodes(1, 1), memory_gb=24))
+    assert f"wants {lack}".count(message) if message else not lack
+
+
+def test_a_cluster_that_can_only_be_spoken_to_from_afar_is_refused() -> None:
+    pytest.importorskip("ray")
+    with pytest.raises(PlanError, match=r"named by ray://there:10001.* RAY_ADDRESS=host:6379.*ray job submit"):
+        connect({"address": "ray://there:10001"})
