@@ -10,7 +10,7 @@ from benchmarks.simulate import STEPS, Outcome, World, drained, simulate
 from gristmill import Resources
 from gristmill.core.schedule import EDGE_BYTES
 
-WORLD = World(nodes=10, cpus=32, gpus=8, seconds=500, losses=((0.5, 1),), stragglers=0.0, slow_nodes=0.0)
+WORLD = World(nodes=12, cpus=32, gpus=8, seconds=500, losses=((0.5, 1),), stragglers=0.0, slow_nodes=0.0)
 CALLS = 2 * 24 * 2**20
 """What a worker may have at hand: the call that it runs and the one behind it."""
 
