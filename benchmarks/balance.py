@@ -185,7 +185,11 @@ def busy(case: Case, found: list[Shift], gpu_stages: set[str]) -> dict[str, Any]
 
 
 def run(rounds: int = 1, cases: Sequence[str] = tuple(CASES)) -> dict[str, Any]:
-    """On the cluster that RAY_ADDRESS names."""
+    with started(num_cpus=8, num_gpus=4):
+        return measured(rounds, cases)
+
+
+def measured(rounds: int, cases: Sequence[str]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for name in cases:
         case = CASES[name]
@@ -204,5 +208,4 @@ def run(rounds: int = 1, cases: Sequence[str] = tuple(CASES)) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    with started(num_cpus=8, num_gpus=4):
-        show(run(1, sys.argv[1:] or tuple(CASES)))
+    show(run(1, sys.argv[1:] or tuple(CASES)))
