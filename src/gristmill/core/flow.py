@@ -120,7 +120,7 @@ class Flow:
         self.listing_done = False
         self._began = time.perf_counter()
         self._sources = sources
-        self._calls: list[Call] = []
+        self._calls: dict[int, Call] = {}
         self._rows, self._looked = 0, 0.0
         self._live: dict[str, list[int]] = {}
         self._gathered: dict[tuple[str, int], list[Output]] = {}
@@ -197,8 +197,9 @@ class Flow:
         now = time.perf_counter()
         if now - self._looked > LOOK_SECONDS:
             self._rows, self._looked = self.rows_read, now
-        self._calls.append(Call(group, items, now, self.quarantine.left(self._rows, reads)))
-        return self._calls[-1]
+        call = Call(group, items, now, self.quarantine.left(self._rows, reads))
+        self._calls[id(call)] = call
+        return call
 
     @staticmethod
     def _pop(pool: _Pool) -> Item:
@@ -259,7 +260,13 @@ class Flow:
 
     def _over(self, call: Call) -> None:
         self.pools[call.group].running -= 1
-        self._calls = [other for other in self._calls if other is not call]
+        del self._calls[id(call)]
+
+    def put_back(self, call: Call) -> None:
+        """Nobody has worked on a call, and nobody is to blame: its items wait again."""
+        self._over(call)
+        for item in call.items:
+            self._queue(call.group, item)
 
     @property
     def rows_read(self) -> int:
@@ -267,8 +274,9 @@ class Flow:
         return rows_read(self._stats_so_far())
 
     def _stats_so_far(self) -> Iterator[StageStats]:
+        calls = [call for call in self._calls.values() if call.so_far]
         for group, stats in enumerate(self.stats):
-            running = [call.so_far for call in self._calls if call.group == group and call.so_far]
+            running = [call.so_far for call in calls if call.group == group]
             for position, stat in enumerate(stats):
                 parts = [stat, *(so_far[position] for so_far in running)]
                 yield StageStats(

@@ -50,6 +50,8 @@ class RayActorPoolExecutor:
     `ray_init` (arguments of `ray.init`, when no cluster is joined). `ignore_head_node` keeps workers off the head.
     """
 
+    options: tuple[str, ...] = OPTIONS
+
     def __init__(
         self,
         config: Mapping[str, Any] | None = None,
@@ -61,15 +63,15 @@ class RayActorPoolExecutor:
         self.config, self.ignore_head_node, self.fuse = dict(config or {}), ignore_head_node, fuse
         self.show_progress, self.progress_interval = show_progress, progress_interval
         for key in self.config:
-            if key not in OPTIONS:
+            if key not in self.options:
                 raise PlanError(
-                    f"RayActorPoolExecutor has no setting {key!r}.{did_you_mean(key, OPTIONS)} "
-                    f"There are: {', '.join(OPTIONS)}"
+                    f"{type(self).__name__} has no setting {key!r}.{did_you_mean(key, self.options)} "
+                    f"There are: {', '.join(self.options)}"
                 )
 
     def machine(self) -> Machine:
         """The cluster as one machine."""
-        require("ray", "ray", "RayActorPoolExecutor")
+        require("ray", "ray", type(self).__name__)
         connect(self.config.get("ray_init"))
         nodes = cluster(self.ignore_head_node)
         gpus = int(sum(node.gpus for node in nodes))
@@ -281,14 +283,7 @@ class RayDriver(Driver):
             for worker in pool.workers
             if isinstance(worker, Actor) and worker.waits_for is not None and worker.owed < 64 * 2**20
         }
-        if not waiting:
-            time.sleep(seconds)
-            return
-        ready, _ = ray.wait(list(waiting), num_returns=1, timeout=seconds, fetch_local=False)
-        if ready:
-            more, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=0, fetch_local=False)
-            ready = more or ready
-        for one in ready:
+        for one in self.ready(list(waiting), seconds):
             worker = waiting[one]
             try:
                 messages = list(worker.hears())
@@ -298,6 +293,19 @@ class RayDriver(Driver):
                 continue
             for message in messages:
                 yield worker, message
+
+    def ready(self, refs: list[Any], seconds: float) -> list[Any]:
+        """Those of the references that are there within some time."""
+        import ray
+
+        if not refs:
+            time.sleep(seconds)
+            return []
+        ready, _ = ray.wait(refs, num_returns=1, timeout=seconds, fetch_local=False)
+        if ready:
+            more, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
+            ready = more or ready
+        return ready
 
     def see_off(self, worker: WorkerHandle) -> str:
         self.pools[worker.group].remove(worker)
