@@ -3,13 +3,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test soak lint bench clean
+.PHONY: demo test test-ray soak lint bench clean
 
 demo: .venv/demo.stamp  ## curate the bundled corpus and show what happened
 	$(BIN)/gristmill run examples/demo/recipe.yaml
 
 test: .venv/dev.stamp  ## the whole test suite
 	$(BIN)/pytest
+
+test-ray: .venv/dev.stamp  ## the conformance suite on the executors that need a cluster
+	$(BIN)/pytest -m ray
 
 soak: .venv/dev.stamp  ## kill runs at random moments for a quarter of an hour
 	$(BIN)/python -m tests.promises.soak --minutes 15

@@ -26,7 +26,7 @@ from gristmill.core.worker import StageStats
 from gristmill.executors.freight import load_up, unload
 from gristmill.executors.guard import Duty, Guard
 from gristmill.executors.process import as_stage_error
-from gristmill.executors.ray_worker import Stored
+from gristmill.executors.ray_worker import Board, Stored
 from gristmill.executors.transport import Parcel
 
 _NODE_SECONDS = 600.0
@@ -54,11 +54,12 @@ class Lodging:
     folders: tuple[str, ...]
 
 
-class Desk:
-    """Where receipts are posted, and taken by the driver."""
+class Desk(Board):
+    """Where receipts are posted, and taken by the driver. It is also the board of our own actors."""
 
-    def __init__(self, inputs: dict[int, Any]) -> None:
-        self.inputs = inputs
+    def __init__(self) -> None:
+        super().__init__()
+        self.inputs: dict[int, Any] = {}
         self.receipts: list[Receipt] = []
         self.lodgings: list[Lodging] = []
         self.nodes: dict[tuple[int, str], asyncio.Event] = {}
@@ -83,8 +84,11 @@ class Desk:
         receipts, self.receipts = self.receipts, []
         return receipts
 
+    async def hold(self, inputs: dict[int, Any]) -> None:
+        """Large tasks that enter the engine."""
+        self.inputs = inputs
+
     async def fetch(self, number: int) -> Any:
-        """A large task that enters the engine."""
         return self.inputs[number]
 
     async def open(self, lodging: Lodging) -> bool:

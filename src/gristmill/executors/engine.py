@@ -14,6 +14,7 @@ What is given up: all tasks that enter are listed before the engine starts.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pickle
 import shutil
@@ -25,9 +26,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gristmill.core.errors import ErrorBudgetError, GristmillError, StageError, WorkerLostError
+from gristmill.core.errors import ErrorBudgetError, GristmillError, ResourceError, StageError, WorkerLostError
 from gristmill.core.executor import Job, Ref
 from gristmill.core.flow import Call, Output
+from gristmill.core.plan import Group, Plan
 from gristmill.core.task import Lineage
 from gristmill.core.worker import StageStats
 from gristmill.executors.desk import Desk, Lodging, Receipt
@@ -62,6 +64,12 @@ class Score:
     cpus: float
     nodes: list[str] | None = None
     """Where workers may run; None: anywhere."""
+
+
+def chain_of(plan: Plan) -> list[Group]:
+    """The groups that an engine gets: those before the first that gathers, without a user's own source."""
+    chain = itertools.takewhile(lambda group: not group.gather, plan.way)
+    return [group for group in chain if group.index or not plan.own_source]
 
 
 def rows_per_call(score: Score, group: int = 0) -> int:
@@ -123,10 +131,22 @@ class EngineExecutor(RayActorPoolExecutor):
     """An executor that hands scheduling to another engine."""
 
     engine_name = ""
+    at_once = True
+    """Whether the engine wants a worker of every group at once."""
 
     def places(self) -> list[str] | None:
         """The nodes that workers may run on; None: all."""
         return [node.id for node in cluster(True)] if self.ignore_head_node else None
+
+    def check(self, plan: Plan) -> None:
+        super().check(plan)
+        wanted = sum(group.resources.gpu_share(self.config.get("gpu_memory_gb")) for group in chain_of(plan))
+        there = len(self.machine().gpus)
+        if wanted > there + 1e-9 and self.at_once:
+            raise ResourceError(
+                f"{self.engine_name} wants a worker of every group at once, which takes {wanted:g} GPUs, and the "
+                f"cluster has {there}: lower gpus, or use RayActorPoolExecutor, which takes turns"
+            )
 
     def play(self, score: Score, desk: Any) -> None:
         """Run the engine. This happens in an actor, on a copy of the executor."""
@@ -140,25 +160,27 @@ class EngineDriver(RayDriver):
     """Feeds an engine, keeps the books, and does with actors what the engine does not do."""
 
     executor: EngineExecutor
+    board_class = Desk
 
     def __init__(self, job: Job, machine: Machine, executor: EngineExecutor) -> None:
         super().__init__(job, machine, executor)
         self.name = executor.engine_name
-        way = job.plan.way
-        first = 1 if job.plan.own_source else 0
-        last = next((group.index for group in way if group.gather and group.index >= first), len(way))
-        self.chain = range(first, last)
+        chain = [group.index for group in chain_of(job.plan)]
+        self.chain = range(chain[0], chain[-1] + 1) if chain else range(0)
         self.state = "listing" if self.chain else "over"
         self.handed: dict[int, Call] = {}
         self.convoys: dict[int, Convoy] = {}
         self.heard = 0
         self.keeps = False
-        self.desk: Any = None
         self.conductor: Any = None
         self.playing: Any = None
         self.taking: Any = None
 
     # -- giving work to the engine -------------------------------------------------------------------------
+
+    @property
+    def desk(self) -> Any:
+        return self.board
 
     def _enough(self) -> int:
         return 10**9 if self.state == "listing" else super()._enough()
@@ -183,13 +205,12 @@ class EngineDriver(RayDriver):
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-        nearby = {"num_cpus": 0, "scheduling_strategy": here}
         items = {number: call.items[0] for number, call in self.handed.items()}
         large = {number: item.refs[0] for number, item in items.items() if not isinstance(item.refs[0], Parcel)}
         rows = [load_up(number, item.lineage, item.refs[0]) for number, item in items.items()]
         self.state = "playing"
-        self.desk = ray.remote(Desk).options(**nearby).remote(large)
-        self.conductor = ray.remote(Conductor).options(**nearby).remote()
+        self.desk.hold.remote(large)
+        self.conductor = ray.remote(Conductor).options(num_cpus=0, scheduling_strategy=here).remote()
         self.playing = self.conductor.play.remote(self.executor, self._score(rows), self.desk)
         self.taking = self.desk.take.remote(_TAKE_SECONDS)
 
@@ -333,17 +354,18 @@ class EngineDriver(RayDriver):
         """Kill the engine, and wait until its workers have torn down."""
         import ray
 
-        desk, self.desk = self.desk, None
-        if desk is None:
+        conductor, self.conductor = self.conductor, None
+        if conductor is None:
             return None
         lodgings: list[Lodging] = []
         with contextlib.suppress(ray.exceptions.RayError):
-            lodgings = ray.get(desk.close.remote())
-        ray.kill(self.conductor)
-        problem = see_off_all(lodgings, grace)
-        if not self.keeps:  # otherwise it ends when nobody has any of the results
-            ray.kill(desk)
-        return problem
+            lodgings = ray.get(self.desk.close.remote())
+        ray.kill(conductor)
+        return see_off_all(lodgings, grace)
+
+    def close(self, useless: bool) -> None:
+        if useless or not self.keeps:  # otherwise it ends when nobody has any of the results
+            super().close(useless)
 
 
 def see_off_all(lodgings: Sequence[Lodging], grace: float) -> StageError | None:

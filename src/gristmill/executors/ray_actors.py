@@ -227,12 +227,14 @@ class ActorPool(Pool):
 class RayDriver(Driver):
     """Workers are actors."""
 
+    board_class: type = Board
+
     def __init__(self, job: Job, machine: Machine, executor: RayActorPoolExecutor) -> None:
         import ray
 
         self.executor = executor
         super().__init__(job, machine)
-        self.board: Any = ray.remote(Board).options(num_cpus=0).remote()
+        self.board: Any = ray.remote(self.board_class).options(num_cpus=0).remote()
         self._notes: Mapping[int, Any] = {}
         self._noted = 0.0
         last = len(job.plan.way) - 1

@@ -56,6 +56,10 @@ class XennaExecutor(EngineExecutor):
             if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
                 raise PlanError(f"XennaExecutor({key}={value!r}): must be a number greater than 0")
 
+    @property
+    def at_once(self) -> bool:  # type: ignore[override]
+        return bool(self.setting("execution_mode") == "streaming")
+
     def setting(self, key: str) -> Any:
         return self.config.get(key, DEFAULTS[key])
 
