@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-OURS = {"Conductor", "Desk", "Keeper", "RayWorker", "_MapWorker", "StageWorker", "NodeResourceMonitor"}
+OURS = {"Conductor", "Desk", "Keeper", "RayWorker", "MapWorker", "StageWorker", "NodeResourceMonitor"}
 """Actors that must be gone when a run is over."""
 
 
@@ -32,7 +32,10 @@ def ray_cluster(**options: Any) -> Iterator[str]:
             del os.environ["PYTHONPATH"]
         else:
             os.environ["PYTHONPATH"] = before
-    assert not marked(mark)
+    deadline = time.monotonic() + 10
+    while (left := marked(mark)) and time.monotonic() < deadline:  # killed, and not gone yet on a busy machine
+        time.sleep(0.1)
+    assert [_command(pid) for pid in left] == []
     assert "RAY_ADDRESS" not in os.environ
 
 
@@ -56,9 +59,11 @@ def _actors() -> list[str]:
 def _workers(mark: str) -> list[str]:
     from gristmill.executors.ray_client import marked
 
-    found = []
-    for pid in marked(mark):
-        with contextlib.suppress(OSError):
-            command = Path(f"/proc/{pid}/cmdline").read_text()
-            found += [command] if "executors.zygote" in command else []
-    return found
+    return [command for pid in marked(mark) if "executors.zygote" in (command := _command(pid))]
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return "(gone)"

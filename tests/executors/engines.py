@@ -120,8 +120,8 @@ def killing(actor: str, marks: Path) -> Iterator[list[int]]:
 
         while not over.wait(0.05) and not killed:
             if len(list(marks.iterdir())) >= 5:
-                found = [one["Pid"] for one in actors().values() if one["ActorClassName"].startswith(actor)]
-                killed.extend(pid for pid in found if pid)
+                alive = [one for one in actors().values() if one["State"] == "ALIVE"]
+                killed.extend(one["Pid"] for one in alive if one["ActorClassName"].startswith(actor))
                 for pid in killed:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)

@@ -25,11 +25,13 @@ from gristmill.core.task import Lineage, Task
 from gristmill.core.worker import StageStats
 from gristmill.executors.freight import load_up, unload
 from gristmill.executors.guard import Duty, Guard
+from gristmill.executors.lodging import Lodging
 from gristmill.executors.process import as_stage_error
 from gristmill.executors.ray_worker import Board, Stored
 from gristmill.executors.transport import Parcel
 
 _NODE_SECONDS = 600.0
+_WAITING = 256
 _KEEP_BYTES = 8 * 2**20
 
 
@@ -43,15 +45,6 @@ class Receipt:
     stats: list[StageStats] = field(default_factory=list)
     aside: list[SetAside] = field(default_factory=list)
     error: StageError | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Lodging:
-    """Where a guard lives: its node, the process that ends last, and its folders."""
-
-    node: str
-    pid: int
-    folders: tuple[str, ...]
 
 
 class Desk(Board):
@@ -68,7 +61,9 @@ class Desk(Board):
         self.posted = asyncio.Event()
 
     async def post(self, receipt: Receipt) -> bool:
-        """False: the run is over."""
+        """False: the run is over. Who posts waits when nobody takes, because somebody is slow to look at results."""
+        while len(self.receipts) > _WAITING and not self.closed:
+            await asyncio.sleep(0.05)
         self.receipts.append(receipt)
         self.posted.set()
         return not self.closed

@@ -15,33 +15,27 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
-import pickle
-import shutil
-import signal
-import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from gristmill.core.errors import ErrorBudgetError, GristmillError, ResourceError, StageError, WorkerLostError
+from gristmill.core.errors import ErrorBudgetError, GristmillError, ResourceError, StageError
 from gristmill.core.executor import Job, Ref
 from gristmill.core.flow import Call, Output
 from gristmill.core.plan import Group, Plan
 from gristmill.core.task import Lineage
 from gristmill.core.worker import StageStats
-from gristmill.executors.desk import Desk, Lodging, Receipt
+from gristmill.executors.desk import Desk, Receipt
 from gristmill.executors.freight import load_up
 from gristmill.executors.guard import LINGER, Duty
+from gristmill.executors.lodging import Lodging, see_off_all
 from gristmill.executors.machine import Machine
 from gristmill.executors.pool import pickled
 from gristmill.executors.ray_actors import RayActorPoolExecutor, RayDriver
 from gristmill.executors.ray_cluster import cluster
 from gristmill.executors.ray_worker import Stored
 from gristmill.executors.transport import Parcel
-from gristmill.executors.zygote import last_words
 
 _TAKE_SECONDS = 1.0
 _GRACE = 5.0
@@ -366,49 +360,3 @@ class EngineDriver(RayDriver):
     def close(self, useless: bool) -> None:
         if useless or not self.keeps:  # otherwise it ends when nobody has any of the results
             super().close(useless)
-
-
-def see_off_all(lodgings: Sequence[Lodging], grace: float) -> StageError | None:
-    """Wait for guards on all nodes. What went wrong in teardown, if anything did."""
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    here = ray.get_runtime_context().get_node_id()
-    waiting = []
-    for node in sorted({lodging.node for lodging in lodgings} - {here}):
-        place = NodeAffinitySchedulingStrategy(node, soft=False)
-        remote = ray.remote(see_off).options(num_cpus=0, scheduling_strategy=place, max_retries=0)
-        waiting.append(remote.remote([lodging for lodging in lodgings if lodging.node == node], grace))
-    problem = see_off([lodging for lodging in lodgings if lodging.node == here], grace)
-    for one in waiting:
-        with contextlib.suppress(ray.exceptions.RayError):  # the node is gone, and so are they
-            problem = ray.get(one) or problem
-    return problem
-
-
-def see_off(lodgings: Sequence[Lodging], grace: float) -> StageError | None:
-    """Wait until the guards on this node have ended, and clean up after them."""
-    deadline = time.monotonic() + grace
-    problem: StageError | None = None
-    for lodging in lodgings:
-        while _lives(lodging.pid):
-            if time.monotonic() > deadline:
-                problem = WorkerLostError(
-                    "(worker)", "(none left)", (), f"in teardown, it took more than {grace:g} s and was stopped"
-                )
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(lodging.pid, signal.SIGKILL)
-            time.sleep(0.01)
-        for folder in lodging.folders:
-            for words in last_words(folder):
-                problem = pickle.loads(words.read_bytes())
-            shutil.rmtree(folder, ignore_errors=True)
-    return problem
-
-
-def _lives(pid: int) -> bool:
-    """Whether a process runs; one that has ended and that nobody asked about does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (OSError, IndexError):
-        return False

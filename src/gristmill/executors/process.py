@@ -119,7 +119,7 @@ def work(channel: Connection) -> None:
                 session.terminable(True)
                 session.call(rest[0])
                 session.terminable(False)
-    except (_Stop, EOFError, ConnectionError):
+    except (_Stop, EOFError, ConnectionError, KeyboardInterrupt):
         session.terminable(False)
     session.end()
 
@@ -169,8 +169,9 @@ class _Session:
                 Path(self.setup.page + LAST_WORDS).write_bytes(pickle.dumps(problem))
 
     def terminable(self, yes: bool) -> None:
-        """Whether it may be terminated when the driver is gone: in a call it may, when it tears down not."""
+        """Whether it may be interrupted and terminated when the driver is gone: in a call, but not in teardown."""
         if self.setup.lingers:
+            signal.signal(signal.SIGINT, signal.default_int_handler if yes else signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_DFL if yes else signal.SIG_IGN)
 
     def call(self, order: Order) -> None:

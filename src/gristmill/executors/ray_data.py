@@ -47,8 +47,6 @@ class RayDataExecutor(EngineExecutor):
                 Operator,
                 fn_constructor_args=(duty, desk),
                 batch_format="pyarrow",
-                batch_size=score.batch_sizes[index] if score.batch_sizes[index] > 1 else None,
-                zero_copy_batch=True,
                 max_restarts=_RETRIES,
                 max_task_retries=_RETRIES,
                 **_options(score, index, scale),
@@ -103,6 +101,8 @@ def _options(score: Score, index: int, scale: float) -> dict[str, Any]:
     fixed = score.num_workers[index]
     most = fixed or max(1, int(score.cpus / cpus + 1e-9) if cpus else int(score.cpus))
     options: dict[str, Any] = {"num_cpus": cpus, "concurrency": (fixed or 1, most)}
+    if score.batch_sizes[index] > 1 or need.requires_gpu:  # otherwise a call gets a block as it comes
+        options["batch_size"] = rows_per_call(score, index)
     if need.requires_gpu:
         options["num_gpus"] = need.gpu_share(score.duties[index].gpu_memory_gb)
     if need.memory_gb:

@@ -164,20 +164,25 @@ def last_words(folder: str) -> list[Path]:
 
 
 def _let_end(workers: set[int], seconds: float) -> None:
-    """The driver has ended. Idle workers tear down; those in the middle of a call are terminated after a moment."""
+    """The driver has ended. Idle workers tear down; those in a call are interrupted, and terminated after a moment."""
     began = time.monotonic()
+    _signal(workers, signal.SIGINT)
     asked = False
     while workers and (passed := time.monotonic() - began) < seconds:
         if passed > _LINGER and not asked:
             asked = True
-            for pid in workers:
-                os.kill(pid, signal.SIGTERM)
+            _signal(workers, signal.SIGTERM)
         for pid in list(workers):
             if os.waitpid(pid, os.WNOHANG)[0]:
                 workers.discard(pid)
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(pid, signal.SIGKILL)
         time.sleep(0.01)
+
+
+def _signal(workers: set[int], number: int) -> None:
+    for pid in workers:
+        os.kill(pid, number)
 
 
 def _see_off(pid: int) -> int:
