@@ -166,6 +166,8 @@ class EngineDriver(RayDriver):
         self.convoys: dict[int, Convoy] = {}
         self.heard = 0
         self.keeps = False
+        self.problem: StageError | None = None
+        """What went wrong when the engine's workers tore down."""
         self.conductor: Any = None
         self.playing: Any = None
         self.taking: Any = None
@@ -308,6 +310,8 @@ class EngineDriver(RayDriver):
             ray.get(self.playing)
         except Exception as raised:  # noqa: BLE001  whatever an engine raises
             error = raised
+        self._end_engine(LINGER if error is None else _GRACE)  # or it might still work on what is done again below
+        self.problem = self.problem if error is None else None
         while receipts := ray.get(self.taking):
             self.taking = self.desk.take.remote(0)
             for receipt in receipts:
@@ -340,22 +344,22 @@ class EngineDriver(RayDriver):
         try:
             super()._stop(raises)
         finally:
-            problem = self._end_engine(LINGER if raises else _GRACE)
-        if raises and problem is not None:
-            raise problem
+            self._end_engine(LINGER if raises else _GRACE)
+        if raises and self.problem is not None:
+            raise self.problem
 
-    def _end_engine(self, grace: float) -> StageError | None:
+    def _end_engine(self, grace: float) -> None:
         """Kill the engine, and wait until its workers have torn down."""
         import ray
 
         conductor, self.conductor = self.conductor, None
         if conductor is None:
-            return None
+            return
         lodgings: list[Lodging] = []
         with contextlib.suppress(ray.exceptions.RayError):
             lodgings = ray.get(self.desk.close.remote())
         ray.kill(conductor)
-        return see_off_all(lodgings, grace)
+        self.problem = see_off_all(lodgings, grace)
 
     def close(self, useless: bool) -> None:
         if useless or not self.keeps:  # otherwise it ends when nobody has any of the results
