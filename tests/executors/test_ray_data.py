@@ -38,6 +38,7 @@ def test_same_bytes_and_a_run_goes_on_with_another_executor(cluster: str, tmp_pa
     engines.check_resumes(RayDataExecutor(), tmp_path)
 
 
+@pytest.mark.ray
 def test_an_actor_that_is_killed_costs_nothing(cluster: str, tmp_path: Path) -> None:
     engines.check_killed_actor(RayDataExecutor(), "MapWorker", tmp_path / "marks")
 

@@ -24,11 +24,12 @@ def cluster() -> Iterator[str]:
         yield mark
 
 
-@pytest.mark.parametrize("mode", ["streaming", "batch"])
+@pytest.mark.parametrize("mode", ["streaming", pytest.param("batch", marks=pytest.mark.ray)])
 def test_a_record_at_fault_is_found_and_nothing_is_left_behind(cluster: str, tmp_path: Path, mode: str) -> None:
     engines.check_faults_and_hooks(XennaExecutor({"execution_mode": mode}), cluster, tmp_path)
 
 
+@pytest.mark.ray
 def test_large_batches_pass_and_results_outlive_the_engine(cluster: str) -> None:
     engines.check_large_batches(XennaExecutor(fuse=False))
 
