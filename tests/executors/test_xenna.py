@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +42,13 @@ def test_same_bytes_and_a_run_goes_on_with_another_executor(cluster: str, tmp_pa
 
 
 def test_what_xenna_gives_up_is_done_by_actors(cluster: str, tmp_path: Path) -> None:
-    """Version 0.3 ends the run when one of its actors dies; later ones may drop what it was at."""
-    with pytest.warns(RuntimeWarning, match="Xenna has not done .* of the tasks that it was given; they are done by"):
+    """Version 0.3 ends the run when one of its actors dies; later ones start another, and may drop what it was at."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         engines.check_killed_actor(XennaExecutor(), "StageWorker", tmp_path / "marks")
+    told = [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
+    if version("cosmos-xenna").startswith("0.3"):
+        assert re.match("Xenna has not done .* of the tasks that it was given; they are done by actors", told[0])
 
 
 @pytest.mark.parametrize(
