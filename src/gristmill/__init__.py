@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from gristmill.executors.local import LocalExecutor
     from gristmill.executors.ray_actors import RayActorPoolExecutor
     from gristmill.executors.ray_client import RayClient, SlurmRayClient
+    from gristmill.executors.ray_data import RayDataExecutor
+    from gristmill.executors.xenna import XennaExecutor
 
 __version__ = VERSION
 
@@ -35,11 +37,13 @@ _HOME = {
     "ProcessingStage": "core.stage",
     "RayActorPoolExecutor": "executors.ray_actors",
     "RayClient": "executors.ray_client",
+    "RayDataExecutor": "executors.ray_data",
     "Resources": "core.resources",
     "Sample": "core.sample",
     "SlurmRayClient": "executors.ray_client",
     "SourceStage": "core.stage",
     "Task": "core.task",
+    "XennaExecutor": "executors.xenna",
     "processing_stage": "core.stage",
 }
 
@@ -54,11 +58,13 @@ __all__ = [
     "ProcessingStage",
     "RayActorPoolExecutor",
     "RayClient",
+    "RayDataExecutor",
     "Resources",
     "Sample",
     "SlurmRayClient",
     "SourceStage",
     "Task",
+    "XennaExecutor",
     "processing_stage",
 ]
 

@@ -20,11 +20,13 @@ PUBLIC = {
         "ProcessingStage",
         "RayActorPoolExecutor",
         "RayClient",
+        "RayDataExecutor",
         "Resources",
         "Sample",
         "SlurmRayClient",
         "SourceStage",
         "Task",
+        "XennaExecutor",
         "processing_stage",
     ],
     "gristmill.text": [

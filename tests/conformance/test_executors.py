@@ -11,7 +11,6 @@ import pytest
 from gristmill import (
     CompositeStage,
     DocumentBatch,
-    LocalExecutor,
     Pipeline,
     ProcessingStage,
     Resources,
@@ -19,6 +18,7 @@ from gristmill import (
     processing_stage,
 )
 from gristmill.core.errors import StageError
+from tests.conformance.executors import EXECUTORS, make, params
 from tests.conformance.stages import (
     AddOne,
     BatchDouble,
@@ -31,18 +31,10 @@ from tests.conformance.stages import (
     Witness,
 )
 
-EXECUTORS = {
-    "inline": lambda: LocalExecutor(num_workers=0),
-    "inline-unfused": lambda: LocalExecutor(num_workers=0, fuse=False),
-    "local-1": lambda: LocalExecutor(num_workers=1),
-    "local-2": lambda: LocalExecutor(num_workers=2),
-    "local-3-unfused": lambda: LocalExecutor(num_workers=3, fuse=False),
-}
 
-
-@pytest.fixture(params=EXECUTORS, ids=str)
+@pytest.fixture(params=params(*EXECUTORS), ids=str)
 def executor(request: pytest.FixtureRequest) -> Any:
-    return EXECUTORS[request.param]()
+    return make(request)
 
 
 def numbers(*values: int) -> list[Task[int]]:

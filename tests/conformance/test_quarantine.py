@@ -14,9 +14,9 @@ from gristmill import DocumentBatch, LocalExecutor, Pipeline, ProcessingStage, T
 from gristmill.core.errors import ColumnError, ErrorBudgetError, StageError
 from gristmill.text import JsonlReader, JsonlWriter, ParquetWriter
 from tests.conformance import failing
+from tests.conformance.executors import EXECUTORS, FEW, make, params
 from tests.conformance.failing import After, Batches, Fail, Filter, Numbers, Steps
 from tests.conformance.stages import AddOne, CountTo
-from tests.conformance.test_executors import EXECUTORS
 from tests.conformance.test_same_bytes import contents
 
 SIZES = [10] * 7 + [1, 1, 2, 3]
@@ -27,15 +27,15 @@ BAD = {0, 14, 29, 31, 35, 38, *range(43, 47), *range(50, 60), 70, 73, 74}
 GOOD = [n for n in range(ROWS) if n not in BAD and n % 7]
 
 
-@pytest.fixture(params=EXECUTORS, ids=str)
+@pytest.fixture(params=params(*EXECUTORS), ids=str)
 def executor(request: pytest.FixtureRequest) -> Any:
-    return EXECUTORS[request.param]()
+    return make(request)
 
 
-@pytest.fixture(params=["inline", "local-3-unfused"], ids=str)
+@pytest.fixture(params=params(*FEW, suffix="-unfused"), ids=str)
 def another(request: pytest.FixtureRequest) -> Any:
     """Fewer, for what depends little on the executor: a process takes its time."""
-    return EXECUTORS[request.param]()
+    return make(request)
 
 
 def batches() -> list[DocumentBatch]:

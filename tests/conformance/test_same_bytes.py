@@ -22,6 +22,7 @@ from gristmill.text import (
     ScoreFilter,
     WordCountFilter,
 )
+from tests.conformance.executors import CLUSTER
 
 
 @pytest.fixture(scope="module")
@@ -130,3 +131,13 @@ def test_an_input_that_has_become_empty_leaves_no_old_output(tmp_path: Path) -> 
     (tmp_path / "in" / "a.jsonl").write_text("")
     pipeline.run(LocalExecutor(0))
     assert [name[0] for name in contents(tmp_path / "out")] == ["b"]
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("fuse", [True, False], ids=["fused", "unfused"])
+@pytest.mark.parametrize("name", CLUSTER)
+def test_same_bytes_on_a_cluster(corpus: Path, tmp_path: Path, cluster: str, name: str, fuse: bool) -> None:
+    if name == "xenna":
+        pytest.importorskip("cosmos_xenna")
+    here = curate(str(corpus), tmp_path / "here", LocalExecutor(0), 10**9, JsonlWriter)
+    assert curate(str(corpus), tmp_path / "there", CLUSTER[name](fuse=fuse), 5_000, JsonlWriter) == here

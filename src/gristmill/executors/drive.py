@@ -80,11 +80,7 @@ class Driver(ABC):
         self.job.observer.started(self.job.plan)
         useless = True
         try:
-            while not self.flow.over:
-                self.flow.feed(self._enough())
-                self._dispatch()
-                self._listen()
-                self._watch()
+            for _ in self.turns():
                 while self.flow.results:
                     lineage, parcel = self.flow.results.popleft()
                     yield lineage, None if parcel is None else self.keep(parcel)
@@ -99,6 +95,15 @@ class Driver(ABC):
             finally:  # also when Ctrl-C comes a second time
                 self.close(useless)
                 self.job.observer.finished(self._progress())
+
+    def turns(self) -> Iterator[None]:
+        """One turn of the loop after another, until nothing is left to do."""
+        while not self.flow.over:
+            self.flow.feed(self._enough())
+            self._dispatch()
+            self._listen()
+            self._watch()
+            yield
 
     def _enough(self) -> int:
         """How many items should wait before the first group: enough for the next calls of all workers, and some new."""
@@ -340,11 +345,15 @@ class Driver(ABC):
                     worker.timed_out = f"it ran for more than {limit:g} s (timeout_s) and was stopped"
                     worker.kill()
             if pool.count("idle") and self.flow.is_over(pool.index) and self.flow.pools[pool.index].running == 0:
-                for worker in pool.idle:
-                    worker.stop()
+                self.dismiss(pool)
         if time.monotonic() - self.told > 0.2:
             self.told = time.monotonic()
             self.job.observer.progressed(self._progress())
+
+    def dismiss(self, pool: Pool) -> None:
+        """A pool has nothing left to do."""
+        for worker in pool.idle:
+            worker.stop()
 
     def _progress(self) -> Any:
         pools = [(len(pool.workers), pool.count("busy", "full")) for pool in self.pools]

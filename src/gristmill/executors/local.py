@@ -86,11 +86,11 @@ def check_fit(plan: Plan, machine: Machine) -> None:
 class LocalDriver(Driver):
     """Workers are processes, forked by a zygote, heard through pipes."""
 
-    def __init__(self, job: Job, machine: Machine) -> None:
+    def __init__(self, job: Job, machine: Machine, linger: float = 0.0) -> None:
         self.disk = Folder(job.scratch)
         self.memory = in_memory(self.disk)
         self.folders = [self.memory.path, self.disk.path]
-        self.zygote = Zygote(self.folders)
+        self.zygote = Zygote(self.folders, linger)
         self.selector = selectors.DefaultSelector()
         super().__init__(job, machine)
         last = len(job.plan.way) - 1

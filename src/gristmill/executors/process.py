@@ -12,9 +12,12 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import pickle
+import signal
 import time
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -30,6 +33,7 @@ from gristmill.core.worker import Worker, describe_error, never, trace_of
 from gristmill.executors.machine import own_memory
 from gristmill.executors.pool import WINDOW, Order
 from gristmill.executors.transport import Parcel, pack
+from gristmill.executors.zygote import LAST_WORDS
 
 _FLUSH_COUNT = 64
 _FLUSH_BYTES = 256 * 1024
@@ -90,6 +94,9 @@ class Setup:
     gpus: tuple[int, ...] = ()
     cpus: float = 1.0
     env: dict[str, str] = field(default_factory=dict)
+    node: str = "local"
+    lingers: bool = False
+    """Whether it tears down also when the driver is killed (`zygote.py`)."""
 
 
 class _Stop(BaseException):
@@ -101,6 +108,7 @@ def work(channel: Connection) -> None:
     kind, setup = channel.recv()
     assert kind == "setup"
     session = _Session(channel, setup)
+    session.terminable(False)
     if not session.begin():
         return
     try:
@@ -109,9 +117,11 @@ def work(channel: Connection) -> None:
             if kind == "stop":
                 break
             if kind == "call":
+                session.terminable(True)
                 session.call(rest[0])
-    except (_Stop, EOFError):
-        pass
+                session.terminable(False)
+    except (_Stop, EOFError, ConnectionError, KeyboardInterrupt):
+        session.terminable(False)
     session.end()
 
 
@@ -129,7 +139,7 @@ class _Session:
         import pyarrow as pa
 
         pa.set_cpu_count(max(1, int(self.setup.cpus)))
-        metadata = WorkerMetadata(self.setup.worker_id, NodeInfo(), self.setup.gpus)
+        metadata = WorkerMetadata(self.setup.worker_id, NodeInfo(self.setup.node), self.setup.gpus)
         try:
             stages, rejecter = cloudpickle.loads(self.setup.stages)
             if rejecter is not None:
@@ -153,8 +163,17 @@ class _Session:
             self.worker.teardown()
         except StageError as error:
             problem = error
-        with contextlib.suppress(OSError):  # the driver may be gone
+        try:
             self.channel.send(("stopped", problem))
+        except OSError:  # the driver is gone
+            if problem is not None:
+                Path(self.setup.page + LAST_WORDS).write_bytes(pickle.dumps(problem))
+
+    def terminable(self, yes: bool) -> None:
+        """Whether it may be interrupted and terminated when the driver is gone: in a call, but not in teardown."""
+        if self.setup.lingers:
+            signal.signal(signal.SIGINT, signal.default_int_handler if yes else signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL if yes else signal.SIG_IGN)
 
     def call(self, order: Order) -> None:
         self.unacknowledged = self.granted = 0

@@ -68,6 +68,8 @@ class Process(WorkerHandle):
 class ProcessPool(Pool):
     """Forks workers."""
 
+    node = "local"
+
     def __init__(
         self,
         group: Group,
@@ -104,6 +106,8 @@ class ProcessPool(Pool):
             visible_devices(slot.devices),
             self.group.resources.cpus,
             env,
+            self.node,
+            self.zygote.lingers,
         )
         with contextlib.suppress(OSError):
             channel.send(("setup", setup))

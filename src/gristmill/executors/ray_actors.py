@@ -62,6 +62,8 @@ class RayActorPoolExecutor:
     the head. `show_progress` and `progress_interval` (seconds, where there is no terminal) say what is shown.
     """
 
+    options: tuple[str, ...] = OPTIONS
+
     def __init__(
         self,
         config: Mapping[str, Any] | None = None,
@@ -74,17 +76,17 @@ class RayActorPoolExecutor:
         self.config, self.ignore_head_node, self.fuse = dict(config or {}), ignore_head_node, fuse
         self.show_progress, self.progress_interval = show_progress, progress_interval
         self.execution_mode = execution_mode or self.config.get("execution_mode", MODES[0])
-        self.batch = check_mode("RayActorPoolExecutor", self.execution_mode)
+        self.batch = check_mode(type(self).__name__, self.execution_mode)
         for key in self.config:
-            if key not in OPTIONS:
+            if key not in self.options:
                 raise PlanError(
-                    f"RayActorPoolExecutor has no setting {key!r}.{did_you_mean(key, OPTIONS)} "
-                    f"There are: {', '.join(OPTIONS)}"
+                    f"{type(self).__name__} has no setting {key!r}.{did_you_mean(key, self.options)} "
+                    f"There are: {', '.join(self.options)}"
                 )
 
     def machine(self) -> Machine:
         """The cluster as one machine."""
-        require("ray", "ray", "RayActorPoolExecutor")
+        require("ray", "ray", type(self).__name__)
         connect(self.config.get("ray_init"))
         return self.as_machine(self.nodes())
 
@@ -140,6 +142,7 @@ def lacks(wish: Resources, nodes: Sequence[Node], slots: NodeSlots) -> str:
 class RayDriver(Driver):
     """Workers are actors."""
 
+    board_class: type = Board
     slots: NodeSlots
     pools: Sequence[ActorPool]
 
@@ -156,7 +159,7 @@ class RayDriver(Driver):
         self._counted = self._complete = time.monotonic()
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         place = {"num_cpus": 0, "max_concurrency": _MANY, "scheduling_strategy": here}
-        self.board: Any = ray.remote(Board).options(**place).remote()
+        self.board: Any = ray.remote(self.board_class).options(**place).remote()
         self._notes: Mapping[int, Any] = {}
         self._left: list[tuple[int, int, Message, list[Any]]] = []
         self._noted = 0.0
@@ -273,20 +276,11 @@ class RayDriver(Driver):
         return self._notes
 
     def listen(self, seconds: float) -> Iterator[tuple[WorkerHandle, tuple[Any, ...]]]:
-        import ray
-
         waiting = {worker.waits_for: worker for worker in self._actors() if worker.waits_for is not None}
         if any(worker.shares for worker in waiting.values()):
             yield from self._hear_board()
             seconds = _LEFT_SECONDS
-        if not waiting:
-            time.sleep(seconds)
-            return
-        ready, _ = ray.wait(list(waiting), num_returns=1, timeout=seconds, fetch_local=False)
-        if ready:
-            more, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=0, fetch_local=False)
-            ready = more or ready
-        for one in ready:
+        for one in self.ready(list(waiting), seconds):
             yield from self._hear_one(waiting[one])
 
     def _hear_board(self) -> Iterator[tuple[WorkerHandle, tuple[Any, ...]]]:
@@ -323,6 +317,19 @@ class RayDriver(Driver):
             yield from self._hear_board()
         worker.turn()
         yield worker, message
+
+    def ready(self, refs: list[Any], seconds: float) -> list[Any]:
+        """Those of the references that are there within some time."""
+        import ray
+
+        if not refs:
+            time.sleep(seconds)
+            return []
+        ready, _ = ray.wait(refs, num_returns=1, timeout=seconds, fetch_local=False)
+        if ready:
+            more, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
+            ready = more or ready
+        return ready
 
     def see_off(self, worker: WorkerHandle) -> str:
         self.pools[worker.group].remove(worker)

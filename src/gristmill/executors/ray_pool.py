@@ -199,13 +199,13 @@ class ActorPool(Pool):
     def _options(self, slot: Slot, node: str) -> dict[str, Any]:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        options: dict[str, Any] = {"num_cpus": _ACTOR_CPUS, "max_restarts": 0, "runtime_env": self._env() or None}
+        options: dict[str, Any] = {"num_cpus": _ACTOR_CPUS, "max_restarts": 0, "runtime_env": self.env() or None}
         if slot.devices:  # Ray counts in ten-thousandths, and must not be asked for more than there is
             options["num_gpus"] = len(slot.devices) if slot.share >= 1 else math.floor(slot.share * 1e4) / 1e4
         strategy = NodeAffinitySchedulingStrategy(node, soft=not slot.devices)
         return {**options, "scheduling_strategy": strategy}
 
-    def _env(self) -> dict[str, Any]:
+    def env(self) -> dict[str, Any]:
         stage = self.group.stages[0]
         env = merged(self.driver.executor.config.get("runtime_env"), stage.runtime_env)
         try:

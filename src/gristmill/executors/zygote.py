@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
 from typing import Any
 
 from gristmill.core.errors import GristmillError
@@ -27,6 +28,7 @@ from gristmill.core.errors import GristmillError
 _PRELOAD = ("gristmill.", "pyarrow", "fsspec", "orjson", "ftfy", "regex")
 _NOT_PRELOADED = ("gristmill.cli", "gristmill.observe", "gristmill.recipes")
 _LINGER = 2.0
+LAST_WORDS = ".last"
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -36,9 +38,13 @@ _ENDED = "the process that starts workers has ended: was it killed? Started agai
 class Zygote:
     """The driver's handle on the zygote."""
 
-    def __init__(self, folders: list[str]) -> None:
+    def __init__(self, folders: list[str], linger: float = 0.0) -> None:
+        """With `linger`, workers have so many seconds to tear down when the driver is killed; and the zygote is no
+        child of the driver, since Ray kills the children of its actors."""
+        self.lingers = linger > 0
         here, there = socket.socketpair()
-        code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({there.fileno()})"
+        call = f"serve({there.fileno()}, {linger})"
+        code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; {call}"
         env = dict.fromkeys(_THREADS, "1") | os.environ.copy()
         self._process = subprocess.Popen(
             [sys.executable, "-c", code],
@@ -51,6 +57,7 @@ class Zygote:
         self._socket = here
         self._file = here.makefile("rwb")
         self._say(" ".join(_modules()), *folders)
+        self.pid = int(self._answer()) if linger else self._process.pid
 
     def fork(self) -> tuple[int, Connection]:
         """A new worker: its process id, and the channel to it."""
@@ -72,6 +79,9 @@ class Zygote:
         """Ends the zygote and, with it, whatever workers are left."""
         with contextlib.suppress(OSError, GristmillError):
             self._say("bye")
+            self._socket.shutdown(socket.SHUT_WR)
+            while self._file.read(1):  # until it has ended
+                pass
             self._file.close()
         self._socket.close()
         self._process.wait()
@@ -97,14 +107,18 @@ def _modules() -> list[str]:
     return [name for name in sys.modules if name.startswith(_PRELOAD) and not name.startswith(_NOT_PRELOADED)]
 
 
-def serve(fd: int) -> None:
+def serve(fd: int, linger: float = 0.0) -> None:
     """The zygote's life. Runs in its own process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if linger and os.fork():
+        os._exit(0)
     with socket.socket(fileno=fd) as control, control.makefile("rwb", buffering=0) as file:
-        _serve(control, file)
+        if linger:
+            file.write(b"%d\n" % os.getpid())
+        _serve(control, file, linger)
 
 
-def _serve(control: socket.socket, file: socket.SocketIO) -> None:
+def _serve(control: socket.socket, file: socket.SocketIO, linger: float) -> None:
     for name in file.readline().decode().split():
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -129,12 +143,46 @@ def _serve(control: socket.socket, file: socket.SocketIO) -> None:
     except ConnectionError:
         pass  # the driver was killed
     finally:
+        if linger and not dismissed:
+            _let_end(workers, linger)
         for pid in workers:
             _kill(pid)
             os.waitpid(pid, 0)
         if not dismissed:  # the driver was killed, and can no longer remove its files itself
-            for folder in folders:
-                shutil.rmtree(folder, ignore_errors=True)
+            _remove(folders)
+
+
+def _remove(folders: list[str]) -> None:
+    for folder in folders:
+        if not last_words(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def last_words(folder: str) -> list[Path]:
+    """What workers had to say that nobody was there to hear."""
+    return sorted(Path(folder).glob(f"*{LAST_WORDS}"))
+
+
+def _let_end(workers: set[int], seconds: float) -> None:
+    """The driver has ended. Idle workers tear down; those in a call are interrupted, and terminated after a moment."""
+    began = time.monotonic()
+    _signal(workers, signal.SIGINT)
+    asked = False
+    while workers and (passed := time.monotonic() - began) < seconds:
+        if passed > _LINGER and not asked:
+            asked = True
+            _signal(workers, signal.SIGTERM)
+        for pid in list(workers):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                workers.discard(pid)
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def _signal(workers: set[int], number: int) -> None:
+    for pid in workers:
+        os.kill(pid, number)
 
 
 def _see_off(pid: int) -> int:

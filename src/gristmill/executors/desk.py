@@ -1,0 +1,256 @@
+"""What an engine's actors and the driver say to each other.
+
+A `Station` is the place of work in an engine's actor: it has the guard run the rows that the engine brings, gives the
+engine rows for the next group, and posts a receipt to the `Desk`, an actor near the driver. The receipts hold what the
+driver keeps books of; payloads stay with the engine until they leave its last group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import cloudpickle
+
+from gristmill.core.errors import GristmillError, StageError
+from gristmill.core.flow import Output
+from gristmill.core.quarantine import SetAside
+from gristmill.core.rejects import REJECTED
+from gristmill.core.stage import implements
+from gristmill.core.task import Lineage, Task
+from gristmill.core.worker import StageStats
+from gristmill.executors.freight import load_up, unload
+from gristmill.executors.guard import Duty, Guard
+from gristmill.executors.lodging import Lodging
+from gristmill.executors.process import as_stage_error
+from gristmill.executors.ray_board import Board
+from gristmill.executors.ray_worker import Stored
+from gristmill.executors.transport import Parcel
+
+_NODE_SECONDS = 600.0
+_WAITING = 256
+_KEEP_BYTES = 8 * 2**20
+
+
+@dataclass(slots=True)
+class Receipt:
+    """What one call of an engine did: which tasks of which convoys went in, what came out, or why it must stop."""
+
+    group: int
+    items: list[tuple[int, str]] = field(default_factory=list)
+    outputs: list[tuple[Lineage, Any, int, int]] = field(default_factory=list)
+    stats: list[StageStats] = field(default_factory=list)
+    aside: list[SetAside] = field(default_factory=list)
+    error: StageError | None = None
+
+
+class Desk(Board):
+    """Where receipts are posted, and taken by the driver. It is also the board of our own actors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inputs: dict[int, Any] = {}
+        self.receipts: list[Receipt] = []
+        self.lodgings: list[Lodging] = []
+        self.nodes: dict[tuple[int, str], asyncio.Event] = {}
+        self.keepers: dict[str, Any] = {}
+        self.closed = False
+        self.posted = asyncio.Event()
+
+    async def post(self, receipt: Receipt) -> bool:
+        """False: the run is over. Who posts waits when nobody takes, because somebody is slow to look at results."""
+        while len(self.receipts) > _WAITING and not self.closed:
+            await asyncio.sleep(0.05)
+        self.receipts.append(receipt)
+        self.posted.set()
+        return not self.closed
+
+    async def hand_out(self, seconds: float) -> list[Receipt]:
+        """What was posted, as soon as there is something."""
+        if not self.receipts and seconds:
+            self.posted.clear()
+            try:
+                await asyncio.wait_for(self.posted.wait(), seconds)
+            except TimeoutError:
+                return []
+        receipts, self.receipts = self.receipts, []
+        return receipts
+
+    async def hold(self, inputs: dict[int, Any]) -> None:
+        """Large tasks that enter the engine."""
+        self.inputs = inputs
+
+    async def fetch(self, number: int) -> Any:
+        return self.inputs[number]
+
+    async def open(self, lodging: Lodging) -> bool:
+        """A guard moves in. False: the run is over."""
+        if not self.closed:
+            self.lodgings.append(lodging)
+        return not self.closed
+
+    async def close(self) -> list[Lodging]:
+        """The run is over. Where guards lived."""
+        self.closed = True
+        for waiting in self.nodes.values():
+            waiting.set()
+        return self.lodgings
+
+    async def first_on_node(self, group: int, node: str) -> bool:
+        """Whether the caller has to set up the node; if somebody else does, it is waited for."""
+        if (group, node) not in self.nodes:
+            self.nodes[group, node] = asyncio.Event()
+            return True
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.nodes[group, node].wait(), _NODE_SECONDS)
+        return False
+
+    async def node_is_set_up(self, group: int, node: str) -> None:
+        self.nodes[group, node].set()
+
+    async def keeper(self, node: str) -> Any:
+        """Who keeps large results on a node: they must outlive the engine's actors."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        if node not in self.keepers:
+            place = NodeAffinitySchedulingStrategy(node, soft=True)
+            self.keepers[node] = ray.remote(Keeper).options(num_cpus=0, scheduling_strategy=place).remote()
+        return self.keepers[node]
+
+
+class Keeper:
+    """Owns results. It lives as long as somebody has one of them."""
+
+    def keep(self, tasks: list[Task[Any]]) -> list[Any]:
+        import ray
+
+        return [ray.put(tasks)]
+
+
+class Station:
+    """The place of work in one actor of an engine."""
+
+    def __init__(self, duty: Duty, desk: Any) -> None:
+        import ray
+
+        self.duty, self.desk = duty, desk
+        self.node: str = ray.get_runtime_context().get_node_id()
+        self.guard: Guard | None = None
+        self.keeper: Any = None
+        self.over = False
+
+    def work(self, rows: Iterable[Any]) -> Iterator[bytes]:
+        """Pass rows through the group, and give the rows for the next one.
+
+        Should the guard itself break down, nothing is posted, and the driver sees to it that others do the work.
+        """
+        rows = list(rows)
+        if self.over or not rows:
+            return
+        receipt = Receipt(self.duty.group)
+        try:
+            self._open()
+            yield from self._run(rows, receipt)
+        except StageError as error:
+            receipt.error, self.over = error, True
+        except (GristmillError, OSError):
+            self._end()
+            return
+        if self.guard is not None:
+            receipt.aside = self.guard.take_aside()
+            self._post(receipt)
+        if self.over:
+            self._end()
+
+    def _open(self) -> None:
+        """Start the guard, at the first call."""
+        import ray
+
+        if self.guard is not None:
+            return
+        try:
+            stages, _ = cloudpickle.loads(self.duty.payload)
+        except Exception as error:
+            raise as_stage_error(error) from error
+        on_node = any(implements(stage, "setup_on_node") for stage in stages)
+        on_node = on_node and ray.get(self.desk.first_on_node.remote(self.duty.group, self.node))
+        self.guard = Guard(self.duty, self.node, _gpus(stages), on_node)
+        lodging = Lodging(self.node, self.guard.zygote.pid, tuple(self.guard.folders))
+        if not ray.get(self.desk.open.remote(lodging)):
+            self._end()
+            raise GristmillError("the run is over")
+        self.guard.begin()
+        if on_node:
+            self.desk.node_is_set_up.remote(self.duty.group, self.node)
+
+    def _end(self) -> None:
+        self.over = True
+        guard, self.guard = self.guard, None
+        if guard is not None:
+            guard.end()
+
+    def _run(self, rows: Iterable[Any], receipt: Receipt) -> Iterator[bytes]:
+        assert self.guard is not None
+        items = [unload(row, self.guard.folders, self._fetch) for row in rows]
+        receipt.items = [(convoy, item.lineage.id) for convoy, item in items]
+        for outputs in self.guard.pass_through([item for _, item in items]):
+            yield from self._hand_on(items[0][0], outputs, receipt)
+        receipt.stats = self.guard.stats
+
+    def _hand_on(self, convoy: int, outputs: list[Output], receipt: Receipt) -> Iterator[bytes]:
+        """Rows for the next group; what leaves the engine goes with the receipt."""
+        leaving = [output for output in outputs if self.duty.last or output.position == REJECTED]
+        for output, ref in zip(leaving, self._kept([output.ref for output in leaving]), strict=True):
+            receipt.outputs.append((output.lineage, ref, output.nbytes, output.position))
+        for output in outputs:
+            if not (self.duty.last or output.position == REJECTED):
+                receipt.outputs.append((output.lineage, None, output.nbytes, output.position))
+                yield load_up(convoy, output.lineage, output.ref)
+            output.ref.discard()
+
+    def _kept(self, parcels: list[Parcel]) -> list[Any]:
+        """References that outlive this actor."""
+        import ray
+
+        large = [parcel for parcel in parcels if parcel.path is not None]
+        if not large:
+            return parcels
+        if self.keeper is None:
+            self.keeper = ray.get(self.desk.keeper.remote(self.node))
+        kept: dict[int, Stored] = {}
+        while large:
+            part, size = [], 0
+            while large and size < _KEEP_BYTES:
+                part.append(large.pop())
+                size += part[-1].nbytes
+            refs = ray.get(self.keeper.keep.remote([parcel.load() for parcel in part]))
+            # handles are kept with what is owned: keeper and desk end when nobody has any of it any more
+            kept |= {
+                id(parcel): Stored([*refs, self.keeper, self.desk], index, parcel.nbytes, self.node)
+                for index, parcel in enumerate(part)
+            }
+        return [kept.get(id(parcel), parcel) for parcel in parcels]
+
+    def _fetch(self, number: int) -> Any:
+        import ray
+
+        return ray.get(self.desk.fetch.remote(number))
+
+    def _post(self, receipt: Receipt) -> None:
+        import ray
+
+        if not ray.get(self.desk.post.remote(receipt)):
+            self.over = True
+
+
+def _gpus(stages: list[Any]) -> int:
+    """How many GPUs the engine has given to this actor."""
+    if not any(stage.resources.requires_gpu for stage in stages):
+        return 0
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return len([device for device in visible.split(",") if device.strip()])

@@ -1,0 +1,370 @@
+"""The driver of a run whose first groups another engine schedules: Ray Data, Xenna.
+
+The engine gets the groups before the first that gathers, and all tasks that enter them. It decides when and where each
+is run, and passes rows from group to group. The books stay here: every call of the engine posts a receipt (`desk.py`).
+
+Tasks that went through one call together are a convoy. Nothing of a convoy counts until all of it has arrived: each
+task that went in, and each that came out of it, up to the end of the engine's groups. Then it counts as a whole. So it
+does not matter what an engine does with the rest. When it has ended, failed, or lost something on the way, whatever has
+not arrived whole is done again by actors of our own, which also gather and commit.
+
+What is given up: all tasks that enter are listed before the engine starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gristmill.core.errors import ErrorBudgetError, GristmillError, ResourceError, StageError
+from gristmill.core.executor import Job, Ref
+from gristmill.core.flow import Call, Output
+from gristmill.core.plan import Group, Plan
+from gristmill.core.task import Lineage
+from gristmill.core.worker import StageStats
+from gristmill.executors.desk import Desk, Receipt
+from gristmill.executors.freight import load_up
+from gristmill.executors.guard import LINGER, Duty
+from gristmill.executors.lodging import Lodging, see_off_all
+from gristmill.executors.machine import Machine
+from gristmill.executors.pool import Pool, pickled
+from gristmill.executors.ray_actors import RayActorPoolExecutor, RayDriver
+from gristmill.executors.ray_cluster import cluster
+from gristmill.executors.ray_worker import Stored
+from gristmill.executors.transport import Parcel
+
+_TAKE_SECONDS = 1.0
+_GRACE = 5.0
+
+Key = tuple[int, int, str]
+"""A task before a group: the group, the convoy that its row names, its id."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """What an engine is to play: one duty per group, with what each worker needs, and the rows that go in."""
+
+    duties: list[Duty]
+    rows: list[bytes]
+    needs: list[Any]
+    """Resources of each group."""
+    num_workers: list[int | None]
+    batch_sizes: list[int]
+    environments: list[dict[str, Any]]
+    cpus: float
+    nodes: list[str] | None = None
+    """Where workers may run; None: anywhere."""
+
+
+def chain_of(plan: Plan) -> list[Group]:
+    """The groups that an engine gets: those before the first that gathers, without a user's own source."""
+    chain = itertools.takewhile(lambda group: not group.gather, plan.way)
+    return [group for group in chain if group.index or not plan.own_source]
+
+
+def rows_per_call(score: Score, group: int = 0) -> int:
+    """How many of the tasks that go in make one call: calls enough for all workers, and not one per tiny task."""
+    most = max(64, int(16 * score.cpus))
+    batch = score.batch_sizes[group]
+    each = -(-len(score.rows) // most)
+    return -(-each // batch) * batch
+
+
+class Conductor:
+    """Runs an engine in a process of its own. When it is killed, all that the engine has started ends."""
+
+    def play(self, executor: EngineExecutor, score: Score, desk: Any) -> None:
+        executor.play(score, desk)
+
+
+@dataclass
+class Convoy:
+    """Tasks that went through calls together, and what is known of them."""
+
+    roots: list[int]
+    missing: set[Key]
+    early: set[Key] = field(default_factory=set)
+    """Arrived before it was known that they were to come."""
+    arrived: set[Key] = field(default_factory=set)
+    receipts: list[Receipt] = field(default_factory=list)
+
+    @property
+    def whole(self) -> bool:
+        return not self.missing and not self.early
+
+    def join(self, other: Convoy) -> None:
+        self.roots += other.roots
+        self.missing |= other.missing
+        self.early |= other.early
+        self.arrived |= other.arrived
+        self.receipts += other.receipts
+
+    def take(self, receipt: Receipt, hands_on: int | None) -> None:
+        """Count what went in and what came out, which goes to group `hands_on`, if it stays with the engine."""
+        gone_in = {(receipt.group, *item) for item in receipt.items}
+        if gone_in <= self.arrived:  # the engine has repeated a call
+            return
+        if gone_in & self.arrived:  # it has repeated some of one: nothing of this can be told apart any more
+            self.early.add((-1, -1, ""))
+        self.receipts.append(receipt)
+        self.arrived |= gone_in
+        self.early |= gone_in - self.missing
+        self.missing -= gone_in
+        if hands_on is not None:
+            convoy = receipt.items[0][0]
+            to_come = {(hands_on, convoy, out[0].id) for out in receipt.outputs if out[1] is None}
+            self.missing |= to_come - self.arrived
+            self.early -= to_come
+
+
+class EngineExecutor(RayActorPoolExecutor):
+    """An executor that hands scheduling to another engine."""
+
+    engine_name = ""
+    options = tuple(option for option in RayActorPoolExecutor.options if option != "execution_mode")
+    at_once = True
+    """Whether the engine wants a worker of every group at once."""
+
+    def places(self) -> list[str] | None:
+        """The nodes that workers may run on; None: all."""
+        return [node.id for node in cluster(True)] if self.ignore_head_node else None
+
+    def check(self, plan: Plan) -> None:
+        super().check(plan)
+        wanted = sum(group.resources.gpu_share(self.config.get("gpu_memory_gb")) for group in chain_of(plan))
+        there = len(self.machine().gpus)
+        if wanted > there + 1e-9 and self.at_once:
+            raise ResourceError(
+                f"{self.engine_name} wants a worker of every group at once, which takes {wanted:g} GPUs, and the "
+                f"cluster has {there}: lower gpus, or use RayActorPoolExecutor, which takes turns"
+            )
+
+    def play(self, score: Score, desk: Any) -> None:
+        """Run the engine. This happens in an actor, on a copy of the executor."""
+        raise NotImplementedError
+
+    def execute(self, job: Job) -> Iterator[tuple[Lineage, Ref | None]]:
+        return EngineDriver(job, self.machine(), self).run()
+
+
+class EngineDriver(RayDriver):
+    """Feeds an engine, keeps the books, and does with actors what the engine does not do."""
+
+    executor: EngineExecutor
+    board_class = Desk
+
+    def __init__(self, job: Job, machine: Machine, executor: EngineExecutor) -> None:
+        super().__init__(job, machine, executor)
+        self.name = executor.engine_name
+        chain = [group.index for group in chain_of(job.plan)]
+        self.chain = range(chain[0], chain[-1] + 1) if chain else range(0)
+        self.state = "listing" if self.chain else "over"
+        self.handed: dict[int, Call] = {}
+        self.convoys: dict[int, Convoy] = {}
+        self.heard = 0
+        self.keeps = False
+        self.problem: StageError | None = None
+        """What went wrong when the engine's workers tore down."""
+        self.conductor: Any = None
+        self.playing: Any = None
+        self.taking: Any = None
+
+    # -- giving work to the engine -------------------------------------------------------------------------
+
+    @property
+    def desk(self) -> Any:
+        return self.board
+
+    def _enough(self) -> int:
+        return 10**9 if self.state == "listing" else super()._enough()
+
+    def may_begin(self, pool: Pool) -> bool:
+        """Our own actors do the engine's groups only when it has ended."""
+        return super().may_begin(pool) and (self.state == "over" or pool.index not in self.chain)
+
+    def _dispatch(self) -> None:
+        if self.state == "listing":
+            self._hand_over()
+        super()._dispatch()
+
+    def _hand_over(self) -> None:
+        first = self.chain.start
+        while self.flow.pools[first].queue:
+            call = self.flow.take(first, 1)
+            number = len(self.handed)
+            self.handed[number] = call
+            self.convoys[number] = Convoy([number], {(first, number, call.items[0].lineage.id)})
+        if self.flow.is_over(first - 1) if first else self.flow.listing_done:
+            self._start() if self.handed else self._leave()
+
+    def _start(self) -> None:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+        items = {number: call.items[0] for number, call in self.handed.items()}
+        large = {number: item.refs[0] for number, item in items.items() if not isinstance(item.refs[0], Parcel)}
+        rows = [load_up(number, item.lineage, item.refs[0]) for number, item in items.items()]
+        self.state = "playing"
+        self.desk.hold.remote(large)
+        self.conductor = ray.remote(Conductor).options(num_cpus=0, scheduling_strategy=here).remote()
+        self.playing = self.conductor.play.remote(self.executor, self._score(rows), self.desk)
+        self.taking = self.desk.hand_out.remote(_TAKE_SECONDS)
+
+    def _score(self, rows: list[bytes]) -> Score:
+        plan, quarantine = self.job.plan, self.job.quarantine
+        groups = [plan.groups[index] for index in self.chain]
+        return Score(
+            duties=[
+                Duty(
+                    group.index,
+                    pickled(group, plan.rejecter(group)),
+                    last=group.index == self.chain.stop - 1,
+                    final=group.index == len(plan.way) - 1,
+                    isolates=quarantine.isolates,
+                    budget=quarantine.budget,
+                    gpu_memory_gb=self.executor.config.get("gpu_memory_gb"),
+                )
+                for group in groups
+            ],
+            rows=rows,
+            needs=[group.resources for group in groups],
+            num_workers=[group.num_workers for group in groups],
+            batch_sizes=[group.batch_size for group in groups],
+            environments=[self.pools[group.index].env() for group in groups],
+            cpus=self.machine.cpus,
+            nodes=self.executor.places(),
+        )
+
+    # -- listening ---------------------------------------------------------------------------------------
+
+    def ready(self, refs: list[Any], seconds: float) -> list[Any]:
+        import ray
+
+        if self.state != "playing":
+            return super().ready(refs, seconds)
+        found = super().ready([*refs, self.taking, self.playing], seconds)
+        if self.taking in found:
+            receipts = ray.get(self.taking)
+            self.taking = self.desk.hand_out.remote(_TAKE_SECONDS)
+            for receipt in receipts:
+                self._receive(receipt)
+        elif self.playing in found:
+            self._played()
+        return [ref for ref in found if ref in refs]
+
+    def _receive(self, receipt: Receipt) -> None:
+        self.heard += 1
+        if isinstance(receipt.error, ErrorBudgetError):
+            raise self.job.quarantine.overspent(receipt.aside, self.flow.rows_read)
+        if receipt.error is not None:
+            raise receipt.error
+        convoys = {id(found): found for number, _ in receipt.items if (found := self.convoys.get(number))}
+        if not convoys:  # it has arrived whole before
+            return
+        joined, *others = sorted(convoys.values(), key=lambda convoy: -len(convoy.roots))
+        for other in others:
+            joined.join(other)
+            self.convoys |= dict.fromkeys(other.roots, joined)
+        after = receipt.group + 1
+        joined.take(receipt, after if after in self.chain else None)
+        if joined.whole:
+            self._arrive(joined)
+
+    def _arrive(self, convoy: Convoy) -> None:
+        """All of a convoy is there: enter it into the books, group by group."""
+        calls = {(self.chain.start, self._id(number)): self.handed.pop(number) for number in convoy.roots}
+        inputs = list(calls.values())
+        for group in self.chain:
+            while group > self.chain.start and self.flow.pools[group].queue:
+                call = self.flow.take(group, 1)
+                calls[group, call.items[0].lineage.id] = call
+            for receipt in (receipt for receipt in convoy.receipts if receipt.group == group):
+                self._enter(receipt, [calls[group, name] for _, name in receipt.items])
+        for number in convoy.roots:
+            del self.convoys[number]
+        for call in inputs:
+            for ref in call.items[0].refs:
+                ref.discard()
+
+    def _id(self, number: int) -> str:
+        return self.handed[number].items[0].lineage.id
+
+    def _enter(self, receipt: Receipt, calls: Sequence[Call]) -> None:
+        for output in receipt.outputs:
+            self.keeps = self.keeps or isinstance(output[1], Stored)
+            self.flow.output(calls[0], Output(*output))
+        self.flow.finish(calls[0], receipt.stats, receipt.aside)
+        nothing = [StageStats() for _ in receipt.stats]
+        for call in calls[1:]:
+            self.flow.finish(call, nothing)
+
+    # -- the end of the engine -----------------------------------------------------------------------------
+
+    def _played(self) -> None:
+        """The engine has ended. What it has not done is done by actors."""
+        import ray
+
+        error: Exception | None = None
+        try:
+            ray.get(self.playing)
+        except Exception as raised:  # noqa: BLE001  whatever an engine raises
+            error = raised
+        self._end_engine(LINGER if error is None else _GRACE)  # or it might still work on what is done again below
+        self.problem = self.problem if error is None else None
+        while receipts := ray.get(self.taking):
+            self.taking = self.desk.hand_out.remote(0)
+            for receipt in receipts:
+                self._receive(receipt)
+        why = f"{type(error).__name__}: {error}" if error else "it ended without a word"
+        if error and not self.heard:
+            raise GristmillError(
+                f"{self.name} cannot run this pipeline here. It said:\n{why}\n\nRayActorPoolExecutor may"
+            ) from error
+        if self.handed:
+            warnings.warn(
+                f"{self.name} has not done {len(self.handed):,} of the tasks that it was given; they are done by "
+                f"actors of Gristmill. It said:\n{why}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        self._leave()
+
+    def _leave(self) -> None:
+        """From here on, actors do what is left."""
+        self.state = "over"
+        for call in self.handed.values():
+            self.flow.put_back(call)
+        self.handed.clear()
+        self.convoys.clear()
+
+    def _stop(self, raises: bool) -> None:
+        if self.state == "playing":
+            self.state = "over"
+        try:
+            super()._stop(raises)
+        finally:
+            self._end_engine(LINGER if raises else _GRACE)
+        if raises and self.problem is not None:
+            raise self.problem
+
+    def _end_engine(self, grace: float) -> None:
+        """Kill the engine, and wait until its workers have torn down."""
+        import ray
+
+        conductor, self.conductor = self.conductor, None
+        if conductor is None:
+            return
+        lodgings: list[Lodging] = []
+        with contextlib.suppress(ray.exceptions.RayError):
+            lodgings = ray.get(self.desk.close.remote())
+        ray.kill(conductor)
+        self.problem = see_off_all(lodgings, grace)
+
+    def close(self, useless: bool) -> None:
+        if useless or not self.keeps:  # otherwise it ends when nobody has any of the results
+            super().close(useless)

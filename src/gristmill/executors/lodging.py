@@ -1,0 +1,75 @@
+"""Where guards live, and seeing them off when a run is over.
+
+An engine kills its actors when it has no more use for them; their worker processes then tear down by themselves. A run
+is over when they have, so the driver waits for them, on every node, and hears what went wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import shutil
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gristmill.core.errors import StageError, WorkerLostError
+from gristmill.executors.zygote import last_words
+
+
+@dataclass(frozen=True, slots=True)
+class Lodging:
+    """Where a guard lives: its node, the process that ends last, and its folders."""
+
+    node: str
+    pid: int
+    folders: tuple[str, ...]
+
+
+def see_off_all(lodgings: Sequence[Lodging], grace: float) -> StageError | None:
+    """Wait for guards on all nodes. What went wrong in teardown, if anything did."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = ray.get_runtime_context().get_node_id()
+    waiting = []
+    for node in sorted({lodging.node for lodging in lodgings} - {here}):
+        place = NodeAffinitySchedulingStrategy(node, soft=False)
+        remote = ray.remote(see_off).options(num_cpus=0, scheduling_strategy=place, max_retries=0)
+        waiting.append(remote.remote([lodging for lodging in lodgings if lodging.node == node], grace))
+    problem = see_off([lodging for lodging in lodgings if lodging.node == here], grace)
+    for one in waiting:
+        with contextlib.suppress(ray.exceptions.RayError):  # the node is gone, and so are they
+            problem = ray.get(one) or problem
+    return problem
+
+
+def see_off(lodgings: Sequence[Lodging], grace: float) -> StageError | None:
+    """Wait until the guards on this node have ended, and clean up after them."""
+    deadline = time.monotonic() + grace
+    problem: StageError | None = None
+    for lodging in lodgings:
+        while _lives(lodging.pid):
+            if time.monotonic() > deadline:
+                problem = WorkerLostError(
+                    "(worker)", "(none left)", (), f"in teardown, it took more than {grace:g} s and was stopped"
+                )
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(lodging.pid, signal.SIGKILL)
+            time.sleep(0.01)
+        for folder in lodging.folders:
+            for words in last_words(folder):
+                problem = pickle.loads(words.read_bytes())
+            shutil.rmtree(folder, ignore_errors=True)
+    return problem
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process runs; one that has ended and that nobody asked about does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (OSError, IndexError):
+        return False

@@ -1,0 +1,126 @@
+"""RayDataExecutor: Ray Data schedules the pipeline, on its public API.
+
+Each group of fused stages before the first that gathers is one `map_batches` over a pool of actors; blocks hold tasks
+as bytes (`freight.py`). Scheduling, back-pressure and the size of pools are Ray Data's. The books, the isolation of
+records at fault and everything from the first gather on are ours (`engine.py`, `guard.py`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from gristmill.core.errors import require
+from gristmill.executors.desk import Station
+from gristmill.executors.engine import EngineExecutor, Score, rows_per_call
+from gristmill.executors.guard import Duty
+from gristmill.executors.machine import Machine
+
+COLUMN = "task"
+BLOCK_BYTES = 16 * 2**20
+"""What one call gives to the next group travels in blocks of this size, so that several workers share it."""
+
+_RETRIES = 2
+
+
+class RayDataExecutor(EngineExecutor):
+    """Runs a pipeline on Ray Data.
+
+    `config` and `ignore_head_node` are those of `RayActorPoolExecutor`.
+    """
+
+    engine_name = "Ray Data"
+
+    def machine(self) -> Machine:
+        require("pandas", "ray", "RayDataExecutor")
+        return super().machine()
+
+    def play(self, score: Score, desk: Any) -> None:
+        import ray
+
+        _configure(ray.data.DataContext.get_current())
+        dataset: Any = ray.data.from_arrow(_blocks(score))
+        scale = min(1.0, 0.95 * score.cpus / max(sum(need.cpus for need in score.needs), 1e-9))
+        for index, duty in enumerate(score.duties):
+            dataset = dataset.map_batches(
+                Operator,
+                fn_constructor_args=(duty, desk),
+                batch_format="pyarrow",
+                max_restarts=_RETRIES,
+                max_task_retries=_RETRIES,
+                **_options(score, index, scale),
+            )
+        for _ in dataset.iter_internal_ref_bundles():
+            pass
+
+
+class Operator:
+    """What Ray Data calls."""
+
+    def __init__(self, duty: Duty, desk: Any) -> None:
+        self.station = Station(duty, desk)
+
+    def __call__(self, block: Any) -> Iterator[Any]:
+        rows: list[bytes] = []
+        size = 0
+        for row in self.station.work(scalar.as_buffer() for scalar in block.column(COLUMN)):
+            rows.append(row)
+            size += len(row)
+            if size > BLOCK_BYTES:
+                yield _table(rows)
+                rows, size = [], 0
+        yield _table(rows)
+
+
+def _table(rows: list[bytes]) -> Any:
+    import pyarrow as pa
+
+    return pa.table({COLUMN: pa.array(rows, pa.large_binary())})
+
+
+def _blocks(score: Score) -> list[Any]:
+    each = rows_per_call(score)
+    return [_table(score.rows[start : start + each]) for start in range(0, len(score.rows), each)]
+
+
+def _configure(context: Any) -> None:
+    """Quiet, and no retries without end."""
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.enable_auto_log_stats = False
+    context.target_max_block_size = BLOCK_BYTES
+    context.max_errored_blocks = -1
+    context.execution_options.preserve_order = False
+
+
+def _options(score: Score, index: int, scale: float) -> dict[str, Any]:
+    """What one actor of a group takes, and how many there may be. With many groups each takes less, so that all run."""
+    need = score.needs[index]
+    cpus = need.cpus * scale
+    fixed = score.num_workers[index]
+    most = fixed or max(1, int(score.cpus / cpus + 1e-9) if cpus else int(score.cpus))
+    options: dict[str, Any] = {"num_cpus": cpus, "concurrency": (fixed or 1, most)}
+    if score.batch_sizes[index] > 1 or need.requires_gpu:  # otherwise a call gets a block as it comes
+        options["batch_size"] = rows_per_call(score, index)
+    if need.requires_gpu:
+        options["num_gpus"] = need.gpu_share(score.duties[index].gpu_memory_gb)
+    if need.memory_gb:
+        options["memory"] = need.memory_gb * 1e9
+    if score.environments[index]:
+        options["runtime_env"] = score.environments[index]
+    if score.nodes is not None:
+        options["ray_remote_args_fn"] = _Somewhere(score.nodes)
+    return options
+
+
+class _Somewhere:
+    """Puts an actor on one of some nodes."""
+
+    def __init__(self, nodes: list[str]) -> None:
+        self.nodes = nodes
+
+    def __call__(self) -> dict[str, Any]:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        return {"scheduling_strategy": NodeAffinitySchedulingStrategy(random.choice(self.nodes), soft=False)}  # noqa: S311

@@ -1,0 +1,119 @@
+"""XennaExecutor: Cosmos-Xenna schedules the pipeline.
+
+Each group of fused stages before the first that gathers is one stage of Xenna; tasks are bytes (`freight.py`). How many
+workers a stage has, and when that changes, is Xenna's to decide. The books, the isolation of records at fault and
+everything from the first gather on are ours (`engine.py`, `guard.py`).
+
+Xenna offers whole cores only, and wants a worker of every stage at once. So that small machines can run it too, it is
+told of smaller needs than there are, in proportion.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from gristmill.core.errors import PlanError, ResourceError, require
+from gristmill.core.plan import Plan
+from gristmill.executors.engine import EngineExecutor, Score
+from gristmill.executors.machine import Machine
+
+DEFAULTS: dict[str, Any] = {
+    "execution_mode": "streaming",
+    "logging_interval": 60,
+    "ignore_failures": False,
+    "cpu_allocation_percentage": 0.95,
+    "autoscale_interval_s": 180,
+}
+
+
+class XennaExecutor(EngineExecutor):
+    """Runs a pipeline on Cosmos-Xenna.
+
+    `config`: `execution_mode` ("streaming", or "batch": one stage after the other), `logging_interval`,
+    `ignore_failures`, `cpu_allocation_percentage`, `autoscale_interval_s`; and those of `RayActorPoolExecutor`.
+    """
+
+    engine_name = "Xenna"
+    options = (*DEFAULTS, *EngineExecutor.options)
+
+    def __init__(
+        self, config: Mapping[str, Any] | None = None, ignore_head_node: bool = False, fuse: bool = True
+    ) -> None:
+        super().__init__(config, fuse=fuse)
+        if ignore_head_node:
+            raise PlanError("Xenna cannot keep off the head node: use RayActorPoolExecutor(ignore_head_node=True)")
+        for key in ("logging_interval", "cpu_allocation_percentage", "autoscale_interval_s"):
+            value = self.setting(key)
+            if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+                raise PlanError(f"XennaExecutor({key}={value!r}): must be a number greater than 0")
+
+    @property
+    def at_once(self) -> bool:  # type: ignore[override]
+        return bool(self.setting("execution_mode") == "streaming")
+
+    def setting(self, key: str) -> Any:
+        return self.config.get(key, DEFAULTS[key])
+
+    def machine(self) -> Machine:
+        require("tqdm", "xenna", "XennaExecutor")  # which Xenna needs and does not ask for
+        require("cosmos_xenna", "xenna", "XennaExecutor")
+        return super().machine()
+
+    def check(self, plan: Plan) -> None:
+        super().check(plan)
+        if self._offered(self.machine().cpus) < 1:
+            raise ResourceError(
+                f"Xenna rounds {self.setting('cpu_allocation_percentage'):g} of {self.machine().cpus:g} CPUs down to "
+                "none: raise cpu_allocation_percentage, or use RayActorPoolExecutor"
+            )
+
+    def _offered(self, cpus: float) -> int:
+        return int(cpus * self.setting("cpu_allocation_percentage") + 1e-9)
+
+    def play(self, score: Score, desk: Any) -> None:
+        _quieten()
+        import cosmos_xenna.pipelines.v1 as xenna
+        from cosmos_xenna.utils.verbosity import VerbosityLevel
+
+        from gristmill.executors.xenna_stage import GroupStage
+
+        silent = VerbosityLevel.NONE
+        batch = self.setting("execution_mode") == "batch"
+        streaming = xenna.StreamingSpecificSpec(
+            autoscale_interval_s=self.setting("autoscale_interval_s"), executor_verbosity_level=silent
+        )
+        config = xenna.PipelineConfig(
+            execution_mode=xenna.ExecutionMode.BATCH if batch else xenna.ExecutionMode.STREAMING,
+            logging_interval_s=self.setting("logging_interval"),
+            ignore_failures=self.setting("ignore_failures"),
+            cpu_allocation_percentage=self.setting("cpu_allocation_percentage"),
+            actor_pool_verbosity_level=silent,
+            monitoring_verbosity_level=silent,
+            mode_specific=None if batch else streaming,
+        )
+        scale = self._scale(score, batch)
+        stages = [
+            xenna.StageSpec(GroupStage(score, index, scale, desk), num_workers=count)
+            for index, count in enumerate(score.num_workers)
+        ]
+        xenna.run_pipeline(xenna.PipelineSpec(input_data=score.rows, stages=stages, config=config))
+
+    def _scale(self, score: Score, batch: bool) -> float:
+        """So much of what a worker needs is told to Xenna: as many fit then as the cores that it was to have allow."""
+        offered = self._offered(score.cpus)
+        needs = [need.cpus * (count or 1) for need, count in zip(score.needs, score.num_workers, strict=True)]
+        most: float = max(needs) if batch else sum(needs)
+        share = offered / (score.cpus * float(self.setting("cpu_allocation_percentage")))
+        return min(1.0, share, 0.98 * offered / max(most, 1e-9))
+
+
+def _quieten() -> None:
+    """Xenna asks Ray's dashboard for all actors to print tables of them. Nobody reads those, and it ends the run when
+    there is no dashboard, or a second cluster on the machine."""
+    import ray.util.state
+
+    os.environ.setdefault("PYTHON_LOG", "error")
+    os.environ.pop("XENNA_RAY_METRICS_PORT", None)  # with it, Xenna sleeps for ten seconds at the end
+    ray.util.state.list_actors = lambda *_, **__: []

@@ -1,0 +1,63 @@
+"""A group of fused stages as a stage of Xenna. Only loaded where Xenna runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cosmos_xenna.pipelines.v1 as xenna
+from ray.runtime_env import RuntimeEnv
+
+from gristmill.executors.desk import Station
+from gristmill.executors.engine import Score, rows_per_call
+
+
+class GroupStage(xenna.Stage):  # type: ignore[misc]
+    """What Xenna calls."""
+
+    def __init__(self, score: Score, index: int, scale: float, desk: Any) -> None:
+        self.duty, self.desk = score.duties[index], desk
+        self.batch_size = rows_per_call(score, index)
+        self.environment = score.environments[index]
+        need = score.needs[index]
+        self.cpus = need.cpus * scale
+        self.gpus = need.gpu_share(self.duty.gpu_memory_gb) if need.requires_gpu else 0.0
+
+    def __deepcopy__(self, memo: Any) -> GroupStage:
+        return self  # it is not changed before it is pickled, and a handle on an actor cannot be copied
+
+    @property
+    def stage_batch_size(self) -> int:
+        return self.batch_size
+
+    @property
+    def required_resources(self) -> Any:
+        return xenna.Resources(cpus=self.cpus, gpus=self.gpus)
+
+    @property
+    def env_info(self) -> Any:
+        wanted = self.environment
+        if self.gpus:  # Xenna says which GPU it is; Ray must not
+            variables = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1", **wanted.get("env_vars", {})}
+            wanted = {**wanted, "env_vars": variables}
+        return _Environment(wanted) if wanted else None
+
+    def setup(self, worker_metadata: Any) -> None:
+        self.station = Station(self.duty, self.desk)
+
+    def process_data(self, in_data: list[bytes]) -> list[bytes]:
+        return list(self.station.work(in_data))
+
+
+class _Environment:
+    """Any environment that Ray knows; Xenna itself only knows conda's."""
+
+    def __init__(self, wanted: dict[str, Any]) -> None:
+        self.wanted = wanted
+        self.conda = None
+        self.extra_env_vars: dict[str, str] = dict(wanted.get("env_vars", {}))
+
+    def to_ray_runtime_env(self) -> RuntimeEnv:
+        return RuntimeEnv(**{**self.wanted, "env_vars": self.extra_env_vars})
+
+    def format(self) -> str:
+        return ", ".join(self.wanted)

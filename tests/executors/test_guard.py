@@ -1,0 +1,123 @@
+"""The parts that keep promises inside another engine, without one: guards, and convoys of tasks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gristmill import Task
+from gristmill.core.task import Lineage
+from gristmill.executors.desk import Receipt
+from gristmill.executors.engine import Convoy
+from gristmill.executors.lodging import Lodging, see_off
+from tests.conformance.stages import Witness
+
+
+class Sleeps(Witness):
+    def process(self, task: Task[int]) -> Task[int]:
+        self._mark("work")
+        time.sleep(600)
+        return task
+
+
+class BadTeardown(Witness):
+    def teardown(self) -> None:
+        super().teardown()
+        raise OSError("cannot close")
+
+
+ACTOR = """
+import json, os, signal, sys, time
+from pathlib import Path
+from gristmill import Task
+from gristmill.core.flow import Item
+from gristmill.core.plan import Group
+from gristmill.core.quarantine import Budget
+from gristmill.core.task import Lineage
+from gristmill.executors.guard import Duty, Guard
+from gristmill.executors.pool import pickled
+from gristmill.executors.transport import pack
+from tests.executors import test_guard
+
+kind, folder = sys.argv[1], Path(sys.argv[2])
+stage = getattr(test_guard, kind)(folder)
+guard = Guard(Duty(0, pickled(Group(0, (stage,))), True, True, True, Budget()), "node", 0, on_node=True)
+guard.begin()
+print(json.dumps([guard.zygote.pid, guard.folders]), flush=True)
+lineage = Lineage("0", "0")
+for outputs in guard.pass_through([Item(lineage, [pack(Task(1).named(lineage), guard.folders)])]):
+    print([output.ref.load().data for output in outputs], flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("kind", ["Witness", "Sleeps", "BadTeardown"])
+def test_a_worker_tears_down_when_the_engine_kills_its_actor(kind: str, tmp_path: Path) -> None:
+    """Also in the middle of a call; and what goes wrong is told."""
+    actor = subprocess.Popen([sys.executable, "-c", ACTOR, kind, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert actor.stdout is not None
+    pid, folders = json.loads(actor.stdout.readline())
+    if kind == "Sleeps":
+        while not list(tmp_path.glob("work-*")):
+            time.sleep(0.01)
+    else:
+        assert json.loads(actor.stdout.readline()) == [1]
+    actor.kill()
+    actor.communicate()
+    problem = see_off([Lodging("node", pid, tuple(folders))], 60.0)
+    hooks = [path.name.split("-")[0] for path in tmp_path.iterdir()]
+    assert [hooks.count(name) for name in ("node", "setup", "teardown")] == [1, 1, 1]
+    assert not any(Path(folder).exists() for folder in folders)
+    assert ("cannot close" in str(problem)) if kind == "BadTeardown" else problem is None
+
+
+# -- convoys -------------------------------------------------------------------------------------------------
+
+GROUPS = 3
+
+
+@st.composite
+def journeys(draw: Any) -> tuple[int, list[Receipt]]:
+    """Tasks that pass through groups in calls of several, each giving some tasks, and the calls' receipts."""
+    count = draw(st.integers(1, 4))
+    waiting = [(number, str(number)) for number in range(count)]
+    receipts = []
+    for group in range(GROUPS):
+        following = []
+        while waiting:
+            size = draw(st.integers(1, len(waiting)))
+            items, waiting = waiting[:size], waiting[size:]
+            children = [f"{name}.{index}" for _, name in items for index in range(draw(st.integers(0, 2)))]
+            ref = "result" if group + 1 == GROUPS else None
+            receipts.append(Receipt(group, items, [(Lineage(name), ref, 1, 1) for name in children]))
+            following += [(items[0][0], name) for name in children]
+        waiting = following
+    return count, receipts
+
+
+@given(journeys(), st.randoms(use_true_random=False))
+def test_a_convoy_is_whole_when_all_has_arrived_in_whatever_order(journey: Any, random: Any) -> None:
+    count, receipts = journey
+    convoy = Convoy(list(range(count)), {(0, number, str(number)) for number in range(count)})
+    random.shuffle(receipts)
+    for index, receipt in enumerate(receipts):
+        assert not convoy.whole
+        for _ in range(random.choice([1, 2])):  # an engine may repeat a call
+            convoy.take(receipt, receipt.group + 1 if receipt.group + 1 < GROUPS else None)
+        assert convoy.whole == (index + 1 == len(receipts))
+    assert sorted(map(id, convoy.receipts)) == sorted(map(id, receipts))
+
+
+def test_a_convoy_with_a_call_that_was_repeated_in_part_is_never_whole() -> None:
+    convoy = Convoy([0, 1], {(0, 0, "0"), (0, 1, "1")})
+    convoy.take(Receipt(0, [(0, "0")]), None)
+    convoy.take(Receipt(0, [(0, "0"), (1, "1")]), None)
+    assert not convoy.whole

@@ -1,0 +1,70 @@
+"""XennaExecutor on a real cluster on this machine."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gristmill import XennaExecutor
+from gristmill.core.errors import PlanError
+from tests.executors import engines
+from tests.ray_cluster import ray_cluster
+
+pytest.importorskip("cosmos_xenna")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    with ray_cluster(num_cpus=2) as mark:
+        yield mark
+
+
+@pytest.mark.parametrize("mode", ["streaming", pytest.param("batch", marks=pytest.mark.ray)])
+def test_a_record_at_fault_is_found_and_nothing_is_left_behind(cluster: str, tmp_path: Path, mode: str) -> None:
+    engines.check_faults_and_hooks(XennaExecutor({"execution_mode": mode}), cluster, tmp_path)
+
+
+@pytest.mark.ray
+def test_large_batches_pass_and_results_outlive_the_engine(cluster: str) -> None:
+    engines.check_large_batches(XennaExecutor(fuse=False))
+
+
+def test_same_bytes_and_a_run_goes_on_with_another_executor(cluster: str, tmp_path: Path) -> None:
+    engines.check_resumes(XennaExecutor(), tmp_path)
+
+
+def test_what_xenna_gives_up_is_done_by_actors(cluster: str, tmp_path: Path) -> None:
+    """Version 0.3 ends the run when one of its actors dies; later ones start another, and may drop what it was at."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        engines.check_killed_actor(XennaExecutor(), "StageWorker", tmp_path / "marks")
+    told = [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
+    if version("cosmos-xenna").startswith("0.3"):
+        assert re.match("Xenna has not done .* of the tasks that it was given; they are done by actors", told[0])
+
+
+@pytest.mark.parametrize(
+    ("config", "match"),
+    [
+        ({"logging_intervall": 5}, "no setting 'logging_intervall'. Did you mean 'logging_interval'"),
+        ({"execution_mode": "streamin"}, "no execution_mode 'streamin'. Did you mean 'streaming'"),
+        ({"cpu_allocation_percentage": 0}, "cpu_allocation_percentage=0.*greater than 0"),
+    ],
+)
+def test_wrong_settings_are_refused(config: dict[str, Any], match: str) -> None:
+    with pytest.raises(PlanError, match=match):
+        XennaExecutor(config)
+
+
+def test_it_is_only_loaded_when_it_is_used() -> None:
+    code = "import sys, gristmill; gristmill.XennaExecutor(); print({'ray', 'cosmos_xenna'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
