@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from gristmill.core.errors import GristmillError, require
+from gristmill.executors.ports import Ports
 
 ADDRESS = "RAY_ADDRESS"
 _MARK = "GRISTMILL_RAY_CLIENT"
@@ -56,6 +57,7 @@ class RayClient:
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False, repr=False)
     _log: Path | None = field(default=None, init=False, repr=False)
     _mark: str = field(default="", init=False, repr=False)
+    _ports: Ports = field(default_factory=Ports, init=False, repr=False)
     address: str = field(default="", init=False)
 
     def start(self) -> None:
@@ -67,7 +69,7 @@ class RayClient:
             self.address = os.environ[ADDRESS]
             return
         self._mark = secrets.token_hex(8)
-        address = f"{_own_address()}:{_free_port(self.ray_port)}"
+        address = f"{_own_address()}:{self._ports.take(self.ray_port)}"
         self._launch(["--head", *self._head_options(address), *self._node_options()])
         try:
             self._await(address)
@@ -103,15 +105,15 @@ class RayClient:
         host, _, port = address.rpartition(":")
         options = [f"--node-ip-address={host}", f"--port={port}", f"--temp-dir={self.ray_temp_dir}"]
         if importlib.util.find_spec("grpc"):  # for those who join by ray://; Ray itself needs it no more
-            options += [f"--ray-client-server-port={_free_port(self.ray_client_server_port)}"]
+            options += [f"--ray-client-server-port={self._ports.take(self.ray_client_server_port)}"]
         options += [f"--include-dashboard={str(self.include_dashboard).lower()}"]
         if self.include_dashboard:
             options += [f"--dashboard-host={self.ray_dashboard_host}"]
-            options += [f"--dashboard-port={_free_port(self.ray_dashboard_port)}"]
+            options += [f"--dashboard-port={self._ports.take(self.ray_dashboard_port)}"]
         return options
 
     def _node_options(self) -> list[str]:
-        options = [f"--metrics-export-port={_free_port(self.ray_metrics_port)}", "--disable-usage-stats"]
+        options = [f"--metrics-export-port={self._ports.take(self.ray_metrics_port)}", "--disable-usage-stats"]
         given = {"cpus": self.num_cpus, "gpus": self.num_gpus}
         options += [f"--num-{name}={count}" for name, count in given.items() if count is not None]
         if self.object_store_memory is not None:
@@ -134,15 +136,17 @@ class RayClient:
         """Until the cluster answers at the address, and has a node."""
         assert self._process is not None
         deadline = time.monotonic() + _START_SECONDS
-        while not (answers(address) and _nodes(address)):
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                assert self._log is not None
-                said = self._log.read_text(errors="replace")[-2000:].strip()
-                raise GristmillError(f"the Ray cluster did not start at {address}. Ray said:\n{said}")
+        while self._process.poll() is None and time.monotonic() < deadline:
+            if answers(address) and _nodes(address):
+                return
             time.sleep(0.1)
+        assert self._log is not None
+        said = self._log.read_text(errors="replace")[-2000:].strip()
+        raise GristmillError(f"the Ray cluster did not start at {address}. Ray said:\n{said}")
 
     def _end(self) -> None:
         process, self._process = self._process, None
+        self._ports.give_back()
         if process is None:
             return
         process.terminate()
@@ -281,15 +285,6 @@ def _own_address() -> str:
         probe.connect(("192.0.2.1", 9))  # a datagram socket sends nothing when it connects
         return str(probe.getsockname()[0])
     return "127.0.0.1"
-
-
-def _free_port(wanted: int) -> int:
-    """The port, or the next one above that is free."""
-    for port in range(wanted, min(wanted + 1000, 65536)):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("", port))
-            return port
-    raise GristmillError(f"no port is free from {wanted} on")
 
 
 def _number(variable: str) -> int | None:
