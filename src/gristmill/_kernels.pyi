@@ -1,0 +1,3 @@
+from typing import Any
+
+def text_stats(texts: Any, mask: Any, names: tuple[str, ...], /) -> tuple[bytes, ...]: ...
