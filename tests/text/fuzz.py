@@ -23,8 +23,8 @@ PIECES = [
     b"a", b"the", b"http://", b"https://a%2", b"%41", b"porn", b"#", b"#a#", b"...", b"[\xe2\x80\xa6]", b"\xe2\x80\xa2",
     b"privacy policy", b"uses coo\xe2\x84\xaaies", b"lorem ipsum", b"necessary cookies are", b"read more", b"-\xc2\xbb",
     b"\n", b"\n\n", b" ", b"\t", b"\xc2\xa0", b"\xe3\x80\x80", b"\xf0\x9f\x98\x80", b"\xe2", b"\xe2\x80",
-    b"\xf0\x9f\x98", b"\x80", b"\xff", b"\xc0", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\0", b"abcdefgh", b"abcdefghi", b"{",
-    b'"', b"\\",
+    b"\xf0\x9f\x98", b"\x80", b"\xff", b"\xc0", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\0", b"abcdefgh", b"abcdefghi",
+    b"{", b'"', b"\\",
 ]  # fmt: skip
 
 
