@@ -65,8 +65,6 @@ void classes_build(void) {
             sum |= LANE(LANE_PUNCTUATION);
         byte_lanes[c] = sum;
     }
-    for (int c = 128; c < 256; c++)
-        byte_lanes[c] = IS_SPACE;
     for (uint32_t c = 0x80; c < TABLE; c++)
         table[c] = ask_python(c);
     for (size_t i = 0; i < sizeof letter_like / sizeof *letter_like; i++)

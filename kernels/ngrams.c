@@ -4,7 +4,7 @@ Each different word gets a number, then each different pair of words, triple and
 two shorter runs that it consists of. A run can only come again where both of these do, so longer runs look at few
 places. */
 
-#include "text.h"
+#include "block.h"
 
 typedef struct {
     const uint8_t *start;
@@ -33,48 +33,52 @@ typedef struct {
     Scratch *scratch;
 } Runs;
 
-static int add_word(Runs *r, const uint8_t *start, const uint8_t *end, int64_t chars) {
-    Word *words = room(&r->scratch->words, (r->word_count + 2) * sizeof *words);
-    if (!words)
-        return -1;
-    words[r->word_count].start = start;
-    words[r->word_count].size = (uint32_t)(end - start);
-    words[r->word_count + 1].before = words[r->word_count].before + (uint32_t)chars;
-    r->words = words;
-    r->word_count++;
-    return 0;
+static inline void add_word(Runs *r, const uint8_t *start, const uint8_t *end, int64_t hidden) {
+    Word *word = r->words + r->word_count++;
+    word->start = start;
+    word->size = (uint32_t)(end - start);
+    word[1].before = word->before + (uint32_t)(end - start - hidden);
+}
+
+static void find_spaces(const uint8_t *p, const uint8_t *end, Block *block, uint64_t *carry) {
+    for (uint64_t left = block->high & ~block->inner; left; left &= left - 1) {
+        int i = __builtin_ctzll(left);
+        uint32_t character;
+        if (may_be_space(p[i])) {
+            int size = decode(p + i, end, &character);
+            if (lanes_of[class_of(character)] & IS_SPACE)
+                mark_space(block, i, size, carry);
+        }
+    }
 }
 
 static int split_words(Runs *r) {
-    const uint8_t *p = r->text.bytes, *end = p + r->text.size;
-    r->words = room(&r->scratch->words, sizeof *r->words);
-    if (!r->words)
-        return -1;
-    r->words->before = 0;
-    while (p < end) {
-        const uint8_t *word = p;
-        int64_t hidden = 0;
-        int size = 0;
-        while (p < end) {
-            if (!(byte_lanes[*p] & IS_SPACE)) {
-                p++;
-                continue;
-            }
-            size = 1;
-            if (*p < 0x80)
-                break;
-            uint32_t character;
-            size = decode(p, end, &character);
-            if (lanes_of[class_of(character)] & IS_SPACE)
-                break;
-            hidden += size - 1;
-            p += size;
-        }
-        if (p > word && add_word(r, word, p, p - word - hidden))
+    const uint8_t *p = r->text.bytes, *end = p + r->text.size, *word = NULL;
+    int64_t hidden = 0, word_hidden = 0;
+    uint64_t carry = 0;
+    for (; p < end; p += BLOCK) {
+        Block block = load_block(p, end);
+        block.space |= carry;
+        carry = 0;
+        if (block.high)
+            find_spaces(p, end, &block, &carry);
+        r->words = room(&r->scratch->words, (r->word_count + BLOCK / 2 + 3) * sizeof *r->words);
+        if (!r->words)
             return -1;
-        if (p < end)
-            p += size;
+        if (!r->word_count)
+            r->words->before = 0;
+        for (uint64_t left = block.space ^ (block.space << 1 | !word); left; left &= left - 1) {
+            int i = __builtin_ctzll(left);
+            int64_t here = hidden + (block.inner ? __builtin_popcountll(block.inner & before(i)) : 0);
+            if (word)
+                add_word(r, word, p + i, here - word_hidden), word = NULL;
+            else
+                word = p + i, word_hidden = here;
+        }
+        hidden += __builtin_popcountll(block.inner);
     }
+    if (word)
+        add_word(r, word, end, hidden - word_hidden);
     return 0;
 }
 

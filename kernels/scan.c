@@ -1,6 +1,6 @@
 /* One pass over a document: its characters by class, its words, lines and paragraphs. */
 
-#include "text.h"
+#include "block.h"
 
 typedef struct {
     uint64_t hash;
@@ -147,13 +147,16 @@ static inline int is_common(const uint8_t *p, size_t size) {
     return 0;
 }
 
-static inline int may_follow_in_phrase(uint8_t c) {
-    switch (c) {
-    case 'a': case 'A': case 'c': case 'C': case 'i': case 'I': case 'o': case 'O': case 'p': case 'P': case 'y':
-    case 'Y': case '&':
-        return 1;
-    }
-    return 0;
+/* A quick look at the first letter of a word and the last one before it: hardly any pair occurs in a phrase. */
+static inline int may_be_in_phrase(const uint8_t *word, const uint8_t *begin) {
+    static const uint8_t last[128] = {
+        ['i'] = 1 << 0, ['o'] = 1 << 1 | 1 << 2 | 1 << 3, ['p'] = 1 << 2 | 1 << 3, ['c'] = 1 << 1 | 1 << 2 | 1 << 3,
+        ['&'] = 1 << 3, ['a'] = 1 << 3, ['y'] = 1 << 4,
+    };
+    static const uint8_t ends[128] = {['m'] = 1 << 0, ['s'] = 1 << 1, ['e'] = 1 << 2, ['y'] = 1 << 3, ['f'] = 1 << 4};
+    if (word - begin < 2 || word[-1] != ' ')
+        return 0;
+    return last[lower(word[0]) & 0x7F] & ends[lower(word[-2]) & 0x7F];
 }
 
 static inline void end_word(Scan *s, const uint8_t *start, const uint8_t *end, int64_t hidden) {
@@ -169,7 +172,7 @@ static inline void end_word(Scan *s, const uint8_t *start, const uint8_t *end, i
         stats[ALPHABETIC_WORDS] += is_alphabetic(start, end);
         stats[SYMBOL_WORDS] += is_symbol(start, (size_t)(end - start), chars);
     }
-    if (s->wanted->boilerplate && may_follow_in_phrase(*start) && start > s->text.bytes && start[-1] == ' ')
+    if (s->wanted->boilerplate && may_be_in_phrase(start, s->text.bytes))
         look_for_phrases(s, start);
     if (!s->first_word)
         s->first_word = start;
@@ -298,50 +301,61 @@ static void add_lanes(int64_t *stats, uint64_t sum) {
         stats[PLAIN + lane] += sum >> (8 * lane) & 0xFF;
 }
 
+/* The classes of the characters that begin in a block. Those beyond ASCII that are spaces are marked as such. */
+static uint64_t count_classes(const uint8_t *p, const uint8_t *end, Block *block, uint64_t *carry) {
+    uint64_t even = 0, odd = 0;
+    int size = end - p < BLOCK ? (int)(end - p) : BLOCK, i = 0;
+    for (; i + 1 < size; i += 2) {
+        even += byte_lanes[p[i]];
+        odd += byte_lanes[p[i + 1]];
+    }
+    if (i < size)
+        even += byte_lanes[p[i]];
+    for (uint64_t left = block->high & ~block->inner; left; left &= left - 1) {
+        uint32_t character;
+        i = __builtin_ctzll(left);
+        int width = decode(p + i, end, &character);
+        uint64_t lanes = lanes_of[class_of(character)];
+        even += lanes;
+        if (lanes & IS_SPACE)
+            mark_space(block, i, width, carry);
+    }
+    return even + odd;
+}
+
+/* Ends and begins words, and ends lines, in the order of their places in the block. */
+static const uint8_t *end_words(Scan *s, const uint8_t *p, Block block, const uint8_t *word, int64_t *word_hidden) {
+    int64_t hidden = s->hidden;
+    uint64_t changes = block.space ^ (block.space << 1 | !word);
+    for (uint64_t left = changes | block.newline; left; left &= left - 1) {
+        int i = __builtin_ctzll(left);
+        s->hidden = hidden + (block.inner ? __builtin_popcountll(block.inner & before(i)) : 0);
+        if (block.space >> i & 1) {
+            if (word)
+                end_word(s, word, p + i, s->hidden - *word_hidden), word = NULL;
+            if (block.newline >> i & 1)
+                on_newline(s, p + i);
+        } else {
+            word = p + i, *word_hidden = s->hidden;
+        }
+    }
+    s->hidden = hidden + __builtin_popcountll(block.inner);
+    return word;
+}
+
 static void scan_characters(Scan *s) {
     const uint8_t *p = s->text.bytes, *end = p + s->text.size, *word = NULL;
-    int64_t hidden_before = 0;
-    while (p < end) {
-        const uint8_t *stop = end - p > 240 ? p + 240 : end; /* a lane counts to 255 */
-        uint64_t sum = 0;
-        while (p < stop) {
-            uint64_t lanes = byte_lanes[*p];
-            if (!(lanes & IS_SPACE)) {
-                if (!word)
-                    word = p, hidden_before = s->hidden;
-                do {
-                    sum += lanes;
-                    p++;
-                } while (p < stop && !((lanes = byte_lanes[*p]) & IS_SPACE));
-                if (p == stop)
-                    break;
-            }
-            if (*p < 0x80) {
-                sum += lanes;
-                if (word)
-                    end_word(s, word, p, s->hidden - hidden_before), word = NULL;
-                if (*p == '\n')
-                    on_newline(s, p);
-                p++;
-                continue;
-            }
-            uint32_t character;
-            int size = decode(p, end, &character);
-            lanes = lanes_of[class_of(character)];
-            sum += lanes;
-            if (lanes & IS_SPACE) {
-                if (word)
-                    end_word(s, word, p, s->hidden - hidden_before), word = NULL;
-            } else if (!word) {
-                word = p, hidden_before = s->hidden;
-            }
-            s->hidden += size - 1;
-            p += size;
-        }
-        add_lanes(s->stats, sum);
+    int64_t word_hidden = 0;
+    uint64_t carry = 0;
+    for (; p < end; p += BLOCK) {
+        Block block = load_block(p, end);
+        block.space |= carry;
+        carry = 0;
+        add_lanes(s->stats, count_classes(p, end, &block, &carry)); /* a lane counts to 255, a block has 64 bytes */
+        word = end_words(s, p, block, word, &word_hidden);
     }
     if (word)
-        end_word(s, word, p, s->hidden - hidden_before);
+        end_word(s, word, end, s->hidden - word_hidden);
 }
 
 int scan_text(Text text, const Wanted *wanted, int64_t *stats, Scratch *scratch) {

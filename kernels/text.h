@@ -30,7 +30,7 @@ enum { LANE_PLAIN, LANE_DECIMAL, LANE_WHITE, LANE_BRACKET, LANE_LETTER, LANE_CAP
 #define IS_SPACE LANE(LANE_SPACE)
 #define IS_ALPHABETIC ((uint8_t)1) /* class bit of characters beyond ASCII, none of which is PLAIN */
 
-extern uint64_t byte_lanes[256]; /* bytes beyond ASCII have that of a space, so that loops over a word stop there */
+extern uint64_t byte_lanes[256]; /* bytes beyond ASCII have none */
 extern uint64_t lanes_of[256]; /* by class byte of a character beyond ASCII */
 void classes_build(void);
 uint8_t class_of(uint32_t character);
