@@ -3,6 +3,7 @@
 #ifndef GRISTMILL_ARROW_H
 #define GRISTMILL_ARROW_H
 
+#define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
 

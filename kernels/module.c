@@ -1,7 +1,6 @@
 /* gristmill._kernels: loops over Arrow columns that Python would be slow at. text/reference.py defines the results. */
 
-#define PY_SSIZE_T_CLEAN
-#include "text.h"
+#include "json.h"
 #include <time.h>
 
 void scratch_free(Scratch *scratch) {
@@ -171,6 +170,13 @@ static PyMethodDef methods[] = {
     {"text_stats", text_stats, METH_VARARGS,
      "text_stats(texts, mask, names): for each name the counts of all rows, as the bytes of 64-bit integers.\n\n"
      "Rows where the mask (None, or one boolean per row) is false are not looked at and have 0."},
+    {"json_columns", json_columns, METH_O,
+     "json_columns(block): the columns of JSON lines that all have the same keys, and where each line starts; None for "
+     "lines that are not so.\n\n"
+     "A column of strings is (key, ends, bytes, bitmap, nulls) with 32-bit ends, any other (key, values) with the text of "
+     "its values, a comma after each."},
+    {"json_lines", json_lines, METH_O,
+     "json_lines(columns): rows as JSON lines. A column is (what stands before its value, strings, whether these are JSON)."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -65,7 +65,7 @@ typedef struct {
 
 /* At least `size` bytes, contents kept; NULL when there is no memory. */
 static inline void *room(Room *r, size_t size) {
-    if (size > r->size) {
+    if (size > r->size || !r->memory) {
         size_t larger = size + size / 2 + 4096;
         void *memory = realloc(r->memory, larger);
         if (!memory)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import importlib.machinery
 import importlib.util
+import json
 import random
 import struct
 import sys
@@ -51,6 +52,18 @@ def document(draw: random.Random) -> bytes:
     return text[draw.randrange(4) : len(text) - draw.randrange(4)]
 
 
+def lines(draw: random.Random) -> bytes:
+    """JSON lines, as a rule with some damage."""
+    texts = ["a", "é😀", 'q"\\\n\x01', "x" * draw.randrange(40), None, 1.5, [1, {"k": "]"}], True]
+    values = [draw.choice(texts[:5]) for _ in range(draw.randrange(4))] if draw.random() < 0.7 else texts
+    rows = [json.dumps({"a": value, "text": "t", "n": number}) for number, value in enumerate(values)]
+    block = bytearray("\n".join(rows).encode())
+    for _ in range(draw.randrange(3) if block else 0):
+        place = draw.randrange(len(block) + 1)
+        block[place : place + draw.randrange(3)] = draw.choice([*PIECES, b"\\u", b"\\ud800", b"}", b":", b",", b""])
+    return bytes(block[: draw.randrange(len(block) + 1)] if draw.random() < 0.2 else block)
+
+
 def column(draw: random.Random) -> pa.Array:
     documents = [document(draw) for _ in range(draw.randrange(6))]
     if documents and draw.random() < 0.3:
@@ -74,6 +87,8 @@ def main(path: str, seconds: str, seed: str) -> None:
         names = draw.choice([PLAIN, NGRAMS, [*PLAIN, *NGRAMS], PLAIN[:1], NGRAMS[:1]])
         mask = pa.array([draw.random() < 0.5 for _ in range(len(texts))], pa.bool_()) if draw.random() < 0.3 else None
         kernels.text_stats(texts, mask, tuple(names))
+        kernels.json_lines(((b'{"a":', texts, draw.random() < 0.5), (b',"b":', texts, False)))
+        kernels.json_columns(exactly(lines(draw)))
         rounds += 1
     print(rounds)
 

@@ -55,7 +55,7 @@ def rows(columns: dict[str, pa.Array]) -> list[dict[str, int]]:
 
 
 def test_the_extension_is_there() -> None:
-    assert stats._kernels is _kernels
+    assert stats.kernels is _kernels
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])

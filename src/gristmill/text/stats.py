@@ -7,22 +7,16 @@ n-grams apart from the rest: they are the costly part, and are counted only for 
 
 from __future__ import annotations
 
-import importlib
 import threading
 import warnings
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
-from contextlib import suppress
-from typing import Any
 
 import pyarrow as pa
 
 from gristmill.core.columns import make_array
+from gristmill.core.native import kernels
 from gristmill.text import reference
-
-_kernels: Any = None
-with suppress(ImportError):
-    _kernels = importlib.import_module("gristmill._kernels")
 
 Counts = Mapping[str, pa.Array]
 """Statistics by name, one column each."""
@@ -51,9 +45,9 @@ def is_ngram(name: str) -> bool:
 def count(texts: pa.Array, names: Iterable[str], rows: pa.BooleanArray | None = None) -> dict[str, pa.Array]:
     """Statistics of a column of strings, by name. What `rows` leaves out is not looked at and has 0."""
     wanted = tuple(dict.fromkeys(names))
-    if _kernels is None:
+    if kernels is None:
         return _count_slowly(texts, wanted, rows)
-    columns = _kernels.text_stats(texts, rows, wanted)
+    columns = kernels.text_stats(texts, rows, wanted)
     return {name: _int64(data, len(texts)) for name, data in zip(wanted, columns, strict=True)}
 
 
