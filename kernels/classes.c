@@ -19,8 +19,8 @@ static const uint32_t letter_like[][2] = {
 
 static uint8_t ask_python(uint32_t c) {
     uint8_t class = 0;
-    if (Py_UNICODE_ISDECIMAL(c))
-        class |= 1 << LANE_DECIMAL;
+    if (c >= '0' && c <= '9')
+        class |= 1 << LANE_DIGIT;
     if (c == 0x27E8 || c == 0x27E9)
         class |= 1 << LANE_BRACKET;
     if (Py_UNICODE_ISALPHA(c))

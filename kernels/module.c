@@ -10,7 +10,7 @@ void scratch_free(Scratch *scratch) {
 }
 
 static const char *names[TOP] = {
-    "chars", "plain", "decimals", "white", "brackets", "letters", "capitals", "spaces", "punctuation",
+    "chars", "plain", "digits", "white", "brackets", "letters", "capitals", "spaces", "punctuation",
     "words", "word_chars", "longest_word", "alphabetic_words", "symbol_words", "common_words",
     "lines", "line_chars", "bullet_lines", "unended_lines", "ellipsis_lines", "distinct_lines", "distinct_line_chars",
     "paragraphs", "paragraph_chars", "boilerplate_paragraphs", "lorem_paragraphs", "distinct_paragraphs",

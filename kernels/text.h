@@ -10,7 +10,7 @@
 #define MAX_N 32
 
 enum {
-    CHARS, PLAIN, DECIMALS, WHITE, BRACKETS, LETTERS, CAPITALS, SPACES, PUNCTUATION,
+    CHARS, PLAIN, DIGITS, WHITE, BRACKETS, LETTERS, CAPITALS, SPACES, PUNCTUATION,
     WORDS, WORD_CHARS, LONGEST_WORD, ALPHABETIC_WORDS, SYMBOL_WORDS, COMMON_WORDS,
     LINES, LINE_CHARS, BULLET_LINES, UNENDED_LINES, ELLIPSIS_LINES, DISTINCT_LINES, DISTINCT_LINE_CHARS,
     PARAGRAPHS, PARAGRAPH_CHARS, BOILERPLATE_PARAGRAPHS, LOREM_PARAGRAPHS, DISTINCT_PARAGRAPHS,
@@ -25,7 +25,7 @@ enum {
 /* -- characters ---------------------------------------------------------------------------------------- */
 
 /* Eight counters in one number, one byte each: the classes of a character are counted by one addition. */
-enum { LANE_PLAIN, LANE_DECIMAL, LANE_WHITE, LANE_BRACKET, LANE_LETTER, LANE_CAPITAL, LANE_SPACE, LANE_PUNCTUATION };
+enum { LANE_PLAIN, LANE_DIGIT, LANE_WHITE, LANE_BRACKET, LANE_LETTER, LANE_CAPITAL, LANE_SPACE, LANE_PUNCTUATION };
 #define LANE(index) ((uint64_t)1 << (8 * (index)))
 #define IS_SPACE LANE(LANE_SPACE)
 #define IS_ALPHABETIC ((uint8_t)1) /* class bit of characters beyond ASCII, none of which is PLAIN */

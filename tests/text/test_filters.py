@@ -111,7 +111,7 @@ ROWS: list[tuple[DocumentFilter, str, float, bool]] = [
     (NumbersFilter(), "", 1.0, False),
     (NumbersFilter(), "   ", 0.0, True),
     (NumbersFilter(), "abcdefgh12", 0.2, False),
-    (NumbersFilter(0.5), "१२ab²½", 2 / 6, True),  # superscripts and fractions are no decimal digits
+    (NumbersFilter(0.5), "१2ab²½", 1 / 6, True),
     (WhiteSpaceFilter(), "", 1.0, False),
     (WhiteSpaceFilter(), "a b c d e", 4 / 9, False),
     (WhiteSpaceFilter(), "abc\u00a0\x0b\bdef", 1 / 9, True),

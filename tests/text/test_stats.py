@@ -19,7 +19,7 @@ NGRAMS = tuple(f"{family}_{n}" for family in reference.NGRAM_STATISTICS for n in
 NAMES = (*reference.STATISTICS, *NGRAMS)
 CLASSES: dict[str, Callable[[str], bool]] = {
     "plain": reference.PLAIN.__contains__,
-    "decimals": str.isdecimal,
+    "digits": string.digits.__contains__,
     "white": reference.WHITE.__contains__,
     "brackets": reference.BRACKETS.__contains__,
     "letters": str.isalpha,

@@ -67,9 +67,12 @@ class NonAlphaNumericFilter(ShareFilter):
 
 
 class NumbersFilter(ShareFilter):
-    """The share of characters that are decimal digits of any script. The empty document has 1.0."""
+    """The share of characters that are digits, 0 to 9. The empty document has 1.0.
 
-    _part = "decimals"
+    Digits of other scripts do not count, as in NeMo Curator.
+    """
+
+    _part = "digits"
 
     def __init__(self, max_number_to_text_ratio: float = 0.15) -> None:
         check_ratio("max_number_to_text_ratio", max_number_to_text_ratio)
@@ -260,7 +263,11 @@ class SymbolsToWordsFilter(ShareFilter):
 
 
 class WordsWithoutAlphabetsFilter(ShareFilter):
-    """The share of words with at least one alphabetic character of any script. A blank document has 0.0."""
+    """The share of words with at least one alphabetic character of any script. A blank document has 0.0.
+
+    Letters are alphabetic, letter-like numbers (Ⅳ) and letters in circles and squares. Combining marks by themselves
+    are not, though NeMo Curator counts those that are vowels.
+    """
 
     _part, _whole, _nothing = "alphabetic_words", "words", 0.0
 

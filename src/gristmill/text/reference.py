@@ -149,7 +149,7 @@ def _with(phrases: Sequence[str], paragraphs: Iterable[str]) -> int:
 STATISTICS: dict[str, Callable[[Document], int]] = {
     "chars": lambda d: len(d.text),
     "plain": _characters(PLAIN.__contains__),
-    "decimals": _characters(str.isdecimal),
+    "digits": _characters(frozenset(string.digits).__contains__),
     "white": _characters(WHITE.__contains__),
     "brackets": _characters(BRACKETS.__contains__),
     "letters": _characters(str.isalpha),
