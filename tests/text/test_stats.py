@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import string
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -152,3 +154,29 @@ assert "Install a C compiler" in str(warning.message), warning
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("[2, 0]\n[0.8571428571428571]\n[0, 2]\n", "")
+
+
+def test_a_run_without_the_extension_gives_the_same_and_one_notice(tmp_path: Path) -> None:
+    code = """
+import sys
+if sys.argv[1] == "without":
+    sys.modules["gristmill._kernels"] = None
+from gristmill import DocumentBatch, LocalExecutor, Pipeline
+from gristmill.text import JsonlReader, JsonlWriter, RepeatedLinesFilter, ScoreFilter, WordCountFilter
+make = DocumentBatch([{"text": "word " * number, "n": number, "meta": [number]} for number in range(20)])
+Pipeline("make", stages=[JsonlWriter("in")]).run(LocalExecutor(0), initial_tasks=[make])
+stages = [ScoreFilter(WordCountFilter(3), score_field="w"), ScoreFilter(RepeatedLinesFilter()), JsonlWriter("out")]
+Pipeline("p", stages=[JsonlReader("in"), *stages]).run(LocalExecutor(0))
+"""
+    notices, outputs = [], []
+    for form in ("with", "without"):
+        folder = tmp_path / form
+        folder.mkdir()
+        command = [sys.executable, "-c", code, form]
+        env = {**os.environ, "GRISTMILL_PROGRESS": "off"}
+        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=True)
+        notices.append(done.stderr.count("was not built"))
+        outputs.append({path.name: path.read_bytes() for path in sorted((folder / "out").glob("*.jsonl"))})
+    assert notices == [0, 1]
+    assert outputs[0] == outputs[1]
+    assert sum(raw.count(b"\n") for raw in outputs[0].values()) == 17

@@ -51,10 +51,13 @@ class _TextStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     def check(self) -> None:
         for tool in self._tools:
             tool.check()
+        if any(tool.statistics() for _, tool in self._scoring()):
+            stats.tell_once()
 
     def setup(self, worker_metadata: WorkerMetadata) -> None:
         for tool in self._tools:
             tool.setup()
+        stats.tell_once(seen=True)
         self._expected = [(field, tool.statistics()) for field, tool in self._scoring()]
         for field, names in self._expected:
             stats.expect(field, names)

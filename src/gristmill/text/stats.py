@@ -56,7 +56,7 @@ def _int64(data: bytes, length: int) -> pa.Array:
 
 
 def _count_slowly(texts: pa.Array, names: tuple[str, ...], rows: pa.BooleanArray | None) -> dict[str, pa.Array]:
-    _warn_once()
+    tell_once()
     flags = [True] * len(texts) if rows is None else rows.to_pylist()
     nothing = dict.fromkeys(names, 0)
     found = [
@@ -66,14 +66,15 @@ def _count_slowly(texts: pa.Array, names: tuple[str, ...], rows: pa.BooleanArray
     return {name: make_array([counts[name] for counts in found], pa.int64()) for name in names}
 
 
-_warned = False
+_told = False
 
 
-def _warn_once() -> None:
-    global _warned  # noqa: PLW0603
-    if not _warned:
-        _warned = True
+def tell_once(seen: bool = False) -> None:
+    """Say that there is no extension, if there is none; not if the user has `seen` it, from the planner."""
+    global _told  # noqa: PLW0603
+    if kernels is None and not _told and not seen:
         warnings.warn(_MISSING, RuntimeWarning, stacklevel=2)
+    _told = True
 
 
 def to_count(field: str, names: Iterable[str], known: Container[str]) -> list[str]:
