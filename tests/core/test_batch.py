@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from typing import Any
 
@@ -147,6 +148,15 @@ def test_what_is_known_of_a_column_goes_with_its_rows_and_no_further() -> None:
     assert kept.with_column("text", pa.array(["x", "y"])).memo == {"n": "more"}
     assert kept.with_data(ROWS).memo == {}
     assert kept.slice(0, 1).memo == {}
+    kept.data = kept.data.slice(1)
+    assert (kept.memo, kept.num_items, kept.to_rows()) == ({}, 1, [ROWS[2]])
+
+
+def test_a_table_that_a_user_puts_in_place_of_marked_rows_counts() -> None:
+    kept = DocumentBatch(ROWS).keep(pa.array([True, False, True]))
+    kept.data = pa.table({"text": ["x"]})
+    assert (kept.num_items, kept.get_columns(), kept.keep(pa.array([True])).to_rows()) == (1, ["text"], [{"text": "x"}])
+    assert pickle.loads(pickle.dumps(kept)).to_rows() == [{"text": "x"}]
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=3, max_size=3), max_size=4))

@@ -44,24 +44,30 @@ class Batch(Task[pa.Table]):
         if name != "data" or "_marked" not in self.__dict__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         table, rows = self.__dict__.pop("_marked")
-        self.__dict__.pop("_memo", None)  # what is known of the rows of that table
         self.data = table.filter(rows)
         return self.data
 
     def __getstate__(self) -> dict[str, Any]:
         assert self.data is not None  # a pickle holds the rows that are left, and nothing else
-        return {name: value for name, value in self.__dict__.items() if name != "_memo"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_memo", "_marked")}
 
     @property
     def marked(self) -> tuple[pa.Table, pa.BooleanArray | None]:
         """The rows where they lie: a table, and which of its rows are in the batch (None: all)."""
-        return self.__dict__.get("_marked") or (self.data, None)
+        if "data" in self.__dict__:
+            return self.data, None
+        table, rows = self.__dict__["_marked"]
+        return table, rows
 
     @property
     def memo(self) -> dict[str, Any]:
         """What is known of columns of the marked table, by name. Goes with the rows that are kept; never pickled."""
-        memo: dict[str, Any] = self.__dict__.setdefault("_memo", {})
-        return memo
+        table, _ = self.marked
+        known, memo = self.__dict__.get("_memo", (None, {}))
+        if known is not table:  # a user may have given the batch another one
+            memo = {}
+        self.__dict__["_memo"] = table, memo
+        return memo  # type: ignore[no-any-return]
 
     @property
     def num_items(self) -> int:
@@ -131,7 +137,8 @@ class Batch(Task[pa.Table]):
     def _marking(self, table: pa.Table, rows: pa.BooleanArray | None, memo: dict[str, Any]) -> Self:
         other = object.__new__(type(self))
         own = {name: value for name, value in self.__dict__.items() if name not in ("data", "_marked")}
-        other.__dict__.update(own, _memo=memo, **({"data": table} if rows is None else {"_marked": (table, rows)}))
+        where = {"data": table} if rows is None else {"_marked": (table, rows)}
+        other.__dict__.update(own, _memo=(table, memo), **where)
         return other
 
     def take(self, indices: Sequence[int]) -> Self:
