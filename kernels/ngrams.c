@@ -89,8 +89,8 @@ static size_t table_size(size_t entries) {
     return size;
 }
 
-/* Numbers the words, in order of appearance. */
-static int number_words(Runs *r) {
+/* Numbers the words, in order of appearance. Returns how many different ones there are, or -1 without memory. */
+static int64_t number_words(Runs *r) {
     Scratch *scratch = r->scratch;
     size_t count = r->word_count, size = table_size(count), different = 0;
     WordSlot *slots = room(&scratch->slots, size * sizeof *slots);
@@ -102,8 +102,10 @@ static int number_words(Runs *r) {
         return -1;
     memset(slots, 0, size * sizeof *slots);
     const uint8_t *end = r->text.bytes + r->text.size;
+    const Word *words = r->words;
+    uint32_t *ids = r->ids, *counts = r->counts, *firsts = r->firsts;
     for (size_t i = 0; i < count; i++) {
-        Word word = r->words[i];
+        Word word = words[i];
         uint64_t key = word.size < 8    ? load_few(word.start, word.size, end)
                        : word.size == 8 ? load8(word.start)
                                         : hash_bytes(word.start, word.size, end);
@@ -111,27 +113,27 @@ static int number_words(Runs *r) {
         while (slots[at].size) {
             WordSlot slot = slots[at];
             if (slot.key == key && slot.size == word.size &&
-                (word.size <= 8 || !memcmp(r->words[r->firsts[slot.id]].start, word.start, word.size)))
+                (word.size <= 8 || !memcmp(words[firsts[slot.id]].start, word.start, word.size)))
                 break;
             at = (at + 1) & (size - 1);
         }
         if (!slots[at].size) {
             slots[at] = (WordSlot){key, word.size, (uint32_t)different};
-            r->counts[different] = 0;
-            r->firsts[different++] = (uint32_t)i;
+            counts[different] = 0;
+            firsts[different++] = (uint32_t)i;
         }
-        r->ids[i] = slots[at].id;
-        r->counts[slots[at].id]++;
+        ids[i] = slots[at].id;
+        counts[slots[at].id]++;
     }
-    return 0;
+    return (int64_t)different;
 }
 
 static void note_active(Runs *r, const uint32_t *places, size_t count) {
     size_t active = 0;
     for (size_t i = 0; i < count; i++) {
         uint32_t place = places ? places[i] : (uint32_t)i;
-        if (r->counts[r->ids[place]] > 1)
-            r->active[active++] = place;
+        r->active[active] = place; /* without a branch, which would be guessed wrongly half of the time */
+        active += r->counts[r->ids[place]] > 1;
     }
     r->active_count = active;
 }
@@ -145,22 +147,23 @@ static int64_t lengthen(Runs *r) {
         return -1;
     memset(slots, 0, size * sizeof *slots);
     int64_t different = 0;
-    uint32_t *active = r->active;
-    for (size_t i = 0; i + 1 < r->active_count; i++) {
+    uint32_t *active = r->active, *ids = r->ids, *counts = r->counts, *firsts = r->firsts;
+    size_t count = r->active_count;
+    for (size_t i = 0; i + 1 < count; i++) {
         uint32_t place = active[i];
         if (active[i + 1] != place + 1)
             continue;
-        uint64_t key = ((uint64_t)r->ids[place] << 32 | r->ids[place + 1]) + 1;
+        uint64_t key = ((uint64_t)ids[place] << 32 | ids[place + 1]) + 1;
         size_t at = (size_t)mix(key, 0x2545F4914F6CDD1Du) & (size - 1);
         while (slots[at].key && slots[at].key != key)
             at = (at + 1) & (size - 1);
         if (!slots[at].key) {
             slots[at] = (RunSlot){key, (uint64_t)different};
-            r->counts[different] = 0;
-            r->firsts[different++] = place;
+            counts[different] = 0;
+            firsts[different++] = place;
         }
-        r->ids[place] = (uint32_t)slots[at].id;
-        r->counts[slots[at].id]++;
+        ids[place] = (uint32_t)slots[at].id;
+        counts[slots[at].id]++;
         active[kept++] = place;
     }
     r->active_count = kept; /* places looked at; note_active leaves those that come again */
@@ -227,12 +230,10 @@ int count_ngrams(Text text, const Wanted *wanted, int64_t *stats, Scratch *scrat
     stats[WORDS] = (int64_t)r.word_count;
     if (!r.word_count)
         return 0;
-    if (number_words(&r))
+    int64_t different = number_words(&r);
+    if (different < 0)
         return -1;
     r.active_count = r.word_count;
-    int64_t different = 0;
-    for (size_t i = 0; i < r.word_count; i++)
-        different += r.firsts[r.ids[i]] == i;
     for (int n = 1; n <= wanted->max_n && (size_t)n <= r.word_count; n++) {
         if (n > 1 && (different = lengthen(&r)) < 0)
             return -1;
