@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gristmill.text import (
@@ -236,6 +236,7 @@ documents = st.none() | st.text(characters) | st.lists(words | characters, max_s
 
 
 @pytest.mark.parametrize("one", ALL, ids=repr)
+@settings(max_examples=30)
 @given(texts=st.lists(documents, max_size=6))
 @example(texts=[])
 @example(texts=[None, "", " ", "\n\n", None])

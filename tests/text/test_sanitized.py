@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 8
+SECONDS = 6
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc and its sanitizers")

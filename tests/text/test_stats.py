@@ -60,7 +60,7 @@ def test_the_extension_is_there() -> None:
     assert stats.kernels is _kernels
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(documents, max_size=4))
 @example(["", None, " ", "\n\n", "\n\n\n", "one", "é"])
 def test_what_c_counts_is_what_the_definition_says(texts: list[str | None]) -> None:
@@ -76,8 +76,8 @@ def test_every_character_is_in_the_classes_that_python_says() -> None:
 
 
 HUGE = [
-    "a" * 10**7,
-    "é" * 10**6,
+    ("a" * 999 + " é\n") * 10**4,  # 10 MB
+    "é" * 10**5,
     "\n" * 10**6,
     "\n\n \n" * 10**5,
     "a b " * 10**5,
@@ -86,7 +86,7 @@ HUGE = [
     "http://" * 10**5,
     ":" * 10**5,
     "e\u0301\u0302" * 10**5,
-    "\0" * 10**6,
+    "\0" * 10**5,
     " ".join(map(str, range(10**5))),
     "\n".join(str(number % 1000) for number in range(10**5)),
     "privacy " * 10**5,
