@@ -33,10 +33,10 @@ clean:
 	$(PYTHON) -m venv .venv
 	touch $@
 
-.venv/demo.stamp: .venv/python.stamp pyproject.toml constraints.txt
+.venv/demo.stamp: .venv/python.stamp pyproject.toml constraints.txt $(wildcard kernels/*)
 	$(PIP) --editable '.[text]'
 	touch $@
 
-.venv/dev.stamp: .venv/python.stamp pyproject.toml constraints.txt
+.venv/dev.stamp: .venv/python.stamp pyproject.toml constraints.txt $(wildcard kernels/*)
 	$(PIP) --editable '.[dev]'
 	touch $@ .venv/demo.stamp

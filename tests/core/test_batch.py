@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from typing import Any
 
@@ -117,3 +118,54 @@ def test_batches_whose_columns_differ_are_joined() -> None:
     joined = DocumentBatch.concat([DocumentBatch([{"a": 1, "j": [1]}]), DocumentBatch([{"b": "x", "j": None}])])
     assert joined.to_rows() == [{"a": 1, "j": [1], "b": None}, {"a": None, "j": None, "b": "x"}]
     # Not so yet for columns of different types (1 and 1.5, 1 and "x"): pyarrow's error comes through.
+
+
+def test_rows_that_are_dropped_are_marked_and_copied_when_looked_at() -> None:
+    batch = DocumentBatch(ROWS)
+    first = batch.keep(pa.array([True, False, True]))
+    second = first.with_column("m", pa.array([5, 6])).keep(pa.array([None, True]))
+    assert (first.num_items, second.num_items, second.get_columns()) == (2, 1, ["text", "n", "m"])
+    assert 0 < second.nbytes <= batch.nbytes + 100
+    table, rows = second.marked
+    assert table.column("m").to_pylist() == [5, None, 6]
+    assert rows is not None
+    assert rows.to_pylist() == [False, False, True]
+    assert second.to_rows() == [{"text": None, "n": 3, "m": 6}]
+    assert second.marked[1] is None
+    assert first.to_rows() == [ROWS[0], ROWS[2]]
+    assert batch.to_rows() == ROWS
+    with pytest.raises(AttributeError, match="no attribute 'rows'"):
+        _ = second.rows
+
+
+def test_what_is_known_of_a_column_goes_with_its_rows_and_no_further() -> None:
+    batch = DocumentBatch(ROWS)
+    batch.memo["text"] = "known"
+    kept = batch.keep(pa.array([True, False, True]))
+    assert kept.memo == {"text": "known"}
+    kept.memo["n"] = "more"
+    assert batch.memo == {"text": "known"}
+    assert kept.with_column("text", pa.array(["x", "y"])).memo == {"n": "more"}
+    assert kept.with_data(ROWS).memo == {}
+    assert kept.slice(0, 1).memo == {}
+    kept.data = kept.data.slice(1)
+    assert (kept.memo, kept.num_items, kept.to_rows()) == ({}, 1, [ROWS[2]])
+
+
+def test_a_table_that_a_user_puts_in_place_of_marked_rows_counts() -> None:
+    kept = DocumentBatch(ROWS).keep(pa.array([True, False, True]))
+    kept.data = pa.table({"text": ["x"]})
+    assert (kept.num_items, kept.get_columns(), kept.keep(pa.array([True])).to_rows()) == (1, ["text"], [{"text": "x"}])
+    assert pickle.loads(pickle.dumps(kept)).to_rows() == [{"text": "x"}]
+
+
+@given(st.lists(st.lists(st.booleans(), min_size=3, max_size=3), max_size=4))
+def test_keeping_step_by_step_is_keeping_at_once(masks: list[list[bool]]) -> None:
+    marked: Any = DocumentBatch(ROWS)
+    rows = list(ROWS)
+    for mask in masks:
+        flags = mask[: len(rows)]
+        marked = marked.keep(pa.chunked_array([flags], pa.bool_()))
+        rows = [row for row, flag in zip(rows, flags, strict=True) if flag]
+        assert marked.num_items == len(rows)
+    assert marked.to_rows() == rows

@@ -5,17 +5,35 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gristmill.text import (
+    BoilerPlateStringFilter,
+    BulletsFilter,
+    CommonEnglishWordsFilter,
     DocumentFilter,
+    EllipsisFilter,
     IncompleteStoryFilter,
+    LongWordFilter,
     MeanWordLengthFilter,
     NonAlphaNumericFilter,
+    NumbersFilter,
+    ParenthesesFilter,
+    PornographicUrlsFilter,
+    PunctuationFilter,
+    RepeatedLinesByCharFilter,
+    RepeatedLinesFilter,
+    RepeatedParagraphsByCharFilter,
+    RepeatedParagraphsFilter,
+    RepeatingDuplicateNGramsFilter,
+    RepeatingTopNGramsFilter,
     SubstringFilter,
+    SymbolsToWordsFilter,
     UrlsFilter,
+    WhiteSpaceFilter,
     WordCountFilter,
+    WordsWithoutAlphabetsFilter,
 )
 
 COMPLETE = IncompleteStoryFilter()
@@ -79,10 +97,77 @@ ROWS: list[tuple[DocumentFilter, str, float, bool]] = [
     (UrlsFilter(), "   ", 0.0, True),
     (UrlsFilter(), "no links here", 0.0, True),
     (UrlsFilter(), "http://ab xxxxxxxxxx", 0.45, False),
-    (UrlsFilter(), "www.a " + "x" * 19, 0.2, True),
-    (UrlsFilter(), "https:// www. x", 0.0, True),
+    (UrlsFilter(), "http://a " + "x" * 31, 0.2, True),
+    (UrlsFilter(), "https:// www.ab x", 0.0, True),
     (UrlsFilter(), "http://a\u00a0b", 0.8, False),
+    (UrlsFilter(), 'http://a"', 8 / 9, False),
+    (UrlsFilter(), "http://a%20b%2", 12 / 14, False),
+    (UrlsFilter(), "xhttps://a/http://b", 18 / 19, False),
     (UrlsFilter(url_regex=r"(ftp)://(\S+)"), "ftp://ab http://ab x", 0.4, False),
+    (PornographicUrlsFilter(), "", 0, True),
+    (PornographicUrlsFilter(), "porn http://a.b/porn", 1, False),
+    (PornographicUrlsFilter(), "porn http://a.b/PORN www.porn", 0, True),
+    (PornographicUrlsFilter(url_regex=r"www\.\S+"), "www.porn.x", 1, False),
+    (NumbersFilter(), "", 1.0, False),
+    (NumbersFilter(), "   ", 0.0, True),
+    (NumbersFilter(), "abcdefgh12", 0.2, False),
+    (NumbersFilter(0.5), "१2ab²½", 1 / 6, True),
+    (WhiteSpaceFilter(), "", 1.0, False),
+    (WhiteSpaceFilter(), "a b c d e", 4 / 9, False),
+    (WhiteSpaceFilter(), "abc\u00a0\x0b\bdef", 1 / 9, True),
+    (ParenthesesFilter(), "", 1.0, False),
+    (ParenthesesFilter(), "f(x) and more text", 2 / 18, False),
+    (ParenthesesFilter(), "⟨" + "x" * 9, 0.1, True),
+    (LongWordFilter(), "", 0, True),
+    (LongWordFilter(), "é" * 1000, 1000, True),
+    (LongWordFilter(), "a " + "é" * 1001, 1001, False),
+    (SymbolsToWordsFilter(), "", 1.0, False),
+    (SymbolsToWordsFilter(), " \n", 1.0, False),
+    (SymbolsToWordsFilter(), "a ... b # #c ## read more", 2 / 8, False),
+    (SymbolsToWordsFilter(), "[…] #é#é# a…" + " word" * 17, 0.1, True),
+    (WordsWithoutAlphabetsFilter(), "", 0.0, False),
+    (WordsWithoutAlphabetsFilter(), "a1 é ß 漢 12", 0.8, True),
+    (WordsWithoutAlphabetsFilter(), "1 2 a Ⅳ", 0.5, False),
+    (CommonEnglishWordsFilter(), "", 0, False),
+    (CommonEnglishWordsFilter(), "the The THE", 1, False),
+    (CommonEnglishWordsFilter(), "the cat and the dog", 2, True),
+    (CommonEnglishWordsFilter(stop_at_false=False), "the cat and the dog", 3, True),
+    (BulletsFilter(), "", 1.0, False),
+    (BulletsFilter(), "• a\n\n  ◦b\n- c\n* d", 0.5, True),
+    (BulletsFilter(), "• a\n\t‣ b", 1.0, False),
+    (PunctuationFilter(), "", 1.0, False),
+    (PunctuationFilter(), 'a.\nb"  \nc\n \nd', 0.5, True),
+    (PunctuationFilter(), "a\nb", 1.0, False),
+    (EllipsisFilter(), "", 1.0, False),
+    (EllipsisFilter(), "a...\nb […]\nRead More \nd", 0.75, False),
+    (EllipsisFilter(), "a..\nb…\nc\nd", 0.25, True),
+    (BoilerPlateStringFilter(), "", 0.0, True),
+    (BoilerPlateStringFilter(), "See our Terms of Use\n\na\n\nb", 1 / 3, True),
+    (BoilerPlateStringFilter(), "This site uses cookies, and its privacy policy\n\na", 0.5, False),
+    (BoilerPlateStringFilter(), "a\n\nb\n\nc\n\nLorem ipsum dolor", 1.0, False),
+    (BoilerPlateStringFilter(), "uses\ncookies", 0.0, True),
+    (RepeatedLinesFilter(), "", 0.0, False),
+    (RepeatedLinesFilter(), "a\n\nb\na\na ", 0.75, True),
+    (RepeatedLinesFilter(), "a\na", 0.5, False),
+    (RepeatedParagraphsFilter(), "", 1.0, True),
+    (RepeatedParagraphsFilter(), "\n\n", 0.5, False),
+    (RepeatedParagraphsFilter(), "a\n\nb\n\na\n\nc", 0.75, True),
+    (RepeatedLinesByCharFilter(), "", 0.0, False),
+    (RepeatedLinesByCharFilter(), "a\na\néééééééé", 0.9, True),
+    (RepeatedLinesByCharFilter(), "ab\nab", 0.5, False),
+    (RepeatedParagraphsByCharFilter(), "", 0.0, False),
+    (RepeatedParagraphsByCharFilter(), "\n\n", 0.0, False),
+    (RepeatedParagraphsByCharFilter(), "a\n\na\n\néééééééé", 0.9, True),
+    (RepeatingTopNGramsFilter(), "", 1.0, False),
+    (RepeatingTopNGramsFilter(), "one", 1.0, False),
+    (RepeatingTopNGramsFilter(), "a b a b c", 6 / 9, False),
+    (RepeatingTopNGramsFilter(), "a\nb a\nb " + "x" * 100, 0.0, True),  # never with a space between
+    (RepeatingTopNGramsFilter(3, 0.5), "a b c xa b cx", 10 / 13, False),  # also inside longer words
+    (RepeatingDuplicateNGramsFilter(), "one", 1.0, False),
+    (RepeatingDuplicateNGramsFilter(), "a b c d", 0.0, True),
+    (RepeatingDuplicateNGramsFilter(), "a b a b", 3 / 7, False),
+    (RepeatingDuplicateNGramsFilter(2, 0.5), "a a a a", 5 / 7, False),
+    (RepeatingDuplicateNGramsFilter(3), "a b c d a b c d", 7 / 15, False),
 ]
 
 
@@ -105,6 +190,25 @@ ALL = [
     NonAlphaNumericFilter(0.4),
     UrlsFilter(),
     UrlsFilter(url_regex=r"\w+://\S*"),
+    PornographicUrlsFilter(),
+    PornographicUrlsFilter(url_regex=r"\w+://\S*"),
+    NumbersFilter(),
+    WhiteSpaceFilter(),
+    ParenthesesFilter(),
+    LongWordFilter(3),
+    SymbolsToWordsFilter(),
+    WordsWithoutAlphabetsFilter(),
+    CommonEnglishWordsFilter(),
+    BulletsFilter(),
+    PunctuationFilter(),
+    EllipsisFilter(),
+    BoilerPlateStringFilter(),
+    RepeatedLinesFilter(),
+    RepeatedParagraphsFilter(),
+    RepeatedLinesByCharFilter(),
+    RepeatedParagraphsByCharFilter(),
+    RepeatingTopNGramsFilter(),
+    RepeatingDuplicateNGramsFilter(3),
 ]
 
 words = st.sampled_from(
@@ -132,6 +236,7 @@ documents = st.none() | st.text(characters) | st.lists(words | characters, max_s
 
 
 @pytest.mark.parametrize("one", ALL, ids=repr)
+@settings(max_examples=30)
 @given(texts=st.lists(documents, max_size=6))
 @example(texts=[])
 @example(texts=[None, "", " ", "\n\n", None])
@@ -180,7 +285,15 @@ def test_arguments_are_attributes_and_survive_pickling() -> None:
         (lambda: SubstringFilter("", "any"), "empty"),
         (lambda: NonAlphaNumericFilter(25), "from 0 to 1"),
         (lambda: UrlsFilter(-0.1), "from 0 to 1"),
-        (lambda: UrlsFilter(url_regex="("), "not a regular expression"),
+        (lambda: UrlsFilter(url_regex="("), "UrlsFilter: url_regex .* is not a regular expression"),
+        (lambda: PornographicUrlsFilter("("), "not a regular expression"),
+        (lambda: NumbersFilter(15), "max_number_to_text_ratio is 15, must be a share from 0 to 1"),
+        (lambda: LongWordFilter(-1), "0 or more"),
+        (lambda: LongWordFilter(lang="zh"), "without spaces"),
+        (lambda: CommonEnglishWordsFilter(-1), "0 or more"),
+        (lambda: RepeatingTopNGramsFilter(0), "n is 0, must be a whole number from 1 to 32"),
+        (lambda: RepeatingDuplicateNGramsFilter(2.0), "n is 2.0"),  # type: ignore[arg-type]
+        (lambda: RepeatingTopNGramsFilter(lang="ja"), "RepeatingTopNGramsFilter: lang='ja'"),
     ],
 )
 def test_bad_parameters_are_refused(make: Any, message: str) -> None:

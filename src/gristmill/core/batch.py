@@ -2,6 +2,9 @@
 
 The objects (decoded frames, waveforms) live in memory only and never reach disk. Every row operation
 acts on both, so they cannot come apart.
+
+Rows that are dropped are only marked, and the others copied when somebody looks at `data`: a chain of filters
+copies its text once, not once per filter.
 """
 
 from __future__ import annotations
@@ -10,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from gristmill.core.columns import make_array
+from gristmill.core.columns import literal, make_array
 from gristmill.core.errors import ContractError, require
 from gristmill.core.table import conform, is_json, rows_to_table, table_to_rows, unify, without_views
 from gristmill.core.task import Task
@@ -36,16 +40,48 @@ class Batch(Task[pa.Table]):
                     "use keep, take or slice, which act on the rows and their objects together"
                 )
 
+    def __getattr__(self, name: str) -> Any:
+        if name != "data" or "_marked" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        table, rows = self.__dict__.pop("_marked")
+        self.data = table.filter(rows)
+        return self.data
+
+    def __getstate__(self) -> dict[str, Any]:
+        assert self.data is not None  # a pickle holds the rows that are left, and nothing else
+        return {name: value for name, value in self.__dict__.items() if name not in ("_memo", "_marked")}
+
+    @property
+    def marked(self) -> tuple[pa.Table, pa.BooleanArray | None]:
+        """The rows where they lie: a table, and which of its rows are in the batch (None: all)."""
+        if "data" in self.__dict__:
+            return self.data, None
+        table, rows = self.__dict__["_marked"]
+        return table, rows
+
+    @property
+    def memo(self) -> dict[str, Any]:
+        """What is known of columns of the marked table, by name. Goes with the rows that are kept; never pickled."""
+        table, _ = self.marked
+        known, memo = self.__dict__.get("_memo", (None, {}))
+        if known is not table:  # a user may have given the batch another one
+            memo = {}
+        self.__dict__["_memo"] = table, memo
+        return memo  # type: ignore[no-any-return]
+
     @property
     def num_items(self) -> int:
-        return int(self.data.num_rows)
+        table, rows = self.marked
+        return int(table.num_rows if rows is None else rows.true_count)
 
     @property
     def nbytes(self) -> int:
-        return int(self.data.nbytes)
+        """Bytes of the rows; an estimate while others are only marked as dropped."""
+        table, rows = self.marked
+        return int(table.nbytes if rows is None else table.nbytes * rows.true_count // len(rows))
 
     def get_columns(self) -> list[str]:
-        return list(self.data.column_names)
+        return list(self.marked[0].column_names)
 
     def to_pyarrow(self) -> pa.Table:
         return self.data
@@ -72,12 +108,38 @@ class Batch(Task[pa.Table]):
         """The same batch with other rows, which must line up with the objects, if there are any."""
         return replace(self, data=data)._as(self)
 
+    def with_column(self, name: str, column: pa.Array) -> Self:
+        """The same rows with a column added, or replaced where it stands."""
+        table, rows = self.marked
+        if rows is not None:
+            column = in_place(column, rows)
+        known = {field: value for field, value in self.memo.items() if field != name}
+        if name in table.column_names:
+            table = table.set_column(table.column_names.index(name), name, column)
+        else:
+            table = table.append_column(name, column)
+        return self._marking(table, rows, known)
+
     def keep(self, mask: pa.Array | pa.ChunkedArray) -> Self:
         """Only the rows where `mask` is true."""
-        if not self.objects:
-            return self.with_data(self.data.filter(mask))
-        flags = mask.to_pylist()
-        return self.take([index for index, flag in enumerate(flags) if flag])
+        if self.objects:
+            flags = mask.to_pylist()
+            return self.take([index for index, flag in enumerate(flags) if flag])
+        if isinstance(mask, pa.ChunkedArray):
+            mask = mask.combine_chunks()
+        if mask.null_count:
+            mask = mask.fill_null(literal(False, pa.bool_()))
+        table, rows = self.marked
+        if mask.true_count < len(mask):
+            rows = mask if rows is None else pc.replace_with_mask(rows, rows, mask)
+        return self._marking(table, rows, dict(self.memo))
+
+    def _marking(self, table: pa.Table, rows: pa.BooleanArray | None, memo: dict[str, Any]) -> Self:
+        other = object.__new__(type(self))
+        own = {name: value for name, value in self.__dict__.items() if name not in ("data", "_marked")}
+        where = {"data": table} if rows is None else {"_marked": (table, rows)}
+        other.__dict__.update(own, _memo=(table, memo), **where)
+        return other
 
     def take(self, indices: Sequence[int]) -> Self:
         rows = self.data.take(make_array(indices, pa.int64()))
@@ -113,6 +175,14 @@ class Batch(Task[pa.Table]):
 @dataclass
 class DocumentBatch(Batch):
     """Text documents, one per row."""
+
+
+def in_place(values: pa.Array, rows: pa.BooleanArray) -> pa.Array:
+    """One value for each row: those of the rows that are true, each in its row; null in the others."""
+    if len(values) == len(rows):
+        return values
+    positions = pc.subtract(pc.cumulative_sum(rows.cast(pa.int64())), literal(1, pa.int64()))
+    return values.take(pc.if_else(rows, positions, literal(None, pa.int64())))
 
 
 def as_table(data: Any) -> pa.Table:

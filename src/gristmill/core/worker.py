@@ -374,7 +374,7 @@ def own_copies(stages: Sequence[ProcessingStage[Any, Any]]) -> list[ProcessingSt
 
 
 def _is_empty(task: Task[Any]) -> bool:
-    return isinstance(task, Batch) and not task.data.num_rows
+    return isinstance(task, Batch) and not task.num_items
 
 
 def _vectorised(stage: ProcessingStage[Any, Any]) -> bool:

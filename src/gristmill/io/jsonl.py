@@ -3,6 +3,9 @@
 A line that cannot be read is told with its offset and reason; its neighbours are not affected. NaN and
 Infinity, which Python writes though JSON has none, are read. orjson reads integers beyond 64 bits as floats; a
 block in which that has happened is read again, slowly and exactly.
+
+A block whose lines all have the same keys in the same order is read by `_kernels`; any other, and any in which
+something is wrong, line by line.
 """
 
 from __future__ import annotations
@@ -13,8 +16,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.core.columns import make_array
+from gristmill.core.columns import literal, make_array
 from gristmill.core.errors import InputError
+from gristmill.core.native import kernels
 from gristmill.core.table import POSITION, TooDeep, is_deep, is_json, to_array
 from gristmill.io.input import MOST_BAD, RAW_BYTES, BadRecord, check_names
 from gristmill.io.lines import HEAD, MAX_LINE, read_head, read_lines
@@ -42,12 +46,15 @@ def read_jsonl(
 
 def _next_table(source: Input, parser: _Parser) -> pa.Table | None:
     # In a function of its own, so that the rows are gone from memory when the table is passed on.
-    table, positions, bad = parser.table()
+    table, bad = parser.table()
     for record in bad:
         source.on_bad(record)
     if table is None:  # even so, give something when more is to come: bad records are taken away between tables
         return make_table([], [], []) if parser.goes_on else None
-    return make_table(parser.exactly(positions), positions, parser.fields, source.path) if _rounded(table) else table
+    if not _rounded(table):
+        return table
+    positions = table.column(POSITION).to_pylist()
+    return make_table(parser.exactly(positions), positions, parser.fields, source.path)
 
 
 class _Parser:
@@ -55,18 +62,24 @@ class _Parser:
 
     def __init__(self, block: bytes, offset: int, fields: Sequence[str] | None, path: str) -> None:
         self.block, self.offset, self.fields, self.path = block, offset, fields, path
-        self.lines = iter(split(block))
+        self.lines: Iterator[bytes | memoryview] | None = None
         self.next: int | None = offset
 
     @property
     def goes_on(self) -> bool:
         return self.next is not None
 
-    def table(self) -> tuple[pa.Table | None, list[int], list[BadRecord]]:
-        """The next table, None if it has no rows; where each row starts; and the bad records."""
+    def table(self) -> tuple[pa.Table | None, list[BadRecord]]:
+        """The next table, None if it has no rows, and the bad records."""
+        if self.lines is None:
+            table = quick_table(self.block, self.offset, self.fields)
+            if table is not None:
+                self.next = None
+                return table, []
+            self.lines = iter(split(self.block))
         rows, positions, bad, self.next = parse_lines(self.lines, self.next or 0)
         try:
-            return self._make(rows, positions), positions, bad
+            return self._make(rows, positions), bad
         except TooDeep as error:
             reason = str(error)
         kept: list[Row] = []
@@ -79,7 +92,7 @@ class _Parser:
             else:
                 kept.append(row)
                 places.append(position)
-        return self._make(kept, places), places, sorted(bad)
+        return self._make(kept, places), sorted(bad)
 
     def _make(self, rows: list[Row], positions: list[int]) -> pa.Table | None:
         return make_table(rows, positions, self.fields, self.path) if rows else None
@@ -105,6 +118,42 @@ def _rounded(table: pa.Table) -> bool:
             if pc.any(pc.match_substring_regex(text, r"[0-9]e[0-9]")).as_py():
                 return True
     return False
+
+
+def quick_table(block: bytes, offset: int, fields: Sequence[str] | None) -> pa.Table | None:
+    """The table of a block in which all is as it should be; None if the lines must be looked at one by one."""
+    found = None if kernels is None else kernels.json_columns(block)
+    if found is None:
+        return None
+    columns, raw_starts = found
+    count = len(raw_starts) // 8
+    read: dict[str, pa.Array] = {}
+    try:
+        for name, *parts in columns:
+            read[name] = _others(count, *parts) if len(parts) == 1 else _strings(count, *parts)
+    except (orjson.JSONDecodeError, TooDeep):
+        return None
+    if POSITION in read:
+        return None
+    if fields is not None:
+        read = {name: read[name] if name in read else pa.nulls(count) for name in fields}
+        read.pop(POSITION, None)
+    starts = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(raw_starts)])
+    read[POSITION] = pc.add(starts, literal(offset, pa.int64())) if offset else starts
+    return pa.table(read)
+
+
+def _strings(count: int, ends: bytes, data: bytes, bitmap: bytes | None, nulls: int) -> pa.Array:
+    validity = None if bitmap is None else pa.py_buffer(bitmap)
+    return pa.Array.from_buffers(pa.string(), count, [validity, pa.py_buffer(ends), pa.py_buffer(data)], nulls)
+
+
+def _others(count: int, values: bytes) -> pa.Array:
+    """A column of values that are no strings, from their text, with a comma after each."""
+    listed = orjson.loads(b"".join((b"[", memoryview(values)[:-1], b"]")))
+    if len(listed) != count:
+        raise orjson.JSONDecodeError("not one value per row", "", 0)
+    return to_array(listed)
 
 
 def parse_lines(
@@ -202,7 +251,7 @@ def peek_jsonl(source: Input, fields: Sequence[str] | None = None, strict: bool 
     """
     head = read_head(source.whole()).removeprefix(b"\xef\xbb\xbf")
     lines = head if len(head) < HEAD - 3 else head[: head.rfind(b"\n") + 1]
-    table, _, bad = _Parser(lines, 0, fields, source.path).table()
+    table, bad = _Parser(lines, 0, fields, source.path).table()
     if head.lstrip().startswith(b"[") and (table is None or not _is_json(head.lstrip().partition(b"\n")[0])):
         raise InputError(
             f"{source.path} is one JSON array, not JSON lines: write each of its elements on a line of its own "

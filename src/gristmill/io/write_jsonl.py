@@ -24,7 +24,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.core.columns import literal
+from gristmill.core.columns import literal, make_array
+from gristmill.core.native import kernels
 from gristmill.core.table import is_json, json_array, plain
 
 if TYPE_CHECKING:
@@ -127,21 +128,41 @@ def encode(table: pa.Table, sort_keys: bool = False) -> Iterator[bytes]:
     names = table.column_names
     option = orjson.OPT_APPEND_NEWLINE | (orjson.OPT_SORT_KEYS if sort_keys else 0)
     dumps = orjson.dumps
+    keys = [("," if index else "{").encode() + _key(name).encode() for index, name in enumerate(names)]
     for batch in table.to_batches(max_chunksize=ROWS):
         if not names:
             yield b"{}\n" * batch.num_rows
+            continue
+        if kernels is not None:
+            cells = zip(keys, (_texts(column, option) for column in batch.columns), strict=True)
+            yield kernels.json_lines(tuple((key, *cell) for key, cell in cells))
             continue
         columns = [_values(column) for column in batch.columns]
         yield b"".join([dumps(dict(zip(names, row, strict=True)), plain, option) for row in zip(*columns, strict=True)])
 
 
+def _texts(column: pa.Array, option: int) -> tuple[pa.Array, bool]:
+    """A column as strings, and whether these are JSON."""
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return column, False
+    if is_json(kind):
+        return _one_line(column.storage), True
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
+        return column.cast(pa.string()), True
+    dumps, option = orjson.dumps, option & ~orjson.OPT_APPEND_NEWLINE
+    return make_array([dumps(value, plain, option).decode() for value in _values(column)], pa.string()), True
+
+
+def _one_line(texts: pa.Array) -> pa.Array:
+    """JSON texts without line feeds, which are white space in JSON, but the end of a line here."""
+    return pc.replace_substring(texts, "\n", " ") if pc.any(pc.match_substring(texts, "\n")).as_py() else texts
+
+
 def _values(column: pa.Array) -> list[Any]:
     kind = column.type
     if is_json(kind):
-        texts = column.storage
-        if pc.any(pc.match_substring(texts, "\n")).as_py():  # white space in JSON, but the end of a line here
-            texts = pc.replace_substring(texts, "\n", " ")
-        return [None if text is None else orjson.Fragment(text) for text in texts.to_pylist()]
+        return [None if text is None else orjson.Fragment(text) for text in _one_line(column.storage).to_pylist()]
     if pa.types.is_timestamp(kind):
         texts = pc.replace_substring(column.cast(pa.timestamp(kind.unit)).cast(pa.string()), " ", "T")
         texts = pc.replace_substring_regex(texts, r"\.0+$", "")

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from gristmill.core.columns import literal, make_array
+from gristmill.core.columns import make_array
 from gristmill.core.errors import ColumnError, ContractError, did_you_mean, printable, shorten
 from gristmill.core.table import is_json, is_text
+from gristmill.text import stats
 from gristmill.text.filters import as_array, values_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gristmill.core.batch import Batch
     from gristmill.text.filters import DocumentFilter
     from gristmill.text.modifiers import DocumentModifier
+    from gristmill.text.stats import Counts
 
 
 def text_column(stage: str, table: pa.Table, field: str) -> pa.Array:
@@ -44,28 +48,55 @@ def any_column(stage: str, table: pa.Table, field: str) -> pa.Array:
     )
 
 
-def with_column(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
-    """The table with a column added, or replaced where it stands."""
-    if name in table.column_names:
-        return table.set_column(table.column_names.index(name), name, column)
-    return table.append_column(name, column)
+def texts_of(stage: str, batch: Batch, field: str) -> pa.Array:
+    """A text column of the rows of a batch."""
+    texts, rows, _ = _known(stage, batch, field)
+    return texts if rows is None else texts.filter(rows)
+
+
+def values_in(stage: str, batch: Batch, field: str) -> pa.Array:
+    """A column of any type of the rows of a batch."""
+    table, rows = batch.marked
+    if rows is None or not batch.num_items:
+        return any_column(stage, batch.data, field)
+    return any_column(stage, table, field).filter(rows)
+
+
+def counts_of(stage: str, batch: Batch, field: str, names: Sequence[str]) -> Counts:
+    """Statistics of the text of a batch: counted now, or known since an earlier stage."""
+    texts, rows, counts = _known(stage, batch, field)
+    if missing := stats.to_count(field, names, counts):
+        counts = {**counts, **stats.count(texts, missing, rows)}
+        batch.memo[field] = (texts, counts)
+    return {name: counts[name] if rows is None else counts[name].filter(rows) for name in names}
+
+
+def _known(stage: str, batch: Batch, field: str) -> tuple[pa.Array, pa.BooleanArray | None, Counts]:
+    """A text column of a batch's marked table, which rows of it are in the batch, and what is known of those."""
+    table, rows = batch.marked if batch.num_items else (batch.data, None)
+    if field not in batch.memo:
+        batch.memo[field] = (text_column(stage, table, field), {})
+    texts, counts = batch.memo[field]
+    return texts, rows, counts
+
+
+def scored(stage: str, tool: DocumentFilter, batch: Batch, field: str) -> pa.Array:
+    """The scores of a text column: from statistics that filters share, or from the text itself."""
+    if names := tool.statistics():
+        return checked(tool, "score_counts", tool.score_counts(counts_of(stage, batch, field, names)), batch.num_items)
+    return answered(tool, "score_batch", texts_of(stage, batch, field))
 
 
 def answered(tool: DocumentFilter | DocumentModifier, method: str, column: pa.Array) -> pa.Array:
     """What a batch form returned, if it is one value per row."""
-    answer = getattr(tool, method)(column)
-    if not isinstance(answer, pa.Array | pa.ChunkedArray) or len(answer) != len(column):
+    return checked(tool, method, getattr(tool, method)(column), len(column))
+
+
+def checked(tool: DocumentFilter | DocumentModifier, method: str, answer: Any, rows: int) -> pa.Array:
+    if not isinstance(answer, pa.Array | pa.ChunkedArray) or len(answer) != rows:
         got = f"{len(answer)} values" if hasattr(answer, "__len__") else "no values"
         raise ContractError(
-            f"{tool.name}.{method} got {len(column)} rows and returned {got} as {type(answer).__name__}: "
+            f"{tool.name}.{method} got {rows} rows and returned {got} as {type(answer).__name__}: "
             "return a pyarrow Array with one value per row"
         )
     return as_array(answer)
-
-
-def in_place(values: pa.Array, alive: pa.Array) -> pa.Array:
-    """The values of the rows that are alive, each in its row; null in the others."""
-    if len(values) == len(alive):
-        return values
-    positions = pc.subtract(pc.cumulative_sum(alive.cast(pa.int64())), literal(1, pa.int64()))
-    return values.take(pc.if_else(alive, positions, literal(None, pa.int64())))

@@ -5,13 +5,15 @@ To add one: subclass `DocumentFilter`, write `score_document` and `keep_document
 `score_batch` only where a whole column can be scored faster with exactly the same result. Empty and blank
 documents need a score too; null is scored like the empty document.
 
+The filters of English heuristics are in `heuristics.py` and `repetition.py`.
+
 Words are what `str.split` gives. Chinese and Japanese have no spaces to split at and are refused.
 """
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
@@ -19,13 +21,9 @@ import pyarrow.compute as pc
 
 from gristmill.core.columns import literal, make_array
 from gristmill.core.table import is_json, table_to_rows, to_array
+from gristmill.text import reference, stats
 
 Texts: TypeAlias = "pa.Array | pa.ChunkedArray"
-
-URL = r"https?://\S+|www\.\S+"
-"""What counts as a URL, here and in `UrlRemover`."""
-
-URL_START = r"https?://|www\."
 
 
 class DocumentFilter(ABC):
@@ -43,9 +41,12 @@ class DocumentFilter(ABC):
         if "name" not in cls.__dict__:
             cls.name = cls.__name__
         # a subclass that only redefines the score of a document must not inherit another batch form
-        if "score_document" in cls.__dict__ and "score_batch" not in cls.__dict__:
+        own = cls.__dict__
+        if "score_document" in own and "score_batch" not in own:
             cls.score_batch = DocumentFilter.score_batch  # type: ignore[method-assign]
-        if "keep_document" in cls.__dict__ and "keep_batch" not in cls.__dict__:
+        if ("score_document" in own or "score_batch" in own) and "statistics" not in own:
+            cls.statistics = DocumentFilter.statistics  # type: ignore[method-assign]
+        if "keep_document" in own and "keep_batch" not in own:
             cls.keep_batch = DocumentFilter.keep_batch  # type: ignore[method-assign]
 
     @abstractmethod
@@ -64,6 +65,13 @@ class DocumentFilter(ABC):
         """The verdicts for a column of scores."""
         return make_array([bool(self.keep_document(score)) for score in values_of(scores)], pa.bool_())
 
+    def statistics(self) -> tuple[str, ...]:
+        """Statistics that the score can be made of by `score_counts`, without the text. None, as a rule."""
+        return ()
+
+    def score_counts(self, counts: Mapping[str, Any]) -> Any:
+        raise NotImplementedError(f"{self.name} names statistics and does not say what to make of them")
+
     def threshold(self) -> str:
         """The numbers that the verdict depends on, for people who look at what was dropped."""
         numbers = {key: value for key, value in vars(self).items() if isinstance(value, int | float)}
@@ -80,46 +88,35 @@ class DocumentFilter(ABC):
         return f"{type(self).__name__}({arguments})"
 
 
-class WordCountFilter(DocumentFilter):
-    """The number of words. A blank document has 0."""
-
-    score_type = pa.int64()
-
-    def __init__(self, min_words: int = 50, max_words: int = 100000, lang: str = "en") -> None:
-        check_bounds("WordCountFilter", "words", min_words, max_words)
-        check_language("WordCountFilter", lang)
-        self.min_words, self.max_words, self.lang = min_words, max_words, lang
-
-    def score_document(self, text: str) -> int:
-        return len(text.split())
-
-    def keep_document(self, score: float) -> bool:
-        return self.min_words <= score <= self.max_words
-
-    def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
-        return within(scores, self.min_words, self.max_words)
-
-
-class MeanWordLengthFilter(DocumentFilter):
-    """The mean number of characters per word. A blank document has 0.0."""
+class StatisticFilter(DocumentFilter):
+    """A filter whose score is made of statistics of the text (`reference.py`), counted once for all such filters."""
 
     score_type = pa.float64()
 
-    def __init__(self, min_mean_word_length: float = 3, max_mean_word_length: float = 10, lang: str = "en") -> None:
-        check_bounds("MeanWordLengthFilter", "mean_word_length", min_mean_word_length, max_mean_word_length)
-        check_language("MeanWordLengthFilter", lang)
-        self.min_mean_word_length, self.max_mean_word_length = min_mean_word_length, max_mean_word_length
-        self.lang = lang
+    @abstractmethod
+    def statistics(self) -> tuple[str, ...]:
+        """The names of the statistics."""
 
-    def score_document(self, text: str) -> float:
-        words = text.split()
-        return sum(map(len, words)) / len(words) if words else 0.0
+    @abstractmethod
+    def score_counts(self, counts: Mapping[str, Any]) -> Any:
+        """The score, from the statistics of one document; or the scores, from columns of them."""
+
+    @abstractmethod
+    def bounds(self) -> tuple[float | None, float | None]:
+        """The smallest and the largest score that is kept."""
+
+    def score_document(self, text: str) -> Any:
+        return self.score_counts(reference.count(text, self.statistics()))
+
+    def score_batch(self, texts: Texts) -> pa.Array:
+        return as_array(self.score_counts(stats.count(as_array(texts), self.statistics())))
 
     def keep_document(self, score: float) -> bool:
-        return self.min_mean_word_length <= score <= self.max_mean_word_length
+        low, high = self.bounds()
+        return (low is None or low <= score) and (high is None or score <= high)
 
     def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
-        return within(scores, self.min_mean_word_length, self.max_mean_word_length)
+        return within(scores, *self.bounds())
 
 
 class SubstringFilter(DocumentFilter):
@@ -180,77 +177,12 @@ class IncompleteStoryFilter(DocumentFilter):
         return within(scores, 1, 1)
 
 
-class NonAlphaNumericFilter(DocumentFilter):
-    """The share of characters other than a-z, A-Z, 0-9, line feed and ? ! , . The empty document has 1.0.
-
-    Space counts as non-alphanumeric, and so do all letters outside ASCII: this is the score that NeMo Curator
-    computes, not the one of the papers it comes from.
-    """
-
-    score_type = pa.float64()
-
-    _COUNTED = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789\n?!,."
-
-    def __init__(self, max_non_alpha_numeric_to_text_ratio: float = 0.25) -> None:
-        check_ratio("max_non_alpha_numeric_to_text_ratio", max_non_alpha_numeric_to_text_ratio)
-        self.max_non_alpha_numeric_to_text_ratio = max_non_alpha_numeric_to_text_ratio
-
-    def score_document(self, text: str) -> float:
-        return self._share(text.encode("utf-8", "surrogatepass"), len(text))
-
-    def score_batch(self, texts: Texts) -> pa.Array:
-        texts = as_array(texts).fill_null(literal("", pa.string()))
-        raws, lengths = texts.cast(pa.binary()).to_pylist(), pc.utf8_length(texts).to_pylist()
-        return make_array(map(self._share, raws, lengths), pa.float64())
-
-    def _share(self, raw: bytes, length: int) -> float:
-        # all counted characters are single bytes in UTF-8, and deleting bytes is very fast
-        counted = len(raw) - len(raw.translate(None, self._COUNTED))
-        return (length - counted) / length if length else 1.0
-
-    def keep_document(self, score: float) -> bool:
-        return score <= self.max_non_alpha_numeric_to_text_ratio
-
-    def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
-        return within(scores, high=self.max_non_alpha_numeric_to_text_ratio)
-
-
-class UrlsFilter(DocumentFilter):
-    """The share of characters that are part of a URL. The empty document has 1.0, a blank one 0.0.
-
-    A URL is `https?://\\S+|www\\.\\S+`, or what `url_regex` matches.
-    """
-
-    score_type = pa.float64()
-
-    def __init__(self, max_url_to_text_ratio: float = 0.2, url_regex: str | re.Pattern[str] | None = None) -> None:
-        check_ratio("max_url_to_text_ratio", max_url_to_text_ratio)
-        try:
-            re.compile(url_regex or URL)
-        except re.error as error:
-            raise ValueError(f"UrlsFilter: url_regex {url_regex!r} is not a regular expression: {error}") from error
-        self.max_url_to_text_ratio, self.url_regex = max_url_to_text_ratio, url_regex
-
-    def score_document(self, text: str) -> float:
-        if not text:
-            return 1.0
-        urls = re.compile(self.url_regex or URL).finditer(text)
-        return sum(url.end() - url.start() for url in urls) / len(text)
-
-    def score_batch(self, texts: Texts) -> pa.Array:
-        texts = as_array(texts).fill_null(literal("", pa.string()))
-        if self.url_regex is not None:
-            return super().score_batch(texts)
-        empty = pc.equal(texts, literal("", pa.string()))
-        scores = empty.cast(pa.float64())
-        rows = pc.or_(empty, pc.match_substring_regex(texts, URL_START))
-        return pc.replace_with_mask(scores, rows, super().score_batch(texts.filter(rows)))
-
-    def keep_document(self, score: float) -> bool:
-        return score <= self.max_url_to_text_ratio
-
-    def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
-        return within(scores, high=self.max_url_to_text_ratio)
+def share(part: Any, whole: Any, nothing: float) -> Any:
+    """What part of the whole it is, as numbers or as columns; `nothing` where the whole is 0."""
+    if not isinstance(whole, pa.Array):
+        return part / whole if whole else nothing
+    shares = pc.divide(part.cast(pa.float64()), whole.cast(pa.float64()))
+    return pc.if_else(pc.equal(whole, literal(0, pa.int64())), literal(nothing, pa.float64()), shares)
 
 
 def within(scores: pa.Array, low: float | None = None, high: float | None = None) -> pa.BooleanArray:
@@ -282,7 +214,9 @@ def values_of(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 
 def as_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def check_bounds(name: str, what: str, low: float, high: float) -> None:

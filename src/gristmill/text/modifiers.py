@@ -17,10 +17,13 @@ import pyarrow.compute as pc
 
 from gristmill.core.columns import literal, make_array
 from gristmill.core.errors import require
-from gristmill.text.filters import URL, as_array
+from gristmill.text.filters import as_array
 
 if TYPE_CHECKING:
     from gristmill.text.filters import Texts
+
+URL = r"https?://\S+|www\.\S+"
+"""What counts as a URL in `UrlRemover`. Scores are stricter (`reference.py`)."""
 
 
 class DocumentModifier(ABC):

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.core.batch import DocumentBatch
+from gristmill.core.batch import DocumentBatch, in_place
 from gristmill.core.columns import literal, make_array
 from gristmill.core.decide import Decision
 from gristmill.core.errors import shorten
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.table import table_to_rows, to_array
-from gristmill.text.columns import answered, any_column, in_place, text_column, with_column
+from gristmill.text import stats
+from gristmill.text.columns import answered, any_column, scored, text_column, texts_of, values_in
 from gristmill.text.filters import DocumentFilter, score_array, values_of
 from gristmill.text.modifiers import DocumentModifier
 
@@ -50,10 +51,24 @@ class _TextStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     def check(self) -> None:
         for tool in self._tools:
             tool.check()
+        if any(tool.statistics() for _, tool in self._scoring()):
+            stats.tell_once()
 
     def setup(self, worker_metadata: WorkerMetadata) -> None:
         for tool in self._tools:
             tool.setup()
+        stats.tell_once(seen=True)
+        self._expected = [(field, tool.statistics()) for field, tool in self._scoring()]
+        for field, names in self._expected:
+            stats.expect(field, names)
+
+    def teardown(self) -> None:
+        for field, names in self.__dict__.pop("_expected", ()):
+            stats.expect(field, names, -1)
+
+    def _scoring(self) -> list[tuple[str, DocumentFilter]]:
+        """The filters that score a text column, and which."""
+        return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +94,19 @@ class _DroppingStage(_TextStage):
         alive = pa.repeat(literal(True, pa.bool_()), batch.num_items)
         scores = {}
         for step in self._steps:
-            column = self._column(batch.data, step.field)
-            found, keep = self._judge(step, column if alive.true_count == len(alive) else column.filter(alive))
+            found, keep = self._judge(step, batch)
             keep = keep.cast(pa.bool_()).fill_null(literal(False, pa.bool_()))
+            keep = pc.invert(keep) if step.invert else keep
             scores[step.label] = in_place(found, alive)
-            alive = in_place(pc.invert(keep) if step.invert else keep, alive).fill_null(literal(False, pa.bool_()))
+            alive = in_place(keep, alive).fill_null(literal(False, pa.bool_()))
+            batch = batch.keep(keep)
         return Decision(alive, scores)
 
     def apply(self, batch: DocumentBatch, decision: Decision) -> DocumentBatch:
-        table = batch.data
         for step in self._steps:
             if step.score_field is not None:
-                table = with_column(table, step.score_field, decision.scores[step.label])
-        return batch.with_data(table).keep(decision.keep)
+                batch = batch.with_column(step.score_field, decision.scores[step.label])
+        return batch.keep(decision.keep)
 
     def thresholds(self) -> dict[str, str]:
         """What each filter compares its scores with, by the label of the scores."""
@@ -99,10 +114,7 @@ class _DroppingStage(_TextStage):
         told = {step.label: (tool.threshold(), step.invert) for step, tool in tools}
         return {label: f"not ({text})" if inverted else text for label, (text, inverted) in told.items()}
 
-    def _column(self, table: pa.Table, field: str) -> pa.Array:
-        raise NotImplementedError
-
-    def _judge(self, step: _Step, column: pa.Array) -> tuple[pa.Array, pa.Array]:
+    def _judge(self, step: _Step, batch: DocumentBatch) -> tuple[pa.Array, pa.Array]:
         """The scores and the verdicts."""
         raise NotImplementedError
 
@@ -141,12 +153,12 @@ class ScoreFilter(_DroppingStage):
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], [step.score_field for step in self._steps if step.score_field is not None]
 
-    def _column(self, table: pa.Table, field: str) -> pa.Array:
-        return text_column(self.name, table, field)
+    def _scoring(self) -> list[tuple[str, DocumentFilter]]:
+        return [(step.field, step.tool) for step in self._steps if isinstance(step.tool, DocumentFilter)]
 
-    def _judge(self, step: _Step, column: pa.Array) -> tuple[pa.Array, pa.Array]:
+    def _judge(self, step: _Step, batch: DocumentBatch) -> tuple[pa.Array, pa.Array]:
         assert isinstance(step.tool, DocumentFilter)
-        scores = answered(step.tool, "score_batch", column)
+        scores = scored(self.name, step.tool, batch, step.field)
         return scores, answered(step.tool, "keep_batch", scores)
 
 
@@ -179,10 +191,8 @@ class Filter(_DroppingStage):
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], []
 
-    def _column(self, table: pa.Table, field: str) -> pa.Array:
-        return any_column(self.name, table, field)
-
-    def _judge(self, step: _Step, column: pa.Array) -> tuple[pa.Array, pa.Array]:
+    def _judge(self, step: _Step, batch: DocumentBatch) -> tuple[pa.Array, pa.Array]:
+        column = values_in(self.name, batch, step.field)
         if isinstance(step.tool, DocumentFilter):
             return column, answered(step.tool, "keep_batch", column)
         return column, make_array([bool(step.tool(value)) for value in values_of(column)], pa.bool_())
@@ -219,16 +229,17 @@ class Score(_TextStage):
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], [score_field for _, _, score_field in self._steps]
 
+    def _scoring(self) -> list[tuple[str, DocumentFilter]]:
+        return [(field, tool) for tool, field, _ in self._steps if isinstance(tool, DocumentFilter)]
+
     def process(self, task: DocumentBatch) -> DocumentBatch:
-        table = task.data
         for tool, field, score_field in self._steps:
-            texts = text_column(self.name, table, field)
             if isinstance(tool, DocumentFilter):
-                scores = answered(tool, "score_batch", texts)
+                scores = scored(self.name, tool, task, field)
             else:
-                scores = score_array([tool(text or "") for text in texts.to_pylist()])
-            table = with_column(table, score_field, scores)
-        return task.with_data(table)
+                scores = score_array([tool(text or "") for text in texts_of(self.name, task, field).to_pylist()])
+            task = task.with_column(score_field, scores)
+        return task
 
 
 class Modify(_TextStage):
@@ -268,10 +279,9 @@ class Modify(_TextStage):
         return ["data"], dict.fromkeys(outputs, "string") if sure else outputs
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
-        table = task.data
         for tool, fields, output in self._steps:
-            table = with_column(table, output, self._changed(tool, fields, table))
-        return task.with_data(table)
+            task = task.with_column(output, self._changed(tool, fields, task.data))
+        return task
 
     def _changed(self, tool: DocumentModifier | Function, fields: Sequence[str], table: pa.Table) -> pa.Array:
         if len(fields) > 1:

@@ -1,0 +1,22 @@
+/* JSON lines to columns and back: the two functions that the module offers. */
+
+#ifndef GRISTMILL_JSON_H
+#define GRISTMILL_JSON_H
+
+#include "text.h"
+
+PyObject *json_columns(PyObject *self, PyObject *block);
+PyObject *json_lines(PyObject *self, PyObject *args);
+
+/* Bytes that are collected. Appending reserves first. */
+typedef struct {
+    Room room;
+    size_t size;
+} Heap;
+
+static inline uint8_t *heap_reserve(Heap *heap, size_t more) {
+    uint8_t *memory = room(&heap->room, heap->size + more);
+    return memory ? memory + heap->size : NULL;
+}
+
+#endif

@@ -1,0 +1,419 @@
+/* Blocks of JSON lines to columns, for the lines that most files consist of: objects that all have the same keys in the
+same order. Strings are decoded here, into the memory of an Arrow column; other values are collected as JSON text and
+left to Python. Of anything that is not like that, or not right, nothing is said but that it is so: Python then reads
+the block line by line, and knows what to tell. */
+
+#include "json.h"
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+enum { UNKNOWN, STRINGS, OTHERS };
+enum { FINE = 0, UNLIKE = 1, NO_MEMORY = -1 };
+#define MOST_COLUMNS 256
+
+typedef struct {
+    const uint8_t *key;
+    size_t key_size;
+    int kind;
+    int64_t nulls;
+    Heap bytes;    /* the strings; or the values, each with a comma */
+    Heap ends;     /* int32: 0, then the end of each string */
+    Heap validity; /* a byte for each row, once there was a null */
+} Values;
+
+typedef struct {
+    const uint8_t *p, *end;
+    Values columns[MOST_COLUMNS];
+    int count;
+    int64_t rows;
+    Heap starts; /* int64: where each row's line begins */
+} Reader;
+
+static inline void skip_blanks(Reader *r, const uint8_t *end) {
+    while (r->p < end && (*r->p == ' ' || *r->p == '\t' || *r->p == '\r'))
+        r->p++;
+}
+
+/* -- strings ------------------------------------------------------------------------------------------------- */
+
+/* How many bytes at `p` are ASCII that stands for itself in a string. */
+static inline size_t plain_run(const uint8_t *p, const uint8_t *end) {
+    const uint8_t *start = p;
+#ifdef __SSE2__
+    for (; end - p >= 16; p += 16) {
+        __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)p);
+        __m128i quotes = _mm_cmpeq_epi8(bytes, _mm_set1_epi8('"')), slashes = _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\\'));
+        __m128i low = _mm_cmplt_epi8(bytes, _mm_set1_epi8(0x20)); /* signed: also all beyond ASCII */
+        int found = _mm_movemask_epi8(_mm_or_si128(_mm_or_si128(quotes, slashes), low));
+        if (found)
+            return (size_t)(p - start) + (size_t)__builtin_ctz((unsigned)found);
+    }
+#endif
+    while (p < end && *p >= 0x20 && *p < 0x80 && *p != '"' && *p != '\\')
+        p++;
+    return (size_t)(p - start);
+}
+
+/* The length of a valid character beyond ASCII, or 0. */
+static inline int valid_character(const uint8_t *p, const uint8_t *end) {
+    uint32_t c;
+    int size = decode(p, end, &c);
+    if (size == 1 || (size == 3 && (c < 0x800 || (c >= 0xD800 && c < 0xE000))) || (size == 4 && (c < 0x10000 || c > 0x10FFFF)))
+        return 0;
+    return size;
+}
+
+static int hex4(const uint8_t *p, const uint8_t *end) {
+    if (end - p < 4)
+        return -1;
+    int value = 0;
+    for (int i = 0; i < 4; i++) {
+        int c = p[i], lower = c | 0x20;
+        if (c >= '0' && c <= '9')
+            value = value << 4 | (c - '0');
+        else if (lower >= 'a' && lower <= 'f')
+            value = value << 4 | (lower - 'a' + 10);
+        else
+            return -1;
+    }
+    return value;
+}
+
+static inline uint8_t *encode(uint8_t *to, uint32_t c) {
+    if (c < 0x80) {
+        *to++ = (uint8_t)c;
+    } else if (c < 0x800) {
+        *to++ = (uint8_t)(0xC0 | c >> 6);
+        *to++ = (uint8_t)(0x80 | (c & 0x3F));
+    } else if (c < 0x10000) {
+        *to++ = (uint8_t)(0xE0 | c >> 12);
+        *to++ = (uint8_t)(0x80 | (c >> 6 & 0x3F));
+        *to++ = (uint8_t)(0x80 | (c & 0x3F));
+    } else {
+        *to++ = (uint8_t)(0xF0 | c >> 18);
+        *to++ = (uint8_t)(0x80 | (c >> 12 & 0x3F));
+        *to++ = (uint8_t)(0x80 | (c >> 6 & 0x3F));
+        *to++ = (uint8_t)(0x80 | (c & 0x3F));
+    }
+    return to;
+}
+
+/* Decodes the \u escape whose digits begin at `*p`, with its other half if it is a surrogate. */
+static uint8_t *unescape_code(const uint8_t **p, const uint8_t *end, uint8_t *to) {
+    int code = hex4(*p, end);
+    *p += 4;
+    if (code < 0 || (code >= 0xDC00 && code < 0xE000))
+        return NULL;
+    if (code < 0xD800 || code >= 0xE000)
+        return encode(to, (uint32_t)code);
+    if (end - *p < 6 || (*p)[0] != '\\' || (*p)[1] != 'u')
+        return NULL;
+    int other = hex4(*p + 2, end);
+    *p += 6;
+    if (other < 0xDC00 || other >= 0xE000)
+        return NULL;
+    return encode(to, 0x10000 + ((uint32_t)(code - 0xD800) << 10) + (uint32_t)(other - 0xDC00));
+}
+
+static uint8_t *unescape(const uint8_t **p, const uint8_t *end, uint8_t *to) {
+    if (end - *p < 2)
+        return NULL;
+    uint8_t c = (*p)[1];
+    *p += 2;
+    switch (c) {
+    case '"': case '\\': case '/': *to++ = c; return to;
+    case 'b': *to++ = '\b'; return to;
+    case 'f': *to++ = '\f'; return to;
+    case 'n': *to++ = '\n'; return to;
+    case 'r': *to++ = '\r'; return to;
+    case 't': *to++ = '\t'; return to;
+    case 'u': return unescape_code(p, end, to);
+    }
+    return NULL;
+}
+
+/* Decodes the string that begins after a quote; what it becomes is never longer than what it is. */
+static int read_string(Reader *r, const uint8_t *end, Heap *to) {
+    uint8_t *start = heap_reserve(to, (size_t)(end - r->p)), *out = start;
+    if (!start)
+        return NO_MEMORY;
+    const uint8_t *p = r->p;
+    for (;;) {
+        size_t run = plain_run(p, end);
+        memcpy(out, p, run);
+        out += run, p += run;
+        if (p == end)
+            return UNLIKE;
+        if (*p == '"')
+            break;
+        if (*p == '\\') {
+            if (!(out = unescape(&p, end, out)))
+                return UNLIKE;
+            continue;
+        }
+        do {
+            int size = valid_character(p, end);
+            if (!size)
+                return UNLIKE;
+            memcpy(out, p, (size_t)size);
+            out += size, p += size;
+        } while (p < end && *p >= 0x80);
+    }
+    r->p = p + 1;
+    to->size += (size_t)(out - start);
+    return FINE;
+}
+
+/* -- values --------------------------------------------------------------------------------------------------- */
+
+/* Finds the end of a value that is no string. Whether it is JSON is seen later. */
+static int skip_value(Reader *r, const uint8_t *end) {
+    int64_t depth = 0;
+    const uint8_t *start = r->p;
+    for (; r->p < end; r->p++) {
+        uint8_t c = *r->p;
+        if (c == '"') {
+            for (r->p++; r->p < end && *r->p != '"'; r->p++)
+                r->p += *r->p == '\\';
+            if (r->p >= end)
+                return UNLIKE;
+        } else if (c == '[' || c == '{') {
+            depth++;
+        } else if (c == ']' || c == '}') {
+            if (depth-- == 0)
+                break;
+        } else if (depth == 0 && (c == ',' || c == ' ' || c == '\t' || c == '\r')) {
+            break;
+        }
+    }
+    return r->p > start && depth <= 0 ? FINE : UNLIKE;
+}
+
+static int append(Heap *heap, const void *bytes, size_t size) {
+    uint8_t *to = heap_reserve(heap, size);
+    if (!to)
+        return NO_MEMORY;
+    memcpy(to, bytes, size);
+    heap->size += size;
+    return FINE;
+}
+
+static int add_end(Values *v) {
+    if (v->bytes.size > INT32_MAX)
+        return UNLIKE;
+    int32_t end = (int32_t)v->bytes.size;
+    return append(&v->ends, &end, sizeof end);
+}
+
+static int add_flag(Values *v, uint8_t flag, int64_t row) {
+    if (!v->validity.size && flag)
+        return FINE; /* no null so far */
+    uint8_t *to = heap_reserve(&v->validity, (size_t)row + 1 - v->validity.size);
+    if (!to)
+        return NO_MEMORY;
+    memset(to, 1, (size_t)row - v->validity.size);
+    to[(size_t)row - v->validity.size] = flag;
+    v->validity.size = (size_t)row + 1;
+    return FINE;
+}
+
+static int add_null(Values *v, int64_t row) {
+    v->nulls++;
+    if (v->kind == OTHERS)
+        return append(&v->bytes, "null,", 5);
+    if (v->kind == UNKNOWN) /* of what, a later row will say */
+        return FINE;
+    int failed = add_flag(v, 0, row);
+    return failed ? failed : add_end(v);
+}
+
+/* The first value that is not null says what the column holds. */
+static int begin_kind(Values *v, int kind, int64_t row) {
+    v->kind = kind;
+    int64_t nulls = v->nulls;
+    v->nulls = 0;
+    if (kind == STRINGS && add_end(v)) /* the offsets of an Arrow column begin with 0 */
+        return NO_MEMORY;
+    for (int64_t i = row - nulls; i < row; i++) {
+        int failed = add_null(v, i);
+        if (failed)
+            return failed;
+    }
+    return FINE;
+}
+
+static int read_value(Reader *r, const uint8_t *end, Values *v) {
+    int failed;
+    if (*r->p == '"') {
+        if (v->kind != STRINGS && (v->kind == OTHERS || (failed = begin_kind(v, STRINGS, r->rows))))
+            return v->kind == OTHERS ? UNLIKE : failed;
+        r->p++;
+        if ((failed = read_string(r, end, &v->bytes)) || (failed = add_flag(v, 1, r->rows)))
+            return failed;
+        return add_end(v);
+    }
+    const uint8_t *start = r->p;
+    if ((failed = skip_value(r, end)))
+        return failed;
+    if (r->p - start == 4 && !memcmp(start, "null", 4))
+        return add_null(v, r->rows);
+    if (v->kind != OTHERS && (v->kind == STRINGS || (failed = begin_kind(v, OTHERS, r->rows))))
+        return v->kind == STRINGS ? UNLIKE : failed;
+    failed = append(&v->bytes, start, (size_t)(r->p - start));
+    return failed ? failed : append(&v->bytes, ",", 1);
+}
+
+/* -- lines ---------------------------------------------------------------------------------------------------- */
+
+/* Reads a key and the colon. In the first line it becomes a column; in others it must be that of the column. */
+static int read_key(Reader *r, const uint8_t *end, int index) {
+    skip_blanks(r, end);
+    if (r->p == end || *r->p != '"' || index == MOST_COLUMNS)
+        return UNLIKE;
+    const uint8_t *start = ++r->p;
+    Values *v = &r->columns[index];
+    if (r->rows) {
+        if (index >= r->count || (size_t)(end - start) <= v->key_size || memcmp(start, v->key, v->key_size))
+            return UNLIKE;
+        r->p += v->key_size;
+    } else {
+        r->p += plain_run(start, end);
+        size_t size = (size_t)(r->p - start);
+        for (int i = 0; i < index; i++)
+            if (r->columns[i].key_size == size && !memcmp(r->columns[i].key, start, size))
+                return UNLIKE;
+        v->key = start, v->key_size = size;
+        r->count = index + 1;
+    }
+    if (r->p == end || *r->p++ != '"')
+        return UNLIKE;
+    skip_blanks(r, end);
+    if (r->p == end || *r->p++ != ':')
+        return UNLIKE;
+    skip_blanks(r, end);
+    return r->p == end ? UNLIKE : FINE;
+}
+
+static int read_object(Reader *r, const uint8_t *end) {
+    r->p++;
+    for (int index = 0;; index++) {
+        int failed = read_key(r, end, index);
+        if (failed || (failed = read_value(r, end, &r->columns[index])))
+            return failed;
+        skip_blanks(r, end);
+        if (r->p == end)
+            return UNLIKE;
+        if (*r->p == '}') {
+            r->p++;
+            skip_blanks(r, end);
+            return index + 1 == r->count && r->p == end ? FINE : UNLIKE;
+        }
+        if (*r->p++ != ',')
+            return UNLIKE;
+    }
+}
+
+static int read_lines(Reader *r) {
+    const uint8_t *begin = r->p;
+    while (r->p < r->end) {
+        const uint8_t *line = r->p, *end = memchr(line, '\n', (size_t)(r->end - line));
+        if (!end)
+            end = r->end;
+        skip_blanks(r, end);
+        if (r->p < end) {
+            int64_t start = line - begin;
+            int failed = *r->p == '{' ? read_object(r, end) : UNLIKE;
+            if (failed || (failed = append(&r->starts, &start, sizeof start)))
+                return failed;
+            r->rows++;
+        }
+        r->p = end + 1;
+    }
+    return r->rows ? FINE : UNLIKE;
+}
+
+/* -- results -------------------------------------------------------------------------------------------------- */
+
+static PyObject *as_bytes(const Heap *heap) {
+    return PyBytes_FromStringAndSize(heap->room.memory, (Py_ssize_t)heap->size);
+}
+
+static PyObject *bitmap(const Values *v, int64_t rows) {
+    if (!v->nulls)
+        Py_RETURN_NONE;
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(rows + 7) / 8);
+    if (!bytes)
+        return NULL;
+    uint8_t *bits = (uint8_t *)PyBytes_AS_STRING(bytes);
+    const uint8_t *flags = v->validity.room.memory;
+    memset(bits, 0, (size_t)(rows + 7) / 8);
+    for (int64_t i = 0; i < rows; i++)
+        if ((size_t)i >= v->validity.size || flags[i])
+            bits[i >> 3] |= (uint8_t)(1 << (i & 7));
+    return bytes;
+}
+
+/* A column: (key, ends, strings, bitmap, nulls), or (key, JSON values with a comma after each). */
+static PyObject *column_of(const Values *v, int64_t rows) {
+    const char *key = (const char *)v->key;
+    Py_ssize_t key_size = (Py_ssize_t)v->key_size;
+    if (v->kind == STRINGS)
+        return Py_BuildValue("(s#NNNL)", key, key_size, as_bytes(&v->ends), as_bytes(&v->bytes), bitmap(v, rows),
+                             (long long)v->nulls);
+    return Py_BuildValue("(s#N)", key, key_size, as_bytes(&v->bytes));
+}
+
+static PyObject *result_of(Reader *r) {
+    PyObject *columns = PyList_New(r->count);
+    for (int i = 0; columns && i < r->count; i++) {
+        Values *v = &r->columns[i];
+        PyObject *column = NULL;
+        if (v->kind != UNKNOWN || !begin_kind(v, OTHERS, r->rows))
+            column = column_of(v, r->rows);
+        else
+            PyErr_NoMemory();
+        if (column)
+            PyList_SET_ITEM(columns, i, column);
+        else
+            Py_CLEAR(columns);
+    }
+    return columns ? Py_BuildValue("(NN)", columns, as_bytes(&r->starts)) : NULL;
+}
+
+static void reader_free(Reader *r) {
+    for (int i = 0; i < MOST_COLUMNS; i++) {
+        free(r->columns[i].bytes.room.memory);
+        free(r->columns[i].ends.room.memory);
+        free(r->columns[i].validity.room.memory);
+    }
+    free(r->starts.room.memory);
+    free(r);
+}
+
+PyObject *json_columns(PyObject *Py_UNUSED(self), PyObject *block) {
+    Py_buffer view;
+    if (PyObject_GetBuffer(block, &view, PyBUF_SIMPLE))
+        return NULL;
+    PyObject *result = NULL;
+    Reader *r = calloc(1, sizeof *r);
+    if (!r) {
+        PyBuffer_Release(&view);
+        return PyErr_NoMemory();
+    }
+    r->p = view.buf;
+    r->end = r->p + view.len;
+    int failed;
+    Py_BEGIN_ALLOW_THREADS;
+    failed = read_lines(r);
+    Py_END_ALLOW_THREADS;
+    if (failed == FINE)
+        result = result_of(r);
+    else if (failed == NO_MEMORY)
+        PyErr_NoMemory();
+    else
+        result = Py_NewRef(Py_None);
+    reader_free(r);
+    PyBuffer_Release(&view);
+    return result;
+}

@@ -1,0 +1,191 @@
+/* gristmill._kernels: loops over Arrow columns that Python would be slow at. text/reference.py defines the results. */
+
+#include "json.h"
+#include <time.h>
+
+void scratch_free(Scratch *scratch) {
+    Room *rooms = (Room *)scratch;
+    for (size_t i = 0; i < sizeof *scratch / sizeof *rooms; i++)
+        free(rooms[i].memory);
+}
+
+static const char *names[TOP] = {
+    "chars", "plain", "digits", "white", "brackets", "letters", "capitals", "spaces", "punctuation",
+    "words", "word_chars", "longest_word", "alphabetic_words", "symbol_words", "common_words",
+    "lines", "line_chars", "bullet_lines", "unended_lines", "ellipsis_lines", "distinct_lines", "distinct_line_chars",
+    "paragraphs", "paragraph_chars", "boilerplate_paragraphs", "lorem_paragraphs", "distinct_paragraphs",
+    "distinct_paragraph_chars",
+    "url_chars", "porn_urls",
+};
+
+static int ngram_number(const char *name, const char *family, int first) {
+    size_t size = strlen(family);
+    char *end;
+    if (strncmp(name, family, size))
+        return -1;
+    long n = strtol(name + size, &end, 10);
+    return *end || n < 1 || n > MAX_N ? -1 : first + (int)n;
+}
+
+/* The number of a statistic, or -1. */
+static int number_of(const char *name) {
+    for (int i = 0; i < TOP; i++)
+        if (!strcmp(name, names[i]))
+            return i;
+    int found = ngram_number(name, "top_ngram_", TOP);
+    if (found < 0)
+        found = ngram_number(name, "repeated_top_ngram_", REPEATED_TOP);
+    return found >= 0 ? found : ngram_number(name, "duplicate_ngram_", DUPLICATE);
+}
+
+static void want(Wanted *wanted, int number) {
+    int n = 0;
+    if (number >= DUPLICATE)
+        n = number - DUPLICATE, wanted->duplicate |= (uint64_t)1 << n;
+    else if (number >= REPEATED_TOP)
+        n = number - REPEATED_TOP, wanted->repeated_top |= (uint64_t)1 << n;
+    else if (number >= TOP)
+        n = number - TOP, wanted->top |= (uint64_t)1 << n;
+    else if (number == URL_CHARS || number == PORN_URLS)
+        wanted->urls = 1;
+    else if (number != WORDS) /* n-grams count the words too */
+        wanted->scan = 1;
+    if (n > wanted->max_n)
+        wanted->max_n = n;
+    wanted->lines |= number == DISTINCT_LINES || number == DISTINCT_LINE_CHARS;
+    wanted->paragraphs |= number == DISTINCT_PARAGRAPHS || number == DISTINCT_PARAGRAPH_CHARS;
+    wanted->boilerplate |= number == BOILERPLATE_PARAGRAPHS || number == LOREM_PARAGRAPHS;
+}
+
+/* Returns -1 when there is no memory, -2 for a document that is too long to count. */
+static int count_document(Text text, const Wanted *wanted, int64_t *stats, Scratch *scratch) {
+    memset(stats, 0, STATS * sizeof *stats);
+    if (text.size > (int64_t)UINT32_MAX - 16)
+        return -2;
+    if (wanted->urls)
+        scan_urls(text, stats);
+    if (wanted->max_n && count_ngrams(text, wanted, stats, scratch))
+        return -1;
+    if (wanted->scan || !wanted->max_n) {
+        stats[WORDS] = 0;
+        return scan_text(text, wanted, stats, scratch);
+    }
+    return 0;
+}
+
+static int count_all(const Column *texts, const Column *mask, const Wanted *wanted, const int *numbers, int64_t **columns,
+                     Py_ssize_t count) {
+    Scratch scratch = {0};
+    int64_t stats[STATS];
+    int failed = 0;
+    for (int64_t row = 0; row < texts->array->length && !failed; row++) {
+        if (mask && !column_flag(mask, row)) {
+            for (Py_ssize_t i = 0; i < count; i++)
+                columns[i][row] = 0;
+            continue;
+        }
+        failed = count_document(column_text(texts, row), wanted, stats, &scratch);
+        for (Py_ssize_t i = 0; i < count; i++)
+            columns[i][row] = stats[numbers[i]];
+    }
+    scratch_free(&scratch);
+    return failed;
+}
+
+/* Reads the names, and makes an object of bytes for each. */
+static PyObject *plan_columns(PyObject *wanted_names, int64_t rows, Wanted *wanted, int *numbers, int64_t **columns) {
+    Py_ssize_t count = PyTuple_GET_SIZE(wanted_names);
+    PyObject *result = PyTuple_New(count);
+    for (Py_ssize_t i = 0; result && i < count; i++) {
+        const char *name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(wanted_names, i));
+        PyObject *bytes = name ? PyBytes_FromStringAndSize(NULL, (Py_ssize_t)rows * 8) : NULL;
+        if (!bytes) {
+            Py_CLEAR(result);
+            break;
+        }
+        PyTuple_SET_ITEM(result, i, bytes);
+        numbers[i] = number_of(name);
+        columns[i] = (int64_t *)(void *)PyBytes_AS_STRING(bytes);
+        if (numbers[i] < 0) {
+            PyErr_Format(PyExc_KeyError, "there is no statistic %s", name);
+            Py_CLEAR(result);
+            break;
+        }
+        want(wanted, numbers[i]);
+    }
+    return result;
+}
+
+static PyObject *count_columns(const Column *texts, const Column *mask, PyObject *wanted_names) {
+    Wanted wanted = {0};
+    int numbers[STATS];
+    int64_t *columns[STATS];
+    if (PyTuple_GET_SIZE(wanted_names) > STATS) {
+        PyErr_SetString(PyExc_ValueError, "a statistic is asked for more than once");
+        return NULL;
+    }
+    PyObject *result = plan_columns(wanted_names, texts->array->length, &wanted, numbers, columns);
+    if (!result)
+        return NULL;
+    int failed;
+    Py_BEGIN_ALLOW_THREADS;
+    failed = count_all(texts, mask, &wanted, numbers, columns, PyTuple_GET_SIZE(wanted_names));
+    Py_END_ALLOW_THREADS;
+    if (failed) {
+        Py_DECREF(result);
+        if (failed == -2)
+            PyErr_SetString(PyExc_OverflowError, "a document of 4 GiB or more cannot be counted");
+        else
+            PyErr_NoMemory();
+        return NULL;
+    }
+    return result;
+}
+
+static PyObject *text_stats(PyObject *Py_UNUSED(self), PyObject *args) {
+    PyObject *text_object, *mask_object, *wanted_names, *result = NULL;
+    if (!PyArg_ParseTuple(args, "OOO!", &text_object, &mask_object, &PyTuple_Type, &wanted_names))
+        return NULL;
+    Column texts, mask;
+    if (column_open(&texts, text_object))
+        return NULL;
+    int masked = mask_object != Py_None;
+    if (masked && column_open(&mask, mask_object)) {
+        column_close(&texts);
+        return NULL;
+    }
+    if (!column_is_text(&texts))
+        PyErr_Format(PyExc_TypeError, "text_stats takes a column of strings, not of Arrow format '%s'", texts.format);
+    else if (masked && (strcmp(mask.format, "b") || mask.array->length != texts.array->length))
+        PyErr_SetString(PyExc_TypeError, "text_stats takes a mask of one boolean per row");
+    else
+        result = count_columns(&texts, masked ? &mask : NULL, wanted_names);
+    if (masked)
+        column_close(&mask);
+    column_close(&texts);
+    return result;
+}
+
+static PyMethodDef methods[] = {
+    {"text_stats", text_stats, METH_VARARGS,
+     "text_stats(texts, mask, names): for each name the counts of all rows, as the bytes of 64-bit integers.\n\n"
+     "Rows where the mask (None, or one boolean per row) is false are not looked at and have 0."},
+    {"json_columns", json_columns, METH_O,
+     "json_columns(block): the columns of JSON lines that all have the same keys, and where each line starts; None for "
+     "lines that are not so.\n\n"
+     "A column of strings is (key, ends, bytes, bitmap, nulls) with 32-bit ends, any other (key, values) with the text of "
+     "its values, a comma after each."},
+    {"json_lines", json_lines, METH_O,
+     "json_lines(columns): rows as JSON lines. A column is (what stands before its value, strings, whether these are JSON)."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "gristmill._kernels", "Loops over Arrow columns, in C.", -1, methods, NULL, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__kernels(void) {
+    hash_seed = (uint64_t)time(NULL) * 0x9E3779B97F4A7C15u ^ (uint64_t)(uintptr_t)&definition;
+    classes_build();
+    return PyModule_Create(&definition);
+}

@@ -1,0 +1,159 @@
+"""JSON lines read and written in C: the same tables and the same bytes as in Python, for any content."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gristmill.core.table import POSITION, json_array, rows_to_table
+from gristmill.io import jsonl, write_jsonl
+
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.sampled_from(
+    [
+        "",
+        '"',
+        "\\",
+        "\b\f\n\r\t",
+        "\0\x1f\x7f",
+        "é\u2028",
+        "😀",
+        "\ud7ff\ue000\uffff\U0010ffff",
+        "x" * 40,
+        "a" * 15 + '"',
+    ]
+)
+scalars = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | text
+nested = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3))
+columns = st.sampled_from([text, st.none() | text, st.integers(), st.none() | st.booleans(), st.none(), nested])
+
+
+@st.composite
+def same_keys(draw: st.DrawFn) -> list[dict[str, Any]]:
+    keys = draw(st.lists(st.sampled_from(["a", "b", "text", "é", 'q"', ""]), min_size=1, max_size=3, unique=True))
+    kinds = [draw(columns) for _ in keys]
+    return [{key: draw(kind) for key, kind in zip(keys, kinds, strict=True)} for _ in range(draw(st.integers(1, 5)))]
+
+
+def line_of(row: Any, form: int) -> bytes:
+    styles: list[dict[str, Any]] = [
+        {},
+        {"ensure_ascii": False},
+        {"separators": (",", ":")},
+        {"separators": (" ,\t", " : ")},
+    ]
+    return json.dumps(row, **styles[form % 4]).encode() + (b" \r" if form > 3 else b"")
+
+
+def slowly(block: bytes, fields: list[str] | None) -> Any:
+    rows, positions, bad, _ = jsonl.parse_lines(iter(block.split(b"\n")), 7)
+    return None if bad else jsonl.make_table(rows, positions, fields)
+
+
+def check_reading(block: bytes, fields: list[str] | None = None) -> bool:
+    """Whether it was read in C; then as Python reads it."""
+    table = jsonl.quick_table(block, 7, fields)
+    if table is None:
+        return False
+    wanted = slowly(block, fields)
+    assert wanted is not None, "C reads what Python refuses"
+    assert table.schema == wanted.schema
+    assert table.equals(wanted)
+    table.validate(full=True)
+    return True
+
+
+@given(same_keys(), st.integers(0, 7), st.sampled_from([None, ["text"], ["b", "a", "zz"]]))
+@example([{"a": None}, {"a": "x"}, {"a": None}], 0, None)
+@example([{"a": None}, {"a": None}], 0, None)
+def test_what_c_reads_is_what_python_reads(rows: list[dict[str, Any]], form: int, fields: list[str] | None) -> None:
+    check_reading(b"\n".join(line_of(row, form) for row in rows), fields)
+
+
+@given(st.lists(text | st.none(), min_size=1), st.integers(0, 7))
+def test_strings_are_read_in_c(texts: list[str | None], form: int) -> None:
+    rows = [{"id": number, "text": text, "x": 1.5, "meta": {"k": [text]}} for number, text in enumerate(texts)]
+    assert check_reading(b"\n\n \n".join(line_of(row, form) for row in rows) + b"\n")
+
+
+@given(same_keys(), st.integers(0, 7), st.data())
+def test_damaged_lines_are_left_to_python(rows: list[dict[str, Any]], form: int, data: st.DataObject) -> None:
+    block = bytearray(b"\n".join(line_of(row, form) for row in rows))
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(block) - 1))
+        block[place : place + data.draw(st.integers(0, 2))] = data.draw(
+            st.binary(max_size=2)
+            | st.sampled_from([b'"', b"\\", b"\\u", b"{", b"}", b"]", b",", b":", b"\n", b"NaN", b"\xed\xa0\x80"])
+        )
+    check_reading(bytes(block))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"a":"\\ud800"}', b'{"a":"\\udc00\\ud800"}', b'{"a":"\\ud800\\u0041"}', b'{"a":"\\x"}', b'{"a":"\\u12g4"}',
+        b'{"a":"\x01"}', b'{"a":"\xff"}', b'{"a":"\xc0\x80"}', b'{"a":"\xe0\x80\x80"}', b'{"a":"\xf4\x90\x80\x80"}',
+        b'{"a":"x"', b'{"a":"x"}}', b'{"a":"x"} x', b'{"a":}', b'{"a" "x"}', b"{}", b'{"a":"x",}', b'{"a":"x","a":"y"}',
+        b'["a"]', b'"a"', b"null", b'{"a":01}', b'{"a":tru}', b'{"a":[1}', b'{"a":[1,}', b'{"a":1 2}', b'{"a":NaN}',
+        b'{"a":"x"}\n{"b":"x"}', b'{"a":"x"}\n{"a":1}', b'{"a":1}\n{"a":"x"}', b'{"a":"x"}\n{"a":"x","b":1}',
+        b'{"a":"x","b":1}\n{"a":"x"}', b'{"a":"x"}\n\x0b', b"", b"\n\n", b'{"__position__":"x"}', b'{"a":"',
+        b'{"a', b"{",
+    ],
+)  # fmt: skip
+def test_what_is_unlike_the_rest_is_left_to_python(line: bytes) -> None:
+    assert not check_reading(line)
+
+
+@given(same_keys())
+def test_what_c_writes_is_what_python_writes(rows: list[dict[str, Any]]) -> None:
+    check_writing(rows_to_table(rows))
+
+
+def check_writing(table: pa.Table) -> None:
+    for sort_keys in (False, True):
+        table = table.select(sorted(table.column_names)) if sort_keys else table
+        fast = b"".join(write_jsonl.encode(table, sort_keys))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(write_jsonl, "kernels", None)
+            assert fast == b"".join(write_jsonl.encode(table, sort_keys))
+
+
+def test_all_types_are_written_the_same() -> None:
+    now = dt.datetime(2024, 2, 29, 12, 30, 15, 120000, tzinfo=dt.UTC)
+    columns = {
+        "text": pa.array(["a", None, 'q"\\\n\x01é']),
+        "large": pa.array(["a", None, ""], pa.large_string()),
+        "small": pa.array([1, None, -128], pa.int8()),
+        "unsigned": pa.array([1, None, 2**64 - 1], pa.uint64()),
+        "flag": pa.array([True, None, False]),
+        "nothing": pa.nulls(3),
+        "half": pa.array([1.5, None, 2.0], pa.float16()),
+        "float": pa.array([0.1, float("nan"), float("inf")]),
+        "single": pa.array([0.1, None, 1e20], pa.float32()),
+        "time": pa.array([now, None, now], pa.timestamp("us", "UTC")),
+        "date": pa.array([now.date(), None, now.date()]),
+        "bytes": pa.array([b"\xff", None, b""]),
+        "decimal": pa.array([decimal.Decimal("1.10"), None, None]),
+        "list": pa.array([[1, 2], None, []]),
+        "struct": pa.array([{"b": 1, "a": "x"}, None, {"b": None, "a": None}]),
+        "json": json_array([{"b": 1, "a": [1.0]}, None, "x"]),
+    }
+    table = pa.table(columns)
+    check_writing(table)
+    check_writing(table.slice(1))
+    check_writing(pa.concat_tables([table.slice(2), table.slice(0, 1)] * 40))
+
+
+def test_positions_are_those_of_the_lines() -> None:
+    block = b'\n{"a":"x"}\n\n {"a":"y"}\n'
+    table = jsonl.quick_table(block, 100, None)
+    assert table is not None
+    assert table.column(POSITION).to_pylist() == [101, 112]
+    assert orjson.loads(block[12:].split(b"\n")[0]) == {"a": "y"}

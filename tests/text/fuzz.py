@@ -1,0 +1,97 @@
+"""Feeds a build of the kernels with random bytes for some seconds: `python fuzz.py EXTENSION SECONDS SEED`.
+
+Run by test_sanitized.py, under AddressSanitizer and UndefinedBehaviorSanitizer. Each document lies in memory of exactly
+its size, so that a read of one byte too many is seen.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.machinery
+import importlib.util
+import json
+import random
+import struct
+import sys
+import time
+from typing import Any
+
+import pyarrow as pa
+
+NGRAMS = [f"{family}_ngram_{n}" for family in ("top", "repeated_top", "duplicate") for n in (1, 2, 3, 7, 32)]
+PLAIN = ["chars", "words", "distinct_lines", "distinct_paragraph_chars", "boilerplate_paragraphs", "url_chars"]
+PIECES = [
+    b"a", b"the", b"http://", b"https://a%2", b"%41", b"porn", b"#", b"#a#", b"...", b"[\xe2\x80\xa6]", b"\xe2\x80\xa2",
+    b"privacy policy", b"uses coo\xe2\x84\xaaies", b"lorem ipsum", b"necessary cookies are", b"read more", b"-\xc2\xbb",
+    b"\n", b"\n\n", b" ", b"\t", b"\xc2\xa0", b"\xe3\x80\x80", b"\xf0\x9f\x98\x80", b"\xe2", b"\xe2\x80",
+    b"\xf0\x9f\x98", b"\x80", b"\xff", b"\xc0", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\0", b"abcdefgh", b"abcdefghi",
+    b"{", b'"', b"\\",
+]  # fmt: skip
+
+
+def load(path: str) -> Any:
+    loader = importlib.machinery.ExtensionFileLoader("_kernels", path)
+    spec = importlib.util.spec_from_loader("_kernels", loader)
+    assert spec
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def exactly(data: bytes) -> pa.Buffer:
+    memory = (ctypes.c_char * max(len(data), 1)).from_buffer_copy(data or b"\0")
+    return pa.foreign_buffer(ctypes.addressof(memory), len(data), memory)
+
+
+def document(draw: random.Random) -> bytes:
+    kind = draw.random()
+    if kind < 0.1:
+        return draw.randbytes(draw.randrange(300))
+    pieces = draw.sample(PIECES, draw.randrange(1, len(PIECES)))
+    text = b"".join(draw.choices(pieces, k=draw.randrange(400 if kind < 0.2 else 40)))
+    return text[draw.randrange(4) : len(text) - draw.randrange(4)]
+
+
+def lines(draw: random.Random) -> bytes:
+    """JSON lines, as a rule with some damage."""
+    texts = ["a", "é😀", 'q"\\\n\x01', "x" * draw.randrange(40), None, 1.5, [1, {"k": "]"}], True]
+    values = [draw.choice(texts[:5]) for _ in range(draw.randrange(4))] if draw.random() < 0.7 else texts
+    rows = [json.dumps({"a": value, "text": "t", "n": number}) for number, value in enumerate(values)]
+    block = bytearray("\n".join(rows).encode())
+    for _ in range(draw.randrange(3) if block else 0):
+        place = draw.randrange(len(block) + 1)
+        block[place : place + draw.randrange(3)] = draw.choice([*PIECES, b"\\u", b"\\ud800", b"}", b":", b",", b""])
+    return bytes(block[: draw.randrange(len(block) + 1)] if draw.random() < 0.2 else block)
+
+
+def column(draw: random.Random) -> pa.Array:
+    documents = [document(draw) for _ in range(draw.randrange(6))]
+    if documents and draw.random() < 0.3:
+        documents = documents[-1:]  # its end is the end of the memory
+    ends = [0]
+    for one in documents:
+        ends.append(ends[-1] + len(one))
+    wide = draw.random() < 0.5
+    offsets = exactly(struct.pack(f"{len(ends)}{'q' if wide else 'i'}", *ends))
+    validity = exactly(draw.randbytes(len(documents) // 8 + 1)) if draw.random() < 0.3 else None
+    kind = pa.large_string() if wide else pa.string()
+    array = pa.Array.from_buffers(kind, len(documents), [validity, offsets, exactly(b"".join(documents))])
+    return array.slice(draw.randrange(3)) if draw.random() < 0.3 else array
+
+
+def main(path: str, seconds: str, seed: str) -> None:
+    kernels, draw = load(path), random.Random(int(seed))
+    end, rounds = time.monotonic() + float(seconds), 0
+    while time.monotonic() < end:
+        texts = column(draw)
+        names = draw.choice([PLAIN, NGRAMS, [*PLAIN, *NGRAMS], PLAIN[:1], NGRAMS[:1]])
+        mask = pa.array([draw.random() < 0.5 for _ in range(len(texts))], pa.bool_()) if draw.random() < 0.3 else None
+        kernels.text_stats(texts, mask, tuple(names))
+        kernels.json_lines(((b'{"a":', texts, draw.random() < 0.5), (b',"b":', texts, False)))
+        kernels.json_columns(exactly(lines(draw)))
+        rounds += 1
+    print(rounds)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
