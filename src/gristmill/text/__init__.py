@@ -9,6 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gristmill.text.boilerplate import BoilerPlateStringModifier
+    from gristmill.text.edit import FastTextLabelModifier, LineRemover, MarkdownRemover, QuotationRemover, Slicer
     from gristmill.text.filters import (
         DocumentFilter,
         IncompleteStoryFilter,
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
         UrlsFilter,
         WordCountFilter,
     )
+    from gristmill.text.lines import LineCleaner, ParagraphCleaner
+    from gristmill.text.markup import HtmlEntityDecoder, HtmlRemover
     from gristmill.text.modifiers import (
         DocumentModifier,
         NewlineNormalizer,
@@ -31,22 +35,32 @@ if TYPE_CHECKING:
 
 _HOME = {
     "ArrowReader": "read",
+    "BoilerPlateStringModifier": "boilerplate",
     "CsvReader": "read",
     "DocumentFilter": "filters",
     "DocumentModifier": "modifiers",
+    "FastTextLabelModifier": "edit",
     "Filter": "score",
+    "HtmlEntityDecoder": "markup",
+    "HtmlRemover": "markup",
     "IncompleteStoryFilter": "filters",
     "JsonlReader": "read",
     "JsonlWriter": "write",
+    "LineCleaner": "lines",
+    "LineRemover": "edit",
+    "MarkdownRemover": "edit",
     "MeanWordLengthFilter": "filters",
     "Modify": "score",
     "NewlineNormalizer": "modifiers",
     "NonAlphaNumericFilter": "filters",
+    "ParagraphCleaner": "lines",
     "ParquetReader": "read",
     "ParquetWriter": "write",
+    "QuotationRemover": "edit",
     "QuotationUnifier": "modifiers",
     "Score": "score",
     "ScoreFilter": "score",
+    "Slicer": "edit",
     "SubstringFilter": "filters",
     "TextReader": "read",
     "UnicodeReformatter": "modifiers",
@@ -57,22 +71,32 @@ _HOME = {
 
 __all__ = [
     "ArrowReader",
+    "BoilerPlateStringModifier",
     "CsvReader",
     "DocumentFilter",
     "DocumentModifier",
+    "FastTextLabelModifier",
     "Filter",
+    "HtmlEntityDecoder",
+    "HtmlRemover",
     "IncompleteStoryFilter",
     "JsonlReader",
     "JsonlWriter",
+    "LineCleaner",
+    "LineRemover",
+    "MarkdownRemover",
     "MeanWordLengthFilter",
     "Modify",
     "NewlineNormalizer",
     "NonAlphaNumericFilter",
+    "ParagraphCleaner",
     "ParquetReader",
     "ParquetWriter",
+    "QuotationRemover",
     "QuotationUnifier",
     "Score",
     "ScoreFilter",
+    "Slicer",
     "SubstringFilter",
     "TextReader",
     "UnicodeReformatter",
