@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         UnicodeReformatter,
         UrlRemover,
     )
+    from gristmill.text.pii import PiiFilter, PiiRedactor, RedactPii
     from gristmill.text.read import ArrowReader, CsvReader, JsonlReader, ParquetReader, TextReader
     from gristmill.text.score import Filter, Modify, Score, ScoreFilter
     from gristmill.text.write import JsonlWriter, ParquetWriter
@@ -56,8 +57,11 @@ _HOME = {
     "ParagraphCleaner": "lines",
     "ParquetReader": "read",
     "ParquetWriter": "write",
+    "PiiFilter": "pii",
+    "PiiRedactor": "pii",
     "QuotationRemover": "edit",
     "QuotationUnifier": "modifiers",
+    "RedactPii": "pii",
     "Score": "score",
     "ScoreFilter": "score",
     "Slicer": "edit",
@@ -92,8 +96,11 @@ __all__ = [
     "ParagraphCleaner",
     "ParquetReader",
     "ParquetWriter",
+    "PiiFilter",
+    "PiiRedactor",
     "QuotationRemover",
     "QuotationUnifier",
+    "RedactPii",
     "Score",
     "ScoreFilter",
     "Slicer",
