@@ -89,19 +89,24 @@ class Finder:
     countries: tuple[str, ...]
     private_ips: bool
 
-    def find(self, text: str) -> list[Finding]:
+    def find(self, text: str, entities: Iterable[str] | None = None) -> list[Finding]:
         """What is found, from left to right, without overlaps."""
         found: list[Finding] = []
-        for entity in self.entities:
+        for entity in self.entities if entities is None else entities:
             for start, end in KINDS[entity].find(text, self):
                 if all(end <= other.start or other.end <= start for other in found):
                     found.append(Finding(entity, start, end))
         return sorted(found, key=lambda one: one.start)
 
-    def suspects(self, texts: pa.Array) -> pa.BooleanArray:
-        """Which rows may hold something."""
-        either = "|".join(f"(?:{KINDS[entity].suspect})" for entity in self.entities)
-        return pc.match_substring_regex(texts, either).fill_null(literal(False, pa.bool_()))
+    def find_all(self, texts: pa.Array) -> dict[int, list[Finding]]:
+        """What is found in a column, by row; rows without anything are left out."""
+        suspects: dict[int, list[str]] = {}
+        for entity in self.entities:
+            rows = pc.match_substring_regex(texts, KINDS[entity].suspect).fill_null(literal(False, pa.bool_()))
+            for row in pc.indices_nonzero(rows).to_pylist():
+                suspects.setdefault(row, []).append(entity)
+        found = {row: self.find(texts[row].as_py(), suspects[row]) for row in sorted(suspects)}
+        return {row: findings for row, findings in found.items() if findings}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +156,11 @@ class RedactPii(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     def decide(self, batch: DocumentBatch) -> Decision:
         texts = text_column(self.name, batch.data, self.text_field)
-        found, counts, keep = {}, [0] * len(texts), [True] * len(texts)
-        for row in pc.indices_nonzero(self._finder.suspects(texts)).to_pylist():
-            if findings := self._finder.find(texts[row].as_py()):
-                found[row], counts[row] = findings, len(findings)
-                keep[row] = not any(self._actions[one.entity] == "drop" for one in findings)
+        found = self._finder.find_all(texts)
+        counts, keep = [0] * len(texts), [True] * len(texts)
+        for row, findings in found.items():
+            counts[row] = len(findings)
+            keep[row] = not any(self._actions[one.entity] == "drop" for one in findings)
         return _Found(make_array(keep, pa.bool_()), {self.name: make_array(counts, pa.int64())}, found)
 
     def apply(self, batch: DocumentBatch, decision: Decision) -> DocumentBatch:
@@ -165,11 +170,7 @@ class RedactPii(ProcessingStage[DocumentBatch, DocumentBatch]):
         for one in chain.from_iterable(found.values()):
             self.count(one.entity)
         if found:
-            rows = make_array([row in found for row in range(len(texts))], pa.bool_())
-            pairs = zip(texts.filter(rows).to_pylist(), found.values(), strict=True)
-            new = [_replaced(text, findings, self._actions, self.key) for text, findings in pairs]
-            texts = pc.replace_with_mask(texts, rows, make_array(new, texts.type))
-            table = _with(table, self.text_field, texts)
+            table = _with(table, self.text_field, _all_replaced(texts, found, self._actions, self.key))
         if self.spans_field:
             spans = [[_plain(one) for one in found.get(row, [])] for row in range(len(texts))]
             table = _with(table, self.spans_field, json_array(spans))
@@ -201,9 +202,7 @@ class PiiRedactor(DocumentModifier):
 
     def modify_batch(self, texts: Texts) -> pa.Array:
         texts = as_array(texts)
-        rows = self._finder.suspects(texts)
-        new = [self.modify_document(text) for text in texts.filter(rows).to_pylist()]
-        return pc.replace_with_mask(texts, rows, make_array(new, pa.string()))
+        return _all_replaced(texts, self._finder.find_all(texts), self._actions, self.key)
 
 
 class PiiFilter(DocumentFilter):
@@ -229,9 +228,8 @@ class PiiFilter(DocumentFilter):
 
     def score_batch(self, texts: Texts) -> pa.Array:
         texts = as_array(texts)
-        rows = self._finder.suspects(texts)
-        counts = [self.score_document(text) for text in texts.filter(rows).to_pylist()]
-        return pc.replace_with_mask(rows.cast(pa.int64()), rows, make_array(counts, pa.int64()))
+        found = self._finder.find_all(texts)
+        return make_array([len(found.get(row, ())) for row in range(len(texts))], pa.int64())
 
     def keep_document(self, score: float) -> bool:
         return score <= self.max_findings
@@ -281,6 +279,14 @@ def _replaced(text: str, findings: Iterable[Finding], actions: Mapping[str, str]
         parts += [text[end : one.start], f"[{label}]"]
         end = one.end
     return "".join([*parts, text[end:]])
+
+
+def _all_replaced(
+    texts: pa.Array, found: Mapping[int, list[Finding]], actions: Mapping[str, str], key: str
+) -> pa.Array:
+    rows = make_array([row in found for row in range(len(texts))], pa.bool_())
+    new = [_replaced(texts[row].as_py(), findings, actions, key) for row, findings in found.items()]
+    return pc.replace_with_mask(texts, rows, make_array(new, texts.type))
 
 
 def _hashed(value: str, entity: str, key: str) -> str:

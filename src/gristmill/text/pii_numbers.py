@@ -30,7 +30,13 @@ _FILES = frozenset({
 
 
 def find_emails(text: str) -> Iterator[Place]:
-    for found in _EMAIL.finditer(text):
+    at, end = text.find("@"), 0
+    while at >= 0:  # most characters are far from one: only what is near is searched
+        found = _EMAIL.search(text, max(end, at - 65), at + 600)
+        at = text.find("@", at + 1)
+        if found is None or found.start() < end:
+            continue
+        end = found.end()
         local, _, host = found[0].partition("@")
         remote = local == "git" and _REMOTE.match(text, found.end())
         if ".." in local or host.rpartition(".")[2].lower() in _FILES or remote:

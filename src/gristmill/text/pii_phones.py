@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -117,21 +118,34 @@ _CALLED = re.compile(
 )
 
 
+_RUN = re.compile(r"[+(]?\d[-\d .()/\u00a0\u2011\u2013]{5,}\d", re.ASCII)
+
+
 def find_phones(text: str, countries: Sequence[str]) -> Iterator[Place]:
     """Numbers of any country that is known with its code, and of `countries` as they are written there."""
     known = [COUNTRIES[name] for name in dict.fromkeys(countries)]
-    places = {found.span() for found in _ABROAD.finditer(text) if _is_number(found[1])}
-    for found in _CALLED.finditer(text):
+    forms = [_compiled(form) for form in dict.fromkeys(form for one in known for form in one.forms)]
+    end = 0
+    for run in _RUN.finditer(text):  # what is outside of these holds no number
+        for place in sorted(_in_run(text, run, known, forms), key=lambda place: (place[0], -place[1])):
+            if place[0] >= end:
+                end = place[1]
+                yield place
+
+
+def _in_run(text: str, run: re.Match[str], known: Sequence[Country], forms: Sequence[re.Pattern[str]]) -> set[Place]:
+    start, end = run.start(), run.end() + 3  # the last three are only looked at
+    places = {found.span() for found in _ABROAD.finditer(text, start, end) if _is_number(found[1])}
+    for found in _CALLED.finditer(text, max(0, start - 24), end):
         digits = re.sub(r"\D", "", found["number"])
         if any(re.fullmatch(rf"(?:{one.trunk})?(?:{one.digits})", digits) for one in known):
             places.add(found.span("number"))
-    for form in dict.fromkeys(form for one in known for form in one.forms):
-        places.update(found.span() for found in re.finditer(_BEFORE + f"(?:{form})" + _AFTER, text, re.ASCII))
-    end = 0
-    for place in sorted(places, key=lambda place: (place[0], -place[1])):
-        if place[0] >= end:
-            end = place[1]
-            yield place
+    return places.union(*({found.span() for found in form.finditer(text, start, end)} for form in forms))
+
+
+@cache
+def _compiled(form: str) -> re.Pattern[str]:
+    return re.compile(_BEFORE + f"(?:{form})" + _AFTER, re.ASCII)
 
 
 def _is_number(written: str) -> bool:
