@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gristmill.text.boilerplate import BoilerPlateStringModifier
     from gristmill.text.edit import FastTextLabelModifier, LineRemover, MarkdownRemover, QuotationRemover, Slicer
+    from gristmill.text.fasttext import FastTextQualityFilter
     from gristmill.text.filters import (
         DocumentFilter,
         IncompleteStoryFilter,
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
         UrlsFilter,
         WordCountFilter,
     )
+    from gristmill.text.histogram import HistogramFilter
+    from gristmill.text.language import FastTextLangId, IdentifyLanguage
     from gristmill.text.lines import LineCleaner, ParagraphCleaner
     from gristmill.text.markup import HtmlEntityDecoder, HtmlRemover
     from gristmill.text.modifiers import (
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     from gristmill.text.pii import PiiFilter, PiiRedactor, RedactPii
     from gristmill.text.read import ArrowReader, CsvReader, JsonlReader, ParquetReader, TextReader
     from gristmill.text.score import Filter, Modify, Score, ScoreFilter
+    from gristmill.text.tokens import TokenCountFilter
+    from gristmill.text.words import split_words
     from gristmill.text.write import JsonlWriter, ParquetWriter
 
 _HOME = {
@@ -41,9 +46,13 @@ _HOME = {
     "DocumentFilter": "filters",
     "DocumentModifier": "modifiers",
     "FastTextLabelModifier": "edit",
+    "FastTextLangId": "language",
+    "FastTextQualityFilter": "fasttext",
     "Filter": "score",
+    "HistogramFilter": "histogram",
     "HtmlEntityDecoder": "markup",
     "HtmlRemover": "markup",
+    "IdentifyLanguage": "language",
     "IncompleteStoryFilter": "filters",
     "JsonlReader": "read",
     "JsonlWriter": "write",
@@ -67,10 +76,12 @@ _HOME = {
     "Slicer": "edit",
     "SubstringFilter": "filters",
     "TextReader": "read",
+    "TokenCountFilter": "tokens",
     "UnicodeReformatter": "modifiers",
     "UrlRemover": "modifiers",
     "UrlsFilter": "filters",
     "WordCountFilter": "filters",
+    "split_words": "words",
 }
 
 __all__ = [
@@ -80,9 +91,13 @@ __all__ = [
     "DocumentFilter",
     "DocumentModifier",
     "FastTextLabelModifier",
+    "FastTextLangId",
+    "FastTextQualityFilter",
     "Filter",
+    "HistogramFilter",
     "HtmlEntityDecoder",
     "HtmlRemover",
+    "IdentifyLanguage",
     "IncompleteStoryFilter",
     "JsonlReader",
     "JsonlWriter",
@@ -106,10 +121,12 @@ __all__ = [
     "Slicer",
     "SubstringFilter",
     "TextReader",
+    "TokenCountFilter",
     "UnicodeReformatter",
     "UrlRemover",
     "UrlsFilter",
     "WordCountFilter",
+    "split_words",
 ]
 
 
