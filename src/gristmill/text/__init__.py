@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         WordCountFilter,
     )
     from gristmill.text.histogram import HistogramFilter
+    from gristmill.text.ids import AddId
     from gristmill.text.language import FastTextLangId, IdentifyLanguage
     from gristmill.text.lines import LineCleaner, ParagraphCleaner
     from gristmill.text.markup import HtmlEntityDecoder, HtmlRemover
@@ -35,16 +36,21 @@ if TYPE_CHECKING:
     from gristmill.text.pii import PiiFilter, PiiRedactor, RedactPii
     from gristmill.text.read import ArrowReader, CsvReader, JsonlReader, ParquetReader, TextReader
     from gristmill.text.score import Filter, Modify, Score, ScoreFilter
+    from gristmill.text.segments import DocumentJoiner, DocumentSplitter
+    from gristmill.text.split import TrainTestSplit
     from gristmill.text.tokens import TokenCountFilter
     from gristmill.text.words import split_words
     from gristmill.text.write import JsonlWriter, ParquetWriter
 
 _HOME = {
+    "AddId": "ids",
     "ArrowReader": "read",
     "BoilerPlateStringModifier": "boilerplate",
     "CsvReader": "read",
     "DocumentFilter": "filters",
+    "DocumentJoiner": "segments",
     "DocumentModifier": "modifiers",
+    "DocumentSplitter": "segments",
     "FastTextLabelModifier": "edit",
     "FastTextLangId": "language",
     "FastTextQualityFilter": "fasttext",
@@ -77,6 +83,7 @@ _HOME = {
     "SubstringFilter": "filters",
     "TextReader": "read",
     "TokenCountFilter": "tokens",
+    "TrainTestSplit": "split",
     "UnicodeReformatter": "modifiers",
     "UrlRemover": "modifiers",
     "UrlsFilter": "filters",
@@ -85,11 +92,14 @@ _HOME = {
 }
 
 __all__ = [
+    "AddId",
     "ArrowReader",
     "BoilerPlateStringModifier",
     "CsvReader",
     "DocumentFilter",
+    "DocumentJoiner",
     "DocumentModifier",
+    "DocumentSplitter",
     "FastTextLabelModifier",
     "FastTextLangId",
     "FastTextQualityFilter",
@@ -122,6 +132,7 @@ __all__ = [
     "SubstringFilter",
     "TextReader",
     "TokenCountFilter",
+    "TrainTestSplit",
     "UnicodeReformatter",
     "UrlRemover",
     "UrlsFilter",
