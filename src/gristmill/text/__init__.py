@@ -10,6 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gristmill.text.boilerplate import BoilerPlateStringModifier
+    from gristmill.text.code import (
+        AlphaFilter,
+        GeneralCommentToCodeFilter,
+        HTMLBoilerplateFilter,
+        NumberOfLinesOfCodeFilter,
+        PythonCommentToCodeFilter,
+        TokenizerFertilityFilter,
+        XMLHeaderFilter,
+    )
+    from gristmill.text.code_files import PerExtensionFilter
     from gristmill.text.edit import FastTextLabelModifier, LineRemover, MarkdownRemover, QuotationRemover, Slicer
     from gristmill.text.fasttext import FastTextQualityFilter
     from gristmill.text.filters import (
@@ -44,6 +54,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "AddId": "ids",
+    "AlphaFilter": "code",
     "ArrowReader": "read",
     "BoilerPlateStringModifier": "boilerplate",
     "CsvReader": "read",
@@ -55,6 +66,8 @@ _HOME = {
     "FastTextLangId": "language",
     "FastTextQualityFilter": "fasttext",
     "Filter": "score",
+    "GeneralCommentToCodeFilter": "code",
+    "HTMLBoilerplateFilter": "code",
     "HistogramFilter": "histogram",
     "HtmlEntityDecoder": "markup",
     "HtmlRemover": "markup",
@@ -69,11 +82,14 @@ _HOME = {
     "Modify": "score",
     "NewlineNormalizer": "modifiers",
     "NonAlphaNumericFilter": "filters",
+    "NumberOfLinesOfCodeFilter": "code",
     "ParagraphCleaner": "lines",
     "ParquetReader": "read",
     "ParquetWriter": "write",
+    "PerExtensionFilter": "code_files",
     "PiiFilter": "pii",
     "PiiRedactor": "pii",
+    "PythonCommentToCodeFilter": "code",
     "QuotationRemover": "edit",
     "QuotationUnifier": "modifiers",
     "RedactPii": "pii",
@@ -83,16 +99,19 @@ _HOME = {
     "SubstringFilter": "filters",
     "TextReader": "read",
     "TokenCountFilter": "tokens",
+    "TokenizerFertilityFilter": "code",
     "TrainTestSplit": "split",
     "UnicodeReformatter": "modifiers",
     "UrlRemover": "modifiers",
     "UrlsFilter": "filters",
     "WordCountFilter": "filters",
+    "XMLHeaderFilter": "code",
     "split_words": "words",
 }
 
 __all__ = [
     "AddId",
+    "AlphaFilter",
     "ArrowReader",
     "BoilerPlateStringModifier",
     "CsvReader",
@@ -104,6 +123,8 @@ __all__ = [
     "FastTextLangId",
     "FastTextQualityFilter",
     "Filter",
+    "GeneralCommentToCodeFilter",
+    "HTMLBoilerplateFilter",
     "HistogramFilter",
     "HtmlEntityDecoder",
     "HtmlRemover",
@@ -118,11 +139,14 @@ __all__ = [
     "Modify",
     "NewlineNormalizer",
     "NonAlphaNumericFilter",
+    "NumberOfLinesOfCodeFilter",
     "ParagraphCleaner",
     "ParquetReader",
     "ParquetWriter",
+    "PerExtensionFilter",
     "PiiFilter",
     "PiiRedactor",
+    "PythonCommentToCodeFilter",
     "QuotationRemover",
     "QuotationUnifier",
     "RedactPii",
@@ -132,11 +156,13 @@ __all__ = [
     "SubstringFilter",
     "TextReader",
     "TokenCountFilter",
+    "TokenizerFertilityFilter",
     "TrainTestSplit",
     "UnicodeReformatter",
     "UrlRemover",
     "UrlsFilter",
     "WordCountFilter",
+    "XMLHeaderFilter",
     "split_words",
 ]
 
