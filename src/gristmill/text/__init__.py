@@ -44,11 +44,21 @@ if TYPE_CHECKING:
         UrlRemover,
     )
     from gristmill.text.pii import PiiFilter, PiiRedactor, RedactPii
+    from gristmill.text.presets import C4ParagraphFilter, C4QualityFilter, FineWebQualityFilter, GopherQualityFilter
     from gristmill.text.read import ArrowReader, CsvReader, JsonlReader, ParquetReader, TextReader
+    from gristmill.text.rules import LambdaFilter, RegexFilter
     from gristmill.text.score import Filter, Modify, Score, ScoreFilter
     from gristmill.text.segments import DocumentJoiner, DocumentSplitter
     from gristmill.text.split import TrainTestSplit
     from gristmill.text.tokens import TokenCountFilter
+    from gristmill.text.urls import UrlBlocklistFilter
+    from gristmill.text.vocabulary import (
+        C4BadWordsFilter,
+        FlaggedWordsFilter,
+        StopWordRatioFilter,
+        UnigramLogProbFilter,
+        write_unigrams,
+    )
     from gristmill.text.words import split_words
     from gristmill.text.write import JsonlWriter, ParquetWriter
 
@@ -57,6 +67,9 @@ _HOME = {
     "AlphaFilter": "code",
     "ArrowReader": "read",
     "BoilerPlateStringModifier": "boilerplate",
+    "C4BadWordsFilter": "vocabulary",
+    "C4ParagraphFilter": "presets",
+    "C4QualityFilter": "presets",
     "CsvReader": "read",
     "DocumentFilter": "filters",
     "DocumentJoiner": "segments",
@@ -66,7 +79,10 @@ _HOME = {
     "FastTextLangId": "language",
     "FastTextQualityFilter": "fasttext",
     "Filter": "score",
+    "FineWebQualityFilter": "presets",
+    "FlaggedWordsFilter": "vocabulary",
     "GeneralCommentToCodeFilter": "code",
+    "GopherQualityFilter": "presets",
     "HTMLBoilerplateFilter": "code",
     "HistogramFilter": "histogram",
     "HtmlEntityDecoder": "markup",
@@ -75,6 +91,7 @@ _HOME = {
     "IncompleteStoryFilter": "filters",
     "JsonlReader": "read",
     "JsonlWriter": "write",
+    "LambdaFilter": "rules",
     "LineCleaner": "lines",
     "LineRemover": "edit",
     "MarkdownRemover": "edit",
@@ -93,20 +110,25 @@ _HOME = {
     "QuotationRemover": "edit",
     "QuotationUnifier": "modifiers",
     "RedactPii": "pii",
+    "RegexFilter": "rules",
     "Score": "score",
     "ScoreFilter": "score",
     "Slicer": "edit",
+    "StopWordRatioFilter": "vocabulary",
     "SubstringFilter": "filters",
     "TextReader": "read",
     "TokenCountFilter": "tokens",
     "TokenizerFertilityFilter": "code",
     "TrainTestSplit": "split",
     "UnicodeReformatter": "modifiers",
+    "UnigramLogProbFilter": "vocabulary",
+    "UrlBlocklistFilter": "urls",
     "UrlRemover": "modifiers",
     "UrlsFilter": "filters",
     "WordCountFilter": "filters",
     "XMLHeaderFilter": "code",
     "split_words": "words",
+    "write_unigrams": "vocabulary",
 }
 
 __all__ = [
@@ -114,6 +136,9 @@ __all__ = [
     "AlphaFilter",
     "ArrowReader",
     "BoilerPlateStringModifier",
+    "C4BadWordsFilter",
+    "C4ParagraphFilter",
+    "C4QualityFilter",
     "CsvReader",
     "DocumentFilter",
     "DocumentJoiner",
@@ -123,7 +148,10 @@ __all__ = [
     "FastTextLangId",
     "FastTextQualityFilter",
     "Filter",
+    "FineWebQualityFilter",
+    "FlaggedWordsFilter",
     "GeneralCommentToCodeFilter",
+    "GopherQualityFilter",
     "HTMLBoilerplateFilter",
     "HistogramFilter",
     "HtmlEntityDecoder",
@@ -132,6 +160,7 @@ __all__ = [
     "IncompleteStoryFilter",
     "JsonlReader",
     "JsonlWriter",
+    "LambdaFilter",
     "LineCleaner",
     "LineRemover",
     "MarkdownRemover",
@@ -150,20 +179,25 @@ __all__ = [
     "QuotationRemover",
     "QuotationUnifier",
     "RedactPii",
+    "RegexFilter",
     "Score",
     "ScoreFilter",
     "Slicer",
+    "StopWordRatioFilter",
     "SubstringFilter",
     "TextReader",
     "TokenCountFilter",
     "TokenizerFertilityFilter",
     "TrainTestSplit",
     "UnicodeReformatter",
+    "UnigramLogProbFilter",
+    "UrlBlocklistFilter",
     "UrlRemover",
     "UrlsFilter",
     "WordCountFilter",
     "XMLHeaderFilter",
     "split_words",
+    "write_unigrams",
 ]
 
 

@@ -2,6 +2,7 @@
 
     a `tokenizer.json`, or a directory with one     Hugging Face `tokenizers`
     a `.model` file                                 `sentencepiece`
+    "owner/name" of a model on the hub              the same, which downloads it, or finds it in its cache
     the name of an encoding, such as "o200k_base"   `tiktoken`, which downloads it, or finds it in TIKTOKEN_CACHE_DIR
     an object of one of these, or one with `encode` that gives a list of numbers
 
@@ -11,6 +12,7 @@ Nothing is loaded before `load`.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,8 +89,10 @@ class Tokenizer:
             return "tokenizers", path / "tokenizer.json"
         if name.endswith(".model"):
             return "sentencepiece", path
-        if name.endswith(".json") or "/" in name:
+        if name.endswith(".json") or path.is_file():
             return "tokenizers", path
+        if "/" in name:
+            return "tokenizers", None if re.fullmatch(r"[\w.-]+/[\w.-]+", name) else path
         return "tiktoken", None
 
     def _take(self, tool: Any) -> None:
@@ -113,11 +117,11 @@ class Tokenizer:
             raise TypeError(f"{self.purpose}: a tokenizer must have encode(text), and {type(tool).__name__} has not")
 
 
-def _load_hf(path: Path | None, _: Any) -> Any:
+def _load_hf(path: Path | None, name: Any) -> Any:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a worker has a core, and others need theirs
     import tokenizers
 
-    return tokenizers.Tokenizer.from_file(str(path))
+    return tokenizers.Tokenizer.from_pretrained(name) if path is None else tokenizers.Tokenizer.from_file(str(path))
 
 
 def _load_piece(path: Path | None, _: Any) -> Any:

@@ -4,7 +4,7 @@ Where people write spaces, words are what `str.split` gives. Chinese, Japanese, 
 without, and are cut by their script:
 
     Chinese   each ideograph
-    Japanese  runs of kanji with the hiragana that end them, runs of katakana, runs of other hiragana
+    Japanese  runs of kanji, of hiragana and of katakana
     others    syllables as they are written: a consonant with its vowels and tones; in Burmese a closing consonant too
 
 Gives up: dictionaries. The parts are smaller than words of a dictionary, and the same everywhere: good for counting,
@@ -38,7 +38,7 @@ _OTHERS = (
     f"|[{_UNSPACED}]"
 )
 _CHINESE = re.compile(f"[{_HAN}]|{_OTHERS}")
-_JAPANESE = re.compile(f"[{_HAN}]+[{_HIRAGANA}]{{0,2}}|{_OTHERS}")
+_JAPANESE = re.compile(f"[{_HAN}]+|{_OTHERS}")
 _KANA = re.compile(f"[{_HIRAGANA}{_KATAKANA}]")
 
 
