@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from gristmill.text.language import FastTextLangId, IdentifyLanguage
     from gristmill.text.lines import LineCleaner, ParagraphCleaner
     from gristmill.text.markup import HtmlEntityDecoder, HtmlRemover
+    from gristmill.text.megatron import MegatronTokenizerWriter, merge_megatron
     from gristmill.text.modifiers import (
         DocumentModifier,
         NewlineNormalizer,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         UnicodeReformatter,
         UrlRemover,
     )
+    from gristmill.text.packed import PackedSequenceWriter
     from gristmill.text.pii import PiiFilter, PiiRedactor, RedactPii
     from gristmill.text.presets import C4ParagraphFilter, C4QualityFilter, FineWebQualityFilter, GopherQualityFilter
     from gristmill.text.read import ArrowReader, CsvReader, JsonlReader, ParquetReader, TextReader
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from gristmill.text.score import Filter, Modify, Score, ScoreFilter
     from gristmill.text.segments import DocumentJoiner, DocumentSplitter
     from gristmill.text.split import TrainTestSplit
+    from gristmill.text.tokenize import TokenizeDocuments
     from gristmill.text.tokens import TokenCountFilter
     from gristmill.text.urls import UrlBlocklistFilter
     from gristmill.text.vocabulary import (
@@ -96,10 +99,12 @@ _HOME = {
     "LineRemover": "edit",
     "MarkdownRemover": "edit",
     "MeanWordLengthFilter": "filters",
+    "MegatronTokenizerWriter": "megatron",
     "Modify": "score",
     "NewlineNormalizer": "modifiers",
     "NonAlphaNumericFilter": "filters",
     "NumberOfLinesOfCodeFilter": "code",
+    "PackedSequenceWriter": "packed",
     "ParagraphCleaner": "lines",
     "ParquetReader": "read",
     "ParquetWriter": "write",
@@ -118,6 +123,7 @@ _HOME = {
     "SubstringFilter": "filters",
     "TextReader": "read",
     "TokenCountFilter": "tokens",
+    "TokenizeDocuments": "tokenize",
     "TokenizerFertilityFilter": "code",
     "TrainTestSplit": "split",
     "UnicodeReformatter": "modifiers",
@@ -127,6 +133,7 @@ _HOME = {
     "UrlsFilter": "filters",
     "WordCountFilter": "filters",
     "XMLHeaderFilter": "code",
+    "merge_megatron": "megatron",
     "split_words": "words",
     "write_unigrams": "vocabulary",
 }
@@ -165,10 +172,12 @@ __all__ = [
     "LineRemover",
     "MarkdownRemover",
     "MeanWordLengthFilter",
+    "MegatronTokenizerWriter",
     "Modify",
     "NewlineNormalizer",
     "NonAlphaNumericFilter",
     "NumberOfLinesOfCodeFilter",
+    "PackedSequenceWriter",
     "ParagraphCleaner",
     "ParquetReader",
     "ParquetWriter",
@@ -187,6 +196,7 @@ __all__ = [
     "SubstringFilter",
     "TextReader",
     "TokenCountFilter",
+    "TokenizeDocuments",
     "TokenizerFertilityFilter",
     "TrainTestSplit",
     "UnicodeReformatter",
@@ -196,6 +206,7 @@ __all__ = [
     "UrlsFilter",
     "WordCountFilter",
     "XMLHeaderFilter",
+    "merge_megatron",
     "split_words",
     "write_unigrams",
 ]
