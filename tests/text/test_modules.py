@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from gristmill import DocumentBatch, LocalExecutor, Pipeline
+from gristmill import DocumentBatch, LocalExecutor, Pipeline, ProcessingStage
 from gristmill.core.errors import ColumnError, StageError
 from gristmill.core.task import GatherTask
 from gristmill.text import AddId, DocumentJoiner, DocumentSplitter, JsonlReader, JsonlWriter, TrainTestSplit
@@ -17,13 +18,13 @@ from tests.io.test_commit import batches, gathered
 HERE = LocalExecutor(num_workers=0)
 
 
-def through(folder: Path, name: str, stages, blocksize: str, rows=None) -> list[dict]:
+def through(folder: Path, name: str, stages, blocksize: str, rows=None, executor=HERE) -> list[dict]:
     """What comes out of a pipeline over a file that is read in blocks."""
     source = folder / "in.jsonl"
     rows = rows or [{"text": f"é {number}|b {number}|", "n": number} for number in range(50)]
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     reader = JsonlReader(str(source), blocksize=blocksize)
-    Pipeline("p", stages=[reader, *stages, JsonlWriter(str(folder / name))]).run(HERE)
+    Pipeline("p", stages=[reader, *stages, JsonlWriter(str(folder / name))]).run(executor)
     return [
         json.loads(line) for path in sorted((folder / name).glob("*.jsonl")) for line in path.read_text().splitlines()
     ]
@@ -107,6 +108,20 @@ def test_segments_are_joined_in_order_across_batches(cuts) -> None:
     assert joined(DocumentJoiner("+", max_length=6, length_field="size"), cuts) == [
         ("b", "b0+b1", 6), ("a", "a0", 2), ("a", "a9", 6), (None, "x", 1), (None, None, 0),
     ]  # fmt: skip
+
+
+class Slow(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Takes its time, so that an idle worker is given some of the batches that the joiner has made."""
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        time.sleep(0.03)
+        return task
+
+
+def test_what_was_joined_may_be_shared_out_to_other_workers(tmp_path: Path) -> None:
+    stages = [AddId("id"), DocumentSplitter("|"), DocumentJoiner("|"), Slow()]
+    here = through(tmp_path, "here", stages, "100")
+    assert through(tmp_path, "there", stages, "100", executor=LocalExecutor(num_workers=2)) == here
 
 
 def test_the_number_of_the_segment_goes_unless_it_is_wanted() -> None:

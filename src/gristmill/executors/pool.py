@@ -54,7 +54,8 @@ class WorkerHandle(ABC):
         item = call.items[0]
         self.state, self.owed, self.share_asked = "busy", 0, False
         items = [(entry.lineage, entry.refs) for entry in call.items]
-        self.order(Order(items, call.start, self.gather, call.streams, item.history, call.budget, item.sent, item.shed))
+        gather = self.gather and not call.start  # what was shed by a stage further on has been gathered before
+        self.order(Order(items, call.start, gather, call.streams, item.history, call.budget, item.sent, item.shed))
 
     @abstractmethod
     def order(self, order: Order) -> None:
