@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 from gristmill.core.errors import InputError
 
-Listed: TypeAlias = "str | os.PathLike[str] | Iterable[str]"
+Listed: TypeAlias = "str | os.PathLike[str] | Sequence[str]"
 
 
 def check_list(purpose: str, entries: Listed) -> None:

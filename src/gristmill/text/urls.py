@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 
 from gristmill.text.filters import DocumentFilter, within
-from gristmill.text.lists import check_list, read_list
-
-if TYPE_CHECKING:
-    from gristmill.text.lists import Listed
+from gristmill.text.lists import Listed, check_list, read_list
 
 _HOSTS = re.compile(r"^(?:0\.0\.0\.0|127\.0\.0\.1|::1?)\s+")  # as in files that stop advertising
 

@@ -14,15 +14,13 @@ import pyarrow as pa
 from gristmill.core.errors import InputError
 from gristmill.core.task import digest
 from gristmill.text.filters import DocumentFilter, check_ratio, within
-from gristmill.text.lists import check_list, read_list
+from gristmill.text.lists import Listed, check_list, read_list
 from gristmill.text.stop_words import STOP_WORDS
 from gristmill.text.words import split_words
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping
-
-    from gristmill.text.lists import Listed
 
 RARE = 1e-9
 """The probability of a word that is not in the table."""
