@@ -401,7 +401,8 @@ def test_the_catalogue_is_what_the_packages_list() -> None:
     import gristmill.text
 
     names = set(catalogue())
-    assert names == {"Sample"} | set(gristmill.text.__all__) - {"DocumentFilter", "DocumentModifier"}
+    classes = {name for name in gristmill.text.__all__ if isinstance(getattr(gristmill.text, name), type)}
+    assert names == {"Sample"} | classes - {"DocumentFilter", "DocumentModifier"}
     kinds = {name: entry.kind for name, entry in catalogue().items()}
     assert kinds["JsonlReader"] == "reader"
     assert kinds["ParquetWriter"] == "writer"

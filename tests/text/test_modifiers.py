@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import pickle
+import re
 import sys
 
 import ftfy
 import pyarrow as pa
 import pytest
-from hypothesis import example, given
+from ftfy.badness import MOJIBAKE_CATEGORIES, is_bad
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.errors import MissingDependencyError
@@ -113,6 +115,33 @@ def test_ascii_that_skips_ftfy_is_ascii_that_ftfy_leaves(one: UnicodeReformatter
     texts = [*plain, *(first + second for first in plain for second in plain)]
     fixed = [ftfy.fix_text(text, one._config) for text in texts]
     assert one.modify_batch(pa.array(texts)).to_pylist() == fixed
+
+
+def test_lines_of_any_characters_that_skip_ftfy_are_lines_that_ftfy_leaves() -> None:
+    one = UnicodeReformatter()
+    upper = [chr(code) for code in range(0xA0, 0x100)]
+    texts = [chr(code) for code in range(0x80, 0x3000)]
+    texts += [f"a {first}{second} é" for first in upper[::2] for second in [*upper[::5], "€", "„", "œ"]]
+    fixed = [ftfy.fix_text(text, one._config) for text in texts]
+    assert one.modify_batch(pa.array(texts)).to_pylist() == fixed
+    assert any(text != new for text, new in zip(texts, fixed, strict=True))
+
+
+MARKS = sorted(set("".join(MOJIBAKE_CATEGORIES.values())))
+PLAIN = ["", " ", "a", "Z", "0", ".", "-", "\n"]
+
+
+def test_what_looks_like_mojibake_is_always_suspect() -> None:
+    suspect = re.compile(UnicodeReformatter()._suspect)
+    alone = [f"{before}{mark}{after}{other}" for mark in MARKS for before in PLAIN for after in PLAIN for other in " a"]
+    assert [text for text in alone if is_bad(text) and not suspect.search(text)] == []
+
+
+@given(st.lists(st.sampled_from([*MARKS, *PLAIN]), max_size=12).map("".join))
+@settings(max_examples=300)
+def test_mixtures_of_marks_come_out_as_from_ftfy(text: str) -> None:
+    one = UnicodeReformatter()
+    assert one.modify_batch(pa.array([text], pa.string())).to_pylist() == [ftfy.fix_text(text, one._config)]
 
 
 def test_keywords_and_defaults_are_those_of_ftfy_but_five() -> None:

@@ -110,7 +110,8 @@ class WorkerHandle(ABC):
         self.settle()
         item = call.items[0]
         items = [(entry.lineage, entry.refs) for entry in call.items]
-        order = Order(items, call.start, self.gather, call.streams, item.history, call.budget, item.sent, item.shed)
+        gather = self.gather and not call.start  # what was shed by a stage further on has been gathered before
+        order = Order(items, call.start, gather, call.streams, item.history, call.budget, item.sent, item.shed)
         order.wanted, order.waits, order.short = item.wanted, call.waits, short and call.streams
         order.number = self.ordered = self.ordered + 1
         self.order(order)

@@ -85,7 +85,7 @@ def _plain_default(parameter: Parameter) -> Any:
 def _plain(value: Any, place: str, parameter: Parameter | None = None) -> Any:
     """The value in the form that a recipe has it."""
     if value is None or isinstance(value, bool | int | float | str):
-        return value
+        return float(value) if isinstance(value, float) else value  # YAML takes no subclasses
     if isinstance(value, PurePath | Resources):
         return str(value) if isinstance(value, PurePath) else _wishes(value)
     if isinstance(value, Mapping):

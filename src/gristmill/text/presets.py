@@ -1,0 +1,201 @@
+"""The quality filters of C4, Gopher and FineWeb, each under its own name.
+
+The score of the last two is the name of the first rule that a document breaks, and empty when it breaks none, so that a
+column of scores says why. Words are those of `split_words`, also in languages that are written without spaces.
+
+Gives up: the repetition rules of Gopher, which are filters of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from gristmill.core.columns import make_array
+from gristmill.text.filters import DocumentFilter, values_of, within
+from gristmill.text.lines import LineCleaner
+from gristmill.text.words import split_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_SENTENCE = re.compile(r"[.!?…]+[\"'”’)\]]*(?=\s|$)|[。！？।؟]+")
+_STOP_CHARS = (".", "'", '"', "!", "?", "”", "’", "…", "。", "！", "？", "।", "؟")
+_GOPHER_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
+
+
+class C4QualityFilter(DocumentFilter):
+    """The number of sentences in the lines that C4 would keep; keeps documents with at least `min_num_sentences`.
+
+    It is 0 for documents with "lorem ipsum" or a curly bracket, which C4 drops. Which lines are kept is told by
+    `LineCleaner`; use that in `Modify` to drop the others from the text. A sentence ends with . ! ? or such a mark of
+    another script.
+    """
+
+    score_type = pa.int64()
+
+    def __init__(
+        self, min_num_sentences: int = 5, filter_curly_bracket: bool = True, filter_lorem_ipsum: bool = True
+    ) -> None:
+        if min_num_sentences < 0:
+            raise ValueError(f"C4QualityFilter: min_num_sentences is {min_num_sentences}, must be 0 or more")
+        self.min_num_sentences, self.filter_curly_bracket = min_num_sentences, filter_curly_bracket
+        self.filter_lorem_ipsum = filter_lorem_ipsum
+        self._cleaner = LineCleaner()
+
+    def score_document(self, text: str) -> int:
+        if self.filter_curly_bracket and "{" in text:
+            return 0
+        if self.filter_lorem_ipsum and "lorem ipsum" in text.lower():
+            return 0
+        return sum(len(_SENTENCE.findall(line)) for line in self._cleaner.lines(text))
+
+    def keep_document(self, score: float) -> bool:
+        return score >= self.min_num_sentences
+
+    def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
+        return within(scores, low=self.min_num_sentences)
+
+
+class C4ParagraphFilter(DocumentFilter):
+    """The number of long paragraphs, which are lines here; keeps documents with at least `min_paragraphs`.
+
+    A line is long when it has at least `min_paragraph_len` characters. This is a rule of multilingual C4.
+    """
+
+    score_type = pa.int64()
+
+    def __init__(self, min_paragraphs: int = 3, min_paragraph_len: int = 200, line_delimiter: str = "\n") -> None:
+        if min_paragraphs < 0 or min_paragraph_len < 0 or not line_delimiter:
+            raise ValueError("C4ParagraphFilter: both numbers must be 0 or more, and line_delimiter some text")
+        self.min_paragraphs, self.min_paragraph_len = min_paragraphs, min_paragraph_len
+        self.line_delimiter = line_delimiter
+
+    def score_document(self, text: str) -> int:
+        return sum(len(line) >= self.min_paragraph_len for line in text.split(self.line_delimiter) if line)
+
+    def keep_document(self, score: float) -> bool:
+        return score >= self.min_paragraphs
+
+    def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
+        return within(scores, low=self.min_paragraphs)
+
+
+class _RuleFilter(DocumentFilter):
+    """A filter whose score is the first rule that is broken."""
+
+    score_type = pa.string()
+
+    def score_document(self, text: str) -> str:
+        return next((name for name, broken in self._rules(text) if broken), "")
+
+    def _rules(self, text: str) -> Iterator[tuple[str, bool]]:
+        """The rules, in order, each with whether it is broken. Those after the first broken one are not looked at."""
+        raise NotImplementedError
+
+    def keep_document(self, score: Any) -> bool:
+        return bool(score == "")
+
+    def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
+        return make_array([score == "" for score in values_of(scores)], pa.bool_())
+
+
+class GopherQualityFilter(_RuleFilter):
+    """The first rule of Gopher that a document breaks, or "" if none; keeps "".
+
+    In order: `words` (their number), `word_length` (its mean), `hashes` and `ellipses` (per word), `bullets` (share of
+    lines that begin with one), `line_ellipses` (share of lines that end with one), `letters` (share of words with a
+    letter too small) and `stop_words` (fewer than `min_stop_words` of the, be, to, of, and, that, have, with, or of
+    `stop_words`). None turns a rule off: a document in another language needs its own `stop_words`, or None.
+    """
+
+    def __init__(
+        self,
+        min_doc_words: int | None = 50,
+        max_doc_words: int | None = 100_000,
+        min_avg_word_length: float | None = 3,
+        max_avg_word_length: float | None = 10,
+        max_symbol_word_ratio: float | None = 0.1,
+        max_bullet_lines_ratio: float | None = 0.9,
+        max_ellipsis_lines_ratio: float | None = 0.3,
+        max_non_alpha_words_ratio: float | None = 0.8,
+        min_stop_words: int | None = 2,
+        stop_words: Sequence[str] | None = None,
+        language: str | None = None,
+    ) -> None:
+        if isinstance(stop_words, str):
+            raise TypeError(f"GopherQualityFilter: stop_words must be a list, as in stop_words=[{stop_words!r}]")
+        self.min_doc_words, self.max_doc_words = min_doc_words, max_doc_words
+        self.min_avg_word_length, self.max_avg_word_length = min_avg_word_length, max_avg_word_length
+        self.max_symbol_word_ratio, self.max_bullet_lines_ratio = max_symbol_word_ratio, max_bullet_lines_ratio
+        self.max_ellipsis_lines_ratio = max_ellipsis_lines_ratio
+        self.max_non_alpha_words_ratio = max_non_alpha_words_ratio
+        self.min_stop_words, self.stop_words, self.language = min_stop_words, stop_words, language
+
+    def _rules(self, text: str) -> Iterator[tuple[str, bool]]:
+        words = split_words(text, self.language)
+        count = len(words)
+        yield "words", _outside(count, self.min_doc_words, self.max_doc_words)
+        whole = count or 1
+        mean = sum(map(len, words)) / whole
+        yield "word_length", _outside(mean, self.min_avg_word_length, self.max_avg_word_length)
+        yield "hashes", _outside(text.count("#") / whole, None, self.max_symbol_word_ratio)
+        ellipses = text.count("...") + text.count("…")
+        yield "ellipses", _outside(ellipses / whole, None, self.max_symbol_word_ratio)
+        lines = [line.strip() for line in text.split("\n") if line.strip()]
+        bullets = sum(line.startswith(("•", "-", "‣", "●", "*")) for line in lines)
+        yield "bullets", _outside(bullets / (len(lines) or 1), None, self.max_bullet_lines_ratio)
+        trailing = sum(line.endswith(("...", "…")) for line in lines)
+        yield "line_ellipses", _outside(trailing / (len(lines) or 1), None, self.max_ellipsis_lines_ratio)
+        lettered = sum(any(map(str.isalpha, word)) for word in words)
+        yield "letters", _outside(lettered / whole, self.max_non_alpha_words_ratio, None)
+        if self.min_stop_words is not None:
+            wanted = set(self.stop_words if self.stop_words is not None else _GOPHER_WORDS)
+            yield "stop_words", len(wanted.intersection(words)) < self.min_stop_words
+
+
+class FineWebQualityFilter(_RuleFilter):
+    """The first rule of FineWeb that a document breaks, or "" if none; keeps "".
+
+    Lines are those with text. In order: `empty` (no line), `line_punctuation` (share of lines that end with a mark
+    below `line_punct_thr`; none at all passes with `line_punct_exclude_zero`), `short_lines` (share of lines of up to
+    `short_line_length` characters above `short_line_thr`), `repeated_lines` (share of characters in lines that have
+    come before above `char_duplicates_ratio`) and `list` (line feeds per word above `new_line_ratio`).
+    """
+
+    def __init__(
+        self,
+        line_punct_thr: float = 0.12,
+        line_punct_exclude_zero: bool = False,
+        short_line_thr: float = 0.67,
+        short_line_length: int = 30,
+        char_duplicates_ratio: float = 0.1,
+        new_line_ratio: float = 0.3,
+        language: str | None = None,
+    ) -> None:
+        self.line_punct_thr, self.line_punct_exclude_zero = line_punct_thr, line_punct_exclude_zero
+        self.short_line_thr, self.short_line_length = short_line_thr, short_line_length
+        self.char_duplicates_ratio, self.new_line_ratio = char_duplicates_ratio, new_line_ratio
+        self.language = language
+
+    def _rules(self, text: str) -> Iterator[tuple[str, bool]]:
+        lines = [line for line in text.split("\n") if line.strip()]
+        yield "empty", not lines
+        ended = sum(line.rstrip().endswith(_STOP_CHARS) for line in lines) / len(lines)
+        yield "line_punctuation", ended < self.line_punct_thr and not (ended == 0 and self.line_punct_exclude_zero)
+        short = sum(len(line) <= self.short_line_length for line in lines) / len(lines)
+        yield "short_lines", short > self.short_line_thr
+        seen: set[str] = set()
+        repeated = 0
+        for line in lines:
+            repeated += len(line) if line in seen else 0
+            seen.add(line)
+        yield "repeated_lines", repeated / len(text.replace("\n", "")) > self.char_duplicates_ratio
+        words = split_words(text, self.language)
+        yield "list", text.count("\n") / (len(words) or 1) > self.new_line_ratio
+
+
+def _outside(value: float, low: float | None, high: float | None) -> bool:
+    return (low is not None and value < low) or (high is not None and value > high)

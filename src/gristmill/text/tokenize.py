@@ -1,0 +1,106 @@
+"""From text to tokens, for writers of tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.core.batch import DocumentBatch
+from gristmill.core.columns import literal, make_array
+from gristmill.core.decide import Decision
+from gristmill.core.errors import PlanError
+from gristmill.core.stage import ProcessingStage
+from gristmill.text.columns import text_column
+from gristmill.text.segments import put
+from gristmill.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from gristmill.core.stage import Columns, WorkerMetadata
+
+TOKENS = "__tokens__"
+"""The column that writers of tokens read."""
+
+ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "[SEP]")
+"""What the end of a document is called, in the order in which it is looked for."""
+
+
+class TokenizeDocuments(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Adds the tokens of each document as a column of numbers, and drops documents without any.
+
+    Numbers are 16 bits wide where the vocabulary allows, else 32. With `append_eod`, the token of the end of a document
+    is added to each: `eod_token`, its name or number, or the one that the tokenizer is found to have.
+    """
+
+    takes_empty = True
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        text_field: str = "text",
+        tokens_field: str = TOKENS,
+        append_eod: bool = False,
+        eod_token: str | int | None = None,
+    ) -> None:
+        super().__init__()
+        self.tokenizer, self.text_field, self.tokens_field = tokenizer, text_field, tokens_field
+        self.append_eod, self.eod_token = append_eod, eod_token
+        self._tokenizer = Tokenizer(tokenizer, self.name, special_tokens=False)
+
+    def check(self) -> None:
+        self._tokenizer.check()
+
+    def setup(self, worker_metadata: WorkerMetadata) -> None:
+        self._tokenizer.load()
+        self.kind()
+
+    def inputs(self) -> tuple[list[str], Columns]:
+        return ["data"], {self.text_field: "string"}
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return ["data"], [self.tokens_field]
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        return self.apply(task, self.decide(task))
+
+    def decide(self, batch: DocumentBatch) -> Decision:
+        texts = text_column(self.name, batch.data, self.text_field)
+        tokens = self._encoded([text or "" for text in texts.to_pylist()])
+        counts = make_array(map(len, tokens), pa.int64())
+        column = pa.array(tokens, pa.large_list(self.kind()))
+        keep = pc.greater(counts, literal(0, pa.int64()))
+        return Decision(keep, {self.tokens_field: column, self.name: counts})
+
+    def apply(self, batch: DocumentBatch, decision: Decision) -> DocumentBatch:
+        table = put(batch.data, self.tokens_field, decision.scores[self.tokens_field])
+        return batch.with_data(table).keep(decision.keep)
+
+    def thresholds(self) -> dict[str, str]:
+        return {self.name: "tokens=1"}
+
+    def kind(self) -> pa.DataType:
+        """The type of a token. Also sees that the end of a document is known, if it is needed."""
+        end = self.end() if self.append_eod else 0
+        size = max(self._tokenizer.vocabulary, end + 1)
+        if size <= 1:
+            raise PlanError(f"stage {self.name!r}: the tokenizer does not say how many tokens it has (vocab_size)")
+        return pa.uint16() if size <= 2**16 else pa.int32()
+
+    def end(self) -> int:
+        """The number of the token that ends a document."""
+        if isinstance(self.eod_token, int):
+            return self.eod_token
+        names = ENDS if self.eod_token is None else [self.eod_token]
+        for name in names:
+            number = self._tokenizer.id_of(name)
+            if number is not None:
+                return number
+        raise PlanError(
+            f"stage {self.name!r}: the tokenizer has no token {' or '.join(names)}: name the one that ends a document "
+            "with eod_token=..., or its number"
+        )
+
+    def _encoded(self, texts: list[str]) -> list[list[int]]:
+        ends = [self.end()] if self.append_eod else []
+        return [[*tokens, *ends] if tokens else [] for tokens in self._tokenizer.encode(texts)]

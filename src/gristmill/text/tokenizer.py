@@ -1,0 +1,140 @@
+"""Tokenizers of three libraries behind one face, for counting tokens and for writing them.
+
+    a `tokenizer.json`, or a directory with one     Hugging Face `tokenizers`
+    a `.model` file                                 `sentencepiece`
+    "owner/name" of a model on the hub              the same, which downloads it, or finds it in its cache
+    the name of an encoding, such as "o200k_base"   `tiktoken`, which downloads it, or finds it in TIKTOKEN_CACHE_DIR
+    an object of one of these, or one with `encode` that gives a list of numbers
+
+Nothing is loaded before `load`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gristmill.core.errors import InputError, require
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+BATCH = 256
+"""Documents that are encoded at a time: their tokens are Python objects."""
+
+
+class Tokenizer:
+    """Texts to numbers. `source` is one of the above."""
+
+    def __init__(self, source: Any, purpose: str, special_tokens: bool = True) -> None:
+        self.source, self.purpose, self.special_tokens = source, purpose, special_tokens
+        self._encode: Callable[[list[str]], list[Sequence[int]]] | None = None
+        self._size = 0
+        self._ids: Callable[[str], int | None] = lambda _: None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"source": self.source, "purpose": self.purpose, "special_tokens": self.special_tokens}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    def check(self) -> None:
+        """Raise if the library or the file is missing."""
+        if not isinstance(self.source, str | os.PathLike):
+            return
+        kind, path = self._kind()
+        require(kind, "tokenizers", self.purpose)
+        if path is not None and not path.is_file():
+            raise InputError(
+                f"{self.purpose}: there is no file {path}. Give a tokenizer.json, a directory with one, a .model file "
+                "of SentencePiece, or the name of a tiktoken encoding"
+            )
+
+    def encode(self, texts: Sequence[str]) -> list[Sequence[int]]:
+        """The tokens of each text."""
+        if self._encode is None:
+            self.load()
+        assert self._encode is not None
+        return [
+            ids for start in range(0, len(texts), BATCH) for ids in self._encode(list(texts[start : start + BATCH]))
+        ]
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens there are: all numbers are below."""
+        if self._encode is None:
+            self.load()
+        return self._size
+
+    def id_of(self, token: str) -> int | None:
+        """The number of a token, if there is such a token."""
+        if self._encode is None:
+            self.load()
+        return self._ids(token)
+
+    def load(self) -> None:
+        tool = self.source
+        if isinstance(tool, str | os.PathLike):
+            self.check()
+            kind, path = self._kind()
+            tool = {"tokenizers": _load_hf, "sentencepiece": _load_piece, "tiktoken": _load_tiktoken}[kind](path, tool)
+        self._take(tool)
+
+    def _kind(self) -> tuple[str, Path | None]:
+        name = os.fspath(self.source)
+        path = Path(name).expanduser()
+        if path.is_dir():
+            return "tokenizers", path / "tokenizer.json"
+        if name.endswith(".model"):
+            return "sentencepiece", path
+        if name.endswith(".json") or path.is_file():
+            return "tokenizers", path
+        if "/" in name:
+            return "tokenizers", None if re.fullmatch(r"[\w.-]+/[\w.-]+", name) else path
+        return "tiktoken", None
+
+    def _take(self, tool: Any) -> None:
+        home = type(tool).__module__.partition(".")[0]
+        special = self.special_tokens
+        if home == "tokenizers":
+            fast = getattr(tool, "encode_batch_fast", None) or tool.encode_batch
+            self._encode = lambda texts: [one.ids for one in fast(texts, add_special_tokens=special)]
+            self._size, self._ids = tool.get_vocab_size(), tool.token_to_id
+        elif home == "tiktoken":
+            self._encode = lambda texts: tool.encode_ordinary_batch(texts, num_threads=1)
+            self._size, self._ids = tool.n_vocab, tool._special_tokens.get
+        elif home == "sentencepiece":
+            self._encode = lambda texts: tool.encode(texts, num_threads=1)
+            self._size = tool.get_piece_size()
+            self._ids = lambda token: None if tool.piece_to_id(token) == tool.unk_id() else tool.piece_to_id(token)
+        elif hasattr(tool, "encode"):
+            self._encode = lambda texts: [tool.encode(text) for text in texts]
+            self._size = len(tool) if hasattr(tool, "__len__") else int(getattr(tool, "vocab_size", 0))
+            self._ids = getattr(tool, "convert_tokens_to_ids", lambda _: None)
+        else:
+            raise TypeError(f"{self.purpose}: a tokenizer must have encode(text), and {type(tool).__name__} has not")
+
+
+def _load_hf(path: Path | None, name: Any) -> Any:
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a worker has a core, and others need theirs
+    import tokenizers
+
+    return tokenizers.Tokenizer.from_pretrained(name) if path is None else tokenizers.Tokenizer.from_file(str(path))
+
+
+def _load_piece(path: Path | None, _: Any) -> Any:
+    import sentencepiece
+
+    return sentencepiece.SentencePieceProcessor(model_file=str(path))
+
+
+def _load_tiktoken(_: Path | None, name: Any) -> Any:
+    import tiktoken
+
+    try:
+        return tiktoken.get_encoding(name)
+    except ValueError as error:
+        known = ", ".join(tiktoken.list_encoding_names())
+        raise InputError(f"tiktoken has no encoding {name!r}, and no such file is there. Encodings: {known}") from error

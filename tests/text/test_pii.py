@@ -1,0 +1,228 @@
+"""Personal data: what is found, and above all what is not."""
+
+from __future__ import annotations
+
+import pickle
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gristmill import DocumentBatch, LocalExecutor, Pipeline
+from gristmill.text import JsonlReader, JsonlWriter, PiiFilter, PiiRedactor, RedactPii
+from gristmill.text.pii_numbers import passes_luhn, passes_mod97
+from gristmill.text.pii_phones import COUNTRIES
+
+TOKEN = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U"
+PRIVATE = "-----BEGIN RSA PRIVATE KEY-----\n" + "MIIEpAIBAAKCAQEA7\n" * 3 + "-----END RSA PRIVATE KEY-----"
+RANDOM = "tGzv3JOkF0XG5Qx2TlKWIA9b"
+
+# entity, text, what is left of it when it is redacted
+FOUND = [
+    ("email", "mail jo.e+x@mail.example.co.uk.", "mail [EMAIL]."),
+    ("email", "<a@b.io>, A_B%c@d-e.org!", "<[EMAIL]>, [EMAIL]!"),
+    ("email", "jürgen@müller.de или иван@почта.рф", "[EMAIL] или [EMAIL]"),
+    ("email", "o'neil@x.com", "[EMAIL]"),
+    ("ip", "from 8.8.8.8, then 151.101.1.140:443", "from [IP], then [IP]:443"),
+    ("ip", "(93.184.216.34)", "([IP])"),
+    ("ip", "2606:4700:4700::1111 and [2a00:1450:4001:82a::200e]", "[IP] and [[IP]]"),
+    ("credit_card", "4111 1111 1111 1111", "[CREDIT_CARD]"),
+    ("credit_card", "card: 4111111111111111.", "card: [CREDIT_CARD]."),
+    ("credit_card", "5555-5555-5555-4444, 3782 822463 10005", "[CREDIT_CARD], [CREDIT_CARD]"),
+    ("credit_card", "6011000990139424 3566002020360505", "[CREDIT_CARD] [CREDIT_CARD]"),
+    ("iban", "IBAN GB82 WEST 1234 5698 7654 32 OK", "IBAN [IBAN] OK"),
+    ("iban", "DE89370400440532013000,", "[IBAN],"),
+    ("iban", "FR14 2004 1010 0505 0001 3M02 606; NO93 8601 1117 947", "[IBAN]; [IBAN]"),
+    ("phone", "call (212) 555-0123 or 212-555-0199", "call [PHONE] or [PHONE]"),
+    ("phone", "212.555.0123; 1-800-555-0199", "[PHONE]; [PHONE]"),
+    ("phone", "+1 212 555 0123, +44 20 7946 0958, +49 (0)30 901820", "[PHONE], [PHONE], [PHONE]"),
+    ("phone", "0044 20 7946 0958", "[PHONE]"),
+    ("phone", "+81 3-1234-5678", "[PHONE]"),
+    ("phone", "Tel.: 2125550123, fax 2125550124", "Tel.: [PHONE], fax [PHONE]"),
+    ("secret", "id AKIAIOSFODNN7EXAMPLE.", "id [SECRET]."),
+    ("secret", "ghp_" + "a1B2" * 9, "[SECRET]"),
+    ("secret", "xoxb-123456789012-abcdefABCDEF", "[SECRET]"),
+    ("secret", f"Bearer {TOKEN}", "Bearer [SECRET]"),
+    ("secret", f"a\n{PRIVATE}\nb", "a\n[SECRET]\nb"),
+    ("secret", f'api_key = "{RANDOM}"', 'api_key = "[SECRET]"'),
+    ("secret", f"export DB_PASSWORD={RANDOM}\n", "export DB_PASSWORD=[SECRET]\n"),
+    ("secret", f'{{"client_secret": "{RANDOM}"}}', '{"client_secret": "[SECRET]"}'),
+]  # fmt: skip
+
+# what looks like personal data and is none
+MISSES = [
+    "",
+    " \n\t",
+    "naïve 日本語",
+    "icon@2x.png, a@b, @user, user@localhost, a@b.c, x@@y.com",
+    "git@github.com:owner/name.git",
+    "version 1.2.3.4, v8.8.8.8, release 8.8.4.4, ==1.4.2.1, 1.2.3.4.5, 1.2.3",
+    "8.8.8.8-rc1, 256.1.1.1, 8.8.8.08, 01.02.03.04",
+    "2.1.3.4 Methods\n## 3.2.1.1 Results",
+    "127.0.0.1, 192.168.1.1, 10.0.0.1, 0.0.0.0, 255.255.255.255",
+    "12:34:56, 00:1a:2b:3c:4d:5e, std::vector, a::b, ::, ::1, fe80::1, dead::beef, 10:30::",
+    "4111 1111 1111 1112, 4111111111111112",  # the check digit is wrong
+    "1234567812345670",  # right check digit, no issuer
+    "0000000000000000, 4444444444444448",
+    "4111 1111-1111 1111, 41111111 11111111",  # no one writes them so
+    "3.4111111111111111, 4111111111111111.5, 4111111111111111/2, a4111111111111111",
+    "ISBN 978-3-16-148410-0, 9783161484100, 0-306-40615-2",
+    "GB83 WEST 1234 5698 7654 32, ZZ82 WEST 1234 5698 7654 32, GB82WEST123456987654321",
+    "d41d8cd98f00b204e9800998ecf8427e, da39a3ee5e6b4b0d3255bfef95601890afd80709",
+    "2024-01-15, 15.01.2024, 01/15/2024, 2024-01-15T10:30:00, 1990-2024, 10-12-2024",
+    "555-123-4567, 112-555-0123, 212-155-0123",  # no such area or exchange
+    "2125550123, order 20240115001, id=212-555-0123, #212-555-0123, 212-555-0123-44, 1212-555-0123",
+    "$212.555.0123, 3.141.592.6535, 212 555 0123 4567",
+    "+1234, +5, 2+2125550123, +999 123 456 789, C++ 11 2024",
+    "550e8400-e29b-41d4-a716-446655440000",
+    "api_key = YOUR_API_KEY_GOES_HERE, password=${PASSWORD}, token: aaaaaaaaaaaaaaaa1, secret=changeme",
+    "password = get_password_from_environment(1)",
+    "sha256=9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    "sk-learn, task-force-with-a-very-long-name, eyJhbGciOi, AKIA, ghp_short",
+    "-----BEGIN PUBLIC KEY-----\nMIIBIjANBgkqhkiG9w0BAQ\n-----END PUBLIC KEY-----",
+    "the keys of the house; a token of love; tokenizer: sentencepiece-unigram-32000",
+]
+
+NATIONAL = [
+    ("AT", "01 234 5678"), ("AU", "(02) 9876 5432"), ("AU", "0412 345 678"), ("BE", "02 123 45 67"),
+    ("BR", "(11) 91234-5678"), ("CA", "416-555-0123"), ("CH", "044 668 18 00"), ("CN", "138 1234 5678"),
+    ("CN", "010-12345678"), ("CZ", "602 123 456"), ("DE", "030/901820"), ("DE", "0171 1234567"),
+    ("DE", "(089) 123 456"),
+    ("ES", "612 345 678"), ("FI", "040 123 4567"), ("FR", "01 23 45 67 89"), ("FR", "06.12.34.56.78"),
+    ("GB", "020 7946 0958"), ("GB", "07700 900123"), ("GB", "(01632) 960 001"), ("IE", "01 234 5678"),
+    ("IN", "98765 43210"), ("IT", "06 12345678"), ("IT", "347 123 4567"), ("JP", "03-1234-5678"),
+    ("KR", "010-1234-5678"),
+    ("MX", "55 1234 5678"), ("NL", "06-12345678"), ("NL", "020 123 45 67"), ("PL", "501 234 567"),
+    ("PT", "912 345 678"),
+    ("RU", "8 (495) 123-45-67"), ("SE", "08-123 456 78"), ("TR", "0532 123 45 67"), ("UA", "067 123 45 67"),
+    ("US", "(212) 555-0123"), ("ZA", "082 123 4567"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("entity", "text", "wanted"), FOUND)
+def test_it_is_found(entity: str, text: str, wanted: str) -> None:
+    assert PiiRedactor().modify_document(text) == wanted
+    assert PiiRedactor([entity]).modify_batch(pa.array([text, None])).to_pylist() == [wanted, None]
+    assert PiiFilter().score_document(text) == wanted.count(f"[{entity.upper()}]")
+
+
+@pytest.mark.parametrize("text", MISSES)
+def test_it_is_left_alone(text: str) -> None:
+    assert PiiRedactor().modify_document(text) == text
+    assert PiiFilter().keep_document(PiiFilter().score_document(text))
+
+
+@pytest.mark.parametrize(("country", "number"), NATIONAL)
+def test_numbers_are_known_as_each_country_writes_them(country: str, number: str) -> None:
+    assert PiiRedactor(["phone"], countries=[country]).modify_document(f"x {number}, y") == "x [PHONE], y"
+
+
+def test_a_number_without_code_is_known_only_in_the_countries_asked_for() -> None:
+    assert PiiFilter(countries=[]).score_document("(212) 555-0123") == 0
+    assert PiiFilter(countries=[]).score_document("+1 (212) 555-0123") == 1
+    assert PiiFilter(countries=["DE", "FR"]).score_document("01 23 45 67 89, 2024-01-15, 0.5") == 1
+    every = PiiFilter(entities=["phone"], countries=list(COUNTRIES))
+    for text in ("2024-01-15", "15.01.2024", "978-3-16-148410-0", "1,234,567", "3.14159265", "10 000", "12:30:45"):
+        assert every.score_document(text) == 0, text
+
+
+def test_private_addresses_only_when_asked_for() -> None:
+    text = "127.0.0.1 192.168.0.1 fe80::1:2"
+    assert PiiFilter().score_document(text) == 0
+    assert PiiRedactor(private_ips=True).modify_document(text) == "[IP] [IP] [IP]"
+
+
+def test_check_digits() -> None:
+    assert passes_luhn("79927398713")
+    assert not passes_luhn("79927398710")
+    assert passes_mod97("GB82WEST12345698765432")
+    assert not passes_mod97("GB82WEST12345698765423")
+
+
+def test_hashes_are_keyed_stable_and_the_same_for_the_same_value() -> None:
+    one = PiiRedactor(action="hash", key="k")
+    assert one.modify_document("A@b.org") == one.modify_document("a@B.org") == "[EMAIL:14a51bd9001b]"
+    assert one.modify_document("4111 1111 1111 1111") == one.modify_document("4111-1111-1111-1111")
+    assert PiiRedactor(action="hash").modify_document("a@b.org") != one.modify_document("a@b.org")
+    mixed = PiiRedactor(action={"email": "hash"}, key="k")
+    assert mixed.modify_document("a@b.org 8.8.8.8") == "[EMAIL:14a51bd9001b] [IP]"
+
+
+def test_the_stage_redacts_drops_and_reports() -> None:
+    rows = [{"text": "é a@b.org"}, {"text": "8.8.8.8"}, {"text": None}, {"text": "none"}]
+    stage = RedactPii(action={"ip": "drop"}, spans_field="pii")
+    out = stage.process(DocumentBatch(rows)).to_rows()
+    assert out == [
+        {"text": "é [EMAIL]", "pii": [{"entity": "email", "start": 2, "end": 9}]},
+        {"text": None, "pii": []},
+        {"text": "none", "pii": []},
+    ]
+    assert stage.take_counts() == {"email": 1, "ip": 1}
+    assert stage.thresholds() == {"RedactPii": "drop=ip"}
+    assert stage.process(DocumentBatch(pa.table({"text": pa.array([], pa.string())}))).num_items == 0
+
+
+def test_in_a_pipeline_drops_are_told_with_the_number_of_findings(tmp_path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": "a@b.org"}\n{"text": "x"}\n{"text": "+1 212 555 0123 a@b.org"}\n')
+    stage = RedactPii(action={"phone": "drop"}, spans_field="pii")
+    stages = [JsonlReader(str(tmp_path / "in.jsonl")), stage, JsonlWriter(str(tmp_path / "out"))]
+    seen = Pipeline("p", stages=stages).preview(3)
+    assert [row.scores for row in seen.rows] == [{"RedactPii": 1}, {"RedactPii": 0}, {"RedactPii": 2}]
+    Pipeline("p", stages=stages).run(LocalExecutor(num_workers=0))
+    [written] = (tmp_path / "out").glob("*.jsonl")
+    assert written.read_text() == (
+        '{"text":"[EMAIL]","pii":[{"entity":"email","start":0,"end":7}]}\n{"text":"x","pii":[]}\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RedactPii(entities=["mail"]), "no entity 'mail'.*email"),
+        (lambda: RedactPii(entities="email"), "must be a list"),
+        (lambda: RedactPii(entities=[]), "at least one"),
+        (lambda: RedactPii(action="delete"), "no action 'delete'"),
+        (lambda: RedactPii(action={"mail": "drop"}), "no entity 'mail'"),
+        (lambda: RedactPii(countries=["XX"]), "no country 'XX'"),
+        (lambda: PiiRedactor(action="drop"), "no action 'drop'"),
+        (lambda: PiiFilter(-1), "0 or more"),
+    ],
+)
+def test_bad_parameters_are_refused(make, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        make()
+
+
+PIECES = [text for _, text, _ in FOUND] + MISSES
+documents = st.none() | st.lists(
+    st.sampled_from(PIECES) | st.text("+0123456789 .-():/@aA", max_size=20), max_size=4
+).map(" ".join)
+
+
+@given(texts=st.lists(documents, max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_the_batch_forms_equal_the_document_forms(texts: list[str | None]) -> None:
+    column = pa.array(texts, pa.string())
+    every = list(COUNTRIES)
+    redact, count = PiiRedactor(countries=every, private_ips=True), PiiFilter(countries=every, private_ips=True)
+    assert redact.modify_batch(column).to_pylist() == [
+        None if text is None else redact.modify_document(text) for text in texts
+    ]
+    assert count.score_batch(column).to_pylist() == [count.score_document(text or "") for text in texts]
+    stage = RedactPii(countries=every, private_ips=True, spans_field="pii")
+    rows = stage.process(DocumentBatch(pa.table({"text": column}))).to_rows()
+    assert [row["text"] for row in rows] == redact.modify_batch(column).to_pylist()
+    assert [len(row["pii"]) for row in rows] == count.score_batch(column).to_pylist()
+
+
+@pytest.mark.parametrize(
+    "text", ["1" * 5000, "1-" * 3000, "+1 " * 2000, "a." * 4000 + "@", "A1" * 4000, ":1" * 4000, "key=" * 2000]
+)
+def test_long_runs_take_no_long_time(text: str) -> None:
+    assert isinstance(PiiFilter(countries=list(COUNTRIES)).score_document(text), int)
+
+
+def test_they_survive_pickling() -> None:
+    for one in (PiiRedactor(), PiiFilter(), RedactPii()):
+        assert type(pickle.loads(pickle.dumps(one))) is type(one)
