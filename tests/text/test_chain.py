@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections import Counter
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from gristmill import DocumentBatch, LocalExecutor, Pipeline
 from gristmill.core.worker import Worker
+from gristmill.recipes import load_recipe
 from gristmill.text import (
     BoilerPlateStringFilter,
     DocumentFilter,
@@ -66,6 +68,9 @@ TEXTS = [
     "w " * 40,
     "fine text here",
 ]
+PROSE = """The miller's daughter went down to the river with a basket, and she found that the wheel had stopped.
+It was not the ice, for there was none; nor was it a branch, though many had come down in the storm last night.
+"We have to look at the gate," her father said, and they walked along the bank until they saw the old man waiting."""
 words = st.sampled_from(["a", "b", "one", "two", "#", "\n", "terms of use", "word " * 20])
 texts = st.none() | st.lists(words, max_size=12).map(" ".join)
 
@@ -194,3 +199,18 @@ def test_rejected_rows_and_quarantine_name_their_stage(tmp_path: Path) -> None:
         assert row["rejected_score"] == one.score_document(row["text"] or "")
         assert row["rejected_threshold"] == one.threshold()
     assert len(rejected) + result.summary().rows_out + 2 == len(rows)
+
+
+def test_the_english_recipe_is_28_filters_and_keeps_prose(tmp_path: Path) -> None:
+    rows = [*TEXTS, PROSE, PROSE + "\n" + PROSE, PROSE.upper(), PROSE * 3]
+    source = DocumentBatch({"text": pa.array(rows, pa.string())})
+    Pipeline("make", stages=[JsonlWriter(tmp_path / "in")]).run(LocalExecutor(0), initial_tasks=[source])
+    pipeline = load_recipe(
+        "heuristic-english", {"input": str(tmp_path / "in"), "output": str(tmp_path / "out")}
+    ).build()
+    filters: list[Any] = [stage.filter_obj for stage in pipeline.stages if isinstance(stage, ScoreFilter)]
+    assert len(filters) == 28
+    result = pipeline.run(LocalExecutor(0))
+    kept = [row for row in rows if all(one.keep_document(one.score_document(row or "")) for one in filters)]
+    assert kept == [PROSE]
+    assert [json.loads(line)["text"] for path in result.files() for line in Path(path).read_text().splitlines()] == kept
