@@ -170,14 +170,14 @@ def windows(case: Case, gpu: list[Shift]) -> list[tuple[float, float]]:
 
 def busy(case: Case, found: list[Shift], gpu_stages: set[str]) -> dict[str, Any]:
     gpu = [shift for shift in found if shift.stage in gpu_stages]
-    spans = windows(case, gpu)
+    spans, stages = windows(case, gpu), {shift.stage for shift in found}
     seen = [shift.inside(*span) for span in spans for shift in gpu]
     shares = [inside / there for inside, there in seen if there > SETTLED_S]
     found_out: dict[str, Any] = {
         "busy_percent": 100 * sum(inside for inside, _ in seen) / sum(there for _, there in seen),
         "least_busy_percent": 100 * min(shares),
         "measured_s": sum(end - start for start, end in spans),
-        "workers": {stage: sum(s.stage == stage for s in found) for stage in sorted({s.stage for s in found})},
+        "workers": ", ".join(f"{stage} {sum(s.stage == stage for s in found)}" for stage in sorted(stages)),
     }
     if case.splits == 2:
         found_out["rebalancing_s"] = spans[1][0] - spans[0][1] - SETTLED_S
@@ -185,7 +185,11 @@ def busy(case: Case, found: list[Shift], gpu_stages: set[str]) -> dict[str, Any]
 
 
 def run(rounds: int = 1, cases: Sequence[str] = tuple(CASES)) -> dict[str, Any]:
-    """On the cluster that RAY_ADDRESS names."""
+    with started(num_cpus=8, num_gpus=4):
+        return measured(rounds, cases)
+
+
+def measured(rounds: int, cases: Sequence[str]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for name in cases:
         case = CASES[name]
@@ -204,5 +208,4 @@ def run(rounds: int = 1, cases: Sequence[str] = tuple(CASES)) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    with started(num_cpus=8, num_gpus=4):
-        show(run(1, sys.argv[1:] or tuple(CASES)))
+    show(run(1, sys.argv[1:] or tuple(CASES)))

@@ -63,6 +63,37 @@ def bare(count: str, chunk: str) -> dict[str, object]:
     return {"ms": (time.perf_counter() - began) * 1e3 / int(count)}
 
 
+def blocks(gigabytes: str) -> dict[str, object]:
+    """Blocks of 8 MB from stage to stage; the driver's memory after a tenth of them, and in the end."""
+    import numpy as np
+    import pyarrow as pa
+
+    from gristmill import DocumentBatch, Pipeline, RayActorPoolExecutor, Task, processing_stage
+
+    @processing_stage(name="make")
+    def make(task: Task) -> DocumentBatch:
+        rng = np.random.default_rng(task.data)
+        return DocumentBatch(pa.table({"value": rng.random(10**6)}))
+
+    @processing_stage(name="read")
+    def read(batch: DocumentBatch) -> Task:
+        return Task(data=batch.num_items)
+
+    def resident() -> float:
+        with open("/proc/self/status") as status:
+            return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) * 1024 / 1e6
+
+    count = max(10, int(float(gigabytes) * 1e9 / 8e6))
+    began, early = time.perf_counter(), 0.0
+    tasks = [Task(number) for number in range(count)]
+    stream = Pipeline("blocks", stages=[make, read]).stream(RayActorPoolExecutor(fuse=False), initial_tasks=tasks)
+    for number, task in enumerate(stream):
+        assert task.data == 10**6
+        if number == count // 10:
+            early = resident()
+    return {"early_mb": early, "end_mb": resident(), "wall_s": time.perf_counter() - began}
+
+
 def balance(case: str, folder: str) -> dict[str, object]:
     """A pipeline of stages that sleep, each call of which is noted in a file of its worker."""
     from balance import CASES

@@ -3,6 +3,7 @@
     python benchmarks/run.py              three rounds, about 15 minutes
     python benchmarks/run.py --quick      one round over smaller inputs, under two minutes
     python benchmarks/run.py --readme     also put the table into README.md, between its two markers
+    python benchmarks/run.py --ray        the figures on Ray instead: results/ray.json, about 10 minutes a round
 
 Within a round each figure and what it is compared with run one after the other, so that a change of the machine's
 load falls on both. Figures are medians over rounds. Trust CPU time and ratios; wall time needs a quiet machine.
@@ -20,24 +21,32 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import balance
 import durability
 import memory
 import overhead
 import scaling
 import startup
+import store
 import throughput
+import tiny
 from measure import HERE, show
 
-RESULTS = HERE / "results" / "core.json"
+RESULTS = HERE / "results"
 README = HERE.parent / "README.md"
-BEGIN, END = "<!-- benchmarks:begin -->", "<!-- benchmarks:end -->"
 PACKAGES = ("gristmill", "pyarrow", "orjson", "numpy", "ftfy")
 
 Figure = Callable[[], dict[str, Any]]
 
 
-def figures(quick: bool, patience_s: float) -> dict[str, Figure]:
+def figures(ray: bool, quick: bool, patience_s: float) -> dict[str, Figure]:
     """One round of each."""
+    if ray:
+        return {
+            "tiny": lambda: tiny.run(1),
+            "balance": lambda: balance.run(1, ("steady",) if quick else tuple(balance.CASES)),
+            "store": lambda: store.run(1, 0.5 if quick else 2.0),
+        }
     if quick:
         return {
             "startup": lambda: startup.run(1),
@@ -57,10 +66,10 @@ def figures(quick: bool, patience_s: float) -> dict[str, Figure]:
     }
 
 
-def run_all(rounds: int, quick: bool, patience_s: float, only: list[str]) -> dict[str, Any]:
+def run_all(rounds: int, ray: bool, quick: bool, patience_s: float, only: list[str]) -> dict[str, Any]:
     found: dict[str, list[dict[str, Any]]] = {}
     for number in range(rounds):
-        for name, figure in figures(quick, patience_s).items():
+        for name, figure in figures(ray, quick, patience_s).items():
             if only and name not in only:
                 continue
             began = time.perf_counter()
@@ -86,7 +95,7 @@ def _middle(values: list[float]) -> float:
     return values[half] if len(values) % 2 else round((values[half - 1] + values[half]) / 2, 4)
 
 
-def machine() -> dict[str, Any]:
+def machine(packages: tuple[str, ...] = PACKAGES) -> dict[str, Any]:
     """What the figures were measured on. No names of hosts, users or paths."""
     models = [line.partition(":")[2].strip() for line in _read("/proc/cpuinfo") if line.startswith("model name")]
     kilobytes = [int(line.split()[1]) for line in _read("/proc/meminfo") if line.startswith("MemTotal")]
@@ -96,7 +105,7 @@ def machine() -> dict[str, Any]:
         "memory_gb": round(kilobytes[0] * 1024 / 1e9) if kilobytes else None,
         "system": f"{platform.system()} {platform.release().partition('-')[0]}",
         "python": platform.python_version(),
-        "packages": {name: version(name) for name in PACKAGES},
+        "packages": {name: version(name) for name in packages},
     }
 
 
@@ -175,6 +184,36 @@ def _throughput(found: dict[str, Any]) -> list[tuple[str, str, str]]:
     return rows
 
 
+def _tiny(found: dict[str, Any]) -> list[tuple[str, str, str]]:
+    rows = []
+    for key, target in (("single", "2.5 ms"), ("chunked", "0.1 ms")):
+        how = "one per call" if key == "single" else "chunked automatically"
+        value = f"{_num(found[f'{key}_ms'], 'ms', 3)}; bare actors {_num(found[f'bare_{key}_ms'], 'ms', 3)}"
+        rows.append((f"A tiny task through 3 pools of Ray actors, {how}", f"at most {target}", value))
+    return rows
+
+
+def _balance(found: dict[str, Any]) -> list[tuple[str, str, str]]:
+    titles = {
+        "steady": "CPU stage of 10 ms, GPU stage of 100 ms",
+        "fast": "fast producer, slow GPU stage",
+        "change": "rates that change in mid-run",
+        "setup": "20 s of set-up",
+        "shared": "three stages that share GPUs by memory",
+    }
+    return [
+        (f"GPU workers busy, {title}", f"at least {100 * balance.CASES[case].target:.0f} %", _num(value, "%", 1))
+        for case, title in titles.items()
+        if (value := found.get(f"{case}_busy_percent"))
+    ]
+
+
+def _store(found: dict[str, Any]) -> list[tuple[str, str, str]]:
+    what = f"Memory of the driver, {found['gigabytes']:g} GB through the object store, end over first tenth"
+    value = f"{_num(found['growth'], 'x')}; {found['driver_rss_mb']['median']:.0f} MB"
+    return [(what, "at most 1.1x", value)]
+
+
 LINES: dict[str, Callable[[dict[str, Any]], list[tuple[str, str, str]]]] = {
     "startup": _startup,
     "overhead": _overhead,
@@ -182,6 +221,9 @@ LINES: dict[str, Callable[[dict[str, Any]], list[tuple[str, str, str]]]] = {
     "scaling": _scaling,
     "durability": _durability,
     "throughput": _throughput,
+    "tiny": _tiny,
+    "balance": _balance,
+    "store": _store,
 }
 
 
@@ -197,21 +239,22 @@ def _size(name: str) -> str:
     return f"{number} MB" if number < 1000 else f"{number / 1000:g} GB"
 
 
-def put_into_readme(text: str) -> bool:
+def put_into_readme(text: str, begin_mark: str, end_mark: str) -> bool:
     """Replace what is between the markers of README.md; False if it has none."""
     if not README.exists():
         return False
-    before, begin, rest = README.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, rest = README.read_text().partition(begin_mark)
+    _, end, after = rest.partition(end_mark)
     if not (begin and end):
         return False
-    README.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+    README.write_text(f"{before}{begin_mark}\n{text}\n{end_mark}{after}")
     return True
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("figures", nargs="*", help=f"only these: {', '.join(LINES)}")
+    parser.add_argument("--ray", action="store_true", help="the figures on a Ray cluster of this machine")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--quick", action="store_true", help="one round over smaller inputs; nothing is written")
     parser.add_argument("--readme", action="store_true", help="put the table into README.md")
@@ -220,29 +263,35 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := set(options.figures) - set(LINES):
         parser.error(f"no figure {', '.join(unknown)}; there are {', '.join(LINES)}")
+    name = "ray" if options.ray else "core"
+    path = RESULTS / f"{name}.json"
+    begin, end = (f"<!-- {'ray' if options.ray else 'benchmarks'}:{edge} -->" for edge in ("begin", "end"))
     if options.table:
-        report = json.loads(RESULTS.read_text())
+        report = json.loads(path.read_text())
     else:
-        rounds = options.rounds or (1 if options.quick else 3)
-        report = {"machine": machine(), "load_before": round(os.getloadavg()[0], 1)}
-        report["figures"] = run_all(rounds, options.quick, options.patience, options.figures)
+        rounds = options.rounds or (1 if options.quick or options.ray else 3)
+        report = {
+            "machine": machine((*PACKAGES, "ray") if options.ray else PACKAGES),
+            "load_before": round(os.getloadavg()[0], 1),
+        }
+        report["figures"] = run_all(rounds, options.ray, options.quick, options.patience, options.figures)
         for name, found in report["figures"].items():
             print(f"\n== {name}")
             show(found)
         if not options.quick:
-            _save(report)
+            _save(report, path)
     text = table(report)
-    print(f"\n{BEGIN}\n{text}\n{END}")
-    if options.readme and not put_into_readme(text):
-        print(f"README.md has no {BEGIN} and {END}: left as it is")
+    print(f"\n{begin}\n{text}\n{end}")
+    if options.readme and not put_into_readme(text, begin, end):
+        print(f"README.md has no {begin} and {end}: left as it is")
 
 
-def _save(report: dict[str, Any]) -> None:
+def _save(report: dict[str, Any], path: Path) -> None:
     """Figures that were not measured this time keep their last results."""
-    RESULTS.parent.mkdir(exist_ok=True)
-    if RESULTS.exists():
-        report["figures"] = {**json.loads(RESULTS.read_text())["figures"], **report["figures"]}
-    RESULTS.write_text(json.dumps(report, indent=1) + "\n")
+    path.parent.mkdir(exist_ok=True)
+    if path.exists():
+        report["figures"] = {**json.loads(path.read_text())["figures"], **report["figures"]}
+    path.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

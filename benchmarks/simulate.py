@@ -79,6 +79,9 @@ class World:
     stragglers: float = 0.005
     slow_nodes: float = 0.01
     seed: int = 0
+    changes_at: float = 1e9
+    """At which part of the time stages become slower or faster, and by how much."""
+    change: tuple[float, ...] = ()
     steps: tuple[Step, ...] = STEPS
 
     @property
@@ -260,6 +263,8 @@ class Simulation(Driver):
 
     def seconds(self, worker: VirtualWorker) -> float:
         mean = self.world.steps[worker.group].seconds * (2.0 if worker.node in self.slow else 1.0)
+        if self.clock.now - self.began > self.world.changes_at * self.world.seconds:
+            mean *= self.world.change[worker.group]
         straggles = 5.0 if self.random.random() < self.world.stragglers else 1.0
         return mean * straggles * self.random.uniform(0.7, 1.3)
 

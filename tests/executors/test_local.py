@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gristmill import LocalExecutor, Pipeline, ProcessingStage, Resources, Task
-from gristmill.core.errors import ResourceError, StageError, TaskTimeoutError, WorkerLostError
+from gristmill.core.errors import PlanError, ResourceError, StageError, TaskTimeoutError, WorkerLostError
 from gristmill.core.executor import Progress, Silent
 from tests.conformance.stages import AddOne, Big, CountTo, Leak, Pid, Slow, StreamThenTrouble, Trouble
 
@@ -457,3 +457,25 @@ def test_a_worker_that_leaks_is_replaced_when_it_has_outgrown_its_limit(tmp_path
     assert len(counts) >= 2
     assert min(list(counts.values())[:-1]) >= 2  # not before it has to be
     assert {int(mark.name) for mark in tmp_path.iterdir()} >= set(counts)
+
+
+class Ended(Silent):
+    """Whether the second stage had begun before the first was through."""
+
+    def __init__(self) -> None:
+        self.overlap = False
+
+    def progressed(self, progress: Progress) -> None:
+        done, begun = progress.stages[1][1].tasks_out, progress.stages[2][1].tasks_in
+        self.overlap = self.overlap or (begun > 0 and done < 60)
+
+
+def test_in_batch_mode_a_stage_begins_when_those_before_it_have_ended() -> None:
+    stages = [CountTo(60), Pid(0.02).with_(name="first"), Pid(0.02).with_(name="second")]
+    seen = {mode: Ended() for mode in ("streaming", "batch")}
+    for mode, observer in seen.items():
+        result = Pipeline("p", stages=stages).run(LocalExecutor(2, fuse=False, execution_mode=mode), observer=observer)
+        assert len(result) == 60
+    assert {mode: observer.overlap for mode, observer in seen.items()} == {"streaming": True, "batch": False}
+    with pytest.raises(PlanError, match=r"execution_mode='stream'\): must be 'streaming' or 'batch'. Did you mean"):
+        LocalExecutor(execution_mode="stream")

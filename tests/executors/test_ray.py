@@ -185,6 +185,19 @@ def test_what_can_never_run_is_refused_at_once() -> None:
         RayActorPoolExecutor(config={"gpu_memory": 80})
 
 
+def test_batch_mode_and_progress_do_what_they_say(capfd: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    monkeypatch.setenv("GRISTMILL_PROGRESS", "plain")
+    for shows in (True, False):
+        executor = RayActorPoolExecutor(
+            {"execution_mode": "batch"}, fuse=False, show_progress=shows, progress_interval=0.01
+        )
+        result = Pipeline("p", stages=[CountTo(30), AddOne()]).run(executor)
+        assert [task.data for task in result] == list(range(1, 31))
+        assert ("gristmill: " in capfd.readouterr().err) == shows
+    with pytest.raises(PlanError, match="must be 'streaming' or 'batch'"):
+        RayActorPoolExecutor(execution_mode="stream")
+
+
 def test_a_second_client_joins_and_leaves_the_cluster_alone() -> None:
     address = os.environ["RAY_ADDRESS"]
     with RayClient() as second:

@@ -27,6 +27,9 @@ from itertools import pairwise
 CALL_SECONDS = 0.1
 """The work that one call should hold: long against a round trip, short against a run."""
 
+GPU_CALL_SECONDS = 0.5
+"""The same for workers that hold a GPU: nobody else waits for it, and no moment of it should be lost between calls."""
+
 MAX_CHUNK = 512
 EDGE_BYTES = 256 * 2**20
 """Bytes that may wait between two pools, unless a single task is larger."""
@@ -90,7 +93,7 @@ def room(downstream_bytes: int, budget: float = EDGE_BYTES, downstream_tasks: in
     return downstream_bytes < budget and (downstream_tasks < EDGE_TASKS or budget == UNBOUNDED)
 
 
-def chunk(queued: int, workers: int, seconds_per_task: float | None, batch_size: int = 1) -> int:
+def chunk(queued: int, workers: int, seconds_per_task: float | None, batch_size: int = 1, gpu: bool = False) -> int:
     """How many tasks to send in one call.
 
     Enough of them to be worth the round trip, and never so many that another worker is left without.
@@ -98,7 +101,7 @@ def chunk(queued: int, workers: int, seconds_per_task: float | None, batch_size:
     """
     if seconds_per_task is None:
         return batch_size
-    worth = CALL_SECONDS / max(seconds_per_task, 1e-7)
+    worth = (GPU_CALL_SECONDS if gpu else CALL_SECONDS) / max(seconds_per_task, 1e-7)
     fair = queued / (2 * max(workers, 1))
     wanted = min(worth, fair, MAX_CHUNK)
     return max(batch_size, int(wanted) // batch_size * batch_size)

@@ -173,7 +173,7 @@ class Driver(ABC):
 
     def _send(self, pool: Pool, workers: Sequence[WorkerHandle], ahead: bool = False) -> None:
         state = self.flow.pools[pool.index]
-        count = chunk(len(state.queue), pool.limit, state.seconds_per_task, pool.group.batch_size)
+        count = chunk(len(state.queue), pool.limit, state.seconds_per_task, pool.group.batch_size, pool.gpu)
         if (left := workers[0].tasks_left) is not None:
             workers, count = workers[:1], min(count, left)
         call = self.flow.take(pool.index, count, waits=ahead)
