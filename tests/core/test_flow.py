@@ -240,7 +240,7 @@ CHANCES = st.sampled_from([0.0, 0.1, 0.4])
 
 
 @given(shapes(), st.integers(0, 10**9), CHANCES, CHANCES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_every_child_is_delivered_once_and_every_source_closes(
     shape: Shape, seed: int, failures: float, losses: float
 ) -> None:
