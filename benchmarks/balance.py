@@ -109,7 +109,7 @@ def _shared(folder: str) -> list[Sleeper]:
     count = 500
     return [
         Sleeper(name, folder, [seconds] * count, Resources(cpus=0.25, gpu_memory_gb=memory))
-        for name, seconds, memory in (("first", 0.2, 20), ("second", 0.4, 20), ("third", 0.2, 40))
+        for name, seconds, memory in (("first", 0.2, 20), ("second", 0.41, 20), ("third", 0.21, 40))
     ]
 
 

@@ -56,12 +56,9 @@ class _Pool:
     since: float = 0.0
     running: int = 0
     arrived: int = 0
+    arrived_bytes: int = 0
     tasks_done: int = 0
     pace: Pace = field(default_factory=Pace)
-
-    @property
-    def seconds_per_task(self) -> float | None:
-        return self.pace.seconds
 
     def load(self) -> Load:
         return Load(self.pace.seconds, self.arrived - self.tasks_done, self.arrived, self.tasks_done)
@@ -111,6 +108,7 @@ class Flow:
     def _enqueue(self, group: int, item: Item) -> None:
         self._live.setdefault(item.lineage.source, [0] * len(self.pools))[group] += 1
         self.pools[group].arrived += 1
+        self.pools[group].arrived_bytes += item.nbytes
         self._queue(group, item)
 
     def _queue(self, group: int, item: Item, first: bool = False) -> None:

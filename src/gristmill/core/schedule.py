@@ -31,6 +31,9 @@ GPU_CALL_SECONDS = 0.5
 """The same for workers that hold a GPU: nobody else waits for it, and no moment of it should be lost between calls."""
 
 MAX_CHUNK = 512
+GIVES_BYTES = 8 * 2**20
+"""What a call of several tasks may be expected to give: it lies in one place, and is fetched as one."""
+
 EDGE_BYTES = 256 * 2**20
 """Bytes that may wait between two pools, unless a single task is larger."""
 
@@ -93,7 +96,14 @@ def room(downstream_bytes: int, budget: float = EDGE_BYTES, downstream_tasks: in
     return downstream_bytes < budget and (downstream_tasks < EDGE_TASKS or budget == UNBOUNDED)
 
 
-def chunk(queued: int, workers: int, seconds_per_task: float | None, batch_size: int = 1, gpu: bool = False) -> int:
+def chunk(
+    queued: int,
+    workers: int,
+    seconds_per_task: float | None,
+    batch_size: int = 1,
+    gpu: bool = False,
+    gives_bytes: float = 0.0,
+) -> int:
     """How many tasks to send in one call.
 
     Enough of them to be worth the round trip, and never so many that another worker is left without.
@@ -103,7 +113,7 @@ def chunk(queued: int, workers: int, seconds_per_task: float | None, batch_size:
         return batch_size
     worth = (GPU_CALL_SECONDS if gpu else CALL_SECONDS) / max(seconds_per_task, 1e-7)
     fair = queued / (2 * max(workers, 1))
-    wanted = min(worth, fair, MAX_CHUNK)
+    wanted = min(worth, fair, MAX_CHUNK, GIVES_BYTES / max(gives_bytes, 1.0))
     return max(batch_size, int(wanted) // batch_size * batch_size)
 
 

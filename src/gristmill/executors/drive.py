@@ -107,7 +107,7 @@ class Driver(ABC):
 
     def _enough(self) -> int:
         """How many items should wait before the first group: enough for the next calls of all workers, and some new."""
-        pace = self.flow.pools[0].seconds_per_task
+        pace = self.flow.pools[0].pace.seconds
         each = chunk(10**9, 1, pace, self.pools[0].group.batch_size)
         return 2 * each * min(self.pools[0].limit, 2 * len(self.pools[0].workers) + 8)
 
@@ -164,7 +164,7 @@ class Driver(ABC):
         if self.job.batch or not pool.workers or pool.index + 1 >= len(self.job.plan.way):
             return False
         after = self.flow.pools[pool.index + 1]
-        return crowded(len(after.queue), after.seconds_per_task, len(self.pools[pool.index + 1].workers))
+        return crowded(len(after.queue), after.pace.seconds, len(self.pools[pool.index + 1].workers))
 
     def _free_cpus(self) -> float:
         """Cores for more calls."""
@@ -177,8 +177,9 @@ class Driver(ABC):
         return min(idle, max(0.0, free - max(need, 1.0)))
 
     def _send(self, pool: Pool, workers: Sequence[WorkerHandle], ahead: bool = False) -> None:
-        state = self.flow.pools[pool.index]
-        count = chunk(len(state.queue), pool.limit, state.seconds_per_task, pool.group.batch_size, pool.gpu)
+        state, after = self.flow.pools[pool.index], self.flow.pools[pool.index + 1 : len(self.job.plan.way)]
+        gives = after[0].arrived_bytes / max(state.tasks_done, 1) if after else 0.0
+        count = chunk(len(state.queue), pool.limit, state.pace.seconds, pool.group.batch_size, pool.gpu, gives)
         if (left := workers[0].tasks_left) is not None:
             workers, count = workers[:1], min(count, left)
         call = self.flow.take(pool.index, count, waits=ahead)
