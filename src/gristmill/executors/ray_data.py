@@ -41,7 +41,8 @@ class RayDataExecutor(EngineExecutor):
 
         _configure(ray.data.DataContext.get_current())
         dataset: Any = ray.data.from_arrow(_blocks(score))
-        scale = min(1.0, 0.95 * score.cpus / max(sum(need.cpus for need in score.needs), 1e-9))
+        wanted = sum(need.cpus * (count or 1) for need, count in zip(score.needs, score.num_workers, strict=True))
+        scale = min(1.0, 0.95 * score.cpus / max(wanted, 1e-9))
         for index, duty in enumerate(score.duties):
             dataset = dataset.map_batches(
                 Operator,
@@ -99,7 +100,8 @@ def _options(score: Score, index: int, scale: float) -> dict[str, Any]:
     need = score.needs[index]
     cpus = need.cpus * scale
     fixed = score.num_workers[index]
-    most = fixed or max(1, int(score.cpus / cpus + 1e-9) if cpus else int(score.cpus))
+    fitting = max(1, int(score.cpus / need.cpus + 1e-9) if need.cpus else int(score.cpus))
+    most = fixed or (fitting if scale == 1 else 1)  # where not all fit, there is no core for a second one
     options: dict[str, Any] = {"num_cpus": cpus, "concurrency": (fixed or 1, most)}
     if score.batch_sizes[index] > 1 or need.requires_gpu:  # otherwise a call gets a block as it comes
         options["batch_size"] = rows_per_call(score, index)

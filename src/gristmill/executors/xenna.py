@@ -105,7 +105,7 @@ class XennaExecutor(EngineExecutor):
         offered = self._offered(score.cpus)
         needs = [need.cpus * (count or 1) for need, count in zip(score.needs, score.num_workers, strict=True)]
         most: float = max(needs) if batch else sum(needs)
-        share = offered / (score.cpus * float(self.setting("cpu_allocation_percentage")))
+        share = offered / max(1, round(score.cpus * float(self.setting("cpu_allocation_percentage"))))
         return min(1.0, share, 0.98 * offered / max(most, 1e-9))
 
 
