@@ -42,6 +42,9 @@ MB = 2**20
 TRIP_S = 0.002
 """From the driver to a worker, and back."""
 
+WARM_S = 200.0
+"""Until the first tasks of the slowest stage are done, and its rate is known and acted on."""
+
 QUANTUM_S = 0.02
 """What happens within so many virtual seconds, the driver hears in one turn."""
 
@@ -432,7 +435,7 @@ def main() -> None:
     losses = tuple((part, max(1, count * options.nodes // 1000)) for part, count in World.losses)
     world = World(nodes=options.nodes, seconds=options.seconds, seed=options.seed, losses=losses)
     outcome = simulate(world)
-    print(report(world, outcome, warm=0.2 * options.seconds))
+    print(report(world, outcome, WARM_S))
     options.picture.write_text(picture(world, outcome))
     print(f"timeline: {options.picture}", file=sys.stderr)
 
