@@ -61,6 +61,16 @@ def test_languages_and_thresholds_drop(batch: DocumentBatch) -> None:
     }
 
 
+def test_the_beginning_may_be_enough() -> None:
+    text = TEXTS["de"] + TEXTS["ru"] * 20
+    batch = DocumentBatch([{"text": text}, {"text": None}])
+    assert IdentifyLanguage().process(batch).to_rows()[0]["language"] == "ru"
+    begun = IdentifyLanguage(max_characters=len(TEXTS["de"])).process(batch).to_rows()
+    assert [row["language"] for row in begun] == ["de", "und"]
+    alone = IdentifyLanguage().process(DocumentBatch([{"text": TEXTS["de"]}])).to_rows()
+    assert begun[0]["language_score"] == alone[0]["language_score"]
+
+
 def test_the_filter_scores_language_and_probability() -> None:
     one = FastTextLangId()
     score = one.score_document(TEXTS["fr"])
@@ -202,6 +212,7 @@ def test_histograms_of_ones_own(tmp_path) -> None:
         (lambda: IdentifyLanguage(languages="en"), "must be a list"),
         (lambda: IdentifyLanguage(min_scores={"en": 2}), "en is 2"),
         (lambda: IdentifyLanguage(score_field="language"), "two columns"),
+        (lambda: IdentifyLanguage(max_characters=0), "1 or more"),
         (lambda: FastTextLangId(min_langid_score=2), "min_langid_score is 2"),
         (lambda: FastTextQualityFilter("m", alpha=0), "above 0"),
     ],

