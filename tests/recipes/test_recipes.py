@@ -426,10 +426,9 @@ def test_the_schema_is_plain_data() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(bundled()))
-def test_bundled_recipes_run(name: str, corpus: str, tmp_path: Path) -> None:
-    lines = [f"On day {day} of the journey they walked to the end of the valley, and rested." for day in range(9)]
-    (Path(corpus) / "b.jsonl").write_text(json.dumps({"id": 21, "text": "\n".join(lines)}) + "\n")
-    recipe = load_recipe(name, {"input": corpus, "output": str(tmp_path / "out")})
+def test_bundled_recipes_run(name: str, tmp_path: Path) -> None:
+    demo = Path(__file__).parents[2] / "examples" / "demo" / "data" / "web-00.jsonl"
+    recipe = load_recipe(name, {"input": str(demo), "output": str(tmp_path / "out")})
     result = recipe.build().run(LocalExecutor(num_workers=0))
     assert recipe.description
     assert result.files()

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from gristmill.core.errors import GristmillError
+from gristmill.core.errors import InputError
 
 
 def to_line(content: dict[str, Any]) -> bytes:
@@ -69,7 +69,7 @@ class _Disk:
     def __init__(self, path: str) -> None:
         self._root = Path(path).expanduser().absolute()
         if self._root.is_file():
-            raise GristmillError(f"{path} is a file: a run directory must be a directory, or a path where none is yet")
+            raise InputError(f"{path} is a file: a run directory must be a directory, or a path where none is yet")
 
     def put(self, name: str, content: bytes) -> None:
         path = self._root / name
