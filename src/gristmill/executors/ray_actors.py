@@ -37,7 +37,7 @@ from gristmill.executors.ray_pool import Actor, ActorPool
 from gristmill.executors.ray_worker import Message, Stored
 from gristmill.executors.transport import Parcel, pack
 
-OPTIONS = ("execution_mode", "gpu_memory_gb", "runtime_env", "ray_init")
+OPTIONS = ("execution_mode", "gpu_memory_gb", "runtime_env", "ray_init", "request_cpus")
 """What `config` may hold."""
 
 _BOARD_SECONDS = 0.2
@@ -56,9 +56,9 @@ class RayActorPoolExecutor:
     """Runs a pipeline on a Ray cluster: one that is there (`RAY_ADDRESS`, a `RayClient`), or one on this machine.
 
     `config`: `gpu_memory_gb` (of each GPU, for stages that ask for a share by memory), `runtime_env` for all stages,
-    `ray_init` (arguments of `ray.init`, when no cluster is joined), and `execution_mode`, which may also be given by
-    itself: "streaming", or "batch", where each stage begins when those before it have ended, and has the cluster for
-    itself; what waits lies in the object store, and on disk when that is full. `ignore_head_node` keeps workers off
+    `ray_init` (arguments of `ray.init`, when no cluster is joined), `request_cpus` (how many the autoscaler is asked for
+    while the run lasts), and `execution_mode`, which may also be given by itself: "streaming", or "batch", where each
+    stage begins when those before it have ended, and has the cluster for itself; what waits lies in the object store, and on disk when that is full. `ignore_head_node` keeps workers off
     the head. `show_progress` and `progress_interval` (seconds, where there is no terminal) say what is shown.
     """
 
@@ -157,6 +157,7 @@ class RayDriver(Driver):
         self.slots = NodeSlots(self.nodes, executor.config.get("gpu_memory_gb"))
         self._silent: set[str] = set()
         self._counted = self._complete = time.monotonic()
+        self._request_cpus(executor.config.get("request_cpus", 0))
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         place = {"num_cpus": 0, "max_concurrency": _MANY, "scheduling_strategy": here}
         self.board: Any = ray.remote(self.board_class).options(**place).remote()
@@ -341,6 +342,14 @@ class RayDriver(Driver):
 
         ray.kill(self.board)
         self.environments.close()
+        self._request_cpus(0)
+
+    def _request_cpus(self, count: int) -> None:
+        """Workers reserve next to no CPU, so the cluster's autoscaler must be told what is wanted."""
+        if "request_cpus" in self.executor.config:
+            from ray.autoscaler.sdk import request_resources
+
+            request_resources(num_cpus=count)
 
 
 class _KeptParcel:
