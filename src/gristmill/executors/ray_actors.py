@@ -55,11 +55,12 @@ _PATIENCE = 60.0
 class RayActorPoolExecutor:
     """Runs a pipeline on a Ray cluster: one that is there (`RAY_ADDRESS`, a `RayClient`), or one on this machine.
 
-    `config`: `gpu_memory_gb` (of each GPU, for stages that ask for a share by memory), `runtime_env` for all stages,
-    `ray_init` (arguments of `ray.init`, when no cluster is joined), `request_cpus` (how many the autoscaler is asked for
-    while the run lasts), and `execution_mode`, which may also be given by itself: "streaming", or "batch", where each
-    stage begins when those before it have ended, and has the cluster for itself; what waits lies in the object store, and on disk when that is full. `ignore_head_node` keeps workers off
-    the head. `show_progress` and `progress_interval` (seconds, where there is no terminal) say what is shown.
+    `config` may hold `gpu_memory_gb` (of each GPU, for stages that ask for a share by memory), `runtime_env` for all
+    stages, `ray_init` (arguments of `ray.init`, when no cluster is joined), `request_cpus` (how many the autoscaler is
+    asked for while the run lasts), and `execution_mode`, which may also be given by itself: "streaming", or "batch",
+    where each stage begins when those before it have ended, and has the cluster for itself; what waits lies in the
+    object store, and on disk when that is full. `ignore_head_node` keeps workers off the head. `show_progress` and
+    `progress_interval` (seconds, where there is no terminal) say what is shown.
     """
 
     options: tuple[str, ...] = OPTIONS
