@@ -8,8 +8,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 demo: .venv/demo.stamp  ## curate the bundled corpus and show what happened
 	$(BIN)/gristmill run examples/demo/recipe.yaml
 
-test: .venv/dev.stamp  ## the whole test suite
-	$(BIN)/pytest
+test: .venv/dev.stamp  ## the whole test suite, two files at a time
+	$(BIN)/pytest -n 2 --dist loadfile
 
 test-ray: .venv/dev.stamp  ## all executors on real Ray clusters, with faults: a quarter of an hour
 	$(BIN)/pytest -m ray

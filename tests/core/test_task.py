@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill import DocumentBatch, EmptyTask, FileGroupTask, Task
-from gristmill.core.flow import name_sources
-from gristmill.core.task import FileSlice, GatherTask, Lineage, digest, order_key
+from gristmill.core.task import FileSlice, GatherTask, Lineage, digest, name_sources, order_key
 
 NAMED = Lineage("a", "a", ("x.jsonl",), 3)
 

@@ -30,6 +30,7 @@ def test_a_record_at_fault_is_found_and_nothing_is_left_behind(cluster: str, tmp
     engines.check_faults_and_hooks(RayDataExecutor(), cluster, tmp_path)
 
 
+@pytest.mark.ray
 def test_large_batches_pass_and_results_outlive_the_engine(cluster: str) -> None:
     engines.check_large_batches(RayDataExecutor(fuse=False))
 

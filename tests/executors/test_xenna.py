@@ -37,10 +37,12 @@ def test_large_batches_pass_and_results_outlive_the_engine(cluster: str) -> None
     engines.check_large_batches(XennaExecutor(fuse=False))
 
 
+@pytest.mark.ray
 def test_same_bytes_and_a_run_goes_on_with_another_executor(cluster: str, tmp_path: Path) -> None:
     engines.check_resumes(XennaExecutor(), tmp_path)
 
 
+@pytest.mark.ray
 def test_what_xenna_gives_up_is_done_by_actors(cluster: str, tmp_path: Path) -> None:
     """Version 0.3 ends the run when one of its actors dies; later ones start another, and may drop what it was at."""
     with warnings.catch_warnings(record=True) as caught:
@@ -55,7 +57,7 @@ def test_what_xenna_gives_up_is_done_by_actors(cluster: str, tmp_path: Path) -> 
     ("config", "match"),
     [
         ({"logging_intervall": 5}, "no setting 'logging_intervall'. Did you mean 'logging_interval'"),
-        ({"execution_mode": "streamin"}, "no execution_mode 'streamin'. Did you mean 'streaming'"),
+        ({"execution_mode": "streamin"}, "must be 'streaming' or 'batch'. Did you mean 'streaming'"),
         ({"cpu_allocation_percentage": 0}, "cpu_allocation_percentage=0.*greater than 0"),
     ],
 )

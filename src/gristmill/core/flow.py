@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gristmill.core.errors import StageError
     from gristmill.core.plan import Plan
 
-__all__ = ["Call", "Flow", "Item", "Output", "name_sources"]
+__all__ = ["Call", "Flow", "Item", "Output"]
 
 CALL_BYTES = 32 * 2**20
 """More items than a batch make one call only as long as they are no larger than this together."""
@@ -313,7 +313,10 @@ class Flow:
         """
         self._over(call)
         if isinstance(error, OverBudget):
-            raise self.quarantine.overspent(aside, self.rows_read + error.rows)
+            self._judge(error, aside)
+            for item in reversed(call.items):
+                self._queue(call.group, item, first=True)
+            return
         for item in reversed(call.items):
             item.alone = True
             self._queue(call.group, item, first=True)
@@ -358,6 +361,13 @@ class Flow:
         for group, item in items:
             self._queue(group, item, first=True)
 
+    def _judge(self, error: OverBudget, aside: Sequence[SetAside]) -> None:
+        """A call has spent all of the budget that it knew of. Others may have read more rows since; then it goes on."""
+        rows = self.rows_read + error.rows
+        if self.quarantine.left(rows, reads=False).spent(sum(record.records for record in aside), 0):
+            raise self.quarantine.overspent(aside, rows)
+        self._looked = 0.0
+
     # -- out -----------------------------------------------------------------------------------------
 
     @property
@@ -384,14 +394,3 @@ class Flow:
         ]
         elapsed = time.perf_counter() - self._began
         return Progress(stages, states, self.sources_seen, self.sources_done, self.listing_done, elapsed)
-
-
-def name_sources(sources: Iterator[Sequence[Any]], by_content: bool) -> Iterator[list[Any]]:
-    """Name the tasks that enter a pipeline: by what they hold, or by their place in the list."""
-    for order, tasks in enumerate(sources):
-        named = []
-        for index, task in enumerate(tasks):
-            source = (tasks[0].key() if by_content else None) or str(order)
-            task_id = source if len(tasks) == 1 else f"{source}.{index}"
-            named.append(task.named(Lineage(task_id, source, task.files(), order)))
-        yield named

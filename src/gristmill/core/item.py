@@ -82,6 +82,12 @@ class Call:
         """Whether it is run again for something that was lost; then nothing else of it counts."""
         return self.items[0].wanted is not None
 
+    def discard(self) -> None:
+        """Nobody needs what it worked on any more."""
+        for item in self.items:
+            for ref in item.refs:
+                ref.discard()
+
 
 def joined(lineage: Lineage, parts: Sequence[Output], start: int = 0) -> Item:
     """What waits before a stage, made of what came out of another."""

@@ -16,7 +16,6 @@ from gristmill.core.executor import (
     default_observer,
     default_rejects,
 )
-from gristmill.core.flow import name_sources
 from gristmill.core.plan import Plan, make_plan
 from gristmill.core.preview import Preview, make_preview
 from gristmill.core.quarantine import Budget, Quarantine
@@ -24,7 +23,7 @@ from gristmill.core.rejects import RejectedFiles
 from gristmill.core.result import Result, check_books
 from gristmill.core.run import Run, versions
 from gristmill.core.stage import ProcessingStage
-from gristmill.core.task import EmptyTask, Task, WrittenFiles
+from gristmill.core.task import EmptyTask, Task, WrittenFiles, name_sources
 
 if TYPE_CHECKING:
     from typing import Self

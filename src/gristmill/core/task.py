@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
 
 T = TypeVar("T")
 
@@ -192,3 +192,14 @@ class GatherTask(Task[list[Task[Any]]]):
     @property
     def num_rows(self) -> int:
         return sum(task.num_rows for task in self.data)
+
+
+def name_sources(sources: Iterator[Sequence[Any]], by_content: bool) -> Iterator[list[Any]]:
+    """Name the tasks that enter a pipeline: by what they hold, or by their place in the list."""
+    for order, tasks in enumerate(sources):
+        named = []
+        for index, task in enumerate(tasks):
+            source = (tasks[0].key() if by_content else None) or str(order)
+            task_id = source if len(tasks) == 1 else f"{source}.{index}"
+            named.append(task.named(Lineage(task_id, source, task.files(), order)))
+        yield named

@@ -167,7 +167,6 @@ class Driver(ABC):
         return crowded(len(after.queue), after.pace.seconds, len(self.pools[pool.index + 1].workers))
 
     def _free_cpus(self) -> float:
-        """Cores for more calls."""
         return self.machine.cpus - sum(pool.cpus_in_use(self.machine.cpus) for pool in self.pools)
 
     def _held_cpus(self, free: float) -> float:
@@ -269,7 +268,7 @@ class Driver(ABC):
         call = self._next(worker)
         pool.short = pool.short or (pool.may_be_short and call.streams and not call.so_far)
         self.flow.finish(call, stats, aside)
-        _discard(call)
+        call.discard()
 
     def _next(self, worker: WorkerHandle) -> Call:
         """A worker is through with a call, and goes on with the next one, or with none."""
@@ -358,8 +357,7 @@ class Driver(ABC):
 
     def _progress(self) -> Any:
         pools = [(len(pool.workers), pool.count("busy", "full")) for pool in self.pools]
-        busy = (worker.calls[0] for pool in self.pools for worker in pool.busy)
-        running = [call for call in busy if call.so_far]
+        running = [call for pool in self.pools for worker in pool.busy if (call := worker.calls[0]).so_far]
         return self.flow.progress(pools, running)
 
     def _stop(self, raises: bool) -> None:
@@ -400,9 +398,3 @@ class Driver(ABC):
 
     def _unfinished(self, worker: WorkerHandle, why: str) -> StageError:
         return WorkerLostError(self.pools[worker.group].group.name, "(none left)", (), f"in teardown, {why}")
-
-
-def _discard(call: Call) -> None:
-    for item in call.items:
-        for ref in item.refs:
-            ref.discard()

@@ -288,8 +288,7 @@ class EngineDriver(RayDriver):
         for number in convoy.roots:
             del self.convoys[number]
         for call in inputs:
-            for ref in call.items[0].refs:
-                ref.discard()
+            call.discard()
 
     def _id(self, number: int) -> str:
         return self.handed[number].items[0].lineage.id
