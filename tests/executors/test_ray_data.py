@@ -35,6 +35,7 @@ def test_large_batches_pass_and_results_outlive_the_engine(cluster: str) -> None
     engines.check_large_batches(RayDataExecutor(fuse=False))
 
 
+@pytest.mark.ray
 def test_same_bytes_and_a_run_goes_on_with_another_executor(cluster: str, tmp_path: Path) -> None:
     engines.check_resumes(RayDataExecutor(), tmp_path)
 
