@@ -57,7 +57,9 @@ def test_not_a_number_stays_one() -> None:
     assert str(made.to_pylist()) == "[nan, None]"
 
 
-@pytest.mark.parametrize("values", [(1, 2), range(3), iter([4, None]), (n for n in [5])], ids=["tuple", "range", "iterator", "generator"])
+@pytest.mark.parametrize(
+    "values", [(1, 2), range(3), iter([4, None]), (n for n in [5])], ids=["tuple", "range", "iterator", "generator"]
+)
 def test_any_iterable_will_do(values: Any) -> None:
     assert make_array(values, pa.int64()).null_count <= 1
 
