@@ -11,7 +11,7 @@ demo: .venv/demo.stamp  ## curate the bundled corpus and show what happened
 test: .venv/dev.stamp  ## the whole test suite, two files at a time
 	$(BIN)/pytest -n 2 --dist loadfile
 
-test-ray: .venv/dev.stamp  ## all executors on real Ray clusters, with faults: a quarter of an hour
+test-ray: .venv/dev.stamp  ## all executors on real Ray clusters, with faults: half an hour
 	$(BIN)/pytest -m ray
 
 soak: .venv/dev.stamp  ## kill runs at random moments for a quarter of an hour
