@@ -82,6 +82,7 @@ class Kills(ProcessingStage[DocumentBatch, DocumentBatch]):
         return task
 
 
+@pytest.mark.ray
 def test_large_batches_stay_in_the_object_store_and_are_gathered() -> None:
     stages = [Blocks(), AddColumn(), Gather()]
     result = Pipeline("p", stages=stages).run(
@@ -185,6 +186,7 @@ def test_what_can_never_run_is_refused_at_once() -> None:
         RayActorPoolExecutor(config={"gpu_memory": 80})
 
 
+@pytest.mark.ray
 def test_batch_mode_and_progress_do_what_they_say(capfd: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     monkeypatch.setenv("GRISTMILL_PROGRESS", "plain")
     for shows in (True, False):
