@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gristmill.text.edit import modify_matching
 from gristmill.text.modifiers import DocumentModifier
+from gristmill.text.reference import POLICIES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -13,18 +14,6 @@ if TYPE_CHECKING:
     from gristmill.text.filters import Texts
 
 LOREM = "lorem ipsum"
-NOTICES = (
-    "terms of use",
-    "privacy policy",
-    "cookie policy",
-    "uses cookies",
-    "use of cookies",
-    "use cookies",
-    "privacy overview",
-    "privacy & cookies policy",
-    "privacy and cookies policy",
-)
-"""Phrases by which such a paragraph is known, in lower case."""
 
 
 class BoilerPlateStringModifier(DocumentModifier):
@@ -35,7 +24,7 @@ class BoilerPlateStringModifier(DocumentModifier):
     with "lorem ipsum" in it becomes empty. Case does not matter.
     """
 
-    _SUSPECT = "(?i)" + "|".join([LOREM, *NOTICES])
+    _SUSPECT = "(?i)" + "|".join([LOREM, *POLICIES])
 
     def __init__(self, remove_if_at_top_or_bottom: bool = True) -> None:
         self.remove_if_at_top_or_bottom = remove_if_at_top_or_bottom
@@ -44,7 +33,7 @@ class BoilerPlateStringModifier(DocumentModifier):
         if LOREM in text.lower():
             return ""
         paragraphs = text.split("\n\n")
-        notices = [any(phrase in paragraph.lower() for phrase in NOTICES) for paragraph in paragraphs]
+        notices = [any(phrase in paragraph.lower() for phrase in POLICIES) for paragraph in paragraphs]
         if not any(notices):
             return text
         first, last = 0, len(paragraphs)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from gristmill.text.boilerplate import NOTICES
 from gristmill.text.modifiers import DocumentModifier
+from gristmill.text.reference import POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,7 @@ class LineCleaner(DocumentModifier):
         end_marks: str | None = END_MARKS,
         min_words: int = 3,
         max_word_length: int | None = 1000,
-        substrings: Sequence[str] = ("javascript", *NOTICES),
+        substrings: Sequence[str] = ("javascript", *POLICIES),
         remove_citations: bool = True,
     ) -> None:
         if isinstance(substrings, str):

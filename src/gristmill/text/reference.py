@@ -32,7 +32,7 @@ END_MARKS = (".", "?", "!", '"', "'")
 ELLIPSES = ("...", "[...]", "…", "(...)", "[…]", "-»", "read more..", "read more")
 COMMON_WORDS = frozenset({"the", "be", "to", "of", "and", "that", "have", "with"})
 LOREM = "lorem ipsum"
-NOTICES = (
+POLICIES = (
     "terms of use",
     "privacy policy",
     "cookie policy",
@@ -42,6 +42,11 @@ NOTICES = (
     "use cookies",
     "privacy & cookies policy",
     "privacy and cookies policy",
+)
+"""Phrases by which a paragraph of a policy is known, in lower case."""
+
+NOTICES = (
+    *POLICIES,
     (
         "necessary cookies are absolutely essential for the website to function properly. this category only includes "
         "cookies that ensures basic functionalities and security features of the website. these cookies do not store "
