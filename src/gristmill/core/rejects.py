@@ -44,6 +44,8 @@ class Rejecter:
 
     writer: ProcessingStage[Any, Any]
     first: int = 0
+    suffix: str = ""
+    """Sets the files of a later segment apart from those that an earlier one has written for the same partition."""
     send: Callable[[Task[Any]], None] = field(default=lambda fragment: None, repr=False)
 
     def ask(self, stage: ProcessingStage[Any, Any], task: Task[Any]) -> tuple[Answer[Any], pa.Table | None]:
@@ -77,7 +79,10 @@ class Rejecter:
             return
         lineage = task.lineage
         name = replace(lineage, id=f"{self.first + position}.{lineage.id}.{start}")
-        batch = Batch(rows, dataset_name=task.dataset_name, metadata=task.metadata).named(name)
+        metadata = task.metadata
+        if self.suffix and "partition" in metadata:
+            metadata = {**metadata, "partition": f"{metadata['partition']}{self.suffix}"}
+        batch = Batch(rows, dataset_name=task.dataset_name, metadata=metadata).named(name)
         fragment: Any = self.writer.process(batch)
         self.send(fragment.named(name))
 

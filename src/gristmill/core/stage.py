@@ -58,6 +58,10 @@ class ProcessingStage(Generic[In, Out]):
     durable: ClassVar[bool] = False
     """True: what the stage gives is in place for good, so a source that is done need not be done again."""
 
+    indivisible: ClassVar[bool] = False
+    """True: what the stage is given makes sense only as a whole. If it fails on it the run stops, since there is no
+    record to set aside; what the stage itself sets aside is in quarantine, as ever."""
+
     takes_empty: ClassVar[bool] = False
     """True: the stage is also given batches of which no row is left. Others do not see them, and they pass by,
     because a writer needs to know their columns: the output must not depend on how rows were cut into batches."""
@@ -116,6 +120,15 @@ class ProcessingStage(Generic[In, Out]):
         """The columns that `process(sample)` would give, from a cheap look; None when it cannot tell."""
         return None
 
+    def size_up(self, nbytes: int | None) -> None:
+        """How many bytes the pipeline reads, as far as that is known."""
+
+    def settle(self, url: str, storage_options: Mapping[str, Any]) -> None:
+        """Once per run, in the driver, before `prepare`: a directory for what the stage keeps until the run is over."""
+
+    def clear(self) -> None:
+        """The run is over, and was given no directory of its own: remove what was kept for the rest of it."""
+
     def prepare(self, memory: dict[str, Any]) -> None:
         """Once per run, in the driver, before the first task. What it puts into `memory` is there when a killed
         run is started again with the same `run_dir`."""
@@ -131,8 +144,13 @@ class ProcessingStage(Generic[In, Out]):
         """A directory beside the output, with its storage options, for what a run without a directory must not lose."""
         return None
 
+    def spare_room(self) -> tuple[str, Mapping[str, Any]] | None:
+        """A directory for temporary files of this run, with its storage options, that a later run would sweep."""
+        return None
+
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
-        """Once per run, in the driver, after all went well, on the last stage: `outputs` is all that it has written."""
+        """Once per run, in the driver, after all went well, on the last stage of a segment: `outputs` is all that it
+        has written."""
 
     # -- for users of a stage --------------------------------------------------------------------------
 
@@ -206,6 +224,13 @@ class WorkerMetadata:
 
 class SourceStage(ProcessingStage[EmptyTask, Out]):
     """A first stage that lists work, such as files. It runs in the driver, so it must be light."""
+
+    continues: ClassVar[bool] = False
+    """True: it lists what the stages before it have written, and begins a new segment of the pipeline."""
+
+    def input_bytes(self) -> int | None:
+        """How many bytes there are to read, if that is known."""
+        return None
 
     @abstractmethod
     def sources(self) -> Iterator[Sequence[Out]]:

@@ -105,6 +105,14 @@ class Target:
     def open(self, path: str) -> BinaryIO:
         return cast("BinaryIO", open(path, "rb") if self.local else self._system.open(path, "rb"))
 
+    def read(self, path: str, start: int, length: int) -> bytes:
+        """Some bytes of a file."""
+        if not self.local:
+            return cast("bytes", self._system.cat_file(path, start=start, end=start + length))
+        with open(path, "rb") as file:
+            file.seek(start)
+            return file.read(length)
+
     @contextmanager
     def create(self, path: str) -> Iterator[BinaryIO]:
         """A file to write to, which is at `path` only if the block ends well. It replaces what was there."""
@@ -157,6 +165,17 @@ class Target:
                 Path(path).unlink()
             else:
                 self._system.rm_file(path)
+
+    def clear(self) -> None:
+        """Remove the directory with all that is in it."""
+        if self.local:
+            shutil.rmtree(self.url, ignore_errors=True)
+            with suppress(OSError):
+                for folder in Path(self.url).parents[:2]:  # if there is nothing else in them
+                    folder.rmdir()
+        else:
+            with suppress(FileNotFoundError):
+                self._system.rm(self.url, recursive=True)
 
     # -- the temporary directory -----------------------------------------------------------------------
 

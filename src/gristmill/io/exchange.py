@@ -1,0 +1,422 @@
+"""The exchange: rows leave one segment of a pipeline by partition, and the next segment begins with the partitions.
+
+    WriteRuns       each batch becomes a fragment, with its rows by partition
+    CommitRuns      the fragments of a source become one file of runs (`runs.py`), in the run directory
+    ------------    here one segment ends: when all sources are through, the next begins
+    Partitions      lists the partitions, in the driver
+    ReadPartition   reads the runs of one partition from every file, in the order of the sources, or sorted
+
+Which partition a row goes to is up to the `Exchange`. How many there are is fixed by the pipeline and its input, never
+by the number of workers. Rows come out in the order of their sources and of their places in them, so what the next
+segment sees does not depend on who wrote what, or when.
+
+What is given up: after an exchange a row is known by its partition and its place there, no longer by its file.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import pyarrow as pa
+
+from gristmill.core.batch import Batch
+from gristmill.core.columns import make_array
+from gristmill.core.errors import AccountingError, ContractError
+from gristmill.core.spread import split, spread
+from gristmill.core.stage import Columns, ProcessingStage, SourceStage
+from gristmill.core.table import POSITION, conform
+from gristmill.core.task import GatherTask, Task, WrittenFiles, digest
+from gristmill.io.commit import (
+    CommitFiles,
+    Fragment,
+    WriteFragments,
+    columns_to_write,
+    joint_schema,
+    safe,
+    wide_columns,
+)
+from gristmill.io.runs import Index, RunsWriter, read_index, read_run, runs_of
+from gristmill.io.sorting import sorted_pieces
+from gristmill.io.target import TEMPORARY, Target
+
+if TYPE_CHECKING:
+    from gristmill.io.commit import Parts
+
+PARTITION_BYTES = 32 * 2**20
+"""Of input, for each partition, if nobody says how many there should be."""
+
+MOST_PARTITIONS = 4096
+UNKNOWN = 16
+"""So many partitions, if it is not known how large the input is."""
+
+BLOCK_BYTES = 8 * 2**20
+"""What a partition is read in."""
+
+SORT_BYTES = 128 * 2**20
+"""What is sorted in memory; larger partitions are sorted on disk."""
+
+
+class Exchange:
+    """What passes from one segment to the next. It is written and read by stages that share it."""
+
+    def __init__(self, key: Sequence[str] = (), num_partitions: int | None = None) -> None:
+        if num_partitions is not None and (not isinstance(num_partitions, int) or num_partitions < 1):
+            raise ValueError(f"num_partitions is {num_partitions!r}, must be a whole number, 1 or more, or None")
+        self.key = tuple(key)
+        self.num_partitions = num_partitions
+        self.partitions = num_partitions or 1
+        self._target: Target | None = None
+        self._listing: Listing | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_listing": None}  # it may be large, and is the driver's
+
+    def size_up(self, nbytes: int | None) -> None:
+        """Choose the number of partitions, if nobody has."""
+        if self.num_partitions is None:
+            wanted = UNKNOWN if nbytes is None else -(-nbytes // PARTITION_BYTES)
+            self.partitions = min(max(wanted, 1), MOST_PARTITIONS)
+
+    def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
+        """The rows of a batch by partition, each part in the order of the rows."""
+        table, _ = columns_to_write(batch.data, None)
+        return split(table, spread(table, self.key, self.partitions))
+
+    @property
+    def target(self) -> Target:
+        assert self._target is not None, "a pipeline is run before its stages are"
+        return self._target
+
+    @property
+    def listing(self) -> Listing:
+        assert self._listing is not None, "a segment is run before what it has written is read"
+        return self._listing
+
+    def list_files(self, outputs: Iterable[WrittenFiles]) -> None:
+        """The segment that writes is over: look at what there is."""
+        self._listing = Listing.of(self.target, outputs)
+
+
+@dataclass
+class Listing:
+    """What an exchange holds: files in the order of the sources, and where in them the runs of each partition are."""
+
+    target: Target
+    sources: list[str] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    origins: list[tuple[str, ...]] = field(default_factory=list)
+    """The files that each source stands for, to be named in messages."""
+    stamp: str = ""
+    schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    kind: type[Batch] = Batch
+    dataset_name: str = ""
+    rows: int = 0
+    runs: dict[int, array[int]] = field(default_factory=dict)
+    """By partition: number of the file, offset, length, rows, bytes, and so on."""
+
+    @classmethod
+    def of(cls, target: Target, outputs: Iterable[WrittenFiles]) -> Listing:
+        listing = cls(target)
+        stamps, about = [], []
+        for output in sorted(outputs, key=lambda output: output.lineage.sort_key()):
+            for file in output.written:
+                index = read_index(target, file.path)
+                if index.rows != output.rows:
+                    raise AccountingError(f"{file.path} holds {index.rows:,} rows, and {output.rows:,} were written")
+                listing._add(output, file.path, index)
+                stamps.append(f"{output.lineage.source} {file.sha256}")
+                about.append(index)
+        listing.stamp = digest(stamps, 16)
+        if about:
+            columns = [Fragment("", rows=0, size=0, schema=i.schema, added=i.added, wide=i.wide) for i in about]
+            listing.schema = joint_schema(columns)
+            listing.kind, listing.dataset_name = about[0].kind, about[0].dataset_name
+        return listing
+
+    def _add(self, output: WrittenFiles, path: str, index: Index) -> None:
+        number = len(self.paths)
+        self.paths.append(path)
+        self.sources.append(output.lineage.source)
+        self.origins.append(output.lineage.files)
+        self.rows += index.rows
+        for run in index.runs:
+            self.runs.setdefault(run.partition, array("q")).extend(
+                (number, run.offset, run.length, run.rows, run.nbytes)
+            )
+
+    def runs_of(self, partition: int) -> Iterator[Run]:
+        numbers = self.runs.get(partition, array("q"))
+        for start in range(0, len(numbers), 5):
+            file, offset, length, rows, nbytes = numbers[start : start + 5]
+            yield Run(self.paths[file], offset, length, 0, rows, nbytes)
+
+    def tables(self, partition: int) -> Iterator[pa.Table]:
+        for run in self.runs_of(partition):
+            yield read_run(self.target, run.path, run.offset, run.length)
+
+    def part(self, name: str, runs: Sequence[Run]) -> Part:
+        """A task for what is in some runs."""
+        part = Part(
+            list(runs), rows=sum(run.stop - run.start for run in runs), name=name, stamp=self.stamp, target=self.target
+        )
+        part.schema, part.kind, part.dataset_name = self.schema, self.kind, self.dataset_name
+        return part
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Some rows of a run."""
+
+    path: str
+    offset: int
+    length: int
+    start: int
+    stop: int
+    nbytes: int = 0
+
+
+@dataclass
+class Part(Task[list[Run]]):
+    """A partition, or a part of one: where its rows are."""
+
+    rows: int = field(kw_only=True)
+    name: str = field(kw_only=True)
+    stamp: str = field(kw_only=True)
+    target: Target = field(kw_only=True, repr=False)
+    schema: pa.Schema = field(default_factory=lambda: pa.schema([]), kw_only=True, repr=False)
+    kind: type[Batch] = field(default=Batch, kw_only=True)
+
+    @property
+    def num_items(self) -> int:
+        return self.rows
+
+    def key(self) -> str:
+        return self.name
+
+    def fingerprint(self) -> str:
+        return self.stamp
+
+    def pieces(self) -> Iterator[pa.Table]:
+        """The rows, run by run, in the columns of all."""
+        found = 0
+        for run in self.data:
+            table = read_run(self.target, run.path, run.offset, run.length).slice(run.start, run.stop - run.start)
+            found += table.num_rows
+            yield conform(table, self.schema)
+        if found != self.rows:
+            raise AccountingError(f"partition {self.name} holds {found:,} rows, and should hold {self.rows:,}")
+
+
+# -- writing -----------------------------------------------------------------------------------------------
+
+
+class RunsFormat:
+    """Fragments are files of runs; those of a source become one, in which the runs of a partition follow each other."""
+
+    name = "exchange"
+    extension = ".runs"
+    extensions = (".runs",)
+    target_file_size = None
+
+    def write_fragment(self, table: pa.Table, file: BinaryIO) -> None:
+        raise NotImplementedError  # WriteRuns does
+
+    def join(self, fragments: Sequence[Fragment], schema: pa.Schema, parts: Parts) -> None:
+        same = len(fragments) == 1 and fragments[0].schema.equals(schema)
+        if same and parts.adopt(fragments[0].data):
+            return
+        target = parts.target
+        inside = [(fragment.data, read_index(target, fragment.data)) for fragment in fragments]
+        wide = frozenset[str]().union(*(index.wide for _, index in inside))
+        added = frozenset(name for name in schema.names if all(_is_added(index, name) for _, index in inside))
+        first = inside[0][1]
+        with parts.create() as file:
+            writer = RunsWriter(file, Index(schema, added, wide, first.kind, first.dataset_name))
+            for partition in sorted({run.partition for _, index in inside for run in index.runs}):
+                if partition < 0:
+                    for path, index in inside:
+                        _copy(target, path, index, partition, writer)
+                else:
+                    tables = (table for path, index in inside for table in runs_of(target, path, index, partition))
+                    writer.add(partition, (conform(table, schema) for table in tables))
+            writer.close()
+
+
+def _is_added(index: Index, name: str) -> bool:
+    return name in index.added or name not in index.schema.names
+
+
+def _copy(target: Target, path: str, index: Index, partition: int, writer: RunsWriter) -> None:
+    for run in index.runs:
+        if run.partition == partition:
+            writer.copy(partition, target.read(path, run.offset, run.length), run.rows, run.nbytes)
+
+
+class WriteRuns(WriteFragments):
+    """Writes the rows of each batch by partition."""
+
+    not_identity = ("target",)
+
+    def __init__(self, exchange: Exchange, name: str = "write_exchange") -> None:
+        super().__init__(Target("."), RunsFormat())
+        self.exchange, self.name = exchange, name
+
+    def inputs(self) -> tuple[list[str], Columns]:
+        return ["data"], list(self.exchange.key)
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return [], []
+
+    def check(self) -> None:
+        """What it writes to is the run's."""
+
+    def owns(self) -> None:  # type: ignore[override]
+        return None
+
+    def size_up(self, nbytes: int | None) -> None:
+        self.exchange.size_up(nbytes)
+
+    def settle(self, url: str, storage_options: Mapping[str, Any]) -> None:
+        self.target = self.exchange._target = Target(url, storage_options)
+
+    def clear(self) -> None:
+        self.target.clear()
+
+    def process(self, task: Batch) -> Fragment:
+        if task.objects:
+            raise ContractError(
+                f"stage {self.name!r}: rows with objects in memory ({', '.join(task.objects)}) cannot pass from one "
+                "segment to the next: put the stage that makes them after it"
+            )
+        table, added = columns_to_write(task.data, None)
+        parts = list(self.exchange.parts(task))
+        moved = [part for number, part in parts if number >= 0]
+        if moved:
+            names = set(moved[0].column_names) - set(table.column_names)
+            table, added = moved[0], added | names
+        path = self.target.file(TEMPORARY, self._run, safe(task.lineage.id) or "batch")
+        wide = frozenset[str]().union(*map(wide_columns, moved))
+        if parts:
+            with self.target.create(path) as file:
+                index = Index(table.schema, added, wide, type(task), task.dataset_name)
+                writer = RunsWriter(file, index)
+                for number, part in parts:
+                    writer.add(number, [part])
+                writer.close()
+        return Fragment(
+            path,
+            rows=Index(table.schema, runs=index.runs).rows if parts else 0,
+            size=self.target.size(path) if parts else 0,
+            schema=table.schema,
+            added=added,
+            wide=wide,
+            dataset_name=task.dataset_name,
+        )
+
+
+class CommitRuns(CommitFiles):
+    """Joins the fragments of one source into its file of runs."""
+
+    not_identity = ("target",)
+
+    def __init__(self, exchange: Exchange, name: str = "commit_exchange") -> None:
+        super().__init__(Target("."), RunsFormat())
+        self.exchange, self.name = exchange, name
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return [], []
+
+    def settle(self, url: str, storage_options: Mapping[str, Any]) -> None:
+        self.target = Target(url, storage_options)
+
+    def stem(self, task: GatherTask) -> str:
+        return safe(task.lineage.source)
+
+    def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
+        self.exchange.list_files(outputs)
+
+
+# -- reading -----------------------------------------------------------------------------------------------
+
+
+class Partitions(SourceStage[Part]):
+    """Lists the partitions of an exchange."""
+
+    continues = True
+
+    def __init__(self, exchange: Exchange, name: str = "list_partitions") -> None:
+        super().__init__()
+        self.exchange, self.name = exchange, name
+        self._place = ""
+
+    def settle(self, url: str, storage_options: Mapping[str, Any]) -> None:
+        self._place = url.rpartition("/")[2]
+
+    def sources(self) -> Iterator[Sequence[Part]]:
+        listing = self.exchange.listing
+        for number in range(self.exchange.partitions):
+            yield [listing.part(self.part_name(number), list(listing.runs_of(number)))]
+
+    def part_name(self, number: int) -> str:
+        """A name for a source that no other segment of the run has."""
+        return f"segment{self._place}-{number:05}"
+
+
+class ReadPartition(ProcessingStage[Part, Batch]):
+    """Reads a partition, in the order of the sources or by the columns of `order`. Columns of `drop` are left out."""
+
+    indivisible = True
+
+    def __init__(
+        self,
+        order: Sequence[str] = (),
+        descending: bool = False,
+        drop: Sequence[str] = (),
+        name: str = "read_partition",
+    ) -> None:
+        super().__init__()
+        self.order, self.descending, self.drop, self.name = tuple(order), descending, tuple(drop), name
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return [], []
+
+    def process(self, task: Part) -> Iterator[Batch]:
+        pieces = task.pieces()
+        if self.order:
+            pieces = sorted_pieces(pieces, self.order, SORT_BYTES, self.descending)
+        start = 0
+        for table in blocks(pieces):
+            yield self._batch(task, table, start)
+            start += table.num_rows
+        if not start:
+            yield self._batch(task, task.schema.empty_table(), 0)
+
+    def _batch(self, task: Part, table: pa.Table, start: int) -> Batch:
+        return batch_of(task, table.drop_columns([name for name in self.drop if name in table.column_names]), start)
+
+
+def batch_of(task: Part, table: pa.Table, start: int) -> Batch:
+    """Rows of a partition, numbered from `start`."""
+    numbers = make_array(range(start, start + table.num_rows), pa.int64())
+    table = table.append_column(POSITION, numbers)
+    return task.kind(table, dataset_name=task.dataset_name, metadata={"partition": f"part-{task.name[-5:]}"})
+
+
+def blocks(pieces: Iterable[pa.Table], most_bytes: int = BLOCK_BYTES) -> Iterator[pa.Table]:
+    """The rows in tables of about `most_bytes`."""
+    waiting: list[pa.Table] = []
+    size = 0
+    for piece in pieces:
+        rows = max(1, most_bytes * piece.num_rows // max(piece.nbytes, 1))
+        for start in range(0, piece.num_rows, rows):
+            part = piece.slice(start, rows)
+            waiting.append(part)
+            size += part.nbytes
+            if size >= most_bytes:
+                yield pa.concat_tables(waiting).combine_chunks()
+                waiting, size = [], 0
+    if waiting:
+        yield pa.concat_tables(waiting).combine_chunks()
