@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from gristmill.core.batch import Batch
 from gristmill.core.columns import literal
 from gristmill.core.decide import Decides, Decision
-from gristmill.core.table import POSITION
+from gristmill.core.table import POSITION, VERDICT
 from gristmill.core.task import Task, WrittenFiles
 
 if TYPE_CHECKING:
@@ -126,6 +126,8 @@ def _named(
     """The rows, with where they were and who dropped them."""
     count = rows.num_items
     table = rows.data
+    if VERDICT in table.column_names:
+        table = table.drop_columns([VERDICT])
     nothing = pa.nulls(count, pa.string())
     place = table.column(POSITION) if POSITION in table.column_names else pa.nulls(count, pa.int64())
     added = {

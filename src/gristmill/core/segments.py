@@ -115,9 +115,10 @@ def settled(plan: Plan, run: Run) -> Iterator[None]:
         room = plan.everything[-1].spare_room()
         made = "" if room else tempfile.mkdtemp(prefix="gristmill-run-")
         url, options = (room[0], dict(room[1])) if room else (made, {})
+    lasting = (run.place, run.storage_options) if run.store else plan.everything[-1].side_room()
     for segment in plan.segments:
         for stage in segment.stages:
-            stage.settle(f"{url}/{segment.number + 1}", options)
+            stage.settle(f"{url}/{segment.number + 1}", options, lasting)
     try:
         yield
     finally:

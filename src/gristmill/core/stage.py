@@ -26,6 +26,7 @@ In = TypeVar("In", bound=Task[Any])
 Out = TypeVar("Out", bound=Task[Any])
 Answer: TypeAlias = "Out | Iterable[Out] | None"
 Columns: TypeAlias = "list[str] | dict[str, str]"
+Lasting: TypeAlias = "tuple[str, Mapping[str, Any]] | None"
 
 SETTINGS = (
     "name", "resources", "batch_size", "runtime_env", "num_workers", "timeout_s", "max_retries", "max_tasks_per_worker"
@@ -123,8 +124,9 @@ class ProcessingStage(Generic[In, Out]):
     def size_up(self, nbytes: int | None) -> None:
         """How many bytes the pipeline reads, as far as that is known."""
 
-    def settle(self, url: str, storage_options: Mapping[str, Any]) -> None:
-        """Once per run, in the driver, before `prepare`: a directory for what the stage keeps until the run is over."""
+    def settle(self, url: str, storage_options: Mapping[str, Any], lasting: Lasting = None) -> None:
+        """Once per run, in the driver, before `prepare`: a directory for what the stage keeps until the run is over,
+        and one for what people will want to look at, with its storage options, if there is any."""
 
     def clear(self) -> None:
         """The run is over, and was given no directory of its own: remove what was kept for the rest of it."""

@@ -2,13 +2,17 @@
 
     Repartition   files of so many rows or bytes, in the order of the input
     Shuffle       a random order, the same in every run with the same seed
+    Sort          the order of some columns
 
-Each is an exchange (`exchange.py`): all rows pass through the run directory, once.
+Each is an exchange (`exchange.py`): all rows pass through the run directory, once; twice to sort them, since the ranges
+of the partitions are known only when all keys have been seen.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -17,12 +21,25 @@ import pyarrow.compute as pc
 from gristmill.core.batch import Batch
 from gristmill.core.columns import literal
 from gristmill.core.sample import draw, row_ids
-from gristmill.core.spread import split
+from gristmill.core.spread import column_of, sortable, split
 from gristmill.core.stage import CompositeStage, ProcessingStage
-from gristmill.core.task import digest
+from gristmill.core.table import conform
+from gristmill.core.task import WrittenFiles, digest
 from gristmill.io.commit import columns_to_write
-from gristmill.io.exchange import CommitRuns, Exchange, Listing, Part, Partitions, ReadPartition, Run, WriteRuns
+from gristmill.io.exchange import (
+    PARTITION_BYTES,
+    CommitRuns,
+    Exchange,
+    Listing,
+    Part,
+    Partitions,
+    ReadPartition,
+    Run,
+    WriteRuns,
+)
 from gristmill.io.input import parse_size
+from gristmill.io.runs import SAMPLE
+from gristmill.io.sorting import sort_table
 
 ORDER = "__order__"
 
@@ -62,10 +79,10 @@ class Slices(Partitions):
     """Lists parts of a certain size of all rows of an exchange."""
 
     def __init__(
-        self, exchange: Exchange, rows: int | None = None, size: int | None = None, count: int | None = None
+        self, exchange: Exchange, rows: int | None = None, size: int | None = None, number: int | None = None
     ) -> None:
         super().__init__(exchange)
-        self.rows, self.size, self.count = rows, size, count
+        self.rows, self.size, self.number = rows, size, number
 
     def sources(self) -> Iterator[Sequence[Part]]:
         listing = self.exchange.listing
@@ -88,7 +105,7 @@ class Slices(Partitions):
                 slices[-1].append(Run(run.path, run.offset, run.length, start, stop))
                 room -= stop - start
                 start = stop
-        slices += [[] for _ in range((self.count or 0) - len(slices))]
+        slices += [[] for _ in range((self.number or 0) - len(slices))]
         return iter(slices)
 
     def _rows_each(self, total: int, nbytes: int) -> Any:
@@ -98,7 +115,7 @@ class Slices(Partitions):
         if self.size:
             rows = max(1, round(self.size * total / max(nbytes, 1)))
             return lambda _: rows
-        count = self.count or 1
+        count = self.number or 1
         return lambda number: total * (number + 1) // count - total * number // count or 1
 
 
@@ -139,3 +156,117 @@ class Drawn(Exchange):
         table, _ = columns_to_write(batch.data, None)
         share = pc.floor(pc.multiply(drawn, literal(float(self.partitions), pa.float64())))
         return split(table.append_column(ORDER, drawn), share.cast(pa.uint64()))
+
+
+class Sort(CompositeStage[Batch, Batch]):
+    """Puts all rows into the order of some columns; equal ones stay in the order of the input, nulls come last.
+
+    `by` is a column or several. `num_partitions` is how many output files there are, each with a range of the keys:
+    about one per 32 MB of input unless given. Rows of one key are in one file.
+    """
+
+    def __init__(self, by: str | Sequence[str], descending: bool = False, num_partitions: int | None = None) -> None:
+        super().__init__()
+        self.by, self.descending, self.num_partitions = by, descending, num_partitions
+        self._columns = [by] if isinstance(by, str) else list(by)
+        if not self._columns:
+            raise ValueError("Sort: by is empty: name the column to sort by")
+        Exchange(num_partitions=num_partitions)  # a wrong number is an error here
+
+    def decompose(self) -> list[ProcessingStage[Any, Any]]:
+        seen = Sampled(self._columns, self.descending, self.num_partitions)
+        ranges = Ranges(seen)
+        return [
+            WriteRuns(seen, "write_unsorted"),
+            CommitRuns(seen, "commit_unsorted"),
+            Slices(seen, size=PARTITION_BYTES),
+            ReadPartition(name="read_unsorted"),
+            WriteRuns(ranges, "write_ranges"),
+            CommitRuns(ranges, "commit_ranges"),
+            Partitions(ranges),
+            ReadPartition(self._columns, self.descending, name=self.name),
+        ]
+
+
+class Sampled(Exchange):
+    """All rows in one partition, and the keys of a few, drawn by lot."""
+
+    def __init__(self, key: Sequence[str], descending: bool, num_partitions: int | None) -> None:
+        super().__init__(key, num_partitions)
+        self.descending = descending
+        self._bounds: list[tuple[Any, ...]] = []
+
+    def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
+        table, _ = columns_to_write(batch.data, None)
+        if not table.num_rows:
+            return []
+        owner, numbers = row_ids(batch)
+        keys = pa.table([column_of(table, name) for name in self.key], list(self.key))
+        keys = keys.append_column(ORDER, draw(numbers, int(digest(["sort", owner]), 16)))
+        return [(0, table), (SAMPLE, _first(keys, self.wanted))]
+
+    @property
+    def wanted(self) -> int:
+        """How many keys are enough to find ranges that hold about as many rows each."""
+        return max(256, 16 * self.partitions)
+
+    def list_files(self, outputs: Iterable[WrittenFiles]) -> None:
+        super().list_files(outputs)
+        kinds = [self.listing.schema.field(name) for name in self.key if name in self.listing.schema.names]
+        schema = pa.schema([*kinds, (ORDER, pa.float64())])
+        sample = schema.empty_table()
+        for table in self.listing.tables(SAMPLE):
+            sample = _first(pa.concat_tables([sample, conform(table, schema)]), self.wanted)
+        ordered = sort_table(sample, self.key, self.descending) if len(kinds) == len(self.key) else sample
+        count = ordered.num_rows
+        places = sorted({count * part // self.partitions for part in range(1, self.partitions)} if count else ())
+        self._bounds = list(keys_at(ordered, self.key, places))
+
+    @property
+    def bounds(self) -> Sequence[tuple[Any, ...]]:
+        return self._bounds
+
+
+def _first(keys: pa.Table, wanted: int) -> pa.Table:
+    return sort_table(keys, [ORDER]).slice(0, wanted)
+
+
+def keys_at(table: pa.Table, names: Sequence[str], places: Iterable[int]) -> Iterator[tuple[Any, ...]]:
+    columns = [sortable(table.column(name)) for name in names]
+    for place in places:
+        yield tuple(column[place].as_py() for column in columns)
+
+
+class Ranges(Exchange):
+    """Rows by ranges of their keys, which another exchange has seen."""
+
+    def __init__(self, seen: Sampled) -> None:
+        super().__init__(seen.key, seen.num_partitions)
+        self.seen = seen
+
+    def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
+        table, _ = columns_to_write(batch.data, None)
+        table = sort_table(table, self.key, self.seen.descending)
+        start = 0
+        for number, bound in enumerate(self.seen.bounds):
+            end = bisect_left(range(table.num_rows), True, start, key=partial(self._beyond, table, bound))
+            if end > start:
+                yield number, table.slice(start, end - start)
+            start = end
+        if start < table.num_rows:
+            yield len(self.seen.bounds), table.slice(start)
+
+    def _beyond(self, table: pa.Table, bound: tuple[Any, ...], row: int) -> bool:
+        """Whether a row comes after a key."""
+        mine = next(keys_at(table, self.key, [row]))
+        for one, other in zip(mine, bound, strict=True):
+            if _rank(one) != _rank(other):
+                return _rank(one) > _rank(other)
+            if not _rank(one) and one != other:
+                return bool(one < other if self.seen.descending else one > other)
+        return False
+
+
+def _rank(value: Any) -> int:
+    """Nulls are last, after what is not a number."""
+    return 2 if value is None else int(value != value)  # noqa: PLR0124

@@ -26,7 +26,7 @@ from gristmill.core.batch import Batch
 from gristmill.core.columns import make_array
 from gristmill.core.errors import AccountingError, ContractError
 from gristmill.core.spread import split, spread
-from gristmill.core.stage import Columns, ProcessingStage, SourceStage
+from gristmill.core.stage import Columns, Lasting, ProcessingStage, SourceStage
 from gristmill.core.table import POSITION, conform
 from gristmill.core.task import GatherTask, Task, WrittenFiles, digest
 from gristmill.io.commit import (
@@ -38,7 +38,7 @@ from gristmill.io.commit import (
     safe,
     wide_columns,
 )
-from gristmill.io.runs import Index, RunsWriter, read_index, read_run, runs_of
+from gristmill.io.runs import SPOOL, Index, RunsWriter, read_index, read_run, runs_of
 from gristmill.io.sorting import sorted_pieces
 from gristmill.io.target import TEMPORARY, Target
 
@@ -84,6 +84,14 @@ class Exchange:
         """The rows of a batch by partition, each part in the order of the rows."""
         table, _ = columns_to_write(batch.data, None)
         return split(table, spread(table, self.key, self.partitions))
+
+    def needs(self) -> Columns:
+        """The columns that a batch must have."""
+        return list(self.key)
+
+    def columns(self, batch: Batch) -> tuple[pa.Table, frozenset[str]]:
+        """The columns that move, of a batch without rows too, and which of them stages have added."""
+        return columns_to_write(batch.data, None)
 
     @property
     def target(self) -> Target:
@@ -252,7 +260,7 @@ def _is_added(index: Index, name: str) -> bool:
 def _copy(target: Target, path: str, index: Index, partition: int, writer: RunsWriter) -> None:
     for run in index.runs:
         if run.partition == partition:
-            writer.copy(partition, target.read(path, run.offset, run.length), run.rows, run.nbytes)
+            writer.copy(partition, target.read(path, run.offset, run.length), run.rows, run.nbytes, run.name)
 
 
 class WriteRuns(WriteFragments):
@@ -265,7 +273,7 @@ class WriteRuns(WriteFragments):
         self.exchange, self.name = exchange, name
 
     def inputs(self) -> tuple[list[str], Columns]:
-        return ["data"], list(self.exchange.key)
+        return ["data"], self.exchange.needs()
 
     def outputs(self) -> tuple[list[str], Columns]:
         return [], []
@@ -279,7 +287,7 @@ class WriteRuns(WriteFragments):
     def size_up(self, nbytes: int | None) -> None:
         self.exchange.size_up(nbytes)
 
-    def settle(self, url: str, storage_options: Mapping[str, Any]) -> None:
+    def settle(self, url: str, storage_options: Mapping[str, Any], lasting: Lasting = None) -> None:
         self.target = self.exchange._target = Target(url, storage_options)
 
     def clear(self) -> None:
@@ -291,12 +299,12 @@ class WriteRuns(WriteFragments):
                 f"stage {self.name!r}: rows with objects in memory ({', '.join(task.objects)}) cannot pass from one "
                 "segment to the next: put the stage that makes them after it"
             )
-        table, added = columns_to_write(task.data, None)
         parts = list(self.exchange.parts(task))
         moved = [part for number, part in parts if number >= 0]
+        table, added = self.exchange.columns(task)
         if moved:
-            names = set(moved[0].column_names) - set(table.column_names)
-            table, added = moved[0], added | names
+            added |= set(moved[0].column_names) - set(table.column_names)
+            table = moved[0]
         path = self.target.file(TEMPORARY, self._run, safe(task.lineage.id) or "batch")
         wide = frozenset[str]().union(*map(wide_columns, moved))
         if parts:
@@ -304,7 +312,10 @@ class WriteRuns(WriteFragments):
                 index = Index(table.schema, added, wide, type(task), task.dataset_name)
                 writer = RunsWriter(file, index)
                 for number, part in parts:
-                    writer.add(number, [part])
+                    if number == SPOOL:
+                        writer.spool(part, task.lineage.id)
+                    else:
+                        writer.add(number, [part])
                 writer.close()
         return Fragment(
             path,
@@ -329,7 +340,7 @@ class CommitRuns(CommitFiles):
     def outputs(self) -> tuple[list[str], Columns]:
         return [], []
 
-    def settle(self, url: str, storage_options: Mapping[str, Any]) -> None:
+    def settle(self, url: str, storage_options: Mapping[str, Any], lasting: Lasting = None) -> None:
         self.target = Target(url, storage_options)
 
     def stem(self, task: GatherTask) -> str:
@@ -352,7 +363,7 @@ class Partitions(SourceStage[Part]):
         self.exchange, self.name = exchange, name
         self._place = ""
 
-    def settle(self, url: str, storage_options: Mapping[str, Any]) -> None:
+    def settle(self, url: str, storage_options: Mapping[str, Any], lasting: Lasting = None) -> None:
         self._place = url.rpartition("/")[2]
 
     def sources(self) -> Iterator[Sequence[Part]]:
@@ -384,13 +395,12 @@ class ReadPartition(ProcessingStage[Part, Batch]):
         return [], []
 
     def process(self, task: Part) -> Iterator[Batch]:
-        pieces = task.pieces()
-        if self.order:
-            pieces = sorted_pieces(pieces, self.order, SORT_BYTES, self.descending)
         start = 0
-        for table in blocks(pieces):
-            yield self._batch(task, table, start)
-            start += table.num_rows
+        with task.target.scratch() as room:
+            pieces = task.pieces()
+            for table in blocks(sorted_pieces(pieces, self.order, SORT_BYTES, self.descending, room)):
+                yield self._batch(task, table, start)
+                start += table.num_rows
         if not start:
             yield self._batch(task, task.schema.empty_table(), 0)
 

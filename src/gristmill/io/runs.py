@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import cloudpickle
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gristmill.core.batch import Batch
 from gristmill.core.errors import InputError
+from gristmill.io.write_parquet import row_bytes
 
 if TYPE_CHECKING:
     from gristmill.io.target import Target
@@ -47,6 +49,8 @@ class Place(NamedTuple):
     length: int
     rows: int
     nbytes: int
+    name: str = ""
+    """Of the task, for rows that stay with their source."""
 
 
 @dataclass
@@ -75,6 +79,10 @@ class RunsWriter:
         self.index.runs = []
         self._offset = 0
 
+    def spool(self, table: pa.Table, name: str) -> None:
+        """A batch that stays with its source."""
+        self.copy(SPOOL, stream_of(table), table.num_rows, table.nbytes, name)
+
     def add(self, partition: int, pieces: Iterable[pa.Table]) -> None:
         """The rows of a partition, as one run or several."""
         waiting: list[pa.Table] = []
@@ -83,19 +91,19 @@ class RunsWriter:
             waiting.append(piece)
             size += piece.nbytes
             if size >= RUN_BYTES:
-                self._write(partition, waiting, size)
+                self._write(partition, waiting)
                 waiting, size = [], 0
         if waiting:
-            self._write(partition, waiting, size)
+            self._write(partition, waiting)
 
-    def _write(self, partition: int, pieces: list[pa.Table], size: int) -> None:
+    def _write(self, partition: int, pieces: list[pa.Table]) -> None:
         table = pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces).combine_chunks()
-        self.copy(partition, stream_of(table), table.num_rows, size)
+        self.copy(partition, stream_of(table), table.num_rows, value_bytes(table))
 
-    def copy(self, partition: int, raw: Any, rows: int, nbytes: int) -> None:
+    def copy(self, partition: int, raw: Any, rows: int, nbytes: int, name: str = "") -> None:
         """A run as it is, from elsewhere."""
         self.file.write(raw)
-        self.index.runs.append(Place(partition, self._offset, len(raw), rows, nbytes))
+        self.index.runs.append(Place(partition, self._offset, len(raw), rows, nbytes, name))
         self._offset += len(raw)
 
     def close(self) -> None:
@@ -111,6 +119,11 @@ class RunsWriter:
         }
         raw = orjson.dumps(told)
         self.file.write(raw + len(raw).to_bytes(8, "little") + _MAGIC)
+
+
+def value_bytes(table: pa.Table) -> int:
+    """The bytes of all values: the same however the rows are cut."""
+    return int(pc.sum(row_bytes(table)).as_py() or 0) if table.num_columns else 0
 
 
 def stream_of(table: pa.Table) -> pa.Buffer:

@@ -62,8 +62,9 @@ def sorted_pieces(
         files.close()
         for number in sorted(files.names):
             whole = number % 2 == 0 and number < 2 * len(bounds) + 1  # between two values: there may be many in it
-            within = sorted_pieces(files.pieces(number), order if whole else order[1:], most_bytes, descending, folder)
-            yield from within
+            yield from sorted_pieces(
+                files.pieces(number), order if whole else order[1:], most_bytes, descending, folder
+            )
 
 
 def sort_table(table: pa.Table, order: Sequence[str], descending: bool = False) -> pa.Table:
@@ -147,14 +148,15 @@ def whole_groups(pieces: Iterable[pa.Table], key: Sequence[str], most_bytes: int
     for piece in pieces:
         for block in _blocks(piece, most_bytes):
             cut = last_start(waiting[-1] if waiting else None, block, key)
+            rest = block
             if cut is not None and size + block.nbytes >= most_bytes:
                 done = pa.concat_tables([*waiting, block.slice(0, cut)])
                 if done.num_rows:
                     yield done.combine_chunks()
                 waiting, size = [], 0
-                block = block.slice(cut)
-            waiting.append(block)
-            size += block.nbytes
+                rest = block.slice(cut)
+            waiting.append(rest)
+            size += rest.nbytes
     if waiting:
         yield pa.concat_tables(waiting).combine_chunks()
 

@@ -183,6 +183,20 @@ class Target:
         """A name for the temporary files of one run, by which others can see whether it is still alive."""
         return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
+    @contextmanager
+    def scratch(self) -> Iterator[str | None]:
+        """A directory on this machine for a while: beside the files, if they are here, else where others are."""
+        if not self.local:
+            yield None
+            return
+        path = self.file(TEMPORARY, self.new_run())
+        Path(path).mkdir(parents=True)
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+            self.tidy()
+
     def sweep(self, everything: bool, also: str | None = None) -> None:
         """Remove the temporary files of runs that were killed on this machine, of the run `also`, or of all runs."""
         for run in self.names(TEMPORARY):
