@@ -28,7 +28,7 @@ _FACTORS = [literal(0xBF58476D1CE4E5B9, _UINT), literal(0x94D049BB133111EB, _UIN
 
 def spread(table: pa.Table, columns: Sequence[str], count: int) -> pa.Array:
     """The partition of each row, from 0 up to `count`, without it."""
-    if count == 1 or not columns:
+    if count == 1 or not columns or not table.num_rows:  # a batch without rows may lack columns
         return pa.repeat(literal(0, _UINT), table.num_rows)
     total = pa.repeat(literal(0, _UINT), table.num_rows)
     for name in columns:

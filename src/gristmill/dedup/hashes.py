@@ -1,4 +1,4 @@
-"""Hashes of 128 bits, by which equal texts are found: two different ones of a trillion share one with odds of 1 to 10^14.
+"""Hashes of 128 bits, by which equal texts are found: the odds that two of a trillion texts share one are 1 to 10^14.
 
 The definition is BLAKE2b of the bytes of the text, in UTF-8.
 """

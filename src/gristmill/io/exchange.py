@@ -18,7 +18,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 import pyarrow as pa
 
@@ -266,7 +266,7 @@ def _copy(target: Target, path: str, index: Index, partition: int, writer: RunsW
 class WriteRuns(WriteFragments):
     """Writes the rows of each batch by partition."""
 
-    not_identity = ("target",)
+    not_identity: ClassVar[tuple[str, ...]] = ("target",)
 
     def __init__(self, exchange: Exchange, name: str = "write_exchange") -> None:
         super().__init__(Target("."), RunsFormat())
@@ -331,7 +331,7 @@ class WriteRuns(WriteFragments):
 class CommitRuns(CommitFiles):
     """Joins the fragments of one source into its file of runs."""
 
-    not_identity = ("target",)
+    not_identity: ClassVar[tuple[str, ...]] = ("target",)
 
     def __init__(self, exchange: Exchange, name: str = "commit_exchange") -> None:
         super().__init__(Target("."), RunsFormat())

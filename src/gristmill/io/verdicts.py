@@ -4,8 +4,8 @@
     segment 2    rounds of keyed stages look at the keys; the last gives verdicts
     segment 3    the spool is read again, source by source, and the verdicts are applied
 
-So rows come out in the batches, sources and order in which they went in, and output files have the names and the content
-that they would have without the stage, but for the rows that were dropped. Large rows are written once and read once.
+So rows come out in the batches, sources and order in which they went in, and output files have the names and the rows
+that they would have without the stage, but for those that were dropped. Large rows are written once and read once.
 
 What is given up: objects in memory (`Batch.objects`), which a spool cannot hold.
 """
