@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gristmill.executors.ray_data import RayDataExecutor
     from gristmill.executors.xenna import XennaExecutor
     from gristmill.io.arrange import Repartition, Shuffle, Sort
+    from gristmill.io.counts import CountRows
     from gristmill.io.keyed import KeyedStage
     from gristmill.io.verdicts import VerdictStage
 
@@ -32,6 +33,7 @@ __version__ = VERSION
 _HOME = {
     "Batch": "core.batch",
     "CompositeStage": "core.stage",
+    "CountRows": "io.counts",
     "DocumentBatch": "core.batch",
     "EmptyTask": "core.task",
     "FileGroupTask": "core.task",
@@ -58,6 +60,7 @@ _HOME = {
 __all__ = [
     "Batch",
     "CompositeStage",
+    "CountRows",
     "DocumentBatch",
     "EmptyTask",
     "FileGroupTask",

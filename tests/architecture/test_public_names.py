@@ -12,6 +12,7 @@ PUBLIC = {
     "gristmill": [
         "Batch",
         "CompositeStage",
+        "CountRows",
         "DocumentBatch",
         "EmptyTask",
         "FileGroupTask",

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gristmill import KeyedStage, LocalExecutor, Pipeline, Repartition, Shuffle, Sort
+from gristmill import CountRows, KeyedStage, LocalExecutor, Pipeline, Repartition, Shuffle, Sort
 from gristmill.dedup import ExactDeduplicationStage
 from gristmill.text import JsonlReader, JsonlWriter
 from tests.conformance.executors import CLUSTER
@@ -42,6 +42,8 @@ STAGES: dict[str, Any] = {
     "shuffle": lambda: Shuffle(seed=5, num_partitions=3),
     "sort": lambda: Sort("n", num_partitions=3),
     "sort-mixed": lambda: Sort(["mixed", "id"], descending=True, num_partitions=4),
+    "count": lambda: CountRows("mixed", num_partitions=2),
+    "count-all": CountRows,
     "reduce": CountDomains,
     "groups": CountVectorised,
     "dedup": lambda: ExactDeduplicationStage(num_partitions=3, id_field="id"),
@@ -111,6 +113,10 @@ def _is_right(name: str, rows: list[dict[str, Any]], files: dict[str, bytes]) ->
         assert len(rows) == len(given)
         keys = [(json.dumps(row["mixed"]), row["id"]) for row in rows]
         assert keys == sorted(keys, reverse=True)
+    elif name == "count":
+        assert {row["mixed"]: row["count"] for row in rows} == Counter(row["mixed"] for row in given)
+    elif name == "count-all":
+        assert rows == [{"count": 181}]
     elif name == "reduce":
         counted = Counter(row["domain"] for row in given)
         assert {row["domain"]: row["rows"] for row in rows} == counted

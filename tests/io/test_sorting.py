@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ KEYS: dict[str, Any] = {
 
 def cut(table: pa.Table, cuts: list[int]) -> list[pa.Table]:
     places = [0, *sorted(min(place, table.num_rows) for place in cuts), table.num_rows]
-    return [table.slice(start, end - start) for start, end in zip(places, places[1:], strict=False)]
+    return [table.slice(start, end - start) for start, end in pairwise(places)]
 
 
 def place(value: Any, descending: bool) -> Any:

@@ -157,12 +157,12 @@ def test_a_run_that_is_killed_goes_on_in_its_segment(
 
 def test_what_is_left_is_told_segment_by_segment(corpus: Path, tmp_path: Path) -> None:
     mill = pipeline(corpus, tmp_path / "out", tmp_path)
-    changes, left, done = mill.left_to_do(tmp_path / "run")
+    _, left, done = mill.left_to_do(tmp_path / "run")
     assert (len(left), done) == (6, 0)
     mill.run(LocalExecutor(0), tmp_path / "run")
     assert mill.left_to_do(tmp_path / "run") == ([], [], 6 + 4 + 6 + 4)
     next((tmp_path / "out").glob("part-00002*")).unlink()
-    changes, left, done = mill.left_to_do(tmp_path / "run")
+    _, left, _ = mill.left_to_do(tmp_path / "run")
     assert [why for _, why in left] == ["its output is gone"]
     result = mill.run(LocalExecutor(0), tmp_path / "run")
     assert result.summary()["Shuffle"].rows_in < 70

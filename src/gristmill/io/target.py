@@ -171,8 +171,10 @@ class Target:
         if self.local:
             shutil.rmtree(self.url, ignore_errors=True)
             with suppress(OSError):
-                for folder in Path(self.url).parents[:2]:  # if there is nothing else in them
-                    folder.rmdir()
+                run = Path(self.url).parent  # which is of the same run, and goes with the last that is in it
+                run.rmdir()
+                if run.parent.name == TEMPORARY:
+                    run.parent.rmdir()
         else:
             with suppress(FileNotFoundError):
                 self._system.rm(self.url, recursive=True)
