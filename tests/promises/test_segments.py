@@ -122,7 +122,9 @@ def kill_in(segment: int, corpus: Path, folder: Path, workers: int) -> None:
     script.write_text(SCRIPT)
     (folder / f"stall-{segment}").touch()
     places = [str(corpus), str(folder / "out"), str(folder), str(folder / "run"), str(workers)]
-    process = subprocess.Popen([sys.executable, str(script), *places], cwd=Path(__file__).parents[2])
+    root = Path(__file__).parents[2]
+    env = os.environ | {"PYTHONPATH": f"{root}/src:{root}", "GRISTMILL_PROGRESS": "off"}
+    process = subprocess.Popen([sys.executable, str(script), *places], env=env)
     try:
         until = time.monotonic() + 120
         while not (folder / "here").exists():

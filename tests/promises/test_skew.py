@@ -20,7 +20,8 @@ TEXT = "x" * 1000
 class Rows(ProcessingStage):
     def process(self, task):
         start = task.data
-        yield DocumentBatch([{"key": "hot" if n % 2 else f"k{n}", "n": n, "text": TEXT} for n in range(start, start + 1000)])
+        numbers = range(start, start + 1000)
+        yield DocumentBatch([{"key": "hot" if n % 2 else f"k{n}", "n": n, "text": TEXT} for n in numbers])
 
 class Longest(KeyedStage):
     key = "key"

@@ -194,6 +194,8 @@ class Run:
     def why_redo(self, plan: Plan, source: str, fingerprint: str) -> str | None:
         """Why a source has to be done, or None when it is done already."""
         entry = self.entries.get(source)
+        if plan.source is None:
+            return "nothing tells whether its input is the same"
         if entry is None:
             return "it is new, or was not finished"
         if entry.plan != self._segments[plan.number]:

@@ -6,7 +6,8 @@
     partner      the row that it was found to be the same as; none for the one that is kept
     similarity   from 0 to 1
 
-It is sorted by cluster and id in each of its files, which are Parquet, in the directory `clusters` of the run (`run_dir`), or of the output's `_run` for a run without one.
+It is Parquet, sorted by cluster and id in each file, in the directory `clusters` of the run (`run_dir`), or of `_run`
+beside the output for a run without one.
 """
 
 from __future__ import annotations

@@ -37,9 +37,9 @@ class CountRows(KeyedStage):
         return ["data"], [*self.columns, self.count_field]
 
     def combine(self, table: pa.Table) -> pa.Table:
-        plain = pa.table([column_of(table, name) for name in self.columns], self.columns)
         ones = pa.repeat(literal(1, pa.int64()), table.num_rows)
-        return self.process_groups(sort_table(plain.append_column(self.count_field, ones), self.columns))
+        keys = [column_of(table, name) for name in self.columns]
+        return self.process_groups(sort_table(pa.table([*keys, ones], [*self.columns, self.count_field]), self.columns))
 
     def process_groups(self, table: pa.Table) -> pa.Table:
         starts = pc.indices_nonzero(group_starts(None, table, self.columns)).cast(pa.int64())
@@ -47,5 +47,5 @@ class CountRows(KeyedStage):
         sums = pc.cumulative_sum(table.column(self.count_field).combine_chunks())
         before = pa.concat_arrays([make_array([0], pa.int64()), sums])
         counts = pc.subtract(before.take(ends), before.take(starts))
-        groups = table.select(self.columns).take(starts)
-        return groups.append_column(self.count_field, counts)
+        keys = [table.column(name).take(starts) for name in self.columns]
+        return pa.table([*keys, counts], [*self.columns, self.count_field])

@@ -76,6 +76,11 @@ class KeyedStage(CompositeStage[Batch, Batch]):
     def columns(self) -> list[str]:
         return [self.key] if isinstance(self.key, str) else list(self.key)
 
+    @property
+    def partitions(self) -> int | None:
+        """How many partitions there are: one, if all rows are one group."""
+        return self.num_partitions if self.columns else 1
+
     def written(self) -> str:
         """Which of the methods its author has written."""
         names = ("reduce", "process_groups", "process_sorted")
@@ -86,7 +91,7 @@ class KeyedStage(CompositeStage[Batch, Batch]):
 
     def decompose(self) -> list[ProcessingStage[Any, Any]]:
         combines = type(self).combine is not KeyedStage.combine
-        exchange = Combined(self) if combines else Exchange(self.columns, self.num_partitions)
+        exchange = Combined(self) if combines else Exchange(self.columns, self.partitions)
         return [
             WriteRuns(exchange, f"{self.name}_write"),
             CommitRuns(exchange, f"{self.name}_commit"),
@@ -108,7 +113,7 @@ class Combined(Exchange):
     """Rows by key, after those of each batch were combined."""
 
     def __init__(self, keyed: KeyedStage) -> None:
-        super().__init__(keyed.columns, keyed.num_partitions)
+        super().__init__(keyed.columns, keyed.partitions)
         self.keyed = keyed
 
     def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:

@@ -73,7 +73,7 @@ def sort_table(table: pa.Table, order: Sequence[str], descending: bool = False) 
     for name in order:
         if not can_sort(column_of(table, name).type):
             raise ColumnError(f"rows cannot be sorted by column {name!r}, which holds {table.column(name).type}")
-    if table.num_rows < 2:
+    if table.num_rows < 2 or not order:
         return table
     plain = pa.table([sortable(table.column(name)) for name in order], [str(index) for index in range(len(order))])
     how = "descending" if descending else "ascending"
@@ -176,15 +176,15 @@ def last_start(before: pa.Table | None, table: pa.Table, key: Sequence[str]) -> 
 
 def group_starts(before: pa.Table | None, table: pa.Table, key: Sequence[str]) -> pa.Array:
     """Whether a new group begins with each row of a table. `before` is what comes before it, if anything does."""
-    names = list(key)
-    mine = table.select(names)
-    head = mine.slice(0, 1) if before is None else before.select(names).slice(before.num_rows - 1)
-    earlier = pa.concat_tables([head, mine.slice(0, max(mine.num_rows - 1, 0))])
-    starts = pa.repeat(literal(False, pa.bool_()), mine.num_rows)
-    for name in names:
+    count = table.num_rows
+    head = table.slice(0, 1) if before is None else before.slice(before.num_rows - 1)
+    starts = pa.repeat(literal(False, pa.bool_()), count)
+    for name in key:
+        mine = table.select([name])
+        earlier = pa.concat_tables([head.select([name]), mine.slice(0, max(count - 1, 0))])
         starts = pc.or_(starts, _differ(sortable(mine.column(name)), sortable(earlier.column(name))))
-    if before is None and mine.num_rows:
-        first = pc.equal(pc.indices_nonzero(pa.repeat(literal(True, pa.bool_()), mine.num_rows)), literal(0, _UINT))
+    if before is None and count:
+        first = pc.equal(pc.indices_nonzero(pa.repeat(literal(True, pa.bool_()), count)), literal(0, _UINT))
         starts = pc.or_(starts, first)
     return starts.combine_chunks() if isinstance(starts, pa.ChunkedArray) else starts
 
