@@ -12,9 +12,9 @@ SCRIPT = """
 import json, sys
 import pyarrow as pa
 from gristmill import DocumentBatch, KeyedStage, LocalExecutor, Pipeline, ProcessingStage, SourceStage, Task
-from gristmill.io import exchange, keyed
+from gristmill.io import keyed, partitions
 
-exchange.SORT_BYTES = keyed.SORT_BYTES = exchange.BLOCK_BYTES = keyed.BLOCK_BYTES = 2 * 2**20
+keyed.SORT_BYTES = keyed.BLOCK_BYTES = partitions.BLOCK_BYTES = 2 * 2**20
 TEXT = "x" * 1000
 
 class Rows(ProcessingStage):

@@ -10,10 +10,11 @@ from __future__ import annotations
 import copy
 import inspect
 from abc import abstractmethod
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, TypeVar, get_args, get_origin, overload
 
 from gristmill.core.errors import BadRecordError, ContractError, did_you_mean
+from gristmill.core.node import NodeInfo as NodeInfo  # noqa: PLC0414  people import it from here
+from gristmill.core.node import WorkerMetadata as WorkerMetadata  # noqa: PLC0414
 from gristmill.core.resources import Resources
 from gristmill.core.task import EmptyTask, Task, WrittenFile, WrittenFiles
 
@@ -206,22 +207,6 @@ class ProcessingStage(Generic[In, Out]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
-
-
-@dataclass(frozen=True, slots=True)
-class NodeInfo:
-    """The machine that `setup_on_node` runs on."""
-
-    node_id: str = "local"
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerMetadata:
-    """The worker that a stage is set up in."""
-
-    worker_id: str = "0"
-    node: NodeInfo = field(default_factory=NodeInfo)
-    gpus: tuple[int, ...] = ()
 
 
 class SourceStage(ProcessingStage[EmptyTask, Out]):

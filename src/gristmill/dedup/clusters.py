@@ -23,7 +23,8 @@ from gristmill.core.columns import literal
 from gristmill.core.sample import row_ids
 from gristmill.core.spread import column_of
 from gristmill.core.task import GatherTask, WrittenFiles, digest
-from gristmill.io.exchange import SORT_BYTES, CommitRuns, Exchange
+from gristmill.io.exchange import CommitRuns, Exchange
+from gristmill.io.partitions import SORT_BYTES
 from gristmill.io.runs import read_index, runs_of
 from gristmill.io.sorting import sorted_pieces
 from gristmill.io.target import Target

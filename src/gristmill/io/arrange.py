@@ -26,18 +26,9 @@ from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.table import conform
 from gristmill.core.task import WrittenFiles, digest
 from gristmill.io.commit import columns_to_write
-from gristmill.io.exchange import (
-    PARTITION_BYTES,
-    CommitRuns,
-    Exchange,
-    Listing,
-    Part,
-    Partitions,
-    ReadPartition,
-    Run,
-    WriteRuns,
-)
+from gristmill.io.exchange import PARTITION_BYTES, CommitRuns, Exchange, WriteRuns
 from gristmill.io.input import parse_size
+from gristmill.io.partitions import Listing, Part, Partitions, ReadPartition, Run
 from gristmill.io.runs import SAMPLE
 from gristmill.io.sorting import sort_table
 

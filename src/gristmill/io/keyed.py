@@ -21,17 +21,8 @@ from gristmill.core.spread import split, spread
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage
 from gristmill.core.table import table_to_rows
 from gristmill.io.commit import columns_to_write
-from gristmill.io.exchange import (
-    BLOCK_BYTES,
-    SORT_BYTES,
-    CommitRuns,
-    Exchange,
-    Part,
-    Partitions,
-    WriteRuns,
-    batch_of,
-    blocks,
-)
+from gristmill.io.exchange import CommitRuns, Exchange, WriteRuns
+from gristmill.io.partitions import BLOCK_BYTES, SORT_BYTES, Part, Partitions, batch_of, blocks
 from gristmill.io.sorting import group_starts, sorted_pieces, whole_groups
 
 if TYPE_CHECKING:
@@ -51,6 +42,7 @@ class KeyedStage(CompositeStage[Batch, Batch]):
     batch before they are sent, as a sum of sums does; the result must not depend on how often it is done.
     """
 
+    is_base: ClassVar[bool] = True
     key: str | Sequence[str] = ()
     order: Sequence[str] = ()
     """Columns by which the rows of a group are sorted; equal ones are in the order of the input."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 import pyarrow as pa
@@ -29,8 +29,9 @@ from gristmill.core.spread import column_of, split, spread
 from gristmill.core.stage import Columns, CompositeStage, Lasting, ProcessingStage, SourceStage
 from gristmill.core.table import VERDICT
 from gristmill.core.task import Task, WrittenFiles, digest
-from gristmill.io.exchange import CommitRuns, Exchange, Part, Partitions, Run, WriteRuns
+from gristmill.io.exchange import CommitRuns, Exchange, WriteRuns
 from gristmill.io.keyed import KeyedStage
+from gristmill.io.partitions import Part, Partitions, Run
 from gristmill.io.runs import SPOOL, read_index, read_run
 from gristmill.io.target import Target
 
@@ -54,6 +55,7 @@ class VerdictStage(CompositeStage[Batch, Batch]):
     verdicts: rows with the columns of `identities`, at most one for each row, and `keep`. Rows without one are kept.
     """
 
+    is_base: ClassVar[bool] = True
     adds: Sequence[str] = ()
     """Columns of the verdicts that are added to the rows that are kept; others are only seen with rejected rows."""
 
