@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -242,6 +243,34 @@ def test_rows_that_fail_after_an_exchange_are_set_aside_alone(corpus: Path, tmp_
     result = Pipeline("p", stages=stages).run(LocalExecutor(2))
     assert [record.row["id"] for record in result.quarantined() if record.row] == ["3-3"]
     assert result.summary().rows_out == 239
+
+
+def test_a_row_that_has_no_key_is_set_aside_alone(corpus: Path, tmp_path: Path) -> None:
+    class Picky(ExactDeduplicationStage):
+        def keys(self, batch: Any) -> pa.Table:
+            if "2-20" in batch.data.column("id").to_pylist():
+                raise ValueError("no key for this")
+            return super().keys(batch)
+
+    stages = [JsonlReader(str(corpus)), Picky(), JsonlWriter(str(tmp_path / "out"))]
+    result = Pipeline("p", stages=stages).run(LocalExecutor(2))
+    assert [record.row["id"] for record in result.quarantined() if record.row] == ["2-20"]
+    assert result.summary()["Picky"].rows_in == 239
+    with pytest.raises(StageError, match="no key for this"):
+        Pipeline("p", stages=stages).run(LocalExecutor(0), on_error="raise")
+
+
+def test_object_stores_will_do(corpus: Path, tmp_path: Path) -> None:
+    """One whose files are there for this process only, so the work is done here."""
+    for where in (f"memory://{tmp_path.name}", str(tmp_path)):
+        stages = [JsonlReader(str(corpus)), ExactDeduplicationStage(), Shuffle(), JsonlWriter(f"{where}/out")]
+        Pipeline("p", stages=stages).run(LocalExecutor(0), f"{where}/run")
+        again = Pipeline("p", stages=stages).run(LocalExecutor(0), f"{where}/run")
+        assert again.summary().rows_in == 0
+    store = fsspec.filesystem("memory")
+    found = {path.rpartition("/")[2]: store.cat_file(path) for path in store.glob(f"/{tmp_path.name}/out/*.jsonl")}
+    assert found == {path.name: path.read_bytes() for path in (tmp_path / "out").glob("*.jsonl")}
+    assert found
 
 
 def test_a_temporary_directory_is_gone_after_a_failure(corpus: Path, tmp_path: Path) -> None:

@@ -15,16 +15,17 @@ What is given up: after an exchange a row is known by its partition and its plac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 import pyarrow as pa
 
 from gristmill.core.batch import Batch
-from gristmill.core.errors import ContractError
+from gristmill.core.columns import make_array
+from gristmill.core.errors import ContractError, GristmillError
 from gristmill.core.spread import split, spread
 from gristmill.core.stage import Columns, Lasting
-from gristmill.core.table import conform
+from gristmill.core.table import POSITION, conform, table_to_rows
 from gristmill.core.task import GatherTask, WrittenFiles
 from gristmill.io.commit import (
     CommitFiles,
@@ -179,7 +180,7 @@ class WriteRuns(WriteFragments):
                 f"stage {self.name!r}: rows with objects in memory ({', '.join(task.objects)}) cannot pass from one "
                 "segment to the next: put the stage that makes them after it"
             )
-        parts = list(self.exchange.parts(task))
+        task, parts = self._parts(task)
         moved = [part for number, part in parts if number >= 0]
         table, added = self.exchange.columns(task)
         if moved:
@@ -206,6 +207,37 @@ class WriteRuns(WriteFragments):
             wide=wide,
             dataset_name=task.dataset_name,
         )
+
+    def _parts(self, task: Batch) -> tuple[Batch, list[tuple[int, pa.Table]]]:
+        """The rows by partition, without those that this fails on, which are set aside."""
+        try:
+            return task, list(self.exchange.parts(task))
+        except GristmillError:
+            raise
+        except Exception:
+            if self.__dict__.get("_aside") is None:
+                raise
+        bad = dict(self._failing(task, 0))
+        for row, error in bad.items():
+            record = table_to_rows(task.data.slice(row, 1))[0]
+            place = record.pop(POSITION, None)
+            self.set_aside(error, row=record, file=task.metadata.get("file"), position=place)
+        sound = task.keep(make_array([row not in bad for row in range(task.num_items)], pa.bool_()))
+        return sound, list(self.exchange.parts(sound.named(task.lineage)))
+
+    def _failing(self, task: Batch, start: int) -> Iterator[tuple[int, Exception]]:
+        """The rows that have no partition, each with the reason."""
+        try:
+            list(self.exchange.parts(task))
+        except GristmillError:
+            raise
+        except Exception as error:  # noqa: BLE001  one of the rows is at fault
+            half = task.num_items // 2
+            if not half:
+                yield start, error
+                return
+            yield from self._failing(task.slice(0, half), start)
+            yield from self._failing(task.slice(half), start + half)
 
 
 class CommitRuns(CommitFiles):

@@ -26,7 +26,7 @@ from gristmill.io.partitions import BLOCK_BYTES, SORT_BYTES, Part, Partitions, b
 from gristmill.io.sorting import group_starts, sorted_pieces, whole_groups
 
 if TYPE_CHECKING:
-    from gristmill.core.stage import WorkerMetadata
+    from gristmill.core.stage import NodeInfo, WorkerMetadata
 
 OUTPUT_ROWS = 10_000
 """Rows that `reduce` gives are put together into batches of this many."""
@@ -123,6 +123,9 @@ class Reduce(ProcessingStage[Part, Batch]):
         super().__init__()
         self.keyed, self.name, self.resources = keyed, keyed.name, keyed.resources
         self.runtime_env, self.timeout_s, self.max_retries = keyed.runtime_env, keyed.timeout_s, keyed.max_retries
+
+    def setup_on_node(self, node_info: NodeInfo, worker_metadata: WorkerMetadata) -> None:
+        self.keyed.setup_on_node(node_info, worker_metadata)
 
     def setup(self, worker_metadata: WorkerMetadata) -> None:
         self.keyed.setup(worker_metadata)
