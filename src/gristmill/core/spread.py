@@ -32,7 +32,7 @@ def spread(table: pa.Table, columns: Sequence[str], count: int) -> pa.Array:
         return pa.repeat(literal(0, _UINT), table.num_rows)
     total = pa.repeat(literal(0, _UINT), table.num_rows)
     for name in columns:
-        total = _mixed(pc.add(_mixed(total), _hashes(column_of(table, name))))
+        total = _mixed(pc.add(_mixed(total), _hashes(column_or_nulls(table, name))))
     high = pc.shift_right(total, _FOLD)
     return pc.shift_right(pc.multiply(high, literal(count, _UINT)), _FOLD)
 
@@ -42,6 +42,11 @@ def column_of(table: pa.Table, name: str) -> pa.ChunkedArray:
         there = [column for column in table.column_names if not column.startswith("__")]
         raise ColumnError(f"there is no column {name!r}. There are: {shorten(there, 12)}.{did_you_mean(name, there)}")
     return table.column(name)
+
+
+def column_or_nulls(table: pa.Table, name: str) -> pa.ChunkedArray:
+    """A column, or nulls: a block of JSON has no column for a field that none of its rows has."""
+    return table.column(name) if name in table.column_names else pa.chunked_array([pa.nulls(table.num_rows)])
 
 
 def split(table: pa.Table, numbers: pa.Array) -> list[tuple[int, pa.Table]]:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from gristmill.core.batch import Batch
 from gristmill.core.columns import literal
 from gristmill.core.sample import draw, row_ids
-from gristmill.core.spread import column_of, sortable, split
+from gristmill.core.spread import column_or_nulls, sortable, split
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.table import conform
 from gristmill.core.task import WrittenFiles, digest
@@ -192,7 +192,7 @@ class Sampled(Exchange):
         if not table.num_rows:
             return []
         owner, numbers = row_ids(batch)
-        keys = pa.table([column_of(table, name) for name in self.key], list(self.key))
+        keys = pa.table([column_or_nulls(table, name) for name in self.key], list(self.key))
         keys = keys.append_column(ORDER, draw(numbers, int(digest(["sort", owner]), 16)))
         return [(0, table), (SAMPLE, _first(keys, self.wanted))]
 
@@ -203,14 +203,15 @@ class Sampled(Exchange):
 
     def list_files(self, outputs: Iterable[WrittenFiles]) -> None:
         super().list_files(outputs)
-        kinds = [self.listing.schema.field(name) for name in self.key if name in self.listing.schema.names]
+        if not self.listing.rows:
+            return
+        kinds = [self.listing.schema.field(name) for name in self.key]
         schema = pa.schema([*kinds, (ORDER, pa.float64())])
         sample = schema.empty_table()
         for table in self.listing.tables(SAMPLE):
             sample = _first(pa.concat_tables([sample, conform(table, schema)]), self.wanted)
-        ordered = sort_table(sample, self.key, self.descending) if len(kinds) == len(self.key) else sample
-        count = ordered.num_rows
-        places = sorted({count * part // self.partitions for part in range(1, self.partitions)} if count else ())
+        ordered = sort_table(sample, self.key, self.descending)
+        places = sorted({ordered.num_rows * part // self.partitions for part in range(1, self.partitions)})
         self._bounds = list(keys_at(ordered, self.key, places))
 
     @property

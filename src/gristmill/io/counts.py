@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.core.columns import literal, make_array
-from gristmill.core.spread import column_of
+from gristmill.core.spread import column_or_nulls
 from gristmill.core.stage import Columns
 from gristmill.io.exchange import Exchange
 from gristmill.io.keyed import KeyedStage
@@ -38,7 +38,7 @@ class CountRows(KeyedStage):
 
     def combine(self, table: pa.Table) -> pa.Table:
         ones = pa.repeat(literal(1, pa.int64()), table.num_rows)
-        keys = [column_of(table, name) for name in self.columns]
+        keys = [column_or_nulls(table, name) for name in self.columns]
         return self.process_groups(sort_table(pa.table([*keys, ones], [*self.columns, self.count_field]), self.columns))
 
     def process_groups(self, table: pa.Table) -> pa.Table:

@@ -23,7 +23,7 @@ import pyarrow as pa
 from gristmill.core.batch import Batch
 from gristmill.core.columns import make_array
 from gristmill.core.errors import ContractError, GristmillError
-from gristmill.core.spread import split, spread
+from gristmill.core.spread import column_of, split, spread
 from gristmill.core.stage import Columns, Lasting
 from gristmill.core.table import POSITION, conform, table_to_rows
 from gristmill.core.task import GatherTask, WrittenFiles
@@ -96,7 +96,9 @@ class Exchange:
 
     def list_files(self, outputs: Iterable[WrittenFiles]) -> None:
         """The segment that writes is over: look at what there is."""
-        self._listing = Listing.of(self.target, outputs)
+        self._listing = listing = Listing.of(self.target, outputs)
+        for name in self.key if any(partition >= 0 for partition in listing.runs) else ():
+            column_of(listing.schema.empty_table(), name)  # no row has it: that is an error
 
 
 # -- writing -----------------------------------------------------------------------------------------------

@@ -59,6 +59,12 @@ class VerdictStage(CompositeStage[Batch, Batch]):
     adds: Sequence[str] = ()
     """Columns of the verdicts that are added to the rows that are kept; others are only seen with rejected rows."""
 
+    def inputs(self) -> tuple[list[str], Columns]:
+        return ["data"], []
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return ["data"], list(self.adds)
+
     def keys(self, batch: Batch) -> pa.Table:
         raise NotImplementedError
 
