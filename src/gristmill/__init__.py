@@ -23,26 +23,36 @@ if TYPE_CHECKING:
     from gristmill.executors.ray_client import RayClient, SlurmRayClient
     from gristmill.executors.ray_data import RayDataExecutor
     from gristmill.executors.xenna import XennaExecutor
+    from gristmill.io.arrange import Repartition, Shuffle, Sort
+    from gristmill.io.counts import CountRows
+    from gristmill.io.keyed import KeyedStage
+    from gristmill.io.verdicts import VerdictStage
 
 __version__ = VERSION
 
 _HOME = {
     "Batch": "core.batch",
     "CompositeStage": "core.stage",
+    "CountRows": "io.counts",
     "DocumentBatch": "core.batch",
     "EmptyTask": "core.task",
     "FileGroupTask": "core.task",
+    "KeyedStage": "io.keyed",
     "LocalExecutor": "executors.local",
     "Pipeline": "core.pipeline",
     "ProcessingStage": "core.stage",
     "RayActorPoolExecutor": "executors.ray_actors",
     "RayClient": "executors.ray_client",
     "RayDataExecutor": "executors.ray_data",
+    "Repartition": "io.arrange",
     "Resources": "core.resources",
     "Sample": "core.sample",
+    "Shuffle": "io.arrange",
     "SlurmRayClient": "executors.ray_client",
+    "Sort": "io.arrange",
     "SourceStage": "core.stage",
     "Task": "core.task",
+    "VerdictStage": "io.verdicts",
     "XennaExecutor": "executors.xenna",
     "processing_stage": "core.stage",
 }
@@ -50,20 +60,26 @@ _HOME = {
 __all__ = [
     "Batch",
     "CompositeStage",
+    "CountRows",
     "DocumentBatch",
     "EmptyTask",
     "FileGroupTask",
+    "KeyedStage",
     "LocalExecutor",
     "Pipeline",
     "ProcessingStage",
     "RayActorPoolExecutor",
     "RayClient",
     "RayDataExecutor",
+    "Repartition",
     "Resources",
     "Sample",
+    "Shuffle",
     "SlurmRayClient",
+    "Sort",
     "SourceStage",
     "Task",
+    "VerdictStage",
     "XennaExecutor",
     "processing_stage",
 ]

@@ -324,7 +324,8 @@ class Flow:
             item.history.attempts += 1
             stages = self.plan.groups[call.group].stages
             stage = stages[min(error.position, len(stages) - 1)]
-            if place is not None and self.quarantine.isolates and not (stage.writes or stage.gather or stage.durable):
+            whole = stage.indivisible or stage.writes or stage.gather or stage.durable
+            if place is not None and self.quarantine.isolates and not whole:
                 if not item.history.learn(place, error, stage.max_retries):
                     raise error
             elif error.hopeless or item.history.raised > stage.max_retries:

@@ -298,7 +298,7 @@ class Isolator:
         """What cannot be written, and what is wrong with the pipeline, is no fault of a record."""
         stage = self.worker.stages[position]
         elsewhere = error.stage != stage.name
-        return not (error.hopeless or elsewhere or stage.writes or stage.gather or stage.durable)
+        return not (error.hopeless or elsewhere or stage.indivisible or stage.writes or stage.gather or stage.durable)
 
     def _give_up(
         self, position: int, task: Task[Any], error: StageError, tries: int, number: int = 0, after: int = 0

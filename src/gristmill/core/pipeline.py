@@ -6,24 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gristmill.core.executor import (
-    Executor,
-    Here,
-    Job,
-    Observer,
-    Progress,
-    default_executor,
-    default_observer,
-    default_rejects,
-)
+from gristmill.core.executor import Executor, Observer, default_executor, default_observer, default_rejects
 from gristmill.core.plan import Plan, make_plan
 from gristmill.core.preview import Preview, make_preview
 from gristmill.core.quarantine import Budget, Quarantine
-from gristmill.core.rejects import RejectedFiles
-from gristmill.core.result import Result, check_books
-from gristmill.core.run import Run, versions
+from gristmill.core.result import Result
+from gristmill.core.run import Run
+from gristmill.core.segments import Watcher, run_segments, settled, sources_of
 from gristmill.core.stage import ProcessingStage
-from gristmill.core.task import EmptyTask, Task, WrittenFiles, name_sources
+from gristmill.core.task import Task
 
 if TYPE_CHECKING:
     from typing import Self
@@ -87,7 +78,7 @@ class Pipeline:
         first. `rejected` is a directory for the rows that stages drop, with stage, score and threshold, as Parquet;
         True puts them into the run directory.
         """
-        watcher = _Watcher(observer or default_observer(executor))
+        watcher = Watcher(observer or default_observer(executor))
         run = Run(run_dir, storage_options, replay)
         quarantine = _quarantine(run, on_error, max_errors)
         rejects = _rejects(run, rejected, storage_options)
@@ -100,7 +91,8 @@ class Pipeline:
         """What a run with this `run_dir` would do: changes of the pipeline, sources to do and why, sources done."""
         run = Run(run_dir, replay=replay)
         plan = make_plan(self.name, self.stages, initial_tasks, resuming=run.resuming)
-        return run.left_to_do(plan, sources_of(plan, initial_tasks))
+        with settled(plan, run):
+            return run.left_to_do(plan, lambda segment: sources_of(segment, initial_tasks))
 
     def stream(
         self,
@@ -114,7 +106,7 @@ class Pipeline:
         observer: Observer | None = None,
     ) -> Iterator[Task[Any]]:
         """Yield the last stage's tasks as they finish, in any order. A slow consumer slows the pipeline down."""
-        watcher = _Watcher(observer or default_observer(executor))
+        watcher = Watcher(observer or default_observer(executor))
         run = Run(run_dir, storage_options)
         quarantine = _quarantine(run, on_error, max_errors)
         for lineage, ref in self._execute(executor, run, quarantine, initial_tasks, watcher):
@@ -128,7 +120,7 @@ class Pipeline:
         run: Run,
         quarantine: Quarantine,
         initial_tasks: Sequence[Task[Any]] | None,
-        watcher: _Watcher,
+        watcher: Watcher,
         rejects: tuple[Any, Any] | None = None,
     ) -> Iterator[tuple[Lineage, Ref]]:
         executor = executor or default_executor()
@@ -136,34 +128,11 @@ class Pipeline:
             raise TypeError(f"the executor is {executor!r}, which is none: pass LocalExecutor() or another executor")
         plan = make_plan(self.name, self.stages, initial_tasks, executor.fuse, run.resuming)
         plan = plan.with_rejects(*rejects) if rejects else plan
-        executor.check(plan)
-        run.begin(plan)
-        job = Job(plan, run.to_do(sources_of(plan, initial_tasks), plan), watcher, quarantine, run.scratch)
-        outputs: list[WrittenFiles] = []
-        try:
-            for lineage, ref in executor.execute(job):
-                if ref is None:
-                    run.done(lineage.source)
-                    continue
-                output = ref.load() if plan.durable or plan.rejects else None
-                if isinstance(output, RejectedFiles):
-                    run.dropped(lineage.source, output)
-                    continue
-                if isinstance(output, WrittenFiles):
-                    outputs.append(output)
-                    run.wrote(lineage.source, output)
-                yield lineage, ref
-        finally:
-            run.end(watcher.last)
-        check_books(watcher.last.stages[1:] if plan.source else watcher.last.stages)
-        quarantine.close(watcher.last)
-        for stage in plan.reject_stages[-1:]:
-            stage.complete((), {})
-        for task in run.kept:
-            yield task.lineage, Here(task)
-        if plan.durable:
-            info = {"pipeline": self.name, "plan": run.plan, "versions": versions()}
-            plan.stages[-1].complete([*run.kept, *outputs], info)
+        for segment in plan.segments:
+            executor.check(segment)
+        with settled(plan, run):
+            run.begin(plan)
+            yield from run_segments(plan, executor, run, quarantine, watcher, initial_tasks)
 
     def __repr__(self) -> str:
         return f"<Pipeline {self.name!r}: {' -> '.join(stage.name for stage in self.stages) or 'empty'}>"
@@ -187,34 +156,7 @@ def _rejects(
     return default_rejects(place, storage_options or {})
 
 
-def sources_of(plan: Plan, initial_tasks: Sequence[Task[Any]] | None) -> Iterator[list[Task[Any]]]:
-    """The tasks that enter the plan, source by source, under their names."""
-    if plan.source is not None:
-        return name_sources(plan.source.sources(), by_content=True)
-    tasks = [EmptyTask()] if initial_tasks is None else list(initial_tasks)
-    return name_sources(iter([[task] for task in tasks]), by_content=False)
-
-
 def _check_is_stage(stage: object) -> None:
     if not isinstance(stage, ProcessingStage):
         hint = " Did you forget the parentheses?" if isinstance(stage, type) else ""
         raise TypeError(f"a pipeline is made of stages, not of {stage!r}.{hint}")
-
-
-class _Watcher:
-    """Passes on what an executor tells, and remembers the last of it."""
-
-    def __init__(self, observer: Observer) -> None:
-        self.observer = observer
-        self.last = Progress()
-
-    def started(self, plan: Plan) -> None:
-        self.observer.started(plan)
-
-    def progressed(self, progress: Progress) -> None:
-        self.last = progress
-        self.observer.progressed(progress)
-
-    def finished(self, progress: Progress) -> None:
-        self.last = progress
-        self.observer.finished(progress)

@@ -3,7 +3,8 @@
     decompose   composites become their stages
     check       inputs exist, columns and task types fit between neighbours, settings make sense
     fuse        neighbours with compatible needs become one group, run by one worker
-    cut         a new group begins after a user's own source, and where tasks are gathered by source
+    cut         a new group begins after a user's own source, and where tasks are gathered by source; a new segment
+                where a source stage lists what the stages before it have written (an exchange)
 
 The plan holds copies of the stages, so neither planning nor running changes the user's objects.
 """
@@ -87,6 +88,19 @@ class Plan:
     """The first stage is the user's own source: each task that leaves it is a source of its own."""
     rejects: ProcessingStage[Any, Any] | None = None
     """Writes what stages drop. The last group commits that, and is no part of the way from input to output."""
+    number: int = 0
+    after: Plan | None = None
+    """The segment that begins when this one is over."""
+
+    @property
+    def segments(self) -> tuple[Plan, ...]:
+        """This plan and those after it: an executor runs one at a time."""
+        return (self, *(self.after.segments if self.after else ()))
+
+    @property
+    def everything(self) -> tuple[ProcessingStage[Any, Any], ...]:
+        """The stages of all segments."""
+        return tuple(stage for segment in self.segments for stage in segment.stages)
 
     @property
     def way(self) -> tuple[Group, ...]:
@@ -112,20 +126,34 @@ class Plan:
         """What writes down the rows that the stages of a group drop, if somebody asked for them."""
         if self.rejects is None or group.index >= len(self.way):
             return None
-        return Rejecter(self.rejects, sum(len(before.stages) for before in self.groups[: group.index]))
+        first = sum(len(before.stages) for before in self.groups[: group.index])
+        return Rejecter(self.rejects, first, f"-{self.number + 1}" if self.number else "")
 
     def with_rejects(self, writer: ProcessingStage[Any, Any], commit: ProcessingStage[Any, Any]) -> Plan:
         """The plan with a place for the rows that stages drop."""
         place = writer.owns()
-        if place and _absolute(place) in [_absolute(owned) for stage in self.stages if (owned := stage.owns())]:
+        if place and _absolute(place) in [_absolute(owned) for stage in self.everything if (owned := stage.owns())]:
             raise PlanError(f"rejected={place!r} is where the output goes: choose another directory for rejected rows")
         writer.check()
-        check_places([*self.stages, writer])
+        check_places([*self.everything, writer])
+        return self._rejecting(writer, commit)
+
+    def _rejecting(self, writer: ProcessingStage[Any, Any], commit: ProcessingStage[Any, Any]) -> Plan:
         groups = (*self.groups, Group(len(self.groups), (commit,)))
-        return replace(self, groups=groups, rejects=writer)
+        after = self.after._rejecting(writer, commit) if self.after else None
+        return replace(self, groups=groups, rejects=writer, after=after)
 
     def __str__(self) -> str:
-        lines = [f"{self.name}: {len(self.stages)} stages in {len(self.way)} groups"]
+        groups = sum(len(segment.way) for segment in self.segments)
+        parts = f" in {len(self.segments)} segments" if self.after else ""
+        lines = [f"{self.name}: {len(self.everything)} stages in {groups} groups{parts}"]
+        for segment in self.segments:
+            lines += [f"segment {segment.number + 1}"] if self.after else []
+            lines += segment._lines()
+        return "\n".join(lines)
+
+    def _lines(self) -> list[str]:
+        lines = []
         if self.source:
             lines.append(f"  driver   {self.source.name}")
         for group in self.way:
@@ -133,7 +161,7 @@ class Plan:
             gathered = ", gathers each source" if group.gather else ""
             lines.append(f"  group {group.index}  ({group.resources}{workers}{gathered})")
             lines.extend(f"             {_describe(stage)}" for stage in group.stages)
-        return "\n".join(lines)
+        return lines
 
 
 def _describe(stage: ProcessingStage[Any, Any]) -> str:
@@ -168,11 +196,32 @@ def make_plan(
             stage.check()
     check_places(flat)
     check_columns(flat, _sample(source, initial_tasks))
-    rest = flat[1:] if source else flat
-    own_source = source is None and initial_tasks is None
-    if not rest:
-        raise PlanError(f"pipeline {name!r} only lists its input: add a reader or another stage after it")
-    return Plan(name, source, tuple(_cut(rest, fuse, own_source)), own_source)
+    size = _input_bytes(source, initial_tasks)
+    for stage in flat:
+        stage.size_up(size)
+    return _segments(name, flat, fuse, own_source=source is None and initial_tasks is None)
+
+
+def _segments(name: str, stages: Sequence[ProcessingStage[Any, Any]], fuse: bool, own_source: bool) -> Plan:
+    """A plan for each run of stages that begins at a source."""
+    starts = [index for index, stage in enumerate(stages) if index == 0 or isinstance(stage, SourceStage)]
+    plan: Plan | None = None
+    for number, (start, end) in reversed(list(enumerate(pairwise([*starts, len(stages)])))):
+        first = stages[start]
+        source = first if isinstance(first, SourceStage) else None
+        rest = stages[start + 1 : end] if source else stages[start:end]
+        if not rest:
+            raise PlanError(f"pipeline {name!r} only lists its input: add a reader or another stage after it")
+        alone = own_source and not number
+        plan = Plan(name, source, tuple(_cut(rest, fuse, alone)), alone, number=number, after=plan)
+    assert plan is not None
+    return plan
+
+
+def _input_bytes(source: SourceStage[Any] | None, initial_tasks: Sequence[Task[Any]] | None) -> int | None:
+    if source is not None:
+        return source.input_bytes()
+    return None if initial_tasks is None else sum(task.nbytes for task in initial_tasks)
 
 
 def decompose(stages: Iterable[ProcessingStage[Any, Any]]) -> list[ProcessingStage[Any, Any]]:
@@ -219,7 +268,7 @@ def _source_of(
     stages: Sequence[ProcessingStage[Any, Any]], initial_tasks: Sequence[Task[Any]] | None
 ) -> SourceStage[Any] | None:
     for stage in stages[1:]:
-        if isinstance(stage, SourceStage):
+        if isinstance(stage, SourceStage) and not stage.continues:
             raise PlanError(f"stage {stage.name!r} lists input, so it must be the first stage of a pipeline")
     first = stages[0]
     if not isinstance(first, SourceStage):
@@ -236,7 +285,7 @@ def check_types(stages: Sequence[ProcessingStage[Any, Any]]) -> None:
     """Each stage must take the type of task that the one before it gives, where both say so."""
     for before, after in pairwise(stages):
         gives, takes = task_types(before)[1], task_types(after)[0]
-        if gives is None or takes is None or after.gather:
+        if gives is None or takes is None or after.gather or isinstance(after, SourceStage):
             continue
         if not (issubclass(gives, takes) or issubclass(takes, gives)):
             raise ColumnError(

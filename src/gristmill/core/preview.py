@@ -77,7 +77,7 @@ def short(value: Any, most: int = 100) -> str:
 
 def make_preview(plan: Plan, n: int, initial_tasks: Sequence[Task[Any]] | None) -> Preview:
     """Run n rows through the plan's stages in this process. Stages that gather (writers' commits) are left out."""
-    from gristmill.core.pipeline import sources_of
+    from gristmill.core.segments import sources_of
 
     stages = own_copies([stage for group in plan.way for stage in group.stages])
     worker = Worker(stages, budget=Budget())  # so that records are set aside

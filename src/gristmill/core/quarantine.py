@@ -234,6 +234,7 @@ class Quarantine:
     def __init__(self, isolates: bool = False, budget: Budget | None = None, keeper: Keeper | None = None) -> None:
         self.isolates, self.budget = isolates, budget or Budget()
         self.failed = 0
+        self._rows = 0
         self._keeper = keeper
         self._first: SetAside | None = None
         self._causes: Counter[tuple[str, str]] = Counter()
@@ -241,7 +242,11 @@ class Quarantine:
     def left(self, rows: int, reads: bool) -> Budget:
         """What is left of the budget after `rows` were read in this attempt."""
         failed, read = self._before
-        return self.budget.after(self.failed + failed, rows + read, reads)
+        return self.budget.after(self.failed + failed, max(rows, self._rows) + read, reads)
+
+    def go_on(self, rows: int) -> None:
+        """A segment begins: those before it have read so many rows, and there may be fewer in this one."""
+        self._rows = max(self._rows, rows)
 
     def saw(self, source: str, rows: int) -> None:
         """Rows of a source were read."""

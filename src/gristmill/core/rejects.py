@@ -20,7 +20,7 @@ from gristmill.core.batch import Batch
 from gristmill.core.columns import literal
 from gristmill.core.compute import pc
 from gristmill.core.decide import Decides, Decision
-from gristmill.core.table import POSITION
+from gristmill.core.table import POSITION, VERDICT
 from gristmill.core.task import Task, WrittenFiles
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ class Rejecter:
 
     writer: ProcessingStage[Any, Any]
     first: int = 0
+    suffix: str = ""
+    """Sets the files of a later segment apart from those that an earlier one has written for the same partition."""
     send: Callable[[Task[Any]], None] = field(default=lambda fragment: None, repr=False)
 
     def ask(self, stage: ProcessingStage[Any, Any], task: Task[Any]) -> tuple[Answer[Any], pa.Table | None]:
@@ -77,7 +79,10 @@ class Rejecter:
             return
         lineage = task.lineage
         name = replace(lineage, id=f"{self.first + position}.{lineage.id}.{start}")
-        batch = Batch(rows, dataset_name=task.dataset_name, metadata=task.metadata).named(name)
+        metadata = task.metadata
+        if self.suffix and "partition" in metadata:
+            metadata = {**metadata, "partition": f"{metadata['partition']}{self.suffix}"}
+        batch = Batch(rows, dataset_name=task.dataset_name, metadata=metadata).named(name)
         fragment: Any = self.writer.process(batch)
         self.send(fragment.named(name))
 
@@ -121,6 +126,8 @@ def _named(
     """The rows, with where they were and who dropped them."""
     count = rows.num_items
     table = rows.data
+    if VERDICT in table.column_names:
+        table = table.drop_columns([VERDICT])
     nothing = pa.nulls(count, pa.string())
     place = table.column(POSITION) if POSITION in table.column_names else pa.nulls(count, pa.int64())
     added = {

@@ -4,6 +4,7 @@
     ledger/          the sources that are done, with what was written for each: one small object per flush
     quarantine/      the records that could not be processed, likewise
     rejected/        rows that stages dropped, when asked for
+    segments/        what passes from one segment of the pipeline to the next, and the next one goes on from
     metrics.json     the counts of the last attempt
 
 Only the driver writes here, and only whole new objects: no locks, no database, nothing that is changed in place
@@ -17,7 +18,7 @@ import platform
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,11 +90,16 @@ class Run:
         self, url: str | Path | None = None, storage_options: Mapping[str, Any] | None = None, replay: bool = False
     ) -> None:
         self.store = Store(str(url), storage_options) if url else None
+        self.storage_options = dict(storage_options or {})
         self.before = self.store.read("plan.json") if self.store else None
         self.replay = replay
         self.entries: dict[str, Entry] = {}
         self.plan = ""
+        """The identity of the whole pipeline, and of each of its segments."""
+        self._segments: list[str] = []
+        self._segment = ""
         self.kept: list[WrittenFiles] = []
+        """Of the segment that runs now."""
         self.spent = (0, 0)
         """How many records of the sources that are kept are in quarantine, and how many were read."""
         self.rejected: list[str] = []
@@ -124,17 +130,17 @@ class Run:
         self._keeps_rejected = plan.rejects is not None
         described = self._compare(plan)
         before = self.before or {}
-        memories = before.get("memories") or [{} for _ in plan.stages]
-        if len(memories) != len(plan.stages):
-            memories = [{} for _ in plan.stages]
-        for stage, memory in zip(plan.stages, memories, strict=True):
+        memories = before.get("memories") or []
+        if len(memories) != len(plan.everything):
+            memories = [{} for _ in plan.everything]
+        for stage, memory in zip(plan.everything, memories, strict=True):
             stage.prepare(memory)
         rejects = before.get("rejects") or {}
         for stage in plan.reject_stages:
             stage.prepare(rejects)
         self._record = {"name": plan.name, "plan": self.plan, "stages": described, "memories": memories}
         self._record |= {"rejects": rejects, "text": str(plan), "versions": versions(), "attempt": self._attempt}
-        place = plan.stages[-1].side_room()
+        place = plan.everything[-1].side_room()
         side = Store(*place) if place else None
         if side and side.get("plan.json") is not None:  # what an earlier run has left there is no longer true
             side.write("plan.json", {**self._record, "whole": True})
@@ -144,27 +150,40 @@ class Run:
             self._fallback = side
 
     def _compare(self, plan: Plan) -> list[dict[str, Any]]:
-        described = describe_plan(plan)
-        self.plan = identity(described)
+        parts = [describe_plan(segment) for segment in plan.segments]
+        described = [stage for part in parts for stage in part]
+        self.plan, self._segments = identity(described), [identity(part) for part in parts]
         self.changes = differences((self.before or {}).get("stages", described), described)
-        self.entries = self._read_ledger() if plan.durable else {}
+        self.entries = self._read_ledger() if any(segment.durable for segment in plan.segments) else {}
         if self.before and self.before.get("whole"):  # a run that did all from the start: older entries are not true
             last = self.before.get("attempt")
             self.entries = {source: entry for source, entry in self.entries.items() if entry.attempt == last}
         return described
 
     def left_to_do(
-        self, plan: Plan, sources: Iterator[Sequence[Task[Any]]]
+        self, plan: Plan, sources_of: Callable[[Plan], Iterator[Sequence[Task[Any]]]]
     ) -> tuple[list[str], list[tuple[Lineage, str]], int]:
-        """Changes of the plan, the sources to do and why, and how many are done. Changes nothing."""
+        """Changes of the plan, the sources to do and why, and how many are done. Changes nothing.
+
+        What a segment will have to do is not known before those before it are done.
+        """
         self._compare(plan)
-        reasons = [
-            (tasks[0].lineage, self.why_redo(plan, tasks[0].lineage.source, tasks[0].fingerprint()))
-            for tasks in sources
-            if tasks
-        ]
-        left = [(lineage, why) for lineage, why in reasons if why is not None]
-        return self.changes, left, len(reasons) - len(left)
+        done = 0
+        left: list[tuple[Lineage, str]] = []
+        for segment in plan.segments:
+            kept = []
+            for tasks in filter(None, sources_of(segment)):
+                first = tasks[0].lineage
+                why = self.why_redo(segment, first.source, tasks[0].fingerprint())
+                if why is None:
+                    kept.append(self.entries[first.source].output(first.order))
+                else:
+                    left.append((first, why))
+            done += len(kept)
+            if left or segment.after is None:
+                break
+            segment.stages[-1].complete(kept, {})
+        return self.changes, left, done
 
     def _read_ledger(self) -> dict[str, Entry]:
         lines = self.store.lines("ledger") if self.store else iter(())
@@ -175,9 +194,11 @@ class Run:
     def why_redo(self, plan: Plan, source: str, fingerprint: str) -> str | None:
         """Why a source has to be done, or None when it is done already."""
         entry = self.entries.get(source)
+        if plan.source is None:
+            return "nothing tells whether its input is the same"
         if entry is None:
             return "it is new, or was not finished"
-        if entry.plan != self.plan:
+        if entry.plan != self._segments[plan.number]:
             return "the pipeline has changed"
         if entry.fingerprint != fingerprint:
             return "the input has changed"
@@ -187,6 +208,7 @@ class Run:
 
     def to_do(self, sources: Iterator[Sequence[Task[Any]]], plan: Plan) -> Iterator[Sequence[Task[Any]]]:
         """The sources that are not done yet. What was written for one that has to be done again is removed first."""
+        self.kept, self._segment = [], self._segments[plan.number]
         for tasks in sources:
             if not tasks or not plan.durable:
                 yield tasks
@@ -196,11 +218,14 @@ class Run:
             entry = self.entries.get(first.source)
             if entry and self.why_redo(plan, first.source, fingerprint) is None:
                 self.kept.append(entry.output(first.order))
-                self.spent = (self.spent[0] + entry.quarantined, self.spent[1] + entry.read)
+                read = 0 if plan.number else entry.read  # later segments read the same rows again, or fewer
+                self.spent = (self.spent[0] + entry.quarantined, self.spent[1] + read)
                 self.rejected += [file.path for file in entry.rejected or () if plan.rejects]
                 continue
             if entry:
-                plan.stages[-1].discard(entry.written)
+                for stage in plan.stages:
+                    if stage.durable:
+                        stage.discard(entry.written)
                 for stage in plan.reject_stages[-1:]:
                     stage.discard(entry.rejected or ())
             self._open[first.source] = _Open(fingerprint, first.files)
@@ -230,7 +255,7 @@ class Run:
             return
         written, aside = tuple(opened.written), self._aside_of.pop(source, 0)
         rejected = tuple(opened.rejected) if self._keeps_rejected else None
-        done = (source, opened.fingerprint, self.plan, opened.files, opened.rows, written)
+        done = (source, opened.fingerprint, self._segment, opened.files, opened.rows, written)
         self._ready.append(Entry(*done, self._attempt, aside, rejected, opened.read))
         self._flush_in_time(len(self._ready))
 

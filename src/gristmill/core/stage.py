@@ -10,10 +10,11 @@ from __future__ import annotations
 import copy
 import inspect
 from abc import abstractmethod
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, TypeVar, get_args, get_origin, overload
 
 from gristmill.core.errors import BadRecordError, ContractError, did_you_mean
+from gristmill.core.node import NodeInfo as NodeInfo  # noqa: PLC0414  people import it from here
+from gristmill.core.node import WorkerMetadata as WorkerMetadata  # noqa: PLC0414
 from gristmill.core.resources import Resources
 from gristmill.core.task import EmptyTask, Task, WrittenFile, WrittenFiles
 
@@ -26,6 +27,7 @@ In = TypeVar("In", bound=Task[Any])
 Out = TypeVar("Out", bound=Task[Any])
 Answer: TypeAlias = "Out | Iterable[Out] | None"
 Columns: TypeAlias = "list[str] | dict[str, str]"
+Lasting: TypeAlias = "tuple[str, Mapping[str, Any]] | None"
 
 SETTINGS = (
     "name", "resources", "batch_size", "runtime_env", "num_workers", "timeout_s", "max_retries", "max_tasks_per_worker"
@@ -57,6 +59,10 @@ class ProcessingStage(Generic[In, Out]):
 
     durable: ClassVar[bool] = False
     """True: what the stage gives is in place for good, so a source that is done need not be done again."""
+
+    indivisible: ClassVar[bool] = False
+    """True: what the stage is given makes sense only as a whole. If it fails on it the run stops, since there is no
+    record to set aside; what the stage itself sets aside is in quarantine, as ever."""
 
     takes_empty: ClassVar[bool] = False
     """True: the stage is also given batches of which no row is left. Others do not see them, and they pass by,
@@ -116,6 +122,16 @@ class ProcessingStage(Generic[In, Out]):
         """The columns that `process(sample)` would give, from a cheap look; None when it cannot tell."""
         return None
 
+    def size_up(self, nbytes: int | None) -> None:
+        """How many bytes the pipeline reads, as far as that is known."""
+
+    def settle(self, url: str, storage_options: Mapping[str, Any], lasting: Lasting = None) -> None:
+        """Once per run, in the driver, before `prepare`: a directory for what the stage keeps until the run is over,
+        and one for what people will want to look at, with its storage options, if there is any."""
+
+    def clear(self) -> None:
+        """The run is over, and was given no directory of its own: remove what was kept for the rest of it."""
+
     def prepare(self, memory: dict[str, Any]) -> None:
         """Once per run, in the driver, before the first task. What it puts into `memory` is there when a killed
         run is started again with the same `run_dir`."""
@@ -131,8 +147,13 @@ class ProcessingStage(Generic[In, Out]):
         """A directory beside the output, with its storage options, for what a run without a directory must not lose."""
         return None
 
+    def spare_room(self) -> tuple[str, Mapping[str, Any]] | None:
+        """A directory for temporary files of this run, with its storage options, that a later run would sweep."""
+        return None
+
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
-        """Once per run, in the driver, after all went well, on the last stage: `outputs` is all that it has written."""
+        """Once per run, in the driver, after all went well, on the last stage of a segment: `outputs` is all that it
+        has written."""
 
     # -- for users of a stage --------------------------------------------------------------------------
 
@@ -188,24 +209,15 @@ class ProcessingStage(Generic[In, Out]):
         return f"<{type(self).__name__} {self.name!r}>"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeInfo:
-    """The machine that `setup_on_node` runs on."""
-
-    node_id: str = "local"
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerMetadata:
-    """The worker that a stage is set up in."""
-
-    worker_id: str = "0"
-    node: NodeInfo = field(default_factory=NodeInfo)
-    gpus: tuple[int, ...] = ()
-
-
 class SourceStage(ProcessingStage[EmptyTask, Out]):
     """A first stage that lists work, such as files. It runs in the driver, so it must be light."""
+
+    continues: ClassVar[bool] = False
+    """True: it lists what the stages before it have written, and begins a new segment of the pipeline."""
+
+    def input_bytes(self) -> int | None:
+        """How many bytes there are to read, if that is known."""
+        return None
 
     @abstractmethod
     def sources(self) -> Iterator[Sequence[Out]]:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 POSITION = "__position__"
 """The record's place in its file (byte offset or row number). Readers add it; writers leave it out. A reserved name."""
 
+VERDICT = "__verdict__"
+"""Whether a row is to be kept, between the stage that looked it up and the one that drops it. A reserved name."""
+
 JSON: pa.DataType = pa.json_(pa.string())
 MAX_DEPTH = 350
 """How deeply a value may be nested: beyond it Python's own JSON would run out of stack."""

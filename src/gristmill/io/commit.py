@@ -155,13 +155,16 @@ class CommitFiles(ProcessingStage[GatherTask, WrittenFiles]):
     def side_room(self) -> tuple[str, Mapping[str, Any]]:
         return self.target.file(SIDE_ROOM), self.target.storage_options
 
+    def spare_room(self) -> tuple[str, Mapping[str, Any]]:
+        return self.target.file(TEMPORARY, self.target.new_run()), self.target.storage_options
+
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
         write_manifest(self.target, outputs, info)
 
     def process(self, task: GatherTask) -> WrittenFiles:
         everything: list[Any] = task.data
-        fragments = [fragment for fragment in everything if fragment.rows]
-        stem = partition_name(task) + self._generation
+        fragments = [fragment for fragment in everything if fragment.size]
+        stem = self.stem(task)
         run = task.data[0].data.rpartition("/")[0].rpartition("/")[2] if task.data else ""
         parts = Parts(self.target, run, stem, self.form)
         with _naming(self.name, self.target.file(stem + self.form.extension)):
@@ -184,6 +187,10 @@ class CommitFiles(ProcessingStage[GatherTask, WrittenFiles]):
             dataset_name=task.data[0].dataset_name if task.data else "",
             metadata=dict(task.data[0].metadata) if task.data else {},
         )
+
+    def stem(self, task: GatherTask) -> str:
+        """The name of a source's files, without number and extension."""
+        return partition_name(task) + self._generation
 
     def _done_before(self, parts: Parts) -> list[str]:
         """An earlier attempt got as far as removing the fragments, which it does last."""

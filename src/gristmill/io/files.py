@@ -91,6 +91,9 @@ class FilePartitioningStage(SourceStage[FileGroupTask]):
     def reads(self) -> Sequence[str]:
         return [file.path for file in self.files()]
 
+    def input_bytes(self) -> int | None:
+        return sum(file.size or 0 for file in self.files())
+
     def files(self) -> Sequence[InputFile]:
         """The files, listed when first asked for."""
         if self._listing is None:

@@ -105,6 +105,14 @@ class Target:
     def open(self, path: str) -> BinaryIO:
         return cast("BinaryIO", open(path, "rb") if self.local else self._system.open(path, "rb"))
 
+    def read(self, path: str, start: int, length: int) -> bytes:
+        """Some bytes of a file."""
+        if not self.local:
+            return cast("bytes", self._system.cat_file(path, start=start, end=start + length))
+        with open(path, "rb") as file:
+            file.seek(start)
+            return file.read(length)
+
     @contextmanager
     def create(self, path: str) -> Iterator[BinaryIO]:
         """A file to write to, which is at `path` only if the block ends well. It replaces what was there."""
@@ -158,11 +166,38 @@ class Target:
             else:
                 self._system.rm_file(path)
 
+    def clear(self) -> None:
+        """Remove the directory with all that is in it."""
+        if self.local:
+            shutil.rmtree(self.url, ignore_errors=True)
+            with suppress(OSError):
+                run = Path(self.url).parent  # which is of the same run, and goes with the last that is in it
+                run.rmdir()
+                if run.parent.name == TEMPORARY:
+                    run.parent.rmdir()
+        else:
+            with suppress(FileNotFoundError):
+                self._system.rm(self.url, recursive=True)
+
     # -- the temporary directory -----------------------------------------------------------------------
 
     def new_run(self) -> str:
         """A name for the temporary files of one run, by which others can see whether it is still alive."""
         return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+    @contextmanager
+    def scratch(self) -> Iterator[str | None]:
+        """A directory on this machine for a while: beside the files, if they are here, else where others are."""
+        if not self.local:
+            yield None
+            return
+        path = self.file(TEMPORARY, self.new_run())
+        Path(path).mkdir(parents=True)
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+            self.tidy()
 
     def sweep(self, everything: bool, also: str | None = None) -> None:
         """Remove the temporary files of runs that were killed on this machine, of the run `also`, or of all runs."""

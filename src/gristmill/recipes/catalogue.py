@@ -142,7 +142,7 @@ def _entry(module: types.ModuleType, name: str) -> Entry | None:
 
 def kind_of(cls: type) -> str | None:
     """reader, writer, stage, filter or modifier; None for a class that a recipe must not build."""
-    if cls.__module__ == ProcessingStage.__module__:  # the base classes, which do nothing by themselves
+    if cls.__module__ == ProcessingStage.__module__ or "is_base" in vars(cls):  # which do nothing by themselves
         return None
     if issubclass(cls, ProcessingStage):
         return _KIND_OF_FILE.get(cls.__module__.rpartition(".")[2], "stage")

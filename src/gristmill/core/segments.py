@@ -1,0 +1,173 @@
+"""Segments: the parts of a pipeline between exchanges, run one after the other as one run.
+
+Each segment is a plan that an executor runs as if it were alone. The last stage of one writes files into the run
+directory, and the source of the next lists what is in them (`io/exchange.py`). So each exchange is a checkpoint: the
+ledger knows which sources of which segment are done. Counts, progress, quarantine and the error budget are those of
+the whole.
+
+What is given up: working on the next segment before the last source of this one is through.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gristmill.core.executor import Executor, Here, Job, Observer, Progress
+from gristmill.core.rejects import RejectedFiles
+from gristmill.core.result import check_books
+from gristmill.core.run import Run, versions
+from gristmill.core.task import EmptyTask, Task, WrittenFiles, name_sources
+
+if TYPE_CHECKING:
+    from gristmill.core.executor import Ref
+    from gristmill.core.plan import Plan
+    from gristmill.core.quarantine import Quarantine
+    from gristmill.core.task import Lineage
+
+FOLDER = "segments"
+
+
+def run_segments(
+    plan: Plan,
+    executor: Executor,
+    run: Run,
+    quarantine: Quarantine,
+    watcher: Watcher,
+    initial_tasks: Sequence[Task[Any]] | None,
+) -> Iterator[tuple[Lineage, Ref]]:
+    """Run one segment after the other; yield what leaves the last stage of the last one."""
+    info = {"pipeline": plan.name, "plan": run.plan, "versions": versions()}
+    try:
+        for segment in plan.segments:
+            sources = run.to_do(sources_of(segment, initial_tasks), segment)
+            job = Job(segment, sources, watcher, quarantine, run.scratch)
+            outputs: list[WrittenFiles] = []
+            for lineage, ref in _outputs(job, executor, run, outputs):
+                if segment.after is None:
+                    yield lineage, ref
+                else:
+                    ref.release()
+            _balance(segment, quarantine, watcher)
+            if segment.after is None:
+                break
+            run.flush()
+            segment.stages[-1].complete([*run.kept, *outputs], info)
+            watcher.turn_page()
+    finally:
+        run.end(watcher.last)
+        watcher.close()
+    for stage in segment.reject_stages[-1:]:
+        stage.complete((), {})
+    for task in run.kept:
+        yield task.lineage, Here(task)
+    if segment.durable:
+        segment.stages[-1].complete([*run.kept, *outputs], info)
+
+
+def _outputs(job: Job, executor: Executor, run: Run, outputs: list[WrittenFiles]) -> Iterator[tuple[Lineage, Ref]]:
+    """What leaves the last stage of a segment; what it says of sources and files is entered in the run's books."""
+    plan = job.plan
+    for lineage, ref in executor.execute(job):
+        if ref is None:
+            run.done(lineage.source)
+            continue
+        output = ref.load() if plan.durable or plan.rejects else None
+        if isinstance(output, RejectedFiles):
+            run.dropped(lineage.source, output)
+            continue
+        if isinstance(output, WrittenFiles):
+            outputs.append(output.named(lineage))
+            run.wrote(lineage.source, output)
+        yield lineage, ref
+
+
+def _balance(segment: Plan, quarantine: Quarantine, watcher: Watcher) -> None:
+    check_books(watcher.segment.stages[1:] if segment.source else watcher.segment.stages)
+    quarantine.close(watcher.last)
+    quarantine.go_on(watcher.last.rows_read)
+
+
+def sources_of(plan: Plan, initial_tasks: Sequence[Task[Any]] | None) -> Iterator[list[Task[Any]]]:
+    """The tasks that enter a segment, source by source, under their names."""
+    if plan.source is not None:
+        return name_sources(plan.source.sources(), by_content=True)
+    tasks = [EmptyTask()] if initial_tasks is None else list(initial_tasks)
+    return name_sources(iter([[task] for task in tasks]), by_content=False)
+
+
+@contextmanager
+def settled(plan: Plan, run: Run) -> Iterator[None]:
+    """Give the stages a directory: in that of the run, or one that is removed at the end.
+
+    A temporary one is beside the output, if there is one: there is room, and all nodes of a cluster can see it.
+    """
+    if plan.after is None:
+        yield
+        return
+    temporary = not run.store
+    url, options, made = f"{run.place}/{FOLDER}", run.storage_options, ""
+    if temporary:
+        room = plan.everything[-1].spare_room()
+        made = "" if room else tempfile.mkdtemp(prefix="gristmill-run-")
+        url, options = (room[0], dict(room[1])) if room else (made, {})
+    lasting = (run.place, run.storage_options) if run.store else plan.everything[-1].side_room()
+    for segment in plan.segments:
+        for stage in segment.stages:
+            stage.settle(f"{url}/{segment.number + 1}", options, lasting)
+    try:
+        yield
+    finally:
+        for stage in plan.everything if temporary else ():
+            stage.clear()
+        if made:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+class Watcher:
+    """Passes on what executors tell of segments as the progress of one run, and remembers the last of it."""
+
+    def __init__(self, observer: Observer) -> None:
+        self.observer = observer
+        self.segment = Progress()
+        """Of the segment that runs now."""
+        self.last = Progress()
+        """Of all."""
+        self._before = Progress()
+        self._started = False
+
+    def started(self, plan: Plan) -> None:
+        if not self._started:
+            self._started = True
+            self.observer.started(plan)
+
+    def progressed(self, progress: Progress) -> None:
+        self._take(progress)
+        self.observer.progressed(self.last)
+
+    def finished(self, progress: Progress) -> None:
+        self._take(progress)
+
+    def _take(self, progress: Progress) -> None:
+        before = self._before
+        self.segment = progress
+        self.last = replace(
+            progress,
+            stages=[*before.stages, *progress.stages],
+            sources_seen=before.sources_seen + progress.sources_seen,
+            sources_done=before.sources_done + progress.sources_done,
+            seconds=before.seconds + progress.seconds,
+        )
+
+    def turn_page(self) -> None:
+        """The next segment begins."""
+        self._before = self.last
+
+    def close(self) -> None:
+        """The run is over, well or not."""
+        if self._started:
+            self.observer.finished(self.last)

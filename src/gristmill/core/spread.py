@@ -1,0 +1,124 @@
+"""Spread: which partition each row goes to, by a hash of its key.
+
+The same value goes to the same partition whatever type its column has in one block or another: 5, 5.0 and "5" go
+together, since a column that is read in parts may be of integers here and of mixed types there (`table.py`).
+
+What is given up: speed for keys that are not hashes; each different value passes through Python once per batch.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.core.columns import literal, make_array
+from gristmill.core.errors import ColumnError, did_you_mean, shorten
+from gristmill.core.table import is_json, is_text, json_text, table_to_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_UINT = pa.uint64()
+_FOLD, _LOW = literal(32, _UINT), literal(2**32 - 1, _UINT)
+_FACTORS = [literal(0xBF58476D1CE4E5B9, _UINT), literal(0x94D049BB133111EB, _UINT)]
+
+
+def spread(table: pa.Table, columns: Sequence[str], count: int) -> pa.Array:
+    """The partition of each row, from 0 up to `count`, without it."""
+    if count == 1 or not columns or not table.num_rows:  # a batch without rows may lack columns
+        return pa.repeat(literal(0, _UINT), table.num_rows)
+    total = pa.repeat(literal(0, _UINT), table.num_rows)
+    for name in columns:
+        total = _mixed(pc.add(_mixed(total), _hashes(column_or_nulls(table, name))))
+    high = pc.shift_right(total, _FOLD)
+    return pc.shift_right(pc.multiply(high, literal(count, _UINT)), _FOLD)
+
+
+def column_of(table: pa.Table, name: str) -> pa.ChunkedArray:
+    if name not in table.column_names:
+        there = [column for column in table.column_names if not column.startswith("__")]
+        raise ColumnError(f"there is no column {name!r}. There are: {shorten(there, 12)}.{did_you_mean(name, there)}")
+    return table.column(name)
+
+
+def column_or_nulls(table: pa.Table, name: str) -> pa.ChunkedArray:
+    """A column, or nulls: a block of JSON has no column for a field that none of its rows has."""
+    return table.column(name) if name in table.column_names else pa.chunked_array([pa.nulls(table.num_rows)])
+
+
+def split(table: pa.Table, numbers: pa.Array) -> list[tuple[int, pa.Table]]:
+    """The rows of each partition, in the order in which they lie in the table."""
+    if not table.num_rows:
+        return []
+    order = pc.array_sort_indices(numbers)  # which is stable
+    sorted_numbers = numbers.take(order)
+    moved = table.take(order) if sorted_numbers[0] != sorted_numbers[-1] else table
+    encoded = pc.run_end_encode(sorted_numbers)
+    parts, start = [], 0
+    for number, end in zip(encoded.values.to_pylist(), encoded.run_ends.to_pylist(), strict=True):
+        parts.append((number, moved.slice(start, end - start)))
+        start = end
+    return parts
+
+
+def _mixed(bits: pa.Array) -> pa.Array:
+    for factor in _FACTORS:
+        bits = pc.multiply(pc.bit_wise_xor(bits, pc.shift_right(bits, _FOLD)), factor)  # wraps, as it should
+    return pc.bit_wise_xor(bits, pc.shift_right(bits, _FOLD))
+
+
+def _hashes(column: pa.ChunkedArray) -> pa.Array:
+    """A number for each value; null has 0."""
+    kind = column.type
+    whole = column.combine_chunks()
+    if isinstance(whole, pa.ChunkedArray):
+        whole = pa.concat_arrays(whole.chunks)
+    if pa.types.is_fixed_size_binary(kind) and kind.byte_width >= 8:  # a hash already
+        return pc.fill_null(pc.binary_slice(whole, 0, 8).view(_UINT), literal(0, _UINT))
+    plain = whole.storage if is_json(kind) else whole
+    encoded = plain if pa.types.is_dictionary(plain.type) else plain.dictionary_encode()
+    values = encoded.dictionary
+    if is_json(kind):
+        texts = [row["v"] for row in table_to_rows(pa.table([pa.ExtensionArray.from_storage(kind, values)], ["v"]))]
+    else:
+        texts = values.to_pylist()
+    known = make_array([zlib.crc32(_canonical(value)) for value in texts], _UINT)
+    return pc.fill_null(known.take(encoded.indices), literal(0, _UINT))
+
+
+def _canonical(value: Any) -> bytes:
+    """The bytes of a value, the same for 5, 5.0 and "5"."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass")
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return json_text(value).encode()
+
+
+def sortable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column as Arrow can compare it."""
+    if not is_json(column.type):
+        return column
+    return pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+
+
+def can_sort(kind: pa.DataType) -> bool:
+    checks = (
+        is_text,
+        is_json,
+        pa.types.is_integer,
+        pa.types.is_floating,
+        pa.types.is_boolean,
+        pa.types.is_temporal,
+        pa.types.is_binary,
+        pa.types.is_large_binary,
+        pa.types.is_fixed_size_binary,
+        pa.types.is_decimal,
+        pa.types.is_null,
+    )
+    return any(check(kind) for check in checks)

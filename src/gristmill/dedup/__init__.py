@@ -1,0 +1,28 @@
+"""Deduplication: stages that drop rows of which there is another one, on any executor, out of core.
+
+The names below are loaded when first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gristmill.dedup.exact import ExactDeduplicationStage
+
+_HOME = {"ExactDeduplicationStage": "exact"}
+
+__all__ = ["ExactDeduplicationStage"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'gristmill.dedup' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"gristmill.dedup.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,264 @@
+"""The exchange: rows leave one segment of a pipeline by partition, and the next segment begins with the partitions.
+
+    WriteRuns       each batch becomes a fragment, with its rows by partition
+    CommitRuns      the fragments of a source become one file of runs (`runs.py`), in the run directory
+    ------------    here one segment ends: when all sources are through, the next begins
+    Partitions      lists the partitions, in the driver
+    ReadPartition   reads the runs of one partition from every file, in the order of the sources, or sorted
+
+Which partition a row goes to is up to the `Exchange`. How many there are is fixed by the pipeline and its input, never
+by the number of workers. Rows come out in the order of their sources and of their places in them, so what the next
+segment sees does not depend on who wrote what, or when.
+
+What is given up: after an exchange a row is known by its partition and its place there, no longer by its file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
+
+import pyarrow as pa
+
+from gristmill.core.batch import Batch
+from gristmill.core.columns import make_array
+from gristmill.core.errors import ContractError, GristmillError
+from gristmill.core.spread import column_of, split, spread
+from gristmill.core.stage import Columns, Lasting
+from gristmill.core.table import POSITION, conform, table_to_rows
+from gristmill.core.task import GatherTask, WrittenFiles
+from gristmill.io.commit import (
+    CommitFiles,
+    Fragment,
+    WriteFragments,
+    columns_to_write,
+    safe,
+    wide_columns,
+)
+from gristmill.io.partitions import Listing
+from gristmill.io.runs import SPOOL, Index, RunsWriter, read_index, runs_of
+from gristmill.io.target import TEMPORARY, Target
+
+if TYPE_CHECKING:
+    from gristmill.io.commit import Parts
+
+PARTITION_BYTES = 32 * 2**20
+"""Of input, for each partition, if nobody says how many there should be."""
+
+MOST_PARTITIONS = 4096
+UNKNOWN = 16
+"""So many partitions, if it is not known how large the input is."""
+
+
+class Exchange:
+    """What passes from one segment to the next. It is written and read by stages that share it."""
+
+    def __init__(self, key: Sequence[str] = (), num_partitions: int | None = None) -> None:
+        if num_partitions is not None and (not isinstance(num_partitions, int) or num_partitions < 1):
+            raise ValueError(f"num_partitions is {num_partitions!r}, must be a whole number, 1 or more, or None")
+        self.key = tuple(key)
+        self.num_partitions = num_partitions
+        self.partitions = num_partitions or 1
+        self._target: Target | None = None
+        self._listing: Listing | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_listing": None}  # it may be large, and is the driver's
+
+    def size_up(self, nbytes: int | None) -> None:
+        """Choose the number of partitions, if nobody has."""
+        if self.num_partitions is None:
+            wanted = UNKNOWN if nbytes is None else -(-nbytes // PARTITION_BYTES)
+            self.partitions = min(max(wanted, 1), MOST_PARTITIONS)
+
+    def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
+        """The rows of a batch by partition, each part in the order of the rows."""
+        table, _ = columns_to_write(batch.data, None)
+        return split(table, spread(table, self.key, self.partitions))
+
+    def needs(self) -> Columns:
+        """The columns that a batch must have."""
+        return list(self.key)
+
+    def columns(self, batch: Batch) -> tuple[pa.Table, frozenset[str]]:
+        """The columns that move, of a batch without rows too, and which of them stages have added."""
+        return columns_to_write(batch.data, None)
+
+    @property
+    def target(self) -> Target:
+        assert self._target is not None, "a pipeline is run before its stages are"
+        return self._target
+
+    @property
+    def listing(self) -> Listing:
+        assert self._listing is not None, "a segment is run before what it has written is read"
+        return self._listing
+
+    def list_files(self, outputs: Iterable[WrittenFiles]) -> None:
+        """The segment that writes is over: look at what there is."""
+        self._listing = listing = Listing.of(self.target, outputs)
+        for name in self.key if any(partition >= 0 for partition in listing.runs) else ():
+            column_of(listing.schema.empty_table(), name)  # no row has it: that is an error
+
+
+# -- writing -----------------------------------------------------------------------------------------------
+
+
+class RunsFormat:
+    """Fragments are files of runs; those of a source become one, in which the runs of a partition follow each other."""
+
+    name = "exchange"
+    extension = ".runs"
+    extensions = (".runs",)
+    target_file_size = None
+
+    def write_fragment(self, table: pa.Table, file: BinaryIO) -> None:
+        raise NotImplementedError  # WriteRuns does
+
+    def join(self, fragments: Sequence[Fragment], schema: pa.Schema, parts: Parts) -> None:
+        same = len(fragments) == 1 and fragments[0].schema.equals(schema)
+        if same and parts.adopt(fragments[0].data):
+            return
+        target = parts.target
+        inside = [(fragment.data, read_index(target, fragment.data)) for fragment in fragments]
+        wide = frozenset[str]().union(*(index.wide for _, index in inside))
+        added = frozenset(name for name in schema.names if all(_is_added(index, name) for _, index in inside))
+        first = inside[0][1]
+        with parts.create() as file:
+            writer = RunsWriter(file, Index(schema, added, wide, first.kind, first.dataset_name))
+            for partition in sorted({run.partition for _, index in inside for run in index.runs}):
+                if partition < 0:
+                    for path, index in inside:
+                        _copy(target, path, index, partition, writer)
+                else:
+                    tables = (table for path, index in inside for table in runs_of(target, path, index, partition))
+                    writer.add(partition, (conform(table, schema) for table in tables))
+            writer.close()
+
+
+def _is_added(index: Index, name: str) -> bool:
+    return name in index.added or name not in index.schema.names
+
+
+def _copy(target: Target, path: str, index: Index, partition: int, writer: RunsWriter) -> None:
+    for run in index.runs:
+        if run.partition == partition:
+            writer.copy(partition, target.read(path, run.offset, run.length), run.rows, run.nbytes, run.name)
+
+
+class WriteRuns(WriteFragments):
+    """Writes the rows of each batch by partition."""
+
+    not_identity: ClassVar[tuple[str, ...]] = ("target",)
+
+    def __init__(self, exchange: Exchange, name: str = "write_exchange") -> None:
+        super().__init__(Target("."), RunsFormat())
+        self.exchange, self.name = exchange, name
+
+    def inputs(self) -> tuple[list[str], Columns]:
+        return ["data"], self.exchange.needs()
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return [], []
+
+    def check(self) -> None:
+        """What it writes to is the run's."""
+
+    def owns(self) -> None:  # type: ignore[override]
+        return None
+
+    def size_up(self, nbytes: int | None) -> None:
+        self.exchange.size_up(nbytes)
+
+    def settle(self, url: str, storage_options: Mapping[str, Any], lasting: Lasting = None) -> None:
+        self.target = self.exchange._target = Target(url, storage_options)
+
+    def clear(self) -> None:
+        self.target.clear()
+
+    def process(self, task: Batch) -> Fragment:
+        if task.objects:
+            raise ContractError(
+                f"stage {self.name!r}: rows with objects in memory ({', '.join(task.objects)}) cannot pass from one "
+                "segment to the next: put the stage that makes them after it"
+            )
+        task, parts = self._parts(task)
+        moved = [part for number, part in parts if number >= 0]
+        table, added = self.exchange.columns(task)
+        if moved:
+            added |= set(moved[0].column_names) - set(table.column_names)
+            table = moved[0]
+        path = self.target.file(TEMPORARY, self._run, safe(task.lineage.id) or "batch")
+        wide = frozenset[str]().union(*map(wide_columns, moved))
+        if parts:
+            with self.target.create(path) as file:
+                index = Index(table.schema, added, wide, type(task), task.dataset_name)
+                writer = RunsWriter(file, index)
+                for number, part in parts:
+                    if number == SPOOL:
+                        writer.spool(part, task.lineage.id)
+                    else:
+                        writer.add(number, [part])
+                writer.close()
+        return Fragment(
+            path,
+            rows=Index(table.schema, runs=index.runs).rows if parts else 0,
+            size=self.target.size(path) if parts else 0,
+            schema=table.schema,
+            added=added,
+            wide=wide,
+            dataset_name=task.dataset_name,
+        )
+
+    def _parts(self, task: Batch) -> tuple[Batch, list[tuple[int, pa.Table]]]:
+        """The rows by partition, without those that this fails on, which are set aside."""
+        try:
+            return task, list(self.exchange.parts(task))
+        except GristmillError:
+            raise
+        except Exception:
+            if self.__dict__.get("_aside") is None:
+                raise
+        bad = dict(self._failing(task, 0))
+        for row, error in bad.items():
+            record = table_to_rows(task.data.slice(row, 1))[0]
+            place = record.pop(POSITION, None)
+            self.set_aside(error, row=record, file=task.metadata.get("file"), position=place)
+        sound = task.keep(make_array([row not in bad for row in range(task.num_items)], pa.bool_()))
+        return sound, list(self.exchange.parts(sound.named(task.lineage)))
+
+    def _failing(self, task: Batch, start: int) -> Iterator[tuple[int, Exception]]:
+        """The rows that have no partition, each with the reason."""
+        try:
+            list(self.exchange.parts(task))
+        except GristmillError:
+            raise
+        except Exception as error:  # noqa: BLE001  one of the rows is at fault
+            half = task.num_items // 2
+            if not half:
+                yield start, error
+                return
+            yield from self._failing(task.slice(0, half), start)
+            yield from self._failing(task.slice(half), start + half)
+
+
+class CommitRuns(CommitFiles):
+    """Joins the fragments of one source into its file of runs."""
+
+    not_identity: ClassVar[tuple[str, ...]] = ("target",)
+
+    def __init__(self, exchange: Exchange, name: str = "commit_exchange") -> None:
+        super().__init__(Target("."), RunsFormat())
+        self.exchange, self.name = exchange, name
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return [], []
+
+    def settle(self, url: str, storage_options: Mapping[str, Any], lasting: Lasting = None) -> None:
+        self.target = Target(url, storage_options)
+
+    def stem(self, task: GatherTask) -> str:
+        return safe(task.lineage.source)
+
+    def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
+        self.exchange.list_files(outputs)

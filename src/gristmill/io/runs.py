@@ -1,0 +1,182 @@
+"""Files of runs: what passes from one segment of a pipeline to the next.
+
+    run, run, run, ...     each some rows of one partition, as an Arrow stream, compressed with lz4
+    index                  for each run: partition, offset, length, rows, bytes; and the columns of all rows
+
+A source writes one file, whatever the number of partitions, and the reader of a partition reads its runs from every
+file. A run is some megabytes at most, so it is read at once. Partitions below 0 hold what belongs to no partition.
+"""
+
+from __future__ import annotations
+
+import base64
+import pickle
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+import cloudpickle
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.core.batch import Batch
+from gristmill.core.errors import InputError
+from gristmill.io.write_parquet import row_bytes
+
+if TYPE_CHECKING:
+    from gristmill.io.target import Target
+
+SPOOL = -1
+"""Rows that stay with their source, batch by batch."""
+
+SAMPLE = -2
+"""A few keys, by which partitions of a range of keys are found."""
+
+RUN_BYTES = 8 * 2**20
+"""A run ends with the piece that makes it this long."""
+
+_MAGIC = b"gristmill runs 1"
+_END = len(_MAGIC) + 8
+_TAIL = 64 * 2**10
+
+
+class Place(NamedTuple):
+    """Where a run lies in its file, and what is in it."""
+
+    partition: int
+    offset: int
+    length: int
+    rows: int
+    nbytes: int
+    name: str = ""
+    """Of the task, for rows that stay with their source."""
+
+
+@dataclass
+class Index:
+    """What is in a file. `added` and `wide` are those of a `Fragment`."""
+
+    schema: pa.Schema
+    added: frozenset[str] = frozenset()
+    wide: frozenset[str] = frozenset()
+    kind: type[Batch] = Batch
+    dataset_name: str = ""
+    runs: list[Place] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the source: those that stay, if any do, else those that move."""
+        spool = [run.rows for run in self.runs if run.partition == SPOOL]
+        return sum(spool) if spool else sum(run.rows for run in self.runs if run.partition >= 0)
+
+
+class RunsWriter:
+    """Writes a file of runs."""
+
+    def __init__(self, file: BinaryIO, index: Index) -> None:
+        self.file, self.index = file, index
+        self.index.runs = []
+        self._offset = 0
+
+    def spool(self, table: pa.Table, name: str) -> None:
+        """A batch that stays with its source."""
+        self.copy(SPOOL, stream_of(table), table.num_rows, table.nbytes, name)
+
+    def add(self, partition: int, pieces: Iterable[pa.Table]) -> None:
+        """The rows of a partition, as one run or several."""
+        waiting: list[pa.Table] = []
+        size = 0
+        for piece in pieces:
+            waiting.append(piece)
+            size += piece.nbytes
+            if size >= RUN_BYTES:
+                self._write(partition, waiting)
+                waiting, size = [], 0
+        if waiting:
+            self._write(partition, waiting)
+
+    def _write(self, partition: int, pieces: list[pa.Table]) -> None:
+        table = pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces).combine_chunks()
+        self.copy(partition, stream_of(table), table.num_rows, value_bytes(table))
+
+    def copy(self, partition: int, raw: Any, rows: int, nbytes: int, name: str = "") -> None:
+        """A run as it is, from elsewhere."""
+        self.file.write(raw)
+        self.index.runs.append(Place(partition, self._offset, len(raw), rows, nbytes, name))
+        self._offset += len(raw)
+
+    def close(self) -> None:
+        """Write the index."""
+        about = self.index
+        told = {
+            "schema": base64.b64encode(about.schema.serialize()).decode(),
+            "added": sorted(about.added),
+            "wide": sorted(about.wide),
+            "kind": base64.b64encode(cloudpickle.dumps(about.kind)).decode(),
+            "dataset_name": about.dataset_name,
+            "runs": [list(run) for run in about.runs],
+        }
+        raw = orjson.dumps(told)
+        self.file.write(raw + len(raw).to_bytes(8, "little") + _MAGIC)
+
+
+def value_bytes(table: pa.Table) -> int:
+    """The bytes of all values: the same however the rows are cut."""
+    return int(pc.sum(row_bytes(table)).as_py() or 0) if table.num_columns else 0
+
+
+def stream_of(table: pa.Table) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def table_of(raw: bytes) -> pa.Table:
+    with pa.ipc.open_stream(pa.py_buffer(raw)) as stream:
+        return stream.read_all()
+
+
+def read_index(target: Target, path: str) -> Index:
+    size = target.size(path)
+    tail = target.read(path, max(0, size - _TAIL), min(size, _TAIL))
+    if not tail.endswith(_MAGIC):
+        raise damaged(path, "it does not end as it should")
+    length = int.from_bytes(tail[-_END : -len(_MAGIC)], "little")
+    if length + _END > len(tail):
+        tail = target.read(path, size - _END - length, length + _END)
+    told = orjson.loads(tail[-_END - length : -_END])
+    return Index(
+        pa.ipc.read_schema(pa.py_buffer(base64.b64decode(told["schema"]))),
+        frozenset(told["added"]),
+        frozenset(told["wide"]),
+        pickle.loads(base64.b64decode(told["kind"])),
+        told["dataset_name"],
+        [Place(*run) for run in told["runs"]],
+    )
+
+
+def read_run(target: Target, path: str, offset: int, length: int) -> pa.Table:
+    """The rows of one run."""
+    try:
+        raw = target.read(path, offset, length)
+    except FileNotFoundError as error:
+        raise damaged(path, "it is not there") from error
+    if len(raw) != length:
+        raise damaged(path, "it is too short")
+    return table_of(raw)
+
+
+def runs_of(target: Target, path: str, index: Index, partition: int) -> Iterator[pa.Table]:
+    for run in index.runs:
+        if run.partition == partition:
+            yield read_run(target, path, run.offset, run.length)
+
+
+def damaged(path: str, why: str) -> InputError:
+    return InputError(
+        f"{path}, which an earlier part of the pipeline has written, cannot be read: {why}. Is the directory one that "
+        "all nodes can see (run_dir=...)? If so, start the run again: what is missing will be done again"
+    )

@@ -1,0 +1,338 @@
+"""Verdicts: rows stay where they are, small keys of them move, and what was found out comes back to the rows.
+
+    segment 1    each batch is spooled in the run directory, as it is; `keys` of its rows go through an exchange
+    segment 2    rounds of keyed stages look at the keys; the last gives verdicts
+    segment 3    the spool is read again, source by source, and the verdicts are applied
+
+So rows come out in the batches, sources and order in which they went in, and output files have the names and the rows
+that they would have without the stage, but for those that were dropped. Large rows are written once and read once.
+
+What is given up: objects in memory (`Batch.objects`), which a spool cannot hold.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import cloudpickle
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.core.batch import Batch
+from gristmill.core.columns import literal, make_array
+from gristmill.core.decide import Decision
+from gristmill.core.errors import ContractError
+from gristmill.core.spread import column_of, split, spread
+from gristmill.core.stage import Columns, CompositeStage, Lasting, ProcessingStage, SourceStage
+from gristmill.core.table import VERDICT
+from gristmill.core.task import Task, WrittenFiles, digest
+from gristmill.io.exchange import CommitRuns, Exchange, WriteRuns
+from gristmill.io.keyed import KeyedStage
+from gristmill.io.partitions import Part, Partitions, Run
+from gristmill.io.runs import SPOOL, read_index, read_run
+from gristmill.io.target import Target
+
+TASK, ROW = "__task__", "__row__"
+"""What a row is known by while its keys are under way: its batch, and its number there."""
+
+KEEP = "keep"
+"""The column of verdicts that says whether the row is kept; without it, it is dropped."""
+
+CHUNK_BYTES = 64 * 2**20
+"""Of the spool, that is read by one worker at a time; its verdicts are held in memory."""
+
+_ABOUT = b"gristmill"
+
+
+class VerdictStage(CompositeStage[Batch, Batch]):
+    """Keeps or drops rows by what the keys of all rows say. Write `keys` and `rounds`.
+
+    `keys(batch)` gives a small table: a row for each row of the batch, or some rows with the columns of `identities`.
+    `rounds()` are keyed stages: the first gets the keys, each the next what the one before it gives, and the last gives
+    verdicts: rows with the columns of `identities`, at most one for each row, and `keep`. Rows without one are kept.
+    """
+
+    is_base: ClassVar[bool] = True
+    adds: Sequence[str] = ()
+    """Columns of the verdicts that are added to the rows that are kept; others are only seen with rejected rows."""
+
+    def inputs(self) -> tuple[list[str], Columns]:
+        return ["data"], []
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return ["data"], list(self.adds)
+
+    def keys(self, batch: Batch) -> pa.Table:
+        raise NotImplementedError
+
+    def rounds(self) -> Sequence[KeyedStage]:
+        raise NotImplementedError
+
+    def commit(self, verdicts: Exchange) -> CommitRuns:
+        """The stage that commits verdicts; one that keeps a record of them may take its place."""
+        return CommitRuns(verdicts, f"{self.name}_commit_verdicts")
+
+    def decompose(self) -> list[ProcessingStage[Any, Any]]:
+        rounds = self.rounds()
+        spool = Spool(self, rounds[0].columns, rounds[0].num_partitions)
+        verdicts = Verdicts(spool)
+        parts: list[ProcessingStage[Any, Any]] = [
+            WriteRuns(spool, f"{self.name}_spool"),
+            CommitRuns(spool, f"{self.name}_commit_spool"),
+            Partitions(spool, f"{self.name}_partitions"),
+            rounds[0].reducer(),
+        ]
+        for one in rounds[1:]:
+            parts += one.decompose()
+        return [
+            *parts,
+            WriteRuns(verdicts, f"{self.name}_verdicts"),
+            self.commit(verdicts),
+            Chunks(spool, verdicts, f"{self.name}_sources"),
+            ReadSpool(f"{self.name}_read", self.adds),
+            Judge(self),
+        ]
+
+
+def identities(batch: Batch) -> pa.Table:
+    """What each row of a batch is known by."""
+    everywhere = pa.repeat(literal(True, pa.bool_()), batch.num_items)
+    rows = pc.indices_nonzero(everywhere).cast(pa.int64())
+    return pa.table([pa.repeat(literal(batch.lineage.id, pa.string()), batch.num_items), rows], [TASK, ROW])
+
+
+class Spool(Exchange):
+    """Batches as they are, and the keys of their rows by partition."""
+
+    def __init__(self, stage: VerdictStage, key: Sequence[str], num_partitions: int | None) -> None:
+        super().__init__(key, num_partitions)
+        self.stage = stage
+        self._chunks: dict[str, int] = {}
+
+    @property
+    def chunks(self) -> Mapping[str, int]:
+        """The part of the spool that each batch is in."""
+        return self._chunks
+
+    def needs(self) -> Columns:
+        return self.stage.inputs()[1]
+
+    def size_up(self, nbytes: int | None) -> None:
+        super().size_up(None if nbytes is None else nbytes // 16)  # keys are small
+
+    def columns(self, batch: Batch) -> tuple[pa.Table, frozenset[str]]:
+        return pa.table({}), frozenset()
+
+    def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
+        about = cloudpickle.dumps((type(batch), batch.dataset_name, batch.metadata))
+        kept = {**(batch.data.schema.metadata or {}), _ABOUT: about}
+        yield SPOOL, batch.data.replace_schema_metadata(kept)
+        if not batch.num_items:
+            return
+        keys = self.stage.keys(batch)
+        if TASK not in keys.column_names:
+            if keys.num_rows != batch.num_items:
+                raise ContractError(
+                    f"stage {self.stage.name!r}: keys gave {keys.num_rows} rows for {batch.num_items}. Give one for "
+                    "each, or say with the columns of identities(batch) which row each belongs to"
+                )
+            known = identities(batch)
+            keys = keys.append_column(TASK, known.column(TASK)).append_column(ROW, known.column(ROW))
+        yield from split(keys, spread(keys, self.key, self.partitions))
+
+    def list_files(self, outputs: Iterable[WrittenFiles]) -> None:
+        super().list_files(outputs)
+        self._sources = [list(_chunks(self.target, path)) for path in self.listing.paths]
+        number = 0
+        self._chunks = {}
+        for chunks in self._sources:
+            for chunk in chunks:
+                self._chunks |= dict.fromkeys(chunk.names, number)
+                number += 1
+
+    @property
+    def sources(self) -> Sequence[Sequence[Chunk]]:
+        """The parts of the spool of each source."""
+        return self._sources
+
+
+@dataclass
+class Chunk:
+    """Batches of one source that are read together."""
+
+    names: list[str] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+
+
+def _chunks(target: Target, path: str) -> Iterator[Chunk]:
+    chunk, size = Chunk(), 0
+    for run in read_index(target, path).runs:
+        if run.partition != SPOOL:
+            continue
+        if chunk.names and size + run.nbytes > CHUNK_BYTES:
+            yield chunk
+            chunk, size = Chunk(), 0
+        chunk.names.append(run.name)
+        chunk.runs.append(Run(path, run.offset, run.length, 0, run.rows))
+        size += run.nbytes
+    if chunk.names:
+        yield chunk
+
+
+class Verdicts(Exchange):
+    """Verdicts, by the part of the spool that their rows are in."""
+
+    def __init__(self, spool: Spool) -> None:
+        super().__init__(num_partitions=1)
+        self.spool = spool
+
+    def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
+        table, _ = self.columns(batch)
+        if not table.num_rows:
+            return []
+        encoded = column_of(table, TASK).combine_chunks().dictionary_encode()
+        chunks = make_array([self.spool.chunks[name] for name in encoded.dictionary.to_pylist()], pa.uint64())
+        return split(table, chunks.take(encoded.indices))
+
+
+# -- the rows again ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class SpoolPart(Task[list[Run]]):
+    """A part of the spool, and the verdicts on its rows."""
+
+    names: list[str] = field(kw_only=True)
+    verdicts: Part = field(kw_only=True, repr=False)
+    target: Target = field(kw_only=True, repr=False)
+    source: str = field(kw_only=True)
+    stamp: str = field(kw_only=True)
+    origin: tuple[str, ...] = field(default=(), kw_only=True)
+
+    @property
+    def num_items(self) -> int:
+        return sum(run.stop for run in self.data)
+
+    def key(self) -> str:
+        return self.source
+
+    def fingerprint(self) -> str:
+        return self.stamp
+
+    def files(self) -> tuple[str, ...]:
+        return self.origin
+
+
+class Chunks(SourceStage[SpoolPart]):
+    """Lists the sources of a spool, in their order."""
+
+    continues = True
+
+    def __init__(self, spool: Spool, verdicts: Verdicts, name: str) -> None:
+        super().__init__()
+        self.spool, self.verdicts, self.name = spool, verdicts, name
+        self._place = ""
+
+    def settle(self, url: str, storage_options: Mapping[str, Any], lasting: Lasting = None) -> None:
+        self._place = url.rpartition("/")[2]
+
+    def sources(self) -> Iterator[Sequence[SpoolPart]]:
+        spool, verdicts = self.spool.listing, self.verdicts.listing
+        stamp = digest([spool.stamp, verdicts.stamp])
+        number = 0
+        for source, origin, chunks in zip(spool.sources, spool.origins, self.spool.sources, strict=True):
+            parts = []
+            for chunk in chunks:
+                judged = verdicts.part(str(number), list(verdicts.runs_of(number)))
+                number += 1
+                parts.append(
+                    SpoolPart(
+                        chunk.runs,
+                        names=chunk.names,
+                        verdicts=judged,
+                        target=spool.target,
+                        source=f"{source}-{self._place}",
+                        stamp=stamp,
+                        origin=origin,
+                    )
+                )
+            yield parts
+
+
+class ReadSpool(ProcessingStage[SpoolPart, Batch]):
+    """Reads batches as they were spooled, and looks up the verdict on each row."""
+
+    indivisible = True
+
+    def __init__(self, name: str, adds: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.name, self.adds = name, tuple(adds)
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return [], []
+
+    def process(self, task: SpoolPart) -> Iterator[Batch]:
+        pieces = list(task.verdicts.pieces())
+        judged = pa.concat_tables(pieces).combine_chunks() if pieces else None
+        for run, name in zip(task.data, task.names, strict=True):
+            table = read_run(task.target, run.path, run.offset, run.length)
+            known = dict(table.schema.metadata)
+            kind, dataset_name, metadata = pickle.loads(known.pop(_ABOUT))
+            table = table.replace_schema_metadata(known or None)
+            mine = judged.filter(pc.equal(judged.column(TASK), literal(name, pa.string()))) if judged else None
+            yield kind(attached(table, mine, self.adds), dataset_name=dataset_name, metadata=metadata)
+
+
+def attached(table: pa.Table, verdicts: pa.Table | None, adds: Sequence[str] = ()) -> pa.Table:
+    """The rows, with the verdict on each and what else there is to say."""
+    count = table.num_rows
+    if verdicts is None or not verdicts.num_rows:
+        return table.append_column(VERDICT, pa.repeat(literal(True, pa.bool_()), count))
+    verdicts = verdicts.take(pc.sort_indices(verdicts.column(ROW)))
+    numbers = pc.indices_nonzero(pa.repeat(literal(True, pa.bool_()), count)).cast(pa.int64())
+    named = pc.is_in(numbers, value_set=verdicts.column(ROW).combine_chunks())
+    if named.true_count != verdicts.num_rows:
+        raise ContractError(f"{verdicts.num_rows} verdicts name {named.true_count} rows: give at most one for each")
+    drops = pa.repeat(literal(False, pa.bool_()), verdicts.num_rows)
+    keep = verdicts.column(KEEP).combine_chunks() if KEEP in verdicts.column_names else drops
+    everywhere = pa.repeat(literal(True, pa.bool_()), count)
+    table = table.append_column(VERDICT, pc.replace_with_mask(everywhere, named, keep))
+    for name in verdicts.column_names:
+        if name in (TASK, ROW, KEEP):
+            continue
+        values = verdicts.column(name).combine_chunks()
+        told = pc.replace_with_mask(pa.nulls(count, values.type), named, values)
+        if name not in table.column_names:
+            table = table.append_column(name, told)
+        elif name in adds:  # other columns of the user's are not ours to change
+            table = table.set_column(table.column_names.index(name), name, told)
+    return table
+
+
+class Judge(ProcessingStage[Batch, Batch]):
+    """Drops the rows whose verdict says so."""
+
+    takes_empty = True
+
+    def __init__(self, stage: VerdictStage) -> None:
+        super().__init__()
+        self.stage, self.name = stage, stage.name
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return ["data"], list(self.stage.adds)
+
+    def process(self, task: Batch) -> Batch:
+        return self.apply(task, self.decide(task))
+
+    def decide(self, batch: Batch) -> Decision:
+        return Decision(batch.data.column(VERDICT).combine_chunks())
+
+    def apply(self, batch: Batch, decision: Decision) -> Batch:
+        kept = batch.keep(decision.keep)
+        table = kept.data
+        first = table.column_names.index(VERDICT)
+        extra = [name for name in table.column_names[first:] if name not in self.stage.adds]
+        return kept.with_data(table.drop_columns(extra))

@@ -1,0 +1,141 @@
+"""Exact deduplication keeps one row of each text, and tells which."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gristmill import DocumentBatch, LocalExecutor, Pipeline
+from gristmill.core.errors import PlanError
+from gristmill.dedup import ExactDeduplicationStage
+from gristmill.text import JsonlReader, JsonlWriter
+
+
+def kept(batches: list[list[dict[str, Any]]], **options: Any) -> list[Any]:
+    tasks = [DocumentBatch(rows) for rows in batches]
+    result = Pipeline("p", stages=[ExactDeduplicationStage(**options)]).run(LocalExecutor(0), initial_tasks=tasks)
+    return [row["id"] for task in result for row in task.to_rows()]
+
+
+def rows(texts: list[Any], **columns: list[Any]) -> list[dict[str, Any]]:
+    return [
+        {"id": index, "text": text, **{name: values[index] for name, values in columns.items()}}
+        for index, text in enumerate(texts)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("texts", "wanted"),
+    [
+        ([], []),
+        (["a"], [0]),
+        (["a", "a", "a"], [0]),
+        (["a", "b", "c"], [0, 1, 2]),
+        (["", "", "a", ""], [0, 2]),
+        ([None, "a", None, "a"], [0, 1, 2]),
+        (["a", "a ", "A"], [0, 1, 2]),
+        (["ü", "u\u0308"], [0, 1]),
+    ],
+)
+def test_which_rows_are_kept(texts: list[Any], wanted: list[int]) -> None:
+    assert kept([rows(texts)]) == wanted
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"normalize": ["case"]}, [0, 1, 3, 4]),
+        ({"normalize": ["whitespace", "case"]}, [0, 3, 4]),
+        ({"normalize": ["whitespace", "case", "punctuation"]}, [0, 4]),
+        ({"normalize": ["unicode"]}, [0, 1, 2, 3, 4]),
+        ({"normalize": ["whitespace", "case", "punctuation"], "keep": "longest"}, [3, 4]),
+        ({"normalize": ["case", "whitespace", "punctuation"], "keep": "highest", "score_field": "q"}, [2, 4]),
+    ],
+)
+def test_what_counts_as_equal_and_which_is_kept(options: dict[str, Any], wanted: list[int]) -> None:
+    texts = ["a b", "a  b", "A B", "a, b!!", "c"]
+    assert kept([rows(texts, q=[0.5, None, 0.9, 0.9, 0.0])], **options) == wanted
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.lists(st.sampled_from([None, "", "a", "b", "ab", "水"]), max_size=12), max_size=5),
+    st.integers(1, 5),
+)
+def test_the_first_of_each_text_is_kept(batches: list[list[Any]], partitions: int) -> None:
+    numbered = [
+        [{"id": (number, index), "text": text} for index, text in enumerate(texts)]
+        for number, texts in enumerate(batches)
+    ]
+    wanted, seen = [], set()
+    for row in (row for batch in numbered for row in batch):
+        if row["text"] is None or row["text"] not in seen:
+            wanted.append(list(row["id"]))
+            seen.add(row["text"])
+    assert kept(numbered, num_partitions=partitions) == wanted
+
+
+def test_output_files_are_those_of_a_run_without_it(tmp_path: Path) -> None:
+    """Names, order, late columns and types; the duplicates lie in other files and blocks, and one file loses all."""
+    (tmp_path / "in").mkdir()
+    unique = [{"id": index, "text": f"t{index}", **({"late": [index]} if index > 30 else {})} for index in range(60)]
+    (tmp_path / "in" / "b.jsonl").write_text("".join(json.dumps(row) + "\n" for row in unique))
+    (tmp_path / "in" / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in unique[:20]))
+    (tmp_path / "in" / "d.jsonl").write_text('{"id": 99, "text": "t5"}\n{"id": 100, "text": "new"}\n')
+    reader = JsonlReader(str(tmp_path / "in"), blocksize=400)
+    Pipeline("plain", stages=[reader, JsonlWriter(str(tmp_path / "plain"))]).run(LocalExecutor(0))
+    stages = [reader, ExactDeduplicationStage(id_field="id"), JsonlWriter(str(tmp_path / "out"))]
+    result = Pipeline("dedup", stages=stages).run(LocalExecutor(2), tmp_path / "run", rejected=True)
+    plain = {path.name[0]: path for path in (tmp_path / "plain").glob("*.jsonl")}
+    found = {path.name[0]: path for path in (tmp_path / "out").glob("*.jsonl")}
+    assert found["b"].name == plain["b"].name
+    assert found["b"].read_bytes() == plain["b"].read_bytes()
+    assert sorted(found) == ["b", "d"]
+    assert found["d"].read_text() == '{"id":100,"text":"new"}\n'
+    rejected = [row for path in result.rejected() for row in pq.read_table(path).to_pylist()]
+    assert len(rejected) == result.summary()["ExactDeduplicationStage"].dropped == 21
+    assert {row["rejected_by"] for row in rejected} == {"ExactDeduplicationStage"}
+    last = next(row for row in rejected if row["id"] == 99)
+    assert (last["partner"], last["rejected_file"], last["rejected_position"]) == ("5", "d.jsonl", 0)
+
+
+def test_the_cluster_table_names_every_row_that_is_not_alone(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    texts = ["a", "b", "a", "c", "b", "a"]
+    (tmp_path / "in" / "x.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    for way, where in (("run", tmp_path / "run"), ("none", None)):
+        stages = [
+            JsonlReader(str(tmp_path / "in")),
+            ExactDeduplicationStage(),
+            JsonlWriter(str(tmp_path / way / "out")),
+        ]
+        Pipeline("p", stages=stages).run(LocalExecutor(0), where)
+    table = pq.read_table(tmp_path / "run" / "clusters").to_pylist()
+    assert table == pq.read_table(tmp_path / "none" / "out" / "_run" / "clusters").to_pylist()
+    clusters: dict[str, list[Any]] = {}
+    for row in table:
+        clusters.setdefault(row["cluster"], []).append((row["kept"], row["partner"]))
+        assert row["similarity"] == 1.0
+        assert row["kept"] == (row["id"] == row["cluster"])
+    sizes = sorted(len(members) for members in clusters.values())
+    assert sizes == [2, 3]
+    for cluster, members in clusters.items():
+        assert sorted(members, key=str) == [(False, cluster)] * (len(members) - 1) + [(True, None)]
+
+
+def test_wrong_arguments_are_told_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="keep is 'best', must be one of first, longest, highest"):
+        ExactDeduplicationStage(keep="best")
+    with pytest.raises(ValueError, match="score_field"):
+        ExactDeduplicationStage(keep="highest")
+    with pytest.raises(ValueError, match="normalize has no 'cases'. Did you mean 'case'"):
+        ExactDeduplicationStage(normalize=["cases"])
+    (tmp_path / "a.jsonl").write_text('{"texts": "a"}\n')
+    with pytest.raises(PlanError, match="needs column 'text'.*Did you mean 'texts'"):
+        Pipeline("p", stages=[JsonlReader(str(tmp_path)), ExactDeduplicationStage()]).plan()
