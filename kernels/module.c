@@ -1,5 +1,6 @@
 /* gristmill._kernels: loops over Arrow columns that Python would be slow at. text/reference.py defines the results. */
 
+#include "dedup.h"
 #include "json.h"
 #include <time.h>
 
@@ -177,6 +178,13 @@ static PyMethodDef methods[] = {
      "its values, a comma after each."},
     {"json_lines", json_lines, METH_O,
      "json_lines(columns): rows as JSON lines. A column is (what stands before its value, strings, whether these are JSON)."},
+    {"hash128", hash128, METH_VARARGS, "hash128(column, seed): 16 bytes for each row; zeros for null."},
+    {"hash_pieces", hash_pieces, METH_VARARGS,
+     "hash_pieces(data, size, per_row, first, width): hashes of pieces of `size` bytes; the number of a piece in its row, "
+     "counted from `first`, is its seed."},
+    {"normalise_ascii", normalise_ascii, METH_VARARGS,
+     "normalise_ascii(texts, what): 64-bit offsets, bytes, and for each row a byte that is 1 where it was left out, since "
+     "it is not ASCII."},
     {NULL, NULL, 0, NULL},
 };
 

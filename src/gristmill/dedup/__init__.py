@@ -1,0 +1,1 @@
+"""Deduplication: exact, fuzzy, and of parts of documents."""
