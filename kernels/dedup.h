@@ -8,5 +8,6 @@
 PyObject *hash128(PyObject *self, PyObject *args);
 PyObject *hash_pieces(PyObject *self, PyObject *args);
 PyObject *normalise_ascii(PyObject *self, PyObject *args);
+PyObject *minhash(PyObject *self, PyObject *args);
 
 #endif

@@ -185,6 +185,9 @@ static PyMethodDef methods[] = {
     {"normalise_ascii", normalise_ascii, METH_VARARGS,
      "normalise_ascii(texts, what): 64-bit offsets, bytes, and for each row a byte that is 1 where it was left out, since "
      "it is not ASCII."},
+    {"minhash", minhash, METH_VARARGS,
+     "minhash(texts, unit, n, seed, size, wide): signatures of `size` numbers, of 64 bits where `wide` and else of 32, and a "
+     "bitmap of the rows that have one. The unit of shingles is 'chars' or 'words'."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -2,6 +2,9 @@
 
 `_kernels` computes the same in C, many times faster. This file says what is right, and does the work where the
 extension could not be built. All arithmetic is that of unsigned 64-bit numbers.
+
+    tokens       the characters of a text, or its words: what `str.split` gives
+    shingles     runs of n tokens; a text of fewer tokens is one shingle, and a blank one has none
 """
 
 from __future__ import annotations
@@ -9,6 +12,9 @@ from __future__ import annotations
 import string
 import unicodedata
 from functools import lru_cache
+from typing import Any, TypeVar
+
+import numpy as np
 
 ALL = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -20,11 +26,15 @@ def rotate(x: int, by: int) -> int:
     return (x << by | x >> 64 - by) & ALL
 
 
-def scramble(x: int) -> int:
-    """Sends each number to another one, without an order that can be seen."""
+N = TypeVar("N", int, np.ndarray[Any, Any])
+
+
+def scramble(x: N) -> N:
+    """Sends each number, or each of an array, to another one, without an order that can be seen."""
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & ALL
     x = (x ^ x >> 27) * 0x94D049BB133111EB & ALL
-    return x ^ x >> 31
+    x = x ^ x >> 31
+    return x
 
 
 def murmur(data: bytes, seed: int = 0) -> bytes:
@@ -78,3 +88,55 @@ def normalise(text: str, unicode: str | None, lower: bool, punctuation: bool, sp
     if punctuation:
         text = text.translate(_no_punctuation())
     return " ".join(text.split()) if space else text
+
+
+# -- shingles and signatures -------------------------------------------------------------------------------
+
+
+def shingles(text: str, unit: str, n: int, seed: int) -> np.ndarray[Any, Any]:
+    """The shingles of a text, in order, each as one number: a polynomial of the numbers of its tokens."""
+    if not text.strip():
+        return np.zeros(0, np.uint64)
+    key = scramble(seed + GOLDEN & ALL)
+    tokens = text.split() if unit == "words" else text
+    numbers = {token: _word(token.encode(), key) if unit == "words" else scramble(ord(token) ^ key) for token in tokens}
+    values = np.array([numbers[token] for token in tokens], np.uint64)
+    n = min(n, len(values))
+    found = np.zeros(len(values) - n + 1, np.uint64)
+    for place in range(n):
+        found = found * np.uint64(0xD1342543DE82EF95) + values[place : place + len(found)]
+    return found
+
+
+def _word(word: bytes, key: int) -> int:
+    """The number of a word, from eight bytes of it at a time."""
+    number = key ^ len(word)
+    for start in range(0, len(word), 8):
+        product = (number ^ int.from_bytes(word[start : start + 8], "little")) * 0xA0761D6478BD642F
+        number = (product ^ product >> 64) & ALL
+    return number
+
+
+def signature(found: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, Any]:
+    """The signature of shingles, of `size` bins. A bin holds the least number that a shingle has there.
+
+    In a round, each shingle falls into one bin, and bins that were filled in a round before take no more. What is
+    still free after `size` rounds gets a round of its own, of all shingles.
+    """
+    bins = np.full(size, ALL, np.uint64)
+    for turn in range(size):
+        free = bins == ALL
+        if not free.any():
+            return bins
+        places, values = _fall(found, turn, size)
+        np.minimum.at(bins, places[free[places]], values[free[places]])
+    for place in np.flatnonzero(bins == ALL):
+        bins[place] = _fall(found, size + int(place), size)[1].min()
+    return bins
+
+
+def _fall(found: np.ndarray[Any, Any], turn: int, size: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The bin and the number of each shingle in a round."""
+    hashes = scramble(found + np.uint64(turn * GOLDEN & ALL))
+    places = (hashes >> np.uint64(32)) * np.uint64(size) >> np.uint64(32)
+    return places.astype(np.int64), hashes << np.uint64(32) | hashes >> np.uint64(32)
