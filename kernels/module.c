@@ -188,6 +188,11 @@ static PyMethodDef methods[] = {
     {"minhash", minhash, METH_VARARGS,
      "minhash(texts, unit, n, seed, size, wide): signatures of `size` numbers, of 64 bits where `wide` and else of 32, and a "
      "bitmap of the rows that have one. The unit of shingles is 'chars' or 'words'."},
+    {"jaccard", jaccard, METH_VARARGS,
+     "jaccard(left, right, unit, n, seed): the Jaccard similarity of the texts of each row, as the bytes of 64-bit floats."},
+    {"similar_pairs", similar_pairs, METH_VARARGS,
+     "similar_pairs(texts, unit, n, seed, least): all pairs of rows that are at least so similar, 24 bytes each: two 64-bit "
+     "integers and a float."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -33,7 +33,7 @@ def scramble(x: N) -> N:
     """Sends each number, or each of an array, to another one, without an order that can be seen."""
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & ALL
     x = (x ^ x >> 27) * 0x94D049BB133111EB & ALL
-    x = x ^ x >> 31
+    x ^= x >> 31
     return x
 
 
