@@ -11,5 +11,6 @@ PyObject *normalise_ascii(PyObject *self, PyObject *args);
 PyObject *minhash(PyObject *self, PyObject *args);
 PyObject *jaccard(PyObject *self, PyObject *args);
 PyObject *similar_pairs(PyObject *self, PyObject *args);
+PyObject *components(PyObject *self, PyObject *args);
 
 #endif

@@ -193,6 +193,9 @@ static PyMethodDef methods[] = {
     {"similar_pairs", similar_pairs, METH_VARARGS,
      "similar_pairs(texts, unit, n, seed, least): all pairs of rows that are at least so similar, 24 bytes each: two 64-bit "
      "integers and a float."},
+    {"components", components, METH_VARARGS,
+     "components(u, v): the nodes of a graph whose edges are two buffers of 64-bit integers, and for each the least node of "
+     "its component, as bytes."},
     {NULL, NULL, 0, NULL},
 };
 

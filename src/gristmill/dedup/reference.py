@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import string
 import unicodedata
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -140,3 +141,22 @@ def _fall(found: np.ndarray[Any, Any], turn: int, size: int) -> tuple[np.ndarray
     hashes = scramble(found + np.uint64(turn * GOLDEN & ALL))
     places = (hashes >> np.uint64(32)) * np.uint64(size) >> np.uint64(32)
     return places.astype(np.int64), hashes << np.uint64(32) | hashes >> np.uint64(32)
+
+
+# -- graphs ------------------------------------------------------------------------------------------------
+
+
+def components(edges: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """For each node of a graph the least node that it is connected with."""
+    parents: dict[int, int] = {}
+
+    def root(node: int) -> int:
+        while parents.setdefault(node, node) != node:
+            parents[node] = parents[parents[node]]
+            node = parents[node]
+        return node
+
+    for u, v in edges:
+        low, high = sorted((root(u), root(v)))
+        parents[high] = low
+    return {node: root(node) for node in parents}
