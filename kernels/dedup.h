@@ -12,5 +12,8 @@ PyObject *minhash(PyObject *self, PyObject *args);
 PyObject *jaccard(PyObject *self, PyObject *args);
 PyObject *similar_pairs(PyObject *self, PyObject *args);
 PyObject *components(PyObject *self, PyObject *args);
+PyObject *simhash(PyObject *self, PyObject *args);
+PyObject *bloom(PyObject *self, PyObject *args);
+PyObject *repeated_spans(PyObject *self, PyObject *args);
 
 #endif

@@ -196,6 +196,13 @@ static PyMethodDef methods[] = {
     {"components", components, METH_VARARGS,
      "components(u, v): the nodes of a graph whose edges are two buffers of 64-bit integers, and for each the least node of "
      "its component, as bytes."},
+    {"simhash", simhash, METH_VARARGS,
+     "simhash(texts, unit, n, seed): a 64-bit hash for each row, and a bitmap of the rows that have one."},
+    {"bloom", bloom, METH_VARARGS,
+     "bloom(bits, hashes, probes, add): a byte for each hash of 16 bytes that says whether it was there; with `add` it is "
+     "from then on."},
+    {"repeated_spans", repeated_spans, METH_VARARGS,
+     "repeated_spans(texts, n): spans of at least n bytes that were there before, 24 bytes each: row, start and end."},
     {NULL, NULL, 0, NULL},
 };
 

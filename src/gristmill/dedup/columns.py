@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gristmill.core.columns import literal
+
 Numbers: TypeAlias = np.ndarray[Any, Any]
 Column: TypeAlias = pa.Array | pa.ChunkedArray
 
@@ -77,7 +79,7 @@ def flags(column: Column) -> Numbers:
     """A column of booleans as a numpy array; null is false."""
     array = whole(column)
     if array.null_count:
-        array = pc.fill_null(array, False)
+        array = pc.fill_null(array, literal(False, pa.bool_()))
     buffer = array.buffers()[1]
     if buffer is None or not len(array):
         return np.zeros(0, np.bool_)

@@ -143,6 +143,55 @@ def _fall(found: np.ndarray[Any, Any], turn: int, size: int) -> tuple[np.ndarray
     return places.astype(np.int64), hashes << np.uint64(32) | hashes >> np.uint64(32)
 
 
+def simhash(found: np.ndarray[Any, Any]) -> int:
+    """64 bits, each of which is what more than half of the shingles have there."""
+    hashes = scramble(found)
+    votes = [int((hashes >> np.uint64(bit) & np.uint64(1)).sum()) for bit in range(64)]
+    return sum(1 << bit for bit, count in enumerate(votes) if 2 * count > len(found))
+
+
+# -- parts of documents ------------------------------------------------------------------------------------
+
+
+def bloom(bits: bytearray | memoryview, hashes: bytes, probes: int, add: bool) -> bytes:
+    """For each hash of 16 bytes whether all the bits that it names are set; with `add` they are from then on."""
+    seen = bytearray()
+    for start in range(0, len(hashes), 16):
+        place = int.from_bytes(hashes[start : start + 8], "little")
+        step = int.from_bytes(hashes[start + 8 : start + 16], "little") | 1
+        places = [((place + probe * step & ALL) * len(bits) * 8) >> 64 for probe in range(probes)]
+        found = True
+        for at in places:
+            found = found and bool(bits[at >> 3] >> (at & 7) & 1)
+            if add:
+                bits[at >> 3] |= 1 << (at & 7)
+        seen.append(found)
+    return bytes(seen)
+
+
+def repeated_spans(texts: Iterable[str], n: int) -> list[tuple[int, int, int]]:
+    """Row, start and end, in bytes, of all that lies in windows of n bytes that were there before.
+
+    Parts of characters at the ends of a span do not belong to it.
+    """
+    seen: set[bytes] = set()
+    spans: list[tuple[int, int, int]] = []
+    for row, text in enumerate(texts):
+        data, found = text.encode(), list[list[int]]()
+        for start in range(len(data) - n + 1):
+            window = data[start : start + n]
+            if window not in seen:
+                seen.add(window)
+            elif found and start <= found[-1][1]:
+                found[-1][1] = start + n
+            else:
+                found.append([start, start + n])
+        whole = {len(text[:place].encode()) for place in range(len(text) + 1)}
+        inner = [(min(whole & set(range(a, len(data) + 1))), max(whole & set(range(b + 1)))) for a, b in found]
+        spans += [(row, a, b) for a, b in inner if a < b]
+    return spans
+
+
 # -- graphs ------------------------------------------------------------------------------------------------
 
 
