@@ -26,3 +26,8 @@ int column_is_text(const Column *column) {
     const char *format = column->format;
     return (format[0] == 'u' || format[0] == 'U') && !format[1] && column->array->n_buffers == 3;
 }
+
+int column_is_bytes(const Column *column) {
+    const char *format = column->format;
+    return column_is_text(column) || ((format[0] == 'z' || format[0] == 'Z') && !format[1] && column->array->n_buffers == 3);
+}

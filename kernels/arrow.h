@@ -1,4 +1,4 @@
-/* Arrow's C data interface, as far as the kernels need it: columns of strings and of booleans, read where they lie. */
+/* Arrow's C data interface, as far as the kernels need it: columns of strings, of bytes and of booleans, read where they lie. */
 
 #ifndef GRISTMILL_ARROW_H
 #define GRISTMILL_ARROW_H
@@ -50,16 +50,22 @@ static inline int bit(const uint8_t *bits, int64_t index) { return bits[index >>
 int column_open(Column *column, PyObject *object);
 void column_close(Column *column);
 int column_is_text(const Column *column);
+int column_is_bytes(const Column *column); /* strings or binary */
+
+static inline int column_null(const Column *column, int64_t row) {
+    const uint8_t *validity = column->array->buffers[0];
+    return validity && !bit(validity, row + column->array->offset);
+}
 
 /* The text of a row; null is empty. */
 static inline Text column_text(const Column *column, int64_t row) {
     const struct ArrowArray *array = column->array;
-    const uint8_t *validity = array->buffers[0], *bytes = array->buffers[2];
-    row += array->offset;
-    if (validity && !bit(validity, row))
+    const uint8_t *bytes = array->buffers[2];
+    if (column_null(column, row))
         return (Text){(const uint8_t *)"", 0};
+    row += array->offset;
     int64_t start, end;
-    if (column->format[0] == 'u') {
+    if (column->format[0] == 'u' || column->format[0] == 'z') {
         const int32_t *offsets = array->buffers[1];
         start = offsets[row], end = offsets[row + 1];
     } else {

@@ -77,4 +77,17 @@ static inline void mark_space(Block *block, int i, int size, uint64_t *carry) {
 /* Whether a character that begins with this byte may be white space. */
 static inline int may_be_space(uint8_t c) { return c == 0xC2 || (c >= 0xE1 && c <= 0xE3); }
 
+/* Marks the spaces beyond ASCII of a block that has characters beyond ASCII. */
+static inline void find_spaces(const uint8_t *p, const uint8_t *end, Block *block, uint64_t *carry) {
+    for (uint64_t left = block->high & ~block->inner; left; left &= left - 1) {
+        int i = __builtin_ctzll(left);
+        uint32_t character;
+        if (may_be_space(p[i])) {
+            int size = decode(p + i, end, &character);
+            if (lanes_of[class_of(character)] & IS_SPACE)
+                mark_space(block, i, size, carry);
+        }
+    }
+}
+
 #endif

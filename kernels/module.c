@@ -1,5 +1,6 @@
 /* gristmill._kernels: loops over Arrow columns that Python would be slow at. text/reference.py defines the results. */
 
+#include "dedup.h"
 #include "json.h"
 #include <time.h>
 
@@ -177,6 +178,31 @@ static PyMethodDef methods[] = {
      "its values, a comma after each."},
     {"json_lines", json_lines, METH_O,
      "json_lines(columns): rows as JSON lines. A column is (what stands before its value, strings, whether these are JSON)."},
+    {"hash128", hash128, METH_VARARGS, "hash128(column, seed): 16 bytes for each row; zeros for null."},
+    {"hash_pieces", hash_pieces, METH_VARARGS,
+     "hash_pieces(data, size, per_row, first, width): hashes of pieces of `size` bytes; the number of a piece in its row, "
+     "counted from `first`, is its seed."},
+    {"normalise_ascii", normalise_ascii, METH_VARARGS,
+     "normalise_ascii(texts, what): 64-bit offsets, bytes, and for each row a byte that is 1 where it was left out, since "
+     "it is not ASCII."},
+    {"minhash", minhash, METH_VARARGS,
+     "minhash(texts, unit, n, seed, size, wide): signatures of `size` numbers, of 64 bits where `wide` and else of 32, and a "
+     "bitmap of the rows that have one. The unit of shingles is 'chars' or 'words'."},
+    {"jaccard", jaccard, METH_VARARGS,
+     "jaccard(left, right, unit, n, seed): the Jaccard similarity of the texts of each row, as the bytes of 64-bit floats."},
+    {"similar_pairs", similar_pairs, METH_VARARGS,
+     "similar_pairs(texts, unit, n, seed, least): all pairs of rows that are at least so similar, 24 bytes each: two 64-bit "
+     "integers and a float."},
+    {"components", components, METH_VARARGS,
+     "components(u, v): the nodes of a graph whose edges are two buffers of 64-bit integers, and for each the least node of "
+     "its component, as bytes."},
+    {"simhash", simhash, METH_VARARGS,
+     "simhash(texts, unit, n, seed): a 64-bit hash for each row, and a bitmap of the rows that have one."},
+    {"bloom", bloom, METH_VARARGS,
+     "bloom(bits, hashes, probes, add): a byte for each hash of 16 bytes that says whether it was there; with `add` it is "
+     "from then on."},
+    {"repeated_spans", repeated_spans, METH_VARARGS,
+     "repeated_spans(texts, n): spans of at least n bytes that were there before, 24 bytes each: row, start and end."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -40,18 +40,6 @@ static inline void add_word(Runs *r, const uint8_t *start, const uint8_t *end, i
     word[1].before = word->before + (uint32_t)(end - start - hidden);
 }
 
-static void find_spaces(const uint8_t *p, const uint8_t *end, Block *block, uint64_t *carry) {
-    for (uint64_t left = block->high & ~block->inner; left; left &= left - 1) {
-        int i = __builtin_ctzll(left);
-        uint32_t character;
-        if (may_be_space(p[i])) {
-            int size = decode(p + i, end, &character);
-            if (lanes_of[class_of(character)] & IS_SPACE)
-                mark_space(block, i, size, carry);
-        }
-    }
-}
-
 static int split_words(Runs *r) {
     const uint8_t *p = r->text.bytes, *end = p + r->text.size, *word = NULL;
     int64_t hidden = 0, word_hidden = 0;

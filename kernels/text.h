@@ -66,7 +66,11 @@ typedef struct {
 /* At least `size` bytes, contents kept; NULL when there is no memory. */
 static inline void *room(Room *r, size_t size) {
     if (size > r->size || !r->memory) {
+#ifdef __SANITIZE_ADDRESS__
+        size_t larger = size + !size; /* so that a byte too many is seen */
+#else
         size_t larger = size + size / 2 + 4096;
+#endif
         void *memory = realloc(r->memory, larger);
         if (!memory)
             return NULL;

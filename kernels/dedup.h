@@ -1,0 +1,19 @@
+/* What module.c registers for gristmill.dedup. Each function is defined in dedup/reference.py. */
+
+#ifndef GRISTMILL_DEDUP_H
+#define GRISTMILL_DEDUP_H
+
+#include "hash.h"
+
+PyObject *hash128(PyObject *self, PyObject *args);
+PyObject *hash_pieces(PyObject *self, PyObject *args);
+PyObject *normalise_ascii(PyObject *self, PyObject *args);
+PyObject *minhash(PyObject *self, PyObject *args);
+PyObject *jaccard(PyObject *self, PyObject *args);
+PyObject *similar_pairs(PyObject *self, PyObject *args);
+PyObject *components(PyObject *self, PyObject *args);
+PyObject *simhash(PyObject *self, PyObject *args);
+PyObject *bloom(PyObject *self, PyObject *args);
+PyObject *repeated_spans(PyObject *self, PyObject *args);
+
+#endif

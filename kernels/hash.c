@@ -1,0 +1,84 @@
+/* Hashes of rows, and of the pieces of rows of fixed size. */
+
+#include "dedup.h"
+
+static inline uint64_t finish(uint64_t x) {
+    x = (x ^ x >> 33) * 0xFF51AFD7ED558CCDu;
+    x = (x ^ x >> 33) * 0xC4CEB9FE1A85EC53u;
+    return x ^ x >> 33;
+}
+
+Hash128 murmur(const uint8_t *p, size_t size, uint64_t seed) {
+    const uint64_t c1 = 0x87C37B91114253D5u, c2 = 0x4CF5AD432745937Fu;
+    uint64_t a = seed, b = seed;
+    size_t left = size;
+    for (; left >= 16; left -= 16, p += 16) {
+        a ^= rotate(little8(p) * c1, 31) * c2;
+        a = (rotate(a, 27) + b) * 5 + 0x52DCE729;
+        b ^= rotate(little8(p + 8) * c2, 33) * c1;
+        b = (rotate(b, 31) + a) * 5 + 0x38495AB5;
+    }
+    uint64_t first = left >= 8 ? little8(p) : little_few(p, left);
+    uint64_t second = left > 8 ? little_few(p + 8, left - 8) : 0;
+    b ^= rotate(second * c2, 33) * c1;
+    a ^= rotate(first * c1, 31) * c2;
+    a ^= size, b ^= size;
+    a += b, b += a;
+    a = finish(a), b = finish(b);
+    a += b, b += a;
+    return (Hash128){a, b};
+}
+
+/* hash128(column, seed): 16 bytes for each row; zeros for null. */
+PyObject *hash128(PyObject *Py_UNUSED(self), PyObject *args) {
+    PyObject *object, *result = NULL;
+    unsigned long long seed;
+    Column column;
+    if (!PyArg_ParseTuple(args, "OK", &object, &seed) || column_open(&column, object))
+        return NULL;
+    if (!column_is_bytes(&column))
+        PyErr_Format(PyExc_TypeError, "hash128 takes a column of strings or binary, not of Arrow format '%s'", column.format);
+    else
+        result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)column.array->length * 16);
+    if (result) {
+        uint8_t *to = (uint8_t *)PyBytes_AS_STRING(result);
+        Py_BEGIN_ALLOW_THREADS;
+        for (int64_t row = 0; row < column.array->length; row++, to += 16) {
+            Text text = column_text(&column, row);
+            Hash128 hash = column_null(&column, row) ? (Hash128){0, 0} : murmur(text.bytes, (size_t)text.size, seed);
+            store8(to, hash.low);
+            store8(to + 8, hash.high);
+        }
+        Py_END_ALLOW_THREADS;
+    }
+    column_close(&column);
+    return result;
+}
+
+/* hash_pieces(data, size, per_row, first, width): hashes of pieces of `size` bytes, of which `per_row` belong to a
+   row; the number of a piece in its row, counted from `first`, is the seed. Each hash has `width` bytes, 8 or 16. */
+PyObject *hash_pieces(PyObject *Py_UNUSED(self), PyObject *args) {
+    Py_buffer data;
+    Py_ssize_t size, per_row, first, width;
+    if (!PyArg_ParseTuple(args, "y*nnnn", &data, &size, &per_row, &first, &width))
+        return NULL;
+    PyObject *result = NULL;
+    if (size < 1 || per_row < 1 || data.len % size || (width != 8 && width != 16))
+        PyErr_SetString(PyExc_ValueError, "hash_pieces takes pieces of one size, and makes hashes of 8 or 16 bytes");
+    else
+        result = PyBytes_FromStringAndSize(NULL, data.len / size * width);
+    if (result) {
+        const uint8_t *from = data.buf;
+        uint8_t *to = (uint8_t *)PyBytes_AS_STRING(result);
+        Py_BEGIN_ALLOW_THREADS;
+        for (Py_ssize_t piece = 0; piece < data.len / size; piece++, from += size, to += width) {
+            Hash128 hash = murmur(from, (size_t)size, (uint64_t)(first + piece % per_row));
+            store8(to, hash.low);
+            if (width == 16)
+                store8(to + 8, hash.high);
+        }
+        Py_END_ALLOW_THREADS;
+    }
+    PyBuffer_Release(&data);
+    return result;
+}

@@ -1,0 +1,49 @@
+/* Hashes that mean the same on every machine and in every release. dedup/reference.py defines them. */
+
+#ifndef GRISTMILL_HASH_H
+#define GRISTMILL_HASH_H
+
+#include "text.h"
+
+#define GOLDEN 0x9E3779B97F4A7C15u
+
+typedef struct {
+    uint64_t low, high;
+} Hash128;
+
+/* MurmurHash3, the 128-bit form for 64-bit machines. */
+Hash128 murmur(const uint8_t *bytes, size_t size, uint64_t seed);
+
+static inline uint64_t rotate(uint64_t x, int by) { return x << by | x >> (64 - by); }
+
+/* As little-endian machines read it. */
+static inline uint64_t little8(const uint8_t *p) {
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    return load8(p);
+#else
+    return __builtin_bswap64(load8(p));
+#endif
+}
+
+static inline uint64_t little_few(const uint8_t *p, size_t size) {
+    uint64_t value = 0;
+    for (size_t i = 0; i < size; i++)
+        value |= (uint64_t)p[i] << (8 * i);
+    return value;
+}
+
+static inline void store8(uint8_t *p, uint64_t value) {
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+    value = __builtin_bswap64(value);
+#endif
+    memcpy(p, &value, 8);
+}
+
+/* Sends each number to another one, without an order that can be seen. */
+static inline uint64_t scramble(uint64_t x) {
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return x ^ x >> 31;
+}
+
+#endif

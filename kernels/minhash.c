@@ -1,0 +1,141 @@
+/* MinHash signatures. Each bin of a signature holds the least number that a shingle has there. In a round, each shingle
+   falls into one bin, and only bins that no round before has filled take a number; so a long document needs a single
+   hash for each shingle, and a short one some rounds. For each bin, the chance that two documents have the same number
+   is their Jaccard similarity: it is a minimum over the same order of all shingles. */
+
+#include "dedup.h"
+#include "shingles.h"
+
+#define FREE UINT64_MAX
+
+static inline uint64_t turn(uint64_t hash) { return hash << 32 | hash >> 32; }
+
+static void first_round(const uint64_t *shingles, int64_t count, uint64_t *bins, uint64_t size) {
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t hash = scramble(shingles[i]), bin = (hash >> 32) * size >> 32, value = turn(hash);
+        if (value < bins[bin])
+            bins[bin] = value;
+    }
+}
+
+/* `taken` is all ones for bins that were filled before this round. */
+static void next_round(const uint64_t *shingles, int64_t count, uint64_t *bins, const uint64_t *taken, uint64_t size,
+                       uint64_t round) {
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t hash = scramble(shingles[i] + round * GOLDEN), bin = (hash >> 32) * size >> 32;
+        uint64_t value = turn(hash) | taken[bin];
+        if (value < bins[bin])
+            bins[bin] = value;
+    }
+}
+
+/* A round for one bin alone: small documents would else wait long for the last bins. */
+static uint64_t fill(const uint64_t *shingles, int64_t count, uint64_t round) {
+    uint64_t least = FREE;
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t value = turn(scramble(shingles[i] + round * GOLDEN));
+        if (value < least)
+            least = value;
+    }
+    return least;
+}
+
+static void sign(const uint64_t *shingles, int64_t count, uint64_t *bins, uint64_t *taken, uint64_t size) {
+    for (uint64_t bin = 0; bin < size; bin++)
+        bins[bin] = FREE;
+    first_round(shingles, count, bins, size);
+    for (uint64_t round = 1;; round++) {
+        uint64_t left = 0;
+        for (uint64_t bin = 0; bin < size; bin++) {
+            taken[bin] = bins[bin] == FREE ? 0 : FREE;
+            left += bins[bin] == FREE;
+        }
+        if (!left)
+            return;
+        if (round == size)
+            break;
+        next_round(shingles, count, bins, taken, size, round);
+    }
+    for (uint64_t bin = 0; bin < size; bin++)
+        if (!taken[bin])
+            bins[bin] = fill(shingles, count, size + bin);
+}
+
+typedef struct {
+    Shingling how;
+    uint64_t size;
+    int wide; /* numbers of 64 bits, or the upper 32 of them */
+} Signing;
+
+static void store(const uint64_t *bins, const Signing *signing, uint8_t *to) {
+    if (signing->wide)
+        memcpy(to, bins, signing->size * 8);
+    else
+        for (uint64_t bin = 0; bin < signing->size; bin++, to += 4) {
+            uint32_t half = (uint32_t)(bins[bin] >> 32);
+            memcpy(to, &half, 4);
+        }
+}
+
+static int sign_all(const Column *texts, const Signing *signing, uint8_t *signatures, uint8_t *bitmap) {
+    ShingleRoom rooms = {0};
+    Room bin_room = {0};
+    size_t width = signing->size * (signing->wide ? 8 : 4);
+    uint64_t *bins = room(&bin_room, signing->size * 16);
+    int failed = !bins;
+    for (int64_t row = 0; row < texts->array->length && !failed; row++, signatures += width) {
+        const uint64_t *shingles;
+        int64_t count = shingle(column_text(texts, row), &signing->how, &rooms, &shingles);
+        failed = count < 0;
+        if (count > 0) {
+            sign(shingles, count, bins, bins + signing->size, signing->size);
+            store(bins, signing, signatures);
+            bitmap[row >> 3] |= (uint8_t)(1 << (row & 7));
+        } else
+            memset(signatures, 0, width);
+    }
+    free(bin_room.memory);
+    shingle_room_free(&rooms);
+    return failed;
+}
+
+static PyObject *sign_column(const Column *texts, const Signing *signing) {
+    Py_ssize_t rows = (Py_ssize_t)texts->array->length, width = (Py_ssize_t)signing->size * (signing->wide ? 8 : 4);
+    PyObject *signatures = PyBytes_FromStringAndSize(NULL, rows * width), *result = NULL;
+    PyObject *bitmap = PyBytes_FromStringAndSize(NULL, (rows + 7) / 8);
+    if (signatures && bitmap) {
+        int failed;
+        memset(PyBytes_AS_STRING(bitmap), 0, (size_t)PyBytes_GET_SIZE(bitmap));
+        Py_BEGIN_ALLOW_THREADS;
+        failed = sign_all(texts, signing, (uint8_t *)PyBytes_AS_STRING(signatures), (uint8_t *)PyBytes_AS_STRING(bitmap));
+        Py_END_ALLOW_THREADS;
+        result = failed ? PyErr_NoMemory() : PyTuple_Pack(2, signatures, bitmap);
+    }
+    Py_XDECREF(signatures);
+    Py_XDECREF(bitmap);
+    return result;
+}
+
+/* minhash(texts, unit, n, seed, size, wide) */
+PyObject *minhash(PyObject *Py_UNUSED(self), PyObject *args) {
+    PyObject *object, *result = NULL;
+    const char *unit;
+    int n, size;
+    unsigned long long seed;
+    Signing signing;
+    Column texts;
+    if (!PyArg_ParseTuple(args, "OsiKip", &object, &unit, &n, &seed, &size, &signing.wide) ||
+        shingling_open(&signing.how, unit, n, seed))
+        return NULL;
+    if (size < 1 || size > 1 << 20)
+        return PyErr_Format(PyExc_ValueError, "a signature has from 1 to %d numbers", 1 << 20);
+    signing.size = (uint64_t)size;
+    if (column_open(&texts, object))
+        return NULL;
+    if (!column_is_text(&texts))
+        PyErr_Format(PyExc_TypeError, "minhash takes a column of strings, not of Arrow format '%s'", texts.format);
+    else
+        result = sign_column(&texts, &signing);
+    column_close(&texts);
+    return result;
+}

@@ -1,0 +1,144 @@
+/* Spans that were there before: each window of n bytes is looked up among all windows before it. Equal hashes are
+   compared, so nothing is taken for a repetition that is none. */
+
+#include "dedup.h"
+
+#define WINDOW_BASE 0xD1342543DE82EF95u
+#define AHEAD 12 /* windows whose place in the table is fetched before it is needed */
+
+typedef struct {
+    uint32_t place; /* where the window starts, plus one; 0: free */
+    uint32_t tag;
+} Slot;
+
+typedef struct {
+    const uint8_t *base;
+    Slot *slots;
+    uint64_t size;
+    int64_t n;
+    Room hashes, spans;
+    size_t span_count;
+} Windows;
+
+typedef struct {
+    int64_t row, start, end;
+} Span;
+
+static void roll_bytes(const uint8_t *p, int64_t windows, int64_t n, uint64_t *hashes) {
+    uint64_t hash = 0, leave = 1;
+    for (int64_t i = 0; i < n; i++)
+        hash = hash * WINDOW_BASE + p[i] + 1, leave *= WINDOW_BASE;
+    for (int64_t i = 0;; i++) {
+        hashes[i] = scramble(hash);
+        if (i + 1 == windows)
+            return;
+        hash = hash * WINDOW_BASE + p[i + n] + 1 - (p[i] + (uint64_t)1) * leave;
+    }
+}
+
+static inline uint64_t slot_of(const Windows *w, uint64_t hash) { return (uint64_t)((__uint128_t)hash * w->size >> 64); }
+
+/* Whether a window was there before; if not, it is from now on. */
+static inline int seen(Windows *w, const uint8_t *window, uint64_t hash) {
+    uint64_t at = slot_of(w, hash);
+    uint32_t tag = (uint32_t)hash;
+    for (; w->slots[at].place; at = at + 1 == w->size ? 0 : at + 1)
+        if (w->slots[at].tag == tag && !memcmp(w->base + w->slots[at].place - 1, window, (size_t)w->n))
+            return 1;
+    w->slots[at] = (Slot){(uint32_t)(window - w->base) + 1, tag};
+    return 0;
+}
+
+static inline int inside(uint8_t c) { return (c & 0xC0) == 0x80; }
+
+/* A span without the parts of characters at its ends. */
+static int add_span(Windows *w, int64_t row, Text text, int64_t start, int64_t end) {
+    Span *spans = room(&w->spans, (w->span_count + 1) * sizeof *spans);
+    if (!spans)
+        return -1;
+    while (start < end && inside(text.bytes[start]))
+        start++;
+    while (end > start && end < text.size && inside(text.bytes[end]))
+        end--;
+    if (start < end)
+        spans[w->span_count++] = (Span){row, start, end};
+    return 0;
+}
+
+static int look_through(Windows *w, int64_t row, Text text) {
+    int64_t windows = text.size - w->n + 1, start = -1, end = 0;
+    if (windows < 1)
+        return 0;
+    uint64_t *hashes = room(&w->hashes, (size_t)windows * 8);
+    if (!hashes)
+        return -1;
+    roll_bytes(text.bytes, windows, w->n, hashes);
+    for (int64_t i = 0; i < windows; i++) {
+        if (i + AHEAD < windows)
+            __builtin_prefetch(w->slots + slot_of(w, hashes[i + AHEAD]));
+        if (!seen(w, text.bytes + i, hashes[i]))
+            continue;
+        if (start >= 0 && i > end) {
+            if (add_span(w, row, text, start, end))
+                return -1;
+            start = -1;
+        }
+        if (start < 0)
+            start = i;
+        end = i + w->n;
+    }
+    return start >= 0 ? add_span(w, row, text, start, end) : 0;
+}
+
+/* Returns -1 without memory, -2 for more text than can be numbered. */
+static int find_spans(const Column *texts, Windows *w) {
+    int64_t rows = texts->array->length, total = 0;
+    const uint8_t *last = NULL;
+    for (int64_t row = 0; row < rows; row++) {
+        Text text = column_text(texts, row);
+        if (!text.size)
+            continue;
+        if (!w->base)
+            w->base = text.bytes;
+        last = text.bytes + text.size;
+        total += text.size >= w->n ? text.size - w->n + 1 : 0;
+    }
+    if (last - w->base >= (int64_t)UINT32_MAX - 1)
+        return -2;
+    w->size = (uint64_t)total + (uint64_t)total / 2 + 16;
+    w->slots = calloc(w->size, sizeof *w->slots);
+    if (!w->slots)
+        return -1;
+    for (int64_t row = 0; row < rows; row++)
+        if (look_through(w, row, column_text(texts, row)))
+            return -1;
+    return 0;
+}
+
+/* repeated_spans(texts, n): row, start and end of each span, 8 bytes each. */
+PyObject *repeated_spans(PyObject *Py_UNUSED(self), PyObject *args) {
+    PyObject *object, *result = NULL;
+    Py_ssize_t n;
+    Column texts;
+    if (!PyArg_ParseTuple(args, "On", &object, &n) || column_open(&texts, object))
+        return NULL;
+    if (!column_is_text(&texts) || n < 1)
+        PyErr_SetString(PyExc_TypeError, "repeated_spans takes a column of strings, and spans of 1 byte or more");
+    else {
+        Windows windows = {.n = n};
+        int failed;
+        Py_BEGIN_ALLOW_THREADS;
+        failed = find_spans(&texts, &windows);
+        Py_END_ALLOW_THREADS;
+        if (failed == -2)
+            PyErr_SetString(PyExc_OverflowError, "spans are found in less than 4 GiB of text at a time");
+        else
+            result = failed ? PyErr_NoMemory()
+                            : PyBytes_FromStringAndSize(windows.spans.memory, (Py_ssize_t)(windows.span_count * sizeof(Span)));
+        free(windows.slots);
+        free(windows.hashes.memory);
+        free(windows.spans.memory);
+    }
+    column_close(&texts);
+    return result;
+}

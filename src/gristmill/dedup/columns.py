@@ -1,0 +1,87 @@
+"""Arrow columns for kernels and numpy: what they read, and what they give back, without copies where that can be.
+
+Arrays are made from their buffers: `pyarrow.array` would load pandas (see `core/columns.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.core.columns import literal
+
+Numbers: TypeAlias = np.ndarray[Any, Any]
+Column: TypeAlias = pa.Array | pa.ChunkedArray
+
+_TYPES = {np.dtype(kind.to_pandas_dtype()): kind for kind in (pa.int64(), pa.uint64(), pa.int32(), pa.uint32())}
+_TYPES |= {np.dtype(np.float64): pa.float64(), np.dtype(np.float32): pa.float32(), np.dtype(np.uint8): pa.uint8()}
+
+
+def whole(column: Column) -> pa.Array:
+    """A column as one array."""
+    if isinstance(column, pa.Array):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    if pa.types.is_string(column.type) and column.nbytes > 2**30:  # the offsets of one array of all might overflow
+        column = column.cast(pa.large_string())
+    return column.combine_chunks()
+
+
+def as_text(column: Column) -> pa.Array:
+    """A column as one array of strings that kernels read; what is no string is turned into one."""
+    array = whole(column)
+    kind = array.type
+    return array if pa.types.is_string(kind) or pa.types.is_large_string(kind) else array.cast(pa.large_string())
+
+
+def as_bytes(column: Column) -> pa.Array:
+    """A column as one array of strings or binary."""
+    array = whole(column)
+    kind = array.type
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return array
+    if pa.types.is_fixed_size_binary(kind) or kind == pa.binary_view():
+        return array.cast(pa.large_binary())
+    return as_text(array)
+
+
+def validity(array: pa.Array) -> pa.Buffer | None:
+    """Which rows are not null, as a bitmap that starts with the first row; None when all are not."""
+    return pc.is_valid(array).buffers()[1] if array.null_count else None
+
+
+def numbers(column: Column, dtype: Any = None) -> Numbers:
+    """A column of numbers as a numpy array; null has no meaning here."""
+    array = whole(column)
+    if dtype is not None and array.type != _TYPES[np.dtype(dtype)]:
+        array = array.cast(_TYPES[np.dtype(dtype)])
+    kind = np.dtype(array.type.to_pandas_dtype())
+    buffer = array.buffers()[1]
+    if buffer is None or not len(array):
+        return np.zeros(0, kind)
+    return np.frombuffer(buffer, kind, len(array), array.offset * kind.itemsize)
+
+
+def from_numbers(values: Numbers, valid: pa.Buffer | None = None) -> pa.Array:
+    """A numpy array as a column."""
+    values = np.ascontiguousarray(values)
+    if values.dtype == np.bool_:
+        bits = np.packbits(values, bitorder="little")
+        return pa.Array.from_buffers(pa.bool_(), len(values), [valid, pa.py_buffer(bits)])
+    return pa.Array.from_buffers(_TYPES[values.dtype], len(values), [valid, pa.py_buffer(values)])
+
+
+def flags(column: Column) -> Numbers:
+    """A column of booleans as a numpy array; null is false."""
+    array = whole(column)
+    if array.null_count:
+        array = pc.fill_null(array, literal(False, pa.bool_()))
+    buffer = array.buffers()[1]
+    if buffer is None or not len(array):
+        return np.zeros(0, np.bool_)
+    bits = np.unpackbits(np.frombuffer(buffer, np.uint8), bitorder="little")
+    return bits[array.offset : array.offset + len(array)].astype(np.bool_)

@@ -1,0 +1,135 @@
+"""Which document of a cluster is kept, and the table that says so.
+
+A policy gives each document a rank; in each cluster the highest is kept, and of equal ones the one with the least
+id. So the choice does not depend on how documents arrived. Rank where the documents are, and send ranks, not texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.core.columns import make_array
+from gristmill.dedup.columns import Numbers, flags, from_numbers, numbers, whole
+
+POLICIES = ("first", "longest", "highest", "newest", "source")
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Which document of a cluster is kept.
+
+    first: the one with the least id.
+    longest: the longest text, of the column `field`.
+    highest: the highest number in the column `field`, such as a score.
+    newest: the latest time in the column `field`: timestamps, dates, numbers, or ISO 8601 text.
+    source: by the column `field`: the value that stands first in `order`.
+
+    Null is lowest, as is what cannot be read or is not in `order`. Of equal ones the one with the least id is kept.
+    """
+
+    policy: str = "first"
+    field: str | None = None
+    order: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            raise ValueError(f"keep={self.policy!r} is unknown; it is one of {', '.join(POLICIES)}")
+        if self.policy != "first" and not self.field:
+            raise ValueError(f"keep={self.policy!r} needs the column that it looks at: field='...'")
+        if self.policy == "source" and not self.order:
+            raise ValueError("keep='source' needs the values of its column, the best first: order=[...]")
+
+    def rank(self, table: pa.Table) -> pa.DoubleArray:
+        """The rank of each row: the higher the better, null the lowest."""
+        if self.policy == "first":
+            return from_numbers(np.zeros(table.num_rows))
+        if self.field not in table.column_names:
+            raise ValueError(f"keep={self.policy!r} looks at {self.field!r}; there are {', '.join(table.column_names)}")
+        column = whole(table[self.field])
+        if self.policy == "longest":
+            return pc.utf8_length(column).cast(pa.float64())
+        if self.policy == "newest":
+            return _times(column)
+        if self.policy == "source":
+            places = {value: -float(place) for place, value in reversed(list(enumerate(self.order)))}
+            return make_array([places.get(value) for value in column.to_pylist()], pa.float64())
+        return column.cast(pa.float64())
+
+
+def _times(column: pa.Array) -> pa.DoubleArray:
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return make_array([_seconds(value) for value in column.to_pylist()], pa.float64())
+    if pa.types.is_temporal(kind):
+        column = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
+    return column.cast(pa.float64(), safe=False)
+
+
+def _seconds(text: str | None) -> float | None:
+    with suppress(ValueError, TypeError, OverflowError):
+        time = datetime.fromisoformat((text or "").strip())
+        return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    return None
+
+
+def choose_kept(clusters: pa.Table, pairs: pa.Table | None = None) -> pa.Table:
+    """The cluster table: `id, cluster, kept, partner, similarity`, in order of cluster and then from the kept one down.
+
+    `clusters` has `id` and `cluster`, whole clusters only, and perhaps `rank`. The partner of a document that is not
+    kept is the one that is. Their similarity is taken from `pairs` (`u, v, similarity`, ids of 64 bits); it is null
+    where these two were never compared, because others link them.
+    """
+    columns = [name for name in ("id", "cluster", "rank") if name in clusters.column_names]
+    keys = [("cluster", "ascending"), ("rank", "descending"), ("id", "ascending")]
+    ordered = clusters.select(columns).sort_by([key for key in keys if key[0] in columns])
+    codes = numbers(whole(ordered["cluster"]).dictionary_encode().indices, np.int64)
+    kept = np.append(True, codes[1:] != codes[:-1])[: len(codes)]
+    keepers = np.flatnonzero(kept)[np.cumsum(kept) - 1] if len(kept) else np.zeros(0, np.int64)
+    ids = whole(ordered["id"])
+    partners = pc.if_else(from_numbers(kept), pa.nulls(len(ids), ids.type), ids.take(from_numbers(keepers)))
+    found = _similarities(ids, partners, kept, pairs)
+    return pa.table(
+        {
+            "id": ids,
+            "cluster": ordered["cluster"],
+            "kept": from_numbers(kept),
+            "partner": partners,
+            "similarity": found,
+        }
+    )
+
+
+def _similarities(ids: pa.Array, partners: pa.Array, kept: Numbers, pairs: pa.Table | None) -> pa.DoubleArray:
+    if pairs is None or not pairs.num_rows or kept.all():
+        return pa.nulls(len(ids), pa.float64())
+    one, other = numbers(ids, np.int64), numbers(partners, np.int64)
+    u, v = numbers(pairs["u"], np.int64), numbers(pairs["v"], np.int64)
+    nodes = np.unique(one)
+    inside = np.isin(u, nodes) & np.isin(v, nodes)
+    scores = numbers(pairs["similarity"], np.float64)[inside]
+    known = _codes(u[inside], v[inside], nodes)
+    order = np.argsort(known, kind="stable")
+    known, scores = known[order], scores[order]
+    wanted = np.where(kept, -1, _codes(one, np.where(kept, one, other), nodes))
+    places = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))
+    there = (known[places] == wanted) if len(known) else np.zeros(len(one), np.bool_)
+    valid = pa.py_buffer(np.packbits(there, bitorder="little"))
+    return from_numbers(scores[places] if len(known) else np.zeros(len(one)), valid)
+
+
+def _codes(one: Numbers, other: Numbers, nodes: Numbers) -> Numbers:
+    """A number for each pair of nodes, whichever comes first."""
+    low, high = np.searchsorted(nodes, np.minimum(one, other)), np.searchsorted(nodes, np.maximum(one, other))
+    return low * np.int64(len(nodes)) + high
+
+
+def removed(table: pa.Table) -> pa.Array:
+    """The ids of a cluster table that are not kept."""
+    return whole(table["id"]).filter(from_numbers(~flags(table["kept"])))

@@ -1,0 +1,172 @@
+"""Which documents are worth comparing: those whose signatures agree in a whole band.
+
+A signature is cut into bands of some numbers each. Documents with Jaccard similarity s share a given band with
+probability s ** rows, and at least one of them with 1 - (1 - s ** rows) ** bands: an S-shaped curve, which is steep
+where bands and rows put it. Keys hold the number of their band, so keys of different bands never meet.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.native import kernels
+from gristmill.dedup import reference
+from gristmill.dedup.columns import Column, Numbers, from_numbers, numbers, whole
+from gristmill.dedup.minhash import matrix
+
+PAIRS = pa.schema([("u", pa.int64()), ("v", pa.int64())])
+
+
+# -- the curve ---------------------------------------------------------------------------------------------
+
+
+def probability(similarity: Numbers | float, bands: Numbers | int, rows: int) -> Numbers:
+    """How probable it is that documents so similar share a band."""
+    return 1.0 - (1.0 - np.asarray(similarity, np.float64) ** rows) ** bands
+
+
+def choose_bands(
+    threshold: float, size: int = 260, false_positive_weight: float = 0.02, false_negative_weight: float = 0.98
+) -> tuple[int, int]:
+    """How many bands of how many rows find pairs from a threshold on best, with signatures of `size` numbers.
+
+    Weighed are the pairs below the threshold that are found, and those above that are not, for similarities that are
+    all as frequent. Pairs found in vain are by default cheap, since they can be verified; pairs not found are lost.
+    Of those that are half as similar, which are many more, at most one in twenty is found.
+    """
+    if not 0 < threshold < 1:
+        raise ValueError(f"threshold={threshold} is not between 0 and 1")
+    if size < 1:
+        raise ValueError(f"size={size} is too small: a signature has 1 or more numbers")
+    steps = (np.arange(500) + 0.5) / 500
+    below, above = steps * threshold, threshold + steps * (1 - threshold)
+    best, chosen = np.inf, (1, 1)
+    for rows in range(1, size + 1):
+        bands = np.arange(1, size // rows + 1)[:, None]
+        found = 1.0 - (1.0 - below**rows) ** bands
+        lost = (1.0 - above**rows) ** bands
+        errors = false_positive_weight * threshold * found.mean(axis=1)
+        errors += false_negative_weight * (1 - threshold) * lost.mean(axis=1)
+        errors[probability(threshold / 2, bands, rows)[:, 0] > 0.05] = np.inf
+        if errors.min() < best - 1e-12:
+            best, chosen = float(errors.min()), (int(errors.argmin()) + 1, rows)
+    return chosen
+
+
+def curve(bands: int, rows: int, step: float = 0.1) -> list[tuple[float, float]]:
+    """The S-curve: similarity, and the probability that a pair of it is found."""
+    points = np.arange(step, 1.0 + step / 2, step).round(6)
+    return [(float(point), float(probability(point, bands, rows))) for point in points]
+
+
+def show_curve(bands: int, rows: int) -> str:
+    """The S-curve as text, a line for each tenth."""
+    lines = [f"{bands} bands of {rows} rows: how many pairs of a similarity are found"]
+    lines += [f"  {point:.1f}  {found:7.2%}  {'█' * round(30 * found)}" for point, found in curve(bands, rows)]
+    return "\n".join(lines)
+
+
+# -- keys --------------------------------------------------------------------------------------------------
+
+
+def band_hashes(signatures: Column, bands: int, rows: int, only: range | None = None) -> Numbers:
+    """The key of each band of each signature as a matrix of 64-bit numbers; rows of null mean nothing."""
+    only = range(bands) if only is None else only
+    size = signatures.type.list_size
+    if bands < 1 or rows < 1 or bands * rows > size:
+        raise ValueError(f"{bands} bands of {rows} rows do not fit a signature of {size} numbers")
+    part = np.ascontiguousarray(matrix(signatures)[:, only.start * rows : only.stop * rows])
+    part = part.astype(part.dtype.newbyteorder("<"), copy=False)
+    piece = rows * part.dtype.itemsize
+    if kernels is not None:
+        data = kernels.hash_pieces(part.view(np.uint8).reshape(-1), piece, max(len(only), 1), only.start, 8)
+    else:
+        data = _hash_slowly(part.tobytes(), piece, only)
+    return np.frombuffer(data, "<u8").reshape(len(part), len(only))
+
+
+def _hash_slowly(data: bytes, piece: int, only: range) -> bytes:
+    starts = range(0, len(data), piece)
+    return b"".join(
+        reference.murmur(data[start : start + piece], only.start + number % len(only))[:8]
+        for number, start in enumerate(starts)
+    )
+
+
+def band_columns(signatures: Column, bands: int, rows: int, only: range | None = None) -> pa.Table:
+    """A column of keys for each band: `band_0`, `band_1`...; null for signatures that are null."""
+    found = band_hashes(signatures, bands, rows, only)
+    array = whole(signatures)
+    valid = None if not array.null_count else array.is_valid().buffers()[1]
+    names = [f"band_{band}" for band in (only or range(bands))]
+    return pa.table([from_numbers(found[:, place], valid) for place in range(len(names))], names)
+
+
+def band_rows(ids: Column, signatures: Column, bands: int, rows: int, only: range | None = None) -> pa.Table:
+    """A row for each band of each document that has a signature: `key` and `id`."""
+    array, ids = whole(signatures), whole(ids)
+    if array.null_count:
+        present = array.is_valid()
+        array, ids = array.filter(present), ids.filter(present)
+    found = band_hashes(array, bands, rows, only)
+    places = from_numbers(np.repeat(np.arange(len(found)), found.shape[1]))
+    return pa.table([from_numbers(found.reshape(-1)), ids.take(places)], ["key", "id"])
+
+
+# -- pairs -------------------------------------------------------------------------------------------------
+
+
+def bucket_pairs(keys: Column, ids: Column, all_up_to: int = 2) -> pa.Table:
+    """Pairs `u < v` of ids (64-bit integers) that have a key in common.
+
+    A bucket of more than `all_up_to` documents gives its first document with each other one, and neighbours in the
+    order of ids: enough for clusters, and no more than twice as many as there are documents. Smaller ones give all
+    pairs, so that each can be verified. No pair comes twice, nor a document with itself.
+    """
+    found = _repeated(numbers(keys, np.uint64), numbers(ids, np.int64))
+    key, node = found
+    starts = np.flatnonzero(np.append(True, key[1:] != key[:-1])) if len(key) else np.zeros(0, np.int64)
+    sizes = np.diff(np.append(starts, len(key)))
+    u, v = [], []
+    for size in range(2, all_up_to + 1):
+        begin = starts[sizes == size][:, None]
+        left, right = np.triu_indices(size, 1)
+        u.append(node[begin + left].reshape(-1))
+        v.append(node[begin + right].reshape(-1))
+    large = np.repeat(sizes > max(all_up_to, 1), sizes)
+    firsts = np.repeat(node[starts], sizes)
+    follows = large & np.append(False, key[1:] == key[:-1])[: len(key)]
+    before = np.roll(node, 1)
+    u += [firsts[follows], before[follows]]
+    v += [node[follows], node[follows]]
+    return distinct(np.concatenate(u), np.concatenate(v))
+
+
+def _repeated(keys: Numbers, ids: Numbers) -> tuple[Numbers, Numbers]:
+    """The rows whose key is not alone, in order of key and id, without repetitions."""
+    order = np.argsort(keys)
+    ordered = keys[order]
+    same = ordered[1:] == ordered[:-1]
+    kept = order[np.append(same, False) | np.append(False, same)] if len(keys) else order
+    keys, ids = keys[kept], ids[kept]
+    order = np.lexsort((ids, keys))
+    keys, ids = keys[order], ids[order]
+    new = np.append(True, (keys[1:] != keys[:-1]) | (ids[1:] != ids[:-1]))[: len(keys)]
+    return keys[new], ids[new]
+
+
+def distinct(u: Numbers, v: Numbers) -> pa.Table:
+    """Pairs as a table `u, v`, in order, without repetitions and without pairs of one."""
+    u, v = u[u != v], v[u != v]
+    order = np.lexsort((v, u))
+    u, v = u[order], v[order]
+    new = np.append(True, (u[1:] != u[:-1]) | (v[1:] != v[:-1]))[: len(u)]
+    return pa.table([from_numbers(u[new]), from_numbers(v[new])], schema=PAIRS)
+
+
+def kept_pairs(pairs: pa.Table, similarity: Column, threshold: float) -> pa.Table:
+    """The pairs that are at least so similar, with their `similarity`."""
+    found = numbers(similarity, np.float64)
+    with_it = pairs.append_column("similarity", from_numbers(found))
+    return with_it.filter(from_numbers(found >= threshold))

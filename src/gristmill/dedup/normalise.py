@@ -1,0 +1,113 @@
+"""Texts and URLs in a form in which differences that do not matter are gone.
+
+Rows of ASCII are done in C. Others go one by one through Python, which knows Unicode.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.core.columns import make_array
+from gristmill.core.native import kernels
+from gristmill.dedup import reference
+from gristmill.dedup.columns import Column, as_text, from_numbers, validity
+
+FORMS = ("NFC", "NFD", "NFKC", "NFKD")
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """What is made equal before texts are compared: by default case, white space and Unicode's compositions."""
+
+    unicode: str | None = "NFC"
+    lower: bool = True
+    space: bool = True
+    punctuation: bool = False
+
+    def __post_init__(self) -> None:
+        if self.unicode is not None and self.unicode not in FORMS:
+            raise ValueError(f"unicode={self.unicode!r} is no normal form; it may be None or one of {', '.join(FORMS)}")
+
+    def text(self, text: str) -> str:
+        return reference.normalise(text, self.unicode, self.lower, self.punctuation, self.space)
+
+    def apply(self, column: Column) -> pa.LargeStringArray:
+        """A column of strings, normalised; null stays null."""
+        texts = as_text(column)
+        if kernels is None:
+            return _map(self.text, texts)
+        what = self.lower | self.space << 1 | self.punctuation << 2
+        offsets, data, left_out = kernels.normalise_ascii(texts, what)
+        buffers = [validity(texts), pa.py_buffer(offsets), pa.py_buffer(data)]
+        done = pa.Array.from_buffers(pa.large_string(), len(texts), buffers)
+        mask = np.frombuffer(left_out, np.uint8).astype(np.bool_)
+        if not mask.any():
+            return done
+        beyond = from_numbers(mask)
+        return pc.replace_with_mask(done, beyond, _map(self.text, texts.filter(beyond)))
+
+
+def _map(function: Callable[[str], str], texts: pa.Array) -> pa.LargeStringArray:
+    found = [None if text is None else function(text) for text in texts.to_pylist()]
+    return make_array(found, pa.string()).cast(pa.large_string())
+
+
+# fmt: off
+TRACKERS = frozenset([
+    "fbclid", "gclid", "dclid", "gbraid", "wbraid", "msclkid", "yclid", "twclid", "ttclid", "igshid", "mc_cid",
+    "_ga", "_gl", "_hsenc", "_hsmi", "mkt_tok", "oly_anon_id", "oly_enc_id", "vero_id", "s_cid", "ref_src", "sessionid",
+    "mc_eid", "phpsessid", "jsessionid", "sid",
+])
+# fmt: on
+"""Parameters of a query that say who came, and not where to; all that begin with `utm_` too."""
+
+_URL = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.\-]*):)?//([^/?#]*)([^?#]*)(?:\?([^#]*))?")
+_ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
+_PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+
+
+def normalise_url(url: str) -> str:
+    """A URL such that two of the same page are equal: host and path, and the query in order.
+
+    Gone are scheme, `www.`, user, default port, fragment, a slash at the end, and parameters that only track.
+    """
+    found = _URL.match(url.strip())
+    if not found:
+        return url.strip()
+    scheme, host, path, query = found.groups()
+    host = _host(host, scheme)
+    path = re.sub("//+", "/", _unescape(path)).rstrip("/")
+    kept = sorted(part for part in map(_unescape, (query or "").split("&")) if part and not _tracks(part))
+    return host + path + ("?" + "&".join(kept) if kept else "")
+
+
+def normalise_urls(column: Column) -> pa.LargeStringArray:
+    """A column of URLs, normalised; null stays null."""
+    return _map(normalise_url, as_text(column))
+
+
+def _host(place: str, scheme: str | None) -> str:
+    host = place.rpartition("@")[2].lower()
+    default = {"http": ":80", "https": ":443", "ftp": ":21"}.get((scheme or "").lower(), ":80")
+    return host.removesuffix(default).rstrip(".").removeprefix("www.")
+
+
+def _tracks(part: str) -> bool:
+    name = part.partition("=")[0].lower()
+    return name in TRACKERS or name.startswith("utm_")
+
+
+def _unescape(text: str) -> str:
+    """Escapes of characters that need none are undone; the others are in capitals."""
+
+    def plain(match: re.Match[str]) -> str:
+        character = chr(int(match[1], 16))
+        return character if character in _PLAIN else match[0].upper()
+
+    return _ESCAPE.sub(plain, text)

@@ -1,0 +1,120 @@
+"""The true similarity of documents, and how well a search by bands finds the pairs that are similar.
+
+All pairs of a sample are compared by brute force, and what the bands find is held against it: recall is the share
+of true pairs that are found, precision the share of found pairs that are true. Gives up pairs of which one document
+is not in the sample; take a sample that keeps candidates together to see more of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.native import kernels
+from gristmill.dedup.columns import Column, Numbers, as_text, from_numbers, numbers
+from gristmill.dedup.lsh import band_rows, bucket_pairs
+from gristmill.dedup.minhash import Shingling, signatures, similarity
+
+_PAIR = np.dtype([("u", "<i8"), ("v", "<i8"), ("jaccard", "<f8")])
+
+
+def jaccard(left: Column, right: Column, shingling: Shingling | None = None) -> pa.DoubleArray:
+    """The Jaccard similarity of the texts of each row; 0 where one of them is blank or null."""
+    how, one, other = shingling or Shingling(), as_text(left), as_text(right)
+    if kernels is not None:
+        found = np.frombuffer(kernels.jaccard(one, other, how.unit, how.n, how.seed), np.float64)
+    else:
+        sets = ([set(how.shingles(text or "").tolist()) for text in side.to_pylist()] for side in (one, other))
+        found = np.array([_jaccard(a, b) for a, b in zip(*sets, strict=True)], np.float64)
+    return from_numbers(found)
+
+
+def similar_pairs(column: Column, least: float, shingling: Shingling | None = None) -> pa.Table:
+    """All pairs of rows `u < v` whose Jaccard similarity, `jaccard`, is `least` or more: brute force, for samples."""
+    how, texts = shingling or Shingling(), as_text(column)
+    if kernels is not None:
+        found = np.frombuffer(kernels.similar_pairs(texts, how.unit, how.n, how.seed, least), _PAIR)
+    else:
+        found = _compare_slowly(texts, least, how)
+    found = found[np.lexsort((found["v"], found["u"]))]
+    return pa.table({name: from_numbers(found[name]) for name in _PAIR.names or ()})
+
+
+def _compare_slowly(texts: pa.Array, least: float, how: Shingling) -> Numbers:
+    sets = [set(how.shingles(text or "").tolist()) for text in texts.to_pylist()]
+    pairs = [(u, v, _jaccard(sets[u], sets[v])) for u, v in combinations(range(len(sets)), 2) if sets[u] & sets[v]]
+    return np.array([pair for pair in pairs if pair[2] >= least], _PAIR)
+
+
+def _jaccard(one: set[int], other: set[int]) -> float:
+    return len(one & other) / len(one | other) if one and other else 0.0
+
+
+@dataclass(frozen=True)
+class Quality:
+    """What a search by bands found in a sample, held against brute force."""
+
+    documents: int
+    threshold: float
+    true_pairs: int
+    """Pairs at or above the threshold, by brute force."""
+    candidates: int
+    """Pairs that share a band."""
+    found: int
+    """True pairs that are candidates."""
+    accepted: int
+    """Candidates that are at or above the threshold by their signatures."""
+    right: int
+    """Accepted pairs that are true ones."""
+
+    @property
+    def recall(self) -> float:
+        """The share of true pairs that are found; 1 when there is none."""
+        return self.found / self.true_pairs if self.true_pairs else 1.0
+
+    @property
+    def precision(self) -> float:
+        """The share of candidates that are true pairs; 1 when there is none."""
+        return self.found / self.candidates if self.candidates else 1.0
+
+    @property
+    def verified_recall(self) -> float:
+        """The share of true pairs that are left when candidates are verified by their signatures."""
+        return self.right / self.true_pairs if self.true_pairs else 1.0
+
+    @property
+    def verified_precision(self) -> float:
+        """The share of true pairs among candidates that are verified by their signatures."""
+        return self.right / self.accepted if self.accepted else 1.0
+
+
+def measure(
+    column: Column, threshold: float, bands: int, rows: int, shingling: Shingling | None = None, bits: int = 32
+) -> Quality:
+    """How well bands find the similar pairs of a sample of texts."""
+    texts, how = as_text(column), shingling or Shingling()
+    true = similar_pairs(texts, threshold, how)
+    signed = signatures(texts, how, bands * rows, bits)
+    keyed = band_rows(from_numbers(np.arange(len(texts))), signed, bands, rows)
+    candidates = bucket_pairs(keyed["key"], keyed["id"], all_up_to=len(texts))
+    scores = numbers(similarity(signed.take(candidates["u"]), signed.take(candidates["v"])))
+    wanted = _codes(true, len(texts))
+    proposed = _codes(candidates, len(texts))
+    is_true = np.isin(proposed, wanted)
+    accepted = scores >= threshold
+    return Quality(
+        documents=len(texts),
+        threshold=threshold,
+        true_pairs=len(wanted),
+        candidates=len(proposed),
+        found=int(is_true.sum()),
+        accepted=int(accepted.sum()),
+        right=int((is_true & accepted).sum()),
+    )
+
+
+def _codes(pairs: pa.Table, rows: int) -> Numbers:
+    return numbers(pairs["u"]) * np.int64(rows) + numbers(pairs["v"])

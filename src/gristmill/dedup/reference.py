@@ -1,0 +1,211 @@
+"""What deduplication computes: the definition of each function, in plain Python.
+
+`_kernels` computes the same in C, many times faster. This file says what is right, and does the work where the
+extension could not be built. All arithmetic is that of unsigned 64-bit numbers.
+
+    tokens       the characters of a text, or its words: what `str.split` gives
+    shingles     runs of n tokens; a text of fewer tokens is one shingle, and a blank one has none
+"""
+
+from __future__ import annotations
+
+import string
+import unicodedata
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import numpy as np
+
+ALL = 2**64 - 1
+GOLDEN = 0x9E3779B97F4A7C15
+
+# -- hashes ------------------------------------------------------------------------------------------------
+
+
+def rotate(x: int, by: int) -> int:
+    return (x << by | x >> 64 - by) & ALL
+
+
+N = TypeVar("N", int, np.ndarray[Any, Any])
+
+
+def scramble(x: N) -> N:
+    """Sends each number, or each of an array, to another one, without an order that can be seen."""
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & ALL
+    x = (x ^ x >> 27) * 0x94D049BB133111EB & ALL
+    x ^= x >> 31
+    return x
+
+
+def murmur(data: bytes, seed: int = 0) -> bytes:
+    """MurmurHash3, the 128-bit form for 64-bit machines."""
+    c1, c2 = 0x87C37B91114253D5, 0x4CF5AD432745937F
+    a = b = seed
+    padded = data + bytes(-len(data) % 16)
+    for start in range(0, len(padded), 16):
+        first = int.from_bytes(padded[start : start + 8], "little")
+        second = int.from_bytes(padded[start + 8 : start + 16], "little")
+        a ^= rotate(first * c1 & ALL, 31) * c2 & ALL
+        b_mixed = rotate(second * c2 & ALL, 33) * c1 & ALL
+        if start + 16 > len(data):  # what is left at the end is mixed in, and no more
+            b ^= b_mixed
+            break
+        a = ((rotate(a, 27) + b) * 5 + 0x52DCE729) & ALL
+        b ^= b_mixed
+        b = ((rotate(b, 31) + a) * 5 + 0x38495AB5) & ALL
+    a ^= len(data)
+    b ^= len(data)
+    a = a + b & ALL
+    b = a + b & ALL
+    a, b = _finish(a), _finish(b)
+    a = a + b & ALL
+    b = a + b & ALL
+    return a.to_bytes(8, "little") + b.to_bytes(8, "little")
+
+
+def _finish(x: int) -> int:
+    x = (x ^ x >> 33) * 0xFF51AFD7ED558CCD & ALL
+    x = (x ^ x >> 33) * 0xC4CEB9FE1A85EC53 & ALL
+    return x ^ x >> 33
+
+
+# -- normal forms ------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1)
+def _no_punctuation() -> dict[int, None]:
+    codes = range(0x110000)
+    found = [code for code in codes if chr(code) in string.punctuation or unicodedata.category(chr(code))[0] == "P"]
+    return dict.fromkeys(found)
+
+
+def normalise(text: str, unicode: str | None, lower: bool, punctuation: bool, space: bool) -> str:
+    """A text in Unicode's normal form, in lower case, without punctuation, and with one space for white space."""
+    if unicode:
+        text = unicodedata.normalize(unicode, text)  # type: ignore[arg-type]
+    if lower:
+        text = text.lower()
+    if punctuation:
+        text = text.translate(_no_punctuation())
+    return " ".join(text.split()) if space else text
+
+
+# -- shingles and signatures -------------------------------------------------------------------------------
+
+
+def shingles(text: str, unit: str, n: int, seed: int) -> np.ndarray[Any, Any]:
+    """The shingles of a text, in order, each as one number: a polynomial of the numbers of its tokens."""
+    if not text.strip():
+        return np.zeros(0, np.uint64)
+    key = scramble(seed + GOLDEN & ALL)
+    tokens = text.split() if unit == "words" else text
+    numbers = {token: _word(token.encode(), key) if unit == "words" else scramble(ord(token) ^ key) for token in tokens}
+    values = np.array([numbers[token] for token in tokens], np.uint64)
+    n = min(n, len(values))
+    found = np.zeros(len(values) - n + 1, np.uint64)
+    for place in range(n):
+        found = found * np.uint64(0xD1342543DE82EF95) + values[place : place + len(found)]
+    return found
+
+
+def _word(word: bytes, key: int) -> int:
+    """The number of a word, from eight bytes of it at a time."""
+    number = key ^ len(word)
+    for start in range(0, len(word), 8):
+        product = (number ^ int.from_bytes(word[start : start + 8], "little")) * 0xA0761D6478BD642F
+        number = (product ^ product >> 64) & ALL
+    return number
+
+
+def signature(found: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, Any]:
+    """The signature of shingles, of `size` bins. A bin holds the least number that a shingle has there.
+
+    In a round, each shingle falls into one bin, and bins that were filled in a round before take no more. What is
+    still free after `size` rounds gets a round of its own, of all shingles.
+    """
+    bins = np.full(size, ALL, np.uint64)
+    for turn in range(size):
+        free = bins == ALL
+        if not free.any():
+            return bins
+        places, values = _fall(found, turn, size)
+        np.minimum.at(bins, places[free[places]], values[free[places]])
+    for place in np.flatnonzero(bins == ALL):
+        bins[place] = _fall(found, size + int(place), size)[1].min()
+    return bins
+
+
+def _fall(found: np.ndarray[Any, Any], turn: int, size: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The bin and the number of each shingle in a round."""
+    hashes = scramble(found + np.uint64(turn * GOLDEN & ALL))
+    places = (hashes >> np.uint64(32)) * np.uint64(size) >> np.uint64(32)
+    return places.astype(np.int64), hashes << np.uint64(32) | hashes >> np.uint64(32)
+
+
+def simhash(found: np.ndarray[Any, Any]) -> int:
+    """64 bits, each of which is what more than half of the shingles have there."""
+    hashes = scramble(found)
+    votes = [int((hashes >> np.uint64(bit) & np.uint64(1)).sum()) for bit in range(64)]
+    return sum(1 << bit for bit, count in enumerate(votes) if 2 * count > len(found))
+
+
+# -- parts of documents ------------------------------------------------------------------------------------
+
+
+def bloom(bits: bytearray | memoryview, hashes: bytes, probes: int, add: bool) -> bytes:
+    """For each hash of 16 bytes whether all the bits that it names are set; with `add` they are from then on."""
+    seen = bytearray()
+    for start in range(0, len(hashes), 16):
+        place = int.from_bytes(hashes[start : start + 8], "little")
+        step = int.from_bytes(hashes[start + 8 : start + 16], "little") | 1
+        places = [((place + probe * step & ALL) * len(bits) * 8) >> 64 for probe in range(probes)]
+        found = True
+        for at in places:
+            found = found and bool(bits[at >> 3] >> (at & 7) & 1)
+            if add:
+                bits[at >> 3] |= 1 << (at & 7)
+        seen.append(found)
+    return bytes(seen)
+
+
+def repeated_spans(texts: Iterable[str], n: int) -> list[tuple[int, int, int]]:
+    """Row, start and end, in bytes, of all that lies in windows of n bytes that were there before.
+
+    Parts of characters at the ends of a span do not belong to it.
+    """
+    seen: set[bytes] = set()
+    spans: list[tuple[int, int, int]] = []
+    for row, text in enumerate(texts):
+        data, found = text.encode(), list[list[int]]()
+        for start in range(len(data) - n + 1):
+            window = data[start : start + n]
+            if window not in seen:
+                seen.add(window)
+            elif found and start <= found[-1][1]:
+                found[-1][1] = start + n
+            else:
+                found.append([start, start + n])
+        whole = {len(text[:place].encode()) for place in range(len(text) + 1)}
+        inner = [(min(whole & set(range(a, len(data) + 1))), max(whole & set(range(b + 1)))) for a, b in found]
+        spans += [(row, a, b) for a, b in inner if a < b]
+    return spans
+
+
+# -- graphs ------------------------------------------------------------------------------------------------
+
+
+def components(edges: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """For each node of a graph the least node that it is connected with."""
+    parents: dict[int, int] = {}
+
+    def root(node: int) -> int:
+        while parents.setdefault(node, node) != node:
+            parents[node] = parents[parents[node]]
+            node = parents[node]
+        return node
+
+    for u, v in edges:
+        low, high = sorted((root(u), root(v)))
+        parents[high] = low
+    return {node: root(node) for node in parents}

@@ -1,0 +1,172 @@
+"""Bands, buckets and pairs, and the true similarity that they are held against."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from itertools import combinations, pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gristmill.dedup import lsh, quality, reference
+from gristmill.dedup.lsh import band_columns, band_rows, bucket_pairs, choose_bands, curve, probability, show_curve
+from gristmill.dedup.minhash import Shingling, matrix, signatures
+from tests.dedup.texts import columns
+
+WORDS = Shingling("words", 5)
+
+
+def test_a_key_is_the_hash_of_its_band() -> None:
+    signed = signatures(pa.array(["some text", None, "other text"]), Shingling("words", 1), 12)
+    found = band_columns(signed, 3, 4)
+    assert found.column_names == ["band_0", "band_1", "band_2"]
+    rows = matrix(signed)
+    for band in range(3):
+        wanted = [
+            int.from_bytes(reference.murmur(row[4 * band : 4 * band + 4].tobytes(), band)[:8], "little") for row in rows
+        ]
+        assert found[f"band_{band}"].to_pylist() == [wanted[0], None, wanted[2]]
+
+
+@settings(max_examples=30)
+@given(columns, st.sampled_from([(1, 1), (3, 2), (2, 5)]), st.sampled_from([32, 64]), st.integers(0, 2))
+def test_bands_are_the_same_from_c_and_python_all_at_once_or_not(
+    texts: list[str | None], cut: tuple[int, int], bits: int, start: int
+) -> None:
+    bands, rows = cut
+    signed = signatures(pa.array(texts, pa.string()), Shingling("words", 1), 11, bits).slice(start)
+    ids = pa.array(range(len(signed)), pa.int64())
+    found = band_rows(ids, signed, bands, rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lsh, "kernels", None)
+        assert found.equals(band_rows(ids, signed, bands, rows))
+    parts = [band_rows(ids, signed, bands, rows, range(band, band + 1)) for band in range(bands)]
+    assert found.sort_by([("id", "ascending"), ("key", "ascending")]).equals(
+        pa.concat_tables(parts).sort_by([("id", "ascending"), ("key", "ascending")])
+    )
+    assert set(found["id"].to_pylist()) == {row for row in range(len(signed)) if signed[row].is_valid}
+
+
+def test_equal_numbers_in_different_bands_have_different_keys() -> None:
+    ones = pa.array([[1] * 8], pa.list_(pa.uint32(), 8))
+    assert len(set(lsh.band_hashes(ones, 4, 2).reshape(-1).tolist())) == 4
+
+
+def test_bands_that_do_not_fit_are_refused() -> None:
+    signed = signatures(pa.array(["a"]), size=10)
+    with pytest.raises(ValueError, match="4 bands of 3 rows do not fit a signature of 10"):
+        band_rows(pa.array([1]), signed, 4, 3)
+
+
+@settings(max_examples=100)
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(-5, 12)), max_size=30), st.integers(1, 9))
+@example([], 2)
+@example([(0, 1), (0, 1)], 2)
+@example([(0, node) for node in range(9)] + [(1, 3), (1, 3), (1, 1)], 4)
+def test_buckets_give_pairs(rows: list[tuple[int, int]], all_up_to: int) -> None:
+    keys, ids = pa.array([key for key, _ in rows], pa.uint64()), pa.array([node for _, node in rows], pa.int64())
+    found = bucket_pairs(keys, ids, all_up_to)
+    buckets: dict[int, set[int]] = defaultdict(set)
+    for key, node in rows:
+        buckets[key].add(node)
+    wanted = set()
+    for bucket in buckets.values():
+        nodes = sorted(bucket)
+        if len(nodes) <= all_up_to:
+            wanted |= set(combinations(nodes, 2))
+        else:
+            wanted |= {(nodes[0], node) for node in nodes[1:]} | set(pairwise(nodes))
+    assert list(zip(found["u"].to_pylist(), found["v"].to_pylist(), strict=True)) == sorted(wanted)
+
+
+def test_the_curve() -> None:
+    assert probability(0.8, 20, 13) == pytest.approx(0.677, abs=0.001)
+    assert [point for point, _ in curve(20, 13)] == pytest.approx([0.1 * step for step in range(1, 11)])
+    assert "20 bands of 13 rows" in show_curve(20, 13)
+    assert "100.00%" in show_curve(20, 13).splitlines()[-1]
+
+
+@pytest.mark.parametrize("size", [64, 128, 260])
+@pytest.mark.parametrize("threshold", [0.5, 0.7, 0.8, 0.9])
+def test_chosen_bands_find_what_is_above_the_threshold(size: int, threshold: float) -> None:
+    bands, rows = choose_bands(threshold, size)
+    assert bands * rows <= size
+    above = np.linspace(threshold, 1, 50)
+    assert probability(above, bands, rows).mean() > (0.98 if size == 260 else 0.9)
+    assert probability(threshold / 2, bands, rows) <= 0.05
+    strict = choose_bands(threshold, size, 0.9, 0.1)
+    assert probability(threshold - 0.1, *strict) < probability(threshold - 0.1, bands, rows)
+
+
+def test_thresholds_that_cannot_be_are_refused() -> None:
+    for wrong in (0.0, 1.0, 80):
+        with pytest.raises(ValueError, match="not between 0 and 1"):
+            choose_bands(wrong)
+
+
+# -- true similarity ---------------------------------------------------------------------------------------
+
+
+@settings(max_examples=40)
+@given(columns, st.sampled_from([Shingling("chars", 2), Shingling("words", 1), WORDS]), st.integers(0, 2))
+def test_similarity_is_the_same_from_c_and_python(texts: list[str | None], how: Shingling, start: int) -> None:
+    left = pa.array(texts, pa.string()).slice(start)
+    right = pa.array(texts[::-1], pa.large_string()).slice(start)
+    sets = [set(how.shingles(text or "").tolist()) for text in left.to_pylist()]
+    pairs, compared = quality.similar_pairs(left, 0.3, how), quality.jaccard(left, right, how)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quality, "kernels", None)
+        assert pairs.equals(quality.similar_pairs(left, 0.3, how))
+        assert compared.equals(quality.jaccard(left, right, how))
+    wanted = [
+        (u, v)
+        for u, v in combinations(range(len(sets)), 2)
+        if sets[u] and len(sets[u] & sets[v]) / len(sets[u] | sets[v]) >= 0.3
+    ]
+    assert list(zip(pairs["u"].to_pylist(), pairs["v"].to_pylist(), strict=True)) == wanted
+
+
+def test_what_similarity_is() -> None:
+    left = pa.array(["a b c", "a b c", "", "x", None, "a a a b"])
+    right = pa.array(["a b d", "c b a", "", "x", None, "b a"])
+    assert quality.jaccard(left, right, Shingling("words", 1)).to_pylist() == [0.5, 1.0, 0.0, 1.0, 0.0, 1.0]
+
+
+def near_copies(documents: int, draw: random.Random) -> list[str]:
+    """Texts in pairs: each second one is the one before with some words changed."""
+    found = []
+    for _ in range(documents // 2):
+        words = [f"w{draw.randrange(5000)}" for _ in range(draw.randrange(60, 300))]
+        copy = list(words)
+        for _ in range(draw.randrange(1 + len(words) // 20)):
+            copy[draw.randrange(len(copy))] = "changed"
+        found += [" ".join(words), " ".join(copy)]
+    return found
+
+
+def test_quality_is_measured_against_brute_force() -> None:
+    texts = near_copies(600, random.Random(5))
+    bands, rows = choose_bands(0.8, 260)
+    found = quality.measure(pa.array(texts), 0.8, bands, rows, WORDS)
+    assert found.documents == 600
+    assert found.true_pairs > 100
+    assert found.recall > 0.98
+    assert found.verified_precision > found.precision
+    blind = quality.measure(pa.array(texts), 0.8, 1, 260, WORDS)
+    assert blind.recall < 0.6
+    assert blind.precision == 1.0
+
+
+@pytest.mark.parametrize("texts", [[], ["one"], ["", None, " "], ["a b", "c d"]])
+def test_there_may_be_nothing_to_find(texts: list[str | None]) -> None:
+    found = quality.measure(pa.array(texts, pa.string()), 0.8, 20, 13, WORDS)
+    assert (found.true_pairs, found.candidates, found.recall, found.precision) == (0, 0, 1.0, 1.0)
+
+
+def test_all_the_same() -> None:
+    found = quality.measure(pa.array(["the same text"] * 30), 0.8, 20, 13)
+    assert (found.true_pairs, found.found, found.right) == (435, 435, 435)

@@ -1,0 +1,17 @@
+"""Texts for property tests of the kernels: any Unicode, and pieces that make them look twice."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+# fmt: off
+PIECES = [
+    "a", "b", "the", "The", "ab", "abcdefgh", "abcdefghi", "é", "e\u0301", "ﬁ", "ß", "İ", "Σ", "中文", "😀", "…", "“",
+    "«", " ", "  ", "\n", "\n\n", "\t", "\x1c", "\x85", "\u00a0", "\u3000", "\u200b", "\0", ".", "!", "$",
+    "a b c d e f",
+]
+# fmt: on
+pieces = st.sampled_from(PIECES)
+texts = st.text(st.characters(exclude_categories=["Cs"])) | st.lists(pieces, max_size=60).map("".join)
+documents = st.none() | texts
+columns = st.lists(documents, max_size=6)
