@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +13,11 @@ from gristmill.core.executor import (
     Job,
     Observer,
     Progress,
+    Reporter,
     default_executor,
     default_observer,
     default_rejects,
+    default_reporter,
 )
 from gristmill.core.plan import Plan, make_plan
 from gristmill.core.preview import Preview, make_preview
@@ -23,6 +26,7 @@ from gristmill.core.rejects import RejectedFiles
 from gristmill.core.result import Result, check_books
 from gristmill.core.run import Run, versions
 from gristmill.core.stage import ProcessingStage
+from gristmill.core.store import Store
 from gristmill.core.task import EmptyTask, Task, WrittenFiles, name_sources
 
 if TYPE_CHECKING:
@@ -75,6 +79,7 @@ class Pipeline:
         max_errors: float | None = 0.01,
         rejected: bool | str | Path = False,
         replay: bool = False,
+        report: bool | str | Path = True,
         storage_options: Mapping[str, Any] | None = None,
         observer: Observer | None = None,
     ) -> Result:
@@ -85,13 +90,22 @@ class Pipeline:
         quarantine. `on_error="quarantine"` sets records aside that a stage fails on, and stops the run when there
         are more than `max_errors` (a number, or a share of the rows, or None for no limit); `"raise"` stops at the
         first. `rejected` is a directory for the rows that stages drop, with stage, score and threshold, as Parquet;
-        True puts them into the run directory.
+        True puts them into the run directory. `report.html` shows what happened to the data: it is written into
+        the run directory, if there is one, or into the directory `report`.
         """
-        watcher = _Watcher(observer or default_observer(executor))
         run = Run(run_dir, storage_options, replay)
+        store = run.store if report is True else Store(str(report), storage_options) if report else None
+        watcher = _Watcher(observer or default_observer(executor), default_reporter(store) if store else None)
         quarantine = _quarantine(run, on_error, max_errors)
         rejects = _rejects(run, rejected, storage_options)
-        refs = list(self._execute(executor, run, quarantine, initial_tasks, watcher, rejects))
+        error: BaseException | None = None
+        try:
+            refs = list(self._execute(executor, run, quarantine, initial_tasks, watcher, rejects))
+        except BaseException as failure:
+            error = failure
+            raise
+        finally:
+            watcher.report(run, error)
         return Result(refs, watcher.last, run)
 
     def left_to_do(
@@ -139,7 +153,6 @@ class Pipeline:
         executor.check(plan)
         run.begin(plan)
         job = Job(plan, run.to_do(sources_of(plan, initial_tasks), plan), watcher, quarantine, run.scratch)
-        outputs: list[WrittenFiles] = []
         try:
             for lineage, ref in executor.execute(job):
                 if ref is None:
@@ -150,7 +163,6 @@ class Pipeline:
                     run.dropped(lineage.source, output)
                     continue
                 if isinstance(output, WrittenFiles):
-                    outputs.append(output)
                     run.wrote(lineage.source, output)
                 yield lineage, ref
         finally:
@@ -163,7 +175,7 @@ class Pipeline:
             yield task.lineage, Here(task)
         if plan.durable:
             info = {"pipeline": self.name, "plan": run.plan, "versions": versions()}
-            plan.stages[-1].complete([*run.kept, *outputs], info)
+            plan.stages[-1].complete([*run.kept, *run.outputs], info)
 
     def __repr__(self) -> str:
         return f"<Pipeline {self.name!r}: {' -> '.join(stage.name for stage in self.stages) or 'empty'}>"
@@ -204,17 +216,30 @@ def _check_is_stage(stage: object) -> None:
 class _Watcher:
     """Passes on what an executor tells, and remembers the last of it."""
 
-    def __init__(self, observer: Observer) -> None:
-        self.observer = observer
+    def __init__(self, observer: Observer, reporter: Reporter | None = None) -> None:
+        self.observer, self.reporter = observer, reporter
+        self.plan: Plan | None = None
         self.last = Progress()
 
     def started(self, plan: Plan) -> None:
+        self.plan = plan
         self.observer.started(plan)
 
     def progressed(self, progress: Progress) -> None:
         self.last = progress
+        if self.reporter:
+            self.reporter.saw(progress)
         self.observer.progressed(progress)
 
     def finished(self, progress: Progress) -> None:
         self.last = progress
         self.observer.finished(progress)
+
+    def report(self, run: Run, error: BaseException | None) -> None:
+        """Tell people what happened. Whether that can be written changes nothing for the data."""
+        if self.reporter is None or self.plan is None:
+            return
+        try:
+            self.reporter.write(self.plan, run, self.last, error)
+        except OSError as problem:
+            warnings.warn(f"the report could not be written: {problem}", stacklevel=3)

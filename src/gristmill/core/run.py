@@ -18,7 +18,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,6 +94,8 @@ class Run:
         self.entries: dict[str, Entry] = {}
         self.plan = ""
         self.kept: list[WrittenFiles] = []
+        self.outputs: list[WrittenFiles] = []
+        """What the last stage has written, in this attempt."""
         self.spent = (0, 0)
         """How many records of the sources that are kept are in quarantine, and how many were read."""
         self.rejected: list[str] = []
@@ -208,6 +210,8 @@ class Run:
 
     def wrote(self, source: str, output: Task[Any]) -> None:
         """The last stage has written something for a source."""
+        if isinstance(output, WrittenFiles):
+            self.outputs.append(output)
         if isinstance(output, WrittenFiles) and source in self._open:
             self._open[source].rows += output.rows
             self._open[source].written += output.written
@@ -293,7 +297,7 @@ class Run:
         """The attempt is over, well or not."""
         self.flush()
         if self.store:
-            stages = [{"name": name, **asdict(stats)} for name, stats in progress.stages]
+            stages = [{"name": name, **asdict(replace(stats, sketch=None))} for name, stats in progress.stages]
             self.store.write("metrics.json", {"seconds": progress.seconds, "stages": stages})
 
 
