@@ -144,8 +144,8 @@ def books(demo: str, output: str, turns: str = "30") -> dict[str, object]:
 
     recipe = load_recipe(f"{demo}/recipe.yaml", {"input": f"{demo}/data", "output": output})
     switched_off = [
-        mock.patch("gristmill.core.worker.StageStats.saw", _nothing),
-        mock.patch("gristmill.core.worker.StageStats.gave", _nothing),
+        mock.patch("gristmill.core.stats.StageStats.saw", _nothing),
+        mock.patch("gristmill.core.stats.StageStats.gave", _nothing),
         mock.patch("gristmill.io.target.Target.sha256", _nothing),
         mock.patch("gristmill.io.commit.write_manifest", _nothing),
         mock.patch("gristmill.core.pipeline.check_books", _nothing),

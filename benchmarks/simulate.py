@@ -30,8 +30,8 @@ from gristmill.core.flow import Item
 from gristmill.core.isolate import Place
 from gristmill.core.plan import Group, Plan
 from gristmill.core.quarantine import Quarantine
+from gristmill.core.stats import StageStats
 from gristmill.core.task import Lineage
-from gristmill.core.worker import StageStats
 from gristmill.executors import divide, drive, pool
 from gristmill.executors.drive import LOST, Driver
 from gristmill.executors.machine import Machine, Slot

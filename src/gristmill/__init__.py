@@ -115,6 +115,13 @@ def _rejects(url: str, storage_options: Any) -> Any:
     return reject_stages(url, storage_options)
 
 
+def _reporter(store: Any) -> Any:
+    from gristmill.report.write import Reporter
+
+    return Reporter(store)
+
+
+_executor.set_default("reporter", _reporter)
 _executor.set_default("executor", _local_executor)
 _executor.set_default("rejects", _rejects)
 _executor.set_default("observer", _progress)

@@ -21,8 +21,8 @@ from gristmill.core.flow import MOST_MOVES, Call, Flow, Item, Output
 from gristmill.core.plan import Group, Plan
 from gristmill.core.recover import MOST_LOSSES, Recovery, Wishes
 from gristmill.core.repeat import Repeat
+from gristmill.core.stats import StageStats
 from gristmill.core.task import Lineage
-from gristmill.core.worker import StageStats
 
 RETRIES = 3
 

@@ -15,8 +15,8 @@ from gristmill import DocumentBatch, Task
 from gristmill.core.errors import ErrorBudgetError, StageError
 from gristmill.core.executor import Progress, rows_read
 from gristmill.core.quarantine import ALL_FAILED, EVIDENCE, Budget, Quarantine, SetAside, failed_record
+from gristmill.core.stats import StageStats
 from gristmill.core.task import FileGroupTask, Lineage
-from gristmill.core.worker import StageStats
 
 ERROR = StageError("grind", "0", (), "ValueError: bad", "Traceback ...")
 

@@ -17,7 +17,7 @@ from gristmill import DocumentBatch, FileGroupTask, LocalExecutor, Pipeline, Pro
 from gristmill.core.errors import GristmillError
 from gristmill.core.executor import PoolProgress, Progress, Silent
 from gristmill.core.result import Summary
-from gristmill.core.worker import StageStats
+from gristmill.core.stats import StageStats
 from gristmill.observe import progress as shown
 from gristmill.observe.panel import Panel
 from gristmill.observe.progress import LiveProgress, PlainProgress, default_progress

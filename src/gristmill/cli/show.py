@@ -60,8 +60,8 @@ def summary_json(result: Result, run_dir: str | None) -> str:
     return to_json({**whole, "seconds": round(summary.seconds, 6), "stages": stages, **where})
 
 
-def print_summary(result: Result, run_dir: str | None) -> None:
-    """A table of stages, the totals, where the output is, and what could not be processed."""
+def print_summary(result: Result, run_dir: str | None, report: str | None) -> None:
+    """A table of stages, the totals, where output and report are, and what could not be processed."""
     out, summary = console(), result.summary()
     out.print(_stage_table(summary))
     rows_in, rows_out = summary.rows_in, summary.rows_out
@@ -72,6 +72,8 @@ def print_summary(result: Result, run_dir: str | None) -> None:
         out.print(where, soft_wrap=True)
     if run_dir:
         out.print(f"records of the run in {run_dir}", soft_wrap=True)
+    if report:
+        out.print(f"report: {report}/report.html", soft_wrap=True)
     if failed := failed_line(result):
         out.print(failed, style="yellow", soft_wrap=True)
 

@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -123,30 +123,36 @@ def run_recipe(
     if run_dir:
         Store(run_dir).put("recipe.yaml", recipe.to_yaml().encode())
     observer = Silent() if quiet else default_progress()
+    place = None if run_dir else _beside_output(pipeline)
+    if place:  # without a run directory the report lies beside the output
+        options = {"report": place[0], "storage_options": place[1], **options}
     try:
         with _terminable():
             result = pipeline.run(executor, run_dir, observer=observer, **options)
     finally:
-        if not run_dir:
-            _keep_beside_output(recipe, pipeline)
+        if place:
+            _keep_beside_output(recipe, place)
     if as_json:
         typer.echo(show.summary_json(result, run_dir))
     elif not quiet:
-        show.print_summary(result, run_dir)
+        show.print_summary(result, run_dir, place[0] if place else run_dir)
     elif failed := show.failed_line(result):
         complain(failed)
     return result
 
 
-def _keep_beside_output(recipe: Recipe, pipeline: Pipeline) -> None:
-    """What a run without a directory has set aside lies beside its output. To replay it, its recipe is needed."""
+def _beside_output(pipeline: Pipeline) -> tuple[str, Mapping[str, Any]] | None:
+    """Where records of a run without a directory lie, with the options of that place; None if nothing is written."""
     from gristmill.core.stage import CompositeStage
-    from gristmill.core.store import Store
 
     last = pipeline.stages[-1] if pipeline.stages else None
-    place = (last.stages()[-1] if isinstance(last, CompositeStage) else last).side_room() if last else None
-    if place is None:
-        return
+    return (last.stages()[-1] if isinstance(last, CompositeStage) else last).side_room() if last else None
+
+
+def _keep_beside_output(recipe: Recipe, place: tuple[str, Mapping[str, Any]]) -> None:
+    """What a run without a directory has set aside lies beside its output. To replay it, its recipe is needed."""
+    from gristmill.core.store import Store
+
     with contextlib.suppress(OSError):
         store = Store(*place)
         if store.get("plan.json") is not None:

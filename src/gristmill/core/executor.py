@@ -15,8 +15,10 @@ from gristmill.core.errors import PlanError, did_you_mean
 if TYPE_CHECKING:
     from gristmill.core.plan import Plan
     from gristmill.core.quarantine import Quarantine
+    from gristmill.core.run import Run
+    from gristmill.core.stats import StageStats
+    from gristmill.core.store import Store
     from gristmill.core.task import Lineage, Task
-    from gristmill.core.worker import StageStats
 
 
 class Ref(Protocol):
@@ -94,6 +96,14 @@ class Observer(Protocol):
         """Once, also after a failure."""
 
 
+class Reporter(Protocol):
+    """Looks on, and tells about it when the run is over."""
+
+    def saw(self, progress: Progress) -> None: ...
+
+    def write(self, plan: Plan, run: Run, progress: Progress, error: BaseException | None) -> None: ...
+
+
 class Silent:
     """An observer that does nothing."""
 
@@ -161,6 +171,12 @@ def default_rejects(url: str, storage_options: Mapping[str, Any]) -> tuple[Any, 
 def default_executor() -> Executor:
     executor: Executor = _defaults["executor"]()
     return executor
+
+
+def default_reporter(store: Store) -> Reporter | None:
+    """What writes the report of a run."""
+    factory = _defaults.get("reporter")
+    return factory(store) if factory else None
 
 
 def default_observer(executor: Executor | None = None) -> Observer:

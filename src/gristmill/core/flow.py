@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import WorkerLostError
@@ -25,8 +25,8 @@ from gristmill.core.quarantine import Budget, Quarantine, SetAside
 from gristmill.core.recover import Origin, Recovery, descends
 from gristmill.core.rejects import REJECTED
 from gristmill.core.schedule import EDGE_BYTES, Load, Pace
+from gristmill.core.stats import StageStats
 from gristmill.core.task import Lineage
-from gristmill.core.worker import StageStats
 
 if TYPE_CHECKING:
     from gristmill.core.errors import StageError
@@ -382,7 +382,7 @@ class Flow:
 
     def progress(self, pools: Sequence[tuple[int, int]] = (), calls: Iterable[Call] = ()) -> Progress:
         """A snapshot; `pools` holds the number of workers and of busy ones per group, `calls` what is running."""
-        shown = [[replace(stat, counts={**stat.counts}) for stat in stats] for stats in self.stats]
+        shown = [[stat.copy() for stat in stats] for stats in self.stats]
         for call in calls:
             for total, more in zip(shown[call.group], () if call.repeats else call.so_far, strict=False):
                 total.add(more)

@@ -10,8 +10,8 @@ from gristmill.core.isolate import History
 from gristmill.core.quarantine import Budget
 from gristmill.core.recover import Origin, Place
 from gristmill.core.repeat import Trail
+from gristmill.core.stats import StageStats
 from gristmill.core.task import Lineage
-from gristmill.core.worker import StageStats
 
 
 @dataclass(slots=True)

@@ -6,7 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gristmill.core.executor import Executor, Observer, default_executor, default_observer, default_rejects
+from gristmill.core.executor import (
+    Executor,
+    Observer,
+    default_executor,
+    default_observer,
+    default_rejects,
+    default_reporter,
+)
 from gristmill.core.plan import Plan, make_plan
 from gristmill.core.preview import Preview, make_preview
 from gristmill.core.quarantine import Budget, Quarantine
@@ -14,6 +21,7 @@ from gristmill.core.result import Result
 from gristmill.core.run import Run
 from gristmill.core.segments import Watcher, run_segments, settled, sources_of
 from gristmill.core.stage import ProcessingStage
+from gristmill.core.store import Store
 from gristmill.core.task import Task
 
 if TYPE_CHECKING:
@@ -66,6 +74,7 @@ class Pipeline:
         max_errors: float | None = 0.01,
         rejected: bool | str | Path = False,
         replay: bool = False,
+        report: bool | str | Path = True,
         storage_options: Mapping[str, Any] | None = None,
         observer: Observer | None = None,
     ) -> Result:
@@ -76,13 +85,22 @@ class Pipeline:
         quarantine. `on_error="quarantine"` sets records aside that a stage fails on, and stops the run when there
         are more than `max_errors` (a number, or a share of the rows, or None for no limit); `"raise"` stops at the
         first. `rejected` is a directory for the rows that stages drop, with stage, score and threshold, as Parquet;
-        True puts them into the run directory.
+        True puts them into the run directory. `report.html` shows what happened to the data: it is written into
+        the run directory, if there is one, or into the directory `report`.
         """
-        watcher = Watcher(observer or default_observer(executor))
         run = Run(run_dir, storage_options, replay)
+        store = run.store if report is True else Store(str(report), storage_options) if report else None
+        watcher = Watcher(observer or default_observer(executor), default_reporter(store) if store else None)
         quarantine = _quarantine(run, on_error, max_errors)
         rejects = _rejects(run, rejected, storage_options)
-        refs = list(self._execute(executor, run, quarantine, initial_tasks, watcher, rejects))
+        error: BaseException | None = None
+        try:
+            refs = list(self._execute(executor, run, quarantine, initial_tasks, watcher, rejects))
+        except BaseException as failure:
+            error = failure
+            raise
+        finally:
+            watcher.report(run, error)
         return Result(refs, watcher.last, run)
 
     def left_to_do(

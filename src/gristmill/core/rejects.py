@@ -19,7 +19,7 @@ import pyarrow as pa
 from gristmill.core.batch import Batch
 from gristmill.core.columns import literal
 from gristmill.core.compute import pc
-from gristmill.core.decide import Decides, Decision
+from gristmill.core.decide import Decision
 from gristmill.core.table import POSITION, VERDICT
 from gristmill.core.task import Task, WrittenFiles
 
@@ -48,17 +48,15 @@ class Rejecter:
     """Sets the files of a later segment apart from those that an earlier one has written for the same partition."""
     send: Callable[[Task[Any]], None] = field(default=lambda fragment: None, repr=False)
 
-    def ask(self, stage: ProcessingStage[Any, Any], task: Task[Any]) -> tuple[Answer[Any], pa.Table | None]:
-        """The stage's answer, and the rows that are missing in it."""
-        if not isinstance(task, Batch) or not task.num_items:
-            return stage.process(task), None
-        if isinstance(stage, Decides):
-            decision = stage.decide(task)
-            return stage.apply(task, decision), _explained(stage, task, decision)
-        answer = complete(stage.process(task))
-        return answer, self.missing(stage, task, answer)
+    def dropped(
+        self, stage: ProcessingStage[Any, Any], task: Task[Any], answer: Answer[Any], decision: Decision | None
+    ) -> pa.Table | None:
+        """The rows of a task that the stage has left out."""
+        if decision is not None and isinstance(task, Batch):
+            return _explained(stage, task, decision)
+        return self._missing(stage, task, answer)
 
-    def missing(self, stage: ProcessingStage[Any, Any], task: Task[Any], answer: Answer[Any]) -> pa.Table | None:
+    def _missing(self, stage: ProcessingStage[Any, Any], task: Task[Any], answer: Answer[Any]) -> pa.Table | None:
         """The rows that a stage without a verdict has left out, known by their positions."""
         if not isinstance(task, Batch) or not task.num_items:
             return None

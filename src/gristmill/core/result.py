@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from gristmill.core.executor import Progress, Ref
     from gristmill.core.quarantine import SetAside
     from gristmill.core.run import Run
+    from gristmill.core.stats import StageStats
     from gristmill.core.task import Lineage, Task
-    from gristmill.core.worker import StageStats
 
 
 class Result(Sequence["Task[Any]"]):

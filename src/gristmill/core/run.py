@@ -19,7 +19,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +99,8 @@ class Run:
         self._segments: list[str] = []
         self._segment = ""
         self.kept: list[WrittenFiles] = []
-        """Of the segment that runs now."""
+        self.outputs: list[WrittenFiles] = []
+        """What the segment that runs now kept of an earlier attempt, and what it has written."""
         self.spent = (0, 0)
         """How many records of the sources that are kept are in quarantine, and how many were read."""
         self.rejected: list[str] = []
@@ -318,7 +319,7 @@ class Run:
         """The attempt is over, well or not."""
         self.flush()
         if self.store:
-            stages = [{"name": name, **asdict(stats)} for name, stats in progress.stages]
+            stages = [{"name": name, **asdict(replace(stats, sketch=None))} for name, stats in progress.stages]
             self.store.write("metrics.json", {"seconds": progress.seconds, "stages": stages})
 
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gristmill.core.executor import Executor, Here, Job, Observer, Progress
+from gristmill.core.executor import Executor, Here, Job, Observer, Progress, Reporter
 from gristmill.core.rejects import RejectedFiles
 from gristmill.core.result import check_books
 from gristmill.core.run import Run, versions
@@ -46,7 +47,7 @@ def run_segments(
         for segment in plan.segments:
             sources = run.to_do(sources_of(segment, initial_tasks), segment)
             job = Job(segment, sources, watcher, quarantine, run.scratch)
-            outputs: list[WrittenFiles] = []
+            outputs = run.outputs = []
             for lineage, ref in _outputs(job, executor, run, outputs):
                 if segment.after is None:
                     yield lineage, ref
@@ -131,22 +132,24 @@ def settled(plan: Plan, run: Run) -> Iterator[None]:
 class Watcher:
     """Passes on what executors tell of segments as the progress of one run, and remembers the last of it."""
 
-    def __init__(self, observer: Observer) -> None:
-        self.observer = observer
+    def __init__(self, observer: Observer, reporter: Reporter | None = None) -> None:
+        self.observer, self.reporter = observer, reporter
         self.segment = Progress()
         """Of the segment that runs now."""
         self.last = Progress()
         """Of all."""
         self._before = Progress()
-        self._started = False
+        self._plan: Plan | None = None
 
     def started(self, plan: Plan) -> None:
-        if not self._started:
-            self._started = True
+        if self._plan is None:
+            self._plan = plan
             self.observer.started(plan)
 
     def progressed(self, progress: Progress) -> None:
         self._take(progress)
+        if self.reporter:
+            self.reporter.saw(self.last)
         self.observer.progressed(self.last)
 
     def finished(self, progress: Progress) -> None:
@@ -169,5 +172,14 @@ class Watcher:
 
     def close(self) -> None:
         """The run is over, well or not."""
-        if self._started:
+        if self._plan:
             self.observer.finished(self.last)
+
+    def report(self, run: Run, error: BaseException | None) -> None:
+        """Tell people what happened. Whether that can be written changes nothing for the data."""
+        if self.reporter is None or self._plan is None:
+            return
+        try:
+            self.reporter.write(self._plan, run, self.last, error)
+        except OSError as problem:
+            warnings.warn(f"the report could not be written: {problem}", stacklevel=3)

@@ -13,16 +13,18 @@ import inspect
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gristmill.core.batch import Batch
+from gristmill.core.decide import Decides, Decision
 from gristmill.core.errors import GristmillError, StageError
 from gristmill.core.isolate import Isolator, mark
 from gristmill.core.rejects import complete
+from gristmill.core.sketch import Sketcher
 from gristmill.core.stage import Answer, ProcessingStage, WorkerMetadata, implements
+from gristmill.core.stats import StageStats
 from gristmill.core.task import Task
 
 if TYPE_CHECKING:
@@ -44,46 +46,6 @@ class Board(Protocol):
         """Some rows of a task are given to the stage at a position."""
 
     def leave(self) -> None: ...
-
-
-@dataclass(slots=True)
-class StageStats:
-    """What one stage has done."""
-
-    tasks_in: int = 0
-    tasks_out: int = 0
-    rows_in: int = 0
-    rows_out: int = 0
-    quarantined: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
-    seconds: float = 0.0
-    counts: dict[str, float] = field(default_factory=dict)
-
-    def add(self, other: StageStats) -> None:
-        self.tasks_in += other.tasks_in
-        self.tasks_out += other.tasks_out
-        self.rows_in += other.rows_in
-        self.rows_out += other.rows_out
-        self.quarantined += other.quarantined
-        self.bytes_in += other.bytes_in
-        self.bytes_out += other.bytes_out
-        self.seconds += other.seconds
-        self.add_counts(other.counts)
-
-    def add_counts(self, counts: Mapping[str, float]) -> None:
-        for name, value in counts.items():
-            self.counts[name] = self.counts.get(name, 0) + value
-
-    def saw(self, task: Task[Any]) -> None:
-        self.tasks_in += 1
-        self.rows_in += task.num_rows
-        self.bytes_in += task.nbytes
-
-    def gave(self, task: Task[Any]) -> None:
-        self.tasks_out += 1
-        self.rows_out += task.num_rows
-        self.bytes_out += task.nbytes
 
 
 def never() -> bool:
@@ -114,6 +76,7 @@ class Worker:
         self.stats = [StageStats() for _ in self.stages]
         self.isolator = Isolator(self, budget) if budget is not None else None
         self.rejecter = rejecter
+        self.sketcher = Sketcher(len(self.stages))
         self.mark = lru_cache(1)(mark)
         self._ready: list[int] = []
 
@@ -175,13 +138,15 @@ class Worker:
 
     def look_at_stats(self) -> list[StageStats]:
         """A copy of the counts so far, for those who watch."""
-        return [replace(stat, counts={**stat.counts}) for stat in self.stats]
+        return [stat.copy() for stat in self.stats]
 
     def take_stats(self) -> list[StageStats]:
         """The counts since the last call."""
         stats, self.stats = self.stats, [StageStats() for _ in self.stages]
         for stage, stat in zip(self.stages, stats, strict=True):
             stat.add_counts(stage.take_counts())
+        for position, sketch in self.sketcher.take().items():
+            stats[position].sketch = sketch
         return stats
 
     def take_aside(self) -> list[SetAside]:
@@ -213,6 +178,7 @@ class Worker:
             for task, answer in zip(batch, answers, strict=True):
                 for child, alone in self._children(position, task, answer):
                     stats.gave(child)
+                    self.sketcher.passed(position, stage.writes, task, child)
                     if alone or last:
                         yield child
                     elif (child.id, position + 1) in shed:
@@ -224,14 +190,9 @@ class Worker:
 
     def ask(self, position: int, tasks: list[Task[Any]], start: int = 0) -> Sequence[Answer[Any]]:
         """One answer per task. `start` is where the first row lies in its batch, when that was cut."""
-        stage = self.stages[position]
         rows = tasks[0].num_items if isinstance(tasks[0], Batch) and len(tasks) == 1 else len(tasks)
-        missing: Sequence[Any] = ()
         with _Shift(self, position, tasks[0].lineage, start, start + rows):
-            if self.rejecter is None:
-                answers = stage.process_batch(tasks) if _vectorised(stage) else [stage.process(task) for task in tasks]
-            else:
-                answers, missing = self._ask_for_all(self.rejecter, stage, tasks)
+            answers, decisions = self._answers(position, tasks)
         if not isinstance(answers, _LISTS) or len(answers) != len(tasks):
             got = f"{len(answers)} answers" if isinstance(answers, list | tuple) else type(answers).__name__
             raise self._error(
@@ -241,32 +202,45 @@ class Worker:
                 "a task, a list of tasks, or None to drop it",
                 hopeless=True,
             )
-        for task, dropped in zip(tasks, missing, strict=False):
-            self._reject(position, task, start, dropped)
+        for task, answer, decision in zip(tasks, answers, decisions, strict=True):
+            if decision is not None and isinstance(task, Batch):
+                self.sketcher.decided(position, task, decision)
+            if self.rejecter:
+                self._reject(self.rejecter, position, task, start, answer, decision)
         return answers
 
-    @staticmethod
-    def _ask_for_all(
-        rejecter: Rejecter, stage: ProcessingStage[Any, Any], tasks: list[Task[Any]]
-    ) -> tuple[Sequence[Answer[Any]], Sequence[Any]]:
-        """The answers, and the rows that are missing in each."""
-        if not _vectorised(stage):
-            asked = [rejecter.ask(stage, task) for task in tasks]
-            return [answer for answer, _ in asked], [rows for _, rows in asked]
-        answers = stage.process_batch(tasks)
-        if not isinstance(answers, list | tuple):
-            return answers, ()
-        answers = [complete(answer) for answer in answers]
-        return answers, [rejecter.missing(stage, *pair) for pair in zip(tasks, answers, strict=False)]
+    def _answers(self, position: int, tasks: list[Task[Any]]) -> tuple[Any, list[Decision | None]]:
+        """What the stage answers, and what it thought of each row, if it is one that can tell."""
+        stage = self.stages[position]
+        decisions: list[Decision | None] = [None] * len(tasks)
+        if _vectorised(stage):
+            answers = stage.process_batch(tasks)
+        elif isinstance(stage, Decides):
+            has_rows = [isinstance(task, Batch) and task.num_items > 0 for task in tasks]
+            decisions = [stage.decide(task) if rows else None for task, rows in zip(tasks, has_rows, strict=True)]
+            pairs = zip(tasks, decisions, strict=True)
+            answers = [stage.apply(task, found) if found else stage.process(task) for task, found in pairs]
+        else:
+            answers = [stage.process(task) for task in tasks]
+        if self.rejecter and isinstance(answers, _LISTS):
+            answers = [complete(answer) for answer in answers]
+        return answers, decisions
 
-    def _reject(self, position: int, task: Task[Any], start: int, rows: Any) -> None:
+    def _reject(
+        self,
+        rejecter: Rejecter,
+        position: int,
+        task: Task[Any],
+        start: int,
+        answer: Answer[Any],
+        decision: Decision | None,
+    ) -> None:
         """Write down what was dropped. If that fails it is no fault of the record, nor of the stage."""
-        assert self.rejecter is not None
         try:
-            self.rejecter.write(position, task, start, rows)
+            rejecter.write(position, task, start, rejecter.dropped(self.stages[position], task, answer, decision))
         except Exception as error:
             failure = self.failure(position, task.lineage, error)
-            failure.stage = self.rejecter.writer.name
+            failure.stage = rejecter.writer.name
             raise failure from error
 
     def _children(self, position: int, parent: Task[Any], answer: Answer[Any]) -> Iterator[tuple[Task[Any], bool]]:

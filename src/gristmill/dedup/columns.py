@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.columns import literal
+from gristmill.core.compute import pc
 
 Numbers: TypeAlias = np.ndarray[Any, Any]
 Column: TypeAlias = pa.Array | pa.ChunkedArray

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.columns import make_array
+from gristmill.core.compute import pc
 from gristmill.dedup.columns import Numbers, flags, from_numbers, numbers, whole
 
 POLICIES = ("first", "longest", "highest", "newest", "source")

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.columns import literal
+from gristmill.core.compute import pc
 from gristmill.dedup.columns import Column, Numbers, as_text, from_numbers, numbers, validity, whole
 from gristmill.dedup.digest import HASH, hash128
 from gristmill.dedup.normalise import Normalisation

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.columns import make_array
+from gristmill.core.compute import pc
 from gristmill.core.native import kernels
 from gristmill.dedup import reference
 from gristmill.dedup.columns import Column, as_text, from_numbers, validity

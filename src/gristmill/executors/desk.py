@@ -21,8 +21,8 @@ from gristmill.core.flow import Output
 from gristmill.core.quarantine import SetAside
 from gristmill.core.rejects import REJECTED
 from gristmill.core.stage import implements
+from gristmill.core.stats import StageStats
 from gristmill.core.task import Lineage, Task
-from gristmill.core.worker import StageStats
 from gristmill.executors.freight import load_up, unload
 from gristmill.executors.guard import Duty, Guard
 from gristmill.executors.lodging import Lodging

@@ -28,8 +28,8 @@ from gristmill.core.schedule import (
     crowded,
     room,
 )
+from gristmill.core.stats import StageStats
 from gristmill.core.task import Lineage
-from gristmill.core.worker import StageStats
 from gristmill.executors.divide import Division
 from gristmill.executors.machine import GpuSlots, Machine
 from gristmill.executors.pool import Pool, WorkerHandle

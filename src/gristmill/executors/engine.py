@@ -24,8 +24,8 @@ from gristmill.core.errors import ErrorBudgetError, GristmillError, ResourceErro
 from gristmill.core.executor import Job, Ref
 from gristmill.core.flow import Call, Output
 from gristmill.core.plan import Group, Plan
+from gristmill.core.stats import StageStats
 from gristmill.core.task import Lineage
-from gristmill.core.worker import StageStats
 from gristmill.executors.desk import Desk, Receipt
 from gristmill.executors.freight import load_up
 from gristmill.executors.guard import LINGER, Duty

@@ -19,7 +19,7 @@ from gristmill.core.flow import Flow, Item, Output
 from gristmill.core.plan import Group, Plan
 from gristmill.core.quarantine import Budget, Quarantine, SetAside
 from gristmill.core.resources import Resources
-from gristmill.core.worker import StageStats
+from gristmill.core.stats import StageStats
 from gristmill.executors.local import LocalDriver
 from gristmill.executors.machine import GpuSlots, Machine, Slot
 from gristmill.executors.pool import Pool

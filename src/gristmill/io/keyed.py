@@ -13,9 +13,9 @@ from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.batch import Batch, as_table
+from gristmill.core.compute import pc
 from gristmill.core.errors import ContractError, GristmillError, PlanError
 from gristmill.core.spread import split, spread
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage

@@ -1,0 +1,186 @@
+"""Sketches: what a run remembers of the rows that pass, small enough to travel with the counts.
+
+Of each stage that decides: how its scores are spread, and some of the rows that it dropped. Where rows come in and go
+out: how long their texts are, their languages, and some of them. Sketches of parts add up to that of the whole, in any
+order: a row is remembered if its draw, which depends on its file and position alone, is among the smallest.
+
+Scores and lengths are counted in buckets of numbers whose first bits are the same, 32 to each power of two. So whole
+numbers up to 64 are exact, and others to three in a hundred.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.batch import Batch, in_place
+from gristmill.core.columns import literal
+from gristmill.core.compute import pc
+from gristmill.core.decide import Decision
+from gristmill.core.sample import draw
+from gristmill.core.table import POSITION, table_to_rows
+from gristmill.core.task import Task, digest
+
+SAMPLES, VALUES = 12, 200
+_CLIP = 1200
+_SHIFT = 47
+_TEXT, _LANGUAGES = "text", ("language", "lang")
+
+
+@dataclass(slots=True)
+class Sketch:
+    """What is remembered of the rows at one stage."""
+
+    spread: dict[str, Counter[int]] = field(default_factory=dict)
+    """For each kind of score or length, how many rows fall into each bucket."""
+    values: dict[str, Counter[str]] = field(default_factory=dict)
+    """For each column of names, such as languages, how many rows have each."""
+    samples: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
+    """Rows with the smallest draws, each with its scores."""
+
+    def add(self, other: Sketch) -> None:
+        for name, buckets in other.spread.items():
+            self.spread.setdefault(name, Counter()).update(buckets)
+        for name, counts in other.values.items():
+            known = self.values.setdefault(name, Counter())
+            known.update({value: count for value, count in counts.items() if value in known or len(known) < VALUES})
+        self.samples = _smallest([*self.samples, *other.samples])
+
+
+def _smallest(samples: list[tuple[float, dict[str, Any]]]) -> list[tuple[float, dict[str, Any]]]:
+    return sorted(samples, key=lambda sample: sample[0])[:SAMPLES]
+
+
+class Sketcher:
+    """Makes the sketches of a worker's stages. Remembers what it has sent, to send only what may still be wanted."""
+
+    def __init__(self, stages: int) -> None:
+        self._bounds = [1.0] * stages
+        self._drawn: list[list[float]] = [[] for _ in range(stages)]
+        self.sketches: dict[int, Sketch] = {}
+
+    def take(self) -> dict[int, Sketch]:
+        """The sketches since the last call, by stage."""
+        taken, self.sketches = self.sketches, {}
+        return taken
+
+    def decided(self, position: int, batch: Batch, decision: Decision) -> None:
+        """A stage has judged a batch."""
+        sketch = self.sketches.setdefault(position, Sketch())
+        for name, scores in decision.scores.items():
+            if (numbers := _numbers(scores)) is not None:
+                _count(sketch, name, numbers)
+        keep = decision.keep
+        if keep.true_count < len(keep):
+            table, rows = batch.marked
+            gone = pc.invert(keep)
+            if rows is not None:
+                gone = in_place(gone, rows).fill_null(literal(False, pa.bool_()))
+            self._sample(position, sketch, batch, table, gone, decision.scores, rows)
+
+    def passed(self, position: int, writes: bool, parent: Task[Any], child: Task[Any]) -> None:
+        """A task went through a stage. Looks at it where rows come in, out of what were none, and where they go out."""
+        batch = parent if writes else child
+        if isinstance(batch, Batch) and batch.num_items and (writes or not isinstance(parent, Batch)):
+            self._profile(position, batch)
+
+    def _profile(self, position: int, batch: Batch) -> None:
+        sketch = self.sketches.setdefault(position, Sketch())
+        table, names = batch.data, batch.data.column_names
+        if _TEXT in names and _is_text(table.column(_TEXT).type):
+            lengths = pc.utf8_length(table.column(_TEXT)).drop_null()
+            _count(sketch, "characters", lengths.to_numpy().astype(np.float64))
+        for name in _LANGUAGES:
+            if name in names and _is_text(table.column(name).type):
+                counted = pc.value_counts(table.column(name))
+                pairs = zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True)
+                sketch.values.setdefault(name, Counter()).update({str(value): count for value, count in pairs})
+        everywhere = pa.repeat(literal(True, pa.bool_()), table.num_rows)
+        self._sample(position, sketch, batch, table, everywhere, {}, None)
+
+    def _sample(
+        self,
+        position: int,
+        sketch: Sketch,
+        batch: Batch,
+        table: pa.Table,
+        mask: pa.BooleanArray,
+        scores: dict[str, pa.Array],
+        rows: pa.BooleanArray | None,
+    ) -> None:
+        indices = pc.indices_nonzero(mask)
+        draws = _draws(batch, table, indices)
+        chosen = np.flatnonzero(draws < self._bounds[position])
+        chosen = chosen[np.argsort(draws[chosen], kind="stable")][:SAMPLES]
+        if not len(chosen):
+            return
+        picked = indices.take(pa.array(chosen))
+        judged = {
+            name: (column if rows is None else in_place(column, rows)).take(picked) for name, column in scores.items()
+        }
+        found = table_to_rows(table.take(picked))
+        for place, (number, row) in enumerate(zip(chosen, found, strict=True)):
+            told = {name: column[place].as_py() for name, column in judged.items()}
+            where = {"file": batch.metadata.get("file"), "position": row.pop(POSITION, None)}
+            clipped = {name: _clip(value) for name, value in row.items()}
+            sketch.samples.append((float(draws[number]), {"row": clipped, "scores": told, **where}))
+        sketch.samples = _smallest(sketch.samples)
+        drawn = sorted([*self._drawn[position], *draws[chosen].tolist()])[:SAMPLES]
+        self._drawn[position] = drawn
+        self._bounds[position] = drawn[-1] if len(drawn) == SAMPLES else 1.0
+
+
+def _draws(batch: Batch, table: pa.Table, indices: pa.Array) -> np.ndarray[Any, Any]:
+    """The draw of each of some rows."""
+    owner, numbers = batch.lineage.id, indices
+    if POSITION in table.column_names:
+        positions = table.column(POSITION).take(indices).combine_chunks()
+        if pa.types.is_integer(positions.type) and not positions.null_count:
+            owner, numbers = str(batch.metadata.get("file") or batch.lineage.source), positions
+    drawn: np.ndarray[Any, Any] = draw(
+        numbers.cast(pa.uint64(), safe=False), int(digest(["look", owner]), 16)
+    ).to_numpy()
+    return drawn
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _clip(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if len(value) <= _CLIP else f"{value[:_CLIP]}…"
+    if isinstance(value, int | float | bool) or value is None:
+        return value
+    text = repr(value)
+    return text if len(text) <= _CLIP else f"{text[:_CLIP]}…"
+
+
+def _numbers(scores: Any) -> np.ndarray[Any, Any] | None:
+    kind = scores.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        return None
+    present = scores.drop_null() if scores.null_count else scores
+    array: np.ndarray[Any, Any] = present.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    return array
+
+
+def _count(sketch: Sketch, name: str, numbers: np.ndarray[Any, Any]) -> None:
+    keys, counts = np.unique(buckets(numbers), return_counts=True)
+    known = sketch.spread.setdefault(name, Counter())
+    known.update(dict(zip(keys.tolist(), counts.tolist(), strict=True)))
+
+
+def buckets(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The bucket of each number; NaN falls into none."""
+    plain = np.ascontiguousarray(numbers[~np.isnan(numbers)], np.float64) + 0.0  # no negative zero
+    return plain.view(np.int64) >> _SHIFT
+
+
+def lower_bound(bucket: int) -> float:
+    """The number of a bucket that is nearest to zero."""
+    return float(np.array([bucket << _SHIFT], np.int64).view(np.float64)[0])

@@ -1,0 +1,1 @@
+"""What people look at when a run is over: report.json and report.html."""

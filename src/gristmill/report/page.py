@@ -1,0 +1,175 @@
+"""The page: a report's facts as one HTML file that needs nothing else, and runs no script.
+
+Whatever comes from data is escaped: a document that holds markup is shown as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from gristmill.report import charts
+
+Facts = Mapping[str, Any]
+
+
+def page(facts: Facts) -> str:
+    """The whole file."""
+    style = files("gristmill.report").joinpath("page.css").read_text("utf-8")
+    sections = (_head, _funnel, _scores, _data, _aside, _workers, _table, _plan)
+    body = "".join(section(facts) for section in sections)
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f"<title>{escape(facts['name'])} · Gristmill</title><style>{style}</style></head>"
+        f"<body><main>{body}</main></body></html>\n"
+    )
+
+
+def _section(title: str, content: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{content}</section>" if content else ""
+
+
+def _head(facts: Facts) -> str:
+    rows_in, rows_out, aside = facts["rows_in"], facts["rows_out"], facts["quarantined"]
+    share = f"{rows_out / rows_in:.1%} of the input" if rows_in else ""
+    rate = f"{rows_in / facts['seconds']:,.0f} rows/s" if facts["seconds"] else ""
+    tiles = [
+        (f"{rows_in:,}", "rows in", ""),
+        (f"{rows_out:,}", "rows out", share),
+        (f"{aside:,}", "in quarantine", ""),
+        (f"{facts['seconds']:,.1f} s", "of time", rate),
+        (f"{facts['bytes'] / 1e6:,.1f} MB", "written", f"{facts['files']:,} files"),
+    ]
+    shown = "".join(f"<div class=tile><b>{big}</b>{what}<br><small>{more}</small></div>" for big, what, more in tiles)
+    failed = "" if facts["outcome"] == "finished" else f"<p class=failed>{escape(facts['outcome'])}</p>"
+    before = facts["done_before"]
+    resumed = f"<p class=quiet>{before:,} sources were done before: their rows are not counted.</p>" if before else ""
+    when = f"<p class=quiet>Gristmill, {escape(facts['finished'])}</p>"
+    return f"<header><h1>{escape(facts['name'])}</h1>{when}{failed}{resumed}<div class=tiles>{shown}</div></header>"
+
+
+def _funnel(facts: Facts) -> str:
+    key = "<p class='key quiet'><i class=kept></i>kept<i class=dropped></i>dropped<i class=aside></i>in quarantine</p>"
+    return _section("From input to output", key + charts.funnel(facts["stages"]))
+
+
+def _scores(facts: Facts) -> str:
+    """A card per stage that judged rows: how its scores are spread, and some of what it dropped."""
+    judged = [stage for stage in facts["stages"] if stage.get("spread") and _judges(stage)]
+    return _section("Scores", f"<div class=cards>{''.join(map(_score_card, judged))}</div>" if judged else "")
+
+
+def _judges(stage: Facts) -> bool:
+    return not _passes(stage)
+
+
+def _passes(stage: Facts) -> bool:
+    """Whether rows come in or go out here: what is known of them is of all rows, not of a verdict."""
+    return "characters" in stage.get("spread", {}) and not stage.get("thresholds")
+
+
+def _score_card(stage: Facts) -> str:
+    parts = [f"<h3>{escape(stage['name'])}</h3>"]
+    for name, found in stage["spread"].items():
+        threshold = stage["thresholds"].get(name, "")
+        parts.append(charts.histogram(name, found, stage["limits"].get(name, ())))
+        parts.append(f"<p><small>{escape(name)} {escape(threshold)}</small></p>" if threshold else "")
+    dropped = stage["dropped"]
+    share = f" ({dropped / stage['rows_in']:.2%})" if stage["rows_in"] else ""
+    parts.append(f"<p>{dropped:,} dropped{share}</p>")
+    parts.append(_samples(stage["samples"], "dropped", "Some of those dropped"))
+    return f"<div class=card>{''.join(parts)}</div>"
+
+
+def _samples(samples: Sequence[Facts], kind: str, title: str) -> str:
+    if not samples:
+        return ""
+    rows = "".join(_row(sample, kind) for sample in samples)
+    return f"<details><summary>{title}</summary>{rows}</details>"
+
+
+def _row(sample: Facts, kind: str) -> str:
+    where = [str(sample[name]) for name in ("file", "position") if sample.get(name) is not None]
+    scores = [f"{name} = {_score(value)}" for name, value in sample.get("scores", {}).items()]
+    row = dict(sample["row"])
+    text = row.pop("text", None)
+    rest = [f"{name}: {value}" for name, value in row.items() if value is not None]
+    body = f"<pre>{escape(str(text))}</pre>" if text is not None else ""
+    small = escape(" · ".join([":".join(where), *scores]))
+    return f"<div class='row {kind}'><small>{small}</small>{body}<small>{escape(' · '.join(rest))}</small></div>"
+
+
+def _score(value: Any) -> str:
+    return charts.number(value) if isinstance(value, int | float) else str(value)
+
+
+def _data(facts: Facts) -> str:
+    """Lengths and languages where rows come in and where they go out, and some of those that were kept."""
+    ends = [stage for stage in facts["stages"] if _passes(stage)]
+    if not ends:
+        return ""
+    first, last = ends[0], ends[-1]
+    titles = ((first, "Characters of a text, as read"), (last, "Characters of a text, as written"))
+    cards = [
+        f"<div class=card><h3>{title}</h3>{charts.histogram(title, stage['spread']['characters'])}"
+        f"<p class=quiet>half of them up to {charts.number(stage['spread']['characters']['middle'])}</p></div>"
+        for stage, title in (titles if first is not last else titles[:1])
+    ]
+    lists = [
+        f"<h3>Column {escape(name)}</h3>{charts.shares(counts, last['values'].get(name, {}))}"
+        for name, counts in first["values"].items()
+    ]
+    kept = f"<div class=card>{_samples(last['samples'], 'kept', 'Some of the rows that were kept')}</div>"
+    return _section("The data", f"<div class=cards>{''.join(cards)}</div>{''.join(lists)}{kept}")
+
+
+def _aside(facts: Facts) -> str:
+    records = facts["quarantine"]
+    cells = [
+        (record["stage"], record["error"], f"{record['file'] or ''}:{record['position']}", record["row"])
+        for record in records
+    ]
+    body = _rows(cells)
+    head = "<tr><th>stage<th>error<th>where<th>record</tr>"
+    return _section("Quarantine", f"<div class='card scroll'><table>{head}{body}</table></div>" if records else "")
+
+
+def _rows(cells: Iterable[Sequence[Any]]) -> str:
+    return "".join(f"<tr>{''.join(f'<td>{escape(str(cell))}' for cell in row)}</tr>" for row in cells)
+
+
+def _workers(facts: Facts) -> str:
+    points = facts["timeline"]
+    if len(points) < 3:
+        return ""
+    cards = [
+        f"<div class=card><h3>{escape(name)}</h3>{charts.busy(points, index)}<p class=quiet>busy workers</p></div>"
+        for index, name in enumerate(facts["pools"])
+    ]
+    return _section("Workers over time", f"<div class=cards>{''.join(cards)}</div>")
+
+
+def _table(facts: Facts) -> str:
+    numbers = ("rows_in", "rows_out", "dropped", "quarantined")
+    lines = []
+    for stage in facts["stages"]:
+        counts = "".join(f"<td class=n>{stage[name]:,}" for name in numbers)
+        notes = ", ".join(f"{value:,g} {name.replace('_', ' ')}" for name, value in stage["counts"].items())
+        speed = f"{stage['mb_per_s']:,.1f}" if stage["mb_per_s"] else ""
+        seconds = f"<td class=n>{stage['seconds']:,.2f}<td class=n>{speed}"
+        lines.append(f"<tr><td>{escape(stage['name'])}{counts}{seconds}<td>{escape(notes)}</tr>")
+    titles = ("stage", "rows in", "kept", "dropped", "quarantined", "seconds", "MB/s", "notes")
+    head = "".join(f"<th{' class=n' if 0 < at < 7 else ''}>{title}" for at, title in enumerate(titles))
+    note = "<p class=quiet>The seconds of a stage are summed over workers.</p>"
+    table = f"<div class='card scroll'><table><tr>{head}</tr>{''.join(lines)}</table></div>{note}"
+    return _section("Stages", table)
+
+
+def _plan(facts: Facts) -> str:
+    versions = ", ".join(f"{name} {number}" for name, number in facts["versions"].items())
+    plan = f"<div class=card><pre>{escape(facts['plan'])}</pre></div>"
+    return _section("Plan", plan) + f"<footer>{escape(versions)}</footer>"
