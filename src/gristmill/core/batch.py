@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.columns import literal, make_array
+from gristmill.core.compute import pc
 from gristmill.core.errors import ContractError, require
 from gristmill.core.table import conform, is_json, rows_to_table, table_to_rows, unify, without_views
 from gristmill.core.task import Task

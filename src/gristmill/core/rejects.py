@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.batch import Batch
 from gristmill.core.columns import literal
+from gristmill.core.compute import pc
 from gristmill.core.decide import Decides, Decision
 from gristmill.core.table import POSITION, VERDICT
 from gristmill.core.task import Task, WrittenFiles

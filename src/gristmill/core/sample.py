@@ -13,10 +13,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.batch import Batch
 from gristmill.core.columns import literal
+from gristmill.core.compute import pc
 from gristmill.core.decide import Decision
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.table import POSITION

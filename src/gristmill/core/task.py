@@ -26,6 +26,10 @@ class Lineage:
     files: tuple[str, ...] = ()
     order: int = 0
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What dataclasses would do takes most of the time of sending a small task."""
+        return Lineage, (self.id, self.source, self.files, self.order)
+
     def child(self, key: object) -> Lineage:
         return Lineage(f"{self.id}.{key}", self.source, self.files, self.order)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -22,11 +23,14 @@ def run_inline(job: Job) -> Iterator[tuple[Lineage, Ref | None]]:
     flow = Flow(job.plan, iter(sources), job.quarantine)
     crew = _Crew(job, flow)
     job.observer.started(job.plan)
+    told = 0.0
     try:
         while not flow.over:
             flow.feed(job.plan.groups[0].batch_size)
             for _ in crew.drain(0):
-                job.observer.progressed(flow.progress())
+                if time.monotonic() - told > 0.2:
+                    told = time.monotonic()
+                    job.observer.progressed(flow.progress())
                 while flow.results:
                     yield flow.results.popleft()
             while flow.results:

@@ -42,6 +42,9 @@ class Parcel:
     path: str | None = None
     spans: tuple[tuple[int, int], ...] = ()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Parcel, (self.head, self.inline, self.path, self.spans)
+
     @property
     def nbytes(self) -> int:
         """Bytes that it takes, with what the books about it take."""

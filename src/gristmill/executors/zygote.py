@@ -104,7 +104,8 @@ class Zygote:
 
 
 def _modules() -> list[str]:
-    return [name for name in sys.modules if name.startswith(_PRELOAD) and not name.startswith(_NOT_PRELOADED)]
+    loaded = [name for name in sys.modules if name.startswith(_PRELOAD) and not name.startswith(_NOT_PRELOADED)]
+    return [*loaded, "pyarrow.compute"] if "pyarrow" in loaded else loaded  # workers want it, though no driver does
 
 
 def serve(fd: int, linger: float = 0.0) -> None:

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.batch import Batch
+from gristmill.core.compute import pc
 from gristmill.core.errors import ColumnError, InputError, did_you_mean, shorten
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.table import EXACT, JSON, POSITION, unify

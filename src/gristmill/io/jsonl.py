@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.columns import literal, make_array
+from gristmill.core.compute import pc
 from gristmill.core.errors import InputError
 from gristmill.core.native import kernels
 from gristmill.core.table import POSITION, TooDeep, is_deep, is_json, to_array

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.columns import literal, make_array
+from gristmill.core.compute import pc
 from gristmill.core.native import kernels
 from gristmill.core.table import is_json, json_array, plain
 

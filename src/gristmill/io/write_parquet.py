@@ -13,9 +13,9 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.columns import literal, make_array
+from gristmill.core.compute import pc
 from gristmill.core.errors import ColumnError
 from gristmill.core.table import conform
 

@@ -11,9 +11,9 @@ from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.columns import literal, make_array
+from gristmill.core.compute import pc
 from gristmill.core.errors import did_you_mean
 from gristmill.text.comments import MIME, SYNTAX
 from gristmill.text.filters import DocumentFilter, as_array, check_bounds, check_ratio, within

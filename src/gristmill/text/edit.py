@@ -10,9 +10,9 @@ import re
 from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.columns import literal, make_array
+from gristmill.core.compute import pc
 from gristmill.text.filters import as_array
 from gristmill.text.modifiers import DocumentModifier
 

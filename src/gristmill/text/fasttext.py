@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.columns import literal, make_array
+from gristmill.core.compute import pc
 from gristmill.core.errors import InputError, MissingDependencyError, require
 from gristmill.core.sample import draw
 from gristmill.core.task import digest

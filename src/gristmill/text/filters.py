@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.columns import literal, make_array
+from gristmill.core.compute import pc
 from gristmill.core.table import is_json, table_to_rows, to_array
 from gristmill.text import reference, stats
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.columns import literal
+from gristmill.core.compute import pc
 from gristmill.text.filters import (
     DocumentFilter,
     StatisticFilter,

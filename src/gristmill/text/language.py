@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.batch import DocumentBatch
 from gristmill.core.columns import make_array
+from gristmill.core.compute import pc
 from gristmill.core.decide import Decision
 from gristmill.core.stage import ProcessingStage
 from gristmill.text.columns import text_column

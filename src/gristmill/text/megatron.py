@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.batch import DocumentBatch
+from gristmill.core.compute import pc
 from gristmill.core.errors import InputError
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import GatherTask, WrittenFile, WrittenFiles

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.batch import DocumentBatch
 from gristmill.core.columns import make_array
+from gristmill.core.compute import pc
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import WrittenFiles
 from gristmill.io.commit import CommitFiles, WriteFragments

@@ -18,10 +18,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.batch import DocumentBatch
 from gristmill.core.columns import literal, make_array
+from gristmill.core.compute import pc
 from gristmill.core.decide import Decision
 from gristmill.core.errors import did_you_mean
 from gristmill.core.stage import ProcessingStage

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.columns import literal
+from gristmill.core.compute import pc
 from gristmill.text.filters import StatisticFilter, check_language, check_ratio, share
 from gristmill.text.heuristics import ShareFilter
 from gristmill.text.reference import MAX_N

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.batch import DocumentBatch, in_place
 from gristmill.core.columns import literal, make_array
+from gristmill.core.compute import pc
 from gristmill.core.decide import Decision
 from gristmill.core.errors import shorten
 from gristmill.core.stage import ProcessingStage

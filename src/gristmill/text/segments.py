@@ -13,10 +13,10 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.batch import DocumentBatch
 from gristmill.core.columns import make_array
+from gristmill.core.compute import pc
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.task import GatherTask
 from gristmill.text.columns import any_column, text_column

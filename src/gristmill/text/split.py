@@ -6,10 +6,10 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.batch import Batch, DocumentBatch
 from gristmill.core.columns import literal, make_array
+from gristmill.core.compute import pc
 from gristmill.core.decide import Decision
 from gristmill.core.errors import did_you_mean
 from gristmill.core.sample import draw, row_ids

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.batch import DocumentBatch
 from gristmill.core.columns import literal, make_array
+from gristmill.core.compute import pc
 from gristmill.core.decide import Decision
 from gristmill.core.errors import PlanError
 from gristmill.core.stage import ProcessingStage
