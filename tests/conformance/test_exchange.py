@@ -15,7 +15,14 @@ from gristmill.dedup import ExactDeduplicationStage
 from gristmill.text import JsonlReader, JsonlWriter
 from tests.conformance.executors import CLUSTER
 
-WAYS = [(LocalExecutor(0, fuse=False), 900), (LocalExecutor(3), 2_000)]
+HERE = (LocalExecutor(0, fuse=False), 900)
+WORKERS = {
+    "shuffle": [(LocalExecutor(2), 2_000)],
+    "sort": [(LocalExecutor(3), 2_000)],
+    "reduce": [(LocalExecutor(2, fuse=False), 1_500)],
+    "dedup": [(LocalExecutor(1), 3_000), (LocalExecutor(3), 1_500)],
+}
+"""All is tried here, in blocks of two sizes, and some with workers: each segment starts them anew, which takes time."""
 
 
 class CountDomains(KeyedStage):
@@ -88,8 +95,7 @@ def test_same_bytes(corpus: Path, tmp_path: Path, name: str) -> None:
     run(corpus, tmp_path / "one", STAGES[name](), LocalExecutor(0))
     one = contents(tmp_path / "one")
     assert not (tmp_path / "one" / "_tmp").exists()
-    ways = [*WAYS, (LocalExecutor(1), 3_000)] if name == "dedup" else WAYS
-    for number, (executor, blocksize) in enumerate(ways):
+    for number, (executor, blocksize) in enumerate([HERE, *WORKERS.get(name, [])]):
         run(corpus, tmp_path / str(number), STAGES[name](), executor, blocksize)
         assert contents(tmp_path / str(number)) == one
     _is_right(name, rows_of(one), one)
@@ -143,7 +149,7 @@ def test_two_exchanges_and_filters_between_are_one_run(corpus: Path, tmp_path: P
     pipeline = Pipeline("long", stages=stages)
     plan = str(pipeline.plan())
     assert "in 5 segments" in plan
-    result = pipeline.run(LocalExecutor(2))
+    result = pipeline.run(LocalExecutor(0))
     summary = result.summary()
     assert summary.rows_in == 181
     assert summary["ExactDeduplicationStage"].dropped == 131
@@ -152,7 +158,7 @@ def test_two_exchanges_and_filters_between_are_one_run(corpus: Path, tmp_path: P
 
 
 def test_without_a_writer_the_batches_of_the_last_segment_come_back(corpus: Path) -> None:
-    result = Pipeline("p", stages=[JsonlReader(str(corpus)), Sort("n")]).run(LocalExecutor(2))
+    result = Pipeline("p", stages=[JsonlReader(str(corpus)), Sort("n")]).run(LocalExecutor(1))
     values = [row["n"] for task in result for row in task.to_rows()]
     assert len(values) == 181
     assert values == sorted(values)

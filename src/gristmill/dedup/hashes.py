@@ -6,14 +6,11 @@ The definition is BLAKE2b of the bytes of the text, in UTF-8.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from itertools import pairwise
 
 import pyarrow as pa
-
-from gristmill.core.columns import make_array
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+import pyarrow.compute as pc
 
 WIDTH = 16
 HASH: pa.DataType = pa.binary(WIDTH)
@@ -27,14 +24,19 @@ def hash128(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _hashes(texts: pa.Array) -> pa.Array:
+    count, missing = len(texts), texts.null_count
+    packed = pa.py_buffer(b"".join(hashlib.blake2b(text, digest_size=WIDTH).digest() for text in _bytes_of(texts)))
+    validity = pc.is_valid(texts).buffers()[1] if missing else None
+    return pa.Array.from_buffers(HASH, count, [validity, packed], missing)
+
+
+def _bytes_of(texts: pa.Array) -> Iterator[memoryview]:
+    """The bytes of each text, where they lie; nothing for null."""
     large = pa.types.is_large_string(texts.type) or pa.types.is_large_binary(texts.type)
-    raw = texts.cast(pa.large_binary() if large else pa.binary()).to_pylist()
-    packed = pa.py_buffer(b"".join(_digests(raw)))
-    validity = None
-    if texts.null_count:
-        validity = make_array([value is not None for value in raw], pa.bool_()).buffers()[1]
-    return pa.Array.from_buffers(HASH, len(raw), [validity, packed], texts.null_count)
-
-
-def _digests(raw: Iterable[bytes | None]) -> Iterable[bytes]:
-    return (hashlib.blake2b(value or b"", digest_size=WIDTH).digest() for value in raw)
+    _, offsets, data = texts.buffers()
+    if not len(texts):
+        return
+    ends = memoryview(offsets).cast("q" if large else "i")[texts.offset : texts.offset + len(texts) + 1]
+    raw = memoryview(data if data is not None else b"")
+    for start, end in pairwise(ends):
+        yield raw[start:end]

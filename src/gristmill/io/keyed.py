@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
+from math import nan
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -190,8 +191,8 @@ class Reduce(ProcessingStage[Part, Batch]):
             yield as_table(made)
 
     def _key_of(self, row: Mapping[str, Any]) -> Any:
-        columns = self.keyed.columns
-        return row[columns[0]] if isinstance(self.keyed.key, str) else tuple(row[name] for name in columns)
+        values = tuple(nan if row[name] != row[name] else row[name] for name in self.keyed.columns)  # which is one value
+        return values[0] if isinstance(self.keyed.key, str) else values
 
     def _give_up(self, error: Exception, row: dict[str, Any], records: int) -> None:
         self.set_aside(error, row=row, records=records)
