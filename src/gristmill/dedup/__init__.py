@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gristmill.dedup.exact import ExactDeduplicationStage
+    from gristmill.dedup.fuzzy import FuzzyDeduplicationStage
+    from gristmill.dedup.keep import Keep
 
-_HOME = {"ExactDeduplicationStage": "exact"}
+_HOME = {"ExactDeduplicationStage": "exact", "FuzzyDeduplicationStage": "fuzzy", "Keep": "keep"}
 
-__all__ = ["ExactDeduplicationStage"]
+__all__ = ["ExactDeduplicationStage", "FuzzyDeduplicationStage", "Keep"]
 
 
 def __getattr__(name: str) -> Any:
