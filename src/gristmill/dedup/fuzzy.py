@@ -110,7 +110,8 @@ class FuzzyDeduplicationStage(VerdictStage):
         self._how = Shingling("words", word_ngrams, seed) if word_ngrams else Shingling("chars", char_ngrams, seed)
         self._policy = Keep(keep, text_field if keep == "longest" else None) if isinstance(keep, str) else keep
         chosen = choose_bands(threshold)  # which checks the threshold
-        self._bands, self._rows = (num_bands, minhashes_per_band) if num_bands and minhashes_per_band else chosen
+        self._bands = chosen[0] if num_bands is None else num_bands
+        self._rows = chosen[1] if minhashes_per_band is None else minhashes_per_band
         if self._bands < 1 or self._rows < 1:
             raise ValueError("FuzzyDeduplicationStage: num_bands and minhashes_per_band must be 1 or more")
 

@@ -1,0 +1,143 @@
+"""Fuzzy deduplication keeps one row of those that are nearly the same, and tells which."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from gristmill import DocumentBatch, LocalExecutor, Pipeline
+from gristmill.dedup import FuzzyDeduplicationStage, Keep
+from gristmill.text import JsonlReader, JsonlWriter
+
+WORDS = [f"word{number}" for number in range(3000)]
+
+
+def text(seed: int, changes: int = 0) -> str:
+    rng = random.Random(seed)
+    words = [rng.choice(WORDS) for _ in range(100)]
+    for number in range(changes):
+        words[number * 17 % 100] = f"other{seed}"
+    return " ".join(words)
+
+
+def kept(texts: list[Any], columns: dict[str, list[Any]] | None = None, batch: int = 4, **options: Any) -> list[int]:
+    rows = [{"id": index, "text": value} for index, value in enumerate(texts)]
+    for name, values in (columns or {}).items():
+        rows = [{**row, name: value} for row, value in zip(rows, values, strict=True)]
+    tasks = [DocumentBatch(rows[start : start + batch]) for start in range(0, len(rows), batch)]
+    stage = FuzzyDeduplicationStage(word_ngrams=5, **options)
+    result = Pipeline("p", stages=[stage]).run(LocalExecutor(0), initial_tasks=tasks)
+    return [row["id"] for task in result for row in task.to_rows()]
+
+
+@pytest.mark.parametrize("verify", ["none", "signature", "exact"])
+@pytest.mark.parametrize(
+    ("texts", "wanted"),
+    [
+        ([text(1)], [0]),
+        ([text(1), text(2), text(3)], [0, 1, 2]),
+        ([text(1)] * 9, [0]),
+        ([text(1, 1), text(2), text(1)], [0, 1]),
+        ([text(1), text(2), text(1, 1), text(3), text(2, 1), text(2, 2)], [0, 1, 3]),
+        (["", "  ", None, "", None], [0, 1, 2, 3, 4]),
+        (["short", "short", "other"], [0, 2]),
+    ],
+)
+def test_which_rows_are_kept(texts: list[Any], wanted: list[int], verify: str) -> None:
+    assert kept(texts, threshold=0.7, verify=verify) == wanted
+
+
+@pytest.mark.parametrize(
+    ("keep", "wanted"),
+    [
+        ("first", [0]),
+        ("longest", [2]),
+        (Keep("highest", "score"), [1]),
+        (Keep("newest", "date"), [3]),
+        (Keep("source", "from", ["book", "web"]), [2]),
+    ],
+)
+def test_which_of_a_cluster_is_kept(keep: Any, wanted: list[int]) -> None:
+    texts = [text(1), text(1), text(1) + " and more", text(1)]
+    columns = {
+        "score": [1, 9, 3, None],
+        "date": ["2024-01-02", "2024-01-01", None, "2025-01-01"],
+        "from": ["web", "news", "book", "book"],
+    }
+    assert kept(texts, columns, keep=keep, threshold=0.7) == wanted
+
+
+def test_pairs_below_the_threshold_stay() -> None:
+    close, far = text(1, 1), text(1, 8)
+    assert kept([text(1), close, far], threshold=0.8, verify="exact") == [0, 2]
+    assert kept([text(1), close, far], threshold=0.3, verify="exact") == [0]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"threshold": 1.5}, "threshold"),
+        ({"verify": "never"}, "verify"),
+        ({"num_bands": 20}, "together"),
+        ({"num_bands": 0, "minhashes_per_band": 3}, "1 or more"),
+        ({"keep": "best"}, "keep"),
+        ({"keep": "highest"}, "field"),
+        ({"char_ngrams": 0}, "too small"),
+        ({"num_partitions": 0}, "num_partitions"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_once(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        FuzzyDeduplicationStage(**options)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """400 rows of 250 texts in three files; copies differ in up to three words."""
+    folder = tmp_path_factory.mktemp("corpus")
+    rng = random.Random(7)
+    rows = [(seed, 0) for seed in range(250)] + [(rng.randrange(250), rng.randrange(4)) for _ in range(150)]
+    rng.shuffle(rows)
+    lines = [json.dumps({"id": f"{seed}-{n}", "text": text(seed, copy)}) for n, (seed, copy) in enumerate(rows)]
+    for part in range(3):
+        (folder / f"{part}.jsonl").write_text("\n".join(lines[part::3]) + "\n")
+    return folder
+
+
+def run(corpus: Path, place: Path, executor: LocalExecutor, **reader: Any) -> tuple[dict[str, bytes], list[Any]]:
+    stage = FuzzyDeduplicationStage(word_ngrams=5, threshold=0.7, id_field="id")
+    stages = [JsonlReader(corpus, **reader), stage, JsonlWriter(place / "out", mode="overwrite")]
+    Pipeline("fuzzy", stages=stages).run(executor, place / "run")
+    output = {path.name: path.read_bytes() for path in sorted((place / "out").glob("*.jsonl"))}
+    return output, pq.read_table(place / "run" / "clusters").sort_by("id").to_pylist()
+
+
+def test_the_same_rows_however_it_ran(corpus: Path, tmp_path: Path) -> None:
+    ways: list[tuple[LocalExecutor, dict[str, Any]]] = [
+        (LocalExecutor(0), {}),
+        (LocalExecutor(2), {"blocksize": "30KB"}),
+        (LocalExecutor(0), {"blocksize": "5KB"}),
+    ]
+    found = [run(corpus, tmp_path / str(number), how, **reader) for number, (how, reader) in enumerate(ways)]
+    assert all(output == found[0][0] for output, _ in found), "the output"
+    assert all(table == found[0][1] for _, table in found), "the cluster table"
+    rows = [json.loads(line) for data in found[0][0].values() for line in data.splitlines()]
+    assert sorted(int(row["id"].partition("-")[0]) for row in rows) == list(range(250))
+
+
+def test_the_cluster_table_tells_which_rows_are_alike(corpus: Path, tmp_path: Path) -> None:
+    _, table = run(corpus, tmp_path, LocalExecutor(0))
+    seeds: dict[str, set[str]] = {}
+    for row in table:
+        seeds.setdefault(row["cluster"], set()).add(row["id"].partition("-")[0])
+        assert (row["partner"] is None) == row["kept"]
+        assert row["similarity"] is None or 0.6 < row["similarity"] <= 1.0
+    assert all(len(found) == 1 for found in seeds.values())
+    assert all(not a & b for a, b in combinations(seeds.values(), 2))
+    assert sum(not row["kept"] for row in table) == 150
