@@ -12,9 +12,9 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.columns import literal, make_array
+from gristmill.core.compute import pc
 from gristmill.core.errors import ColumnError, did_you_mean, shorten
 from gristmill.core.table import is_json, is_text, json_text, table_to_rows
 

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.batch import Batch
 from gristmill.core.columns import literal
+from gristmill.core.compute import pc
 from gristmill.core.sample import row_ids
 from gristmill.core.spread import column_of
 from gristmill.core.task import GatherTask, WrittenFiles, digest

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.batch import Batch
 from gristmill.core.columns import literal, make_array
+from gristmill.core.compute import pc
 from gristmill.core.errors import ColumnError
 from gristmill.core.spread import column_of
 from gristmill.core.stage import Columns

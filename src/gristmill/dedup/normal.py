@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from gristmill.core.compute import pc
 from gristmill.core.errors import did_you_mean
 
 _STEPS: dict[str, Callable[[pa.ChunkedArray], pa.ChunkedArray]] = {

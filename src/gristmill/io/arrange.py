@@ -16,10 +16,10 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.batch import Batch
 from gristmill.core.columns import literal
+from gristmill.core.compute import pc
 from gristmill.core.sample import draw, row_ids
 from gristmill.core.spread import column_or_nulls, sortable, split
 from gristmill.core.stage import CompositeStage, ProcessingStage

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.columns import literal, make_array
+from gristmill.core.compute import pc
 from gristmill.core.spread import column_or_nulls
 from gristmill.core.stage import Columns
 from gristmill.io.exchange import Exchange

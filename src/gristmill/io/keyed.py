@@ -14,9 +14,9 @@ from math import nan
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.batch import Batch, as_table
+from gristmill.core.compute import pc
 from gristmill.core.errors import ContractError, GristmillError, PlanError
 from gristmill.core.spread import split, spread
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage
@@ -191,7 +191,7 @@ class Reduce(ProcessingStage[Part, Batch]):
             yield as_table(made)
 
     def _key_of(self, row: Mapping[str, Any]) -> Any:
-        values = tuple(nan if row[name] != row[name] else row[name] for name in self.keyed.columns)  # which is one value
+        values = tuple(nan if row[name] != row[name] else row[name] for name in self.keyed.columns)  # NaN is one value
         return values[0] if isinstance(self.keyed.key, str) else values
 
     def _give_up(self, error: Exception, row: dict[str, Any], records: int) -> None:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import cloudpickle
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.batch import Batch
+from gristmill.core.compute import pc
 from gristmill.core.errors import InputError
 from gristmill.io.write_parquet import row_bytes
 

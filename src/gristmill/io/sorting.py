@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.columns import literal
+from gristmill.core.compute import pc
 from gristmill.core.errors import ColumnError
 from gristmill.core.spread import can_sort, column_of, sortable, split
 from gristmill.io.runs import stream_of

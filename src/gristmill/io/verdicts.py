@@ -19,10 +19,10 @@ from typing import Any, ClassVar
 
 import cloudpickle
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.batch import Batch
 from gristmill.core.columns import literal, make_array
+from gristmill.core.compute import pc
 from gristmill.core.decide import Decision
 from gristmill.core.errors import ContractError
 from gristmill.core.spread import column_of, split, spread
