@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from gristmill.core.compute import pc
 
 WIDTH = 16
 HASH: pa.DataType = pa.binary(WIDTH)

@@ -191,9 +191,7 @@ class Reduce(ProcessingStage[Part, Batch]):
             yield as_table(made)
 
     def _key_of(self, row: Mapping[str, Any]) -> Any:
-        values = tuple(
-            nan if row[name] != row[name] else row[name] for name in self.keyed.columns
-        )  # which is one value
+        values = tuple(nan if row[name] != row[name] else row[name] for name in self.keyed.columns)  # NaN is one value
         return values[0] if isinstance(self.keyed.key, str) else values
 
     def _give_up(self, error: Exception, row: dict[str, Any], records: int) -> None:

@@ -12,12 +12,11 @@ What is given up: objects in memory (`Batch.objects`), which a spool cannot hold
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import cloudpickle
+import orjson
 import pyarrow as pa
 
 from gristmill.core.batch import Batch
@@ -32,7 +31,7 @@ from gristmill.core.task import Task, WrittenFiles, digest
 from gristmill.io.exchange import CommitRuns, Exchange, WriteRuns
 from gristmill.io.keyed import KeyedStage
 from gristmill.io.partitions import Part, Partitions, Run
-from gristmill.io.runs import SPOOL, read_index, read_run
+from gristmill.io.runs import SPOOL, kind_named, name_of_kind, read_index, read_run
 from gristmill.io.target import Target
 
 TASK, ROW = "__task__", "__row__"
@@ -127,7 +126,7 @@ class Spool(Exchange):
         return pa.table({}), frozenset()
 
     def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
-        about = cloudpickle.dumps((type(batch), batch.dataset_name, batch.metadata))
+        about = _about(self.stage, batch)
         kept = {**(batch.data.schema.metadata or {}), _ABOUT: about}
         yield SPOOL, batch.data.replace_schema_metadata(kept)
         if not batch.num_items:
@@ -280,10 +279,22 @@ class ReadSpool(ProcessingStage[SpoolPart, Batch]):
         for run, name in zip(task.data, task.names, strict=True):
             table = read_run(task.target, run.path, run.offset, run.length)
             known = dict(table.schema.metadata)
-            kind, dataset_name, metadata = pickle.loads(known.pop(_ABOUT))
+            about = orjson.loads(known.pop(_ABOUT))
             table = table.replace_schema_metadata(known or None)
             mine = judged.filter(pc.equal(judged.column(TASK), literal(name, pa.string()))) if judged else None
-            yield kind(attached(table, mine, self.adds), dataset_name=dataset_name, metadata=metadata)
+            yield kind_named(about.pop("kind"))(attached(table, mine, self.adds), **about)
+
+
+def _about(stage: VerdictStage, batch: Batch) -> bytes:
+    """What else there is to a batch than its rows."""
+    kind = name_of_kind(type(batch))
+    try:
+        return orjson.dumps({"kind": kind, "dataset_name": batch.dataset_name, "metadata": batch.metadata})
+    except TypeError as error:
+        raise ContractError(
+            f"stage {stage.name!r}: rows wait in files here, and the metadata of a batch cannot go there ({error}). "
+            "Keep numbers, text, lists and dicts in it"
+        ) from error
 
 
 def attached(table: pa.Table, verdicts: pa.Table | None, adds: Sequence[str] = ()) -> pa.Table:
