@@ -97,6 +97,14 @@ def test_c_normalises_as_the_definition_says(rows: list[str | None], form: Norma
         assert form.apply(column.slice(1)).to_pylist() == wanted[1:]
 
 
+@pytest.mark.parametrize("form", [*FORMS, Normalisation("NFD"), Normalisation("NFKC", lower=False, space=False)])
+def test_every_character_becomes_what_python_says(form: Normalisation) -> None:
+    codes = [code for code in range(0x20000) if not 0xD800 <= code < 0xE000]
+    rows = [f"A{chr(code)} {chr(code)}e{chr(code)}" for code in codes]
+    rows += [f"{chr(code)}{mark}" for code in range(0x3400) for mark in "\u0301\u3099"]
+    assert form.apply(pa.array(rows)).to_pylist() == [form.text(row) for row in rows]
+
+
 def test_what_is_normalised() -> None:
     assert Normalisation().text("  The\n END\u00a0e\u0301 ") == "the end é"
     assert Normalisation(punctuation=True).text("“Hear!” — hear: $5") == "hear hear 5"
