@@ -7,7 +7,7 @@
 
 PyObject *hash128(PyObject *self, PyObject *args);
 PyObject *hash_pieces(PyObject *self, PyObject *args);
-PyObject *normalise_ascii(PyObject *self, PyObject *args);
+PyObject *normalise(PyObject *self, PyObject *args);
 PyObject *minhash(PyObject *self, PyObject *args);
 PyObject *jaccard(PyObject *self, PyObject *args);
 PyObject *similar_pairs(PyObject *self, PyObject *args);

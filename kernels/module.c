@@ -182,9 +182,9 @@ static PyMethodDef methods[] = {
     {"hash_pieces", hash_pieces, METH_VARARGS,
      "hash_pieces(data, size, per_row, first, width): hashes of pieces of `size` bytes; the number of a piece in its row, "
      "counted from `first`, is its seed."},
-    {"normalise_ascii", normalise_ascii, METH_VARARGS,
-     "normalise_ascii(texts, what): 64-bit offsets, bytes, and for each row a byte that is 1 where it was left out, since "
-     "it is not ASCII."},
+    {"normalise", normalise, METH_VARARGS,
+     "normalise(texts, table, space, beyond): 64-bit offsets, bytes, and for each row a byte that is 1 where it was left "
+     "out, since it has a character that the table leaves to Python."},
     {"minhash", minhash, METH_VARARGS,
      "minhash(texts, unit, n, seed, size, wide): signatures of `size` numbers, of 64 bits where `wide` and else of 32, and a "
      "bitmap of the rows that have one. The unit of shingles is 'chars' or 'words'."},

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gristmill import _kernels
 from gristmill.dedup import digest, normalise, reference
-from gristmill.dedup.digest import hash64, hash128, hash_columns
+from gristmill.dedup.digest import hash64, hash128, hash_columns, id64
 from gristmill.dedup.normalise import Normalisation, normalise_url, normalise_urls
 from tests.dedup.texts import columns
 
@@ -81,6 +81,14 @@ def test_rows_of_several_columns_are_equal_when_all_values_are(rows: list[tuple[
         assert all((its == other) == (one == row) for row, other in zip(rows, found, strict=True))
 
 
+def test_ids_of_any_type_are_integers_in_graphs() -> None:
+    assert id64(pa.array([3, None, -1])).to_pylist() == [3, None, -1]
+    first, second, third = id64(pa.array(["a", "b", None])).to_pylist()
+    assert isinstance(first, int)
+    assert first != second
+    assert third is None
+
+
 def test_values_do_not_run_into_each_other() -> None:
     first, second = pa.array(["ab", "a", None, ""]), pa.array(["c", "bc", "", None])
     assert len(set(hash_columns([first, second]).to_pylist())) == 4
@@ -95,6 +103,14 @@ def test_c_normalises_as_the_definition_says(rows: list[str | None], form: Norma
         wanted = [None if row is None else form.text(row) for row in rows]
         assert form.apply(column).to_pylist() == wanted
         assert form.apply(column.slice(1)).to_pylist() == wanted[1:]
+
+
+@pytest.mark.parametrize("form", [FORMS[0], FORMS[2], Normalisation("NFD", punctuation=True)])
+def test_every_character_becomes_what_python_says(form: Normalisation) -> None:
+    codes = [*range(0xD800), *range(0xE000, 0x10000), *range(0x1F000, 0x1FC00)]
+    rows = [f"A{chr(code)} {chr(code)}e{chr(code)}" for code in codes]
+    rows += [f"{chr(code)}{mark}" for code in range(0x3400) for mark in "\u0301\u3099"]
+    assert form.apply(pa.array(rows)).to_pylist() == [form.text(row) for row in rows]
 
 
 def test_what_is_normalised() -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from gristmill.core.native import kernels
 from gristmill.dedup import reference
-from gristmill.dedup.columns import Column, from_numbers
+from gristmill.dedup.columns import Column, flags, from_numbers
 from gristmill.dedup.digest import hash128
 
 _MAGIC = b"GRISTBLM"
@@ -55,7 +55,7 @@ class BloomFilter:
         if add:
             self.added += int((~known).sum())
         found = np.zeros(len(hashes), np.bool_)
-        found[np.array(present.to_pylist(), np.bool_)] = known
+        found[flags(present)] = known
         return from_numbers(found)
 
     @property

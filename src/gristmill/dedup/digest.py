@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from gristmill.core.native import kernels
 from gristmill.dedup import reference
-from gristmill.dedup.columns import Column, Numbers, as_bytes, from_numbers, validity
+from gristmill.dedup.columns import Column, Numbers, as_bytes, from_numbers, validity, whole
 
 HASH = pa.binary(16)
 
@@ -28,6 +28,12 @@ def hash64(column: Column, seed: int = 0) -> pa.UInt64Array:
     """The first half of `hash128`, as a number. Of 100 million texts two are the same in 1 of 3,700 cases."""
     array = as_bytes(column)
     return from_numbers(_halves(array, seed)[:, 0], validity(array))
+
+
+def id64(column: Column) -> pa.Int64Array:
+    """A 64-bit integer for each id of any type: integers themselves, else `hash64`. Graphs are made of these."""
+    array = whole(column)
+    return array.cast(pa.int64()) if pa.types.is_integer(array.type) else hash64(array).view(pa.int64())
 
 
 def hash_columns(columns: Sequence[Column], seed: int = 0) -> pa.FixedSizeBinaryArray:

@@ -124,12 +124,11 @@ def bucket_pairs(keys: Column, ids: Column, all_up_to: int = 2) -> pa.Table:
     order of ids: enough for clusters, and no more than twice as many as there are documents. Smaller ones give all
     pairs, so that each can be verified. No pair comes twice, nor a document with itself.
     """
-    found = _repeated(numbers(keys, np.uint64), numbers(ids, np.int64))
-    key, node = found
+    key, node = _repeated(numbers(keys, np.uint64), numbers(ids, np.int64))
     starts = np.flatnonzero(np.append(True, key[1:] != key[:-1])) if len(key) else np.zeros(0, np.int64)
     sizes = np.diff(np.append(starts, len(key)))
     u, v = [], []
-    for size in range(2, all_up_to + 1):
+    for size in np.unique(sizes[(sizes > 1) & (sizes <= all_up_to)]).tolist():
         begin = starts[sizes == size][:, None]
         left, right = np.triu_indices(size, 1)
         u.append(node[begin + left].reshape(-1))

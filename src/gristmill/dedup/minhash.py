@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from gristmill.core.native import kernels
 from gristmill.dedup import reference
-from gristmill.dedup.columns import Column, Numbers, as_text, from_numbers, numbers, whole
+from gristmill.dedup.columns import Column, Numbers, as_text, flags, from_numbers, numbers, whole
 
 SIZE = 260
 
@@ -93,5 +93,5 @@ def similarity(left: Column, right: Column) -> pa.DoubleArray:
         found[part] = (first[part] == second[part]).mean(axis=1)
     for array in (one, other):
         if array.null_count:
-            found[np.array(array.is_null().to_pylist(), np.bool_)] = 0.0
+            found[flags(array.is_null())] = 0.0
     return from_numbers(found)

@@ -1,13 +1,17 @@
 """Texts and URLs in a form in which differences that do not matter are gone.
 
-Rows of ASCII are done in C. Others go one by one through Python, which knows Unicode.
+Most rows are done in C, character by character. Those with a character that changes with its neighbours, or becomes
+several, go one by one through Python, which knows Unicode.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
+from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -42,15 +46,40 @@ class Normalisation:
         texts = as_text(column)
         if kernels is None:
             return _map(self.text, texts)
-        what = self.lower | self.space << 1 | self.punctuation << 2
-        offsets, data, left_out = kernels.normalise_ascii(texts, what)
+        beyond = self.unicode in (None, "NFC", "NFKC")
+        offsets, data, left_out = kernels.normalise(texts, _table(self), self.space, beyond)
         buffers = [validity(texts), pa.py_buffer(offsets), pa.py_buffer(data)]
         done = pa.Array.from_buffers(pa.large_string(), len(texts), buffers)
         mask = np.frombuffer(left_out, np.uint8).astype(np.bool_)
         if not mask.any():
             return done
-        beyond = from_numbers(mask)
-        return pc.replace_with_mask(done, beyond, _map(self.text, texts.filter(beyond)))
+        rest = from_numbers(mask)
+        return pc.replace_with_mask(done, rest, _map(self.text, texts.filter(rest)))
+
+
+_KNOWN, _GONE, _UNKNOWN = 0x3100, 0xFFFFFFFF, 0xFFFFFFFE
+
+
+@lru_cache(maxsize=8)
+def _table(form: Normalisation) -> bytes:
+    """What becomes of each of the first characters, for the kernel."""
+    made_of = [unicodedata.decomposition(chr(code)).split() for code in range(_KNOWN)]
+    composed = {int(parts[1], 16) for parts in made_of if len(parts) == 2 and not parts[0].startswith("<")}
+    return array("I", [_fate(chr(code), form, composed) for code in range(_KNOWN)]).tobytes()
+
+
+def _fate(character: str, form: Normalisation, composed: set[int]) -> int:
+    """The character that this one becomes, nothing, or unknown: it depends on others, is several, or longer."""
+    if form.unicode and (unicodedata.combining(character) or ord(character) in composed):
+        return _UNKNOWN
+    if "Σ" in replace(form, lower=False).text(character):  # in lower case it has another form at the end of a word
+        return _UNKNOWN
+    new = replace(form, space=False).text(character)
+    if not new and form.punctuation:
+        return _GONE
+    if len(new) != 1 or len(new.encode()) > len(character.encode()):
+        return _UNKNOWN
+    return ord(" ") if form.space and new.isspace() else ord(new)
 
 
 def _map(function: Callable[[str], str], texts: pa.Array) -> pa.LargeStringArray:
