@@ -113,6 +113,8 @@ class Actor(WorkerHandle):
     def recall(self) -> bool:
         import ray
 
+        if ray.wait([self.answers[0].ref], timeout=0, fetch_local=False)[0]:
+            return False  # it is through with the one before, and the driver has been away
         answer = self.answers[-1]
         answer.void = ray.get(self.driver.board.withdraw.remote(self.key, answer.number))
         return answer.void
