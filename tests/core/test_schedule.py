@@ -12,6 +12,9 @@ from gristmill.core.schedule import (
     EDGE_TASKS,
     MAX_CHUNK,
     UNBOUNDED,
+    UNKNOWN_BYTES,
+    UNKNOWN_SECONDS,
+    WINDOW,
     Load,
     Pace,
     PoolState,
@@ -19,6 +22,7 @@ from gristmill.core.schedule import (
     choose,
     choose_ahead,
     chunk,
+    coming_bytes,
     fits,
     order_of_service,
     packs,
@@ -237,3 +241,39 @@ def test_workers_that_were_dear_to_set_up_are_not_thrown_away_for_little() -> No
     assert not worth_moving([100.0, 105.0], [2, 2], [1, 3], [0.0, 0.0])
     assert worth_moving([100.0, 1.0], [4, 0], [3, 1], [60.0, 60.0])  # who has none gets one at any price
     assert not worth_moving([100.0, 0.0], [2, 2], [2, 0], [0.0, 0.0])
+
+
+MB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("pool", "after", "takers", "seconds", "coming"),
+    [
+        (Load(), Load(), 0, 0, 0),  # nothing runs
+        (Load(None, 12, 12, 0, 8), Load(), 0, 0, 4 * UNKNOWN_BYTES),  # and nothing is known
+        (Load(None, 12, 12, 0, 8), Load(), 0, UNKNOWN_SECONDS, 0),  # nor will be soon
+        (Load(2.0, 12, 16, 4, 8), Load(None, 4, 4, 0, 4, 80 * MB), 0, 9, 4 * 20 * MB),  # each gives what others gave
+        (Load(2.0, 12, 16, 4, 8), Load(), 0, 9, 0),  # which may be nothing
+        (
+            Load(2.0, 12, 16, 4, 8),
+            Load(4.0, 4, 4, 2, 4, 80 * MB),
+            3,
+            9,
+            (4 - 1.5) * 20 * MB,
+        ),  # three work 1.5 of it off
+        (Load(2.0, 12, 16, 4, 8), Load(1.0, 4, 4, 2, 4, 80 * MB), 9, 9, 0),  # and nine all of it
+        (
+            Load(2.0, 3, 4, 1, 0),
+            Load(None, 99, 100, 1, 99, 1000 * MB),
+            0,
+            9,
+            3 * WINDOW,
+        ),  # it waits before it gives more
+        (Load(2.0, 3, 4, 1, 0), Load(None, 1, 1, 0, 1, 100 * MB), 0, 9, 3 * 100 * MB),  # unless that comes as one
+        (Load(None, 2, 2, 0, 0), Load(None, 8, 8, 0, 8, 80 * MB), 0, 9, 2 * 40 * MB),  # none is done, and some has come
+    ],
+)
+def test_what_running_calls_will_give_is_known_of_those_before(
+    pool: Load, after: Load, takers: int, seconds: float, coming: float
+) -> None:
+    assert coming_bytes(pool, after, takers, seconds) == pytest.approx(coming)

@@ -10,9 +10,7 @@ from benchmarks.simulate import STEPS, Outcome, World, drained, simulate
 from gristmill import Resources
 from gristmill.core.schedule import EDGE_BYTES
 
-WORLD = World(nodes=12, cpus=32, gpus=8, seconds=500, losses=((0.5, 1),), stragglers=0.0, slow_nodes=0.0)
-CALLS = 2 * 24 * 2**20
-"""What a worker may have at hand: the call that it runs and the one behind it."""
+WORLD = World(nodes=12, cpus=32, gpus=8, seconds=600, losses=((0.7, 1),), stragglers=0.0, slow_nodes=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +20,8 @@ def outcome() -> Outcome:
 
 def test_gpus_are_used_once_rates_are_known(outcome: Outcome) -> None:
     end = drained(WORLD, outcome)
-    assert outcome.utilisation(0.45 * WORLD.seconds, 0.5 * WORLD.seconds) > 0.97
-    assert outcome.utilisation(0.75 * WORLD.seconds, end) > 0.97  # also with a node less
+    assert outcome.utilisation(0.4 * WORLD.seconds, 0.7 * WORLD.seconds) > 0.95
+    assert outcome.utilisation(0.85 * WORLD.seconds, end) > 0.97  # also with a node less
 
 
 def test_nothing_is_lost_with_a_node(outcome: Outcome) -> None:
@@ -32,8 +30,9 @@ def test_nothing_is_lost_with_a_node(outcome: Outcome) -> None:
 
 
 def test_what_waits_is_bounded(outcome: Outcome) -> None:
-    workers = max(max(sample.busy) for sample in outcome.samples)
-    assert max(outcome.most_bytes) < EDGE_BYTES * WORLD.nodes + 2 * workers * CALLS
+    """Also by what the 384 calls that run at once would give: that is three times the budget."""
+    assert max(outcome.most_bytes) < 1.25 * EDGE_BYTES * WORLD.nodes
+    assert min(outcome.most_bytes[1:3]) > 0.75 * EDGE_BYTES * WORLD.nodes  # and what may wait, does
 
 
 def test_the_same_seed_gives_the_same_run() -> None:

@@ -48,8 +48,8 @@ def test_the_slurm_script_runs_on_all_nodes(tmp_path: Path) -> None:
         ["bash", DEPLOY / "slurm.sh", *places], env=env, capture_output=True, text=True, check=False, timeout=180
     )
     assert done.returncode == 0, done.stderr
-    written = [json.loads(line)["id"] for path in (tmp_path / "out").glob("*.jsonl") for line in path.open()]
-    assert written == list(range(20, 40))
+    [file] = (tmp_path / "out").glob("*.jsonl")
+    assert [json.loads(line)["id"] for line in file.read_text().splitlines()] == list(range(20, 40))
     assert "commit_jsonl" in done.stdout
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -77,6 +80,21 @@ def test_a_worker_tears_down_when_the_engine_kills_its_actor(kind: str, tmp_path
     assert [hooks.count(name) for name in ("node", "setup", "teardown")] == [1, 1, 1]
     assert not any(Path(folder).exists() for folder in folders)
     assert ("cannot close" in str(problem)) if kind == "BadTeardown" else problem is None
+
+
+@pytest.mark.parametrize(("command", "told"), [("exec sleep 600", False), ("sleep 600 & echo; wait", True)])
+def test_only_a_worker_that_was_there_can_be_late(command: str, told: bool) -> None:
+    """One that was still being started had nothing to tear down."""
+    late = subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE, start_new_session=True)
+    assert late.stdout is not None
+    if told:
+        late.stdout.readline()
+    problem = see_off([Lodging("node", late.pid, ())], 0.0)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(late.pid, signal.SIGKILL)
+    late.communicate()
+    assert late.returncode == -signal.SIGKILL
+    assert ("took more than 0 s" in str(problem)) == told
 
 
 # -- convoys -------------------------------------------------------------------------------------------------

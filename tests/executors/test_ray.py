@@ -158,6 +158,33 @@ def test_a_worker_that_leaks_is_replaced_when_it_has_outgrown_its_limit(tmp_path
     assert {int(mark.name) for mark in tmp_path.iterdir()} >= set(counts)
 
 
+class WaitsForOthers(ProcessingStage[Task[int], Task[Any]]):
+    """The first number is through when all others are; each time that a number is worked on is noted."""
+
+    max_retries = 0
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.folder, self.count = folder, count
+
+    def process(self, task: Task[int]) -> Task[Any]:
+        (self.folder / f"{task.data}-{time.monotonic_ns()}").touch()
+        deadline = time.monotonic() + 60
+        while task.data == 0 and len({path.name.split("-")[0] for path in self.folder.iterdir()}) < self.count:
+            assert time.monotonic() < deadline, "one of the others waits behind this one"
+            time.sleep(0.05)
+        return Task((task.data, os.getpid()))
+
+
+@pytest.mark.ray
+def test_a_call_that_waits_behind_a_long_one_is_done_by_another_worker(tmp_path: Path) -> None:
+    stage = WaitsForOthers(tmp_path, 8).with_(num_workers=2)
+    result = Pipeline("p", stages=[stage]).run(RayActorPoolExecutor(), initial_tasks=[Task(i) for i in range(8)])
+    first, *others = [task.data for task in result]
+    assert [number for number, _ in others] == list(range(1, 8))
+    assert first[1] not in {worker for _, worker in others}  # whoever has the first can do nothing else
+    assert len(list(tmp_path.iterdir())) == 8  # nor has it done again what was taken from it
+
+
 class Gpus(ProcessingStage[Task[int], Task[Any]]):
     def setup(self, worker_metadata: Any) -> None:
         self.gpus = worker_metadata.gpus

@@ -15,7 +15,7 @@ from gristmill import Pipeline, ProcessingStage, RayDataExecutor, Resources, Tas
 from gristmill.core.errors import PlanError, ResourceError
 from tests.conformance.stages import AddOne
 from tests.executors import engines
-from tests.ray_cluster import ray_cluster
+from tests.ray_cluster import left_over, ray_cluster
 
 pytest.importorskip("ray")
 
@@ -33,6 +33,19 @@ def test_a_record_at_fault_is_found_and_nothing_is_left_behind(cluster: str, tmp
 @pytest.mark.ray
 def test_large_batches_pass_and_results_outlive_the_engine(cluster: str) -> None:
     engines.check_large_batches(RayDataExecutor(fuse=False))
+
+
+@pytest.mark.ray
+def test_ray_data_leaves_the_same_actors_however_many_runs_there_were(cluster: str) -> None:
+    """They are shared by all its users, so they are not ours to stop."""
+    from ray.util import list_named_actors
+
+    left = []
+    for _ in range(2):
+        Pipeline("p", stages=[AddOne()]).run(RayDataExecutor(), initial_tasks=[Task(1)])
+        left.append(sorted(actor["name"] for actor in list_named_actors(all_namespaces=True)))
+    assert left[0] == left[1]
+    assert left_over(cluster) == []
 
 
 @pytest.mark.ray

@@ -54,6 +54,7 @@ class _Pool:
     waiting_bytes: int = 0
     """Of calls that are at a worker, behind another one."""
     since: float = 0.0
+    began: float = 0.0
     running: int = 0
     arrived: int = 0
     arrived_bytes: int = 0
@@ -61,7 +62,8 @@ class _Pool:
     pace: Pace = field(default_factory=Pace)
 
     def load(self) -> Load:
-        return Load(self.pace.seconds, self.arrived - self.tasks_done, self.arrived, self.tasks_done)
+        waiting = self.arrived - self.tasks_done
+        return Load(self.pace.seconds, waiting, self.arrived, self.tasks_done, len(self.queue), self.arrived_bytes)
 
 
 class Flow:
@@ -165,6 +167,7 @@ class Flow:
         known = any(stat.rows_in or stat.rows_out for stats in self.stats[:group] for stat in stats)
         reads = items[0].start == 0 and not known
         now = time.perf_counter()
+        pool.began = pool.began or now
         if now - self._looked > LOOK_SECONDS:
             self._rows, self._looked = self.rows_read, now
         call = Call(group, items, now, self.quarantine.left(self._rows, reads), waits=waits)

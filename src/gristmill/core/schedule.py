@@ -1,6 +1,7 @@
 """The policy of streaming executors, as pure functions over measured rates.
 
     room           may a pool start work, given what waits behind it?
+    coming_bytes   how much will its running calls add to that?
     chunk          how many tasks make one call, so that a call is worth its round trip?
     choose         which pool gets the next free core?
     choose_ahead   which pool may send a call to a worker that is still busy with another?
@@ -36,6 +37,15 @@ GIVES_BYTES = 8 * 2**20
 
 EDGE_BYTES = 256 * 2**20
 """Bytes that may wait between two pools, unless a single task is larger."""
+
+WINDOW = 64 * 2**20
+"""Bytes of output that a worker may have sent and the driver not acknowledged."""
+
+UNKNOWN_BYTES = 32 * 2**20
+"""What a call is thought to give as long as none of its pool has given anything."""
+
+UNKNOWN_SECONDS = 20.0
+"""For so long: a pool whose tasks take longer gets all workers that it may have, and is measured later."""
 
 UNBOUNDED = float("inf")
 """The budget of an edge when each pool waits for all before it to end."""
@@ -80,7 +90,8 @@ class PoolState:
 
     queued: int = 0
     queued_bytes: int = 0
-    downstream_bytes: int = 0
+    downstream_bytes: float = 0
+    """What waits behind it, and what its running calls will add to that."""
     downstream_tasks: int = 0
     idle: int = 0
     busy: int = 0
@@ -91,9 +102,30 @@ class PoolState:
     """Busy workers that may have another call sent after them."""
 
 
-def room(downstream_bytes: int, budget: float = EDGE_BYTES, downstream_tasks: int = 0) -> bool:
+def room(downstream_bytes: float, budget: float = EDGE_BYTES, downstream_tasks: int = 0) -> bool:
     """Whether a pool may start another call, given what already waits behind it."""
     return downstream_bytes < budget and (downstream_tasks < EDGE_TASKS or budget == UNBOUNDED)
+
+
+def coming_bytes(load: Load, after: Load, takers: int, seconds: float) -> float:
+    """Bytes that the running calls of a pool will add to what waits behind it.
+
+    That is what its tasks have given so far, or no more than a worker may send before there is room again, less what
+    the `takers` of the next pool work off until then. Of a pool that has given nothing yet, much is expected for some
+    seconds after it began.
+    """
+    running = load.waiting - load.queued
+    if running <= 0:
+        return 0.0
+    if not load.done and not after.arrived:
+        return running * UNKNOWN_BYTES if seconds < UNKNOWN_SECONDS else 0.0
+    size = after.arrived_bytes / max(after.arrived, 1)
+    gives = after.arrived_bytes / (load.done or running)
+    each = min(gives, max(size, WINDOW))
+    if not each or not load.seconds_per_task or not after.seconds_per_task:
+        return running * each
+    until = load.seconds_per_task * each / gives
+    return max(0.0, running * each - takers * size * until / after.seconds_per_task)
 
 
 def chunk(
@@ -172,6 +204,8 @@ class Load:
     """Tasks that are queued or run."""
     arrived: int = 0
     done: int = 0
+    queued: int = 0
+    arrived_bytes: int = 0
 
 
 def tasks_left(loads: Sequence[Load], more: bool) -> list[float]:

@@ -133,11 +133,11 @@ class Driver(ABC):
 
     def _state(self, pool: Pool) -> PoolState:
         queued = self.flow.ready(pool.index) if self.may_begin(pool) else 0
-        after = self.flow.pools[pool.index + 1 : len(self.job.plan.way)]
+        behind = self.pools[pool.index + 1 : len(self.job.plan.way)]
         return PoolState(
             queued=queued - pool.count("starting"),
-            downstream_bytes=self.flow.downstream_bytes(pool.index),
-            downstream_tasks=len(after[0].queue) if after else 0,
+            downstream_bytes=self.flow.downstream_bytes(pool.index) + pool.coming_bytes(self.flow, behind),
+            downstream_tasks=len(self.flow.pools[pool.index + 1].queue) if behind else 0,
             idle=pool.count("idle"),
             can_grow=queued > 0 and pool.can_grow() and not self._crowded(pool),
             cpus=pool.cpus,

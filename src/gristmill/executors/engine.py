@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -121,7 +122,7 @@ class Convoy:
             self.early -= to_come
 
 
-class EngineExecutor(RayActorPoolExecutor):
+class EngineExecutor(RayActorPoolExecutor, ABC):
     """An executor that hands scheduling to another engine."""
 
     engine_name = ""
@@ -143,9 +144,9 @@ class EngineExecutor(RayActorPoolExecutor):
                 f"cluster has {there}: lower gpus, or use RayActorPoolExecutor, which takes turns"
             )
 
+    @abstractmethod
     def play(self, score: Score, desk: Any) -> None:
         """Run the engine. This happens in an actor, on a copy of the executor."""
-        raise NotImplementedError
 
     def execute(self, job: Job) -> Iterator[tuple[Lineage, Ref | None]]:
         return EngineDriver(job, self.machine(), self).run()

@@ -54,9 +54,9 @@ def see_off(lodgings: Sequence[Lodging], grace: float) -> StageError | None:
     for lodging in lodgings:
         while _lives(lodging.pid):
             if time.monotonic() > deadline:
-                problem = WorkerLostError(
-                    "(worker)", "(none left)", (), f"in teardown, it took more than {grace:g} s and was stopped"
-                )
+                late = f"in teardown, it took more than {grace:g} s and was stopped"
+                if _has_workers(lodging.pid):  # or it was still starting, and had nothing to tear down
+                    problem = WorkerLostError("(worker)", "(none left)", (), late)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(lodging.pid, signal.SIGKILL)
             time.sleep(0.01)
@@ -65,6 +65,13 @@ def see_off(lodgings: Sequence[Lodging], grace: float) -> StageError | None:
                 problem = pickle.loads(words.read_bytes())
             shutil.rmtree(folder, ignore_errors=True)
     return problem
+
+
+def _has_workers(pid: int) -> bool:
+    try:
+        return bool(Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    except OSError:
+        return True
 
 
 def _lives(pid: int) -> bool:

@@ -6,6 +6,7 @@ import itertools
 import time
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
@@ -13,18 +14,16 @@ import cloudpickle
 
 from gristmill.core.errors import StageError
 from gristmill.core.executor import Job
-from gristmill.core.flow import Call
+from gristmill.core.flow import Call, Flow
 from gristmill.core.isolate import History, Place
 from gristmill.core.plan import Group
 from gristmill.core.quarantine import Budget
 from gristmill.core.rejects import Rejecter
 from gristmill.core.repeat import Trail
+from gristmill.core.schedule import WINDOW, coming_bytes
 from gristmill.core.stage import implements
 from gristmill.core.task import Lineage
 from gristmill.executors.machine import GpuSlots, Machine, Slot
-
-WINDOW = 64 * 2**20
-"""Bytes of output that a worker may have sent and the driver not acknowledged."""
 
 _SOME = 64
 
@@ -253,6 +252,14 @@ class Pool(ABC):
         paused = sum(worker.owed >= WINDOW // 2 for worker in self.owing.values())
         active = self.count("starting", "busy", "full") - paused
         return active * min(self.cpus, total)
+
+    def coming_bytes(self, flow: Flow, behind: Sequence[Pool]) -> float:
+        """What its running calls will add to what waits behind it. What is gathered does not wait there."""
+        if not behind or behind[0].group.gather or not flow.pools[self.index].running:
+            return 0.0
+        state, after = flow.pools[self.index], flow.pools[self.index + 1]
+        takers = behind[0].count("busy", "full") + (0 if after.queue else behind[0].count("idle"))
+        return coming_bytes(state.load(), after.load(), takers, time.perf_counter() - state.began)
 
     @abstractmethod
     def start(self) -> None:

@@ -27,11 +27,12 @@ from gristmill.core.isolate import Place
 from gristmill.core.quarantine import Budget
 from gristmill.core.rejects import REJECTED
 from gristmill.core.repeat import Repeat
+from gristmill.core.schedule import WINDOW
 from gristmill.core.stage import NodeInfo, WorkerMetadata
 from gristmill.core.task import GatherTask, Lineage, Task
 from gristmill.core.worker import Worker, describe_error, never, trace_of
 from gristmill.executors.machine import own_memory
-from gristmill.executors.pool import WINDOW, Order
+from gristmill.executors.pool import Order
 from gristmill.executors.transport import Parcel, pack
 from gristmill.executors.zygote import LAST_WORDS
 

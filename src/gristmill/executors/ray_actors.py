@@ -295,7 +295,8 @@ class RayDriver(Driver):
             key, number, message, large = entry
             worker = workers.get(key)
             if worker is not None and worker.answers[0].number == number:
-                yield worker, worker.said(message, *large or [None])
+                if not worker.answers[0].void:  # who took the call over does all of it
+                    yield worker, worker.said(message, *large or [None])
             elif worker is not None:
                 self._left.append(entry)
 

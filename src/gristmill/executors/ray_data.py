@@ -3,6 +3,8 @@
 Each group of fused stages before the first that gathers is one `map_batches` over a pool of actors; blocks hold tasks
 as bytes (`freight.py`). Scheduling, back-pressure and the size of pools are Ray Data's. The books, the isolation of
 records at fault and everything from the first gather on are ours (`engine.py`, `guard.py`).
+
+What is given up: a tidy cluster. Ray Data leaves detached actors there, one set that all its users share.
 """
 
 from __future__ import annotations

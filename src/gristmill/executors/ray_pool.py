@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from gristmill.core.errors import ResourceError
 from gristmill.core.isolate import Place
 from gristmill.core.plan import Group
+from gristmill.core.schedule import WINDOW
 from gristmill.executors.machine import Machine, Slot
-from gristmill.executors.pool import WINDOW, Order, Pool, WorkerHandle, most_workers, pickled
+from gristmill.executors.pool import Order, Pool, WorkerHandle, most_workers, pickled
 from gristmill.executors.ray_env import merged
 from gristmill.executors.ray_worker import Message, RayWorker, Stored
 from gristmill.executors.transport import Parcel
@@ -112,6 +113,8 @@ class Actor(WorkerHandle):
     def recall(self) -> bool:
         import ray
 
+        if ray.wait([self.answers[0].ref], timeout=0, fetch_local=False)[0]:
+            return False  # it is through with the one before, and the driver has been away
         answer = self.answers[-1]
         answer.void = ray.get(self.driver.board.withdraw.remote(self.key, answer.number))
         return answer.void

@@ -1,0 +1,52 @@
+"""Ray watches the memory of its nodes, and kills a worker when too little is left: that stops no run."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from gristmill import Pipeline, ProcessingStage, RayActorPoolExecutor, Task
+from tests.conformance.stages import AddOne, CountTo
+from tests.executors.ray_nodes import Cluster
+
+pytest.importorskip("ray")
+pytestmark = pytest.mark.ray
+
+ROOM = 2 * 2**30
+"""What may be taken before Ray thinks that it is too much."""
+
+
+class TakesMemory(ProcessingStage[Task[int], Task[int]]):
+    """Takes more and more memory for one number, for as long as it is let."""
+
+    max_retries = 1
+
+    def process(self, task: Task[int]) -> Task[int]:
+        taken = []
+        while task.data == 7:
+            taken.append(b"x" * 2**26)
+            time.sleep(0.02)
+            assert len(taken) * 2**26 < 2 * ROOM, "Ray does not watch the memory here"
+        return task
+
+
+def memory() -> tuple[int, int]:
+    """Of this machine, all of it and what is in use."""
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    sizes = {line[0]: int(line[1]) * 1024 for line in lines}
+    return sizes["MemTotal:"], sizes["MemTotal:"] - sizes["MemAvailable:"]
+
+
+def test_a_record_for_which_ray_kills_its_worker_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    total, used = memory()
+    if total - used < 3 * ROOM:
+        pytest.skip("too little memory is free here")
+    monkeypatch.setenv("RAY_memory_usage_threshold", f"{(used + ROOM) / total:.4f}")
+    monkeypatch.setenv("RAY_memory_monitor_refresh_ms", "100")
+    with Cluster():
+        stages = [CountTo(20), TakesMemory().with_(num_workers=1), AddOne()]
+        result = Pipeline("p", stages=stages).run(RayActorPoolExecutor(), max_errors=1)
+        assert [task.data for task in result] == [number + 1 for number in range(20) if number != 7]
+        assert [(record.kind, record.content) for record in result.quarantined()] == [("crashed", "7")]
