@@ -26,7 +26,7 @@ from gristmill.core.errors import shorten
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.table import table_to_rows, to_array
 from gristmill.text import stats
-from gristmill.text.columns import answered, any_column, scored, text_column, texts_of, values_in
+from gristmill.text.columns import answered, any_column, judged, scored, text_column, texts_of, values_in
 from gristmill.text.filters import DocumentFilter, score_array, values_of
 from gristmill.text.modifiers import DocumentModifier
 
@@ -159,7 +159,7 @@ class ScoreFilter(_DroppingStage):
     def _judge(self, step: _Step, batch: DocumentBatch) -> tuple[pa.Array, pa.Array]:
         assert isinstance(step.tool, DocumentFilter)
         scores = scored(self.name, step.tool, batch, step.field)
-        return scores, answered(step.tool, "keep_batch", scores)
+        return scores, judged(step.tool, scores, batch)
 
 
 class Filter(_DroppingStage):
@@ -194,7 +194,7 @@ class Filter(_DroppingStage):
     def _judge(self, step: _Step, batch: DocumentBatch) -> tuple[pa.Array, pa.Array]:
         column = values_in(self.name, batch, step.field)
         if isinstance(step.tool, DocumentFilter):
-            return column, answered(step.tool, "keep_batch", column)
+            return column, judged(step.tool, column, batch)
         return column, make_array([bool(step.tool(value)) for value in values_of(column)], pa.bool_())
 
 
