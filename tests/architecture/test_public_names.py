@@ -54,6 +54,7 @@ PUBLIC = {
         "FlaggedWordsFilter",
         "GeneralCommentToCodeFilter",
         "GopherQualityFilter",
+        "GopherRepetitionFilter",
         "HTMLBoilerplateFilter",
         "HistogramFilter",
         "HtmlEntityDecoder",

@@ -56,7 +56,13 @@ if TYPE_CHECKING:
     )
     from gristmill.text.packed import PackedSequenceWriter
     from gristmill.text.pii import PiiFilter, PiiRedactor, RedactPii
-    from gristmill.text.presets import C4ParagraphFilter, C4QualityFilter, FineWebQualityFilter, GopherQualityFilter
+    from gristmill.text.presets import (
+        C4ParagraphFilter,
+        C4QualityFilter,
+        FineWebQualityFilter,
+        GopherQualityFilter,
+        GopherRepetitionFilter,
+    )
     from gristmill.text.read import ArrowReader, CsvReader, JsonlReader, ParquetReader, TextReader
     from gristmill.text.repetition import (
         RepeatedLinesByCharFilter,
@@ -108,6 +114,7 @@ _HOME = {
     "FlaggedWordsFilter": "vocabulary",
     "GeneralCommentToCodeFilter": "code",
     "GopherQualityFilter": "presets",
+    "GopherRepetitionFilter": "presets",
     "HTMLBoilerplateFilter": "code",
     "HistogramFilter": "histogram",
     "HtmlEntityDecoder": "markup",
@@ -199,6 +206,7 @@ __all__ = [
     "FlaggedWordsFilter",
     "GeneralCommentToCodeFilter",
     "GopherQualityFilter",
+    "GopherRepetitionFilter",
     "HTMLBoilerplateFilter",
     "HistogramFilter",
     "HtmlEntityDecoder",
