@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gristmill.core.batch import Batch, DocumentBatch
     from gristmill.core.pipeline import Pipeline
     from gristmill.core.resources import Resources
+    from gristmill.core.route import Route
     from gristmill.core.sample import Sample
     from gristmill.core.stage import CompositeStage, ProcessingStage, SourceStage, processing_stage
     from gristmill.core.task import EmptyTask, FileGroupTask, Task
@@ -39,6 +40,7 @@ _HOME = {
     "RayClient": "executors.ray_client",
     "RayDataExecutor": "executors.ray_data",
     "Resources": "core.resources",
+    "Route": "core.route",
     "Sample": "core.sample",
     "SlurmRayClient": "executors.ray_client",
     "SourceStage": "core.stage",
@@ -60,6 +62,7 @@ __all__ = [
     "RayClient",
     "RayDataExecutor",
     "Resources",
+    "Route",
     "Sample",
     "SlurmRayClient",
     "SourceStage",

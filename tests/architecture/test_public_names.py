@@ -22,6 +22,7 @@ PUBLIC = {
         "RayClient",
         "RayDataExecutor",
         "Resources",
+        "Route",
         "Sample",
         "SlurmRayClient",
         "SourceStage",

@@ -402,7 +402,7 @@ def test_the_catalogue_is_what_the_packages_list() -> None:
 
     names = set(catalogue())
     classes = {name for name in gristmill.text.__all__ if isinstance(getattr(gristmill.text, name), type)}
-    assert names == {"Sample"} | classes - {"DocumentFilter", "DocumentModifier"}
+    assert names == {"Route", "Sample"} | classes - {"DocumentFilter", "DocumentModifier"}
     kinds = {name: entry.kind for name, entry in catalogue().items()}
     assert kinds["JsonlReader"] == "reader"
     assert kinds["ParquetWriter"] == "writer"

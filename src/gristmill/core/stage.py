@@ -46,6 +46,9 @@ class ProcessingStage(Generic[In, Out]):
     max_tasks_per_worker: int | None = None
     """After so many tasks a worker is torn down and replaced by a new one: for libraries that leak."""
 
+    branch: str = ""
+    """The branch of a `Route` that the stage is on: tasks of other branches pass it by. Set by `Route`."""
+
     gather: ClassVar[bool] = False
     """True: the stage receives, as one `GatherTask`, all tasks that descend from one source."""
 
