@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gristmill.text.blend import Blend
     from gristmill.text.boilerplate import BoilerPlateStringModifier
     from gristmill.text.code import (
         AlphaFilter,
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
         RepeatingDuplicateNGramsFilter,
         RepeatingTopNGramsFilter,
     )
+    from gristmill.text.resample import Resample
     from gristmill.text.rules import LambdaFilter, RegexFilter
     from gristmill.text.score import Filter, Modify, Score, ScoreFilter
     from gristmill.text.segments import DocumentJoiner, DocumentSplitter
@@ -93,6 +95,7 @@ _HOME = {
     "AddId": "ids",
     "AlphaFilter": "code",
     "ArrowReader": "read",
+    "Blend": "blend",
     "BoilerPlateStringFilter": "heuristics",
     "BoilerPlateStringModifier": "boilerplate",
     "BulletsFilter": "heuristics",
@@ -156,6 +159,7 @@ _HOME = {
     "RepeatedParagraphsFilter": "repetition",
     "RepeatingDuplicateNGramsFilter": "repetition",
     "RepeatingTopNGramsFilter": "repetition",
+    "Resample": "resample",
     "Score": "score",
     "ScoreFilter": "score",
     "Slicer": "edit",
@@ -185,6 +189,7 @@ __all__ = [
     "AddId",
     "AlphaFilter",
     "ArrowReader",
+    "Blend",
     "BoilerPlateStringFilter",
     "BoilerPlateStringModifier",
     "BulletsFilter",
@@ -248,6 +253,7 @@ __all__ = [
     "RepeatedParagraphsFilter",
     "RepeatingDuplicateNGramsFilter",
     "RepeatingTopNGramsFilter",
+    "Resample",
     "Score",
     "ScoreFilter",
     "Slicer",
