@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -157,6 +158,7 @@ class Pipeline:
             run.end(watcher.last)
         check_books(watcher.last.stages[1:] if plan.source else watcher.last.stages)
         quarantine.close(watcher.last)
+        _tell_remark(plan, watcher.last)
         for stage in plan.reject_stages[-1:]:
             stage.complete((), {})
         for task in run.kept:
@@ -167,6 +169,14 @@ class Pipeline:
 
     def __repr__(self) -> str:
         return f"<Pipeline {self.name!r}: {' -> '.join(stage.name for stage in self.stages) or 'empty'}>"
+
+
+def _tell_remark(plan: Plan, progress: Progress) -> None:
+    """Warn of the first thing that a stage finds worth it: what comes after has the same cause, as a rule."""
+    counted = zip(plan.stages, progress.stages, strict=False)
+    remark = next(filter(None, (stage.remark(stats) for stage, (_, stats) in counted)), None)
+    if remark:
+        warnings.warn(remark, RuntimeWarning, stacklevel=2)
 
 
 def _quarantine(run: Run, on_error: str, max_errors: float | None) -> Quarantine:

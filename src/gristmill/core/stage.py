@@ -137,6 +137,10 @@ class ProcessingStage(Generic[In, Out]):
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
         """Once per run, in the driver, after all went well, on the last stage: `outputs` is all that it has written."""
 
+    def remark(self, stats: Any) -> str | None:
+        """Once per run, in the driver, after all went well: what the user should know, from the stage's counts."""
+        return None
+
     # -- for users of a stage --------------------------------------------------------------------------
 
     def with_(self, **settings: Any) -> Self:

@@ -39,6 +39,11 @@ class DocumentFilter(ABC):
     """The Arrow type of the scores. None: numbers become float64, so that the type of the score column does
     not depend on which rows met in a batch; other values keep their type."""
 
+    @property
+    def english_only(self) -> bool:
+        """Whether documents are dropped for being in another language: the run then tells how many there were."""
+        return False
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "name" not in cls.__dict__:

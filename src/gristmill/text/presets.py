@@ -141,6 +141,10 @@ class GopherQualityFilter(_RuleFilter):
         self.max_non_alpha_words_ratio = max_non_alpha_words_ratio
         self.min_stop_words, self.stop_words, self.language = min_stop_words, stop_words, language
 
+    @property
+    def english_only(self) -> bool:
+        return bool(self.min_stop_words) and self.stop_words is None
+
     def _rules(self, text: str) -> Iterator[tuple[str, bool]]:
         words = split_words(text, self.language)
         count = len(words)
