@@ -1,7 +1,7 @@
-/* Blocks of JSON lines to columns, for the lines that most files consist of: objects that all have the same keys in the
-same order. Strings are decoded here, into the memory of an Arrow column; other values are collected as JSON text and
-left to Python. Of anything that is not like that, or not right, nothing is said but that it is so: Python then reads
-the block line by line, and knows what to tell. */
+/* Blocks of JSON lines to columns, for the lines that most files consist of: objects whose keys hold strings, or other
+values, but not both. Keys may be in any order, and what an object lacks is null. Strings are decoded here, into the memory
+of an Arrow column; other values are collected as JSON text and left to Python. Of anything that is not like that, or not
+right, nothing is said but that it is so: Python then reads the block line by line, and knows what to tell. */
 
 #include "json.h"
 #ifdef __SSE2__
@@ -13,8 +13,10 @@ enum { FINE = 0, UNLIKE = 1, NO_MEMORY = -1 };
 #define MOST_COLUMNS 256
 
 typedef struct {
-    const uint8_t *key;
-    size_t key_size;
+    const uint8_t *spelling; /* the key as it first stood in the block, with its escapes */
+    size_t spelling_size;
+    Heap key;
+    int64_t seen; /* one more than the last row that has it */
     int kind;
     int64_t nulls;
     Heap bytes;    /* the strings; or the values, each with a comma */
@@ -28,6 +30,7 @@ typedef struct {
     int count;
     int64_t rows;
     Heap starts; /* int64: where each row's line begins */
+    Heap key;    /* one that is looked for */
 } Reader;
 
 static inline void skip_blanks(Reader *r, const uint8_t *end) {
@@ -266,28 +269,55 @@ static int read_value(Reader *r, const uint8_t *end, Values *v) {
 
 /* -- lines ---------------------------------------------------------------------------------------------------- */
 
-/* Reads a key and the colon. In the first line it becomes a column; in others it must be that of the column. */
-static int read_key(Reader *r, const uint8_t *end, int index) {
-    skip_blanks(r, end);
-    if (r->p == end || *r->p != '"' || index == MOST_COLUMNS)
+/* Whether the key that begins after a quote is spelled as that of a column. */
+static inline int is_spelled(const Values *v, const uint8_t *p, const uint8_t *end) {
+    return (size_t)(end - p) > v->spelling_size && p[v->spelling_size] == '"' && !memcmp(p, v->spelling, v->spelling_size);
+}
+
+/* A column for a key that is new: all rows so far lack it. */
+static int add_column(Reader *r, const uint8_t *spelling, size_t size) {
+    if (r->count == MOST_COLUMNS)
         return UNLIKE;
-    const uint8_t *start = ++r->p;
-    Values *v = &r->columns[index];
-    if (r->rows) {
-        if (index >= r->count || (size_t)(end - start) <= v->key_size || memcmp(start, v->key, v->key_size))
-            return UNLIKE;
-        r->p += v->key_size;
-    } else {
-        r->p += plain_run(start, end);
-        size_t size = (size_t)(r->p - start);
-        for (int i = 0; i < index; i++)
-            if (r->columns[i].key_size == size && !memcmp(r->columns[i].key, start, size))
-                return UNLIKE;
-        v->key = start, v->key_size = size;
-        r->count = index + 1;
+    Values *v = &r->columns[r->count++];
+    v->spelling = spelling, v->spelling_size = size;
+    v->nulls = r->rows;
+    return append(&v->key, r->key.room.memory, r->key.size);
+}
+
+/* Finds the column of the key that begins after a quote, which is as a rule the one that is expected. */
+static int find_column(Reader *r, const uint8_t *end, int *index) {
+    if (*index < r->count && is_spelled(&r->columns[*index], r->p, end)) {
+        r->p += r->columns[*index].spelling_size + 1;
+        return FINE;
     }
+    const uint8_t *start = r->p;
+    r->key.size = 0;
+    int failed = read_string(r, end, &r->key);
+    if (failed)
+        return failed;
+    for (int i = 0; i < r->count; i++) {
+        Heap *key = &r->columns[i].key;
+        if (key->size == r->key.size && (!key->size || !memcmp(key->room.memory, r->key.room.memory, key->size))) {
+            *index = i;
+            return FINE;
+        }
+    }
+    *index = r->count;
+    return add_column(r, start, (size_t)(r->p - 1 - start));
+}
+
+/* Reads a key and the colon. An object that has a key twice is left to Python. */
+static int read_key(Reader *r, const uint8_t *end, int *index) {
+    skip_blanks(r, end);
     if (r->p == end || *r->p++ != '"')
         return UNLIKE;
+    int failed = find_column(r, end, index);
+    if (failed)
+        return failed;
+    Values *v = &r->columns[*index];
+    if (v->seen == r->rows + 1)
+        return UNLIKE;
+    v->seen = r->rows + 1;
     skip_blanks(r, end);
     if (r->p == end || *r->p++ != ':')
         return UNLIKE;
@@ -295,20 +325,36 @@ static int read_key(Reader *r, const uint8_t *end, int index) {
     return r->p == end ? UNLIKE : FINE;
 }
 
+/* What the object lacks is null. */
+static int end_object(Reader *r, const uint8_t *end, int keys) {
+    r->p++;
+    skip_blanks(r, end);
+    if (r->p != end)
+        return UNLIKE;
+    for (int i = 0; keys < r->count && i < r->count; i++) {
+        if (r->columns[i].seen == r->rows + 1)
+            continue;
+        int failed = add_null(&r->columns[i], r->rows);
+        if (failed)
+            return failed;
+    }
+    return FINE;
+}
+
 static int read_object(Reader *r, const uint8_t *end) {
     r->p++;
-    for (int index = 0;; index++) {
-        int failed = read_key(r, end, index);
+    skip_blanks(r, end);
+    if (r->p < end && *r->p == '}')
+        return end_object(r, end, 0);
+    for (int index = 0, keys = 1;; index++, keys++) {
+        int failed = read_key(r, end, &index);
         if (failed || (failed = read_value(r, end, &r->columns[index])))
             return failed;
         skip_blanks(r, end);
         if (r->p == end)
             return UNLIKE;
-        if (*r->p == '}') {
-            r->p++;
-            skip_blanks(r, end);
-            return index + 1 == r->count && r->p == end ? FINE : UNLIKE;
-        }
+        if (*r->p == '}')
+            return end_object(r, end, keys);
         if (*r->p++ != ',')
             return UNLIKE;
     }
@@ -330,7 +376,7 @@ static int read_lines(Reader *r) {
         }
         r->p = end + 1;
     }
-    return r->rows ? FINE : UNLIKE;
+    return r->count ? FINE : UNLIKE;
 }
 
 /* -- results -------------------------------------------------------------------------------------------------- */
@@ -356,8 +402,8 @@ static PyObject *bitmap(const Values *v, int64_t rows) {
 
 /* A column: (key, ends, strings, bitmap, nulls), or (key, JSON values with a comma after each). */
 static PyObject *column_of(const Values *v, int64_t rows) {
-    const char *key = (const char *)v->key;
-    Py_ssize_t key_size = (Py_ssize_t)v->key_size;
+    const char *key = v->key.size ? v->key.room.memory : "";
+    Py_ssize_t key_size = (Py_ssize_t)v->key.size;
     if (v->kind == STRINGS)
         return Py_BuildValue("(s#NNNL)", key, key_size, as_bytes(&v->ends), as_bytes(&v->bytes), bitmap(v, rows),
                              (long long)v->nulls);
@@ -383,11 +429,13 @@ static PyObject *result_of(Reader *r) {
 
 static void reader_free(Reader *r) {
     for (int i = 0; i < MOST_COLUMNS; i++) {
+        free(r->columns[i].key.room.memory);
         free(r->columns[i].bytes.room.memory);
         free(r->columns[i].ends.room.memory);
         free(r->columns[i].validity.room.memory);
     }
     free(r->starts.room.memory);
+    free(r->key.room.memory);
     free(r);
 }
 

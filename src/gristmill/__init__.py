@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gristmill.core.batch import Batch, DocumentBatch
     from gristmill.core.pipeline import Pipeline
     from gristmill.core.resources import Resources
+    from gristmill.core.route import Route
     from gristmill.core.sample import Sample
     from gristmill.core.stage import CompositeStage, ProcessingStage, SourceStage, processing_stage
     from gristmill.core.task import EmptyTask, FileGroupTask, Task
@@ -46,6 +47,7 @@ _HOME = {
     "RayDataExecutor": "executors.ray_data",
     "Repartition": "io.arrange",
     "Resources": "core.resources",
+    "Route": "core.route",
     "Sample": "core.sample",
     "Shuffle": "io.arrange",
     "SlurmRayClient": "executors.ray_client",
@@ -73,6 +75,7 @@ __all__ = [
     "RayDataExecutor",
     "Repartition",
     "Resources",
+    "Route",
     "Sample",
     "Shuffle",
     "SlurmRayClient",

@@ -42,6 +42,15 @@ def same_keys(draw: st.DrawFn) -> list[dict[str, Any]]:
     return [{key: draw(kind) for key, kind in zip(keys, kinds, strict=True)} for _ in range(draw(st.integers(1, 5)))]
 
 
+@st.composite
+def some_keys(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Rows that lack some keys, and have others in another order."""
+    return [
+        {key: row[key] for key in draw(st.permutations(list(row)))[: draw(st.integers(0, len(row)))]}
+        for row in draw(same_keys())
+    ]
+
+
 def line_of(row: Any, form: int) -> bytes:
     styles: list[dict[str, Any]] = [
         {},
@@ -70,8 +79,9 @@ def check_reading(block: bytes, fields: list[str] | None = None) -> bool:
     return True
 
 
-@given(same_keys(), st.integers(0, 7), st.sampled_from([None, ["text"], ["b", "a", "zz"]]))
+@given(same_keys() | some_keys(), st.integers(0, 7), st.sampled_from([None, ["text"], ["b", "a", "zz"]]))
 @example([{"a": None}, {"a": "x"}, {"a": None}], 0, None)
+@example([{"a": "x"}, {}, {"b": 1}, {"b": 2, "a": "y"}, {}], 0, None)
 @example([{"a": None}, {"a": None}], 0, None)
 def test_what_c_reads_is_what_python_reads(rows: list[dict[str, Any]], form: int, fields: list[str] | None) -> None:
     check_reading(b"\n".join(line_of(row, form) for row in rows), fields)
@@ -83,7 +93,7 @@ def test_strings_are_read_in_c(texts: list[str | None], form: int) -> None:
     assert check_reading(b"\n\n \n".join(line_of(row, form) for row in rows) + b"\n")
 
 
-@given(same_keys(), st.integers(0, 7), st.data())
+@given(same_keys() | some_keys(), st.integers(0, 7), st.data())
 def test_damaged_lines_are_left_to_python(rows: list[dict[str, Any]], form: int, data: st.DataObject) -> None:
     block = bytearray(b"\n".join(line_of(row, form) for row in rows))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -102,13 +112,29 @@ def test_damaged_lines_are_left_to_python(rows: list[dict[str, Any]], form: int,
         b'{"a":"\x01"}', b'{"a":"\xff"}', b'{"a":"\xc0\x80"}', b'{"a":"\xe0\x80\x80"}', b'{"a":"\xf4\x90\x80\x80"}',
         b'{"a":"x"', b'{"a":"x"}}', b'{"a":"x"} x', b'{"a":}', b'{"a" "x"}', b"{}", b'{"a":"x",}', b'{"a":"x","a":"y"}',
         b'["a"]', b'"a"', b"null", b'{"a":01}', b'{"a":tru}', b'{"a":[1}', b'{"a":[1,}', b'{"a":1 2}', b'{"a":NaN}',
-        b'{"a":"x"}\n{"b":"x"}', b'{"a":"x"}\n{"a":1}', b'{"a":1}\n{"a":"x"}', b'{"a":"x"}\n{"a":"x","b":1}',
-        b'{"a":"x","b":1}\n{"a":"x"}', b'{"a":"x"}\n\x0b', b"", b"\n\n", b'{"__position__":"x"}', b'{"a":"',
-        b'{"a', b"{",
+        b'{"a":"x"}\n{"a":1}', b'{"a":1}\n{"a":"x"}', b'{"a":"x"}\n{"b":"x","a":"y","b":1}', b'{"a":"x"}\n{}x',
+        b"{}\n{}", b'{"a":"x"}\n\x0b', b"", b"\n\n", b'{"__position__":"x"}', b'{"a":"', b'{"a', b"{", b"{ ",
+        b'{"a\\ud800":1}', b'{"a\xff":1}', b'{"a\\":1}', b'{"a\\u00e9":1,"a\xc3\xa9":2}', b'{"a":1}\n{"a":1,}',
+        b'{"a":1}\n{,"a":1}', b'{"a":1}\n{"a"}', b'{"a":1}\n{"ab:1}',
     ],
 )  # fmt: skip
 def test_what_is_unlike_the_rest_is_left_to_python(line: bytes) -> None:
     assert not check_reading(line)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b'{"a":"x"}\n{"b":"x"}', b'{"a":"x"}\n{"a":"x","b":1}', b'{"a":"x","b":1}\n{"a":"x"}', b'{"a":1}\n{}\n{ }',
+        b'{}\n{"a":"x"}', b'{"a":1,"b":2}\n{"b":3,"a":4}', b'{"\xc3\xa9":"x"}\n{"\\u00e9":"y"}', b'{"a\\"b":"x"}',
+        b'{"":1}\n{"a":2}\n{"":3}', b'{"a":null}\n{"b":null}\n{"a":"x"}', b'{"ab":1}\n{"a":2}\n{"abc":3,"a":4}',
+        b"{" + b",".join(b'"k%d":%d' % (number, number) for number in range(256)) + b"}\n{\"k255\":0}",
+        "\n".join(f'{{"id":{n},"text":"t"' + (f',"ü{n % 3}":"x"' if n % 2 else "") + "}" for n in range(99)).encode(),
+    ],
+)  # fmt: skip
+def test_keys_may_be_missing_in_any_order_and_of_any_script(lines: bytes) -> None:
+    assert check_reading(lines)
+    assert check_reading(lines, ["a", "zz"])
 
 
 @given(same_keys())

@@ -57,7 +57,11 @@ def lines(draw: random.Random) -> bytes:
     """JSON lines, as a rule with some damage."""
     texts = ["a", "é😀", 'q"\\\n\x01', "x" * draw.randrange(40), None, 1.5, [1, {"k": "]"}], True]
     values = [draw.choice(texts[:5]) for _ in range(draw.randrange(4))] if draw.random() < 0.7 else texts
-    rows = [json.dumps({"a": value, "text": "t", "n": number}) for number, value in enumerate(values)]
+    keys = draw.sample(["a", "text", "é", 'q"', ""], 2)
+    rows = [json.dumps({keys[0]: value, keys[1]: "t", "n": number}) for number, value in enumerate(values)]
+    if draw.random() < 0.5:
+        rows += [json.dumps({key: "late"}, ensure_ascii=draw.random() < 0.5) for key in draw.sample(keys, 1)]
+        draw.shuffle(rows)
     block = bytearray("\n".join(rows).encode())
     for _ in range(draw.randrange(3) if block else 0):
         place = draw.randrange(len(block) + 1)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import sys
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,10 +18,12 @@ from gristmill.recipes import recipe_of
 from gristmill.text import (
     FastTextLangId,
     FastTextQualityFilter,
+    Filter,
     HistogramFilter,
     IdentifyLanguage,
     JsonlReader,
     JsonlWriter,
+    Score,
     ScoreFilter,
     split_words,
 )
@@ -109,7 +114,7 @@ def test_in_a_pipeline_language_and_score_are_columns(tmp_path) -> None:
     assert len(written.read_text().splitlines()) == 1
 
 
-def test_quality_is_drawn_by_seed_and_score_alone() -> None:
+def test_scores_without_rows_are_drawn_by_seed_and_score() -> None:
     path = str(Model(None, "a test").file())
     one = FastTextQualityFilter(path, label="__label__de")
     column = pa.array([*TEXTS.values(), "", None])
@@ -127,6 +132,39 @@ def test_quality_is_drawn_by_seed_and_score_alone() -> None:
         share = keep.slice(low, 1_000).true_count / 1_000
         assert abs(share - (2 - (low + 500) / 20_000) ** -3) < 0.05
     assert one.threshold() == "alpha=3, seed=42"
+
+
+def kept_ids(tmp_path: Path, blocksize: int, stages: list[Any]) -> set[int]:
+    out = tmp_path / "out"
+    stages = [JsonlReader(str(tmp_path / "in.jsonl"), blocksize=blocksize), *stages, JsonlWriter(str(out))]
+    Pipeline("p", stages=stages).run(LocalExecutor(num_workers=0))
+    return {json.loads(line)["id"] for path in out.glob("*.jsonl") for line in path.read_text().splitlines()}
+
+
+def test_quality_is_drawn_by_the_row_and_not_by_its_score(tmp_path: Path) -> None:
+    rows = [{"id": number, "text": TEXTS["de"]} for number in range(400)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    one = FastTextQualityFilter(str(Model(None, "a test").file()), label="__label__fr")
+    kept = kept_ids(tmp_path, 10**6, [ScoreFilter(one)])
+    assert 20 < len(kept) < 100  # P(keep) is 1/8 for a score of 0; one lot for all would keep all or none
+    assert kept_ids(tmp_path, 700, [ScoreFilter(one)]) == kept
+    assert kept_ids(tmp_path, 700, [Score(one, "quality"), Filter(one, "quality")]) == kept
+    other = FastTextQualityFilter(one.model_path, label="__label__fr", seed=43)
+    assert kept_ids(tmp_path, 700, [ScoreFilter(other)]) != kept
+
+
+class PickyQuality(FastTextQualityFilter):
+    """The same scores, kept by a rule of its own."""
+
+    def keep_document(self, score: float) -> bool:
+        return score > 0.5
+
+
+def test_a_subclass_with_verdicts_of_its_own_draws_no_lots(tmp_path: Path) -> None:
+    rows = [{"id": number, "text": TEXTS[name]} for number, name in enumerate(["de", "fr", "de", "fr"])]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    picky = PickyQuality(str(Model(None, "a test").file()), label="__label__fr")
+    assert kept_ids(tmp_path, 10**6, [ScoreFilter(picky)]) == {1, 3}
 
 
 @pytest.mark.parametrize("one", [FastTextLangId(), IdentifyLanguage(), FastTextLangId("/no/such/model.bin")])

@@ -22,6 +22,7 @@ from gristmill.text import (
     FineWebQualityFilter,
     FlaggedWordsFilter,
     GopherQualityFilter,
+    GopherRepetitionFilter,
     LambdaFilter,
     RegexFilter,
     StopWordRatioFilter,
@@ -40,6 +41,7 @@ LOGS = UnigramLogProbFilter({"the": 3, "cat": 1}, logprobs_threshold=-2)
 C4 = C4QualityFilter()
 LINE = "This is a good line. "
 GOPHER, FINE = GopherQualityFilter(), FineWebQualityFilter()
+REPEATS = GopherRepetitionFilter()
 PROSE = "The quick brown fox jumps over the lazy dog and runs to the hills. " * 4
 LINES = "\n".join(f"This is line number {number} of a document that is long enough to be kept." for number in range(9))
 
@@ -120,6 +122,20 @@ ROWS: list[tuple[DocumentFilter, str, Any, bool]] = [
     (GOPHER, "schnelle braune Füchse springen " * 15, "stop_words", False),
     (GopherQualityFilter(min_stop_words=None), "schnelle braune Füchse springen " * 15, "", True),
     (GopherQualityFilter(stop_words=["und", "der"]), "der Hund und eine Katze " * 15, "", True),
+    (REPEATS, "", "", True),
+    (REPEATS, " \n \n\n", "", True),
+    (REPEATS, "two words", "", True),
+    (REPEATS, " ".join(f"word{number}" for number in range(99)), "", True),
+    (REPEATS, "a\na\nb", "lines", False),
+    (REPEATS, "a\n\nb\n\nc\n\nd\n\ne\n\na", "", True),
+    (REPEATS, "a x\n\nb\n\na y\n\nb\n\nb", "lines", False),
+    (GopherRepetitionFilter(dup_line_frac=None), "a\n\nb\n\na\n\nb", "paragraphs", False),
+    (REPEATS, "one\ntwo\nthree\nfour\na longer line than those\na longer line than those", "line_chars", False),
+    (GopherRepetitionFilter(0.9, 0.9, None, 0.2, {}, {}), "one\n\ntwo\n\ntwo", "paragraph_chars", False),
+    (REPEATS, "so long " + " so long ".join(f"word{number}" for number in range(20)), "top_2_gram", False),
+    (REPEATS, "a b c d e f g h i j " * 2 + " ".join(map(str, range(10**5, 10**5 + 9))), "duplicate_5_gram", False),
+    (GopherRepetitionFilter(top_n_grams=None, dup_n_grams=None), "so long " * 20, "", True),
+    (GopherRepetitionFilter(top_n_grams={1: 0.3}), "a b c a a a a a", "top_1_gram", False),
     (FINE, "", "empty", False),
     (FINE, " \n", "empty", False),
     (FINE, LINES, "", True),
@@ -224,6 +240,8 @@ def test_a_table_of_words_from_a_corpus(tmp_path: Path) -> None:
         (lambda: C4QualityFilter(-1), "0 or more"),
         (lambda: C4ParagraphFilter(line_delimiter=""), "0 or more"),
         (lambda: GopherQualityFilter(stop_words="the"), "must be a list"),
+        (lambda: GopherRepetitionFilter(top_n_grams={33: 0.1}), "from 1 to 32"),
+        (lambda: GopherRepetitionFilter(dup_n_grams={5: 2}), "a share from 0 to 1"),
     ],
 )
 def test_bad_parameters_are_refused(make, message: str) -> None:

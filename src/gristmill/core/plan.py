@@ -30,7 +30,7 @@ from gristmill.core.stage import (
     worker_count,
 )
 from gristmill.core.table import is_json, is_text
-from gristmill.core.task import Task
+from gristmill.core.task import Lineage, Task
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -190,12 +190,16 @@ def make_plan(
         if not any(implements(stage, method) for method in ("process", "process_batch")):
             raise PlanError(f"stage {stage.name!r} ({type(stage).__name__}) has no process method: write one")
     source = _source_of(flat, initial_tasks)
-    check_types(flat)
+    ways = ways_through(flat)
+    for way in ways:
+        check_types(way)
     for stage in flat:
         if not (resuming and stage.writes):  # the output of the run that is resumed is there, and may be
             stage.check()
     check_places(flat)
-    check_columns(flat, _sample(source, initial_tasks))
+    sample = _sample(source, initial_tasks)
+    for way in ways:
+        check_columns(way, sample)
     size = _input_bytes(source, initial_tasks)
     for stage in flat:
         stage.size_up(size)
@@ -236,6 +240,14 @@ def decompose(stages: Iterable[ProcessingStage[Any, Any]]) -> list[ProcessingSta
         else:
             flat.append(stage)
     return flat
+
+
+def ways_through(stages: Sequence[ProcessingStage[Any, Any]]) -> list[list[ProcessingStage[Any, Any]]]:
+    """The stages that a row may pass: all of them, or for each branch those that are on it or on none."""
+    branches = list(dict.fromkeys(stage.branch for stage in stages))
+    last = [one for one in branches if not any(other.startswith(f"{one}/") for other in branches)]
+    ends = [Lineage(branch=one) for one in last if one] or [Lineage()]
+    return [[stage for stage in stages if not end.goes_by(stage.branch)] for end in ends]
 
 
 def check_tasks(tasks: object) -> None:

@@ -123,11 +123,12 @@ class _Trace:
         return len(self.rows) - len(self.lost)
 
     def _pass(self, task: Task[Any], position: int) -> None:
-        if isinstance(task, Batch):
-            if _ROW not in task.data.column_names:
-                task = self._number(task)
-            if not task.num_items:
-                return
+        if isinstance(task, Batch) and _ROW not in task.data.column_names:
+            task = self._number(task)
+        if isinstance(task, Batch) and not task.num_items:
+            return
+        while position < len(self.stages) and task.lineage.goes_by(self.stages[position].branch):
+            position += 1
         if position == len(self.stages) or self.stages[position].gather or self.stages[position].writes:
             self._arrive(task)
             return
@@ -158,7 +159,7 @@ class _Trace:
                 yield answer.named(task.lineage)
                 return
             for index, child in enumerate(answer or ()):
-                yield child.named(task.lineage.child(index))
+                yield child.named(task.lineage.child(index, child.lineage.branch))
         except StageError:
             raise
         except Exception as error:

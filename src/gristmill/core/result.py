@@ -170,9 +170,10 @@ def counted_records(count: int) -> str:
 def check_books(stages: Sequence[tuple[str, StageStats]]) -> None:
     """Every row that left a stage must have arrived at the next: rows in = kept + dropped + quarantined."""
     for (before, gave), (after, got) in pairwise(stages):
-        if gave.rows_out != got.rows_in:
+        left, came = gave.rows_out + gave.rows_past, got.rows_in + got.rows_past
+        if left != came:
             raise AccountingError(
-                f"{gave.rows_out:,} rows left stage {before!r}, and {got.rows_in:,} arrived at {after!r}. Does a stage "
+                f"{left:,} rows left stage {before!r}, and {came:,} arrived at {after!r}. Does a stage "
                 "change a batch that it has given away, or give another answer when it is asked again? If not, this "
                 "is a defect of Gristmill: please report it. The output is not marked as complete"
             )

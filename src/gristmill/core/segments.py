@@ -62,6 +62,7 @@ def run_segments(
     finally:
         run.end(watcher.last)
         watcher.close()
+    _tell_remark(plan, watcher.last)
     for stage in segment.reject_stages[-1:]:
         stage.complete((), {})
     for task in run.kept:
@@ -91,6 +92,14 @@ def _balance(segment: Plan, quarantine: Quarantine, watcher: Watcher) -> None:
     check_books(watcher.segment.stages[1:] if segment.source else watcher.segment.stages)
     quarantine.close(watcher.last)
     quarantine.go_on(watcher.last.rows_read)
+
+
+def _tell_remark(plan: Plan, progress: Progress) -> None:
+    """Warn of the first thing that a stage finds worth it: what comes after has the same cause, as a rule."""
+    counted = zip(plan.everything, progress.stages, strict=False)
+    remark = next(filter(None, (stage.remark(stats) for stage, (_, stats) in counted)), None)
+    if remark:
+        warnings.warn(remark, RuntimeWarning, stacklevel=2)
 
 
 def sources_of(plan: Plan, initial_tasks: Sequence[Task[Any]] | None) -> Iterator[list[Task[Any]]]:

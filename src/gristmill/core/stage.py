@@ -48,6 +48,9 @@ class ProcessingStage(Generic[In, Out]):
     max_tasks_per_worker: int | None = None
     """After so many tasks a worker is torn down and replaced by a new one: for libraries that leak."""
 
+    branch: str = ""
+    """The branch of a `Route` that the stage is on: tasks of other branches pass it by. Set by `Route`."""
+
     gather: ClassVar[bool] = False
     """True: the stage receives, as one `GatherTask`, all tasks that descend from one source."""
 
@@ -154,6 +157,10 @@ class ProcessingStage(Generic[In, Out]):
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
         """Once per run, in the driver, after all went well, on the last stage of a segment: `outputs` is all that it
         has written."""
+
+    def remark(self, stats: Any) -> str | None:
+        """Once per run, in the driver, after all went well: what the user should know, from the stage's counts."""
+        return None
 
     # -- for users of a stage --------------------------------------------------------------------------
 

@@ -18,6 +18,8 @@ class StageStats:
     tasks_out: int = 0
     rows_in: int = 0
     rows_out: int = 0
+    rows_past: int = 0
+    """Rows of other branches, which the stage has not seen."""
     quarantined: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
@@ -31,6 +33,7 @@ class StageStats:
         self.tasks_out += other.tasks_out
         self.rows_in += other.rows_in
         self.rows_out += other.rows_out
+        self.rows_past += other.rows_past
         self.quarantined += other.quarantined
         self.bytes_in += other.bytes_in
         self.bytes_out += other.bytes_out

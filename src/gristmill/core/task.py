@@ -25,16 +25,22 @@ class Lineage:
     source: str = ""
     files: tuple[str, ...] = ()
     order: int = 0
+    branch: str = ""
+    """The branch of a `Route` that the task goes along; `a/b` for branch b of a Route in branch a."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What dataclasses would do takes most of the time of sending a small task."""
-        return Lineage, (self.id, self.source, self.files, self.order)
+        return Lineage, (self.id, self.source, self.files, self.order, self.branch)
 
-    def child(self, key: object) -> Lineage:
-        return Lineage(f"{self.id}.{key}", self.source, self.files, self.order)
+    def child(self, key: object, branch: str = "") -> Lineage:
+        return Lineage(f"{self.id}.{key}", self.source, self.files, self.order, branch or self.branch)
 
     def as_source(self) -> Lineage:
-        return Lineage(self.id, self.id, self.files, self.order)
+        return Lineage(self.id, self.id, self.files, self.order, self.branch)
+
+    def goes_by(self, branch: str) -> bool:
+        """Whether the task has nothing to do on a branch."""
+        return branch not in ("", self.branch) and not self.branch.startswith(f"{branch}/")
 
     def sort_key(self) -> tuple[int, tuple[tuple[int, int | str], ...]]:
         """The order of the output: sources as they were listed, then children by position."""
@@ -167,6 +173,10 @@ class WrittenFile:
     path: str
     size: int
     sha256: str
+    branch: str = ""
+    """The branch of a `Route` whose writer wrote it."""
+    rows: int = 0
+    """On a branch: rows that the branch has of the source, told with the first of its files."""
 
 
 @dataclass

@@ -167,11 +167,13 @@ class Worker:
         stats = self.stats[position]
         last = position + 1 == len(self.stages)
         while batch := list(islice(tasks, stage.batch_size)):
-            if not stage.takes_empty:
-                yield from filter(_is_empty, batch)
-                batch = [task for task in batch if not _is_empty(task)]
-                if not batch:
-                    continue
+            passing = [task for task in batch if passes(stage, task)]
+            if passing:
+                stats.rows_past += sum(task.num_rows for task in passing)
+                yield from passing
+                batch = [task for task in batch if not passes(stage, task)]
+            if not batch:
+                continue
             for task in batch:
                 stats.saw(task)
             answers = self.isolator.answers(position, batch) if self.isolator else self.ask(position, batch)
@@ -257,7 +259,7 @@ class Worker:
         steps = iter(answer) if self.isolator else self.outputs(position, parent, iter(answer))
         for index, output in enumerate(steps):
             if isinstance(output, Task):
-                yield output.named(parent.lineage.child(index)), False
+                yield output.named(parent.lineage.child(index, output.lineage.branch)), False
             elif output is not None:
                 raise self._error(position, parent.lineage, _not_a_task(output), hopeless=True)
 
@@ -345,6 +347,11 @@ def own_copies(stages: Sequence[ProcessingStage[Any, Any]]) -> list[ProcessingSt
         return copy.deepcopy(list(stages))
     except Exception:  # noqa: BLE001  a stage may hold what cannot be copied, such as a lock
         return [copy.copy(stage) for stage in stages]
+
+
+def passes(stage: ProcessingStage[Any, Any], task: Task[Any]) -> bool:
+    """Whether a task passes a stage by: it is on another branch, or has no row left."""
+    return task.lineage.goes_by(stage.branch) or (not stage.takes_empty and _is_empty(task))
 
 
 def _is_empty(task: Task[Any]) -> bool:

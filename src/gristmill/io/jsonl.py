@@ -4,8 +4,8 @@ A line that cannot be read is told with its offset and reason; its neighbours ar
 Infinity, which Python writes though JSON has none, are read. orjson reads integers beyond 64 bits as floats; a
 block in which that has happened is read again, slowly and exactly.
 
-A block whose lines all have the same keys in the same order is read by `_kernels`; any other, and any in which
-something is wrong, line by line.
+A block is read by `_kernels` if each key holds text, or other values, in all its lines, whatever keys a line has; any
+other, and any in which something is wrong, line by line.
 """
 
 from __future__ import annotations

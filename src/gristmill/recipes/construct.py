@@ -11,11 +11,11 @@ from gristmill.core.errors import GristmillError, MissingDependencyError, Recipe
 from gristmill.core.resources import Resources
 from gristmill.core.stage import ProcessingStage
 from gristmill.recipes.catalogue import Entry, Parameter, catalogue, find, is_part, takes_any
-from gristmill.recipes.variables import names_part
+from gristmill.recipes.form import StageForm
+from gristmill.recipes.variables import names_part, names_stage
 
 if TYPE_CHECKING:
     from gristmill.core.executor import Executor
-    from gristmill.recipes.form import StageForm
 
 
 def build_stage(form: StageForm, place: str) -> ProcessingStage[Any, Any]:
@@ -74,11 +74,13 @@ def _value(parameter: Parameter, value: Any, place: str) -> Any:
 
 
 def value_of(value: Any, place: str) -> Any:
-    """The value with every `{ClassName: {...}}` and `ClassName` of a filter or modifier built."""
+    """The value with every `{ClassName: {...}}` built, and every `ClassName` of a filter or modifier."""
     named = names_part(value)
     if named:
         entry = find(named[0], place, "filter or modifier")
         return _build(entry, named[1], f"{place} ({named[0]})")
+    if names_stage(value):
+        return build_stage(StageForm.model_validate(value), place)
     if isinstance(value, dict):
         return {key: value_of(inner, place) for key, inner in value.items()}
     if isinstance(value, list):

@@ -94,12 +94,19 @@ def _plain(value: Any, place: str, parameter: Parameter | None = None) -> Any:
         return [_plain(inner, place, parameter) for inner in value]
     if isinstance(value, set | frozenset):
         return sorted((_plain(inner, place) for inner in value), key=str)
-    if kind_of(type(value)) and not isinstance(value, ProcessingStage):
-        name, params = _name(type(value), place), _params(type(value), value, place)
-        bare = not params and parameter is not None and parameter.typed and not parameter.takes(name)
-        return name if bare else {name: params}
+    if kind_of(type(value)):
+        return _object(value, place, parameter)
     what = f"the function {getattr(value, '__name__', '')!r}" if callable(value) else f"a {type(value).__name__}"
     raise RecipeError(f"{place} is {what}, which a recipe cannot hold")
+
+
+def _object(value: Any, place: str, parameter: Parameter | None) -> Any:
+    """A stage, filter or modifier."""
+    if isinstance(value, ProcessingStage):
+        return _stage(value, place).to_yaml()
+    name, params = _name(type(value), place), _params(type(value), value, place)
+    bare = not params and parameter is not None and parameter.typed and not parameter.takes(name)
+    return name if bare else {name: params}
 
 
 def _wishes(resources: Resources) -> dict[str, float]:

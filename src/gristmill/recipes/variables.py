@@ -159,13 +159,17 @@ def _set_parameter(form: Form, key: str, value: Any, place: str) -> None:
         )
 
 
-def _walk(value: Any, change: Callable[[str, dict[str, Any], None], None]) -> Any:
-    """Let `change` see the parameters of every filter and modifier inside a value."""
+def _walk(value: Any, change: Callable[[str, dict[str, Any], dict[str, Any] | None], None]) -> Any:
+    """Let `change` see the parameters of every filter, modifier and stage inside a value."""
     named = names_part(value)
     if named:
         params = dict(named[1])
         change(named[0], params, None)
         return {named[0]: _walk(params, change)} if params or isinstance(value, dict) else value
+    if name := names_stage(value):
+        params, settings = dict(value[name] or {}), dict(value.get("with") or {})
+        change(name, params, settings)
+        return {name: _walk(params, change)} | ({"with": settings} if settings else {})
     if isinstance(value, dict):
         return {key: _walk(inner, change) for key, inner in value.items()}
     if isinstance(value, list):
@@ -185,3 +189,14 @@ def names_part(value: Any) -> tuple[str, dict[str, Any]] | None:
     if entry is not None:
         return (value, params) if is_part(entry.cls) else None
     return (value, params) if _OWN_CLASS.fullmatch(value) else None
+
+
+def names_stage(value: Any) -> str | None:
+    """The class, when a value stands for a stage: `{Name: {...}}`, with settings under `with` if need be."""
+    names = [name for name in value if name != "with"] if isinstance(value, dict) else []
+    if len(names) != 1 or not isinstance(names[0], str) or not isinstance(value[names[0]], dict | None):
+        return None
+    entry = catalogue().get(names[0])
+    if entry is None:
+        return names[0] if "with" in value and _OWN_CLASS.fullmatch(names[0]) else None
+    return None if is_part(entry.cls) else names[0]

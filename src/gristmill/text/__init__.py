@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gristmill.text.blend import Blend
     from gristmill.text.boilerplate import BoilerPlateStringModifier
     from gristmill.text.code import (
         AlphaFilter,
@@ -56,7 +57,13 @@ if TYPE_CHECKING:
     )
     from gristmill.text.packed import PackedSequenceWriter
     from gristmill.text.pii import PiiFilter, PiiRedactor, RedactPii
-    from gristmill.text.presets import C4ParagraphFilter, C4QualityFilter, FineWebQualityFilter, GopherQualityFilter
+    from gristmill.text.presets import (
+        C4ParagraphFilter,
+        C4QualityFilter,
+        FineWebQualityFilter,
+        GopherQualityFilter,
+        GopherRepetitionFilter,
+    )
     from gristmill.text.read import ArrowReader, CsvReader, JsonlReader, ParquetReader, TextReader
     from gristmill.text.repetition import (
         RepeatedLinesByCharFilter,
@@ -66,6 +73,7 @@ if TYPE_CHECKING:
         RepeatingDuplicateNGramsFilter,
         RepeatingTopNGramsFilter,
     )
+    from gristmill.text.resample import Resample
     from gristmill.text.rules import LambdaFilter, RegexFilter
     from gristmill.text.score import Filter, Modify, Score, ScoreFilter
     from gristmill.text.segments import DocumentJoiner, DocumentSplitter
@@ -87,6 +95,7 @@ _HOME = {
     "AddId": "ids",
     "AlphaFilter": "code",
     "ArrowReader": "read",
+    "Blend": "blend",
     "BoilerPlateStringFilter": "heuristics",
     "BoilerPlateStringModifier": "boilerplate",
     "BulletsFilter": "heuristics",
@@ -108,6 +117,7 @@ _HOME = {
     "FlaggedWordsFilter": "vocabulary",
     "GeneralCommentToCodeFilter": "code",
     "GopherQualityFilter": "presets",
+    "GopherRepetitionFilter": "presets",
     "HTMLBoilerplateFilter": "code",
     "HistogramFilter": "histogram",
     "HtmlEntityDecoder": "markup",
@@ -149,6 +159,7 @@ _HOME = {
     "RepeatedParagraphsFilter": "repetition",
     "RepeatingDuplicateNGramsFilter": "repetition",
     "RepeatingTopNGramsFilter": "repetition",
+    "Resample": "resample",
     "Score": "score",
     "ScoreFilter": "score",
     "Slicer": "edit",
@@ -178,6 +189,7 @@ __all__ = [
     "AddId",
     "AlphaFilter",
     "ArrowReader",
+    "Blend",
     "BoilerPlateStringFilter",
     "BoilerPlateStringModifier",
     "BulletsFilter",
@@ -199,6 +211,7 @@ __all__ = [
     "FlaggedWordsFilter",
     "GeneralCommentToCodeFilter",
     "GopherQualityFilter",
+    "GopherRepetitionFilter",
     "HTMLBoilerplateFilter",
     "HistogramFilter",
     "HtmlEntityDecoder",
@@ -240,6 +253,7 @@ __all__ = [
     "RepeatedParagraphsFilter",
     "RepeatingDuplicateNGramsFilter",
     "RepeatingTopNGramsFilter",
+    "Resample",
     "Score",
     "ScoreFilter",
     "Slicer",

@@ -87,6 +87,11 @@ def scored(stage: str, tool: DocumentFilter, batch: Batch, field: str) -> pa.Arr
     return answered(tool, "score_batch", texts_of(stage, batch, field))
 
 
+def judged(tool: DocumentFilter, scores: pa.Array, batch: Batch) -> pa.Array:
+    """The verdicts of a filter on the rows of a batch."""
+    return checked(tool, "keep_rows", tool.keep_rows(scores, batch), len(scores))
+
+
 def answered(tool: DocumentFilter | DocumentModifier, method: str, column: pa.Array) -> pa.Array:
     """What a batch form returned, if it is one value per row."""
     return checked(tool, method, getattr(tool, method)(column), len(column))

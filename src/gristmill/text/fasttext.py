@@ -16,13 +16,14 @@ import pyarrow as pa
 from gristmill.core.columns import literal, make_array
 from gristmill.core.compute import pc
 from gristmill.core.errors import InputError, MissingDependencyError, require
-from gristmill.core.sample import draw
+from gristmill.core.sample import draw, row_ids
 from gristmill.core.task import digest
 from gristmill.text.filters import DocumentFilter, as_array
 
 if TYPE_CHECKING:
     import os
 
+    from gristmill.core.batch import Batch
     from gristmill.text.filters import Texts
 
 LABEL = "__label__"
@@ -88,9 +89,10 @@ class FastTextQualityFilter(DocumentFilter):
     """The probability of a label; keeps a document by lot, the likelier the better it is.
 
     As in GPT-3's data, a document is kept when a number drawn from a Pareto distribution of shape `alpha` lies above
-    1 - score. The number is a hash of `seed` and the score, so a document meets the same fate in every run, on whatever
-    machine, and `Filter` over a column of scores gives the same rows; documents of exactly the same score share theirs.
-    The empty document has the score that the model gives to it.
+    1 - score. The number is a hash of `seed` and the document's file and place in it, so a document meets the same fate
+    in every run, on whatever machine, and `Filter` over a column of scores gives the same rows. `keep_batch`, which is
+    given scores without their rows, has only the score to draw by. The empty document has the score that the model
+    gives to it.
     """
 
     score_type = pa.float64()
@@ -117,12 +119,21 @@ class FastTextQualityFilter(DocumentFilter):
         return self.keep_batch(make_array([score], pa.float64()))[0].as_py() is True
 
     def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
-        values = [0.0 if score is None else float(score) for score in scores.to_pylist()]
-        bits = [struct.unpack("<Q", struct.pack("<d", value))[0] for value in values]
-        key = int(digest([str(self.seed), "FastTextQualityFilter"]), 16)
-        drawn = draw(make_array(bits, pa.uint64()), key).to_pylist()
+        bits = [struct.unpack("<Q", struct.pack("<d", value))[0] for value in _known(scores)]
+        return self._drawn(scores, make_array(bits, pa.uint64()), "score")
+
+    def keep_rows(self, scores: pa.Array, batch: Batch) -> pa.BooleanArray:
+        owner, numbers = row_ids(batch)
+        return self._drawn(scores, numbers, owner)
+
+    def _drawn(self, scores: pa.Array, numbers: pa.Array, owner: str) -> pa.BooleanArray:
+        drawn = draw(numbers, int(digest([str(self.seed), "FastTextQualityFilter", owner]), 16)).to_pylist()
         lots = ((1 - one) ** (-1 / self.alpha) - 1 for one in drawn)  # a Pareto distribution that begins at 0
-        return make_array([lot > 1 - value for lot, value in zip(lots, values, strict=True)], pa.bool_())
+        return make_array([lot > 1 - value for lot, value in zip(lots, _known(scores), strict=True)], pa.bool_())
 
     def threshold(self) -> str:
         return f"alpha={self.alpha!r}, seed={self.seed!r}"
+
+
+def _known(scores: pa.Array) -> list[float]:
+    return [0.0 if score is None else float(score) for score in scores.to_pylist()]

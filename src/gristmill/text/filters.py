@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
 
@@ -22,6 +22,9 @@ from gristmill.core.columns import literal, make_array
 from gristmill.core.compute import pc
 from gristmill.core.table import is_json, table_to_rows, to_array
 from gristmill.text import reference, stats
+
+if TYPE_CHECKING:
+    from gristmill.core.batch import Batch
 
 Texts: TypeAlias = "pa.Array | pa.ChunkedArray"
 
@@ -36,6 +39,11 @@ class DocumentFilter(ABC):
     """The Arrow type of the scores. None: numbers become float64, so that the type of the score column does
     not depend on which rows met in a batch; other values keep their type."""
 
+    @property
+    def english_only(self) -> bool:
+        """Whether documents are dropped for being in another language: the run then tells how many there were."""
+        return False
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "name" not in cls.__dict__:
@@ -48,6 +56,8 @@ class DocumentFilter(ABC):
             cls.statistics = DocumentFilter.statistics  # type: ignore[method-assign]
         if "keep_document" in own and "keep_batch" not in own:
             cls.keep_batch = DocumentFilter.keep_batch  # type: ignore[method-assign]
+        if ("keep_document" in own or "keep_batch" in own) and "keep_rows" not in own:
+            cls.keep_rows = DocumentFilter.keep_rows  # type: ignore[method-assign]
 
     @abstractmethod
     def score_document(self, text: str) -> Any:
@@ -64,6 +74,10 @@ class DocumentFilter(ABC):
     def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
         """The verdicts for a column of scores."""
         return make_array([bool(self.keep_document(score)) for score in values_of(scores)], pa.bool_())
+
+    def keep_rows(self, scores: pa.Array, batch: Batch) -> pa.BooleanArray:
+        """The verdicts for the scores of a batch's rows. For a filter that draws lots: by the row, not by its score."""
+        return self.keep_batch(scores)
 
     def statistics(self) -> tuple[str, ...]:
         """Statistics that the score can be made of by `score_counts`, without the text. None, as a rule."""

@@ -52,6 +52,7 @@ class NonAlphaNumericFilter(ShareFilter):
     """
 
     _part = "plain"
+    english_only = True
 
     def __init__(self, max_non_alpha_numeric_to_text_ratio: float = 0.25) -> None:
         check_ratio("max_non_alpha_numeric_to_text_ratio", max_non_alpha_numeric_to_text_ratio)
@@ -287,6 +288,8 @@ class CommonEnglishWordsFilter(StatisticFilter):
     """
 
     score_type = pa.int64()
+
+    english_only = True
 
     def __init__(self, min_num_common_words: int = 2, stop_at_false: bool = True) -> None:
         check_bounds("CommonEnglishWordsFilter", "num_common_words", min_num_common_words, 2**53)

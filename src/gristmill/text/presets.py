@@ -1,29 +1,36 @@
 """The quality filters of C4, Gopher and FineWeb, each under its own name.
 
-The score of the last two is the name of the first rule that a document breaks, and empty when it breaks none, so that a
-column of scores says why. Words are those of `split_words`, also in languages that are written without spaces.
-
-Gives up: the repetition rules of Gopher, which are filters of their own.
+The score of those of Gopher and FineWeb is the name of the first rule that a document breaks, and empty when it breaks
+none, so that a column of scores says why. Words are those of `split_words`, also in languages that are written without
+spaces; those of `GopherRepetitionFilter`, which is counted in C with other heuristics, stand between spaces.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from gristmill.core.columns import make_array
-from gristmill.text.filters import DocumentFilter, values_of, within
+from gristmill.core.columns import literal, make_array
+from gristmill.text import reference, stats
+from gristmill.text.filters import DocumentFilter, as_array, share, values_of, within
 from gristmill.text.lines import LineCleaner
+from gristmill.text.reference import MAX_N
 from gristmill.text.words import split_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from gristmill.text.filters import Texts
+
 _SENTENCE = re.compile(r"[.!?…]+[\"'”’)\]]*(?=\s|$)|[。！？।؟]+")
 _STOP_CHARS = (".", "'", '"', "!", "?", "”", "’", "…", "。", "！", "？", "।", "؟")
 _GOPHER_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
+_TOP_N_GRAMS = {2: 0.2, 3: 0.18, 4: 0.16}
+_DUP_N_GRAMS = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.1}
 
 
 class C4QualityFilter(DocumentFilter):
@@ -134,6 +141,10 @@ class GopherQualityFilter(_RuleFilter):
         self.max_non_alpha_words_ratio = max_non_alpha_words_ratio
         self.min_stop_words, self.stop_words, self.language = min_stop_words, stop_words, language
 
+    @property
+    def english_only(self) -> bool:
+        return bool(self.min_stop_words) and self.stop_words is None
+
     def _rules(self, text: str) -> Iterator[tuple[str, bool]]:
         words = split_words(text, self.language)
         count = len(words)
@@ -154,6 +165,89 @@ class GopherQualityFilter(_RuleFilter):
         if self.min_stop_words is not None:
             wanted = set(self.stop_words if self.stop_words is not None else _GOPHER_WORDS)
             yield "stop_words", len(wanted.intersection(words)) < self.min_stop_words
+
+
+class GopherRepetitionFilter(DocumentFilter):
+    """The first rule of Gopher on repetition that a document breaks, or "" if none; keeps "".
+
+    In order: `lines` and `paragraphs` (share of them that have come before), `line_chars` and `paragraph_chars` (the
+    same by their characters), `top_2_gram` and so on (share of characters in the most frequent run of n words), and
+    `duplicate_5_gram` and so on (share in runs that have come before). None turns a rule off; `top_n_grams` and
+    `dup_n_grams` map n to the largest share. A run of words that occurs once is no repetition, also in a short
+    document. A blank document breaks no rule.
+    """
+
+    score_type = pa.string()
+
+    def __init__(
+        self,
+        dup_line_frac: float | None = 0.3,
+        dup_para_frac: float | None = 0.3,
+        dup_line_char_frac: float | None = 0.2,
+        dup_para_char_frac: float | None = 0.2,
+        top_n_grams: Mapping[int, float] | None = _TOP_N_GRAMS,
+        dup_n_grams: Mapping[int, float] | None = _DUP_N_GRAMS,
+    ) -> None:
+        self.dup_line_frac, self.dup_para_frac = dup_line_frac, dup_para_frac
+        self.dup_line_char_frac, self.dup_para_char_frac = dup_line_char_frac, dup_para_char_frac
+        self.top_n_grams, self.dup_n_grams = top_n_grams, dup_n_grams
+        for n, most in [*self._runs(top_n_grams), *self._runs(dup_n_grams)]:
+            if not 1 <= n <= MAX_N or not 0 <= most <= 1:
+                raise ValueError(f"GopherRepetitionFilter: {n}: {most} must be from 1 to {MAX_N}: a share from 0 to 1")
+
+    @staticmethod
+    def _runs(shares: Mapping[Any, float] | None) -> list[tuple[int, float]]:
+        return [(int(n), most) for n, most in (shares or {}).items()]  # in YAML, n is text
+
+    def _different(self) -> list[tuple[str, str, str, float | None]]:
+        """Rules on what has come before: the name, the count of what is different, of all, and the largest share."""
+        return [
+            ("lines", "distinct_lines", "lines", self.dup_line_frac),
+            ("paragraphs", "distinct_paragraphs", "paragraphs", self.dup_para_frac),
+            ("line_chars", "distinct_line_chars", "line_chars", self.dup_line_char_frac),
+            ("paragraph_chars", "distinct_paragraph_chars", "paragraph_chars", self.dup_para_char_frac),
+        ]
+
+    def statistics(self) -> tuple[str, ...]:
+        names = [name for _, part, whole, most in self._different() if most is not None for name in (part, whole)]
+        for n, _ in self._runs(self.top_n_grams):
+            names += [f"repeated_top_ngram_{n}", f"duplicate_ngram_{n}"]
+        names += [f"duplicate_ngram_{n}" for n, _ in self._runs(self.dup_n_grams)]
+        return ("chars", *dict.fromkeys(names))
+
+    def score_document(self, text: str) -> str:
+        counts = reference.count(text, self.statistics())
+        columns = {name: make_array([value], pa.int64()) for name, value in counts.items()}
+        return str(self.score_counts(columns)[0].as_py())
+
+    def score_batch(self, texts: Texts) -> pa.Array:
+        return self.score_counts(stats.count(as_array(texts), self.statistics()))
+
+    def score_counts(self, counts: Mapping[str, Any]) -> pa.Array:
+        found = pa.repeat(literal("", pa.string()), len(counts["chars"]))
+        for name, shares, most in reversed(list(self._shares(counts))):
+            broken = pc.greater(shares, literal(float(most), pa.float64()))
+            found = pc.if_else(broken, literal(name, pa.string()), found)
+        return found
+
+    def _shares(self, counts: Mapping[str, pa.Array]) -> Iterator[tuple[str, pa.Array, float]]:
+        """The rules in order, each with its shares and the largest that is kept."""
+        for name, part, whole, most in self._different():
+            if most is not None:
+                yield name, share(pc.subtract(counts[whole], counts[part]), counts[whole], 0.0), most
+        nothing = literal(0, pa.int64())
+        for n, most in self._runs(self.top_n_grams):
+            repeated = pc.greater(counts[f"duplicate_ngram_{n}"], nothing)
+            chars = pc.if_else(repeated, counts[f"repeated_top_ngram_{n}"], nothing)
+            yield f"top_{n}_gram", share(chars, counts["chars"], 0.0), most
+        for n, most in self._runs(self.dup_n_grams):
+            yield f"duplicate_{n}_gram", share(counts[f"duplicate_ngram_{n}"], counts["chars"], 0.0), most
+
+    def keep_document(self, score: Any) -> bool:
+        return bool(score == "")
+
+    def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
+        return pc.equal(scores, literal("", pa.string())).fill_null(literal(False, pa.bool_()))
 
 
 class FineWebQualityFilter(_RuleFilter):

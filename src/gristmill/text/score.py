@@ -25,8 +25,8 @@ from gristmill.core.decide import Decision
 from gristmill.core.errors import shorten
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.table import table_to_rows, to_array
-from gristmill.text import stats
-from gristmill.text.columns import answered, any_column, scored, text_column, texts_of, values_in
+from gristmill.text import english, stats
+from gristmill.text.columns import answered, any_column, judged, scored, text_column, texts_of, values_in
 from gristmill.text.filters import DocumentFilter, score_array, values_of
 from gristmill.text.modifiers import DocumentModifier
 
@@ -58,7 +58,7 @@ class _TextStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         for tool in self._tools:
             tool.setup()
         stats.tell_once(seen=True)
-        self._expected = [(field, tool.statistics()) for field, tool in self._scoring()]
+        self._expected = [(field, self._counted(tool)) for field, tool in self._scoring()]
         for field, names in self._expected:
             stats.expect(field, names)
 
@@ -69,6 +69,10 @@ class _TextStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     def _scoring(self) -> list[tuple[str, DocumentFilter]]:
         """The filters that score a text column, and which."""
         return []
+
+    def _counted(self, tool: DocumentFilter) -> tuple[str, ...]:
+        """The statistics that a filter will ask for."""
+        return tool.statistics()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +160,18 @@ class ScoreFilter(_DroppingStage):
     def _scoring(self) -> list[tuple[str, DocumentFilter]]:
         return [(step.field, step.tool) for step in self._steps if isinstance(step.tool, DocumentFilter)]
 
+    def _counted(self, tool: DocumentFilter) -> tuple[str, ...]:
+        return (*tool.statistics(), *(english.STATISTICS if tool.english_only and english.counts else ()))
+
+    def remark(self, stats: Any) -> str | None:
+        return english.remark_on(self.name, stats)
+
     def _judge(self, step: _Step, batch: DocumentBatch) -> tuple[pa.Array, pa.Array]:
         assert isinstance(step.tool, DocumentFilter)
+        if step.tool.english_only and (others := english.count_others(self.name, batch, step.field)):
+            self.count(english.COUNTER, others)
         scores = scored(self.name, step.tool, batch, step.field)
-        return scores, answered(step.tool, "keep_batch", scores)
+        return scores, judged(step.tool, scores, batch)
 
 
 class Filter(_DroppingStage):
@@ -194,7 +206,7 @@ class Filter(_DroppingStage):
     def _judge(self, step: _Step, batch: DocumentBatch) -> tuple[pa.Array, pa.Array]:
         column = values_in(self.name, batch, step.field)
         if isinstance(step.tool, DocumentFilter):
-            return column, answered(step.tool, "keep_batch", column)
+            return column, judged(step.tool, column, batch)
         return column, make_array([bool(step.tool(value)) for value in values_of(column)], pa.bool_())
 
 

@@ -1,0 +1,305 @@
+"""Blend: a mixture of several inputs, by weights, with a budget of documents or tokens.
+
+    list_blend   the files of all inputs
+    read_blend   reads each with the reader that it was given
+    blend        takes the documents of each input as often as its share of the mixture needs
+
+How often that is must be known before the first document leaves. With `factors`, the user says it. With `weights`, the
+inputs are read once before the run, by the driver, which counts how many documents (or tokens) there are at each
+height of the lot that documents draw; so a budget is met to one document in a million, and who is drawn depends on the
+document alone. What was counted is kept in the run directory, and not counted again when the run goes on.
+
+Gives up: mixing the order. Documents stay in the partitions of their files. And a second machine for counting: for many
+terabytes, give `factors`.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import accumulate, islice
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.core.batch import DocumentBatch
+from gristmill.core.columns import literal
+from gristmill.core.errors import ColumnError, InputError
+from gristmill.core.stage import Columns, CompositeStage, ProcessingStage, SourceStage
+from gristmill.core.task import EmptyTask, FileGroupTask, Lineage, Task, digest
+from gristmill.io.files import FilePartition, FilePartitioningStage
+from gristmill.text.read import SKIP, FileReader, ReaderStage
+from gristmill.text.resample import check_factor, drawn, take
+from gristmill.text.segments import put
+
+KEY = "blend"
+"""Where a task says which input it is of."""
+
+STEPS = 2**20
+"""How finely the lot is divided when documents are counted."""
+
+_EMPTY = pa.schema([("step", pa.int64()), ("size", pa.float64())]).empty_table()
+
+
+class Blend(CompositeStage[EmptyTask, DocumentBatch]):
+    """Reads several inputs and gives a mixture of them, in which each has its share.
+
+    `sources` maps names to readers. `weights` are the shares of the mixture, which need not add up to 1; `documents` is
+    how many it has in all, or `tokens`, counted by the numbers in the column `token_field`. An input that is too small
+    for its share is repeated, one that is too large is sampled. Without a budget, the mixture is as large as it can be
+    without repeating anything. `factors`, instead of `weights`, say how often the documents of each input are taken,
+    and need no count. `source_field` is a column for the name of the input.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, FileReader],
+        weights: Mapping[str, float] | None = None,
+        documents: int | None = None,
+        tokens: int | None = None,
+        token_field: str | None = None,
+        factors: Mapping[str, float] | None = None,
+        seed: int = 0,
+        source_field: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.sources, self.weights, self.documents, self.tokens = sources, weights, documents, tokens
+        self.token_field, self.factors, self.seed, self.source_field = token_field, factors, seed, source_field
+        self._check_sources()
+        self._check_shares()
+        self._check_budget()
+
+    def _check_sources(self) -> None:
+        if not isinstance(self.sources, Mapping) or not self.sources:
+            raise TypeError("Blend: sources must map names to readers, as in sources={'web': JsonlReader('web')}")
+        for name, reader in self.sources.items():
+            if not isinstance(reader, FileReader):
+                raise TypeError(
+                    f"Blend: source {name!r} is {reader!r}, must be a reader, such as JsonlReader('{name}')"
+                )
+
+    def _check_shares(self) -> None:
+        if (self.weights is None) == (self.factors is None):
+            raise ValueError(
+                "Blend: give weights, the shares of the mixture, or factors, how often to take each source"
+            )
+        shares = self.factors if self.weights is None else self.weights
+        assert shares is not None
+        if set(shares) != set(self.sources):
+            raise ValueError(
+                f"Blend: give one number for each of {', '.join(self.sources)}, not for {', '.join(shares)}"
+            )
+        for name, share in shares.items():
+            check_factor("Blend", name, share)
+        if not sum(shares.values()):
+            raise ValueError("Blend: all weights are 0, so nothing would be taken")
+
+    def _check_budget(self) -> None:
+        if self.documents is not None and self.tokens is not None:
+            raise ValueError("Blend: give a budget of documents or of tokens, not both")
+        if self.weights is None and (self.documents, self.tokens, self.token_field) != (None, None, None):
+            raise ValueError("Blend: a budget goes with weights; factors already say how much is taken")
+        if self.tokens is not None and self.token_field is None:
+            raise ValueError("Blend: name the column with the number of tokens: token_field=...")
+        for what, budget in (("documents", self.documents), ("tokens", self.tokens)):
+            if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int) or budget < 1):
+                raise ValueError(f"Blend: {what} is {budget!r}, must be a whole number, 1 or more")
+
+    def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:
+        listers = {name: reader.lister() for name, reader in self.sources.items()}
+        readers = {name: reader.reading_stage() for name, reader in self.sources.items()}
+        budget = self.documents if self.tokens is None else self.tokens
+        return [
+            ListSources(listers),
+            ReadSources(readers),
+            TakeShares(
+                listers, readers, self.weights, budget, self.token_field, self.factors, self.seed, self.source_field
+            ),
+        ]
+
+
+class ListSources(SourceStage[FileGroupTask]):
+    """Lists the files of all inputs. A file is known by its input and its name in it."""
+
+    name = "list_blend"
+
+    def __init__(self, listers: Mapping[str, FilePartitioningStage]) -> None:
+        super().__init__()
+        self._listers = dict(listers)
+
+    def check(self) -> None:
+        for lister in self._listers.values():
+            lister.check()
+
+    def reads(self) -> Sequence[str]:
+        return [path for lister in self._listers.values() for path in lister.reads()]
+
+    def sources(self) -> Iterator[Sequence[FileGroupTask]]:
+        for name, lister in self._listers.items():
+            for tasks in lister.sources():
+                yield [_labelled(name, task) for task in tasks]
+
+
+def _labelled(name: str, task: FileGroupTask) -> FilePartition:
+    assert isinstance(task, FilePartition)
+    labelled = replace(task, names=tuple(f"{name}/{file}" for file in task.names or task.data))
+    labelled.metadata = {**task.metadata, KEY: name, "partition": f"{labelled.stem}-{labelled.key()[:8]}"}
+    return labelled
+
+
+class ReadSources(ProcessingStage[FileGroupTask, DocumentBatch]):
+    """Reads each file as its input is read."""
+
+    name = "read_blend"
+
+    def __init__(self, readers: Mapping[str, ReaderStage]) -> None:
+        super().__init__()
+        self.readers = dict(readers)
+
+    def peek(self, sample: Task[Any]) -> Mapping[str, pa.DataType] | None:
+        return self.readers[sample.metadata[KEY]].peek(sample)
+
+    def process(self, task: FileGroupTask) -> Iterator[DocumentBatch]:
+        reader = copy.copy(self.readers[task.metadata[KEY]])
+        reader.name = self.name
+        reader.__dict__["_counters"] = self.__dict__.setdefault(
+            "_counters", {}
+        )  # what it counts and sets aside is ours
+        reader.__dict__["_aside"] = self.__dict__.get("_aside")
+        yield from reader.process(task)
+
+
+class TakeShares(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Takes the documents of each input as often as its share needs."""
+
+    name = KEY
+    takes_empty = True
+
+    def __init__(
+        self,
+        listers: Mapping[str, FilePartitioningStage],
+        readers: Mapping[str, ReaderStage],
+        weights: Mapping[str, float] | None,
+        budget: int | None,
+        token_field: str | None,
+        factors: Mapping[str, float] | None,
+        seed: int,
+        source_field: str | None,
+    ) -> None:
+        super().__init__()
+        self.weights, self.budget, self.token_field, self.factors = weights, budget, token_field, factors
+        self.seed, self.source_field = seed, source_field
+        self.population = ""
+        """Which documents there are: other inputs make another mixture of weights and budget."""
+        self._inputs = {name: (lister, readers[name]) for name, lister in listers.items()}
+        self._factors: dict[str, float] | None = None if factors is None else dict(factors)
+
+    def check(self) -> None:
+        if self.weights is None:
+            return
+        files = [(name, file) for name, (lister, _) in self._inputs.items() for file in lister.files()]
+        self.population = digest(f"{name} {file.name} {file.size} {file.stamp}" for name, file in files)
+
+    def prepare(self, memory: dict[str, Any]) -> None:
+        if self.weights is not None:
+            key = digest(
+                [self.population, repr(self.weights), repr(self.budget), repr(self.token_field), str(self.seed)]
+            )
+            if memory.get("key") != key:
+                memory.update(key=key, factors=self._count())
+            self._factors = memory["factors"]
+        self._inputs = {}  # workers have no use for them
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return ["data"], {self.source_field: "string"} if self.source_field else []
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        if self._factors is None:  # a preview, for which nothing was prepared
+            self._factors = self._count()
+        name = task.metadata[KEY]
+        if self.source_field:
+            label = pa.repeat(literal(name, pa.string()), task.num_items)
+            task = task.with_data(put(task.data, self.source_field, label))
+        if not task.num_items:
+            return task
+        factor = pa.repeat(literal(self._factors[name], pa.float64()), task.num_items)
+        return take(task, factor, drawn(task, self.seed, KEY))
+
+    def _count(self) -> dict[str, float]:
+        """How often the documents of each input are taken."""
+        assert self.weights is not None
+        wanted = {name: weight for name, weight in self.weights.items() if weight}
+        there = {name: count(*self._inputs[name], name, self.seed, self.token_field) for name in wanted}
+        for name, heights in there.items():
+            if not sum(heights):
+                what = f"no number in {self.token_field!r}" if self.token_field else "no documents"
+                raise InputError(f"stage {self.name!r}: source {name!r} has {what}: leave it out, or give it weight 0")
+        shares = shares_of(wanted, {name: sum(heights) for name, heights in there.items()}, self.budget)
+        found = {name: factor_of(there[name], share) for name, share in shares.items()}
+        return {name: found.get(name, 0.0) for name in self.weights}
+
+
+def shares_of(weights: Mapping[str, float], there: Mapping[str, float], budget: int | None) -> dict[str, float]:
+    """How much of each input is wanted, in whole documents or tokens that add up to the budget."""
+    total = sum(weights.values())
+    if budget is None:
+        budget = math.floor(min(there[name] * total / weight for name, weight in weights.items()) + 1e-9)
+    exact = {name: budget * weight / total for name, weight in weights.items()}
+    shares = {name: math.floor(share) for name, share in exact.items()}
+    left = budget - sum(shares.values())
+    for name in sorted(exact, key=lambda name: shares[name] - exact[name])[:left]:
+        shares[name] += 1
+    return {name: float(share) for name, share in shares.items()}
+
+
+def factor_of(heights: Sequence[float], wanted: float) -> float:
+    """How often documents are to be taken, so that together they are as much as is wanted, and no more."""
+    sums = list(accumulate(heights, initial=0.0))
+    whole, rest = divmod(wanted, sums[-1])
+    return whole + (bisect_right(sums, rest + 1e-6) - 1) / STEPS if rest else whole
+
+
+def count(
+    lister: FilePartitioningStage, reader: ReaderStage, name: str, seed: int, token_field: str | None
+) -> array[float]:
+    """How many documents, or tokens, an input has at each height of the lot."""
+    reader = copy.copy(reader)
+    reader.on_bad_record, reader.fields = SKIP, [token_field] if token_field else []  # bad ones are told in the run
+    heights = array("d", bytes(8 * STEPS))
+    cores = os.cpu_count() or 1
+
+    def look(task: FileGroupTask) -> pa.Table:
+        found = _EMPTY
+        for batch in copy.copy(reader).process(task):
+            table = _heights(batch.named(task.lineage), seed, token_field) if batch.num_items else _EMPTY
+            found = pa.concat_tables([found, table]).group_by("step").aggregate([("size", "sum")])
+            found = found.rename_columns(["step", "size"])
+        return found
+
+    parts = (_labelled(name, task) for tasks in lister.sources() for task in tasks)
+    tasks = (task.named(Lineage(source=task.key(), files=task.files())) for task in parts)
+    with ThreadPoolExecutor(cores) as threads:
+        while some := list(islice(tasks, 4 * cores)):
+            for found in threads.map(look, some):
+                for step, size in zip(found["step"].to_pylist(), found["size"].to_pylist(), strict=True):
+                    heights[step] += size
+    return heights
+
+
+def _heights(batch: DocumentBatch, seed: int, token_field: str | None) -> pa.Table:
+    """The height of each document's lot, and how much it counts."""
+    steps = pc.floor(pc.multiply(drawn(batch, seed, KEY), literal(float(STEPS), pa.float64()))).cast(pa.int64())
+    if token_field is None:
+        return pa.table([steps, pa.repeat(literal(1.0, pa.float64()), len(steps))], schema=_EMPTY.schema)
+    column = batch.data.column(token_field).combine_chunks()
+    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_null(column.type)):
+        raise ColumnError(f"stage {KEY!r}: token_field={token_field!r} must hold numbers, and holds {column.type}")
+    sizes = column.cast(pa.float64(), safe=False).fill_null(literal(0.0, pa.float64()))
+    return pa.table([steps, sizes], schema=_EMPTY.schema)

@@ -1,0 +1,56 @@
+"""How many documents are not in English, where a filter is made for English. One warning at the end of a run tells.
+
+It is seen from what the heuristics count anyway, so it costs nothing: a text of some length without one of the eight
+most common words, or of which less than half is ASCII. Each batch is looked at by the first such filter that it meets.
+
+Gives up: telling other languages from what is no language, such as tables and lists of keywords.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.core.columns import literal
+from gristmill.core.native import kernels
+from gristmill.text.columns import counts_of
+
+if TYPE_CHECKING:
+    from gristmill.core.batch import Batch
+
+STATISTICS = ("words", "common_words", "chars", "plain")
+counts = kernels is not None
+"""Whether counting costs nothing."""
+
+COUNTER = "not_english"
+_LONG = literal(50, pa.int64())
+_NONE, _TWO = literal(0, pa.int64()), literal(2, pa.int64())
+_FEWEST, _SMALLEST = 10, 0.01
+"""So many documents, and such a share of them, are worth a warning."""
+
+
+def count_others(stage: str, batch: Batch, field: str) -> int:
+    """Documents of a batch that are not in English. 0 if an earlier stage has counted them, or counting is costly."""
+    seen = f"{field} {COUNTER}"
+    if not counts or not batch.num_items or seen in batch.memo:
+        return 0
+    found = counts_of(stage, batch, field, STATISTICS)
+    words, common, chars, plain = (found[name] for name in STATISTICS)
+    batch.memo[seen] = True
+    without = pc.and_(pc.greater_equal(words, _LONG), pc.equal(common, _NONE))
+    script = pc.and_(pc.greater_equal(chars, _LONG), pc.less(pc.multiply(plain, _TWO), chars))
+    return int(pc.or_(without, script).true_count)
+
+
+def remark_on(stage: str, stats: Any) -> str | None:
+    """What to tell of a stage that has met documents in other languages."""
+    others, rows = int(stats.counts.get(COUNTER, 0)), stats.rows_in
+    if others < _FEWEST or others < _SMALLEST * rows:
+        return None
+    return (
+        f"stage {stage!r} is made for English, and {100 * others / rows:.3g}% of the documents that it met "
+        f"({others:,} of {rows:,}) are in another language, or are no prose. Part the languages first "
+        "(IdentifyLanguage, Route), or use filters for all of them, as the recipe heuristic-multilingual does"
+    )

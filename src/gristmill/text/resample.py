@@ -1,0 +1,79 @@
+"""Resample: rows are taken more or less often, by the value of a column, and the same rows in every run.
+
+A factor of 0.25 keeps a quarter of the rows, 1 all, and 2.5 takes each twice and half of them a third time. Which half
+is drawn as in `Sample`: by the seed and the row's file and place in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.core.batch import Batch
+from gristmill.core.columns import literal, make_array
+from gristmill.core.sample import draw, row_ids
+from gristmill.core.stage import ProcessingStage
+from gristmill.core.task import digest
+from gristmill.text.columns import values_in
+from gristmill.text.filters import values_of
+
+if TYPE_CHECKING:
+    from gristmill.core.stage import Columns
+
+Rows = TypeVar("Rows", bound=Batch)
+
+
+class Resample(ProcessingStage[Batch, Batch]):
+    """Takes rows as often as the value of column `by` says: `factors` maps values, as text, to how often.
+
+    A factor below 1 drops a share of the rows, one above 1 repeats them, whole copies first and a share once more. Rows
+    with another value, or none, are taken `otherwise` times. Copies follow each other.
+    """
+
+    takes_empty = True
+
+    def __init__(self, by: str, factors: Mapping[str, float], otherwise: float = 1.0, seed: int = 0) -> None:
+        super().__init__()
+        for name, factor in {**factors, "otherwise": otherwise}.items():
+            check_factor("Resample", str(name), factor)
+        self.by, self.factors, self.otherwise, self.seed = by, factors, otherwise, seed
+
+    def inputs(self) -> tuple[list[str], Columns]:
+        return ["data"], [self.by]
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return ["data"], []
+
+    def process(self, task: Batch) -> Batch:
+        if not task.num_items:
+            return task
+        known = {str(name): float(factor) for name, factor in self.factors.items()}
+        other = float(self.otherwise)
+        values = values_of(values_in(self.name, task, self.by))
+        factors = make_array([other if one is None else known.get(str(one), other) for one in values], pa.float64())
+        return take(task, factors, drawn(task, self.seed, "Resample"))
+
+
+def check_factor(stage: str, name: str, factor: float) -> None:
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 <= factor < math.inf:
+        raise ValueError(f"{stage}: the factor of {name!r} is {factor!r}, must be a number, 0 or more")
+
+
+def drawn(batch: Batch, seed: int, stage: str) -> pa.Array:
+    """A number from 0 up to 1 for each row, which depends on the seed and the row alone."""
+    owner, numbers = row_ids(batch)
+    return draw(numbers, int(digest([str(seed), stage, owner]), 16))
+
+
+def take(batch: Rows, factors: pa.Array, numbers: pa.Array) -> Rows:
+    """The rows, each as often as its factor says; its number decides on the fraction."""
+    whole = pc.floor(factors)
+    once_more = pc.less(numbers, pc.subtract(factors, whole))
+    copies = pc.add(whole.cast(pa.int64()), once_more.cast(pa.int64()))
+    if (pc.max(copies).as_py() or 0) <= 1:
+        return batch.keep(pc.equal(copies, literal(1, pa.int64())))
+    return batch.take([row for row, count in enumerate(copies.to_pylist()) for _ in range(count)])
