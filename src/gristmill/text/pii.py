@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -62,7 +63,8 @@ class Kind:
 
 KINDS = {
     "secret": Kind(
-        r"(?i)secret|token|passw|pwd|key|AKIA|ASIA|gh[pousr]_|glpat-|xox|xapp|AIza|[rs]k_|sk-|npm_|pypi-|hf_|SG\.|eyJ|hooks\.",
+        r"(?i)secret|token|passw|pwd|key|AKIA|ASIA|gh[pousr]_|glpat-|xox|xapp|AIza|[rs]k_|sk-|npm_|pypi-|hf_|SG\.|eyJ|hooks\."
+        r"|bearer |authorization|://[^\s/]*:[^\s/]*@",
         lambda text, _: find_secrets(text),
         r"$^",
     ),
@@ -93,10 +95,13 @@ class Finder:
         """What is found, from left to right, without overlaps."""
         found: list[Finding] = []
         for entity in self.entities if entities is None else entities:
+            known, found = found, []
             for start, end in KINDS[entity].find(text, self):
-                if all(end <= other.start or other.end <= start for other in found):
+                place = bisect_left(known, end, key=lambda one: one.start)  # the one before is the only one in question
+                if not place or known[place - 1].end <= start:
                     found.append(Finding(entity, start, end))
-        return sorted(found, key=lambda one: one.start)
+            found = sorted([*known, *found], key=lambda one: one.start)
+        return found
 
     def find_all(self, texts: pa.Array) -> dict[int, list[Finding]]:
         """What is found in a column, by row; rows without anything are left out."""
@@ -120,11 +125,11 @@ class RedactPii(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Redacts personal data: secrets, e-mail, IBAN, credit card numbers, IP addresses and telephone numbers.
 
     `action` is "redact" ("[EMAIL]" takes its place), "hash" ("[EMAIL:9f86d081e8b1]": the same for the same value and
-    `key`), or "drop", which drops the document; or a mapping of entities to actions, where those that are left out are
-    redacted. `entities` is what to look for, by default everything. `countries` are those whose phone numbers are known
-    without a country code. Addresses of private networks are no personal data unless `private_ips`. With
-    `spans_field`, what was found is reported in a column: a list of entity, start and end, in characters of the text as
-    it was.
+    `key`, a secret that must be given), or "drop", which drops the document; or a mapping of entities to actions, where
+    those that are left out are redacted. `entities` is what to look for, by default everything. `countries` are those
+    whose phone numbers are known without a country code. Addresses of private networks are no personal data unless
+    `private_ips`. With `spans_field`, what was found is reported in a column: a list of entity, start and end, in
+    characters of the text as it was.
     """
 
     takes_empty = True
@@ -143,7 +148,11 @@ class RedactPii(ProcessingStage[DocumentBatch, DocumentBatch]):
         self.text_field, self.entities, self.action, self.spans_field = text_field, entities, action, spans_field
         self.countries, self.key, self.private_ips = countries, key, private_ips
         self._finder = _finder(self.name, entities, countries, private_ips)
-        self._actions = _actions(self.name, self._finder.entities, action, ACTIONS)
+        self._actions = _actions(self.name, self._finder.entities, action, ACTIONS, key)
+        if spans_field == text_field:
+            raise ValueError(
+                f"RedactPii: spans_field and text_field are both {text_field!r}: give the spans another column"
+            )
 
     def inputs(self) -> tuple[list[str], Columns]:
         return ["data"], {self.text_field: "string"}
@@ -195,7 +204,7 @@ class PiiRedactor(DocumentModifier):
         self.entities, self.action, self.countries, self.key = entities, action, countries, key
         self.private_ips = private_ips
         self._finder = _finder(self.name, entities, countries, private_ips)
-        self._actions = _actions(self.name, self._finder.entities, action, ACTIONS[:2])
+        self._actions = _actions(self.name, self._finder.entities, action, ACTIONS[:2], key)
 
     def modify_document(self, text: str) -> str:
         return _replaced(text, self._finder.find(text), self._actions, self.key)
@@ -249,12 +258,17 @@ def _finder(name: str, entities: Sequence[str] | None, countries: Sequence[str],
     return Finder(tuple(entity for entity in KINDS if entity in wanted), tuple(countries), private_ips)
 
 
-def _actions(name: str, entities: Sequence[str], action: Actions, allowed: Sequence[str]) -> dict[str, str]:
+def _actions(name: str, entities: Sequence[str], action: Actions, allowed: Sequence[str], key: str) -> dict[str, str]:
     """What to do with each entity."""
     given = dict.fromkeys(entities, action) if isinstance(action, str) else dict(action)
     for entity, one in given.items():
         _known(name, "entity", entity, entities)
         _known(name, "action", one, allowed)
+    if "hash" in given.values() and not key:
+        raise ValueError(
+            f'{name}: action="hash" needs a key that you keep to yourself, as in key="...": without one, '
+            "all addresses and numbers can be tried out until their hash is found"
+        )
     return {entity: str(given.get(entity, "redact")) for entity in entities}
 
 
