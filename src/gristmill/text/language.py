@@ -126,7 +126,7 @@ class IdentifyLanguage(ProcessingStage[DocumentBatch, DocumentBatch]):
         return self.apply(task, self.decide(task))
 
     def decide(self, batch: DocumentBatch) -> Decision:
-        texts = text_column(self.name, batch.data, self.text_field)
+        texts = text_column(self, batch.data, self.text_field)
         if self.max_characters is not None:
             texts = pc.utf8_slice_codeunits(texts, 0, self.max_characters)
         found = self._model.best(texts)

@@ -164,7 +164,7 @@ class RedactPii(ProcessingStage[DocumentBatch, DocumentBatch]):
         return self.apply(task, self.decide(task))
 
     def decide(self, batch: DocumentBatch) -> Decision:
-        texts = text_column(self.name, batch.data, self.text_field)
+        texts = text_column(self, batch.data, self.text_field)
         found = self._finder.find_all(texts)
         counts, keep = [0] * len(texts), [True] * len(texts)
         for row, findings in found.items():
@@ -174,16 +174,16 @@ class RedactPii(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     def apply(self, batch: DocumentBatch, decision: Decision) -> DocumentBatch:
         assert isinstance(decision, _Found)
-        table, found = batch.data, decision.findings
-        texts = text_column(self.name, table, self.text_field)
+        found = decision.findings
+        texts = text_column(self, batch.data, self.text_field)
         for one in chain.from_iterable(found.values()):
             self.count(one.entity)
-        if found:
-            table = _with(table, self.text_field, _all_replaced(texts, found, self._actions, self.key))
+        new = _all_replaced(texts, found, self._actions, self.key) if found else texts
+        batch = batch.with_column(self.text_field, new)  # text from here on, whatever a block held
         if self.spans_field:
             spans = [[_plain(one) for one in found.get(row, [])] for row in range(len(texts))]
-            table = _with(table, self.spans_field, json_array(spans))
-        return batch.with_data(table).keep(decision.keep)
+            batch = batch.with_column(self.spans_field, json_array(spans))
+        return batch.keep(decision.keep)
 
     def thresholds(self) -> dict[str, str]:
         dropped = [entity for entity, action in self._actions.items() if action == "drop"]
@@ -313,9 +313,3 @@ def _hashed(value: str, entity: str, key: str) -> str:
 
 def _plain(one: Finding) -> dict[str, Any]:
     return {"entity": one.entity, "start": one.start, "end": one.end}
-
-
-def _with(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
-    if name in table.column_names:
-        return table.set_column(table.column_names.index(name), name, column)
-    return table.append_column(name, column)

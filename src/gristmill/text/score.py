@@ -158,7 +158,7 @@ class ScoreFilter(_DroppingStage):
 
     def _judge(self, step: _Step, batch: DocumentBatch) -> tuple[pa.Array, pa.Array]:
         assert isinstance(step.tool, DocumentFilter)
-        scores = scored(self.name, step.tool, batch, step.field)
+        scores = scored(self, step.tool, batch, step.field)
         return scores, answered(step.tool, "keep_batch", scores)
 
 
@@ -192,7 +192,7 @@ class Filter(_DroppingStage):
         return ["data"], []
 
     def _judge(self, step: _Step, batch: DocumentBatch) -> tuple[pa.Array, pa.Array]:
-        column = values_in(self.name, batch, step.field)
+        column = values_in(self, batch, step.field)
         if isinstance(step.tool, DocumentFilter):
             return column, answered(step.tool, "keep_batch", column)
         return column, make_array([bool(step.tool(value)) for value in values_of(column)], pa.bool_())
@@ -235,9 +235,9 @@ class Score(_TextStage):
     def process(self, task: DocumentBatch) -> DocumentBatch:
         for tool, field, score_field in self._steps:
             if isinstance(tool, DocumentFilter):
-                scores = scored(self.name, tool, task, field)
+                scores = scored(self, tool, task, field)
             else:
-                scores = score_array([tool(text or "") for text in texts_of(self.name, task, field).to_pylist()])
+                scores = score_array([tool(text or "") for text in texts_of(self, task, field).to_pylist()])
             task = task.with_column(score_field, scores)
         return task
 
@@ -286,9 +286,9 @@ class Modify(_TextStage):
     def _changed(self, tool: DocumentModifier | Function, fields: Sequence[str], table: pa.Table) -> pa.Array:
         if len(fields) > 1:
             function = tool.modify_document if isinstance(tool, DocumentModifier) else tool
-            columns = {field: any_column(self.name, table, field) for field in fields}
+            columns = {field: any_column(self, table, field) for field in fields}
             return _text_array([function(**row) for row in table_to_rows(pa.table(columns))])
-        texts = text_column(self.name, table, fields[0])
+        texts = text_column(self, table, fields[0])
         if isinstance(tool, DocumentModifier):
             return answered(tool, "modify_batch", texts)
         return _text_array([None if text is None else tool(text) for text in texts.to_pylist()])

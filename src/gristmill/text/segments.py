@@ -49,7 +49,7 @@ class DocumentSplitter(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], [self.text_field, self.segment_id_field]
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
-        texts = text_column(self.name, task.data, self.text_field)
+        texts = text_column(self, task.data, self.text_field)
         parts = [[None] if text is None else text.split(self.separator) for text in texts.to_pylist()]
         rows = task.take([row for row, pieces in enumerate(parts) for _ in pieces])
         segments = make_array([piece for pieces in parts for piece in pieces], pa.string())
@@ -102,12 +102,12 @@ class DocumentJoiner(ProcessingStage[GatherTask, DocumentBatch]):
 
     def _rows(self, table: pa.Table) -> Iterator[tuple[int, int, str | None, int]]:
         """What each new row is made of: where its document begins, the row of its first segment, text and length."""
-        ids = any_column(self.name, table, self.document_id_field).to_pylist()
-        numbers = any_column(self.name, table, self.segment_id_field).to_pylist()
-        texts = text_column(self.name, table, self.text_field).to_pylist()
+        ids = any_column(self, table, self.document_id_field).to_pylist()
+        numbers = any_column(self, table, self.segment_id_field).to_pylist()
+        texts = text_column(self, table, self.text_field).to_pylist()
         lengths = [len(text or "") for text in texts]
         if self.length_field is not None:
-            given = any_column(self.name, table, self.length_field).to_pylist()
+            given = any_column(self, table, self.length_field).to_pylist()
             lengths = [int(length or 0) for length in given]
         documents: dict[Any, list[int]] = {}
         for row, one in enumerate(ids):

@@ -90,6 +90,6 @@ class TrainTestSplit(ProcessingStage[DocumentBatch, DocumentBatch]):
         if self.group_field is None:
             owner, numbers = row_ids(batch)
             return draw(numbers, int(digest([str(self.seed), "TrainTestSplit", owner]), 16))
-        groups = text_column(self.name, batch.data, self.group_field).to_pylist()
+        groups = text_column(self, batch.data, self.group_field).to_pylist()
         numbers = make_array([int(digest([group or ""]), 16) for group in groups], pa.uint64())
         return draw(numbers, int(digest([str(self.seed), "TrainTestSplit"]), 16))

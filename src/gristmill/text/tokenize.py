@@ -65,7 +65,7 @@ class TokenizeDocuments(ProcessingStage[DocumentBatch, DocumentBatch]):
         return self.apply(task, self.decide(task))
 
     def decide(self, batch: DocumentBatch) -> Decision:
-        texts = text_column(self.name, batch.data, self.text_field)
+        texts = text_column(self, batch.data, self.text_field)
         tokens = self._encoded([text or "" for text in texts.to_pylist()])
         counts = make_array(map(len, tokens), pa.int64())
         column = pa.array(tokens, pa.large_list(self.kind()))
