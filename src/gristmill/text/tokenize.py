@@ -13,6 +13,7 @@ from gristmill.core.decide import Decision
 from gristmill.core.errors import PlanError
 from gristmill.core.stage import ProcessingStage
 from gristmill.text.columns import text_column
+from gristmill.text.filters import check_count
 from gristmill.text.segments import put
 from gristmill.text.tokenizer import Tokenizer
 
@@ -30,7 +31,8 @@ class TokenizeDocuments(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Adds the tokens of each document as a column of numbers, and drops documents without any.
 
     Numbers are 16 bits wide where the vocabulary allows, else 32. With `append_eod`, the token of the end of a document
-    is added to each: `eod_token`, its name or number, or the one that the tokenizer is found to have.
+    is added to each: `eod_token`, its name or number, or the one that the tokenizer is found to have. `pad_token` is a
+    number that a writer adds: like the end, it must be one of the vocabulary.
     """
 
     takes_empty = True
@@ -42,10 +44,14 @@ class TokenizeDocuments(ProcessingStage[DocumentBatch, DocumentBatch]):
         tokens_field: str = TOKENS,
         append_eod: bool = False,
         eod_token: str | int | None = None,
+        pad_token: int | None = None,
     ) -> None:
         super().__init__()
+        for parameter, token in {"eod_token": eod_token, "pad_token": pad_token}.items():
+            if token is not None and not (parameter == "eod_token" and isinstance(token, str)):
+                check_count(self.name, parameter, token)
         self.tokenizer, self.text_field, self.tokens_field = tokenizer, text_field, tokens_field
-        self.append_eod, self.eod_token = append_eod, eod_token
+        self.append_eod, self.eod_token, self.pad_token = append_eod, eod_token, pad_token
         self._tokenizer = Tokenizer(tokenizer, self.name, special_tokens=False)
 
     def check(self) -> None:
@@ -81,16 +87,26 @@ class TokenizeDocuments(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     def kind(self) -> pa.DataType:
         """The type of a token. Also sees that the end of a document is known, if it is needed."""
-        end = self.end() if self.append_eod else 0
-        size = max(self._tokenizer.vocabulary, end + 1)
-        if size <= 1:
+        size = self._tokenizer.vocabulary
+        if size < 1:
             raise PlanError(f"stage {self.name!r}: the tokenizer does not say how many tokens it has (vocab_size)")
+        for parameter, token in (
+            ("eod_token", self.end() if self.append_eod else 0),
+            ("pad_token", self.pad_token or 0),
+        ):
+            if token >= size:
+                raise PlanError(
+                    f"stage {self.name!r}: {parameter} is {token}, and the tokenizer has {size} tokens, numbered from "
+                    "0: give one of them"
+                )
         return pa.uint16() if size <= 2**16 else pa.int32()
 
     def end(self) -> int:
         """The number of the token that ends a document."""
         if isinstance(self.eod_token, int):
             return self.eod_token
+        if self.eod_token is None and self._tokenizer.end is not None:
+            return self._tokenizer.end
         names = ENDS if self.eod_token is None else [self.eod_token]
         for name in names:
             number = self._tokenizer.id_of(name)
