@@ -16,7 +16,15 @@ from gristmill.core.columns import literal, make_array
 from gristmill.core.compute import pc
 from gristmill.core.errors import did_you_mean
 from gristmill.text.comments import MIME, SYNTAX
-from gristmill.text.filters import DocumentFilter, as_array, check_bounds, check_ratio, within
+from gristmill.text.filters import (
+    DocumentFilter,
+    as_array,
+    check_bounds,
+    check_count,
+    check_number,
+    check_ratio,
+    within,
+)
 from gristmill.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -140,6 +148,7 @@ class TokenizerFertilityFilter(DocumentFilter):
     def __init__(self, path_to_tokenizer: str | os.PathLike[str], min_char_to_token_ratio: float = 2.5) -> None:
         if not path_to_tokenizer:
             raise ValueError("TokenizerFertilityFilter: path_to_tokenizer is empty: give the file of a tokenizer")
+        check_number("TokenizerFertilityFilter", "min_char_to_token_ratio", min_char_to_token_ratio)
         self.path_to_tokenizer, self.min_char_to_token_ratio = path_to_tokenizer, min_char_to_token_ratio
 
     def check(self) -> None:
@@ -174,10 +183,7 @@ class XMLHeaderFilter(DocumentFilter):
     score_type = pa.int64()
 
     def __init__(self, char_prefix_search_length: int = 100) -> None:
-        if char_prefix_search_length < 1:
-            raise ValueError(
-                f"XMLHeaderFilter: char_prefix_search_length is {char_prefix_search_length}, must be 1 or more"
-            )
+        check_count("XMLHeaderFilter", "char_prefix_search_length", char_prefix_search_length, least=1)
         self.char_prefix_search_length = char_prefix_search_length
 
     def score_document(self, text: str) -> int:
@@ -203,7 +209,7 @@ class AlphaFilter(DocumentFilter):
     _LETTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
     def __init__(self, min_alpha_ratio: float = 0.25) -> None:
-        check_ratio("min_alpha_ratio", min_alpha_ratio)
+        check_ratio(self.name, "min_alpha_ratio", min_alpha_ratio)
         self.min_alpha_ratio = min_alpha_ratio
 
     def score_document(self, text: str) -> float:
@@ -229,7 +235,8 @@ class HTMLBoilerplateFilter(DocumentFilter):
     score_type = pa.float64()
 
     def __init__(self, min_lang_content_ratio: float = 0.2, min_lang_content_num_chars: int = 100) -> None:
-        check_ratio("min_lang_content_ratio", min_lang_content_ratio)
+        check_ratio(self.name, "min_lang_content_ratio", min_lang_content_ratio)
+        check_count("HTMLBoilerplateFilter", "min_lang_content_num_chars", min_lang_content_num_chars)
         self.min_lang_content_ratio = min_lang_content_ratio
         self.min_lang_content_num_chars = min_lang_content_num_chars
 

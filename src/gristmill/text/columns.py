@@ -108,7 +108,7 @@ def _known(stage: Stage, batch: Batch, field: str) -> tuple[pa.Array, pa.Boolean
 
 def scored(stage: Stage, tool: DocumentFilter, batch: Batch, field: str) -> pa.Array:
     """The scores of a text column: from statistics that filters share, or from the text itself."""
-    if names := tool.statistics():
+    if (names := tool.statistics()) and not tool.unspaced:
         return checked(tool, "score_counts", tool.score_counts(counts_of(stage, batch, field, names)), batch.num_items)
     return answered(tool, "score_batch", texts_of(stage, batch, field))
 

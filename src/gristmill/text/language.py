@@ -14,7 +14,7 @@ from gristmill.core.decide import Decision
 from gristmill.core.stage import ProcessingStage
 from gristmill.text.columns import text_column
 from gristmill.text.fasttext import Model
-from gristmill.text.filters import DocumentFilter, as_array, check_ratio, values_of
+from gristmill.text.filters import DocumentFilter, as_array, check_count, check_ratio, values_of
 
 if TYPE_CHECKING:
     from gristmill.core.stage import Columns, WorkerMetadata
@@ -38,7 +38,7 @@ class FastTextLangId(DocumentFilter):
         min_langid_score: float = 0.3,
         lang: str | Sequence[str] | None = None,
     ) -> None:
-        check_ratio("min_langid_score", min_langid_score)
+        check_ratio(self.name, "min_langid_score", min_langid_score)
         self.model_path, self.min_langid_score, self.lang = model_path, min_langid_score, lang
         self._model = Model(model_path, "FastTextLangId")
 
@@ -100,9 +100,9 @@ class IdentifyLanguage(ProcessingStage[DocumentBatch, DocumentBatch]):
         if isinstance(languages, str):
             raise TypeError(f"IdentifyLanguage: languages must be a list, as in languages=[{languages!r}]")
         for name, score in {"min_score": min_score, **(min_scores or {})}.items():
-            check_ratio(f"IdentifyLanguage: {name}", score)
-        if max_characters is not None and max_characters < 1:
-            raise ValueError(f"IdentifyLanguage: max_characters is {max_characters}, must be 1 or more")
+            check_ratio("IdentifyLanguage", name, score)
+        if max_characters is not None:
+            check_count("IdentifyLanguage", "max_characters", max_characters, least=1)
         if language_field == score_field:
             raise ValueError("IdentifyLanguage: language_field and score_field must be two columns")
         self.text_field, self.language_field, self.score_field = text_field, language_field, score_field

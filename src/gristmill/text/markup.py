@@ -12,6 +12,7 @@ from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
 from gristmill.text.edit import modify_matching
+from gristmill.text.filters import check_count
 from gristmill.text.modifiers import DocumentModifier
 
 if TYPE_CHECKING:
@@ -36,8 +37,7 @@ class HtmlEntityDecoder(DocumentModifier):
     """
 
     def __init__(self, passes: int = 1) -> None:
-        if passes < 1:
-            raise ValueError(f"HtmlEntityDecoder: passes is {passes}, must be 1 or more")
+        check_count("HtmlEntityDecoder", "passes", passes, least=1)
         self.passes = passes
 
     def modify_document(self, text: str) -> str:

@@ -28,7 +28,7 @@ from gristmill.core.errors import did_you_mean
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.table import json_array
 from gristmill.text.columns import text_column
-from gristmill.text.filters import DocumentFilter, as_array, within
+from gristmill.text.filters import DocumentFilter, as_array, check_count, within
 from gristmill.text.modifiers import DocumentModifier
 from gristmill.text.pii_numbers import find_cards, find_emails, find_ibans, find_ipv4, find_ipv6
 from gristmill.text.pii_phones import COUNTRIES, find_phones
@@ -226,8 +226,7 @@ class PiiFilter(DocumentFilter):
         countries: Sequence[str] = ("US",),
         private_ips: bool = False,
     ) -> None:
-        if max_findings < 0:
-            raise ValueError(f"PiiFilter: max_findings is {max_findings}, must be 0 or more")
+        check_count("PiiFilter", "max_findings", max_findings)
         self.max_findings, self.entities, self.countries = max_findings, entities, countries
         self.private_ips = private_ips
         self._finder = _finder(self.name, entities, countries, private_ips)

@@ -20,6 +20,7 @@ from gristmill.core.compute import pc
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.task import GatherTask
 from gristmill.text.columns import any_column, text_column
+from gristmill.text.filters import check_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -81,8 +82,8 @@ class DocumentJoiner(ProcessingStage[GatherTask, DocumentBatch]):
         length_field: str | None = None,
     ) -> None:
         super().__init__()
-        if max_length is not None and max_length < 1:
-            raise ValueError(f"DocumentJoiner: max_length is {max_length}, must be 1 or more")
+        if max_length is not None:
+            check_count("DocumentJoiner", "max_length", max_length, least=1)
         if length_field is not None and max_length is None:
             raise ValueError("DocumentJoiner: length_field says how long segments are: give a max_length too")
         self.separator, self.text_field, self.segment_id_field = separator, text_field, segment_id_field

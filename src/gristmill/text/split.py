@@ -16,6 +16,7 @@ from gristmill.core.sample import draw, row_ids
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.task import digest
 from gristmill.text.columns import text_column
+from gristmill.text.filters import check_count, check_ratio
 from gristmill.text.segments import put
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from gristmill.core.stage import Columns
 
-_HALVES = {"train": 0.9, "test": 0.1}
+_PARTS = {"train": 0.9, "test": 0.1}
 
 
 class TrainTestSplit(ProcessingStage[DocumentBatch, DocumentBatch]):
@@ -46,7 +47,10 @@ class TrainTestSplit(ProcessingStage[DocumentBatch, DocumentBatch]):
         group_field: str | None = None,
     ) -> None:
         super().__init__()
-        shares = dict(_HALVES if parts is None else parts)
+        shares = dict(_PARTS if parts is None else parts)
+        for part, share in shares.items():
+            check_ratio("TrainTestSplit", f"parts[{part!r}]", share)
+        check_count("TrainTestSplit", "seed", seed)
         if not shares or min(shares.values()) < 0 or abs(sum(shares.values()) - 1) > 1e-9:
             raise ValueError(f"TrainTestSplit: parts is {parts!r}: shares must be 0 or more, and add up to 1")
         if keep is not None and keep not in shares:
