@@ -7,7 +7,6 @@ import io
 import tokenize
 import warnings
 from functools import cached_property
-from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,6 +24,7 @@ from gristmill.text.filters import (
     check_ratio,
     within,
 )
+from gristmill.text.markup import HtmlReader
 from gristmill.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -242,8 +242,7 @@ class HTMLBoilerplateFilter(DocumentFilter):
 
     def score_document(self, text: str) -> float:
         parser = _Content()
-        parser.feed(text)
-        parser.close()
+        parser.read(text)
         return parser.seen / len(text) if text and parser.seen > self.min_lang_content_num_chars else 0.0
 
     def keep_document(self, score: float) -> bool:
@@ -253,11 +252,11 @@ class HTMLBoilerplateFilter(DocumentFilter):
         return within(scores, low=self.min_lang_content_ratio)
 
 
-class _Content(HTMLParser):
+class _Content(HtmlReader):
     """Counts the characters of text."""
 
     def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
+        super().__init__()
         self.seen = 0
         self._unseen = ""
 
@@ -269,7 +268,3 @@ class _Content(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.seen += 0 if self._unseen else len(data)
-
-    def parse_marked_section(self, i: int, report: int = 1) -> int:
-        end = self.rawdata.find(">", i)  # `<![if ...]>` and the like, for which the parser of the library raises
-        return end + 1 if end >= 0 else -1
