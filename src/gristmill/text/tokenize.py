@@ -14,8 +14,7 @@ from gristmill.core.errors import PlanError
 from gristmill.core.stage import ProcessingStage
 from gristmill.text.columns import text_column
 from gristmill.text.filters import check_count
-from gristmill.text.segments import put
-from gristmill.text.tokenizer import Tokenizer
+from gristmill.text.tokenizer import BATCH, Hub, Tokenizer
 
 if TYPE_CHECKING:
     from gristmill.core.stage import Columns, WorkerMetadata
@@ -45,6 +44,9 @@ class TokenizeDocuments(ProcessingStage[DocumentBatch, DocumentBatch]):
         append_eod: bool = False,
         eod_token: str | int | None = None,
         pad_token: int | None = None,
+        cache_dir: str | None = None,
+        hf_token: str | None = None,
+        tokenization_batch_size: int = BATCH,
     ) -> None:
         super().__init__()
         for parameter, token in {"eod_token": eod_token, "pad_token": pad_token}.items():
@@ -52,7 +54,8 @@ class TokenizeDocuments(ProcessingStage[DocumentBatch, DocumentBatch]):
                 check_count(self.name, parameter, token)
         self.tokenizer, self.text_field, self.tokens_field = tokenizer, text_field, tokens_field
         self.append_eod, self.eod_token, self.pad_token = append_eod, eod_token, pad_token
-        self._tokenizer = Tokenizer(tokenizer, self.name, special_tokens=False)
+        self.cache_dir, self.hf_token, self.tokenization_batch_size = cache_dir, hf_token, tokenization_batch_size
+        self._tokenizer = Tokenizer(tokenizer, self.name, False, tokenization_batch_size, Hub(hf_token, cache_dir))
 
     def check(self) -> None:
         self._tokenizer.check()
@@ -79,8 +82,7 @@ class TokenizeDocuments(ProcessingStage[DocumentBatch, DocumentBatch]):
         return Decision(keep, {self.tokens_field: column, self.name: counts})
 
     def apply(self, batch: DocumentBatch, decision: Decision) -> DocumentBatch:
-        table = put(batch.data, self.tokens_field, decision.scores[self.tokens_field])
-        return batch.with_data(table).keep(decision.keep)
+        return batch.with_column(self.tokens_field, decision.scores[self.tokens_field]).keep(decision.keep)
 
     def thresholds(self) -> dict[str, str]:
         return {self.name: "tokens=1"}

@@ -16,6 +16,7 @@ import copy
 import inspect
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,24 +25,43 @@ import orjson
 from gristmill.core.errors import InputError, did_you_mean, require
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 BATCH = 256
 """Documents that are encoded at a time: their tokens are Python objects."""
 
 
-class Tokenizer:
-    """Texts to numbers. `source` is one of the above."""
+@dataclass(frozen=True)
+class Hub:
+    """How to fetch what is named by its place on the hub of Hugging Face."""
 
-    def __init__(self, source: Any, purpose: str, special_tokens: bool = True) -> None:
+    token: str | None = None
+    cache_dir: str | None = None
+
+    def load(self, name: str) -> Any:
+        import tokenizers
+        from huggingface_hub import hf_hub_download
+
+        path = hf_hub_download(name, "tokenizer.json", token=self.token, cache_dir=self.cache_dir)
+        return tokenizers.Tokenizer.from_file(path)
+
+
+class Tokenizer:
+    """Texts to numbers. `source` is one of the above; `batch` documents are encoded at a time."""
+
+    def __init__(
+        self, source: Any, purpose: str, special_tokens: bool = True, batch: int = BATCH, hub: Hub | None = None
+    ) -> None:
         self.source, self.purpose, self.special_tokens = source, purpose, special_tokens
+        self.batch, self.hub = batch, hub or Hub()
         self._encode: Callable[[list[str]], list[Sequence[int]]] | None = None
         self._size = 0
         self._ids: Callable[[str], int | None] = lambda _: None
         self._end: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"source": self.source, "purpose": self.purpose, "special_tokens": self.special_tokens}
+        names = ("source", "purpose", "special_tokens", "batch", "hub")
+        return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
@@ -70,9 +90,8 @@ class Tokenizer:
         if self._encode is None:
             self.load()
         assert self._encode is not None
-        return [
-            ids for start in range(0, len(texts), BATCH) for ids in self._encode(list(texts[start : start + BATCH]))
-        ]
+        size = self.batch
+        return [ids for start in range(0, len(texts), size) for ids in self._encode(list(texts[start : start + size]))]
 
     @property
     def vocabulary(self) -> int:
@@ -99,9 +118,8 @@ class Tokenizer:
         if isinstance(tool, str | os.PathLike):
             self.check()
             kind, path = self._kind()
-            load = {"tokenizers": _load_hf, "sentencepiece": _load_piece, "tiktoken": _load_tiktoken}[kind]
             try:
-                tool = load(path, tool)
+                tool = _LOADERS[kind](path, os.fspath(tool), self.hub)
             except Exception as error:  # these libraries raise all kinds, and do not name the file
                 raise InputError(
                     f"{self.purpose}: {path or tool} could not be loaded by {kind}: {error}. Give another file, or for "
@@ -180,20 +198,31 @@ def _known_id(tool: Any, token: str) -> int | None:
     return None if number == getattr(tool, "unk_token_id", None) else number
 
 
-def _load_hf(path: Path | None, name: Any) -> Any:
+def check_no_kwargs(name: str, transformers_init_kwargs: Mapping[str, Any] | None) -> None:
+    if transformers_init_kwargs:
+        raise ValueError(
+            f"{name}: transformers_init_kwargs is for AutoTokenizer of transformers, which is not used here. Give the "
+            "tokenizer itself, as in AutoTokenizer.from_pretrained(..., **transformers_init_kwargs)"
+        )
+
+
+def _load_hf(path: Path | None, name: str, hub: Hub) -> Any:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a worker has a core, and others need theirs
     import tokenizers
 
-    return tokenizers.Tokenizer.from_pretrained(name) if path is None else tokenizers.Tokenizer.from_file(str(path))
+    return hub.load(name) if path is None else tokenizers.Tokenizer.from_file(str(path))
 
 
-def _load_piece(path: Path | None, _: Any) -> Any:
+def _load_piece(path: Path | None, _: str, __: Hub) -> Any:
     import sentencepiece
 
     return sentencepiece.SentencePieceProcessor(model_file=str(path))
 
 
-def _load_tiktoken(_: Path | None, name: Any) -> Any:
+def _load_tiktoken(_: Path | None, name: str, __: Hub) -> Any:
     import tiktoken
 
     return tiktoken.get_encoding(name)
+
+
+_LOADERS = {"tokenizers": _load_hf, "sentencepiece": _load_piece, "tiktoken": _load_tiktoken}
