@@ -17,7 +17,6 @@ from gristmill.core.stage import ProcessingStage
 from gristmill.core.task import digest
 from gristmill.text.columns import text_column
 from gristmill.text.filters import check_count, check_ratio
-from gristmill.text.segments import put
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,7 +84,7 @@ class TrainTestSplit(ProcessingStage[DocumentBatch, DocumentBatch]):
     def apply(self, batch: DocumentBatch, decision: Decision) -> DocumentBatch:
         if self.keep is not None:
             return batch.keep(decision.keep)
-        return batch.with_data(put(batch.data, self.split_field, decision.scores[self.name]))
+        return batch.with_column(self.split_field, decision.scores[self.name])
 
     def thresholds(self) -> dict[str, str]:
         return {self.name: f"keep={self.keep}"}
