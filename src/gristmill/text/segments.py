@@ -63,13 +63,12 @@ class DocumentSplitter(ProcessingStage[DocumentBatch, DocumentBatch]):
 class DocumentJoiner(ProcessingStage[GatherTask, DocumentBatch]):
     """Joins the segments of each document, which are the rows of one `document_id_field`, in order of their numbers.
 
-    Numbers may be written as text, as they are in CSV; what is no number is an error.
-
-    The other columns are those of the document's first segment, and it stands where its first row stood. With
-    `max_length`, a document becomes several rows: a segment that would make a row longer than that begins the next.
-    The length of a segment is its characters, or the number in `length_field`, which then holds the length of the
-    whole; the characters of each separator are added to it. A segment that is longer by itself is a row. A row without
-    an id is a document, and null text is left out.
+    Numbers may be written as text, as they are in CSV; what is no number is an error. The other columns are those of
+    the document's first segment, and it stands where its first row stood. With `max_length`, a document becomes
+    several rows: a segment that would make a row longer than that begins the next. The length of a segment is its
+    characters, or the number in `length_field`, which then holds the length of the whole; the characters of each
+    separator are added to it. A segment that is longer by itself is a row. A row without an id is a document, and
+    null text is left out.
     """
 
     gather = True
