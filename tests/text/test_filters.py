@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from gristmill import DocumentBatch
 from gristmill.text import (
     BoilerPlateStringFilter,
     BulletsFilter,
@@ -28,6 +29,7 @@ from gristmill.text import (
     RepeatedParagraphsFilter,
     RepeatingDuplicateNGramsFilter,
     RepeatingTopNGramsFilter,
+    ScoreFilter,
     SubstringFilter,
     SymbolsToWordsFilter,
     UrlsFilter,
@@ -278,9 +280,13 @@ def test_arguments_are_attributes_and_survive_pickling() -> None:
     [
         (lambda: WordCountFilter(min_words=10, max_words=5), "min_words=10 and max_words=5"),
         (lambda: WordCountFilter(min_words=-1), "0 or more"),
-        (lambda: WordCountFilter(lang="zh"), "without spaces"),
+        (lambda: WordCountFilter(lang="klingon"), "WordCountFilter: lang is 'klingon'.*the code of a language"),
+        (lambda: WordCountFilter(lang=None), "lang is None"),  # type: ignore[arg-type]
+        (lambda: WordCountFilter("5"), "WordCountFilter: min_words is '5', must be a number"),  # type: ignore[arg-type]
+        (lambda: WordCountFilter(max_words=float("nan")), "max_words is nan, must be a number"),  # type: ignore[arg-type]
+        (lambda: UrlsFilter("0.2"), "UrlsFilter: max_url_to_text_ratio is '0.2'"),  # type: ignore[arg-type]
+        (lambda: RepeatedLinesFilter(None), "RepeatedLinesFilter: max_repeated_line_fraction is None"),  # type: ignore[arg-type]
         (lambda: MeanWordLengthFilter(5, 4), "min_mean_word_length=5"),
-        (lambda: MeanWordLengthFilter(lang="ja"), "without spaces"),
         (lambda: SubstringFilter("a", "middle"), "'prefix', 'suffix' or 'any'"),  # type: ignore[arg-type]
         (lambda: SubstringFilter("", "any"), "empty"),
         (lambda: NonAlphaNumericFilter(25), "from 0 to 1"),
@@ -289,16 +295,40 @@ def test_arguments_are_attributes_and_survive_pickling() -> None:
         (lambda: PornographicUrlsFilter("("), "not a regular expression"),
         (lambda: NumbersFilter(15), "max_number_to_text_ratio is 15, must be a share from 0 to 1"),
         (lambda: LongWordFilter(-1), "0 or more"),
-        (lambda: LongWordFilter(lang="zh"), "without spaces"),
         (lambda: CommonEnglishWordsFilter(-1), "0 or more"),
         (lambda: RepeatingTopNGramsFilter(0), "n is 0, must be a whole number from 1 to 32"),
         (lambda: RepeatingDuplicateNGramsFilter(2.0), "n is 2.0"),  # type: ignore[arg-type]
-        (lambda: RepeatingTopNGramsFilter(lang="ja"), "RepeatingTopNGramsFilter: lang='ja'"),
     ],
 )
 def test_bad_parameters_are_refused(make: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         make()
+
+
+# words of these are found in the text: filter, text, score
+UNSPACED = [
+    (WordCountFilter(lang="th"), "สวัสดีชาวโลก", 8),
+    (WordCountFilter(lang="zh"), "你好，世界。 a - b", 7),
+    (WordCountFilter(lang="zh_Hans"), "你好", 2),
+    (WordCountFilter(lang="ja"), "東京へ行く", 4),
+    (WordCountFilter(lang="en"), "你好，世界。", 1),
+    (MeanWordLengthFilter(lang="ja"), "東京へ行く", 1.25),
+    (LongWordFilter(lang="zh"), "你好 gristmill", 9),
+    (WordsWithoutAlphabetsFilter(lang="zh"), "你好 12", 2 / 3),
+    (SymbolsToWordsFilter(lang="zh"), "你好 # ...", 0.5),
+    (RepeatingTopNGramsFilter(lang="zh"), "你好你好你好", 9 / 11),
+    (RepeatingDuplicateNGramsFilter(lang="zh"), "你好你好", 3 / 7),
+    (WordCountFilter(lang="zh"), "", 0),
+]
+
+
+@pytest.mark.parametrize(("one", "text", "score"), UNSPACED)
+def test_words_of_languages_without_spaces_are_counted(one: Any, text: str, score: float) -> None:
+    assert one.score_document(text) == score
+    assert one.score_batch(pa.array([text, None])).to_pylist() == [score, one.score_document("")]
+    both = ScoreFilter([WordCountFilter(0), one], score_field=["words", "score"], invert=[False, False])
+    seen = both.decide(DocumentBatch({"text": [text]})).scores
+    assert [column.to_pylist() for column in seen.values()] == [[len(text.split())], [score]]
 
 
 class ShoutFilter(DocumentFilter):

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from gristmill import DocumentBatch, LocalExecutor, Pipeline
-from gristmill.core.errors import InputError, MissingDependencyError
+from gristmill.core.errors import InputError, MissingDependencyError, PlanError
 from gristmill.core.stage import WorkerMetadata
 from gristmill.recipes import recipe_of
 from gristmill.text import (
@@ -50,6 +50,34 @@ def test_languages_are_told(batch: DocumentBatch) -> None:
     assert [row["language"] for row in out] == [*TEXTS, "und", "und", "und"]
     assert all(0.5 < row["language_score"] <= 1 for row in out[:7])
     assert [row["language_score"] for row in out[7:]] == [0, 0, 0]
+
+
+def test_what_has_no_letters_is_in_no_language_and_capitals_are_read() -> None:
+    shout = "THE COMMISSION SHALL ADOPT THE MEASURES THAT ARE NECESSARY FOR THE MEMBER STATES"
+    texts = ["😀😀😀", "12345 67890", "\x00\x01\x02", "- * -", None, shout, "DIE KOMMISSION ERLÄSST DIE MASSNAHMEN"]
+    stage = IdentifyLanguage()
+    out = stage.process(DocumentBatch([{"text": text} for text in texts])).to_rows()
+    assert [row["language"] for row in out] == ["und"] * 5 + ["en", "de"]
+    assert [row["language_score"] for row in out[:5]] == [0.0] * 5
+    assert [row["text"] for row in out] == texts
+    kept = IdentifyLanguage(languages=["en"]).process(DocumentBatch([{"text": text} for text in texts])).to_rows()
+    assert [row["text"] for row in kept] == [shout]
+
+
+def test_a_language_that_the_model_does_not_tell_is_refused() -> None:
+    for stage in (
+        IdentifyLanguage(languages=["english"]),
+        IdentifyLanguage(min_scores={"english": 0.5}),
+        ScoreFilter(FastTextLangId(lang="english")),
+        ScoreFilter(FastTextLangId(lang=["en", "english"])),
+    ):
+        with pytest.raises(PlanError, match="does not tell the language 'english'.* en,"):
+            stage.check()
+    for languages in (None, [], ["EN", "und", "zh"]):
+        IdentifyLanguage(languages=languages).check()
+    given = Model(None, "x").file()
+    with pytest.raises(PlanError, match="'xx'"):
+        IdentifyLanguage(languages=["xx"], model_path=str(given)).setup(WorkerMetadata())
 
 
 def test_languages_and_thresholds_drop(batch: DocumentBatch) -> None:
@@ -258,3 +286,7 @@ def test_histograms_of_ones_own(tmp_path) -> None:
 def test_bad_parameters_are_refused(make, message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         make()
+
+
+def test_turkish_has_a_capital_of_its_own() -> None:
+    assert HistogramFilter("tr").score_document("İSTANBUL") == 1.0

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from gristmill.core.errors import MissingDependencyError
 from gristmill.text import (
     DocumentModifier,
+    HTMLBoilerplateFilter,
+    HtmlRemover,
     Modify,
     NewlineNormalizer,
     QuotationUnifier,
@@ -192,3 +194,20 @@ def test_a_new_document_form_is_not_overruled_by_an_inherited_batch_form() -> No
             return text.replace("www.", "W")
 
     assert Marker().modify_batch(pa.array(["www.a"])).to_pylist() == ["Wa"]
+
+
+@pytest.mark.parametrize(
+    "piece", ["<a ", "<!--", "<![", "</", "<?", "<!x", "<!-- x> ", "<a href='", "<script>", "</a </", "&a<"]
+)
+def test_broken_html_takes_no_long_time(piece: str) -> None:
+    text = "words " + piece * (300_000 // len(piece))
+    assert HtmlRemover().modify_document(text).startswith("words")
+    assert HTMLBoilerplateFilter(min_lang_content_num_chars=1).score_document(text + ">") > 0
+
+
+def test_markup_without_an_end_is_text() -> None:
+    remove = HtmlRemover().modify_document
+    assert remove("<b>a</b> &amp; <i c") == "a & <i c"
+    assert remove("a <!-- b <i>c</i> &lt; d") == "a <!-- b c < d"
+    assert remove("a <!-- b --> c <!-- d") == "a c <!-- d"
+    assert remove("a <script>b < c &amp;") == "a"

@@ -169,3 +169,18 @@ def test_a_group_stays_together() -> None:
 def test_bad_parameters_are_refused(make, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_segments_with_numbers_in_text_are_in_their_order() -> None:
+    rows = [{"id": 1, "segment_id": number, "text": number or "last"} for number in ["10", None, "9", "2"]]
+    [batch] = DocumentJoiner(" ").process(gathered([DocumentBatch(rows)]))
+    assert batch.to_rows() == [{"id": 1, "text": "2 9 10 last"}]
+    with pytest.raises(ColumnError, match="'x' in column 'segment_id' is no number"):
+        DocumentJoiner().process(gathered([DocumentBatch([{"id": 1, "segment_id": "x", "text": "a"}])]))
+
+
+def test_a_document_of_very_many_segments_is_joined() -> None:
+    count = 300_000
+    segments = pa.table({"id": pa.repeat(1, count), "segment_id": range(count), "text": pa.repeat("a", count)})
+    [batch] = DocumentJoiner("").process(gathered([DocumentBatch(segments)]))
+    assert batch.to_rows() == [{"id": 1, "text": "a" * count}]

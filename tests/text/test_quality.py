@@ -19,17 +19,27 @@ from gristmill.text import (
     C4ParagraphFilter,
     C4QualityFilter,
     DocumentFilter,
+    DocumentJoiner,
     FineWebQualityFilter,
     FlaggedWordsFilter,
     GopherQualityFilter,
     GopherRepetitionFilter,
+    HTMLBoilerplateFilter,
+    IdentifyLanguage,
     LambdaFilter,
+    LineCleaner,
+    PackedSequenceWriter,
+    ParagraphCleaner,
     RegexFilter,
+    Slicer,
     StopWordRatioFilter,
+    TokenizerFertilityFilter,
+    TrainTestSplit,
     UnigramLogProbFilter,
     UrlBlocklistFilter,
     write_unigrams,
 )
+from gristmill.text.words import split_words
 
 BLOCK = UrlBlocklistFilter(
     ["bad.com", "0.0.0.0 ads.net", "https://WWW.worse.org/x"], ["http://ok.com/page/"], ["casino"], ["xxx"]
@@ -238,7 +248,29 @@ def test_a_table_of_words_from_a_corpus(tmp_path: Path) -> None:
         (lambda: C4BadWordsFilter([], keep_fraction=-1), "keep_fraction"),
         (lambda: StopWordRatioFilter("tlh"), "Give words"),
         (lambda: C4QualityFilter(-1), "0 or more"),
-        (lambda: C4ParagraphFilter(line_delimiter=""), "0 or more"),
+        (lambda: C4ParagraphFilter(line_delimiter=""), "line_delimiter is empty"),
+        (lambda: C4ParagraphFilter(min_paragraphs=float("nan")), "C4ParagraphFilter: min_paragraphs is nan"),
+        (lambda: C4QualityFilter(2.5), "must be a whole number"),
+        (lambda: GopherQualityFilter(max_symbol_word_ratio=10), "max_symbol_word_ratio is 10, must be a share"),
+        (lambda: GopherQualityFilter(min_doc_words=-5), "GopherQualityFilter: min_doc_words is -5"),
+        (lambda: GopherQualityFilter(min_avg_word_length="3"), "min_avg_word_length is '3', must be a number"),
+        (lambda: FineWebQualityFilter(line_punct_thr=12), "FineWebQualityFilter: line_punct_thr is 12"),
+        (lambda: FineWebQualityFilter(new_line_ratio=-1), "new_line_ratio is -1, must be 0 or more"),
+        (lambda: LineCleaner(min_words=float("nan")), "LineCleaner: min_words is nan"),
+        (lambda: ParagraphCleaner(min_words=-1), "ParagraphCleaner: min_words is -1"),
+        (lambda: UnigramLogProbFilter({"a": 1}, "x"), "logprobs_threshold is 'x'"),
+        (lambda: UnigramLogProbFilter({"the": 0}), "no word that occurs"),
+        (lambda: UnigramLogProbFilter({"the": -1}), "the count of 'the' is -1"),
+        (lambda: C4BadWordsFilter(["x"], seed="1"), "seed is '1'"),
+        (lambda: TrainTestSplit({"a": float("nan"), "b": 1}), "TrainTestSplit: parts\\['a'\\] is nan"),
+        (lambda: Slicer(1.5), "Slicer: left is 1.5"),
+        (lambda: DocumentJoiner(max_length=float("nan")), "DocumentJoiner: max_length is nan"),
+        (lambda: IdentifyLanguage(max_characters=0.5), "IdentifyLanguage: max_characters is 0.5"),
+        (lambda: IdentifyLanguage(min_scores={"en": 2}), "IdentifyLanguage: en is 2"),
+        (lambda: HTMLBoilerplateFilter(min_lang_content_num_chars=-1), "min_lang_content_num_chars is -1"),
+        (lambda: TokenizerFertilityFilter("x", "2"), "min_char_to_token_ratio is '2'"),
+        (lambda: PackedSequenceWriter("o", "x", sequence_length=1.5), "sequence_length is 1.5"),
+        (lambda: PackedSequenceWriter("o", "x", pad_token=-1), "pad_token is -1"),
         (lambda: GopherQualityFilter(stop_words="the"), "must be a list"),
         (lambda: GopherRepetitionFilter(top_n_grams={33: 0.1}), "from 1 to 32"),
         (lambda: GopherRepetitionFilter(dup_n_grams={5: 2}), "a share from 0 to 1"),
@@ -247,3 +279,12 @@ def test_a_table_of_words_from_a_corpus(tmp_path: Path) -> None:
 def test_bad_parameters_are_refused(make, message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         make()
+
+
+def test_the_table_of_words_knows_no_case() -> None:
+    assert UnigramLogProbFilter({"The": 5, "the": 95}).score_document("the The") == 0
+
+
+def test_an_ideograph_does_not_change_what_else_is_a_word() -> None:
+    assert split_words("a - b") == ["a", "-", "b"]
+    assert split_words("a - b 漢，字") == ["a", "-", "b", "漢", "字"]

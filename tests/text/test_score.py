@@ -452,3 +452,29 @@ def test_column_errors_do_not_pass_on_control_characters() -> None:
     with pytest.raises(ColumnError) as caught:
         stage.process(DocumentBatch(pa.table({"text": [{"\x1b[31m": 1}]})))
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ScoreFilter(WordCountFilter(), text_field=5), "text_field is 5, must be the name of a column"),
+        (lambda: ScoreFilter(WordCountFilter(), text_field=None), "text_field is None"),
+        (lambda: ScoreFilter(WordCountFilter(), invert="no"), "invert is 'no', must be True or False"),
+        (lambda: Filter(bool, 3), "filter_field is 3"),
+        (lambda: Score(len, "n", text_field=""), "text_field is ''"),
+    ],
+)
+def test_arguments_of_another_type_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        make()
+
+
+def test_verbose_is_taken_and_changes_nothing() -> None:
+    assert texts(ScoreFilter(WordCountFilter(3), verbose=True).process(docs())) == ["one two three.", "four five six"]
+    assert Filter(lambda text: text == "x", "text", verbose=True).process(docs(["x", "y"])).num_items == 1
+
+
+def test_a_function_that_returns_bytes_is_refused() -> None:
+    for stage in (Modify(str.encode), Modify(lambda text, n: b"x", ["text", "n"], "out")):
+        with pytest.raises(ContractError, match="returned bytes: return text"):
+            stage.process(DocumentBatch([{"text": "a", "n": 1}]))

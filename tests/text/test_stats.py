@@ -63,6 +63,8 @@ def test_the_extension_is_there() -> None:
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(documents, max_size=4))
 @example(["", None, " ", "\n\n", "\n\n\n", "one", "é"])
+@example(["x" * 62 + "\u3000 y", "x" * 63 + "\u3000 y", "x" * 62 + "\u3000the"])  # a space across 64 bytes
+@example(["http://a", "http://a%2g", "http://a%g2", "http://a%2", "http://a%2f"])
 def test_what_c_counts_is_what_the_definition_says(texts: list[str | None]) -> None:
     for kind in (pa.string(), pa.large_string()):
         assert rows(stats.count(pa.array(texts, kind), NAMES)) == counted(texts)

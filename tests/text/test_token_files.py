@@ -20,6 +20,7 @@ from gristmill.text import (
     JsonlReader,
     MegatronTokenizerWriter,
     PackedSequenceWriter,
+    TokenCountFilter,
     TokenizeDocuments,
     merge_megatron,
 )
@@ -124,14 +125,44 @@ def test_a_commit_may_be_repeated(make, tmp_path: Path) -> None:
 
 def test_pairs_are_merged(source: Path, tmp_path: Path) -> None:
     run(source, MegatronTokenizerWriter(str(tmp_path / "out"), LETTERS))
-    for _ in range(2):
+    for name in ("all", "all", "second"):
+        merge_megatron(tmp_path / "out", tmp_path / "merged" / name)
+        assert documents(tmp_path / "merged", name) == TOKENS * 3
+    with pytest.raises(InputError, match="choose a prefix outside of"):
         merge_megatron(tmp_path / "out", tmp_path / "out" / "all")
-        assert documents(tmp_path / "out", "all") == TOKENS * 3
     with pytest.raises(InputError, match="no .idx files"):
         merge_megatron(tmp_path / "in", tmp_path / "x")
     (tmp_path / "in" / "a.idx").write_bytes(b"?")
     with pytest.raises(InputError, match="no index of Megatron"):
         merge_megatron(tmp_path / "in", tmp_path / "x")
+
+
+@pytest.mark.parametrize("bytes_left", [None, 0, 9, 12, 40, -1])
+def test_damaged_pairs_are_told_before_they_are_merged(source: Path, tmp_path: Path, bytes_left: int | None) -> None:
+    run(source, MegatronTokenizerWriter(str(tmp_path / "out"), LETTERS))
+    for ending in (".idx", ".bin"):
+        damaged = sorted((tmp_path / "out").glob(f"*{ending}"))[0]
+        whole = damaged.read_bytes()
+        damaged.unlink()
+        if bytes_left is not None:
+            damaged.write_bytes(whole[:bytes_left])
+        if ending == ".bin" or bytes_left is not None:
+            with pytest.raises(InputError, match=f"{damaged.name} "):
+                merge_megatron(tmp_path / "out", tmp_path / "merged" / "all")
+        damaged.write_bytes(whole)
+    merge_megatron(tmp_path / "out", tmp_path / "merged" / "all")
+
+
+def test_what_migrated_code_passes_is_taken_or_told(source: Path, tmp_path: Path) -> None:
+    plain = run(source, MegatronTokenizerWriter(str(tmp_path / "a"), LETTERS))
+    options = {"cache_dir": "c", "hf_token": "t", "tokenization_batch_size": 2, "transformers_init_kwargs": {}}
+    assert run(source, MegatronTokenizerWriter(str(tmp_path / "b"), LETTERS, **options)) == plain
+    with pytest.raises(ValueError, match=r"Give the tokenizer itself, as in AutoTokenizer.from_pretrained"):
+        MegatronTokenizerWriter("out", "x", transformers_init_kwargs={"use_fast": True})
+    with pytest.raises(ValueError, match="tokenization_batch_size is 0"):
+        MegatronTokenizerWriter("out", "x", tokenization_batch_size=0)
+    with pytest.raises(ValueError, match="TokenCountFilter: transformers_init_kwargs"):
+        TokenCountFilter("x", transformers_init_kwargs={"use_fast": True})
 
 
 def packed(tokens: list[list[int]], length: int, pad: int | None) -> list[list[int]]:
@@ -180,7 +211,7 @@ def test_tokens_as_a_column(tmp_path: Path) -> None:
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "a": 1, "</s>": 2}, unk_token="[UNK]"))
     words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     words.save(str(tmp_path / "tokenizer.json"))
-    for end, number in [(None, 2), ("a", 1), (7, 7)]:
+    for end, number in [(None, 2), ("a", 1), (0, 0)]:
         stage = TokenizeDocuments(str(tmp_path), tokens_field="ids", append_eod=True, eod_token=end)
         stage.setup(WorkerMetadata())
         assert stage.process(DocumentBatch([{"text": "a b"}])).to_rows()[0]["ids"] == [1, 0, number]

@@ -314,13 +314,17 @@ def _sample(source: SourceStage[Any] | None, initial_tasks: Sequence[Task[Any]] 
 
 
 def check_columns(stages: Sequence[ProcessingStage[Any, Any]], sample: Task[Any] | None) -> None:
-    """Each stage's columns must come from somewhere, as far as that can be known before running."""
+    """Each stage's columns must come from somewhere, as far as that can be known before running.
+
+    No other check of columns stops a run: what this one has found may be missing in a block, or of another type.
+    """
     known = dict(_columns_of(sample)) if sample is not None else {}
     closed = bool(known)
     for stage in stages:
         needs = stage.inputs()[1]
         if closed:
             _check_needs(stage, needs, known)
+            stage.planned_columns = tuple(needs)
         seen = stage.peek(sample) if sample is not None else None
         if seen is not None:
             known, closed = dict(seen), True

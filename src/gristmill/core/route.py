@@ -19,10 +19,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.batch import Batch
 from gristmill.core.columns import literal, make_array
+from gristmill.core.compute import pc
 from gristmill.core.errors import ColumnError, did_you_mean, shorten
 from gristmill.core.plan import decompose
 from gristmill.core.stage import CompositeStage, ProcessingStage, SourceStage

@@ -67,6 +67,10 @@ class ProcessingStage(Generic[In, Out]):
     """True: what the stage is given makes sense only as a whole. If it fails on it the run stops, since there is no
     record to set aside; what the stage itself sets aside is in quarantine, as ever."""
 
+    planned_columns: tuple[str, ...] = ()
+    """Columns of `inputs` that the plan has found. Set by the planner. Blocks differ in which columns they have, since
+    readers cut where they must: what was found is null in a block that lacks it."""
+
     takes_empty: ClassVar[bool] = False
     """True: the stage is also given batches of which no row is left. Others do not see them, and they pass by,
     because a writer needs to know their columns: the output must not depend on how rows were cut into batches."""

@@ -27,17 +27,16 @@ from itertools import accumulate, islice
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.batch import DocumentBatch
 from gristmill.core.columns import literal
+from gristmill.core.compute import pc
 from gristmill.core.errors import ColumnError, InputError
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage, SourceStage
 from gristmill.core.task import EmptyTask, FileGroupTask, Lineage, Task, digest
 from gristmill.io.files import FilePartition, FilePartitioningStage
 from gristmill.text.read import SKIP, FileReader, ReaderStage
 from gristmill.text.resample import check_factor, drawn, take
-from gristmill.text.segments import put
 
 KEY = "blend"
 """Where a task says which input it is of."""
@@ -226,7 +225,7 @@ class TakeShares(ProcessingStage[DocumentBatch, DocumentBatch]):
         name = task.metadata[KEY]
         if self.source_field:
             label = pa.repeat(literal(name, pa.string()), task.num_items)
-            task = task.with_data(put(task.data, self.source_field, label))
+            task = task.with_column(self.source_field, label)
         if not task.num_items:
             return task
         factor = pa.repeat(literal(self._factors[name], pa.float64()), task.num_items)

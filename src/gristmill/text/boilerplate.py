@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING
 
 from gristmill.text.edit import modify_matching
 from gristmill.text.modifiers import DocumentModifier
-from gristmill.text.reference import POLICIES
+from gristmill.text.reference import LOREM, POLICIES
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from gristmill.text.filters import Texts
-
-LOREM = "lorem ipsum"
 
 
 class BoilerPlateStringModifier(DocumentModifier):

@@ -7,7 +7,6 @@ import io
 import tokenize
 import warnings
 from functools import cached_property
-from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -16,7 +15,16 @@ from gristmill.core.columns import literal, make_array
 from gristmill.core.compute import pc
 from gristmill.core.errors import did_you_mean
 from gristmill.text.comments import MIME, SYNTAX
-from gristmill.text.filters import DocumentFilter, as_array, check_bounds, check_ratio, within
+from gristmill.text.filters import (
+    DocumentFilter,
+    as_array,
+    check_bounds,
+    check_count,
+    check_number,
+    check_ratio,
+    within,
+)
+from gristmill.text.markup import HtmlReader
 from gristmill.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -140,6 +148,7 @@ class TokenizerFertilityFilter(DocumentFilter):
     def __init__(self, path_to_tokenizer: str | os.PathLike[str], min_char_to_token_ratio: float = 2.5) -> None:
         if not path_to_tokenizer:
             raise ValueError("TokenizerFertilityFilter: path_to_tokenizer is empty: give the file of a tokenizer")
+        check_number("TokenizerFertilityFilter", "min_char_to_token_ratio", min_char_to_token_ratio)
         self.path_to_tokenizer, self.min_char_to_token_ratio = path_to_tokenizer, min_char_to_token_ratio
 
     def check(self) -> None:
@@ -174,10 +183,7 @@ class XMLHeaderFilter(DocumentFilter):
     score_type = pa.int64()
 
     def __init__(self, char_prefix_search_length: int = 100) -> None:
-        if char_prefix_search_length < 1:
-            raise ValueError(
-                f"XMLHeaderFilter: char_prefix_search_length is {char_prefix_search_length}, must be 1 or more"
-            )
+        check_count("XMLHeaderFilter", "char_prefix_search_length", char_prefix_search_length, least=1)
         self.char_prefix_search_length = char_prefix_search_length
 
     def score_document(self, text: str) -> int:
@@ -203,7 +209,7 @@ class AlphaFilter(DocumentFilter):
     _LETTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
     def __init__(self, min_alpha_ratio: float = 0.25) -> None:
-        check_ratio("min_alpha_ratio", min_alpha_ratio)
+        check_ratio(self.name, "min_alpha_ratio", min_alpha_ratio)
         self.min_alpha_ratio = min_alpha_ratio
 
     def score_document(self, text: str) -> float:
@@ -229,14 +235,14 @@ class HTMLBoilerplateFilter(DocumentFilter):
     score_type = pa.float64()
 
     def __init__(self, min_lang_content_ratio: float = 0.2, min_lang_content_num_chars: int = 100) -> None:
-        check_ratio("min_lang_content_ratio", min_lang_content_ratio)
+        check_ratio(self.name, "min_lang_content_ratio", min_lang_content_ratio)
+        check_count("HTMLBoilerplateFilter", "min_lang_content_num_chars", min_lang_content_num_chars)
         self.min_lang_content_ratio = min_lang_content_ratio
         self.min_lang_content_num_chars = min_lang_content_num_chars
 
     def score_document(self, text: str) -> float:
         parser = _Content()
-        parser.feed(text)
-        parser.close()
+        parser.read(text)
         return parser.seen / len(text) if text and parser.seen > self.min_lang_content_num_chars else 0.0
 
     def keep_document(self, score: float) -> bool:
@@ -246,11 +252,11 @@ class HTMLBoilerplateFilter(DocumentFilter):
         return within(scores, low=self.min_lang_content_ratio)
 
 
-class _Content(HTMLParser):
+class _Content(HtmlReader):
     """Counts the characters of text."""
 
     def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
+        super().__init__()
         self.seen = 0
         self._unseen = ""
 
@@ -262,7 +268,3 @@ class _Content(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.seen += 0 if self._unseen else len(data)
-
-    def parse_marked_section(self, i: int, report: int = 1) -> int:
-        end = self.rawdata.find(">", i)  # `<![if ...]>` and the like, for which the parser of the library raises
-        return end + 1 if end >= 0 else -1

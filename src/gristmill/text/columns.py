@@ -1,14 +1,22 @@
-"""Columns as the stages here need them: text as strings however it is stored, answers checked for their length."""
+"""Columns as the stages here need them: text as strings however it is stored, answers checked for their length.
+
+Where a reader cuts a file must not matter. In a block that lacks a column, its rows are null, and in one where it holds
+no text, a value is its JSON text: just as if the block had been longer, and other rows had brought the column and the
+text along. That holds for columns that the planner has found. A column that it knows nothing of, because a stage does
+not say what it gives, must be in every block, and hold text: else a mistyped name would pass for a document without
+text. What a function is called with, in `Filter` or `Modify`, is the value as the block holds it: 7 may be 7.0.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
 from gristmill.core.columns import make_array
 from gristmill.core.errors import ColumnError, ContractError, did_you_mean, printable, shorten
-from gristmill.core.table import is_json, is_text
+from gristmill.core.stage import ProcessingStage
+from gristmill.core.table import is_json, is_text, json_array
 from gristmill.text import stats
 from gristmill.text.filters import as_array, values_of
 
@@ -20,8 +28,11 @@ if TYPE_CHECKING:
     from gristmill.text.modifiers import DocumentModifier
     from gristmill.text.stats import Counts
 
+Stage: TypeAlias = "ProcessingStage[Any, Any] | str"
+"""A stage, which knows the columns that the plan has found for it; or only its name."""
 
-def text_column(stage: str, table: pa.Table, field: str) -> pa.Array:
+
+def text_column(stage: Stage, table: pa.Table, field: str) -> pa.Array:
     """A column as strings, however it is stored."""
     column = any_column(stage, table, field)
     kind = column.type
@@ -30,31 +41,46 @@ def text_column(stage: str, table: pa.Table, field: str) -> pa.Array:
         pairs = zip(values, texts, strict=True)
         return make_array([value if isinstance(value, str | None) else text for value, text in pairs], pa.string())
     of_text = pa.types.is_dictionary(kind) and (is_text(kind.value_type) or pa.types.is_null(kind.value_type))
-    if not (is_text(kind) or pa.types.is_null(kind) or of_text):
-        raise ColumnError(f"stage {stage!r} needs text in column {field!r}, which holds {printable(kind)}: use another")
-    return column if pa.types.is_string(kind) else column.cast(pa.string())
+    if is_text(kind) or pa.types.is_null(kind) or of_text:
+        return column if pa.types.is_string(kind) else column.cast(pa.string())
+    if _is_planned(stage, field):
+        return json_array(values_of(column)).cast(pa.string())
+    raise ColumnError(
+        f"stage {_name(stage)!r} needs text in column {field!r}, which holds {printable(kind)}: use another"
+    )
 
 
-def any_column(stage: str, table: pa.Table, field: str) -> pa.Array:
+def any_column(stage: Stage, table: pa.Table, field: str) -> pa.Array:
     """A column of any type."""
     if field in table.column_names:
         return as_array(table.column(field))
     if not table.num_rows:
         return make_array([], pa.string())
+    if _is_planned(stage, field):
+        return pa.nulls(table.num_rows)
     there = [name for name in table.column_names if not name.startswith("_")]
     raise ColumnError(
-        f"stage {stage!r} needs column {field!r}. There are: {shorten(there, 12) or 'none'}."
-        f"{did_you_mean(field, there)} Name the right column in the stage (text_field=..., input_fields=...)"
+        f"stage {_name(stage)!r} needs column {field!r}. There are: {shorten(there, 12) or 'none'}."
+        f"{did_you_mean(field, there)} Name the right column in the stage (text_field=..., input_fields=...). If only "
+        "some rows have it, say in outputs() of the stage that gives it that it does: the others are null then"
     )
 
 
-def texts_of(stage: str, batch: Batch, field: str) -> pa.Array:
+def _is_planned(stage: Stage, field: str) -> bool:
+    return not isinstance(stage, str) and field in stage.planned_columns
+
+
+def _name(stage: Stage) -> str:
+    return stage if isinstance(stage, str) else stage.name
+
+
+def texts_of(stage: Stage, batch: Batch, field: str) -> pa.Array:
     """A text column of the rows of a batch."""
     texts, rows, _ = _known(stage, batch, field)
     return texts if rows is None else texts.filter(rows)
 
 
-def values_in(stage: str, batch: Batch, field: str) -> pa.Array:
+def values_in(stage: Stage, batch: Batch, field: str) -> pa.Array:
     """A column of any type of the rows of a batch."""
     table, rows = batch.marked
     if rows is None or not batch.num_items:
@@ -62,7 +88,7 @@ def values_in(stage: str, batch: Batch, field: str) -> pa.Array:
     return any_column(stage, table, field).filter(rows)
 
 
-def counts_of(stage: str, batch: Batch, field: str, names: Sequence[str]) -> Counts:
+def counts_of(stage: Stage, batch: Batch, field: str, names: Sequence[str]) -> Counts:
     """Statistics of the text of a batch: counted now, or known since an earlier stage."""
     texts, rows, counts = _known(stage, batch, field)
     if missing := stats.to_count(field, names, counts):
@@ -71,7 +97,7 @@ def counts_of(stage: str, batch: Batch, field: str, names: Sequence[str]) -> Cou
     return {name: counts[name] if rows is None else counts[name].filter(rows) for name in names}
 
 
-def _known(stage: str, batch: Batch, field: str) -> tuple[pa.Array, pa.BooleanArray | None, Counts]:
+def _known(stage: Stage, batch: Batch, field: str) -> tuple[pa.Array, pa.BooleanArray | None, Counts]:
     """A text column of a batch's marked table, which rows of it are in the batch, and what is known of those."""
     table, rows = batch.marked if batch.num_items else (batch.data, None)
     if field not in batch.memo:
@@ -80,9 +106,9 @@ def _known(stage: str, batch: Batch, field: str) -> tuple[pa.Array, pa.BooleanAr
     return texts, rows, counts
 
 
-def scored(stage: str, tool: DocumentFilter, batch: Batch, field: str) -> pa.Array:
+def scored(stage: Stage, tool: DocumentFilter, batch: Batch, field: str) -> pa.Array:
     """The scores of a text column: from statistics that filters share, or from the text itself."""
-    if names := tool.statistics():
+    if (names := tool.statistics()) and not tool.unspaced:
         return checked(tool, "score_counts", tool.score_counts(counts_of(stage, batch, field, names)), batch.num_items)
     return answered(tool, "score_batch", texts_of(stage, batch, field))
 

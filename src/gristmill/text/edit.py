@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from gristmill.core.columns import literal, make_array
 from gristmill.core.compute import pc
-from gristmill.text.filters import as_array
+from gristmill.text.filters import as_array, check_count
 from gristmill.text.modifiers import DocumentModifier
 
 if TYPE_CHECKING:
@@ -120,6 +120,8 @@ class Slicer(DocumentModifier):
         strip: bool = True,
     ) -> None:
         for name, bound in (("left", left), ("right", right)):
+            if bound is not None and not isinstance(bound, str):
+                check_count("Slicer", name, bound, least=-(2**63))
             if bound == "":
                 raise ValueError(f"Slicer: {name} is empty text, which is everywhere: give an index or some text")
         self.left, self.right, self.strip = left, right, strip

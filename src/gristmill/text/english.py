@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.columns import literal
+from gristmill.core.compute import pc
 from gristmill.core.native import kernels
-from gristmill.text.columns import counts_of
+from gristmill.text.columns import Stage, counts_of
 
 if TYPE_CHECKING:
     from gristmill.core.batch import Batch
@@ -31,7 +31,7 @@ _FEWEST, _SMALLEST = 10, 0.01
 """So many documents, and such a share of them, are worth a warning."""
 
 
-def count_others(stage: str, batch: Batch, field: str) -> int:
+def count_others(stage: Stage, batch: Batch, field: str) -> int:
     """Documents of a batch that are not in English. 0 if an earlier stage has counted them, or counting is costly."""
     seen = f"{field} {COUNTER}"
     if not counts or not batch.num_items or seen in batch.memo:

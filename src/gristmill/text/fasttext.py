@@ -63,6 +63,11 @@ class Model:
             self._model = require("fasttext", "lang", self.purpose).load_model(str(self.file()))
         return self._model
 
+    def labels(self) -> list[str]:
+        """All labels of the model, without their prefix."""
+        names, _ = self.load().predict("a", k=-1, threshold=-1.0)
+        return [name.removeprefix(LABEL) for name in names]
+
     def best(self, texts: pa.Array) -> list[tuple[str, float]]:
         """The best label of each text, without its prefix, and its probability. A blank text is of no label."""
         predict = self.load().predict

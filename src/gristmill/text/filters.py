@@ -7,13 +7,17 @@ documents need a score too; null is scored like the empty document.
 
 The filters of English heuristics are in `heuristics.py` and `repetition.py`.
 
-Words are what `str.split` gives. Chinese and Japanese have no spaces to split at and are refused.
+Words are what `str.split` gives. Where `lang` is written without spaces (Chinese, Japanese, Thai, Lao, Khmer, Burmese),
+they are those of `split_words`, and a text is counted as if it had a space between any two of them.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
@@ -22,6 +26,7 @@ from gristmill.core.columns import literal, make_array
 from gristmill.core.compute import pc
 from gristmill.core.table import is_json, table_to_rows, to_array
 from gristmill.text import reference, stats
+from gristmill.text.words import is_unspaced, split_words
 
 if TYPE_CHECKING:
     from gristmill.core.batch import Batch
@@ -86,6 +91,11 @@ class DocumentFilter(ABC):
     def score_counts(self, counts: Mapping[str, Any]) -> Any:
         raise NotImplementedError(f"{self.name} names statistics and does not say what to make of them")
 
+    @property
+    def unspaced(self) -> bool:
+        """Whether statistics are those of the text with spaces put in, which no other filter has."""
+        return False
+
     def threshold(self) -> str:
         """The numbers that the verdict depends on, for people who look at what was dropped."""
         numbers = {key: value for key, value in vars(self).items() if isinstance(value, int | float)}
@@ -119,11 +129,20 @@ class StatisticFilter(DocumentFilter):
     def bounds(self) -> tuple[float | None, float | None]:
         """The smallest and the largest score that is kept."""
 
+    @property
+    def unspaced(self) -> bool:
+        return is_unspaced(getattr(self, "lang", ""))
+
     def score_document(self, text: str) -> Any:
-        return self.score_counts(reference.count(text, self.statistics()))
+        return self.score_counts(reference.count(self._spaced(text), self.statistics()))
 
     def score_batch(self, texts: Texts) -> pa.Array:
+        if self.unspaced:
+            texts = make_array([self._spaced(text or "") for text in texts.to_pylist()], pa.string())
         return as_array(self.score_counts(stats.count(as_array(texts), self.statistics())))
+
+    def _spaced(self, text: str) -> str:
+        return " ".join(split_words(text, getattr(self, "lang", ""))) if self.unspaced else text
 
     def keep_document(self, score: float) -> bool:
         low, high = self.bounds()
@@ -233,19 +252,30 @@ def as_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
+def check_number(name: str, parameter: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
+        raise TypeError(f"{name}: {parameter} is {value!r}, must be a number")
+
+
+def check_count(name: str, parameter: str, value: Any, least: int = 0) -> None:
+    check_number(name, parameter, value)
+    if value < least or not isinstance(value, Integral):
+        raise ValueError(f"{name}: {parameter} is {value!r}, must be a whole number, {least} or more")
+
+
 def check_bounds(name: str, what: str, low: float, high: float) -> None:
+    check_number(name, f"min_{what}", low)
+    check_number(name, f"max_{what}", high)
     if not 0 <= low <= high:
         raise ValueError(f"{name}: min_{what}={low} and max_{what}={high} must be 0 or more, and min not above max")
 
 
-def check_ratio(name: str, ratio: float) -> None:
+def check_ratio(name: str, parameter: str, ratio: float) -> None:
+    check_number(name, parameter, ratio)
     if not 0 <= ratio <= 1:
-        raise ValueError(f"{name} is {ratio!r}, must be a share from 0 to 1")
+        raise ValueError(f"{name}: {parameter} is {ratio!r}, must be a share from 0 to 1")
 
 
 def check_language(name: str, lang: str) -> None:
-    if lang in ("zh", "ja"):
-        raise ValueError(
-            f"{name}: lang={lang!r} is written without spaces between words, and Gristmill has no segmenter for it. "
-            "Count characters instead, in a DocumentFilter of your own"
-        )
+    if not isinstance(lang, str) or not re.fullmatch(r"[a-z]{2,3}(?:[_-][A-Za-z]{2,4})?", lang):
+        raise ValueError(f"{name}: lang is {lang!r}, must be the code of a language, such as 'en', 'zh' or 'tha'")

@@ -55,7 +55,7 @@ class NonAlphaNumericFilter(ShareFilter):
     english_only = True
 
     def __init__(self, max_non_alpha_numeric_to_text_ratio: float = 0.25) -> None:
-        check_ratio("max_non_alpha_numeric_to_text_ratio", max_non_alpha_numeric_to_text_ratio)
+        check_ratio(self.name, "max_non_alpha_numeric_to_text_ratio", max_non_alpha_numeric_to_text_ratio)
         self.max_non_alpha_numeric_to_text_ratio = max_non_alpha_numeric_to_text_ratio
 
     def score_counts(self, counts: Mapping[str, Any]) -> Any:
@@ -76,7 +76,7 @@ class NumbersFilter(ShareFilter):
     _part = "digits"
 
     def __init__(self, max_number_to_text_ratio: float = 0.15) -> None:
-        check_ratio("max_number_to_text_ratio", max_number_to_text_ratio)
+        check_ratio(self.name, "max_number_to_text_ratio", max_number_to_text_ratio)
         self.max_number_to_text_ratio = max_number_to_text_ratio
 
     def bounds(self) -> tuple[None, float]:
@@ -92,7 +92,7 @@ class WhiteSpaceFilter(ShareFilter):
     _part = "white"
 
     def __init__(self, max_white_space_ratio: float = 0.25) -> None:
-        check_ratio("max_white_space_ratio", max_white_space_ratio)
+        check_ratio(self.name, "max_white_space_ratio", max_white_space_ratio)
         self.max_white_space_ratio = max_white_space_ratio
 
     def bounds(self) -> tuple[None, float]:
@@ -108,7 +108,7 @@ class ParenthesesFilter(ShareFilter):
     _part = "brackets"
 
     def __init__(self, max_parentheses_ratio: float = 0.1) -> None:
-        check_ratio("max_parentheses_ratio", max_parentheses_ratio)
+        check_ratio(self.name, "max_parentheses_ratio", max_parentheses_ratio)
         self.max_parentheses_ratio = max_parentheses_ratio
 
     def bounds(self) -> tuple[None, float]:
@@ -155,7 +155,7 @@ class UrlsFilter(_UrlFilter):
     """
 
     def __init__(self, max_url_to_text_ratio: float = 0.2, url_regex: str | re.Pattern[str] | None = None) -> None:
-        check_ratio("max_url_to_text_ratio", max_url_to_text_ratio)
+        check_ratio(self.name, "max_url_to_text_ratio", max_url_to_text_ratio)
         self.max_url_to_text_ratio = max_url_to_text_ratio
         self._set_regex(url_regex)
 
@@ -255,7 +255,7 @@ class SymbolsToWordsFilter(ShareFilter):
     _part, _whole = "symbol_words", "words"
 
     def __init__(self, max_symbol_to_word_ratio: float = 0.1, lang: str = "en") -> None:
-        check_ratio("max_symbol_to_word_ratio", max_symbol_to_word_ratio)
+        check_ratio(self.name, "max_symbol_to_word_ratio", max_symbol_to_word_ratio)
         check_language("SymbolsToWordsFilter", lang)
         self.max_symbol_to_word_ratio, self.lang = max_symbol_to_word_ratio, lang
 
@@ -273,7 +273,7 @@ class WordsWithoutAlphabetsFilter(ShareFilter):
     _part, _whole, _nothing = "alphabetic_words", "words", 0.0
 
     def __init__(self, min_words_with_alphabets: float = 0.8, lang: str = "en") -> None:
-        check_ratio("min_words_with_alphabets", min_words_with_alphabets)
+        check_ratio(self.name, "min_words_with_alphabets", min_words_with_alphabets)
         check_language("WordsWithoutAlphabetsFilter", lang)
         self.min_words_with_alphabets, self.lang = min_words_with_alphabets, lang
 
@@ -322,7 +322,7 @@ class BulletsFilter(ShareFilter):
     _part, _whole = "bullet_lines", "lines"
 
     def __init__(self, max_bullet_lines_ratio: float = 0.9) -> None:
-        check_ratio("max_bullet_lines_ratio", max_bullet_lines_ratio)
+        check_ratio(self.name, "max_bullet_lines_ratio", max_bullet_lines_ratio)
         self.max_bullet_lines_ratio = max_bullet_lines_ratio
 
     def bounds(self) -> tuple[None, float]:
@@ -335,7 +335,7 @@ class PunctuationFilter(ShareFilter):
     _part, _whole = "unended_lines", "lines"
 
     def __init__(self, max_num_sentences_without_endmark_ratio: float = 0.85) -> None:
-        check_ratio("max_num_sentences_without_endmark_ratio", max_num_sentences_without_endmark_ratio)
+        check_ratio(self.name, "max_num_sentences_without_endmark_ratio", max_num_sentences_without_endmark_ratio)
         self.max_num_sentences_without_endmark_ratio = max_num_sentences_without_endmark_ratio
 
     def bounds(self) -> tuple[None, float]:
@@ -348,7 +348,7 @@ class EllipsisFilter(ShareFilter):
     _part, _whole = "ellipsis_lines", "lines"
 
     def __init__(self, max_num_lines_ending_with_ellipsis_ratio: float = 0.3) -> None:
-        check_ratio("max_num_lines_ending_with_ellipsis_ratio", max_num_lines_ending_with_ellipsis_ratio)
+        check_ratio(self.name, "max_num_lines_ending_with_ellipsis_ratio", max_num_lines_ending_with_ellipsis_ratio)
         self.max_num_lines_ending_with_ellipsis_ratio = max_num_lines_ending_with_ellipsis_ratio
 
     def bounds(self) -> tuple[None, float]:
@@ -363,7 +363,7 @@ class BoilerPlateStringFilter(StatisticFilter):
     """
 
     def __init__(self, remove_if_at_top_or_bottom: bool = True, max_boilerplate_string_ratio: float = 0.4) -> None:
-        check_ratio("max_boilerplate_string_ratio", max_boilerplate_string_ratio)
+        check_ratio(self.name, "max_boilerplate_string_ratio", max_boilerplate_string_ratio)
         self.remove_if_at_top_or_bottom = remove_if_at_top_or_bottom
         self.max_boilerplate_string_ratio = max_boilerplate_string_ratio
 

@@ -57,7 +57,7 @@ ALPHABETS = {
     "sl": _LATIN + "čšž",
     "sv": _LATIN + "åäöé",
     "th": "".join(map(chr, [*range(0x0E01, 0x0E3B), *range(0x0E3F, 0x0E5C)])),
-    "tr": _LATIN + "çğıöşüâîû",
+    "tr": _LATIN + "çğıöşüâîûİ",
     "uk": "абвгґдеєжзиіїйклмнопрстуфхцчшщьюя«»’",
     "vi": _LATIN + "àáâãèéêìíòóôõùúýăđĩũơưạảấầẩẫậắằẳẵặẹẻẽếềểễệỉịọỏốồổỗộớờởỡợụủứừửữựỳỵỷỹ",
     "zh": _HAN + _CJK + "％“”‘’—…",
@@ -86,7 +86,7 @@ class HistogramFilter(DocumentFilter):
     def __init__(
         self, lang: str = "en", threshold: float = 0.8, cache_dir: str = "", threshold_char: str = "]"
     ) -> None:
-        check_ratio("HistogramFilter: threshold", threshold)
+        check_ratio("HistogramFilter", "threshold", threshold)
         if not cache_dir and lang not in ALPHABETS:
             raise ValueError(
                 f"HistogramFilter: no characters are known for lang={lang!r}. Give cache_dir=..., a directory with a "

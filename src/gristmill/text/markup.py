@@ -12,6 +12,7 @@ from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
 from gristmill.text.edit import modify_matching
+from gristmill.text.filters import check_count
 from gristmill.text.modifiers import DocumentModifier
 
 if TYPE_CHECKING:
@@ -36,8 +37,7 @@ class HtmlEntityDecoder(DocumentModifier):
     """
 
     def __init__(self, passes: int = 1) -> None:
-        if passes < 1:
-            raise ValueError(f"HtmlEntityDecoder: passes is {passes}, must be 1 or more")
+        check_count("HtmlEntityDecoder", "passes", passes, least=1)
         self.passes = passes
 
     def modify_document(self, text: str) -> str:
@@ -71,20 +71,42 @@ class HtmlRemover(DocumentModifier):
 def visible_text(html: str) -> str:
     """The text of an HTML document or fragment, one line per block."""
     parser = _Text()
-    parser.feed(html)
-    parser.close()
+    parser.read(html)
     lines = "".join(parser.parts).split("\n")
     cells = [[" ".join(cell.split()) for cell in line.split("\t")] for line in lines]
     return "\n".join(line for line in ("\t".join(filter(None, line)) for line in cells) if line)
 
 
-class _Text(HTMLParser):
+class HtmlReader(HTMLParser):
+    """A parser that takes broken markup for text, and reads it once."""
+
+    _COMMENT_END = re.compile(r"--!?\s*>")
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+
+    def read(self, html: str) -> None:
+        """Parse a whole document. The parser of the library would look for the end of each tag that has none."""
+        start = html.find("<", html.rfind(">") + 1)
+        html, rest = (html, "") if start < 0 else (html[:start], html[start:])
+        closed = max((found.end() for found in self._COMMENT_END.finditer(html)), default=0)
+        self.feed(html[:closed] + html[closed:].replace("<!--", "&lt;!--"))
+        self.close()
+        if rest:
+            self.handle_data(unescape(rest))
+
+    def parse_marked_section(self, i: int, report: int = 1) -> int:
+        end = self.rawdata.find(">", i)  # `<![if ...]>` and the like, for which the parser of the library raises
+        return end + 1 if end >= 0 else -1
+
+
+class _Text(HtmlReader):
     """Collects text; a block is marked by a line feed, a cell by a tab. The text's own white space is spaces."""
 
     _SPACES = re.compile(r"\s+")
 
     def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
+        super().__init__()
         self.parts: list[str] = []
         self._unseen: list[str] = []
         self._verbatim = 0
@@ -107,10 +129,6 @@ class _Text(HTMLParser):
     def handle_data(self, data: str) -> None:
         if not self._unseen:
             self.parts.append(data.replace("\t", " ") if self._verbatim else self._SPACES.sub(" ", data))
-
-    def parse_marked_section(self, i: int, report: int = 1) -> int:
-        end = self.rawdata.find(">", i)  # `<![if ...]>` and the like, for which the parser of the library raises
-        return end + 1 if end >= 0 else -1
 
     def _mark(self, tag: str) -> None:
         if tag in _BLOCKS:

@@ -26,7 +26,9 @@ from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import GatherTask, WrittenFile, WrittenFiles
 from gristmill.io.commit import MODES, CommitFiles, Parts, WriteFragments, partition_name
 from gristmill.io.target import Target
+from gristmill.text.filters import check_count
 from gristmill.text.tokenize import TOKENS, TokenizeDocuments
+from gristmill.text.tokenizer import BATCH, check_no_kwargs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -48,7 +50,8 @@ class MegatronTokenizerWriter(CompositeStage[DocumentBatch, WrittenFiles]):
     tiktoken encoding, "owner/name" on the Hugging Face hub, or an object with `encode`. Tokens are written as 16 bits
     if the vocabulary has at most 65,536 of them, else as 32. With `append_eod`, each document ends with the token
     `eod_token`, a name or a number, or with the one that the tokenizer is found to have. Documents without tokens are
-    left out. `mode` is that of `JsonlWriter`.
+    left out. `mode` is that of `JsonlWriter`. What comes from the hub is fetched with `hf_token`, if it takes one, and
+    kept in `cache_dir`; `tokenization_batch_size` documents are encoded at a time.
     """
 
     def __init__(
@@ -60,8 +63,16 @@ class MegatronTokenizerWriter(CompositeStage[DocumentBatch, WrittenFiles]):
         eod_token: str | int | None = None,
         mode: str = "ignore",
         storage_options: Mapping[str, Any] | None = None,
+        cache_dir: str | None = None,
+        hf_token: str | None = None,
+        tokenization_batch_size: int = BATCH,
+        transformers_init_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         check_writer(self.name, path, mode)
+        check_count(self.name, "tokenization_batch_size", tokenization_batch_size, least=1)
+        check_no_kwargs(self.name, transformers_init_kwargs)
+        self.cache_dir, self.hf_token, self.tokenization_batch_size = cache_dir, hf_token, tokenization_batch_size
+        self.transformers_init_kwargs = transformers_init_kwargs
         self.path, self.model_identifier, self.text_field = path, model_identifier, text_field
         self.append_eod, self.eod_token, self.mode = append_eod, eod_token, mode
         self.storage_options = storage_options
@@ -70,7 +81,16 @@ class MegatronTokenizerWriter(CompositeStage[DocumentBatch, WrittenFiles]):
         target = Target(self.path, self.storage_options)
         form = MegatronFormat()
         return [
-            TokenizeDocuments(self.model_identifier, self.text_field, TOKENS, self.append_eod, self.eod_token),
+            TokenizeDocuments(
+                self.model_identifier,
+                self.text_field,
+                TOKENS,
+                self.append_eod,
+                self.eod_token,
+                cache_dir=self.cache_dir,
+                hf_token=self.hf_token,
+                tokenization_batch_size=self.tokenization_batch_size,
+            ),
             WriteFragments(target, form, [TOKENS], self.mode),
             CommitMegatron(target, form, [TOKENS], self.mode),
         ]
@@ -176,18 +196,39 @@ def read_index(path: Path) -> tuple[array[int], pa.DataType]:
     data = path.read_bytes()
     if data[:9] != MAGIC:
         raise InputError(f"{path} is no index of Megatron")
-    _, code, count, _ = HEADER.unpack_from(data, 9)
     start = 9 + HEADER.size
-    return array("i", data[start : start + 4 * count]), next(kind for kind, known in CODES.items() if known == code)
+    _, code, count, documents = HEADER.unpack_from(data, 9) if len(data) >= start else (0, 0, 0, 0)
+    kind = next((kind for kind, known in CODES.items() if known == code), None)
+    if kind is None or len(data) != start + 12 * count + 8 * documents:
+        raise InputError(f"{path} is cut short, or not of MegatronTokenizerWriter: write the tokens again")
+    return array("i", data[start : start + 4 * count]), kind
+
+
+def _check_tokens(path: Path, tokens: int, kind: pa.DataType) -> None:
+    there, wanted = path.stat().st_size if path.is_file() else 0, tokens * kind.bit_width // 8
+    if there != wanted:
+        raise InputError(
+            f"{path} has {there} bytes, and its index tells of {wanted}: missing or cut short. Write the tokens again"
+        )
 
 
 def merge_megatron(path: str | os.PathLike[str], prefix: str | os.PathLike[str]) -> None:
-    """Make one pair, `prefix.bin` and `prefix.idx`, of all pairs in a directory, in the order of their names."""
+    """Make one pair, `prefix.bin` and `prefix.idx`, of all pairs in a directory, in the order of their names.
+
+    The new pair must be in another directory: there, the next merge would take it for input and count tokens twice.
+    """
     merged = Path(f"{os.fspath(prefix)}.idx").absolute()
-    indexes = sorted(index for index in Path(path).absolute().glob("*.idx") if index != merged)
+    if merged.resolve().parent == Path(path).resolve():
+        raise InputError(
+            f"{os.fspath(prefix)} would be among the pairs that it is made of, and the next merge would count its "
+            f"tokens again: choose a prefix outside of {os.fspath(path)}"
+        )
+    indexes = sorted(Path(path).absolute().glob("*.idx"))
     if not indexes:
         raise InputError(f"there are no .idx files in {os.fspath(path)}: write some with MegatronTokenizerWriter")
     read = [read_index(index) for index in indexes]
+    for one, (sizes, kind) in zip(indexes, read, strict=True):
+        _check_tokens(one.with_suffix(".bin"), sum(sizes), kind)
     kinds = {kind for _, kind in read}
     if len(kinds) > 1:
         raise InputError(f"{os.fspath(path)} holds tokens of several types: they come from different tokenizers")

@@ -17,7 +17,7 @@ import pyarrow as pa
 from gristmill.core.columns import literal, make_array
 from gristmill.core.compute import pc
 from gristmill.core.errors import require
-from gristmill.text.filters import as_array
+from gristmill.text.filters import as_array, check_count
 
 if TYPE_CHECKING:
     from gristmill.text.filters import Texts
@@ -99,8 +99,7 @@ class UnicodeReformatter(DocumentModifier):
             raise ValueError(
                 f"UnicodeReformatter: normalization is {normalization!r}, must be NFC, NFD, NFKC, NFKD or None"
             )
-        if max_decode_length < 1:
-            raise ValueError(f"UnicodeReformatter: max_decode_length is {max_decode_length}, must be 1 or more")
+        check_count("UnicodeReformatter", "max_decode_length", max_decode_length, least=1)
         self.unescape_html = unescape_html
         self.remove_terminal_escapes = remove_terminal_escapes
         self.fix_encoding = fix_encoding

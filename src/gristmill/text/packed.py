@@ -18,6 +18,7 @@ from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import WrittenFiles
 from gristmill.io.commit import CommitFiles, WriteFragments
 from gristmill.io.target import Target
+from gristmill.text.filters import check_count
 from gristmill.text.megatron import check_writer, raw, read_tokens, write_tokens
 from gristmill.text.tokenize import TOKENS, TokenizeDocuments
 
@@ -58,8 +59,9 @@ class PackedSequenceWriter(CompositeStage[DocumentBatch, WrittenFiles]):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         check_writer(self.name, path, mode)
-        if sequence_length < 1:
-            raise ValueError(f"{self.name}: sequence_length is {sequence_length}, must be 1 or more")
+        check_count(self.name, "sequence_length", sequence_length, least=1)
+        if pad_token is not None:
+            check_count(self.name, "pad_token", pad_token)
         if file_format not in ("npy", "parquet") or remainder not in ("pad", "drop"):
             raise ValueError(f"{self.name}: file_format must be 'npy' or 'parquet', and remainder 'pad' or 'drop'")
         if remainder == "pad" and pad_token is None and not append_eod:
@@ -72,7 +74,7 @@ class PackedSequenceWriter(CompositeStage[DocumentBatch, WrittenFiles]):
         target = Target(self.path, self.storage_options)
         form = PackedFormat(self.sequence_length, self.file_format, self.pad_token, self.remainder == "pad")
         return [
-            TokenizeDocuments(self.tokenizer, self.text_field, TOKENS, self.append_eod, self.eod_token),
+            TokenizeDocuments(self.tokenizer, self.text_field, TOKENS, self.append_eod, self.eod_token, self.pad_token),
             WriteFragments(target, form, [TOKENS], self.mode),
             CommitFiles(target, form, [TOKENS], self.mode),
         ]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -27,7 +28,7 @@ from gristmill.core.errors import did_you_mean
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.table import json_array
 from gristmill.text.columns import text_column
-from gristmill.text.filters import DocumentFilter, as_array, within
+from gristmill.text.filters import DocumentFilter, as_array, check_count, within
 from gristmill.text.modifiers import DocumentModifier
 from gristmill.text.pii_numbers import find_cards, find_emails, find_ibans, find_ipv4, find_ipv6
 from gristmill.text.pii_phones import COUNTRIES, find_phones
@@ -62,7 +63,8 @@ class Kind:
 
 KINDS = {
     "secret": Kind(
-        r"(?i)secret|token|passw|pwd|key|AKIA|ASIA|gh[pousr]_|glpat-|xox|xapp|AIza|[rs]k_|sk-|npm_|pypi-|hf_|SG\.|eyJ|hooks\.",
+        r"(?i)secret|token|passw|pwd|key|AKIA|ASIA|gh[pousr]_|glpat-|xox|xapp|AIza|[rs]k_|sk-|npm_|pypi-|hf_|SG\.|eyJ|hooks\."
+        r"|bearer |authorization|://[^\s/]*:[^\s/]*@",
         lambda text, _: find_secrets(text),
         r"$^",
     ),
@@ -93,10 +95,13 @@ class Finder:
         """What is found, from left to right, without overlaps."""
         found: list[Finding] = []
         for entity in self.entities if entities is None else entities:
+            known, found = found, []
             for start, end in KINDS[entity].find(text, self):
-                if all(end <= other.start or other.end <= start for other in found):
+                place = bisect_left(known, end, key=lambda one: one.start)  # the one before is the only one in question
+                if not place or known[place - 1].end <= start:
                     found.append(Finding(entity, start, end))
-        return sorted(found, key=lambda one: one.start)
+            found = sorted([*known, *found], key=lambda one: one.start)
+        return found
 
     def find_all(self, texts: pa.Array) -> dict[int, list[Finding]]:
         """What is found in a column, by row; rows without anything are left out."""
@@ -120,11 +125,11 @@ class RedactPii(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Redacts personal data: secrets, e-mail, IBAN, credit card numbers, IP addresses and telephone numbers.
 
     `action` is "redact" ("[EMAIL]" takes its place), "hash" ("[EMAIL:9f86d081e8b1]": the same for the same value and
-    `key`), or "drop", which drops the document; or a mapping of entities to actions, where those that are left out are
-    redacted. `entities` is what to look for, by default everything. `countries` are those whose phone numbers are known
-    without a country code. Addresses of private networks are no personal data unless `private_ips`. With
-    `spans_field`, what was found is reported in a column: a list of entity, start and end, in characters of the text as
-    it was.
+    `key`, a secret that must be given), or "drop", which drops the document; or a mapping of entities to actions, where
+    those that are left out are redacted. `entities` is what to look for, by default everything. `countries` are those
+    whose phone numbers are known without a country code. Addresses of private networks are no personal data unless
+    `private_ips`. With `spans_field`, what was found is reported in a column: a list of entity, start and end, in
+    characters of the text as it was.
     """
 
     takes_empty = True
@@ -143,7 +148,11 @@ class RedactPii(ProcessingStage[DocumentBatch, DocumentBatch]):
         self.text_field, self.entities, self.action, self.spans_field = text_field, entities, action, spans_field
         self.countries, self.key, self.private_ips = countries, key, private_ips
         self._finder = _finder(self.name, entities, countries, private_ips)
-        self._actions = _actions(self.name, self._finder.entities, action, ACTIONS)
+        self._actions = _actions(self.name, self._finder.entities, action, ACTIONS, key)
+        if spans_field == text_field:
+            raise ValueError(
+                f"RedactPii: spans_field and text_field are both {text_field!r}: give the spans another column"
+            )
 
     def inputs(self) -> tuple[list[str], Columns]:
         return ["data"], {self.text_field: "string"}
@@ -155,7 +164,7 @@ class RedactPii(ProcessingStage[DocumentBatch, DocumentBatch]):
         return self.apply(task, self.decide(task))
 
     def decide(self, batch: DocumentBatch) -> Decision:
-        texts = text_column(self.name, batch.data, self.text_field)
+        texts = text_column(self, batch.data, self.text_field)
         found = self._finder.find_all(texts)
         counts, keep = [0] * len(texts), [True] * len(texts)
         for row, findings in found.items():
@@ -165,16 +174,16 @@ class RedactPii(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     def apply(self, batch: DocumentBatch, decision: Decision) -> DocumentBatch:
         assert isinstance(decision, _Found)
-        table, found = batch.data, decision.findings
-        texts = text_column(self.name, table, self.text_field)
+        found = decision.findings
+        texts = text_column(self, batch.data, self.text_field)
         for one in chain.from_iterable(found.values()):
             self.count(one.entity)
-        if found:
-            table = _with(table, self.text_field, _all_replaced(texts, found, self._actions, self.key))
+        new = _all_replaced(texts, found, self._actions, self.key) if found else texts
+        batch = batch.with_column(self.text_field, new)  # text from here on, whatever a block held
         if self.spans_field:
             spans = [[_plain(one) for one in found.get(row, [])] for row in range(len(texts))]
-            table = _with(table, self.spans_field, json_array(spans))
-        return batch.with_data(table).keep(decision.keep)
+            batch = batch.with_column(self.spans_field, json_array(spans))
+        return batch.keep(decision.keep)
 
     def thresholds(self) -> dict[str, str]:
         dropped = [entity for entity, action in self._actions.items() if action == "drop"]
@@ -195,7 +204,7 @@ class PiiRedactor(DocumentModifier):
         self.entities, self.action, self.countries, self.key = entities, action, countries, key
         self.private_ips = private_ips
         self._finder = _finder(self.name, entities, countries, private_ips)
-        self._actions = _actions(self.name, self._finder.entities, action, ACTIONS[:2])
+        self._actions = _actions(self.name, self._finder.entities, action, ACTIONS[:2], key)
 
     def modify_document(self, text: str) -> str:
         return _replaced(text, self._finder.find(text), self._actions, self.key)
@@ -217,8 +226,7 @@ class PiiFilter(DocumentFilter):
         countries: Sequence[str] = ("US",),
         private_ips: bool = False,
     ) -> None:
-        if max_findings < 0:
-            raise ValueError(f"PiiFilter: max_findings is {max_findings}, must be 0 or more")
+        check_count("PiiFilter", "max_findings", max_findings)
         self.max_findings, self.entities, self.countries = max_findings, entities, countries
         self.private_ips = private_ips
         self._finder = _finder(self.name, entities, countries, private_ips)
@@ -249,12 +257,17 @@ def _finder(name: str, entities: Sequence[str] | None, countries: Sequence[str],
     return Finder(tuple(entity for entity in KINDS if entity in wanted), tuple(countries), private_ips)
 
 
-def _actions(name: str, entities: Sequence[str], action: Actions, allowed: Sequence[str]) -> dict[str, str]:
+def _actions(name: str, entities: Sequence[str], action: Actions, allowed: Sequence[str], key: str) -> dict[str, str]:
     """What to do with each entity."""
     given = dict.fromkeys(entities, action) if isinstance(action, str) else dict(action)
     for entity, one in given.items():
         _known(name, "entity", entity, entities)
         _known(name, "action", one, allowed)
+    if "hash" in given.values() and not key:
+        raise ValueError(
+            f'{name}: action="hash" needs a key that you keep to yourself, as in key="...": without one, '
+            "all addresses and numbers can be tried out until their hash is found"
+        )
     return {entity: str(given.get(entity, "redact")) for entity in entities}
 
 
@@ -299,9 +312,3 @@ def _hashed(value: str, entity: str, key: str) -> str:
 
 def _plain(one: Finding) -> dict[str, Any]:
     return {"entity": one.entity, "start": one.start, "end": one.end}
-
-
-def _with(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
-    if name in table.column_names:
-        return table.set_column(table.column_names.index(name), name, column)
-    return table.append_column(name, column)

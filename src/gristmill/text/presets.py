@@ -12,17 +12,26 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.columns import literal, make_array
+from gristmill.core.compute import pc
 from gristmill.text import reference, stats
-from gristmill.text.filters import DocumentFilter, as_array, share, values_of, within
+from gristmill.text.filters import (
+    DocumentFilter,
+    as_array,
+    check_count,
+    check_number,
+    check_ratio,
+    share,
+    values_of,
+    within,
+)
 from gristmill.text.lines import LineCleaner
 from gristmill.text.reference import MAX_N
 from gristmill.text.words import split_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gristmill.text.filters import Texts
 
@@ -46,8 +55,7 @@ class C4QualityFilter(DocumentFilter):
     def __init__(
         self, min_num_sentences: int = 5, filter_curly_bracket: bool = True, filter_lorem_ipsum: bool = True
     ) -> None:
-        if min_num_sentences < 0:
-            raise ValueError(f"C4QualityFilter: min_num_sentences is {min_num_sentences}, must be 0 or more")
+        check_count("C4QualityFilter", "min_num_sentences", min_num_sentences)
         self.min_num_sentences, self.filter_curly_bracket = min_num_sentences, filter_curly_bracket
         self.filter_lorem_ipsum = filter_lorem_ipsum
         self._cleaner = LineCleaner()
@@ -75,8 +83,10 @@ class C4ParagraphFilter(DocumentFilter):
     score_type = pa.int64()
 
     def __init__(self, min_paragraphs: int = 3, min_paragraph_len: int = 200, line_delimiter: str = "\n") -> None:
-        if min_paragraphs < 0 or min_paragraph_len < 0 or not line_delimiter:
-            raise ValueError("C4ParagraphFilter: both numbers must be 0 or more, and line_delimiter some text")
+        check_count("C4ParagraphFilter", "min_paragraphs", min_paragraphs)
+        check_count("C4ParagraphFilter", "min_paragraph_len", min_paragraph_len)
+        if not line_delimiter:
+            raise ValueError("C4ParagraphFilter: line_delimiter is empty: give some text")
         self.min_paragraphs, self.min_paragraph_len = min_paragraphs, min_paragraph_len
         self.line_delimiter = line_delimiter
 
@@ -113,9 +123,9 @@ class GopherQualityFilter(_RuleFilter):
     """The first rule of Gopher that a document breaks, or "" if none; keeps "".
 
     In order: `words` (their number), `word_length` (its mean), `hashes` and `ellipses` (per word), `bullets` (share of
-    lines that begin with one), `line_ellipses` (share of lines that end with one), `letters` (share of words with a
-    letter too small) and `stop_words` (fewer than `min_stop_words` of the, be, to, of, and, that, have, with, or of
-    `stop_words`). None turns a rule off: a document in another language needs its own `stop_words`, or None.
+    lines that begin with •, ‣, ●, * or -), `line_ellipses` (share of lines that end with one), `letters` (share of
+    words with a letter too small) and `stop_words` (fewer than `min_stop_words` of the, be, to, of, and, that, have,
+    with, or of `stop_words`). None turns a rule off: documents in another language need their own `stop_words`.
     """
 
     def __init__(
@@ -134,6 +144,24 @@ class GopherQualityFilter(_RuleFilter):
     ) -> None:
         if isinstance(stop_words, str):
             raise TypeError(f"GopherQualityFilter: stop_words must be a list, as in stop_words=[{stop_words!r}]")
+        _check_given(
+            self.name,
+            check_count,
+            min_doc_words=min_doc_words,
+            max_doc_words=max_doc_words,
+            min_stop_words=min_stop_words,
+        )
+        _check_given(
+            self.name, check_length, min_avg_word_length=min_avg_word_length, max_avg_word_length=max_avg_word_length
+        )
+        _check_given(
+            self.name,
+            check_ratio,
+            max_symbol_word_ratio=max_symbol_word_ratio,
+            max_bullet_lines_ratio=max_bullet_lines_ratio,
+            max_ellipsis_lines_ratio=max_ellipsis_lines_ratio,
+            max_non_alpha_words_ratio=max_non_alpha_words_ratio,
+        )
         self.min_doc_words, self.max_doc_words = min_doc_words, max_doc_words
         self.min_avg_word_length, self.max_avg_word_length = min_avg_word_length, max_avg_word_length
         self.max_symbol_word_ratio, self.max_bullet_lines_ratio = max_symbol_word_ratio, max_bullet_lines_ratio
@@ -269,6 +297,11 @@ class FineWebQualityFilter(_RuleFilter):
         new_line_ratio: float = 0.3,
         language: str | None = None,
     ) -> None:
+        check_count(self.name, "short_line_length", short_line_length)
+        check_ratio(self.name, "line_punct_thr", line_punct_thr)
+        check_ratio(self.name, "short_line_thr", short_line_thr)
+        check_ratio(self.name, "char_duplicates_ratio", char_duplicates_ratio)
+        check_length(self.name, "new_line_ratio", new_line_ratio)
         self.line_punct_thr, self.line_punct_exclude_zero = line_punct_thr, line_punct_exclude_zero
         self.short_line_thr, self.short_line_length = short_line_thr, short_line_length
         self.char_duplicates_ratio, self.new_line_ratio = char_duplicates_ratio, new_line_ratio
@@ -289,6 +322,19 @@ class FineWebQualityFilter(_RuleFilter):
         yield "repeated_lines", repeated / len(text.replace("\n", "")) > self.char_duplicates_ratio
         words = split_words(text, self.language)
         yield "list", text.count("\n") / (len(words) or 1) > self.new_line_ratio
+
+
+def _check_given(name: str, check: Callable[[str, str, Any], None], **values: Any) -> None:
+    """Check the values that are not None, which turns a rule off."""
+    for parameter, value in values.items():
+        if value is not None:
+            check(name, parameter, value)
+
+
+def check_length(name: str, parameter: str, value: Any) -> None:
+    check_number(name, parameter, value)
+    if value < 0:
+        raise ValueError(f"{name}: {parameter} is {value!r}, must be 0 or more")
 
 
 def _outside(value: float, low: float | None, high: float | None) -> bool:

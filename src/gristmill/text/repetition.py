@@ -27,7 +27,7 @@ class RepeatedLinesFilter(ShareFilter):
     _part, _whole, _nothing = "distinct_lines", "lines", 0.0
 
     def __init__(self, max_repeated_line_fraction: float = 0.7) -> None:
-        check_ratio("max_repeated_line_fraction", max_repeated_line_fraction)
+        check_ratio(self.name, "max_repeated_line_fraction", max_repeated_line_fraction)
         self.max_repeated_line_fraction = max_repeated_line_fraction
 
     def bounds(self) -> tuple[float, None]:
@@ -43,7 +43,7 @@ class RepeatedParagraphsFilter(ShareFilter):
     _part, _whole, _nothing = "distinct_paragraphs", "paragraphs", 1.0
 
     def __init__(self, max_repeated_paragraphs_ratio: float = 0.7) -> None:
-        check_ratio("max_repeated_paragraphs_ratio", max_repeated_paragraphs_ratio)
+        check_ratio(self.name, "max_repeated_paragraphs_ratio", max_repeated_paragraphs_ratio)
         self.max_repeated_paragraphs_ratio = max_repeated_paragraphs_ratio
 
     def bounds(self) -> tuple[float, None]:
@@ -59,7 +59,7 @@ class RepeatedLinesByCharFilter(ShareFilter):
     _part, _whole, _nothing = "distinct_line_chars", "line_chars", 0.0
 
     def __init__(self, max_repeated_lines_char_ratio: float = 0.8) -> None:
-        check_ratio("max_repeated_lines_char_ratio", max_repeated_lines_char_ratio)
+        check_ratio(self.name, "max_repeated_lines_char_ratio", max_repeated_lines_char_ratio)
         self.max_repeated_lines_char_ratio = max_repeated_lines_char_ratio
 
     def bounds(self) -> tuple[float, None]:
@@ -75,7 +75,7 @@ class RepeatedParagraphsByCharFilter(ShareFilter):
     _part, _whole, _nothing = "distinct_paragraph_chars", "paragraph_chars", 0.0
 
     def __init__(self, max_repeated_paragraphs_char_ratio: float = 0.8) -> None:
-        check_ratio("max_repeated_paragraphs_char_ratio", max_repeated_paragraphs_char_ratio)
+        check_ratio(self.name, "max_repeated_paragraphs_char_ratio", max_repeated_paragraphs_char_ratio)
         self.max_repeated_paragraphs_char_ratio = max_repeated_paragraphs_char_ratio
 
     def bounds(self) -> tuple[float, None]:
@@ -116,7 +116,7 @@ class RepeatingTopNGramsFilter(_NGramFilter):
     _family = "top_ngram"
 
     def __init__(self, n: int = 2, max_repeating_ngram_ratio: float = 0.2, lang: str = "en") -> None:
-        check_ratio("max_repeating_ngram_ratio", max_repeating_ngram_ratio)
+        check_ratio(self.name, "max_repeating_ngram_ratio", max_repeating_ngram_ratio)
         self._check(n, lang)
         self.n, self.max_repeating_ngram_ratio, self.lang = n, max_repeating_ngram_ratio, lang
 
@@ -133,7 +133,7 @@ class RepeatingDuplicateNGramsFilter(_NGramFilter):
     _family = "duplicate_ngram"
 
     def __init__(self, n: int = 2, max_repeating_duplicate_ngram_ratio: float = 0.2, lang: str = "en") -> None:
-        check_ratio("max_repeating_duplicate_ngram_ratio", max_repeating_duplicate_ngram_ratio)
+        check_ratio(self.name, "max_repeating_duplicate_ngram_ratio", max_repeating_duplicate_ngram_ratio)
         self._check(n, lang)
         self.n, self.lang = n, lang
         self.max_repeating_duplicate_ngram_ratio = max_repeating_duplicate_ngram_ratio

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gristmill.core.batch import Batch
 from gristmill.core.columns import literal, make_array
+from gristmill.core.compute import pc
 from gristmill.core.sample import draw, row_ids
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.task import digest
@@ -53,7 +53,7 @@ class Resample(ProcessingStage[Batch, Batch]):
             return task
         known = {str(name): float(factor) for name, factor in self.factors.items()}
         other = float(self.otherwise)
-        values = values_of(values_in(self.name, task, self.by))
+        values = values_of(values_in(self, task, self.by))
         factors = make_array([other if one is None else known.get(str(one), other) for one in values], pa.float64())
         return take(task, factors, drawn(task, self.seed, "Resample"))
 

@@ -22,7 +22,7 @@ from gristmill.core.batch import DocumentBatch, in_place
 from gristmill.core.columns import literal, make_array
 from gristmill.core.compute import pc
 from gristmill.core.decide import Decision
-from gristmill.core.errors import shorten
+from gristmill.core.errors import ContractError, shorten
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.table import table_to_rows, to_array
 from gristmill.text import english, stats
@@ -126,7 +126,8 @@ class _DroppingStage(_TextStage):
 class ScoreFilter(_DroppingStage):
     """Scores documents and keeps those that the filter keeps, or with `invert` those that it does not.
 
-    `score_field` is the column to put the scores in; None puts them nowhere. Null text is scored like "".
+    `score_field` is the column to put the scores in; None puts them nowhere. Null text is scored like "". `verbose`
+    changes nothing: the summary always tells what was dropped.
     """
 
     takes_empty = True
@@ -137,9 +138,11 @@ class ScoreFilter(_DroppingStage):
         text_field: Fields = "text",
         score_field: str | Sequence[str | None] | None = None,
         invert: bool | Sequence[bool] = False,
+        verbose: bool = False,
     ) -> None:
         super().__init__()
         self.filter_obj, self.text_field, self.score_field, self.invert = filter_obj, text_field, score_field, invert
+        self.verbose = verbose
         filters = as_list(filter_obj)
         for one in filters:
             if not isinstance(one, DocumentFilter):
@@ -168,16 +171,16 @@ class ScoreFilter(_DroppingStage):
 
     def _judge(self, step: _Step, batch: DocumentBatch) -> tuple[pa.Array, pa.Array]:
         assert isinstance(step.tool, DocumentFilter)
-        if step.tool.english_only and (others := english.count_others(self.name, batch, step.field)):
+        if step.tool.english_only and (others := english.count_others(self, batch, step.field)):
             self.count(english.COUNTER, others)
-        scores = scored(self.name, step.tool, batch, step.field)
+        scores = scored(self, step.tool, batch, step.field)
         return scores, judged(step.tool, scores, batch)
 
 
 class Filter(_DroppingStage):
     """Keeps the rows for whose value in `filter_field` the function, or the filter's `keep_document`, is true.
 
-    A function gets each value, None for null. With `invert`, the other rows are kept.
+    A function gets each value, None for null. With `invert`, the other rows are kept. `verbose` changes nothing.
     """
 
     takes_empty = True
@@ -187,9 +190,11 @@ class Filter(_DroppingStage):
         filter_fn: DocumentFilter | Function | Sequence[DocumentFilter | Function],
         filter_field: Fields,
         invert: bool | Sequence[bool] = False,
+        verbose: bool = False,
     ) -> None:
         super().__init__()
         self.filter_fn, self.filter_field, self.invert = filter_fn, filter_field, invert
+        self.verbose = verbose
         tools = [checked_tool("Filter", one, DocumentFilter) for one in as_list(filter_fn)]
         self._use(tools)
         fields, inverts = spread("filter_field", filter_field, len(tools)), spread("invert", invert, len(tools))
@@ -204,7 +209,7 @@ class Filter(_DroppingStage):
         return ["data"], []
 
     def _judge(self, step: _Step, batch: DocumentBatch) -> tuple[pa.Array, pa.Array]:
-        column = values_in(self.name, batch, step.field)
+        column = values_in(self, batch, step.field)
         if isinstance(step.tool, DocumentFilter):
             return column, judged(step.tool, column, batch)
         return column, make_array([bool(step.tool(value)) for value in values_of(column)], pa.bool_())
@@ -247,9 +252,9 @@ class Score(_TextStage):
     def process(self, task: DocumentBatch) -> DocumentBatch:
         for tool, field, score_field in self._steps:
             if isinstance(tool, DocumentFilter):
-                scores = scored(self.name, tool, task, field)
+                scores = scored(self, tool, task, field)
             else:
-                scores = score_array([tool(text or "") for text in texts_of(self.name, task, field).to_pylist()])
+                scores = score_array([tool(text or "") for text in texts_of(self, task, field).to_pylist()])
             task = task.with_column(score_field, scores)
         return task
 
@@ -298,12 +303,18 @@ class Modify(_TextStage):
     def _changed(self, tool: DocumentModifier | Function, fields: Sequence[str], table: pa.Table) -> pa.Array:
         if len(fields) > 1:
             function = tool.modify_document if isinstance(tool, DocumentModifier) else tool
-            columns = {field: any_column(self.name, table, field) for field in fields}
-            return _text_array([function(**row) for row in table_to_rows(pa.table(columns))])
-        texts = text_column(self.name, table, fields[0])
+            columns = {field: any_column(self, table, field) for field in fields}
+            return self._text_array([function(**row) for row in table_to_rows(pa.table(columns))])
+        texts = text_column(self, table, fields[0])
         if isinstance(tool, DocumentModifier):
             return answered(tool, "modify_batch", texts)
-        return _text_array([None if text is None else tool(text) for text in texts.to_pylist()])
+        return self._text_array([None if text is None else tool(text) for text in texts.to_pylist()])
+
+    def _text_array(self, values: list[Any]) -> pa.Array:
+        if any(isinstance(value, bytes) for value in values):
+            raise ContractError(f"stage {self.name!r}: the function returned bytes: return text, as in value.decode()")
+        plain = all(value is None or isinstance(value, str) for value in values)
+        return make_array(values, pa.string()) if plain else to_array(values)
 
 
 def _routes(count: int, inputs: Any, outputs: Any) -> tuple[list[list[str]], list[str]]:
@@ -322,11 +333,6 @@ def _routes(count: int, inputs: Any, outputs: Any) -> tuple[list[list[str]], lis
     return columns, targets
 
 
-def _text_array(values: list[Any]) -> pa.Array:
-    plain = all(value is None or isinstance(value, str) for value in values)
-    return make_array(values, pa.string()) if plain else to_array(values)
-
-
 def as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
@@ -334,6 +340,11 @@ def as_list(value: Any) -> list[Any]:
 def spread(argument: str, value: Any, count: int) -> list[Any]:
     """One value for each of `count` tools, from one for all or a list of one for each."""
     values = as_list(value)
+    for one in values:
+        if argument == "invert" and not isinstance(one, bool):
+            raise TypeError(f"invert is {one!r}, must be True or False")
+        if argument in ("text_field", "filter_field", "output_fields") and not (isinstance(one, str) and one):
+            raise TypeError(f"{argument} is {one!r}, must be the name of a column")
     if len(values) == 1:
         return values * count
     if len(values) != count:

@@ -6,6 +6,7 @@ Gives up: documents whose segments lie in several partitions, and memory: it hol
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from dataclasses import replace
 from itertools import pairwise
@@ -17,9 +18,11 @@ import pyarrow as pa
 from gristmill.core.batch import DocumentBatch
 from gristmill.core.columns import make_array
 from gristmill.core.compute import pc
+from gristmill.core.errors import ColumnError
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.task import GatherTask
 from gristmill.text.columns import any_column, text_column
+from gristmill.text.filters import check_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -49,23 +52,23 @@ class DocumentSplitter(ProcessingStage[DocumentBatch, DocumentBatch]):
         return ["data"], [self.text_field, self.segment_id_field]
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
-        texts = text_column(self.name, task.data, self.text_field)
+        texts = text_column(self, task.data, self.text_field)
         parts = [[None] if text is None else text.split(self.separator) for text in texts.to_pylist()]
         rows = task.take([row for row, pieces in enumerate(parts) for _ in pieces])
         segments = make_array([piece for pieces in parts for piece in pieces], pa.string())
         numbers = make_array([number for pieces in parts for number in range(len(pieces))], pa.int64())
-        table = put(rows.data, self.text_field, segments)
-        return rows.with_data(put(table, self.segment_id_field, numbers))
+        return rows.with_column(self.text_field, segments).with_column(self.segment_id_field, numbers)
 
 
 class DocumentJoiner(ProcessingStage[GatherTask, DocumentBatch]):
     """Joins the segments of each document, which are the rows of one `document_id_field`, in order of their numbers.
 
-    The other columns are those of the document's first segment, and it stands where its first row stood. With
-    `max_length`, a document becomes several rows: a segment that would make a row longer than that begins the next.
-    The length of a segment is its characters, or the number in `length_field`, which then holds the length of the
-    whole; the characters of each separator are added to it. A segment that is longer by itself is a row. A row without
-    an id is a document, and null text is left out.
+    Numbers may be written as text, as they are in CSV; what is no number is an error. The other columns are those of
+    the document's first segment, and it stands where its first row stood. With `max_length`, a document becomes
+    several rows: a segment that would make a row longer than that begins the next. The length of a segment is its
+    characters, or the number in `length_field`, which then holds the length of the whole; the characters of each
+    separator are added to it. A segment that is longer by itself is a row. A row without an id is a document, and
+    null text is left out.
     """
 
     gather = True
@@ -81,8 +84,8 @@ class DocumentJoiner(ProcessingStage[GatherTask, DocumentBatch]):
         length_field: str | None = None,
     ) -> None:
         super().__init__()
-        if max_length is not None and max_length < 1:
-            raise ValueError(f"DocumentJoiner: max_length is {max_length}, must be 1 or more")
+        if max_length is not None:
+            check_count("DocumentJoiner", "max_length", max_length, least=1)
         if length_field is not None and max_length is None:
             raise ValueError("DocumentJoiner: length_field says how long segments are: give a max_length too")
         self.separator, self.text_field, self.segment_id_field = separator, text_field, segment_id_field
@@ -102,22 +105,32 @@ class DocumentJoiner(ProcessingStage[GatherTask, DocumentBatch]):
 
     def _rows(self, table: pa.Table) -> Iterator[tuple[int, int, str | None, int]]:
         """What each new row is made of: where its document begins, the row of its first segment, text and length."""
-        ids = any_column(self.name, table, self.document_id_field).to_pylist()
-        numbers = any_column(self.name, table, self.segment_id_field).to_pylist()
-        texts = text_column(self.name, table, self.text_field).to_pylist()
+        ids = any_column(self, table, self.document_id_field).to_pylist()
+        numbers = [self._number(one) for one in any_column(self, table, self.segment_id_field).to_pylist()]
+        texts = text_column(self, table, self.text_field).to_pylist()
         lengths = [len(text or "") for text in texts]
         if self.length_field is not None:
-            given = any_column(self.name, table, self.length_field).to_pylist()
+            given = any_column(self, table, self.length_field).to_pylist()
             lengths = [int(length or 0) for length in given]
         documents: dict[Any, list[int]] = {}
         for row, one in enumerate(ids):
             documents.setdefault(("row", row) if one is None else ("id", one), []).append(row)
         for rows in documents.values():
             place = rows[0]
-            rows.sort(key=lambda row: (numbers[row] is None, numbers[row] or 0))
+            rows.sort(key=lambda row: numbers[row])
             for part, length in self._parts(rows, lengths):
                 present = [texts[row] for row in part if texts[row] is not None]
                 yield place, part[0], self.separator.join(present) if present else None, length
+
+    def _number(self, value: Any) -> float:
+        """The place of a segment in its document; one without a number comes last."""
+        try:
+            return math.inf if value is None else int(value) if isinstance(value, str) else value + 0
+        except (TypeError, ValueError):
+            raise ColumnError(
+                f"stage {self.name!r}: {value!r} in column {self.segment_id_field!r} is no number, so the order of the "
+                "segments cannot be told: name the column that numbers them with segment_id_field=..."
+            ) from None
 
     def _parts(self, rows: Sequence[int], lengths: Sequence[int]) -> Iterator[tuple[list[int], int]]:
         part, length = [rows[0]], lengths[rows[0]]
@@ -127,21 +140,15 @@ class DocumentJoiner(ProcessingStage[GatherTask, DocumentBatch]):
                 yield part, length
                 part, length = [row], lengths[row]
             else:
-                part, length = [*part, row], longer
+                part.append(row)
+                length = longer
         yield part, length
 
     def _made(self, together: DocumentBatch, rows: Sequence[tuple[int, int, str | None, int]]) -> DocumentBatch:
         taken = together.take([first for _, first, _, _ in rows])
-        table = put(taken.data, self.text_field, make_array([text for _, _, text, _ in rows], pa.string()))
+        taken = taken.with_column(self.text_field, make_array([text for _, _, text, _ in rows], pa.string()))
         if self.length_field is not None:
-            table = put(table, self.length_field, make_array([length for *_, length in rows], pa.int64()))
-        if self.drop_segment_id_field and self.segment_id_field in table.column_names:
-            table = table.drop_columns([self.segment_id_field])
-        return taken.with_data(table)
-
-
-def put(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
-    """The table with a column added, or replaced where it stands."""
-    if name in table.column_names:
-        return table.set_column(table.column_names.index(name), name, column)
-    return table.append_column(name, column)
+            taken = taken.with_column(self.length_field, make_array([length for *_, length in rows], pa.int64()))
+        if self.drop_segment_id_field and self.segment_id_field in taken.get_columns():
+            taken = taken.with_data(taken.data.drop_columns([self.segment_id_field]))
+        return taken

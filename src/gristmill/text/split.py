@@ -16,14 +16,14 @@ from gristmill.core.sample import draw, row_ids
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.task import digest
 from gristmill.text.columns import text_column
-from gristmill.text.segments import put
+from gristmill.text.filters import check_count, check_ratio
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gristmill.core.stage import Columns
 
-_HALVES = {"train": 0.9, "test": 0.1}
+_PARTS = {"train": 0.9, "test": 0.1}
 
 
 class TrainTestSplit(ProcessingStage[DocumentBatch, DocumentBatch]):
@@ -46,7 +46,10 @@ class TrainTestSplit(ProcessingStage[DocumentBatch, DocumentBatch]):
         group_field: str | None = None,
     ) -> None:
         super().__init__()
-        shares = dict(_HALVES if parts is None else parts)
+        shares = dict(_PARTS if parts is None else parts)
+        for part, share in shares.items():
+            check_ratio("TrainTestSplit", f"parts[{part!r}]", share)
+        check_count("TrainTestSplit", "seed", seed)
         if not shares or min(shares.values()) < 0 or abs(sum(shares.values()) - 1) > 1e-9:
             raise ValueError(f"TrainTestSplit: parts is {parts!r}: shares must be 0 or more, and add up to 1")
         if keep is not None and keep not in shares:
@@ -81,7 +84,7 @@ class TrainTestSplit(ProcessingStage[DocumentBatch, DocumentBatch]):
     def apply(self, batch: DocumentBatch, decision: Decision) -> DocumentBatch:
         if self.keep is not None:
             return batch.keep(decision.keep)
-        return batch.with_data(put(batch.data, self.split_field, decision.scores[self.name]))
+        return batch.with_column(self.split_field, decision.scores[self.name])
 
     def thresholds(self) -> dict[str, str]:
         return {self.name: f"keep={self.keep}"}
@@ -90,6 +93,6 @@ class TrainTestSplit(ProcessingStage[DocumentBatch, DocumentBatch]):
         if self.group_field is None:
             owner, numbers = row_ids(batch)
             return draw(numbers, int(digest([str(self.seed), "TrainTestSplit", owner]), 16))
-        groups = text_column(self.name, batch.data, self.group_field).to_pylist()
+        groups = text_column(self, batch.data, self.group_field).to_pylist()
         numbers = make_array([int(digest([group or ""]), 16) for group in groups], pa.uint64())
         return draw(numbers, int(digest([str(self.seed), "TrainTestSplit"]), 16))

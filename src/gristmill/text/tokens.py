@@ -10,9 +10,11 @@ import pyarrow as pa
 
 from gristmill.core.columns import make_array
 from gristmill.text.filters import DocumentFilter, check_bounds, within
-from gristmill.text.tokenizer import Tokenizer
+from gristmill.text.tokenizer import Tokenizer, check_no_kwargs
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gristmill.text.filters import Texts
 
 
@@ -33,12 +35,15 @@ class TokenCountFilter(DocumentFilter):
         hf_token: str | None = None,
         min_tokens: int = 0,
         max_tokens: float = math.inf,
+        transformers_init_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
+        check_no_kwargs("TokenCountFilter", transformers_init_kwargs)
         if (tokenizer is None) == (hf_model_name is None):
             raise ValueError("TokenCountFilter: give either tokenizer=... or hf_model_name=...")
         check_bounds("TokenCountFilter", "tokens", min_tokens, max_tokens)
         self.tokenizer, self.hf_model_name, self.hf_token = tokenizer, hf_model_name, hf_token
         self.min_tokens, self.max_tokens = min_tokens, max_tokens
+        self.transformers_init_kwargs = transformers_init_kwargs
 
     def check(self) -> None:
         self._tokenizer.check() if self.hf_model_name is None else _hub()

@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from gristmill.core.errors import InputError
 from gristmill.core.task import digest
-from gristmill.text.filters import DocumentFilter, check_ratio, within
+from gristmill.text.filters import DocumentFilter, check_count, check_number, check_ratio, within
 from gristmill.text.lists import Listed, check_list, read_list
 from gristmill.text.stop_words import STOP_WORDS
-from gristmill.text.words import split_words
+from gristmill.text.words import is_unspaced, split_words
 
 if TYPE_CHECKING:
     import os
@@ -26,7 +26,6 @@ RARE = 1e-9
 """The probability of a word that is not in the table."""
 
 _EDGES = re.compile(r"^[\W_]+|[\W_]+$")
-_UNSPACED = ("ja", "km", "lo", "my", "th", "zh")
 
 
 def plain_words(text: str, lang: str | None = None) -> list[str]:
@@ -43,7 +42,7 @@ class FlaggedWordsFilter(DocumentFilter):
     score_type = pa.float64()
 
     def __init__(self, words: Listed, max_ratio: float = 0.045, lang: str | None = None) -> None:
-        check_ratio("FlaggedWordsFilter: max_ratio", max_ratio)
+        check_ratio("FlaggedWordsFilter", "max_ratio", max_ratio)
         self.words, self.max_ratio, self.lang = words, max_ratio, lang
 
     def check(self) -> None:
@@ -75,7 +74,8 @@ class C4BadWordsFilter(DocumentFilter):
     score_type = pa.int64()
 
     def __init__(self, words: Listed, lang: str = "en", keep_fraction: float = 0.0, seed: int = 0) -> None:
-        check_ratio("C4BadWordsFilter: keep_fraction", keep_fraction)
+        check_ratio("C4BadWordsFilter", "keep_fraction", keep_fraction)
+        check_count("C4BadWordsFilter", "seed", seed)
         self.words, self.lang, self.keep_fraction, self.seed = words, lang, keep_fraction, seed
 
     def check(self) -> None:
@@ -85,7 +85,7 @@ class C4BadWordsFilter(DocumentFilter):
     def _pattern(self) -> re.Pattern[str]:
         entries = [re.escape(entry.lower()) for entry in read_list("C4BadWordsFilter", self.words) if entry]
         either = "|".join(sorted(entries, key=len, reverse=True)) or "(?!)"
-        return re.compile(either if self.lang in _UNSPACED else rf"(?<!\w)(?:{either})(?!\w)")
+        return re.compile(either if is_unspaced(self.lang) else rf"(?<!\w)(?:{either})(?!\w)")
 
     def score_document(self, text: str) -> int:
         if not self._pattern.search(text.lower()):
@@ -112,8 +112,8 @@ class StopWordRatioFilter(DocumentFilter):
     def __init__(
         self, lang: str = "en", min_ratio: float = 0.1, max_ratio: float = 1.0, words: Listed | None = None
     ) -> None:
-        check_ratio("StopWordRatioFilter: min_ratio", min_ratio)
-        check_ratio("StopWordRatioFilter: max_ratio", max_ratio)
+        check_ratio("StopWordRatioFilter", "min_ratio", min_ratio)
+        check_ratio("StopWordRatioFilter", "max_ratio", max_ratio)
         if words is None and lang not in STOP_WORDS:
             raise ValueError(
                 f"StopWordRatioFilter: no small words are known for lang={lang!r}. Give words=..., or one of: "
@@ -157,6 +157,9 @@ class UnigramLogProbFilter(DocumentFilter):
         logprobs_threshold: float = -10,
         lang: str | None = None,
     ) -> None:
+        check_number("UnigramLogProbFilter", "logprobs_threshold", logprobs_threshold)
+        if isinstance(table, dict):
+            _summed("UnigramLogProbFilter", table)
         self.table, self.logprobs_threshold, self.lang = table, logprobs_threshold, lang
 
     def check(self) -> None:
@@ -169,8 +172,9 @@ class UnigramLogProbFilter(DocumentFilter):
     @cached_property
     def _logs(self) -> dict[str, float]:
         counts = self.table if isinstance(self.table, dict) else read_unigrams(str(self.table))
+        counts = _summed("UnigramLogProbFilter", counts)
         total = sum(counts.values())
-        return {word.lower(): math.log(max(count / total, RARE)) for word, count in counts.items()}
+        return {word: math.log(max(count / total, RARE)) for word, count in counts.items()}
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in vars(self).items() if key != "_logs"}
@@ -182,6 +186,19 @@ class UnigramLogProbFilter(DocumentFilter):
 
     def keep_document(self, score: float) -> bool:
         return score > self.logprobs_threshold
+
+
+def _summed(name: str, table: Mapping[str, float]) -> dict[str, float]:
+    """How often each word occurs, in whatever case."""
+    counts: dict[str, float] = {}
+    for word, count in table.items():
+        check_number(name, f"the count of {word!r}", count)
+        if not 0 <= count < math.inf:
+            raise ValueError(f"{name}: the count of {word!r} is {count!r}, must be 0 or more")
+        counts[word.lower()] = counts.get(word.lower(), 0) + count
+    if not sum(counts.values()):
+        raise ValueError(f"{name}: the table has no word that occurs: give counts, at least one of them above 0")
+    return counts
 
 
 def write_unigrams(

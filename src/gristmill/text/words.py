@@ -42,14 +42,29 @@ _JAPANESE = re.compile(f"[{_HAN}]+|{_OTHERS}")
 _KANA = re.compile(f"[{_HIRAGANA}{_KATAKANA}]")
 
 
+UNSPACED = frozenset({"ja", "jpn", "km", "khm", "lao", "lo", "my", "mya", "th", "tha", "zh", "zho"})
+"""Languages that are written without spaces between words."""
+
+
+def is_unspaced(lang: str) -> bool:
+    """Whether a language is written without spaces; its code may go on with a script or a country."""
+    return re.split("[-_]", lang)[0] in UNSPACED
+
+
 def split_words(text: str, lang: str | None = None) -> list[str]:
-    """The words of a text. `lang` ("ja", "zh") says how ideographs are meant; None: as Japanese if there is kana."""
+    """The words of a text. `lang` ("ja", "zh") says how ideographs are meant; None: as Japanese if there is kana.
+
+    Marks between words that are not separated by spaces are left out. What stands between spaces is a word, as ever.
+    """
     if text.isascii() or not _ANY.search(text):
         return text.split()
-    japanese = lang == "ja" or (lang is None and _KANA.search(text) is not None)
+    japanese = lang in ("ja", "jpn") or (lang is None and _KANA.search(text) is not None)
     parts = _JAPANESE if japanese else _CHINESE
     words: list[str] = []
     for piece in text.split():
-        for run in _RUNS.findall(piece):
-            words += parts.findall(run) if _ANY.match(run) else [run]
-    return [word for word in words if any(map(str.isalnum, word))]  # without the marks that stood between them
+        if not _ANY.search(piece):
+            words.append(piece)
+            continue
+        cut = [word for run in _RUNS.findall(piece) for word in (parts.findall(run) if _ANY.match(run) else [run])]
+        words += [word for word in cut if any(map(str.isalnum, word))]
+    return words
