@@ -13,8 +13,8 @@ static inline uint64_t turn(uint64_t hash) { return hash << 32 | hash >> 32; }
 static void first_round(const uint64_t *shingles, int64_t count, uint64_t *bins, uint64_t size) {
     for (int64_t i = 0; i < count; i++) {
         uint64_t hash = scramble(shingles[i]), bin = (hash >> 32) * size >> 32, value = turn(hash);
-        if (value < bins[bin])
-            bins[bin] = value;
+        uint64_t least = bins[bin];
+        bins[bin] = value < least ? value : least; /* without a branch, which would be guessed wrongly too often */
     }
 }
 
@@ -24,8 +24,8 @@ static void next_round(const uint64_t *shingles, int64_t count, uint64_t *bins, 
     for (int64_t i = 0; i < count; i++) {
         uint64_t hash = scramble(shingles[i] + round * GOLDEN), bin = (hash >> 32) * size >> 32;
         uint64_t value = turn(hash) | taken[bin];
-        if (value < bins[bin])
-            bins[bin] = value;
+        uint64_t least = bins[bin];
+        bins[bin] = value < least ? value : least; /* without a branch, which would be guessed wrongly too often */
     }
 }
 

@@ -44,6 +44,38 @@ def exactly(data: bytes) -> pa.Buffer:
     return pa.foreign_buffer(ctypes.addressof(memory), len(data), memory)
 
 
+@cache
+def fates(seed: int) -> bytes:
+    """What becomes of each character, at random, but never more bytes than it has."""
+    draw = random.Random(seed)
+    ascii_ = draw.choices([0x41, 0x20, 0xFFFFFFFF, 0xFFFFFFFE], [9, 3, 1, 0.02], k=0x80)
+    others = [draw.choice([code, 0x20, 0x41, 0xFFFFFFFF]) for code in range(0x80, 0x3100)]
+    return struct.pack(f"{0x3100}I", *ascii_, *others)
+
+
+def deduplicate(kernels: Any, draw: random.Random, texts: pa.Array) -> None:
+    """All kernels of deduplication, once."""
+    how = (draw.choice(["chars", "words"]), draw.choice([1, 2, 5, 24, 300]), draw.getrandbits(64))
+    other = pa.concat_arrays([texts.slice(len(texts) // 2), texts.slice(0, len(texts) // 2)])
+    kernels.hash128(texts, how[2])
+    kernels.hash128(texts.cast(pa.binary() if texts.type == pa.string() else pa.large_binary()), 0)
+    kernels.normalise(texts, exactly(fates(draw.randrange(3))), draw.random() < 0.5, draw.random() < 0.9)
+    kernels.minhash(texts, *how, draw.choice([1, 3, 64, 260]), draw.random() < 0.5)
+    kernels.simhash(texts, *how)
+    kernels.jaccard(texts, other, *how)
+    kernels.similar_pairs(texts, *how, draw.random())
+    kernels.repeated_spans(texts, draw.choice([1, 2, 7, 50]))
+    size = draw.choice([1, 4, 8, 15, 16, 17, 52])
+    kernels.hash_pieces(
+        exactly(draw.randbytes(size * draw.randrange(6))), size, draw.randrange(1, 4), 0, draw.choice([8, 16])
+    )
+    edges = draw.randrange(30)
+    nodes = [struct.pack(f"{edges}q", *(draw.randrange(20) for _ in range(edges))) for _ in range(2)]
+    kernels.components(*map(exactly, nodes))
+    bits = (ctypes.c_char * (8 * draw.randrange(1, 9)))()
+    kernels.bloom(bits, exactly(draw.randbytes(16 * draw.randrange(9))), draw.randrange(1, 20), draw.random() < 0.8)
+
+
 def document(draw: random.Random) -> bytes:
     kind = draw.random()
     if kind < 0.1:
@@ -84,42 +116,10 @@ def column(draw: random.Random) -> pa.Array:
     return array.slice(draw.randrange(3)) if draw.random() < 0.3 else array
 
 
-@cache
-def fates(seed: int) -> bytes:
-    """What becomes of each character, at random, but never more bytes than it has."""
-    draw = random.Random(seed)
-    ascii_ = draw.choices([0x41, 0x20, 0xFFFFFFFF, 0xFFFFFFFE], [9, 3, 1, 0.02], k=0x80)
-    others = [draw.choice([code, 0x20, 0x41, 0xFFFFFFFF]) for code in range(0x80, 0x3100)]
-    return struct.pack(f"{0x3100}I", *ascii_, *others)
-
-
-def deduplicate(kernels: Any, draw: random.Random, texts: pa.Array) -> None:
-    """All kernels of deduplication, once."""
-    how = (draw.choice(["chars", "words"]), draw.choice([1, 2, 5, 24, 300]), draw.getrandbits(64))
-    other = pa.concat_arrays([texts.slice(len(texts) // 2), texts.slice(0, len(texts) // 2)])
-    kernels.hash128(texts, how[2])
-    kernels.hash128(texts.cast(pa.binary() if texts.type == pa.string() else pa.large_binary()), 0)
-    kernels.normalise(texts, exactly(fates(draw.randrange(3))), draw.random() < 0.5, draw.random() < 0.9)
-    kernels.minhash(texts, *how, draw.choice([1, 3, 64, 260]), draw.random() < 0.5)
-    kernels.simhash(texts, *how)
-    kernels.jaccard(texts, other, *how)
-    kernels.similar_pairs(texts, *how, draw.random())
-    kernels.repeated_spans(texts, draw.choice([1, 2, 7, 50]))
-    size = draw.choice([1, 4, 8, 15, 16, 17, 52])
-    kernels.hash_pieces(
-        exactly(draw.randbytes(size * draw.randrange(6))), size, draw.randrange(1, 4), 0, draw.choice([8, 16])
-    )
-    edges = draw.randrange(30)
-    nodes = [struct.pack(f"{edges}q", *(draw.randrange(20) for _ in range(edges))) for _ in range(2)]
-    kernels.components(*map(exactly, nodes))
-    bits = (ctypes.c_char * (8 * draw.randrange(1, 9)))()
-    kernels.bloom(bits, exactly(draw.randbytes(16 * draw.randrange(9))), draw.randrange(1, 20), draw.random() < 0.8)
-
-
 def main(path: str, seconds: str, seed: str) -> None:
     kernels, draw = load(path), random.Random(int(seed))
     end, rounds = time.monotonic() + float(seconds), 0
-    while time.monotonic() < end or rounds <= 50:  # on a busy machine seconds are nothing
+    while time.monotonic() < end or rounds < 60:  # a busy machine needs longer
         texts = column(draw)
         names = draw.choice([PLAIN, NGRAMS, [*PLAIN, *NGRAMS], PLAIN[:1], NGRAMS[:1]])
         mask = pa.array([draw.random() < 0.5 for _ in range(len(texts))], pa.bool_()) if draw.random() < 0.3 else None
