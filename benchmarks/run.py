@@ -45,7 +45,7 @@ def figures(ray: bool, quick: bool, patience_s: float) -> dict[str, Figure]:
         return {
             "tiny": lambda: tiny.run(1),
             "balance": lambda: balance.run(1, ("steady",) if quick else tuple(balance.CASES)),
-            "store": lambda: store.run(1, 0.5 if quick else 2.0),
+            "store": lambda: store.run(1, 0.5 if quick else 10.0),
         }
     if quick:
         return {

@@ -1,7 +1,7 @@
 """Figure: the driver's memory stays flat while blocks pass through the object store: 8 MB each, made by one stage, read
 by the next, on a cluster whose store holds a fraction of them.
 
-The most memory of the driver after a tenth of the blocks, and at the end. `python benchmarks/store.py 10` passes 10 GB.
+The most memory of the driver after a tenth of the blocks, and at the end. `python benchmarks/store.py 2` passes 2 GB.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cluster import answer, started
 from measure import show, stable
 
 
-def run(rounds: int = 1, gigabytes: float = 2.0) -> dict[str, Any]:
+def run(rounds: int = 1, gigabytes: float = 10.0) -> dict[str, Any]:
     with started(num_cpus=2, object_store_memory=512 * 2**20):
         answers = [answer("blocks", gigabytes) for _ in range(rounds)]
     return {
@@ -26,4 +26,4 @@ def run(rounds: int = 1, gigabytes: float = 2.0) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    show(run(1, float(sys.argv[1]) if len(sys.argv) > 1 else 2.0))
+    show(run(1, *map(float, sys.argv[1:])))

@@ -65,7 +65,7 @@ def by_node(folder: Path) -> Counter[str]:
 
 def two_nodes(folder: Path) -> bool:
     """Whether two nodes have made a good part each."""
-    return sum(count >= 10 for count in by_node(folder).values()) == 2
+    return sum(count >= 7 for count in by_node(folder).values()) == 2
 
 
 class Note(ProcessingStage[DocumentBatch, DocumentBatch]):
@@ -97,10 +97,11 @@ class Sizes(ProcessingStage[Task[Any], Task[Any]]):
 
 
 def when(ready: Callable[[], bool], act: Callable[[], Any]) -> threading.Thread:
-    """Act as soon as it is time."""
+    """Act as soon as it is time, or a minute later than that should be."""
 
     def watch() -> None:
-        while not ready():
+        deadline = time.monotonic() + 120
+        while not ready() and time.monotonic() < deadline:
             time.sleep(0.01)
         act()
 
@@ -126,7 +127,7 @@ def test_a_node_that_disappears_costs_only_its_unfinished_tasks(cluster: Cluster
         gone.touch()
 
     thread = when(ready, act)
-    stages = [Blocks(made, most=20), Note(seen, gone).with_(num_workers=1), last]
+    stages = [Blocks(made, most=18), Note(seen, gone).with_(num_workers=1), last]
     stages = [stage.with_(max_retries=0) for stage in stages]  # a record that is blamed would not come out
     result = Pipeline("p", stages=stages).run(
         RayActorPoolExecutor(fuse=False), initial_tasks=[Task(number) for number in range(count)]
