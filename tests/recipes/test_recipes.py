@@ -435,6 +435,7 @@ def test_the_schema_is_plain_data() -> None:
     json.dumps(schema(), default=repr)
 
 
+@pytest.mark.filterwarnings("ignore:stage '.*' is made for English")  # and the demo corpus is not all English
 @pytest.mark.parametrize("name", sorted(bundled()))
 def test_bundled_recipes_run(name: str, tmp_path: Path) -> None:
     demo = Path(__file__).parents[2] / "examples" / "demo" / "data" / "web-00.jsonl"

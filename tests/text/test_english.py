@@ -69,6 +69,18 @@ def test_who_warns_and_when(tool: Any, english: int, others: list[str], times: i
     assert len(warned(Pipeline("p", stages=stages), LocalExecutor(0))) == times
 
 
+def test_a_column_with_the_language_is_believed(tmp_path: Path) -> None:
+    rows = [{"text": GERMAN, "language": code} for code in ["en", "eng_Latn", None, "de", "DE"] for _ in range(10)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    stages = [
+        JsonlReader(tmp_path / "in.jsonl"),
+        ScoreFilter(CommonEnglishWordsFilter()),
+        JsonlWriter(tmp_path / "out"),
+    ]
+    [message] = warned(Pipeline("p", stages=stages), LocalExecutor(0))
+    assert "20 of 50" in message
+
+
 def test_each_document_counts_once_however_many_filters_ask(tmp_path: Path) -> None:
     stages = [
         JsonlReader(corpus(tmp_path, 10, *[GERMAN] * 30), blocksize=3000),

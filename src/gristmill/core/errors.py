@@ -120,6 +120,14 @@ def printable(text: object, most: int | None = None) -> str:
     return short if short.isprintable() else "".join(letter if letter.isprintable() else " " for letter in short)
 
 
+def describe_error(error: BaseException) -> str:
+    """The error's type and message, also when the error cannot say it."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001
+        return f"{type(error).__name__} (which cannot be printed)"
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`" Did you mean 'text'?"`, or nothing when no known word is near."""
     names = list(known)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gristmill.core.batch import Batch
 from gristmill.core.decide import Decides, Decision
-from gristmill.core.errors import GristmillError, StageError
+from gristmill.core.errors import GristmillError, StageError, describe_error
 from gristmill.core.isolate import Isolator, mark
 from gristmill.core.rejects import complete
 from gristmill.core.sketch import Sketcher
@@ -320,14 +320,6 @@ class _Shift:
         passing = StageError | KeyboardInterrupt | GeneratorExit
         if error is not None and not isinstance(error, passing):  # also what is no Exception: panics of native code
             raise self.worker.failure(self.position, self.lineage, error) from error
-
-
-def describe_error(error: BaseException) -> str:
-    """The error's type and message, also when the error cannot say it."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001
-        return f"{type(error).__name__} (which cannot be printed)"
 
 
 def trace_of(error: BaseException) -> str:

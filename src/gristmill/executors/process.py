@@ -22,7 +22,7 @@ from typing import Any
 
 import cloudpickle
 
-from gristmill.core.errors import StageError
+from gristmill.core.errors import StageError, describe_error
 from gristmill.core.isolate import Place
 from gristmill.core.quarantine import Budget
 from gristmill.core.rejects import REJECTED
@@ -30,7 +30,7 @@ from gristmill.core.repeat import Repeat
 from gristmill.core.schedule import WINDOW
 from gristmill.core.stage import NodeInfo, WorkerMetadata
 from gristmill.core.task import GatherTask, Lineage, Task
-from gristmill.core.worker import Worker, describe_error, never, trace_of
+from gristmill.core.worker import Worker, never, trace_of
 from gristmill.executors.machine import own_memory
 from gristmill.executors.pool import Order
 from gristmill.executors.transport import Parcel, pack

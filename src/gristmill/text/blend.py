@@ -29,7 +29,7 @@ from typing import Any
 import pyarrow as pa
 
 from gristmill.core.batch import DocumentBatch
-from gristmill.core.columns import literal
+from gristmill.core.columns import literal, make_array
 from gristmill.core.compute import pc
 from gristmill.core.errors import ColumnError, InputError
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage, SourceStage
@@ -44,7 +44,7 @@ KEY = "blend"
 STEPS = 2**20
 """How finely the lot is divided when documents are counted."""
 
-_EMPTY = pa.schema([("step", pa.int64()), ("size", pa.float64())]).empty_table()
+_HEIGHTS = pa.schema([("step", pa.int64()), ("size", pa.float64())])
 
 
 class Blend(CompositeStage[EmptyTask, DocumentBatch]):
@@ -275,9 +275,9 @@ def count(
     cores = os.cpu_count() or 1
 
     def look(task: FileGroupTask) -> pa.Table:
-        found = _EMPTY
+        found = nothing = pa.table([make_array([], kind) for kind in _HEIGHTS.types], schema=_HEIGHTS)
         for batch in copy.copy(reader).process(task):
-            table = _heights(batch.named(task.lineage), seed, token_field) if batch.num_items else _EMPTY
+            table = _heights(batch.named(task.lineage), seed, token_field) if batch.num_items else nothing
             found = pa.concat_tables([found, table]).group_by("step").aggregate([("size", "sum")])
             found = found.rename_columns(["step", "size"])
         return found
@@ -296,9 +296,9 @@ def _heights(batch: DocumentBatch, seed: int, token_field: str | None) -> pa.Tab
     """The height of each document's lot, and how much it counts."""
     steps = pc.floor(pc.multiply(drawn(batch, seed, KEY), literal(float(STEPS), pa.float64()))).cast(pa.int64())
     if token_field is None:
-        return pa.table([steps, pa.repeat(literal(1.0, pa.float64()), len(steps))], schema=_EMPTY.schema)
+        return pa.table([steps, pa.repeat(literal(1.0, pa.float64()), len(steps))], schema=_HEIGHTS)
     column = batch.data.column(token_field).combine_chunks()
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_null(column.type)):
         raise ColumnError(f"stage {KEY!r}: token_field={token_field!r} must hold numbers, and holds {column.type}")
     sizes = column.cast(pa.float64(), safe=False).fill_null(literal(0.0, pa.float64()))
-    return pa.table([steps, sizes], schema=_EMPTY.schema)
+    return pa.table([steps, sizes], schema=_HEIGHTS)

@@ -1,7 +1,8 @@
 """How many documents are not in English, where a filter is made for English. One warning at the end of a run tells.
 
-It is seen from what the heuristics count anyway, so it costs nothing: a text of some length without one of the eight
-most common words, or of which less than half is ASCII. Each batch is looked at by the first such filter that it meets.
+Where there is a column `language`, as `IdentifyLanguage` makes it, that tells. Else it is seen from what the heuristics
+count anyway, so it costs nothing: a text of some length without one of the eight most common words, or of which less
+than half is ASCII. Each batch is looked at by the first such filter that it meets.
 
 Gives up: telling other languages from what is no language, such as tables and lists of keywords.
 """
@@ -15,7 +16,9 @@ import pyarrow as pa
 from gristmill.core.columns import literal
 from gristmill.core.compute import pc
 from gristmill.core.native import kernels
-from gristmill.text.columns import Stage, counts_of
+from gristmill.core.table import is_text
+from gristmill.text.columns import Stage, counts_of, values_in
+from gristmill.text.language import is_language
 
 if TYPE_CHECKING:
     from gristmill.core.batch import Batch
@@ -25,6 +28,7 @@ counts = kernels is not None
 """Whether counting costs nothing."""
 
 COUNTER = "not_english"
+LANGUAGE = "language"
 _LONG = literal(50, pa.int64())
 _NONE, _TWO = literal(0, pa.int64()), literal(2, pa.int64())
 _FEWEST, _SMALLEST = 10, 0.01
@@ -36,9 +40,12 @@ def count_others(stage: Stage, batch: Batch, field: str) -> int:
     seen = f"{field} {COUNTER}"
     if not counts or not batch.num_items or seen in batch.memo:
         return 0
+    batch.memo[seen] = True
+    codes = values_in(stage, batch, LANGUAGE) if LANGUAGE in batch.get_columns() else None
+    if codes is not None and is_text(codes.type):
+        return sum(1 for code in codes.to_pylist() if isinstance(code, str) and not is_language(code, ("en", "eng")))
     found = counts_of(stage, batch, field, STATISTICS)
     words, common, chars, plain = (found[name] for name in STATISTICS)
-    batch.memo[seen] = True
     without = pc.and_(pc.greater_equal(words, _LONG), pc.equal(common, _NONE))
     script = pc.and_(pc.greater_equal(chars, _LONG), pc.less(pc.multiply(plain, _TWO), chars))
     return int(pc.or_(without, script).true_count)
