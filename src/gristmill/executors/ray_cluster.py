@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import math
 import os
 import socket
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gristmill.core.errors import PlanError
@@ -102,6 +103,18 @@ def cluster(ignore_head_node: bool = False) -> list[Node]:
 def _node(has: Mapping[str, float], node: Mapping[str, Any]) -> Node:
     address = (node["NodeManagerAddress"], node["NodeManagerPort"])
     return Node(node["NodeID"], has.get("CPU", 0.0), has.get("GPU", 0.0), has.get("memory", 0.0) / 1e9, address)
+
+
+def without(nodes: Sequence[Node], cpus: float, gpus: float) -> list[Node]:
+    """The nodes without cores and GPUs that are left to others. Those come from the nodes that have most of them."""
+    left = {node.id: node for node in nodes}
+    for what, wanted in (("cpus", cpus), ("gpus", math.ceil(gpus))):
+        rest = float(wanted)
+        for node in sorted(left.values(), key=lambda node: -getattr(node, what)):
+            taken = min(rest, getattr(node, what))
+            left[node.id] = replace(node, **{what: getattr(node, what) - taken})
+            rest -= taken
+    return list(left.values())
 
 
 class Hush:
