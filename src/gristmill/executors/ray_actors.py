@@ -15,6 +15,7 @@ What is given up: results that lay on a node that disappears before they are loo
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,15 +26,15 @@ from gristmill.core.errors import PlanError, ResourceError, require
 from gristmill.core.executor import MODES, Job, Ref, check_mode
 from gristmill.core.flow import Call, Item
 from gristmill.core.plan import Plan
-from gristmill.core.resources import Resources
 from gristmill.core.task import Lineage
 from gristmill.executors.drive import LOST, Driver
 from gristmill.executors.machine import Machine, Slot
 from gristmill.executors.pool import WorkerHandle
 from gristmill.executors.ray_board import Board
-from gristmill.executors.ray_cluster import Node, NodeSlots, cluster, connect, hush, without
+from gristmill.executors.ray_cluster import Node, NodeSlots, cluster, connect, hush, lacks, without
 from gristmill.executors.ray_env import Environments
 from gristmill.executors.ray_pool import Actor, ActorPool
+from gristmill.executors.ray_voice import ear
 from gristmill.executors.ray_worker import Message, Stored
 from gristmill.executors.settings import FLAG, INSTEAD, POSITIVE, check_config, check_environment, check_value
 from gristmill.executors.transport import Parcel, pack
@@ -141,30 +142,6 @@ class RayActorPoolExecutor:
         return RayDriver(replace(job, batch=self.batch), self.machine(), self).run()
 
 
-def lacks(wish: Resources, nodes: Sequence[Node], slots: NodeSlots) -> str:
-    """What no node has of what one worker wants, and the way out."""
-    cpus, gpus, memory_gb = (
-        max((getattr(node, what) for node in nodes), default=0.0) for what in ("cpus", "gpus", "memory_gb")
-    )
-    if wish.requires_gpu and not slots.fits(wish):
-        each = f" of {slots.each:g} GB" if slots.each else ""
-        return (
-            f"{wish}, and the cluster has {len(slots.there)} GPUs{each} on {len(nodes)} nodes, at most {gpus:g} on "
-            "one: add nodes that have what it wants, or run it on the CPU with .with_(resources=Resources(cpus=1))"
-        )
-    if wish.cpus > cpus:
-        return (
-            f"{wish.cpus:g} CPUs in one place, and the largest of {len(nodes)} nodes has {cpus:g}: lower cpus, or "
-            "add larger nodes"
-        )
-    if wish.memory_gb > memory_gb > 0:
-        return (
-            f"{wish.memory_gb:g} GB of memory in one place, and the largest of {len(nodes)} nodes has "
-            f"{memory_gb:.0f} GB: lower memory_gb, or add larger nodes"
-        )
-    return ""
-
-
 class RayDriver(Driver):
     """Workers are actors."""
 
@@ -187,6 +164,7 @@ class RayDriver(Driver):
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         place = {"num_cpus": 0, "max_concurrency": _MANY, "scheduling_strategy": here}
         self.board: Any = ray.remote(self.board_class).options(**place).remote()
+        self._stopping = False
         self._notes: Mapping[int, Any] = {}
         self._left: list[tuple[int, int, Message, list[Any]]] = []
         self._noted = 0.0
@@ -195,10 +173,24 @@ class RayDriver(Driver):
 
     def run(self) -> Iterator[tuple[Lineage, Ref | None]]:
         hush.begin()
+        if ear.listens:
+            self.board.hear.remote()
         try:
             yield from super().run()
         finally:
             hush.end()
+
+    def _stop(self, raises: bool) -> None:
+        super()._stop(raises)
+        self._hear_out()
+
+    def _hear_out(self) -> None:
+        """Wait for the last lines that workers have printed."""
+        import ray
+
+        if ear.listens:
+            with contextlib.suppress(ray.exceptions.RayError):
+                ear.wait(ray.get(self.board.take_marks.remote()))
 
     def items(self, sources: Iterator[Sequence[Any]]) -> Iterator[list[Item]]:
         import ray
@@ -363,6 +355,12 @@ class RayDriver(Driver):
         self.pools[worker.group].remove(worker)
         worker.kill()
         return "ended: it was killed, crashed or ran out of memory"
+
+    def stop_all(self) -> None:
+        """Interrupt whatever workers do."""
+        if not self._stopping:
+            self._stopping = True
+            self.board.stop.remote()
 
     def close(self, useless: bool) -> None:
         import ray
