@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -295,3 +296,40 @@ def test_resume_and_verify_of_other_directories(tmp_path: Path) -> None:
     verified = gristmill("verify", str(tmp_path))
     assert verified.exit_code == 2
     assert "_manifest.json" in verified.stderr
+
+
+# -- output that cannot be written ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [
+        ("/proc/nothing", "cannot write: No such file or directory: /proc/nothing. .*choose another directory"),
+        ("{corpus}/a.jsonl", r"cannot write to .*a\.jsonl: .* is a file, .*Choose another"),
+        ("{corpus}/a.jsonl/out", r"cannot write to .*out: .*a\.jsonl is a file, .*Choose another"),
+    ],
+)
+def test_a_place_that_cannot_be_written_to_is_one_line(corpus: str, where: str, told: str) -> None:
+    done = gristmill("run", "quickstart", "--set", f"input={corpus}", "--set", f"output={where}".format(corpus=corpus))
+    assert done.exit_code == 2
+    (line,) = done.stderr.splitlines()
+    assert re.fullmatch(f"error: {told}.*", line)
+
+
+def test_a_full_disk_is_told_with_the_file_and_the_way_out(corpus: str, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = f"mount -t tmpfs -o size=8k none {disk}"
+    if subprocess.run(["unshare", "-rm", "sh", "-c", mount], capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount")
+    run = (
+        f"{sys.executable} -m gristmill.cli.main run quickstart -q --workers 0 --set min_words=1 "
+        f"--set input={corpus} --set output={disk}/out"
+    )
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", f"{mount} && {run}"], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert done.returncode == 1
+    assert f"cannot write: No space left on device: {disk}/out" in done.stderr
+    assert "Make room, or choose another directory" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -479,3 +479,62 @@ def test_in_batch_mode_a_stage_begins_when_those_before_it_have_ended() -> None:
     assert {mode: observer.overlap for mode, observer in seen.items()} == {"streaming": True, "batch": False}
     with pytest.raises(PlanError, match=r"execution_mode='stream'\): must be 'streaming' or 'batch'. Did you mean"):
         LocalExecutor(execution_mode="stream")
+
+
+INTERRUPTED = """
+import sys, time
+from pathlib import Path
+from gristmill import LocalExecutor, Pipeline, ProcessingStage, Task
+
+class Model(ProcessingStage[Task[int], Task[int]]):
+    def __init__(self, folder):
+        self.folder = folder
+
+    def process(self, task):
+        print("working", flush=True)
+        time.sleep(600)
+
+    def teardown(self):
+        time.sleep(0.2)
+        Path(self.folder, "torn down").touch()
+
+Pipeline("p", stages=[Model(sys.argv[1])]).run(LocalExecutor(int(sys.argv[2])), initial_tasks=[Task(1)])
+"""
+
+
+@pytest.mark.parametrize("workers", ["1", "0"])
+def test_a_stage_that_is_interrupted_is_torn_down(workers: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path), workers]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as script:
+        assert script.stdout is not None
+        assert script.stdout.readline() == "working\n"
+        script.send_signal(signal.SIGINT)
+        _, err = script.communicate(timeout=60)
+    assert "KeyboardInterrupt" in err
+    assert (tmp_path / "torn down").exists()
+
+
+class Endless(ProcessingStage[Task[int], Task[int]]):
+    """Works on one task for ever, and tells when it was torn down."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def process(self, task: Task[int]) -> Task[int]:
+        if task.data:
+            while not list(self.folder.iterdir()):
+                time.sleep(0.01)
+            raise ValueError("stop here")
+        (self.folder / "at work").touch()
+        time.sleep(600)
+        return task
+
+    def teardown(self) -> None:
+        (self.folder / f"torn down {os.getpid()}").touch()
+
+
+def test_after_a_failure_all_workers_tear_down(tmp_path: Path) -> None:
+    stage = Endless(tmp_path).with_(max_retries=0)
+    with pytest.raises(StageError, match="stop here"):
+        Pipeline("p", stages=[stage]).run(LocalExecutor(2), initial_tasks=[Task(0), Task(1)], on_error="raise")
+    assert len(list(tmp_path.glob("torn down *"))) == 2

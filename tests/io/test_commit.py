@@ -320,7 +320,7 @@ class FullDisk(JsonlFormat):
 
 
 def test_a_full_disk_names_stage_and_path_and_leaves_no_file(tmp_path):
-    with pytest.raises(OSError, match=r"write_jsonl.*No space left.*_tmp") as caught:
+    with pytest.raises(OSError, match=r"write_jsonl.*No space left.*_tmp.*Make room") as caught:
         Writer(tmp_path, FullDisk()).run(ROWS)
     assert caught.value.errno == errno.ENOSPC
     assert tree(tmp_path) == {}

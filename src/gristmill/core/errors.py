@@ -9,6 +9,7 @@
     ├── MissingDependencyError    an optional library is not installed (also an ImportError)
     ├── BadRecordError            a record of an input file cannot be read
     ├── ContractError             a stage broke the rules, for example returned something that is no task
+    ├── OutputError               a file cannot be written: no right to, no room (also an OSError)
     ├── LostTaskError             what a task held was lost with the node that it lay on
     ├── AccountingError           rows were lost or doubled between two stages; a defect
     └── StageError                a stage failed on a task; names the stage, the task and its files
@@ -22,6 +23,7 @@ Every message names the place and the way out.
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +99,40 @@ class TaskTimeoutError(StageError):
 
 class ErrorBudgetError(StageError):
     """More records failed than `max_errors` allows. Tells of the first, and counts all."""
+
+
+class OutputError(GristmillError, OSError):
+    """A file cannot be written. It may work later, so stages that have it are tried again."""
+
+    def __init__(self, path: str, reason: str, number: int | None = None, stage: str = "") -> None:
+        who = f"stage {stage!r} cannot write" if stage else "cannot write"
+        super().__init__(f"{who}: {reason}: {path}. {_WAYS_OUT.get(number or 0, _ELSEWHERE)}")
+        self.path, self.reason, self.errno = path, reason, number
+
+
+_ELSEWHERE = "Choose another directory"
+_ROOM = "Make room, or choose another directory; started again with its run_dir, a run goes on where it stopped"
+_RIGHTS = "Give this user the right to write there, or choose another directory"
+_IN_THE_WAY = "A file is where a directory should be: move it, or choose another directory"
+_WAYS_OUT = {
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.EFBIG: "Raise the limit for files (ulimit -f), or write smaller ones",
+    errno.EACCES: _RIGHTS,
+    errno.EPERM: _RIGHTS,
+    errno.EROFS: _RIGHTS,
+    errno.EEXIST: _IN_THE_WAY,
+    errno.ENOTDIR: _IN_THE_WAY,
+    errno.ENOENT: "It was removed meanwhile, or cannot be there: choose another directory",
+}
+
+
+def cannot_write(path: str, error: OSError, stage: str = "") -> OutputError:
+    """What the operating system says, with the file and the way out."""
+    if isinstance(error, OutputError):
+        return OutputError(error.path, error.reason, error.errno, stage)
+    name = error.filename if isinstance(error.filename, str) else path
+    return OutputError(name, error.strerror or str(error), error.errno, stage)
 
 
 class LostTaskError(GristmillError):

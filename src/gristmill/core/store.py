@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from gristmill.core.errors import InputError
+from gristmill.core.errors import InputError, cannot_write
 
 
 def to_line(content: dict[str, Any]) -> bytes:
@@ -47,7 +47,10 @@ class Store:
         self.put(name, bytes(content))
 
     def put(self, name: str, content: bytes) -> None:
-        self._place.put(name, content)
+        try:
+            self._place.put(name, content)
+        except OSError as error:
+            raise cannot_write(f"{self.url}/{name}", error) from error
 
     def read(self, name: str) -> dict[str, Any] | None:
         content = self.get(name)

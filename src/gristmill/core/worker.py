@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gristmill.core.batch import Batch
 from gristmill.core.decide import Decides, Decision
-from gristmill.core.errors import GristmillError, StageError, describe_error
+from gristmill.core.errors import GristmillError, OutputError, StageError, describe_error
 from gristmill.core.isolate import Isolator, mark
 from gristmill.core.rejects import complete
 from gristmill.core.sketch import Sketcher
@@ -285,8 +285,8 @@ class Worker:
 
     def failure(self, position: int, lineage: Lineage | None, error: BaseException, doing: str = "") -> StageError:
         details, reason = trace_of(error), describe_error(error)
-        if isinstance(error, GristmillError):  # says all there is to say, and will say it again
-            return self._error(position, lineage, str(error), hopeless=True)
+        if isinstance(error, GristmillError):  # says all there is to say, and will say it again, unless there is room
+            return self._error(position, lineage, str(error), hopeless=not isinstance(error, OutputError))
         return self._error(position, lineage, f"{doing} raised {reason}" if doing else reason, details)
 
     def _error(

@@ -27,7 +27,8 @@ from gristmill.executors.freight import load_up, unload
 from gristmill.executors.guard import Duty, Guard
 from gristmill.executors.lodging import Lodging
 from gristmill.executors.process import as_stage_error
-from gristmill.executors.ray_board import Board
+from gristmill.executors.ray_board import Board, mark_on
+from gristmill.executors.ray_voice import Voice
 from gristmill.executors.ray_worker import Stored
 from gristmill.executors.transport import Parcel
 
@@ -143,6 +144,7 @@ class Station:
         self.guard: Guard | None = None
         self.keeper: Any = None
         self.over = False
+        self.voice = Voice()
 
     def work(self, rows: Iterable[Any]) -> Iterator[bytes]:
         """Pass rows through the group, and give the rows for the next one.
@@ -244,6 +246,7 @@ class Station:
     def _post(self, receipt: Receipt) -> None:
         import ray
 
+        mark_on(self.desk, self.voice)
         if not ray.get(self.desk.post.remote(receipt)):
             self.over = True
 

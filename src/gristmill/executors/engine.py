@@ -126,7 +126,7 @@ class EngineExecutor(RayActorPoolExecutor, ABC):
     """An executor that hands scheduling to another engine."""
 
     engine_name = ""
-    options = tuple(option for option in RayActorPoolExecutor.options if option != "execution_mode")
+    options = tuple(option for option in RayActorPoolExecutor.options if not option.startswith("reserved_"))
     at_once = True
     """Whether the engine wants a worker of every group at once."""
 

@@ -24,6 +24,7 @@ from gristmill.executors.inline import run_inline
 from gristmill.executors.machine import GpuSlots, Machine
 from gristmill.executors.pool import WorkerHandle
 from gristmill.executors.process_pool import Process, ProcessPool
+from gristmill.executors.settings import COUNT, FLAG, GPUS, check_value
 from gristmill.executors.transport import Folder, Kept, Parcel, in_memory, pack
 from gristmill.executors.zygote import Zygote
 
@@ -44,8 +45,11 @@ class LocalExecutor:
         fuse: bool = True,
         execution_mode: str = MODES[0],
     ) -> None:
-        if num_workers is not None and (not isinstance(num_workers, int) or num_workers < 0):
+        if num_workers is not None and not COUNT[0](num_workers):
             raise ValueError(f"LocalExecutor(num_workers={num_workers!r}): must be a whole number, 0 or more, or None")
+        if gpus is not None:
+            check_value("LocalExecutor", "gpus", gpus, GPUS)
+        check_value("LocalExecutor", "fuse", fuse, FLAG)
         self.num_workers, self.gpus, self.fuse = num_workers, gpus, fuse
         self.execution_mode, self.batch = execution_mode, check_mode("LocalExecutor", execution_mode)
 

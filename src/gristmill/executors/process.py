@@ -109,7 +109,7 @@ def work(channel: Connection) -> None:
     kind, setup = channel.recv()
     assert kind == "setup"
     session = _Session(channel, setup)
-    session.terminable(False)
+    session.mind_signals()
     if not session.begin():
         return
     try:
@@ -118,17 +118,17 @@ def work(channel: Connection) -> None:
             if kind == "stop":
                 break
             if kind == "call":
-                session.terminable(True)
                 session.call(rest[0])
-                session.terminable(False)
+                session.interruptible(False)
     except (_Stop, EOFError, ConnectionError, KeyboardInterrupt):
-        session.terminable(False)
+        session.interruptible(False)
     session.end()
 
 
 class _Session:
     def __init__(self, channel: Connection, setup: Setup) -> None:
         self.channel, self.setup = channel, setup
+        self.in_call = self.interrupted = False
         self.unacknowledged = 0
         self.granted = 0
         self.outbox: list[tuple[Lineage, Parcel, int, int]] = []
@@ -170,11 +170,25 @@ class _Session:
             if problem is not None:
                 Path(self.setup.page + LAST_WORDS).write_bytes(pickle.dumps(problem))
 
-    def terminable(self, yes: bool) -> None:
-        """Whether it may be interrupted and terminated when the driver is gone: in a call, but not in teardown."""
+    def mind_signals(self) -> None:
+        """An interrupt ends the call that it is in, or the next one, but never a set-up or a teardown."""
+
+        def interrupt(*_: object) -> None:
+            self.interrupted = not self.in_call
+            if self.in_call:
+                raise KeyboardInterrupt
+
+        signal.signal(signal.SIGINT, interrupt)
+        self.interruptible(False)
+
+    def interruptible(self, yes: bool) -> None:
+        """Whether it may be interrupted, and terminated when the driver is gone."""
+        self.in_call = yes
         if self.setup.lingers:
-            signal.signal(signal.SIGINT, signal.default_int_handler if yes else signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_DFL if yes else signal.SIG_IGN)
+        if yes and self.interrupted:
+            self.interrupted = False
+            raise KeyboardInterrupt
 
     def call(self, order: Order) -> None:
         self.unacknowledged = self.granted = 0
@@ -195,6 +209,7 @@ class _Session:
         if self.worker.isolator:
             self.worker.isolator.begin(order.history, order.budget)
         try:
+            self.interruptible(True)
             # what has left early may have an ancestor that would leave whole this time, with it
             shares = order.streams and not order.shed
             self.worker.run(_tasks(order), emit, order.start, share if shares else never, order.shed)
@@ -202,6 +217,7 @@ class _Session:
         except _Stop:
             raise
         except BaseException as error:  # noqa: BLE001  whatever a stage raises is the stage's failure, not the worker's
+            self.interruptible(False)
             self.worker.take_stats()
             for _, parcel, _, _ in self.take_outbox():
                 parcel.discard()

@@ -44,6 +44,13 @@ class Process(WorkerHandle):
     def stop(self) -> None:
         self.state = "leaving"
         self._say("stop")
+        if self.calls:
+            self.interrupt()
+
+    def interrupt(self) -> None:
+        """Nobody waits for what it does any more."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.key, signal.SIGINT)
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -15,31 +15,37 @@ What is given up: results that lay on a node that disappears before they are loo
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
-from gristmill.core.errors import PlanError, ResourceError, did_you_mean, require
+from gristmill.core.errors import PlanError, ResourceError, require
 from gristmill.core.executor import MODES, Job, Ref, check_mode
 from gristmill.core.flow import Call, Item
 from gristmill.core.plan import Plan
-from gristmill.core.resources import Resources
 from gristmill.core.task import Lineage
 from gristmill.executors.drive import LOST, Driver
 from gristmill.executors.machine import Machine, Slot
 from gristmill.executors.pool import WorkerHandle
 from gristmill.executors.ray_board import Board
-from gristmill.executors.ray_cluster import Node, NodeSlots, cluster, connect, hush
+from gristmill.executors.ray_cluster import Node, NodeSlots, cluster, connect, hush, lacks, without
 from gristmill.executors.ray_env import Environments
 from gristmill.executors.ray_pool import Actor, ActorPool
+from gristmill.executors.ray_voice import ear
 from gristmill.executors.ray_worker import Message, Stored
+from gristmill.executors.settings import FLAG, INSTEAD, POSITIVE, check_config, check_environment, check_value
 from gristmill.executors.transport import Parcel, pack
 
-OPTIONS = ("execution_mode", "gpu_memory_gb", "runtime_env", "ray_init", "request_cpus")
+OPTIONS = (
+    *("execution_mode", "gpu_memory_gb", "runtime_env", "ray_init", "request_cpus", "reserved_cpus", "reserved_gpus"),
+    *("resource_wait_timeout_s", "resource_wait_interval_s"),
+)
 """What `config` may hold."""
 
+_INTERVAL = 0.2
 _BOARD_SECONDS = 0.2
 _LEFT_SECONDS = 0.05
 """How often the board is looked at for tasks that workers leave to others, after they were asked to."""
@@ -57,13 +63,17 @@ class RayActorPoolExecutor:
 
     `config` may hold `gpu_memory_gb` (of each GPU, for stages that ask for a share by memory), `runtime_env` for all
     stages, `ray_init` (arguments of `ray.init`, when no cluster is joined), `request_cpus` (how many the autoscaler is
-    asked for while the run lasts), and `execution_mode`, which may also be given by itself: "streaming", or "batch",
-    where each stage begins when those before it have ended, and has the cluster for itself; what waits lies in the
-    object store, and on disk when that is full. `ignore_head_node` keeps workers off the head. `show_progress` and
+    asked for while the run lasts), `reserved_cpus` and `reserved_gpus` (of the cluster's, which are left to others),
+    `resource_wait_timeout_s` (how long to wait for nodes that have what a stage wants before the run is refused) and
+    `resource_wait_interval_s`, and `execution_mode`, which may also be given by itself: "streaming", or "batch", where
+    each stage begins when those before it have ended, and has the cluster for itself; what waits lies in the object
+    store, and on disk when that is full. `ignore_head_node` keeps workers off the head. `show_progress` and
     `progress_interval` (seconds, where there is no terminal) say what is shown.
     """
 
     options: tuple[str, ...] = OPTIONS
+    instead: ClassVar[Mapping[str, str]] = INSTEAD
+    always_streams = False
 
     def __init__(
         self,
@@ -74,16 +84,17 @@ class RayActorPoolExecutor:
         fuse: bool = True,
         execution_mode: str | None = None,
     ) -> None:
-        self.config, self.ignore_head_node, self.fuse = dict(config or {}), ignore_head_node, fuse
+        name = type(self).__name__
+        for flag, value in (("ignore_head_node", ignore_head_node), ("show_progress", show_progress), ("fuse", fuse)):
+            check_value(name, flag, value, FLAG)
+        check_value(name, "progress_interval", progress_interval, POSITIVE)
+        self.config = check_config(name, {} if config is None else config, self.options, self.instead)
+        self.ignore_head_node, self.fuse = ignore_head_node, fuse
         self.show_progress, self.progress_interval = show_progress, progress_interval
         self.execution_mode = execution_mode or self.config.get("execution_mode", MODES[0])
-        self.batch = check_mode(type(self).__name__, self.execution_mode)
-        for key in self.config:
-            if key not in self.options:
-                raise PlanError(
-                    f"{type(self).__name__} has no setting {key!r}.{did_you_mean(key, self.options)} "
-                    f"There are: {', '.join(self.options)}"
-                )
+        self.batch = check_mode(name, self.execution_mode)
+        if self.batch and self.always_streams:
+            raise PlanError(f"{name} always streams. Leave execution_mode out, or use RayActorPoolExecutor")
 
     def machine(self) -> Machine:
         """The cluster as one machine."""
@@ -92,7 +103,8 @@ class RayActorPoolExecutor:
         return self.as_machine(self.nodes())
 
     def nodes(self) -> list[Node]:
-        return cluster(self.ignore_head_node)
+        there = cluster(self.ignore_head_node)
+        return without(there, self.config.get("reserved_cpus", 0.0), self.config.get("reserved_gpus", 0.0))
 
     def as_machine(self, nodes: Sequence[Node]) -> Machine:
         gpus = (self.config.get("gpu_memory_gb"),) * int(sum(node.gpus for node in nodes))
@@ -100,44 +112,34 @@ class RayActorPoolExecutor:
         return Machine(sum(node.cpus for node in nodes), memory_gb, gpus, len(nodes))
 
     def check(self, plan: Plan) -> None:
+        for stage in plan.stages:
+            check_environment(f"stage {stage.name!r}", stage.runtime_env or {})
         self.machine()
+        deadline = time.monotonic() + self.config.get("resource_wait_timeout_s", 0.0)
+        while lack := self._lack(plan):
+            if time.monotonic() >= deadline:
+                raise ResourceError(lack)
+            time.sleep(self.config.get("resource_wait_interval_s", _INTERVAL))
+
+    def _lack(self, plan: Plan) -> str:
+        """What the cluster does not have, and the way out."""
         nodes = self.nodes()
         if not nodes:
-            raise ResourceError(
+            return (
                 "the cluster has no node for workers: its only node is the head, and ignore_head_node is set. Add "
                 "nodes, or leave ignore_head_node out"
             )
+        reserved = self.config.get("reserved_cpus", 0.0)
+        if reserved and not sum(node.cpus for node in nodes):
+            return f"reserved_cpus={reserved:g} leaves no core of the cluster to the pipeline: lower it, or add nodes"
         slots = NodeSlots(nodes, self.config.get("gpu_memory_gb"))
         for stage in plan.stages:
             if lack := lacks(stage.resources, nodes, slots):
-                raise ResourceError(f"stage {stage.name!r} wants {lack}")
+                return f"stage {stage.name!r} wants {lack}{', or reserve less' if reserved else ''}"
+        return ""
 
     def execute(self, job: Job) -> Iterator[tuple[Lineage, Ref | None]]:
         return RayDriver(replace(job, batch=self.batch), self.machine(), self).run()
-
-
-def lacks(wish: Resources, nodes: Sequence[Node], slots: NodeSlots) -> str:
-    """What no node has of what one worker wants, and the way out."""
-    cpus, gpus, memory_gb = (
-        max((getattr(node, what) for node in nodes), default=0.0) for what in ("cpus", "gpus", "memory_gb")
-    )
-    if wish.requires_gpu and not slots.fits(wish):
-        each = f" of {slots.each:g} GB" if slots.each else ""
-        return (
-            f"{wish}, and the cluster has {len(slots.there)} GPUs{each} on {len(nodes)} nodes, at most {gpus:g} on "
-            "one: add nodes that have what it wants, or run it on the CPU with .with_(resources=Resources(cpus=1))"
-        )
-    if wish.cpus > cpus:
-        return (
-            f"{wish.cpus:g} CPUs in one place, and the largest of {len(nodes)} nodes has {cpus:g}: lower cpus, or "
-            "add larger nodes"
-        )
-    if wish.memory_gb > memory_gb > 0:
-        return (
-            f"{wish.memory_gb:g} GB of memory in one place, and the largest of {len(nodes)} nodes has "
-            f"{memory_gb:.0f} GB: lower memory_gb, or add larger nodes"
-        )
-    return ""
 
 
 class RayDriver(Driver):
@@ -162,6 +164,7 @@ class RayDriver(Driver):
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         place = {"num_cpus": 0, "max_concurrency": _MANY, "scheduling_strategy": here}
         self.board: Any = ray.remote(self.board_class).options(**place).remote()
+        self._stopping = False
         self._notes: Mapping[int, Any] = {}
         self._left: list[tuple[int, int, Message, list[Any]]] = []
         self._noted = 0.0
@@ -170,10 +173,24 @@ class RayDriver(Driver):
 
     def run(self) -> Iterator[tuple[Lineage, Ref | None]]:
         hush.begin()
+        if ear.listens:
+            self.board.hear.remote()
         try:
             yield from super().run()
         finally:
             hush.end()
+
+    def _stop(self, raises: bool) -> None:
+        super()._stop(raises)
+        self._hear_out()
+
+    def _hear_out(self) -> None:
+        """Wait for the last lines that workers have printed."""
+        import ray
+
+        if ear.listens:
+            with contextlib.suppress(ray.exceptions.RayError):
+                ear.wait(ray.get(self.board.take_marks.remote()))
 
     def items(self, sources: Iterator[Sequence[Any]]) -> Iterator[list[Item]]:
         import ray
@@ -338,6 +355,12 @@ class RayDriver(Driver):
         self.pools[worker.group].remove(worker)
         worker.kill()
         return "ended: it was killed, crashed or ran out of memory"
+
+    def stop_all(self) -> None:
+        """Interrupt whatever workers do."""
+        if not self._stopping:
+            self._stopping = True
+            self.board.stop.remote()
 
     def close(self, useless: bool) -> None:
         import ray

@@ -2,7 +2,7 @@
 
 Workers note there what they are doing, for the driver to read when they are gone. The driver asks there, in the middle
 of a call, that a worker leave some tasks to others; the worker leaves them there. A call that waits behind another is
-taken back there.
+taken back there. When a run is stopped, workers learn there that nobody waits for what they do.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.isolate import Place
+from gristmill.executors.ray_voice import Voice
 
 if TYPE_CHECKING:
     from gristmill.executors.ray_worker import Message
@@ -29,6 +30,8 @@ class Board:
         self.left: list[tuple[int, int, Message, list[Any]]] = []
         self.taken: dict[int, int] = {}
         self.withdrawn: dict[int, int] = {}
+        self.stopped = asyncio.Event()
+        self.marks: list[str] | None = None
 
     async def note(self, key: int, place: Place | None) -> None:
         if place is None:
@@ -70,6 +73,37 @@ class Board:
         """A worker begins a call that has waited long; whether it is still wanted."""
         self.taken[key] = number
         return self.withdrawn.get(key) != number
+
+    async def stop(self) -> None:
+        """Nobody waits for what workers do any more."""
+        self.stopped.set()
+
+    async def until_stopped(self) -> None:
+        await self.stopped.wait()
+
+    async def hear(self) -> None:
+        """The driver listens to what workers print."""
+        self.marks = []
+
+    async def is_heard(self) -> bool:
+        return self.marks is not None
+
+    async def mark(self, marks: list[str]) -> None:
+        """What was printed ends with these."""
+        self.marks = [*(self.marks or ()), *marks]
+
+    async def take_marks(self) -> list[str]:
+        marks = self.marks or []
+        self.marks = None if self.marks is None else []
+        return marks
+
+
+def mark_on(board: Any, voice: Voice) -> None:
+    """Tell the driver, if it listens, by which marks it knows that it has heard all that was printed so far."""
+    import ray
+
+    if voice.used and ray.get(board.is_heard.remote()):
+        ray.get(board.mark.remote(voice.mark()))
 
 
 class Notes:

@@ -16,6 +16,7 @@ import importlib
 import importlib.util
 import json
 import os
+import re
 import secrets
 import signal
 import socket
@@ -25,15 +26,35 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
-from gristmill.core.errors import GristmillError, require
+from gristmill.core.errors import GristmillError, cannot_write, require
 from gristmill.executors.ports import Ports
+from gristmill.executors.settings import COUNT, FLAG, PATH, PORT, POSITIVE, Rule, check_value
 
 ADDRESS = "RAY_ADDRESS"
 _MARK = "GRISTMILL_RAY_CLIENT"
 _START_SECONDS = 120.0
 _STOP_SECONDS = 10.0
+_LINES = 5
+_WORDS = 600
+_ERROR = re.compile(r"(\w+\.)*\w*(Error|Exception): ")
+_STORE: Rule = (
+    lambda value: COUNT[0](value) and value >= 75 * 2**20,
+    "a number of bytes, at least 75 MiB (78643200), which is the least that Ray takes",
+)
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys(("ray_port", "ray_dashboard_port", "ray_client_server_port", "ray_metrics_port"), PORT),
+    **dict.fromkeys(("num_cpus", "num_gpus"), COUNT),
+    **dict.fromkeys(("include_dashboard", "enable_object_spilling", "cleanup_on_start"), FLAG),
+    **dict.fromkeys(("ray_temp_dir", "ray_dashboard_host", "ray_stdouterr_capture_file", "metrics_dir"), PATH),
+    "object_store_memory": _STORE,
+    "worker_connect_timeout_s": POSITIVE,
+}
+_OPTIONAL = {
+    *("num_cpus", "num_gpus", "object_store_memory", "ray_stdouterr_capture_file", "metrics_dir"),
+    *("cleanup_on_start", "worker_connect_timeout_s"),  # which only SlurmRayClient has
+}
 
 
 @dataclass
@@ -59,6 +80,12 @@ class RayClient:
     _mark: str = field(default="", init=False, repr=False)
     _ports: Ports = field(default_factory=Ports, init=False, repr=False)
     address: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        for name, rule in _RULES.items():
+            value = getattr(self, name, None)
+            if value is not None or name not in _OPTIONAL:
+                check_value(type(self).__name__, name, value, rule)
 
     def start(self) -> None:
         """Start or join. Returns when the cluster answers."""
@@ -124,13 +151,22 @@ class RayClient:
         return options
 
     def _launch(self, options: list[str]) -> None:
-        handle, name = tempfile.mkstemp(prefix="gristmill-ray-", suffix=".log")
-        self._log = Path(self.ray_stdouterr_capture_file or name)
         env = {**os.environ, _MARK: self._mark, "RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "disabled")}
         env.pop(ADDRESS, None)
         command = [sys.executable, "-c", "from ray.scripts.scripts import main; main()", "start", "--block", *options]
-        with os.fdopen(handle, "wb") if not self.ray_stdouterr_capture_file else open(self._log, "wb") as log:
+        with self._open_log() as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=env, start_new_session=True)
+
+    def _open_log(self) -> IO[bytes]:
+        if self.ray_stdouterr_capture_file is None:
+            handle, name = tempfile.mkstemp(prefix="gristmill-ray-", suffix=".log")
+            self._log = Path(name)
+            return os.fdopen(handle, "wb")
+        self._log = Path(self.ray_stdouterr_capture_file)
+        try:
+            return self._log.open("wb")
+        except OSError as error:
+            raise cannot_write(str(self._log), error) from error
 
     def _await(self, address: str) -> None:
         """Until the cluster answers at the address, and has a node."""
@@ -141,8 +177,12 @@ class RayClient:
                 return
             time.sleep(0.1)
         assert self._log is not None
-        said = self._log.read_text(errors="replace")[-2000:].strip()
-        raise GristmillError(f"the Ray cluster did not start at {address}. Ray said:\n{said}")
+        said = last_words(self._log.read_text(errors="replace"))
+        late = "" if self._process.poll() is not None else f" within {_START_SECONDS:g} s"
+        hint = (
+            "" if self.ray_stdouterr_capture_file else '\nray_stdouterr_capture_file="ray.log" keeps all that it says'
+        )
+        raise GristmillError(f"the Ray cluster did not start at {address}{late}. Ray said:\n{said}{hint}")
 
     def _end(self) -> None:
         process, self._process = self._process, None
@@ -158,7 +198,7 @@ class RayClient:
                 os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(5)
-        if self._log and not self.ray_stdouterr_capture_file:
+        if self._log and self.ray_stdouterr_capture_file is None:
             self._log.unlink(missing_ok=True)
 
 
@@ -240,6 +280,13 @@ class SlurmRayClient(RayClient):
                 )
             time.sleep(0.2)
         ray.shutdown()  # the executor joins when it runs
+
+
+def last_words(said: str) -> str:
+    """The last lines of a log: from the error on that it ends with, without the traceback, or a handful."""
+    lines = [line.rstrip() for line in said.splitlines() if line.strip()]
+    errors = [number for number, line in enumerate(lines) if _ERROR.match(line)]
+    return "\n".join(lines[errors[-1] :])[:_WORDS] if errors else "\n".join(lines[-_LINES:])
 
 
 def answers(address: str) -> bool:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import math
 import os
 import socket
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gristmill.core.errors import PlanError
 from gristmill.core.resources import Resources
 from gristmill.executors.machine import GpuSlots, Slot
+from gristmill.executors.ray_voice import ear
 
 _ANSWER_SECONDS = 2.0
 _CORE_LOG = "RAY_BACKEND_LOG_LEVEL"
@@ -45,7 +47,7 @@ def connect(init: Mapping[str, Any] | None = None) -> None:
 
     if ray.is_initialized():
         return
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
+    quiet: dict[str, Any] = {"logging_level": "ERROR", "configure_logging": True}
     settings = {**quiet, **(init or {})}
     address = settings.get("address") or os.environ.get("RAY_ADDRESS", "")
     if address.startswith("ray://"):
@@ -58,9 +60,11 @@ def connect(init: Mapping[str, Any] | None = None) -> None:
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # or tools that join later wait for a token
         settings.setdefault("include_dashboard", False)  # half of Ray's processes and memory
         ray.init(**settings)
-        return
-    with _quiet_core():
-        ray.init(**settings)
+    else:
+        with _quiet_core():
+            ray.init(**settings)
+    if "log_to_driver" not in settings:  # or the user has said how it is to be
+        ear.open()
 
 
 @contextlib.contextmanager
@@ -102,6 +106,18 @@ def cluster(ignore_head_node: bool = False) -> list[Node]:
 def _node(has: Mapping[str, float], node: Mapping[str, Any]) -> Node:
     address = (node["NodeManagerAddress"], node["NodeManagerPort"])
     return Node(node["NodeID"], has.get("CPU", 0.0), has.get("GPU", 0.0), has.get("memory", 0.0) / 1e9, address)
+
+
+def without(nodes: Sequence[Node], cpus: float, gpus: float) -> list[Node]:
+    """The nodes without cores and GPUs that are left to others. Those come from the nodes that have most of them."""
+    left = {node.id: node for node in nodes}
+    for what, wanted in (("cpus", cpus), ("gpus", math.ceil(gpus))):
+        rest = float(wanted)
+        for node in sorted(left.values(), key=lambda node: -getattr(node, what)):
+            taken = min(rest, getattr(node, what))
+            left[node.id] = replace(node, **{what: getattr(node, what) - taken})
+            rest -= taken
+    return list(left.values())
 
 
 class Hush:
@@ -183,3 +199,27 @@ class NodeSlots(GpuSlots):
             return sum(int(count // wish.gpus) for count in Counter(homes).values())
         share = wish.gpu_share(self.each)
         return len(homes) * int(1 / share + 1e-9) if share <= 1 + 1e-9 else 0
+
+
+def lacks(wish: Resources, nodes: Sequence[Node], slots: NodeSlots) -> str:
+    """What no node has of what one worker wants, and the way out."""
+    cpus, gpus, memory_gb = (
+        max((getattr(node, what) for node in nodes), default=0.0) for what in ("cpus", "gpus", "memory_gb")
+    )
+    if wish.requires_gpu and not slots.fits(wish):
+        each = f" of {slots.each:g} GB" if slots.each else ""
+        return (
+            f"{wish}, and the cluster has {len(slots.there)} GPUs{each} on {len(nodes)} nodes, at most {gpus:g} on "
+            "one: add nodes that have what it wants, or run it on the CPU with .with_(resources=Resources(cpus=1))"
+        )
+    if wish.cpus > cpus:
+        return (
+            f"{wish.cpus:g} CPUs in one place, and the largest of {len(nodes)} nodes has {cpus:g}: lower cpus, or "
+            "add larger nodes"
+        )
+    if wish.memory_gb > memory_gb > 0:
+        return (
+            f"{wish.memory_gb:g} GB of memory in one place, and the largest of {len(nodes)} nodes has "
+            f"{memory_gb:.0f} GB: lower memory_gb, or add larger nodes"
+        )
+    return ""

@@ -10,14 +10,15 @@ What is given up: a tidy cluster. Ray Data leaves detached actors there, one set
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
 from gristmill.core.errors import require
 from gristmill.executors.desk import Station
 from gristmill.executors.engine import EngineExecutor, Score, rows_per_call
 from gristmill.executors.guard import Duty
 from gristmill.executors.machine import Machine
+from gristmill.executors.settings import INSTEAD
 
 COLUMN = "task"
 BLOCK_BYTES = 16 * 2**20
@@ -29,10 +30,16 @@ _RETRIES = 2
 class RayDataExecutor(EngineExecutor):
     """Runs a pipeline on Ray Data.
 
-    `config` and `ignore_head_node` are those of `RayActorPoolExecutor`.
+    Takes what `RayActorPoolExecutor` takes, except `reserved_cpus`, `reserved_gpus` and the mode "batch".
     """
 
     engine_name = "Ray Data"
+    instead: ClassVar[Mapping[str, str]] = {
+        **INSTEAD,
+        "reserved_cpus": "Use RayActorPoolExecutor, which has it",
+        "reserved_gpus": "Use RayActorPoolExecutor, which has it",
+    }
+    always_streams = True
 
     def machine(self) -> Machine:
         require("pandas", "ray", "RayDataExecutor")

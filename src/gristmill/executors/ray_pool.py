@@ -145,11 +145,14 @@ class Actor(WorkerHandle):
         self.driver.board.ask.remote(self.key, count)
 
     def stop(self) -> None:
-        if self.calls:
-            self.kill()
-        elif self.state != "leaving":
-            self.state = "leaving"
-            self.answers.append(_Answer(self.actor.end.remote(), self._hear_end))
+        if self.state == "leaving":
+            return
+        self.state = "leaving"
+        if self.calls:  # it is interrupted, and what it says of them is not heard
+            self.driver.stop_all()
+            self.answers.clear()
+            self.owed, self.shares = 0, False
+        self.answers.append(_Answer(self.actor.end.remote(), self._hear_end))
 
     def _hear_end(self, answer: _Answer) -> tuple[Any, ...]:
         import ray

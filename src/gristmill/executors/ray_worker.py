@@ -11,8 +11,11 @@ where it leaves them.
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +34,8 @@ from gristmill.core.worker import Worker, never
 from gristmill.executors.machine import own_memory
 from gristmill.executors.pool import Order
 from gristmill.executors.process import as_stage_error
-from gristmill.executors.ray_board import Notes
+from gristmill.executors.ray_board import Notes, mark_on
+from gristmill.executors.ray_voice import Voice
 from gristmill.executors.transport import INLINE_BYTES, Parcel, compact, pack
 
 _FLUSH_BYTES = 8 * 2**20
@@ -145,12 +149,16 @@ class RayWorker:
         self.cpus = cpus
         self.took = 0.0
         """Seconds that the last call took."""
+        self.in_call = self.stopped = False
+        """Whether it may be interrupted, and whether nobody waits for what it does."""
+        self.voice = Voice()
 
     def begin(self, on_node: bool) -> tuple[StageError | None, str]:
         """Set up. What went wrong, if anything did, and the node that this is."""
         import pyarrow as pa
         import ray
 
+        self._mind_the_board()
         pa.set_cpu_count(max(1, int(self.cpus)))
         context = ray.get_runtime_context()
         node = context.get_node_id()
@@ -171,29 +179,63 @@ class RayWorker:
         return None, node
 
     def end(self) -> StageError | None:
-        if not hasattr(self, "worker"):
-            return None
+        problem: StageError | None = None
         try:
-            self.worker.teardown()
+            if hasattr(self, "worker"):
+                self.worker.teardown()
         except StageError as error:
-            return error
-        return None
+            problem = error
+        mark_on(self.board, self.voice)
+        return problem
+
+    def _mind_the_board(self) -> None:
+        """When the run is stopped, what a stage does is interrupted, so that it can be torn down."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, self._interrupt)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which Ray blocks
+            threading.Thread(target=self._watch, args=(threading.get_ident(),), daemon=True).start()
+
+    def _watch(self, main: int) -> None:
+        import ray
+
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.get(self.board.until_stopped.remote())
+            self.stopped = True
+            signal.pthread_kill(main, signal.SIGINT)
+
+    def _interrupt(self, *_: object) -> None:
+        if self.in_call:
+            raise KeyboardInterrupt
 
     def once(self, order: Order) -> tuple[Message, list[Task[Any]]]:
         """A call of several items, which count as a whole or not at all, or of one that is expected to give little."""
         parts = list(self.stream(order, flushes=False))
+        if self.stopped and len(parts) < 2:
+            return Message("returned"), []
         assert len(parts) == 2
         return parts[0], parts[1]
 
     def stream(self, order: Order, flushes: bool = True) -> Iterator[Any]:
         """A call whose outputs leave as they come: messages, each followed by the large tasks that belong to it."""
-        if not self._is_wanted(order):
+        if self.stopped or not self._is_wanted(order):
             yield Message("returned")
             yield []
             return
         began = time.monotonic()
-        yield from self._stream(order, flushes)
+        parts = self._stream(order, flushes)
+        while (part := self._next(parts)) is not None:
+            yield part
         self.took = time.monotonic() - began
+
+    def _next(self, parts: Generator[Any, None, None]) -> Any:
+        """What comes next of a call. Only here may it be interrupted: elsewhere, Ray would take it for its own."""
+        try:
+            self.in_call = True
+            return parts.throw(KeyboardInterrupt) if self.stopped else next(parts, None)
+        except (KeyboardInterrupt, StopIteration):
+            return None
+        finally:
+            self.in_call = False
 
     def _is_wanted(self, order: Order) -> bool:
         """Whether nobody has taken an order back. That is only done when the call before it takes long."""
@@ -204,7 +246,7 @@ class RayWorker:
         wanted: bool = ray.get(self.board.take.remote(self.key, order.number))
         return wanted
 
-    def _stream(self, order: Order, flushes: bool) -> Iterator[Any]:
+    def _stream(self, order: Order, flushes: bool) -> Generator[Any, None, None]:
         outbox = _Outbox(order.short)
         if self.worker.rejecter:
             self.worker.rejecter.send = lambda fragment: outbox.add(fragment, REJECTED)

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from gristmill.core.errors import PlanError, ResourceError, require
 from gristmill.core.plan import Plan
 from gristmill.executors.engine import EngineExecutor, Score
 from gristmill.executors.machine import Machine
+from gristmill.executors.settings import INSTEAD
 
 DEFAULTS: dict[str, Any] = {
     "execution_mode": "streaming",
@@ -36,7 +37,12 @@ class XennaExecutor(EngineExecutor):
     """
 
     engine_name = "Xenna"
-    options = (*DEFAULTS, *EngineExecutor.options)
+    options = tuple(dict.fromkeys((*DEFAULTS, *EngineExecutor.options)))
+    instead: ClassVar[Mapping[str, str]] = {
+        "max_workers_per_stage": INSTEAD["max_workers_per_stage"],
+        "reserved_cpus": "Use cpu_allocation_percentage, the share of the cores that Xenna may use",
+        "reserved_gpus": "Use RayActorPoolExecutor, which has it",
+    }
 
     def __init__(
         self, config: Mapping[str, Any] | None = None, ignore_head_node: bool = False, fuse: bool = True
@@ -44,10 +50,6 @@ class XennaExecutor(EngineExecutor):
         super().__init__(config, fuse=fuse)
         if ignore_head_node:
             raise PlanError("Xenna cannot keep off the head node: use RayActorPoolExecutor(ignore_head_node=True)")
-        for key in ("logging_interval", "cpu_allocation_percentage", "autoscale_interval_s"):
-            value = self.setting(key)
-            if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-                raise PlanError(f"XennaExecutor({key}={value!r}): must be a number greater than 0")
 
     @property
     def at_once(self) -> bool:  # type: ignore[override]

@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import io
 import os
 import shutil
 import signal
@@ -215,6 +216,8 @@ def _fork(fd: int, control: socket.socket) -> int:
         os.close(control.fileno())
         os.setsid()
         _die_with_parent()
+        if isinstance(sys.stdout, io.TextIOWrapper):  # or what was printed would be lost in a crash
+            sys.stdout.reconfigure(line_buffering=True)
         from gristmill.executors.process import work
 
         work(Connection(fd))

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from gristmill.core.batch import Batch
 from gristmill.core.compute import pc
-from gristmill.core.errors import ColumnError, InputError, did_you_mean, shorten
+from gristmill.core.errors import ColumnError, InputError, cannot_write, did_you_mean, shorten
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.table import EXACT, JSON, POSITION, unify
 from gristmill.core.task import GatherTask, Task, WrittenFile, WrittenFiles, digest
@@ -354,7 +354,4 @@ def _naming(stage: str, path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = f"stage {stage!r} cannot write: {error.strerror or error}"
-        if error.errno is None:
-            raise OSError(f"{reason}: {path}") from error
-        raise OSError(error.errno, reason, error.filename or path) from error
+        raise cannot_write(path, error, stage) from error

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from gristmill.core.errors import PlanError
+from gristmill.core.errors import PlanError, cannot_write
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -55,15 +55,22 @@ class Target:
         """Raise a PlanError when the directory cannot be written to, as far as that can be seen from here."""
         if not self.local:
             if self._system.isfile(self.url):
-                raise PlanError(f"cannot write to {self.url}: it is a file, and the output is a directory of files")
+                raise PlanError(
+                    f"cannot write to {self.url}: it is a file, and the output is a directory. Choose another"
+                )
             return
         place = Path(self.url)
         while not place.exists() and place != place.parent:
             place = place.parent
         if not place.is_dir():
-            raise PlanError(f"cannot write to {self.url}: {place} is a file, and the output is a directory of files")
+            raise PlanError(
+                f"cannot write to {self.url}: {place} is a file, and the output is a directory. Choose another"
+            )
         if not os.access(place, os.W_OK | os.X_OK):
-            raise PlanError(f"cannot write to {self.url}: no permission to write in {place}")
+            raise PlanError(
+                f"cannot write to {self.url}: no permission to write in {place}. Give this user the right to write "
+                "there, or choose another directory"
+            )
 
     def names(self, *folder: str) -> list[str]:
         """What is in the directory, sorted."""
@@ -117,8 +124,11 @@ class Target:
     def create(self, path: str) -> Iterator[BinaryIO]:
         """A file to write to, which is at `path` only if the block ends well. It replaces what was there."""
         make = self._create_local if self.local else self._create_remote
-        with make(path) as file:
-            yield file
+        try:
+            with make(path) as file:
+                yield file
+        except OSError as error:
+            raise cannot_write(path, error) from error
 
     @contextmanager
     def _create_local(self, path: str) -> Iterator[BinaryIO]:
@@ -154,10 +164,13 @@ class Target:
         Path(path).replace(self.file(name))
 
     def make(self) -> None:
-        if self.local:
-            Path(self.url).mkdir(parents=True, exist_ok=True)
-        else:
-            self._system.makedirs(self.url, exist_ok=True)
+        try:
+            if self.local:
+                Path(self.url).mkdir(parents=True, exist_ok=True)
+            else:
+                self._system.makedirs(self.url, exist_ok=True)
+        except OSError as error:
+            raise PlanError(str(cannot_write(self.url, error))) from error
 
     def remove(self, path: str) -> None:
         with suppress(FileNotFoundError):

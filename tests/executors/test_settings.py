@@ -1,0 +1,83 @@
+"""Settings of executors and of RayClient: wrong ones are refused when the object is made, with the way out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gristmill import LocalExecutor, RayActorPoolExecutor, RayClient, RayDataExecutor, XennaExecutor
+from gristmill.core.errors import GristmillError, PlanError
+from gristmill.executors.ray_cluster import Node, without
+
+WRONG: list[tuple[Callable[[], Any], str]] = [
+    (lambda: RayActorPoolExecutor("x"), r"config='x'\): must be a mapping"),
+    (lambda: RayActorPoolExecutor({"gpu_memory_gb": "80"}), r"gpu_memory_gb='80'\): must be a number greater than 0"),
+    (lambda: RayActorPoolExecutor({"gpu_memory_gb": -1}), r"gpu_memory_gb=-1\): must be a number greater than 0"),
+    (lambda: RayActorPoolExecutor({"request_cpus": "x"}), r"request_cpus='x'\): must be a whole number"),
+    (lambda: RayActorPoolExecutor({"reserved_cpus": -1}), r"reserved_cpus=-1\): must be a number, 0 or more"),
+    (lambda: RayActorPoolExecutor({"ray_init": 3}), r"ray_init=3\): must be a mapping"),
+    (lambda: RayActorPoolExecutor({"runtime_env": "x"}), r"runtime_env='x'\): must be a mapping"),
+    (lambda: RayActorPoolExecutor({"runtime_env": {"pipp": ["x"]}}), "runtime_env has no 'pipp'. Did you mean 'pip'"),
+    (lambda: RayActorPoolExecutor({"runtime_env": {"env_vars": {"A": 1}}}), "env_vars .* mapping of text to text"),
+    (lambda: RayActorPoolExecutor({"gpu_memory": 8}), "no setting 'gpu_memory'. Did you mean 'gpu_memory_gb'"),
+    (lambda: RayActorPoolExecutor({"max_workers_per_stage": 4}), r"no setting .*with_\(num_workers=4\)"),
+    (lambda: RayActorPoolExecutor({"cpu_allocation_percentage": 0.9}), "Use reserved_cpus"),
+    (lambda: RayActorPoolExecutor(progress_interval=-1), r"progress_interval=-1\): must be a number greater"),
+    (lambda: RayActorPoolExecutor(progress_interval="x"), r"progress_interval='x'\): must be a number greater"),
+    (lambda: RayActorPoolExecutor(ignore_head_node="no"), r"ignore_head_node='no'\): must be True or False"),
+    (lambda: RayActorPoolExecutor(execution_mode="bach"), "Did you mean 'batch'"),
+    (lambda: RayDataExecutor(execution_mode="batch"), "always streams.*use RayActorPoolExecutor"),
+    (lambda: RayDataExecutor({"execution_mode": "batch"}), "always streams.*use RayActorPoolExecutor"),
+    (lambda: RayDataExecutor({"reserved_cpus": 1}), "no setting 'reserved_cpus'. Use RayActorPoolExecutor"),
+    (lambda: XennaExecutor({"max_workers_per_stage": 4}), r"no setting .*with_\(num_workers=4\)"),
+    (lambda: XennaExecutor({"reserved_cpus": 1}), "Use cpu_allocation_percentage"),
+    (lambda: XennaExecutor({"cpu_allocation_percentage": 3}), r"cpu_allocation_percentage=3\): must be a share"),
+    (lambda: XennaExecutor({"ignore_failures": "no"}), r"ignore_failures='no'\): must be True or False"),
+    (lambda: XennaExecutor({"logging_interval": True}), r"logging_interval=True\): must be a number"),
+    (lambda: LocalExecutor(gpus="x"), r"gpus='x'\): must be how many GPUs there are"),
+    (lambda: LocalExecutor(gpus=[-8]), r"gpus=\[-8\]\): must be"),
+    (lambda: RayClient(ray_port="x"), r"RayClient\(ray_port='x'\): must be a port"),
+    (lambda: RayClient(num_cpus=-1), r"num_cpus=-1\): must be a whole number, 0 or more"),
+    (lambda: RayClient(object_store_memory=1), r"object_store_memory=1\): must be .* at least 75 MiB"),
+    (lambda: RayClient(include_dashboard=None), r"include_dashboard=None\): must be True or False"),
+]
+
+
+@pytest.mark.parametrize(("make", "told"), WRONG)
+def test_wrong_settings_are_refused(make: Callable[[], Any], told: str) -> None:
+    with pytest.raises(PlanError, match=told):
+        make()
+
+
+def test_settings_of_the_peer_are_taken() -> None:
+    config = {"reserved_cpus": 1.0, "reserved_gpus": 0.0, "resource_wait_timeout_s": 5.0, "runtime_env": {}}
+    assert RayActorPoolExecutor({**config, "resource_wait_interval_s": 0.2}).config["reserved_cpus"] == 1.0
+    assert XennaExecutor({"max_workers_per_stage": None, "ignore_failures": True}).setting("ignore_failures")
+    assert not RayDataExecutor({"execution_mode": "streaming"}, execution_mode="streaming").batch
+
+
+def test_what_is_reserved_comes_from_the_largest_nodes() -> None:
+    nodes = [Node("a", 4, 1), Node("b", 8, 2)]
+    assert [(node.cpus, node.gpus) for node in without(nodes, 0, 0)] == [(4, 1), (8, 2)]
+    assert [(node.cpus, node.gpus) for node in without(nodes, 2, 0.5)] == [(4, 1), (6, 1)]
+    assert [(node.cpus, node.gpus) for node in without(nodes, 99, 99)] == [(0, 0), (0, 0)]
+
+
+@pytest.mark.ray
+def test_a_cluster_that_does_not_start_is_told_in_a_few_words(tmp_path: Path, monkeypatch: Any) -> None:
+    """And nothing is left of it: no file, no descriptor."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = os.listdir("/proc/self/fd")
+    log = tmp_path / "ray.log"
+    client = RayClient(ray_temp_dir="/proc/nothing", include_dashboard=False, ray_stdouterr_capture_file=str(log))
+    with pytest.raises(GristmillError, match=r"did not start at .*Ray said:\n.*/proc/nothing") as caught:
+        client.start()
+    assert len(str(caught.value)) < 1000
+    assert "Traceback" not in str(caught.value)
+    assert "Traceback" in log.read_text()
+    assert os.listdir(tmp_path) == ["ray.log"]
+    assert len(os.listdir("/proc/self/fd")) == len(before)
