@@ -29,7 +29,6 @@ from measure import HERE, WORK, Measured, measure, show, stable
 from peers.install import interpreter
 
 FILES = 16  # the peer reads whole files: fewer would leave a core idle
-SIZE = 100
 OUT = WORK / "versus"
 
 SIX: list[tuple[str, dict[str, Any]]] = [
@@ -64,7 +63,7 @@ def ray_of_our_own() -> Iterator[str]:
     """A directory where no cluster of others is found: Ray joins one that it finds, even of another environment."""
     with (
         tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as home,
-        mock.patch.dict(os.environ, RAY_TMPDIR=home, RAY_raylet_start_wait_time_s="120"),
+        mock.patch.dict(os.environ, RAY_TMPDIR=home, RAY_raylet_start_wait_time_s="300"),
     ):
         yield home
 
@@ -93,18 +92,18 @@ def _note(tools: Tools) -> str:
     return str(path)
 
 
-def written(folder: Path, *fields: str) -> str:
-    """A digest of some fields of all documents in a folder, in whatever order and files they are."""
+def written(folder: Path, *fields: str) -> set[bytes]:
+    """Digests of some fields of each document in a folder, in whatever order and files they are."""
     lines = (line for path in folder.glob("**/*.jsonl") for line in path.read_bytes().splitlines())
-    rows = sorted(orjson.dumps([record.get(name) for name in fields]) for record in map(orjson.loads, lines))
-    return f"{len(rows)} {hashlib.sha256(b''.join(rows)).hexdigest()[:12]}"
+    rows = (orjson.dumps([record.get(name) for name in fields]) for record in map(orjson.loads, lines))
+    return {hashlib.sha256(row).digest() for row in rows}
 
 
-def filters(rounds: int = 3, size: int = SIZE) -> dict[str, Any]:
+def filters(rounds: int = 3, size: int = 100) -> dict[str, Any]:
     """28 filters: on this machine's processes, on Ray, and on a cluster that runs already."""
     folder, tools = corpus(size * 10**6, FILES)[0].parent, heuristics()
     found: dict[str, list[Measured]] = {}
-    seen: dict[str, str] = {}
+    seen: dict[str, set[bytes]] = {}
     for _ in range(rounds):
         for name, run in _filter_runs(folder, tools).items():
             found.setdefault(name, []).append(run())
@@ -136,18 +135,18 @@ def _on_running_cluster(folder: Path, tools: Tools) -> Measured:
         return own(folder, tools, "RayActorPoolExecutor")
 
 
-def modifiers(rounds: int = 3, size: int = 13) -> dict[str, Any]:
+def modifiers(rounds: int = 3, size: int = 50) -> dict[str, Any]:
     return _side_by_side(rounds, size, SIX, "id", "text")
 
 
-def language(rounds: int = 3, size: int = 13) -> dict[str, Any]:
+def language(rounds: int = 3, size: int = 50) -> dict[str, Any]:
     return _side_by_side(rounds, size, language_tools(), "id")
 
 
 def _side_by_side(rounds: int, size: int, tools: Tools, *fields: str) -> dict[str, Any]:
     folder = corpus(size * 10**6, FILES)[0].parent
     found: dict[str, list[Measured]] = {}
-    seen = {}
+    seen: dict[str, set[bytes]] = {}
     for _ in range(rounds):
         for name in ("own", "executor", "loop"):
             found.setdefault(name, []).append(own(folder, tools) if name == "own" else curator(name, folder, tools))
@@ -160,10 +159,10 @@ def _tell(name: str, run: Measured) -> None:
     print(f"  {name}: {run.cpu:.2f} s of CPU, {run.wall:.2f} s", flush=True)
 
 
-def _compare(found: dict[str, list[Measured]], seen: dict[str, str], folder: Path) -> dict[str, Any]:
+def _compare(found: dict[str, list[Measured]], seen: dict[str, set[bytes]], folder: Path) -> dict[str, Any]:
     megabytes = sum(path.stat().st_size for path in folder.glob("*.jsonl")) / 1e6
-    result: dict[str, Any] = {"megabytes": round(megabytes), "same_output": len(set(seen.values())) == 1}
-    result["rows_out"] = int(seen["own"].split()[0])
+    result: dict[str, Any] = {"megabytes": round(megabytes), "rows_out": len(seen["own"])}
+    result["rows_that_differ"] = stable([max(len(seen["own"] ^ rows) for rows in seen.values())])
     for name, runs in found.items():
         if name != "own_ray_running":  # most of it is time of the cluster, which was there before
             result[f"{name}_cpu_s"] = stable([run.cpu for run in runs])

@@ -1,4 +1,4 @@
-"""Gristmill's side of each comparison: `python gristmill_jobs.py NAME ARGUMENTS...`. The last line of output is JSON."""
+"""Gristmill's side of the comparisons: `python gristmill_jobs.py NAME ARGUMENTS...`. It prints JSON."""
 
 import json
 import sys
@@ -45,7 +45,7 @@ def scores(folder: str, output: str, tools: str) -> dict[str, object]:
         tool.setup()
     with open(output, "wb") as file:
         for path in sorted(Path(folder).glob("*.jsonl")):
-            records = [orjson.loads(line) for line in open(path, "rb")]
+            records = [orjson.loads(line) for line in path.read_bytes().splitlines()]
             texts = pa.array([record["text"] for record in records])
             columns = [_column(tool, texts) for tool in made]
             for record, *row in zip(records, *columns, strict=True):
