@@ -4,7 +4,9 @@ CPU. `getrusage(RUSAGE_CHILDREN)` counts a descendant only if every parent betwe
 zygote ends first, or is killed, would be missing. So this process makes itself the subreaper
 (`PR_SET_CHILD_SUBREAPER`): what the tree leaves behind becomes its own child, running or as a zombie, and is waited
 for with `wait4`, which gives the exact CPU time of the process and of all that it has waited for itself. Nothing is
-sampled and nothing counted twice. It would miss a process whose parent ignores SIGCHLD; there is none here.
+sampled and nothing counted twice. It misses a process whose parent ignores SIGCHLD, as Ray's raylet does: nobody waits
+for it, and the kernel forgets its time. With `unwaited`, such processes are looked at ten times a second while they
+live, and what they had when last seen is added.
 
 Memory. A thread looks at /proc every 25 ms: VmHWM, the kernel's own high-water mark of resident memory, which a
 sample can only miss in the last 25 ms of a process, and Pss from smaps_rollup, in which shared pages are divided
@@ -20,12 +22,13 @@ import contextlib
 import ctypes
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +38,7 @@ WORK = HERE / "work"
 JOBS = HERE / "jobs.py"
 
 _SAMPLE_S = 0.025
+_UNWAITED_S = 0.1
 _PR_SET_CHILD_SUBREAPER = 36
 _ROLES = ("driver", "zygote", "worker")
 
@@ -70,24 +74,38 @@ def job(name: str, *arguments: object) -> list[str]:
     return [sys.executable, str(JOBS), name, *map(str, arguments)]
 
 
-def measure(command: Sequence[str], memory: bool = False) -> Measured:
-    """Run a command to its end, and all that it started. Its last line of output, if that is JSON, is its answer."""
+def measure(
+    command: Sequence[str],
+    memory: bool = False,
+    unwaited: bool = False,
+    env: Mapping[str, str] | None = None,
+    log: Path | None = None,
+) -> Measured:
+    """Run a command to its end, and all that it started. Its last line of output, if that is JSON, is its answer.
+
+    What it says beside that goes to `log`.
+    """
     _become_subreaper()
-    env = {**os.environ, "GRISTMILL_PROGRESS": "off"}
+    env = {**(os.environ if env is None else env), "GRISTMILL_PROGRESS": "off"}
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # or every process would compile every module anew
     WORK.mkdir(exist_ok=True)
-    began = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=env)
+    others = _children()
+    with open(log, "wb") if log else contextlib.nullcontext() as errors:
+        began = time.perf_counter()
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=env)
     watcher = _Watcher(process.pid) if memory else None
+    lost = _Unwaited(os.getpid()) if unwaited else None
     try:
         output = process.stdout.read()  # until the last descendant that holds it has closed it
-        code, cpu, wall, count = _reap(process, began)
+        code, cpu, wall, reaped = _reap(process, began, others)
     finally:
-        if watcher:
-            watcher.stop()
+        for thread in filter(None, (watcher, lost)):
+            thread.stop()
     if code:
-        raise RuntimeError(f"{' '.join(command)} ended with {code}")
-    found = Measured(cpu, wall, count, _answer(output))
+        raise RuntimeError(f"{' '.join(command)} ended with {code}{f': see {log}' if log else ''}")
+    if lost:
+        cpu += sum(seconds for pid, seconds in lost.seconds.items() if pid not in reaped)
+    found = Measured(cpu, wall, len(reaped), _answer(output))
     if watcher:
         found.peaks, found.shared = list(watcher.peaks.values()), watcher.shared
     return found
@@ -98,19 +116,27 @@ def _become_subreaper() -> None:
         raise OSError("this needs Linux: prctl(PR_SET_CHILD_SUBREAPER)")
 
 
-def _reap(process: subprocess.Popen[bytes], began: float) -> tuple[int, float, float, int]:
-    """Wait for the command and all that it left behind: its exit code, CPU and wall seconds, processes waited for."""
-    code, cpu, wall, count = 0, 0.0, 0.0, 0
-    while True:
-        try:
-            pid, status, usage = os.wait4(-1, 0)
-        except ChildProcessError:
-            return code, cpu, wall, count
-        cpu += usage.ru_utime + usage.ru_stime
-        count += 1
-        if pid == process.pid:
-            wall = time.perf_counter() - began  # the user's wall time: until the command itself has ended
-            code = process.returncode = os.waitstatus_to_exitcode(status)
+def _reap(process: subprocess.Popen[bytes], began: float, others: set[int]) -> tuple[int, float, float, set[int]]:
+    """Wait for the command and all that it left behind: its exit code, CPU and wall seconds, processes waited for.
+
+    `others` are children that were there before, such as a cluster.
+    """
+    code, cpu, wall, reaped = 0, 0.0, 0.0, set()
+    waiting = {process.pid}
+    while waiting:
+        for pid in waiting:
+            _, status, usage = os.wait4(pid, 0)
+            cpu += usage.ru_utime + usage.ru_stime
+            if pid == process.pid:
+                wall = time.perf_counter() - began  # the user's wall time: until the command itself has ended
+                code = process.returncode = os.waitstatus_to_exitcode(status)
+        reaped |= waiting
+        waiting = _children() - others
+    return code, cpu, wall, reaped
+
+
+def _children() -> set[int]:
+    return {pid for pid, parent in _parents().items() if parent == os.getpid()}
 
 
 def _answer(output: bytes) -> Any:
@@ -118,6 +144,35 @@ def _answer(output: bytes) -> Any:
     with contextlib.suppress(ValueError):
         return json.loads(lines[-1]) if lines else None
     return None
+
+
+class _Unwaited:
+    """Notes the CPU seconds of the descendants of a process whose parents ignore SIGCHLD, until it is stopped."""
+
+    def __init__(self, root: int) -> None:
+        self.root = root
+        self.seconds: dict[int, float] = {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(_UNWAITED_S):
+            parents = _parents()
+            for pid, parent in parents.items():
+                with contextlib.suppress(OSError):
+                    if _depth(pid, self.root, parents) and _ignores_children(parent):
+                        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                        self.seconds[pid] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def _ignores_children(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return bool(int(status.partition("SigIgn:")[2].split()[0], 16) >> (signal.SIGCHLD - 1) & 1)
 
 
 class _Watcher:

@@ -2,7 +2,8 @@
 
 The recipe `heuristic-english` over generated web text (corpus.py), against a plain loop that parses each line with
 orjson and writes it again: `ratio` is CPU seconds over those of the loop. Start-up is part of both. `kernel` is the
-counting of all statistics of all documents, in one process, without files.
+counting of all statistics of all documents, in one process, without files. The memory is that of the largest worker,
+resident, measured in a run of its own.
 
     python benchmarks/text.py [MEGABYTES] [ROUNDS]
 """
@@ -26,11 +27,12 @@ def run(rounds: int = 3, size: int = SIZE) -> dict[str, Any]:
     path, small, output = corpus(size * 10**6)[0], corpus(KERNEL_SIZE * 10**6)[0], WORK / "out"
     megabytes = path.stat().st_size / 1e6
     own = [sys.executable, str(Path(__file__).resolve())]
-    loop, chain, kernel = [], [], []
+    loop, chain, kernel, memory = [], [], [], []
     for _ in range(rounds):
         loop.append(measure(job("copy_loop", path, output)))
         chain.append(measure([*own, "chain", str(path), str(output)]))
         kernel.append(measure([*own, "kernel", str(small)]).answer["mb_per_cpu_s"])
+        memory.append(measure([*own, "chain", str(path), str(output)], memory=True).peak("worker"))
     return {
         "megabytes": round(megabytes),
         "rows_in": chain[0].answer["rows_in"],
@@ -40,6 +42,7 @@ def run(rounds: int = 3, size: int = SIZE) -> dict[str, Any]:
         "chain_mb_per_s": stable([megabytes / one.wall for one in chain], 1),
         "chain_ratio": stable([one.cpu / base.cpu for one, base in zip(chain, loop, strict=True)]),
         "kernel_mb_per_cpu_s": stable(kernel, 1),
+        "worker_rss_mb": stable(memory, 1),
     }
 
 

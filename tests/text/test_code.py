@@ -74,6 +74,8 @@ ROWS: list[tuple[DocumentFilter, str, float, bool]] = [
     (AlphaFilter(), "a123", 0.25, True),
     (AlphaFilter(), "aé日!", 0.75, True),
     (AlphaFilter(), "1234a", 0.2, False),
+    (HTML, "x" * 99, 0.0, False),
+    (HTML, "x" * 100, 1.0, True),
     (HTML, "", 0.0, False),
     (HTML, f"<p>{WORDS}</p>", 150 / 157, True),
     (HTML, "<p>short</p>", 0.0, False),

@@ -94,6 +94,11 @@ def test_languages_and_thresholds_drop(batch: DocumentBatch) -> None:
     }
 
 
+def test_white_space_of_any_kind_around_a_document_does_not_count() -> None:
+    plain, wide = (FastTextLangId().score_document(text) for text in (TEXTS["de"], f"\u3000\x85{TEXTS['de']}\u2028"))
+    assert plain == wide
+
+
 def test_the_beginning_may_be_enough() -> None:
     text = TEXTS["de"] + TEXTS["ru"] * 20
     batch = DocumentBatch([{"text": text}, {"text": None}])

@@ -229,7 +229,7 @@ class AlphaFilter(DocumentFilter):
 class HTMLBoilerplateFilter(DocumentFilter):
     """The share of an HTML file that is text, outside of scripts, styles and comments, white space included.
 
-    It is 0.0 when the text has no more than `min_lang_content_num_chars` characters, and for an empty file.
+    It is 0.0 when the text has fewer than `min_lang_content_num_chars` characters, and for an empty file.
     """
 
     score_type = pa.float64()
@@ -243,7 +243,7 @@ class HTMLBoilerplateFilter(DocumentFilter):
     def score_document(self, text: str) -> float:
         parser = _Content()
         parser.read(text)
-        return parser.seen / len(text) if text and parser.seen > self.min_lang_content_num_chars else 0.0
+        return parser.seen / len(text) if text and parser.seen >= self.min_lang_content_num_chars else 0.0
 
     def keep_document(self, score: float) -> bool:
         return score >= self.min_lang_content_ratio

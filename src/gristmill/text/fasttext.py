@@ -74,10 +74,11 @@ class Model:
         lines = pc.replace_substring(texts.fill_null(literal("", pa.string())), "\n", " ").to_pylist()
         found = []
         for line in lines:
-            if not line or line.isspace():
+            text = line.strip()  # of all white space: fastText itself knows only that of ASCII
+            if not text:
                 found.append((UNKNOWN, 0.0))
                 continue
-            labels, chances = predict(line)
+            labels, chances = predict(text)
             found.append((labels[0].removeprefix(LABEL), min(1.0, float(chances[0]))))
         return found
 

@@ -1,0 +1,214 @@
+"""The figures of results/*.json next to their targets, as Markdown, and into README.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import balance
+from measure import HERE
+
+README = HERE.parent / "README.md"
+AGREEMENT = HERE / "results" / "agreement.json"
+
+Row = tuple[str, str, str]
+
+
+def table(report: dict[str, Any]) -> str:
+    """The figures next to their targets, as Markdown."""
+    rows = [row for name, lines in LINES.items() if name in report["figures"] for row in lines(report["figures"][name])]
+    if "filters" in report["figures"] and AGREEMENT.exists():
+        rows.append(_agreement(json.loads(AGREEMENT.read_text())))
+    where = report["machine"]
+    versions = ", ".join(f"{name} {number}" for name, number in where["packages"].items() if name != "gristmill")
+    note = (
+        f"{where['cpu']}, {where['cores']} cores, {where['memory_gb']} GB; Python {where['python']}, {versions}. "
+        f"Medians of {_rounds(report)} (smallest to largest). CPU time is that of the whole process tree; "
+        "that of a bare interpreter is taken off where starting is measured. `make bench` measures them anew."
+    )
+    if report["load_before"] > where["cores"]:
+        note += f" Others used the machine: the load was {report['load_before']:.0f}."
+    lines = ["| Figure | Target | Measured |", "|---|---|---|"]
+    lines += [f"| {what} | {target} | {value} |" for what, target, value in rows]
+    return "\n".join([*lines, "", note])
+
+
+def _rounds(report: dict[str, Any]) -> str:
+    counts = sorted({found["rounds"] for found in report["figures"].values()})
+    return f"{' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} round{'s' if counts[-1] > 1 else ''}"
+
+
+def _startup(found: dict[str, Any]) -> list[Row]:
+    loop = _num(found["plain_loop_cpu_s"], "s")
+    return [
+        ("5,000 documents, start to first output, CPU", "below 1 s", _num(found["first_output_cpu_s"], "s")),
+        ("5,000 documents, start to end, CPU", "", f"{_num(found['end_cpu_s'], 's')}; in a plain loop {loop}"),
+        ("`import gristmill`, CPU", "below 0.3 s", _num(found["import_cpu_s"], "s")),
+    ]
+
+
+def _overhead(found: dict[str, Any]) -> list[Row]:
+    return [
+        ("Overhead per task and stage, 3 fused stages", "below 0.1 ms", _num(found["fused_cpu_ms"], "ms", 3)),
+        ("Overhead per task and stage, 3 pools", "below 1 ms", _num(found["unfused_cpu_ms"], "ms", 3)),
+    ]
+
+
+def _memory(found: dict[str, Any]) -> list[Row]:
+    rows = []
+    for kind, title in (("jsonl", "JSON lines"), ("gz", "gzip")):
+        sizes = [name.split("_")[1] for name in found if name.startswith(f"{kind}_") and name.endswith("driver_rss_mb")]
+        for role in ("driver", "worker"):
+            if len(sizes) > 1:
+                ends = [f"{found[f'{kind}_{size}_{role}_rss_mb']['median']:.0f}" for size in (sizes[0], sizes[-1])]
+                growth = _num(found[f"{kind}_{role}_growth"], "x")
+                what = f"Peak memory of a {role}, one file of {title}, {_size(sizes[-1])} over {_size(sizes[0])}"
+                rows.append((what, "at most 1.2x", f"{growth}; {ends[0]} MB, {ends[1]} MB"))
+    return rows
+
+
+def _scaling(found: dict[str, Any]) -> list[Row]:
+    return [("Time on 2 workers over time on 1, CPU-bound", "at most 0.6", _num(found["wall_ratio"]))]
+
+
+def _durability(found: dict[str, Any]) -> list[Row]:
+    return [
+        ("CPU for ledger, manifest and counters, demo pipeline", "below 3 %", _num(found["books_percent"], "%", 1)),
+        ("Resume of a finished run over 10,000 files, wall", "below 2 s", _num(found["resume_wall_s"], "s")),
+    ]
+
+
+def _throughput(found: dict[str, Any]) -> list[Row]:
+    rows = []
+    for key, title in (("no_stage", "JSON lines to JSON lines"), ("six_stages", "the same with 6 stages between")):
+        value = f"{_num(found[f'{key}_mb_per_cpu_s'], 'MB/s', 0)}; {found[f'{key}_ratio']['median']:.2f}x the CPU"
+        rows.append((f"{title}, per CPU second", "", f"{value} of a plain orjson copy"))
+    return rows
+
+
+def _text(found: dict[str, Any]) -> list[Row]:
+    what = f"28 English filters, {found['megabytes']} MB of JSON lines to JSON lines"
+    return [
+        (f"{what}, per CPU second", "at least 50 MB/s", _num(found["chain_mb_per_cpu_s"], "MB/s", 0)),
+        (f"{what}, CPU of a plain orjson copy", "at most 5x", _num(found["chain_ratio"], "x")),
+        (f"{what}, memory of a worker", "below 300 MB", _num(found["worker_rss_mb"], "MB", 0)),
+    ]
+
+
+def _filters(found: dict[str, Any]) -> list[Row]:
+    what = f"28 English filters, {found['megabytes']} MB"
+    wall = ("executor_wall_s", "own_wall_s", "own_ray_wall_s", "executor_running_wall_s", "own_ray_running_wall_s")
+    peer, local, on_ray, peer_running, running = wall
+    rows = (
+        ("CPU, Curator on Ray Data", 30, "executor_cpu_ratio", "executor_cpu_s", "own_cpu_s"),
+        ("CPU, Curator's filters in a plain loop", 15, "loop_cpu_ratio", "loop_cpu_s", "own_cpu_s"),
+        ("wall, Curator on Ray Data, Gristmill on `LocalExecutor`", 20, "executor_wall_ratio", peer, local),
+        ("wall, both on Ray, its start included", 5, "executor_wall_ratio_ray", peer, on_ray),
+        ("wall, both on a running cluster", 15, "executor_wall_ratio_ray_running", peer_running, running),
+    )
+    return [_ratio(found, f"{what}, {title}", *rest) for title, *rest in rows]
+
+
+def _modifiers(found: dict[str, Any]) -> list[Row]:
+    return _cpu_ratios(found, "6 modifiers", "modifiers", 5)
+
+
+def _language(found: dict[str, Any]) -> list[Row]:
+    return _cpu_ratios(found, "Language by the same fastText model", "filter", 2)
+
+
+def _cpu_ratios(found: dict[str, Any], what: str, tools: str, target: float) -> list[Row]:
+    titles = {"executor": "Curator on Ray Data", "loop": f"Curator's {tools} in a plain loop"}
+    return [
+        _ratio(found, f"{what}, {found['megabytes']} MB, CPU, {title}", target, f"{key}_cpu_ratio", f"{key}_cpu_s")
+        for key, title in titles.items()
+    ]
+
+
+def _ratio(found: dict[str, Any], what: str, target: float, ratio: str, peer: str, own: str = "own_cpu_s") -> Row:
+    """A peer's seconds over ours, and both."""
+    both = f"{found[peer]['median']:.1f} s over {found[own]['median']:.1f} s"
+    differ = f"; {found['rows_that_differ']['max']:.0f} documents differ" if found["rows_that_differ"]["max"] else ""
+    return what, f"at least {target}x", f"{_num(found[ratio], 'x', 1)}; {both}{differ}"
+
+
+def _agreement(found: dict[str, Any]) -> Row:
+    """In how far both give the same scores, over all sets of documents."""
+    filters = [one for group in found["sets"].values() for one in group["filters"].values()]
+    scores = sum(group["documents"] * len(group["filters"]) for group in found["sets"].values())
+    equal = sum(one["equal"] for one in filters)
+    unexplained = sum(one["differ"].get("unexplained", 0) for one in filters)
+    value = f"{equal:,} of {scores:,}; {scores - equal - unexplained:,} differ as intended, {unexplained} otherwise"
+    return "Scores equal to Curator's to 1e-9 ([more](docs/agreement.md))", "all but the intended", value
+
+
+def _tiny(found: dict[str, Any]) -> list[Row]:
+    rows = []
+    for key, target in (("single", "2.5 ms"), ("chunked", "0.1 ms")):
+        how = "one per call" if key == "single" else "chunked automatically"
+        value = f"{_num(found[f'{key}_ms'], 'ms', 3)}; bare actors {_num(found[f'bare_{key}_ms'], 'ms', 3)}"
+        rows.append((f"A tiny task through 3 pools of Ray actors, {how}", f"at most {target}", value))
+    return rows
+
+
+def _balance(found: dict[str, Any]) -> list[Row]:
+    titles = {
+        "steady": "CPU stage of 10 ms, GPU stage of 100 ms",
+        "fast": "fast producer, slow GPU stage",
+        "change": "rates that change in mid-run",
+        "setup": "20 s of set-up",
+        "shared": "three stages that share GPUs by memory",
+    }
+    return [
+        (f"GPU workers busy, {title}", f"at least {100 * balance.CASES[case].target:.0f} %", _num(value, "%", 1))
+        for case, title in titles.items()
+        if (value := found.get(f"{case}_busy_percent"))
+    ]
+
+
+def _store(found: dict[str, Any]) -> list[Row]:
+    what = f"Memory of the driver, {found['gigabytes']:g} GB through the object store, end over first tenth"
+    value = f"{_num(found['growth'], 'x')}; {found['driver_rss_mb']['median']:.0f} MB"
+    return [(what, "at most 1.1x", value)]
+
+
+LINES: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
+    "startup": _startup,
+    "overhead": _overhead,
+    "memory": _memory,
+    "scaling": _scaling,
+    "durability": _durability,
+    "throughput": _throughput,
+    "text": _text,
+    "filters": _filters,
+    "modifiers": _modifiers,
+    "language": _language,
+    "tiny": _tiny,
+    "balance": _balance,
+    "store": _store,
+}
+
+
+def _num(value: dict[str, float], unit: str = "", digits: int = 2) -> str:
+    low, high = (f"{value[end]:.{digits}f}" for end in ("min", "max"))
+    spread = f" ({low} to {high})" if low != high else ""
+    gap = "" if unit in ("", "x") else " "
+    return f"{value['median']:.{digits}f}{gap}{unit}{spread}"
+
+
+def _size(name: str) -> str:
+    number = int(name.removesuffix("mb"))
+    return f"{number} MB" if number < 1000 else f"{number / 1000:g} GB"
+
+
+def put_into_readme(text: str, begin_mark: str, end_mark: str) -> bool:
+    """Replace what is between the markers of README.md; False if it has none."""
+    if not README.exists():
+        return False
+    before, begin, rest = README.read_text().partition(begin_mark)
+    _, end, after = rest.partition(end_mark)
+    if not (begin and end):
+        return False
+    README.write_text(f"{before}{begin_mark}\n{text}\n{end_mark}{after}")
+    return True

@@ -1,0 +1,184 @@
+"""Figures: Gristmill and other curation systems over the same files, one after the other in each round.
+
+Filters: the 28 English heuristics of the recipe `heuristic-english`, JSON lines to JSON lines, against NeMo Curator on
+Ray Data, which is its fastest executor here, and against its filters in a plain loop over documents. Modifiers: six
+of them chained. Language: the same fastText model. CPU seconds are those of all processes, Ray's included, from the
+start of the interpreter to its end; `ratio` is the peer's over ours in the same round. What is written is compared.
+
+    python benchmarks/versus.py [filters | modifiers | language] [MEGABYTES] [ROUNDS]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import orjson
+from cluster import started
+from corpus import corpus
+from measure import HERE, WORK, Measured, measure, show, stable
+from peers.install import interpreter
+
+FILES = 16  # the peer reads whole files: fewer would leave a core idle
+OUT = WORK / "versus"
+
+SIX: list[tuple[str, dict[str, Any]]] = [
+    ("UnicodeReformatter", {}),
+    ("NewlineNormalizer", {}),
+    ("UrlRemover", {}),
+    ("QuotationRemover", {}),
+    ("MarkdownRemover", {}),
+    ("LineRemover", {"patterns": ["Read more", "Share this page", "Advertisement"]}),
+]
+
+Tools = list[tuple[str, dict[str, Any]]]
+
+
+def heuristics() -> Tools:
+    """The filters of the recipe, with their arguments."""
+    from gristmill.recipes import load_recipe
+
+    stages = load_recipe("heuristic-english", {"input": "unused"}).stages
+    filters = [stage.to_yaml()["ScoreFilter"]["filter_obj"] for stage in stages if stage.target == "ScoreFilter"]
+    return [next(iter(one.items())) for one in filters]
+
+
+def language_tools() -> Tools:
+    from gristmill.text.fasttext import Model
+
+    return [("FastTextLangId", {"model_path": str(Model(None, "versus").file()), "min_langid_score": 0.0})]
+
+
+@contextlib.contextmanager
+def ray_of_our_own() -> Iterator[str]:
+    """A directory where no cluster of others is found: Ray joins one that it finds, even of another environment."""
+    with (
+        tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as home,
+        mock.patch.dict(os.environ, RAY_TMPDIR=home, RAY_raylet_start_wait_time_s="300"),
+    ):
+        yield home
+
+
+def own(folder: Path, tools: Tools, executor: str = "LocalExecutor") -> Measured:
+    """Gristmill over a folder."""
+    command = [sys.executable, HERE / "peers" / "gristmill_jobs.py", "chain", folder, OUT / "own", _note(tools)]
+    with ray_of_our_own() if executor != "LocalExecutor" else contextlib.nullcontext():
+        return measure([*map(str, command), executor], unwaited=executor != "LocalExecutor")
+
+
+def curator(job: str, folder: Path, tools: Tools) -> Measured:
+    """NeMo Curator over a folder: its executor or a loop."""
+    shutil.rmtree(OUT / job, ignore_errors=True)
+    command = [interpreter("nemo-curator"), HERE / "peers" / "curator_jobs.py", job, folder, OUT / job]
+    with ray_of_our_own():
+        env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "RAY_ADDRESS")}
+        return measure([*map(str, command), _note(tools)], unwaited=job != "loop", env=env, log=OUT / f"{job}.log")
+
+
+def _note(tools: Tools) -> str:
+    """A file with the tools, for both sides to read."""
+    path = OUT / "tools.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(tools))
+    return str(path)
+
+
+def written(folder: Path, *fields: str) -> set[bytes]:
+    """Digests of some fields of each document in a folder, in whatever order and files they are."""
+    lines = (line for path in folder.glob("**/*.jsonl") for line in path.read_bytes().splitlines())
+    rows = (orjson.dumps([record.get(name) for name in fields]) for record in map(orjson.loads, lines))
+    return {hashlib.sha256(row).digest() for row in rows}
+
+
+def filters(rounds: int = 3, size: int = 100) -> dict[str, Any]:
+    """28 filters: on this machine's processes, on Ray, and on a cluster that runs already."""
+    folder, tools = corpus(size * 10**6, FILES)[0].parent, heuristics()
+    found: dict[str, list[Measured]] = {}
+    seen: dict[str, set[bytes]] = {}
+    for _ in range(rounds):
+        for name, run in _filter_runs(folder, tools).items():
+            found.setdefault(name, []).append(run())
+            _tell(name, found[name][-1])
+            kind = name if name in ("loop", "executor") else "own"
+            seen[name] = written(OUT / kind, "id")
+    result = _compare(found, seen, folder)
+    running = [run.answer["run_wall_s"] for run in found["executor"]]
+    result["executor_running_wall_s"] = stable(running)
+    pairs = zip(running, found["own_ray_running"], strict=True)
+    result["executor_wall_ratio_ray_running"] = stable([wall / mine.wall for wall, mine in pairs])
+    pairs = zip(found["executor"], found["own_ray"], strict=True)
+    result["executor_wall_ratio_ray"] = stable([run.wall / mine.wall for run, mine in pairs])
+    return result
+
+
+def _filter_runs(folder: Path, tools: Tools) -> dict[str, Callable[[], Measured]]:
+    return {
+        "own": lambda: own(folder, tools),
+        "executor": lambda: curator("executor", folder, tools),
+        "own_ray": lambda: own(folder, tools, "RayActorPoolExecutor"),
+        "own_ray_running": lambda: _on_running_cluster(folder, tools),
+        "loop": lambda: curator("loop", folder, tools),
+    }
+
+
+def _on_running_cluster(folder: Path, tools: Tools) -> Measured:
+    with ray_of_our_own() as home, started(len(os.sched_getaffinity(0)), ray_temp_dir=home):
+        return own(folder, tools, "RayActorPoolExecutor")
+
+
+def modifiers(rounds: int = 3, size: int = 50) -> dict[str, Any]:
+    return _side_by_side(rounds, size, SIX, "id", "text")
+
+
+def language(rounds: int = 3, size: int = 50) -> dict[str, Any]:
+    return _side_by_side(rounds, size, language_tools(), "id")
+
+
+def _side_by_side(rounds: int, size: int, tools: Tools, *fields: str) -> dict[str, Any]:
+    folder = corpus(size * 10**6, FILES)[0].parent
+    found: dict[str, list[Measured]] = {}
+    seen: dict[str, set[bytes]] = {}
+    for _ in range(rounds):
+        for name in ("own", "executor", "loop"):
+            found.setdefault(name, []).append(own(folder, tools) if name == "own" else curator(name, folder, tools))
+            _tell(name, found[name][-1])
+            seen[name] = written(OUT / name, *fields)
+    return _compare(found, seen, folder)
+
+
+def _tell(name: str, run: Measured) -> None:
+    print(f"  {name}: {run.cpu:.2f} s of CPU, {run.wall:.2f} s", flush=True)
+
+
+def _compare(found: dict[str, list[Measured]], seen: dict[str, set[bytes]], folder: Path) -> dict[str, Any]:
+    megabytes = sum(path.stat().st_size for path in folder.glob("*.jsonl")) / 1e6
+    result: dict[str, Any] = {"megabytes": round(megabytes), "rows_out": len(seen["own"])}
+    result["rows_that_differ"] = stable([max(len(seen["own"] ^ rows) for rows in seen.values())])
+    for name, runs in found.items():
+        if name != "own_ray_running":  # most of it is time of the cluster, which was there before
+            result[f"{name}_cpu_s"] = stable([run.cpu for run in runs])
+        result[f"{name}_wall_s"] = stable([run.wall for run in runs])
+    for name in ("executor", "loop"):
+        pairs = list(zip(found[name], found["own"], strict=True))
+        result[f"{name}_cpu_ratio"] = stable([run.cpu / mine.cpu for run, mine in pairs])
+        result[f"{name}_wall_ratio"] = stable([run.wall / mine.wall for run, mine in pairs])
+    return result
+
+
+def main(arguments: list[str]) -> None:
+    figure = {"filters": filters, "modifiers": modifiers, "language": language}[arguments[0]]
+    size, rounds = [*map(int, arguments[1:]), *(13, 1)[len(arguments) - 1 :]]
+    show(figure(rounds, size))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
