@@ -13,11 +13,12 @@ from gristmill.core import executor as _executor
 
 if TYPE_CHECKING:
     from gristmill.core.batch import Batch, DocumentBatch
+    from gristmill.core.function import processing_stage
     from gristmill.core.pipeline import Pipeline
     from gristmill.core.resources import Resources
     from gristmill.core.route import Route
     from gristmill.core.sample import Sample
-    from gristmill.core.stage import CompositeStage, ProcessingStage, SourceStage, processing_stage
+    from gristmill.core.stage import CompositeStage, ProcessingStage, SourceStage
     from gristmill.core.task import EmptyTask, FileGroupTask, Task
     from gristmill.executors.local import LocalExecutor
     from gristmill.executors.ray_actors import RayActorPoolExecutor
@@ -56,7 +57,7 @@ _HOME = {
     "Task": "core.task",
     "VerdictStage": "io.verdicts",
     "XennaExecutor": "executors.xenna",
-    "processing_stage": "core.stage",
+    "processing_stage": "core.function",
 }
 
 __all__ = [

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from gristmill import Batch, DocumentBatch, LocalExecutor, Pipeline, ProcessingStage, Sample
 from gristmill.core.decide import Decides
 from gristmill.core.errors import ColumnError
+from gristmill.core.function import processing_stage
 from gristmill.core.sample import draw
-from gristmill.core.stage import processing_stage
 from gristmill.core.table import POSITION
 from gristmill.core.task import Lineage, digest
 from gristmill.recipes import load_recipe, recipe_of

@@ -58,7 +58,7 @@ def test_what_xenna_gives_up_is_done_by_actors(cluster: str, tmp_path: Path) -> 
     [
         ({"logging_intervall": 5}, "no setting 'logging_intervall'. Did you mean 'logging_interval'"),
         ({"execution_mode": "streamin"}, "must be 'streaming' or 'batch'. Did you mean 'streaming'"),
-        ({"cpu_allocation_percentage": 0}, "cpu_allocation_percentage=0.*greater than 0"),
+        ({"cpu_allocation_percentage": 0}, "cpu_allocation_percentage=0.*more than 0"),
     ],
 )
 def test_wrong_settings_are_refused(config: dict[str, Any], match: str) -> None:

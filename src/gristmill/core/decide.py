@@ -32,3 +32,8 @@ class Decides(Protocol):
     def apply(self, batch: Any, decision: Decision) -> Batch: ...
 
     # It may also have `thresholds() -> dict[str, str]`: what the scores of each name are compared with.
+
+
+def thresholds_of(stage: Any) -> dict[str, str]:
+    told = getattr(stage, "thresholds", None)
+    return told() if isinstance(stage, Decides) and callable(told) else {}

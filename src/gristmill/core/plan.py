@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import ColumnError, PlanError, did_you_mean, shorten
+from gristmill.core.function import task_types
 from gristmill.core.rejects import Rejecter
 from gristmill.core.resources import Resources
 from gristmill.core.stage import (
@@ -26,7 +27,6 @@ from gristmill.core.stage import (
     SourceStage,
     check_settings,
     implements,
-    task_types,
     worker_count,
 )
 from gristmill.core.table import is_json, is_text

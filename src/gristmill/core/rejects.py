@@ -19,7 +19,7 @@ import pyarrow as pa
 from gristmill.core.batch import Batch
 from gristmill.core.columns import literal
 from gristmill.core.compute import pc
-from gristmill.core.decide import Decision
+from gristmill.core.decide import Decision, thresholds_of
 from gristmill.core.table import POSITION, VERDICT
 from gristmill.core.task import Task, WrittenFiles
 
@@ -96,7 +96,7 @@ def _explained(stage: Any, task: Batch, decision: Decision) -> pa.Table | None:
     dropped = pc.invert(decision.keep)
     if not pc.any(dropped).as_py():
         return None
-    thresholds = stage.thresholds() if hasattr(stage, "thresholds") else {}
+    thresholds = thresholds_of(stage)
     count = task.num_items
     nothing = literal(None, pa.string())
     label, bound = pa.repeat(nothing, count), pa.repeat(nothing, count)

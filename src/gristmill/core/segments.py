@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from gristmill.core.errors import describe_error
 from gristmill.core.executor import Executor, Here, Job, Observer, Progress, Reporter
 from gristmill.core.rejects import RejectedFiles
 from gristmill.core.result import check_books
@@ -190,5 +191,5 @@ class Watcher:
             return
         try:
             self.reporter.write(self._plan, run, self.last, error)
-        except OSError as problem:
-            warnings.warn(f"the report could not be written: {problem}", stacklevel=3)
+        except Exception as problem:  # noqa: BLE001
+            warnings.warn(f"the report could not be written: {describe_error(problem)}", stacklevel=3)

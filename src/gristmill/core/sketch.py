@@ -10,11 +10,11 @@ numbers up to 64 are exact, and others to three in a hundred.
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from gristmill.core.batch import Batch, in_place
@@ -27,7 +27,7 @@ from gristmill.core.task import Task, digest
 
 SAMPLES, VALUES = 12, 200
 _CLIP = 1200
-_SHIFT = 47
+_SHIFT, _ZERO = literal(47, pa.int64()), literal(0.0, pa.float64())
 _TEXT, _LANGUAGES = "text", ("language", "lang")
 
 
@@ -92,8 +92,8 @@ class Sketcher:
         sketch = self.sketches.setdefault(position, Sketch())
         table, names = batch.data, batch.data.column_names
         if _TEXT in names and _is_text(table.column(_TEXT).type):
-            lengths = pc.utf8_length(table.column(_TEXT)).drop_null()
-            _count(sketch, "characters", lengths.to_numpy().astype(np.float64))
+            lengths = _numbers(pc.utf8_length(table.column(_TEXT)))
+            _count(sketch, "characters", lengths)
         for name in _LANGUAGES:
             if name in names and _is_text(table.column(name).type):
                 counted = pc.value_counts(table.column(name))
@@ -114,37 +114,33 @@ class Sketcher:
     ) -> None:
         indices = pc.indices_nonzero(mask)
         draws = _draws(batch, table, indices)
-        chosen = np.flatnonzero(draws < self._bounds[position])
-        chosen = chosen[np.argsort(draws[chosen], kind="stable")][:SAMPLES]
+        low = pc.indices_nonzero(pc.less(draws, literal(self._bounds[position], pa.float64())))
+        chosen = low.take(pc.array_sort_indices(draws.take(low)).slice(0, SAMPLES))
         if not len(chosen):
             return
-        picked = indices.take(pa.array(chosen))
-        judged = {
-            name: (column if rows is None else in_place(column, rows)).take(picked) for name, column in scores.items()
-        }
-        found = table_to_rows(table.take(picked))
-        for place, (number, row) in enumerate(zip(chosen, found, strict=True)):
-            told = {name: column[place].as_py() for name, column in judged.items()}
+        drawn, picked = draws.take(chosen).to_pylist(), indices.take(chosen)
+        if rows is not None:
+            scores = {name: in_place(column, rows) for name, column in scores.items()}
+        judged = {name: column.take(picked).to_pylist() for name, column in scores.items()}
+        for place, (number, row) in enumerate(zip(drawn, table_to_rows(table.take(picked)), strict=True)):
+            told = {name: values[place] for name, values in judged.items()}
             where = {"file": batch.metadata.get("file"), "position": row.pop(POSITION, None)}
             clipped = {name: _clip(value) for name, value in row.items()}
-            sketch.samples.append((float(draws[number]), {"row": clipped, "scores": told, **where}))
+            sketch.samples.append((number, {"row": clipped, "scores": told, **where}))
         sketch.samples = _smallest(sketch.samples)
-        drawn = sorted([*self._drawn[position], *draws[chosen].tolist()])[:SAMPLES]
-        self._drawn[position] = drawn
-        self._bounds[position] = drawn[-1] if len(drawn) == SAMPLES else 1.0
+        best = sorted([*self._drawn[position], *drawn])[:SAMPLES]
+        self._drawn[position] = best
+        self._bounds[position] = best[-1] if len(best) == SAMPLES else 1.0
 
 
-def _draws(batch: Batch, table: pa.Table, indices: pa.Array) -> np.ndarray[Any, Any]:
+def _draws(batch: Batch, table: pa.Table, indices: pa.Array) -> pa.Array:
     """The draw of each of some rows."""
     owner, numbers = batch.lineage.id, indices
     if POSITION in table.column_names:
         positions = table.column(POSITION).take(indices).combine_chunks()
         if pa.types.is_integer(positions.type) and not positions.null_count:
             owner, numbers = str(batch.metadata.get("file") or batch.lineage.source), positions
-    drawn: np.ndarray[Any, Any] = draw(
-        numbers.cast(pa.uint64(), safe=False), int(digest(["look", owner]), 16)
-    ).to_numpy()
-    return drawn
+    return draw(numbers.cast(pa.uint64(), safe=False), int(digest(["look", owner]), 16))
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -160,27 +156,27 @@ def _clip(value: Any) -> Any:
     return text if len(text) <= _CLIP else f"{text[:_CLIP]}…"
 
 
-def _numbers(scores: Any) -> np.ndarray[Any, Any] | None:
+def _numbers(scores: Any) -> pa.Array | None:
     kind = scores.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         return None
-    present = scores.drop_null() if scores.null_count else scores
-    array: np.ndarray[Any, Any] = present.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    return array
+    scores = scores.combine_chunks() if isinstance(scores, pa.ChunkedArray) else scores
+    scores = scores.cast(pa.int8()) if pa.types.is_boolean(kind) else scores
+    return scores.drop_null().cast(pa.float64(), safe=False)
 
 
-def _count(sketch: Sketch, name: str, numbers: np.ndarray[Any, Any]) -> None:
-    keys, counts = np.unique(buckets(numbers), return_counts=True)
-    known = sketch.spread.setdefault(name, Counter())
-    known.update(dict(zip(keys.tolist(), counts.tolist(), strict=True)))
+def _count(sketch: Sketch, name: str, numbers: pa.Array) -> None:
+    counted = pc.value_counts(buckets(numbers))
+    pairs = zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True)
+    sketch.spread.setdefault(name, Counter()).update(dict(pairs))
 
 
-def buckets(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def buckets(numbers: pa.Array) -> pa.Array:
     """The bucket of each number; NaN falls into none."""
-    plain = np.ascontiguousarray(numbers[~np.isnan(numbers)], np.float64) + 0.0  # no negative zero
-    return plain.view(np.int64) >> _SHIFT
+    plain = pc.add(numbers.filter(pc.invert(pc.is_nan(numbers))), _ZERO)  # no negative zero
+    return pc.shift_right(plain.view(pa.int64()), _SHIFT)
 
 
 def lower_bound(bucket: int) -> float:
     """The number of a bucket that is nearest to zero."""
-    return float(np.array([bucket << _SHIFT], np.int64).view(np.float64)[0])
+    return float(struct.unpack("<d", struct.pack("<q", bucket << _SHIFT.as_py()))[0])

@@ -8,9 +8,8 @@ per input, so that the framework always knows which output came from which input
 from __future__ import annotations
 
 import copy
-import inspect
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, TypeVar, get_args, get_origin, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 
 from gristmill.core.errors import BadRecordError, ContractError, did_you_mean
 from gristmill.core.node import NodeInfo as NodeInfo  # noqa: PLC0414  people import it from here
@@ -19,7 +18,7 @@ from gristmill.core.resources import Resources
 from gristmill.core.task import EmptyTask, Task, WrittenFile, WrittenFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -284,67 +283,6 @@ class CompositeStage(ProcessingStage[In, Out]):
         return self.decompose()[-1].outputs()
 
 
-class FunctionStage(ProcessingStage[Any, Any]):
-    """A stage made from a function by `@processing_stage`."""
-
-    def __init__(self, function: Callable[[Any], Answer[Any]]) -> None:
-        super().__init__()
-        self.function = function
-        self.name = function.__name__
-        self.__doc__ = function.__doc__
-
-    def process(self, task: Any) -> Answer[Any]:
-        return self.function(task)
-
-    def __call__(self, task: Any) -> Answer[Any]:
-        return self.function(task)
-
-
-@overload
-def processing_stage(function: Callable[[Any], Any], /) -> FunctionStage: ...
-
-
-@overload
-def processing_stage(
-    *,
-    name: str | None = None,
-    resources: Resources | Mapping[str, float] | None = None,
-    batch_size: int | None = None,
-) -> Callable[[Callable[[Any], Any]], FunctionStage]: ...
-
-
-def processing_stage(
-    function: Callable[[Any], Any] | None = None,
-    /,
-    *,
-    name: str | None = None,
-    resources: Resources | Mapping[str, float] | None = None,
-    batch_size: int | None = None,
-) -> FunctionStage | Callable[[Callable[[Any], Any]], FunctionStage]:
-    """Make a stage from a function of one task that returns a task, several, or None to drop it."""
-
-    def decorate(function: Callable[[Any], Any]) -> FunctionStage:
-        needed = [
-            parameter
-            for parameter in inspect.signature(function).parameters.values()
-            if parameter.default is parameter.empty
-            and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-        ]
-        if len(needed) != 1:
-            raise TypeError(f"@processing_stage: {function.__name__} must take one argument, the task")
-        stage = FunctionStage(function)
-        if name is not None:
-            stage.name = name
-        if resources is not None:
-            stage.resources = resources if isinstance(resources, Resources) else Resources(**resources)
-        if batch_size is not None:
-            stage.batch_size = batch_size
-        check_settings(stage)
-        return stage
-
-    return decorate if function is None else decorate(function)
-
-
 def check_settings(stage: ProcessingStage[Any, Any]) -> None:
     """Raise when a setting of the stage has the wrong type or range."""
     rules: list[tuple[str, bool, str]] = [
@@ -383,26 +321,3 @@ def _is_count(value: Any) -> bool:
 def implements(stage: ProcessingStage[Any, Any], method: str) -> bool:
     """Whether the stage's class overrides a method of ProcessingStage."""
     return getattr(type(stage), method) is not getattr(ProcessingStage, method)
-
-
-def task_types(stage: ProcessingStage[Any, Any]) -> tuple[type | None, type | None]:
-    """The task types that a stage declares to take and give; None where it does not say."""
-    if isinstance(stage, FunctionStage):
-        hints = inspect.signature(stage.function, eval_str=False)
-        first = next(iter(hints.parameters.values())).annotation
-        return _task_type(first), _task_type(hints.return_annotation)
-    for owner in type(stage).__mro__:
-        for base in getattr(owner, "__orig_bases__", ()):
-            origin = get_origin(base)
-            if isinstance(origin, type) and issubclass(origin, ProcessingStage):
-                args = get_args(base)
-                if len(args) == 2:
-                    return _task_type(args[0]), _task_type(args[1])
-                if len(args) == 1 and issubclass(origin, SourceStage):
-                    return EmptyTask, _task_type(args[0])
-    return None, None
-
-
-def _task_type(hint: Any) -> type | None:
-    origin = get_origin(hint) or hint
-    return origin if isinstance(origin, type) and issubclass(origin, Task) else None

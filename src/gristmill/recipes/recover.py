@@ -13,8 +13,9 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import GristmillError, RecipeError
+from gristmill.core.function import FunctionStage
 from gristmill.core.resources import Resources
-from gristmill.core.stage import SETTINGS, CompositeStage, FunctionStage, ProcessingStage
+from gristmill.core.stage import SETTINGS, CompositeStage, ProcessingStage
 from gristmill.recipes.catalogue import Parameter, kind_of, name_of, parameters_of
 from gristmill.recipes.construct import build_stage
 from gristmill.recipes.form import StageForm

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gristmill.core.decide import thresholds_of
 from gristmill.core.result import Summary
 from gristmill.core.run import versions
 from gristmill.core.sketch import lower_bound
@@ -79,7 +80,7 @@ def _failure(error: BaseException) -> str:
 
 
 def _stages(plan: Plan, progress: Progress, summary: Summary) -> list[dict[str, Any]]:
-    told = {stage.name: stage.thresholds() for stage in plan.everything if hasattr(stage, "thresholds")}
+    told = {stage.name: thresholds_of(stage) for stage in plan.everything}
     stages = []
     for line, (name, stats) in zip(summary.stages, progress.stages, strict=True):
         thresholds: Mapping[str, str] = told.get(name, {})
