@@ -93,14 +93,12 @@ class Pipeline:
         watcher = Watcher(observer or default_observer(executor), default_reporter(store) if store else None)
         quarantine = _quarantine(run, on_error, max_errors)
         rejects = _rejects(run, rejected, storage_options)
-        error: BaseException | None = None
         try:
             refs = list(self._execute(executor, run, quarantine, initial_tasks, watcher, rejects))
         except BaseException as failure:
-            error = failure
+            watcher.report(run, failure)
             raise
-        finally:
-            watcher.report(run, error)
+        watcher.report(run, None)
         return Result(refs, watcher.last, run)
 
     def left_to_do(
