@@ -9,7 +9,7 @@ demo: .venv/demo.stamp  ## curate the bundled corpus and show what happened
 	$(BIN)/gristmill run examples/demo/recipe.yaml
 
 test: .venv/dev.stamp  ## the whole test suite, two files at a time
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-ray: .venv/dev.stamp  ## all executors on real Ray clusters, with faults: half an hour
 	$(BIN)/pytest -m ray

@@ -66,6 +66,7 @@ class Gpus(ProcessingStage[Task[int], Task[Any]]):
         return Task((self.gpus, os.environ["CUDA_VISIBLE_DEVICES"]))
 
 
+@pytest.mark.ray
 def test_gpus_are_reserved(cluster: str) -> None:
     stage = Gpus().with_(resources=Resources(cpus=0.1, gpus=1))
     result = Pipeline("p", stages=[stage]).run(RayDataExecutor(), initial_tasks=[Task(number) for number in range(10)])
