@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-ray soak lint bench clean
+.PHONY: demo test test-ray test-slow soak lint bench clean
 
 demo: .venv/demo.stamp  ## curate the bundled corpus and show what happened
 	$(BIN)/gristmill run examples/demo/recipe.yaml
@@ -13,6 +13,9 @@ test: .venv/dev.stamp  ## the whole test suite, two files at a time
 
 test-ray: .venv/dev.stamp  ## all executors on real Ray clusters, with faults: half an hour
 	$(BIN)/pytest -m ray
+
+test-slow: .venv/dev.stamp  ## what the suite shows, in more ways: two minutes
+	$(BIN)/pytest -m slow
 
 soak: .venv/dev.stamp  ## kill runs at random moments for a quarter of an hour
 	$(BIN)/python -m tests.promises.soak --minutes 15

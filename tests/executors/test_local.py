@@ -417,6 +417,7 @@ def test_streamed_results_are_not_kept() -> None:
     assert min(folder[10:]) < 10 * 10**6
 
 
+@pytest.mark.slow
 def test_a_slow_teardown_is_waited_for_and_a_deadly_one_told(tmp_path: Path) -> None:
     class Slowly(AddOne):
         def __init__(self, end: str) -> None:

@@ -53,8 +53,8 @@ def test_tasks_go_through_pools_of_actors(fuse: bool) -> None:
 @pytest.mark.parametrize(
     ("what", "kind"),
     [
-        ("exit", "crashed"),
-        pytest.param("raise", "raised", marks=pytest.mark.ray),
+        pytest.param("exit", "crashed", marks=pytest.mark.ray),
+        ("raise", "raised"),
         pytest.param("segfault", "crashed", marks=pytest.mark.ray),
         pytest.param("hang", "timed out", marks=pytest.mark.ray),
     ],
@@ -139,6 +139,7 @@ def test_same_bytes_and_a_run_goes_on_where_another_executor_stopped(tmp_path: P
     assert not (tmp_path / "out" / "_tmp").exists()
 
 
+@pytest.mark.ray
 def test_a_worker_is_replaced_after_so_many_tasks(tmp_path: Path) -> None:
     stage = Leak(tmp_path).with_(max_tasks_per_worker=7)
     result = Pipeline("p", stages=[stage]).run(RayActorPoolExecutor(), initial_tasks=[Task(i) for i in range(20)])
@@ -148,6 +149,7 @@ def test_a_worker_is_replaced_after_so_many_tasks(tmp_path: Path) -> None:
     assert {int(mark.name) for mark in tmp_path.iterdir()} >= set(counts)
 
 
+@pytest.mark.ray
 def test_a_worker_that_leaks_is_replaced_when_it_has_outgrown_its_limit(tmp_path: Path) -> None:
     stage = Leak(tmp_path, megabytes=40).with_(resources=Resources(cpus=1, memory_gb=0.4), num_workers=1)
     result = Pipeline("p", stages=[stage]).run(RayActorPoolExecutor(), initial_tasks=[Task(i) for i in range(30)])

@@ -26,6 +26,7 @@ def cluster() -> Iterator[str]:
         yield mark
 
 
+@pytest.mark.ray
 def test_a_record_at_fault_is_found_and_nothing_is_left_behind(cluster: str, tmp_path: Path) -> None:
     engines.check_faults_and_hooks(RayDataExecutor(), cluster, tmp_path)
 

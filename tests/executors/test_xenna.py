@@ -27,7 +27,8 @@ def cluster() -> Iterator[str]:
         yield mark
 
 
-@pytest.mark.parametrize("mode", ["streaming", pytest.param("batch", marks=pytest.mark.ray)])
+@pytest.mark.ray
+@pytest.mark.parametrize("mode", ["streaming", "batch"])
 def test_a_record_at_fault_is_found_and_nothing_is_left_behind(cluster: str, tmp_path: Path, mode: str) -> None:
     engines.check_faults_and_hooks(XennaExecutor({"execution_mode": mode}), cluster, tmp_path)
 

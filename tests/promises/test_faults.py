@@ -61,6 +61,7 @@ def test_killed_at_twenty_moments(corpus: Corpus, reference: References, tmp_pat
         check(tally, 10)
 
 
+@pytest.mark.slow
 def test_other_faults_in_a_folder_with_a_strange_name(corpus: Corpus, reference: References, tmp_path: Path) -> None:
     """SIGTERM, Ctrl-C, a worker that stands still for a while, and the process that starts workers killed."""
     kinds = ["terminate", "interrupt", "pause", "zygote"]

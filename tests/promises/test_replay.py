@@ -104,6 +104,7 @@ def test_killed_and_resumed_it_ends_with_the_same_bytes_and_the_same_quarantine(
     assert check_manifest(Target(str(corpus / "out")))[1] == []
 
 
+@pytest.mark.slow
 def test_replay_after_a_fix_leaves_no_trace(corpus: Path) -> None:
     expected = clean(corpus, FILES, ())
     first = poisoned(corpus).run(LocalExecutor(2), corpus / "run", max_errors=None)

@@ -65,7 +65,7 @@ def kill_when_something_is_recorded(process: subprocess.Popen[bytes], bucket: An
     assert process.wait() == -9
 
 
-@pytest.mark.parametrize("writer", ["jsonl", "parquet"])
+@pytest.mark.parametrize("writer", ["jsonl", pytest.param("parquet", marks=pytest.mark.slow)])
 def test_killed_and_started_again(
     corpus: Corpus, bucket: Any, env: dict[str, str], tmp_path: Path, writer: str
 ) -> None:

@@ -139,7 +139,15 @@ def kill_in(segment: int, corpus: Path, folder: Path, workers: int) -> None:
     (folder / f"stall-{segment}").unlink()
 
 
-@pytest.mark.parametrize(("segment", "workers", "then"), [(1, 2, 0), (2, 3, 0), (3, 1, 2), (4, 2, 0)])
+@pytest.mark.parametrize(
+    ("segment", "workers", "then"),
+    [
+        (1, 2, 0),
+        pytest.param(2, 3, 0, marks=pytest.mark.slow),
+        pytest.param(3, 1, 2, marks=pytest.mark.slow),
+        (4, 2, 0),
+    ],
+)
 def test_a_run_that_is_killed_goes_on_in_its_segment(
     corpus: Path, tmp_path: Path, whole: dict[str, Any], segment: int, workers: int, then: int
 ) -> None:
