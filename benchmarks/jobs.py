@@ -148,7 +148,7 @@ def books(demo: str, output: str, turns: str = "30") -> dict[str, object]:
         mock.patch("gristmill.core.stats.StageStats.gave", _nothing),
         mock.patch("gristmill.io.target.Target.sha256", _nothing),
         mock.patch("gristmill.io.commit.write_manifest", _nothing),
-        mock.patch("gristmill.core.pipeline.check_books", _nothing),
+        mock.patch("gristmill.core.segments.check_books", _nothing),
     ]
     demo_runs = tempfile.mkdtemp()
     seconds = {"with_s": 1e9, "without_s": 1e9}
