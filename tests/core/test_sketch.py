@@ -77,7 +77,7 @@ def test_rows_are_looked_at_where_they_come_in_and_go_out():
     sketcher.passed(1, True, rows, listed)
     for sketch in sketcher.take().values():
         assert sketch.values == {"lang": {"en": 10}}
-        assert dict(sketch.spread["characters"]) == {(buckets(pa.array([6.0]))[0].as_py()): 10}
+        assert dict(sketch.spread["bytes"]) == {(buckets(pa.array([6.0]))[0].as_py()): 10}
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))

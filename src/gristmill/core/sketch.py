@@ -29,6 +29,7 @@ SAMPLES, VALUES = 12, 200
 _CLIP = 1200
 _SHIFT, _ZERO = literal(47, pa.int64()), literal(0.0, pa.float64())
 _TEXT, _LANGUAGES = "text", ("language", "lang")
+_DRAWS = "__draws__"
 
 
 @dataclass(slots=True)
@@ -92,8 +93,8 @@ class Sketcher:
         sketch = self.sketches.setdefault(position, Sketch())
         table, names = batch.data, batch.data.column_names
         if _TEXT in names and _is_text(table.column(_TEXT).type):
-            lengths = _numbers(pc.utf8_length(table.column(_TEXT)))
-            _count(sketch, "characters", lengths)
+            lengths = _numbers(pc.binary_length(table.column(_TEXT)))
+            _count(sketch, "bytes", lengths)
         for name in _LANGUAGES:
             if name in names and _is_text(table.column(name).type):
                 counted = pc.value_counts(table.column(name))
@@ -112,13 +113,12 @@ class Sketcher:
         scores: dict[str, pa.Array],
         rows: pa.BooleanArray | None,
     ) -> None:
-        indices = pc.indices_nonzero(mask)
-        draws = _draws(batch, table, indices)
-        low = pc.indices_nonzero(pc.less(draws, literal(self._bounds[position], pa.float64())))
-        chosen = low.take(pc.array_sort_indices(draws.take(low)).slice(0, SAMPLES))
-        if not len(chosen):
+        draws = _draws(batch, table)
+        low = pc.indices_nonzero(pc.and_(mask, pc.less(draws, literal(self._bounds[position], pa.float64()))))
+        if not len(low):
             return
-        drawn, picked = draws.take(chosen).to_pylist(), indices.take(chosen)
+        picked = low.take(pc.array_sort_indices(draws.take(low)).slice(0, SAMPLES))
+        drawn = draws.take(picked).to_pylist()
         if rows is not None:
             scores = {name: in_place(column, rows) for name, column in scores.items()}
         judged = {name: column.take(picked).to_pylist() for name, column in scores.items()}
@@ -133,14 +133,20 @@ class Sketcher:
         self._bounds[position] = best[-1] if len(best) == SAMPLES else 1.0
 
 
-def _draws(batch: Batch, table: pa.Table, indices: pa.Array) -> pa.Array:
-    """The draw of each of some rows."""
-    owner, numbers = batch.lineage.id, indices
+def _draws(batch: Batch, table: pa.Table) -> pa.Array:
+    """The draw of each row of the marked table; known to later stages, as long as it stays."""
+    if _DRAWS in batch.memo:
+        return batch.memo[_DRAWS]
+    owner, numbers = batch.lineage.id, None
     if POSITION in table.column_names:
-        positions = table.column(POSITION).take(indices).combine_chunks()
+        positions = table.column(POSITION).combine_chunks()
         if pa.types.is_integer(positions.type) and not positions.null_count:
             owner, numbers = str(batch.metadata.get("file") or batch.lineage.source), positions
-    return draw(numbers.cast(pa.uint64(), safe=False), int(digest(["look", owner]), 16))
+    if numbers is None:
+        numbers = pc.indices_nonzero(pa.repeat(literal(True, pa.bool_()), table.num_rows))
+    found = draw(numbers.cast(pa.uint64(), safe=False), int(digest(["look", owner]), 16))
+    batch.memo[_DRAWS] = found
+    return found
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -69,7 +69,7 @@ def _judges(stage: Facts) -> bool:
 
 def _passes(stage: Facts) -> bool:
     """Whether rows come in or go out here: what is known of them is of all rows, not of a verdict."""
-    return "characters" in stage.get("spread", {}) and not stage.get("thresholds")
+    return "bytes" in stage.get("spread", {}) and not stage.get("thresholds")
 
 
 def _score_card(stage: Facts) -> str:
@@ -113,10 +113,10 @@ def _data(facts: Facts) -> str:
     if not ends:
         return ""
     first, last = ends[0], ends[-1]
-    titles = ((first, "Characters of a text, as read"), (last, "Characters of a text, as written"))
+    titles = ((first, "Bytes of a text, as read"), (last, "Bytes of a text, as written"))
     cards = [
-        f"<div class=card><h3>{title}</h3>{charts.histogram(title, stage['spread']['characters'])}"
-        f"<p class=quiet>half of them up to {charts.number(stage['spread']['characters']['middle'])}</p></div>"
+        f"<div class=card><h3>{title}</h3>{charts.histogram(title, stage['spread']['bytes'])}"
+        f"<p class=quiet>half of them up to {charts.number(stage['spread']['bytes']['middle'])}</p></div>"
         for stage, title in (titles if first is not last else titles[:1])
     ]
     lists = [
