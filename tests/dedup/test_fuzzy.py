@@ -47,6 +47,7 @@ def kept(texts: list[Any], columns: dict[str, list[Any]] | None = None, batch: i
         ([text(1), text(2), text(1, 1), text(3), text(2, 1), text(2, 2)], [0, 1, 3]),
         (["", "  ", None, "", None], [0, 1, 2, 3, 4]),
         (["short", "short", "other"], [0, 2]),
+        (["short", 7, "short", None], [0, 1, 3]),
     ],
 )
 def test_which_rows_are_kept(texts: list[Any], wanted: list[int], verify: str) -> None:

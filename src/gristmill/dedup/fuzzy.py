@@ -31,7 +31,7 @@ from gristmill.core.errors import ColumnError
 from gristmill.core.sample import row_ids
 from gristmill.core.spread import column_of
 from gristmill.core.stage import Columns
-from gristmill.core.table import is_text
+from gristmill.core.table import is_json, is_text
 from gristmill.core.task import digest, order_key
 from gristmill.dedup.clusters import CLUSTER, ID, PARTNER, SIMILARITY, CommitVerdicts, ids
 from gristmill.dedup.columns import Numbers, from_numbers, numbers, whole
@@ -121,8 +121,9 @@ class FuzzyDeduplicationStage(VerdictStage):
 
     def keys(self, batch: Batch) -> pa.Table:
         texts = whole(column_of(batch.data, self.text_field))
-        if not (is_text(texts.type) or pa.types.is_null(texts.type)):
+        if not (is_text(texts.type) or is_json(texts.type) or pa.types.is_null(texts.type)):
             raise ColumnError(f"stage {self.name!r} needs text in column {self.text_field!r}, which holds {texts.type}")
+        texts = texts.cast(pa.string()) if is_json(texts.type) else texts
         size = max(self._bands * self._rows, SIZE)
         found = signatures(texts, self._how, size)
         present = pc.indices_nonzero(found.is_valid())
