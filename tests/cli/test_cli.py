@@ -51,6 +51,10 @@ def gristmill(*arguments: str) -> Any:
     return CliRunner().invoke(app, list(arguments))
 
 
+def events(stdout: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stdout.splitlines()]
+
+
 def shell(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "gristmill.cli.main", *arguments]
     where = options.pop("cwd", ROOT)
@@ -80,7 +84,7 @@ def test_run_with_json_and_a_run_directory(corpus: str, tmp_path: Path) -> None:
     run_dir = str(tmp_path / "run")
     done = gristmill("run", "quickstart", *settings, "--workers", "0", "--json", "--run-dir", run_dir)
     assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
+    told = events(done.stdout)[-1]
     assert told["rows_in"] == 40
     assert told["rows_out"] == sum(len(Path(file).read_text().splitlines()) for file in told["files"])
     assert told["run_dir"] == run_dir
@@ -98,7 +102,7 @@ def test_quiet_prints_nothing(corpus: str, tmp_path: Path) -> None:
 def test_set_reaches_a_filter(corpus: str, tmp_path: Path) -> None:
     settings = ("--set", f"input={corpus}", "--set", f"output={tmp_path}/o", "--set", "WordCountFilter.min_words=80")
     done = gristmill("run", "quickstart", *settings, "--workers", "0", "--json")
-    assert json.loads(done.stdout)["rows_out"] == 2
+    assert events(done.stdout)[-1]["rows_out"] == 2
 
 
 def test_a_recipe_of_modules_in_the_current_directory(tmp_path: Path) -> None:
@@ -114,7 +118,7 @@ def test_a_recipe_of_modules_in_the_current_directory(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("stages: ['mystages:Make', 'mystages:Take']\n")
     done = shell("run", "mine.yaml", "--workers", "1", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["rows_out"] == 2
+    assert events(done.stdout)[-1]["rows_out"] == 2
 
 
 # -- plan, preview, lists ----------------------------------------------------------------------------------

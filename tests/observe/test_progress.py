@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import pty
 import re
+import struct
 import subprocess
 import sys
+import termios
 import threading
 from typing import Any
 
@@ -18,9 +21,11 @@ from gristmill.core.errors import GristmillError
 from gristmill.core.executor import PoolProgress, Progress, Silent
 from gristmill.core.result import Summary
 from gristmill.core.stats import StageStats
+from gristmill.observe import LiveProgress, PlainProgress, default_progress
 from gristmill.observe import progress as shown
+from gristmill.observe.draw import compact, draw
+from gristmill.observe.look import Look, Watch
 from gristmill.observe.panel import Panel
-from gristmill.observe.progress import LiveProgress, PlainProgress, default_progress
 
 
 class Read(ProcessingStage[FileGroupTask, DocumentBatch]):
@@ -53,6 +58,19 @@ class Commit(ProcessingStage[Any, FileGroupTask]):
 def plan() -> Any:
     pipeline = Pipeline("shown", stages=[Read(), Untold(), Halve(), Write(), Commit()])
     return pipeline.plan([FileGroupTask(data=["a"])])
+
+
+def look(*moments: Progress, plan: Any = None) -> Look:
+    """What is seen after these moments of a run."""
+    watch = Watch(plan)
+    for moment in moments:
+        watch.saw(moment)
+    return watch.look()
+
+
+def drawn(progress: Progress, width: int, most: int = 1000) -> list[str]:
+    seen = look(progress)
+    return [plain_text(line).rstrip() for line in draw(seen, [shown.total_line(seen)], width, most)]
 
 
 def some_progress(**changes: Any) -> Progress:
@@ -119,17 +137,13 @@ def test_unreadable_input_counts_as_read() -> None:
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({}, "2 of 8 sources, 00:20, 01:00 left, busiest: Write (2 of 2 workers, 7 waiting)"),
-        ({"listing_done": False}, "2 of 8+ sources, 00:20, busiest: Write (2 of 2 workers, 7 waiting)"),
-        ({"sources_done": 0, "seconds": 3700}, "0 of 8 sources, 1:01:40, busiest: Write (2 of 2 workers, 7 waiting)"),
+        ({}, "2 of 8 sources, 00:20, 01:00 left, 100 rows/s"),
+        ({"listing_done": False}, "2 of 8+ sources, 00:20, 100 rows/s"),
+        ({"sources_done": 0, "seconds": 3700}, "0 of 8 sources, 1:01:40, 1 rows/s"),
     ],
 )
 def test_total_line(changes: dict[str, Any], line: str) -> None:
-    assert shown.total_line(some_progress(**changes)) == line
-
-
-def test_no_pool_is_busiest_when_none_works() -> None:
-    assert shown.busiest([PoolProgress("a", 2, 0), PoolProgress("b")]) is None
+    assert shown.total_line(look(some_progress(**changes))) == line
 
 
 # -- which one ---------------------------------------------------------------------------------------------
@@ -193,7 +207,9 @@ def test_plain_prints_a_line_per_ten_seconds(capsys: pytest.CaptureFixture[str],
         lines.append(capsys.readouterr().err)
     observer.finished(some_progress())
     assert [second for second, line in enumerate(lines) if line] == [10, 20, 30]
-    assert lines[10].startswith("gristmill: 2,000 rows in, 0 out, 100 rows/s; 2 of 8 sources, 00:20")
+    assert lines[10].startswith(
+        "gristmill: 2,000 rows in, 0 out; 2 of 8 sources, 00:20, 01:00 left, 100 rows/s; Commit is"
+    )
     assert lines[10].count("\n") == 1
 
 
@@ -202,7 +218,7 @@ def test_plain_counts_what_is_in_quarantine(capsys: pytest.CaptureFixture[str], 
     observer.started(plan())
     clock[0] += 60
     observer.progressed(failing_progress())
-    assert "gristmill: 2,010 rows in, 0 out, 13 quarantined, 100 rows/s; " in capsys.readouterr().err
+    assert "gristmill: 2,010 rows in, 0 out, 13 quarantined; 2 of 8 sources" in capsys.readouterr().err
 
 
 def test_plain_survives_a_closed_standard_error(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
@@ -239,38 +255,41 @@ def plain_text(drawn: str) -> str:
 
 
 def test_drawn_lines_hold_the_counts_and_fit() -> None:
-    lines = [plain_text(line).rstrip() for line in shown.draw(some_progress(), 100)]
+    lines = drawn(some_progress(), 100)
     assert lines[0].split() == ["stage", "rows", "in", "kept", "dropped", "rows/s"]
-    assert [line.split() for line in lines[1:6]] == [
-        ["List"],
+    assert [line.split() for line in lines[1:5]] == [
         ["Read", "2,000", "100"],
         ["Halve", "2,000", "1,000", "1,000", "100"],
         ["Write", "1,000", "1,000", "0", "50"],
         ["Drop", "1,000", "0", "1,000", "50"],
     ]
-    assert lines[6].startswith("2 of 8 sources")
-    for width in (20, 40, 60):
-        narrow = shown.draw(some_progress(), width)
+    assert lines[5].startswith("2 of 8 sources")
+    for width in (20, 40, 60, 80, 200):
+        narrow = drawn(some_progress(), width)
         assert len(narrow) == len(lines)
-        assert all(len(plain_text(line)) <= width for line in narrow)
+        assert all(len(line) <= width for line in narrow)
 
 
-def test_a_column_for_quarantine_is_drawn_when_it_is_needed() -> None:
-    lines = [plain_text(line).rstrip() for line in shown.draw(failing_progress(), 100)]
-    assert lines[0].split() == ["stage", "rows", "in", "kept", "dropped", "quarantined", "rows/s"]
-    assert lines[2].split() == ["Read", "2,000", "10", "100"]
-    assert lines[3].split() == ["Halve", "2,000", "1,000", "997", "3", "100"]
-    assert lines[4].split() == ["Write", "1,000", "1,000", "0", "50"]
-    for width in (20, 40, 60):
-        narrow = shown.draw(failing_progress(), width)
-        assert len(narrow) == len(lines)
-        assert all(len(plain_text(line)) <= width for line in narrow)
+def test_a_column_for_errors_is_drawn_when_it_is_needed() -> None:
+    lines = drawn(failing_progress(), 100)
+    assert lines[0].split() == ["stage", "rows", "in", "kept", "dropped", "errors", "rows/s"]
+    assert lines[1].split() == ["Read", "2,000", "10", "100"]
+    assert lines[2].split() == ["Halve", "2,000", "1,000", "997", "3", "100"]
+    assert lines[3].split() == ["Write", "1,000", "1,000", "0", "50"]
 
 
 def test_stage_names_are_not_markup() -> None:
     progress = some_progress()
-    progress.stages[0] = ("[red]x[/nothing]", progress.stages[0][1])
-    assert "[red]x[/nothing]" in plain_text("\n".join(shown.draw(progress, 100)))
+    progress.stages[1] = ("[red]x[/nothing]", progress.stages[1][1])
+    assert "[red]x[/nothing]" in "\n".join(drawn(progress, 100))
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0"), (999, "999"), (1000, "1.0k"), (99_949, "99.9k"), (99_960, "100k"), (999_600, "1.0M"), (2.5e12, "2.5T")],
+)
+def test_short_numbers(number: float, text: str) -> None:
+    assert compact(number) == text
 
 
 def test_live_draws_at_most_five_times_a_second(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
@@ -310,11 +329,15 @@ Pipeline("live", stages=stages).run(LocalExecutor(num_workers={workers}))
 """
 
 
-def on_a_terminal(fails: bool, workers: int) -> tuple[str, int]:
+ROWS = 30
+
+
+def on_a_terminal(fails: bool, workers: int, columns: int) -> tuple[str, int]:
     """Run a pipeline on a pseudo-terminal; what it wrote, and its exit code."""
     driver, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, columns, 0, 0))
     code = SCRIPT.format(path=[os.getcwd()], fails=fails, workers=workers)
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
+    environment = {**os.environ, "TERM": "xterm-256color"}
     environment.pop("GRISTMILL_PROGRESS", None)
     process = subprocess.Popen([sys.executable, "-c", code], stdout=terminal, stderr=terminal, env=environment)
     os.close(terminal)
@@ -338,20 +361,42 @@ def _read_all(number: int, written: list[bytes]) -> None:
         written.append(piece)
 
 
-@pytest.mark.parametrize("fails", [False, True])
-@pytest.mark.parametrize("workers", [1, 2])
-def test_on_a_real_terminal(fails: bool, workers: int) -> None:
-    written, status = on_a_terminal(fails, workers)
+@pytest.mark.parametrize(
+    ("fails", "workers", "columns"),
+    [
+        (False, 2, 60),
+        (True, 1, 100),
+        pytest.param(False, 1, 80, marks=pytest.mark.slow),
+        pytest.param(True, 2, 120, marks=pytest.mark.slow),
+        pytest.param(False, 2, 200, marks=pytest.mark.slow),
+    ],
+)
+def test_on_a_real_terminal(fails: bool, workers: int, columns: int) -> None:
+    written, status = on_a_terminal(fails, workers, columns)
     assert (status != 0) == fails
-    assert "rows in" in plain_text(written)
-    screen = Screen(30)
-    screen.feed(written)
-    assert screen.region == (0, 29), "the scroll region was not given back"
+    screen = Screen(ROWS)
+    frames = screen.watch(written)
+    check_panel(frames[-1], columns)
+    assert screen.region == (0, ROWS - 1), "the scroll region was not given back"
     text = screen.text()
     for line in range(30):
         assert text.count(f"printed by a stage, line {line}\n") == 1, "the panel hid what a stage printed"
     assert "rows in" not in text, "the panel is still there"
     assert ("the mill has no wind" in text) == fails
+
+
+def check_panel(frame: list[str], columns: int) -> None:
+    """What was on the screen when the panel was last drawn: it is at the bottom, and whole."""
+    top = next(row for row, line in enumerate(frame) if line.startswith("stage "))
+    header, *stages, total, bottleneck = frame[top:]
+    assert all(len(line) <= columns for line in frame)
+    assert {"kept", "dropped", "workers"} <= set(header.split())
+    assert stages[0].split()[:2] == ["MakeDocuments", "4"]
+    assert stages[1].split()[0] == "Slow"
+    assert re.match(r"\d of \d sources, 00:\d\d", total)
+    assert re.search(r"Slow( \+ Fails)?( is the bottleneck:|,) 1 worker busy \d+%", bottleneck)
+    above = [line for line in frame[:top] if line]
+    assert above[-1].startswith("printed by a stage"), "what stages print is above the panel"
 
 
 class Screen:
@@ -363,6 +408,15 @@ class Screen:
         self.row, self.column = 0, 0
         self.region = (0, rows - 1)
         self.saved = (0, 0)
+
+    def watch(self, text: str) -> list[list[str]]:
+        """Feed it all; what was on the screen each time that the panel had been drawn."""
+        frames = []
+        for piece in re.split(r"(?<=\x1b8)", text):
+            self.feed(piece)
+            if any(line.startswith("stage ") for line in self.lines):
+                frames.append([line.rstrip() for line in self.lines])
+        return frames
 
     def feed(self, text: str) -> None:
         for escape, letter in re.findall(r"(\x1b(?:\[[0-9;?]*[A-Za-z]|[78D]))|([\s\S])", text):

@@ -15,8 +15,10 @@ import typer
 from gristmill import __version__
 from gristmill.cli import quarantine
 from gristmill.cli.start import (
+    AsEvents,
     ExecutorName,
     MaxErrors,
+    MetricsPort,
     OnError,
     Quiet,
     Verbose,
@@ -72,14 +74,16 @@ def run(
     on_error: OnError = "quarantine",
     max_errors: MaxErrors = "1%",
     quiet: Quiet = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    as_json: AsEvents = False,
+    metrics_port: MetricsPort = None,
     verbose: Verbose = False,
 ) -> None:
     """Run a recipe and say what it did."""
     with errors(verbose):
         policy = failure_policy(on_error, max_errors)
         loaded = load(recipe, settings)
-        run_recipe(loaded, make_executor(loaded, executor, workers), run_dir, quiet, as_json, **policy)
+        place = make_executor(loaded, executor, workers, verbose)
+        run_recipe(loaded, place, run_dir, quiet, as_json, metrics_port, **policy)
 
 
 @app.command()
@@ -91,6 +95,8 @@ def resume(
     on_error: OnError = "quarantine",
     max_errors: MaxErrors = "1%",
     quiet: Quiet = False,
+    as_json: AsEvents = False,
+    metrics_port: MetricsPort = None,
     verbose: Verbose = False,
 ) -> None:
     """Go on with a run that was stopped, from the recipe that it was started with."""
@@ -102,7 +108,8 @@ def resume(
         if dry_run:
             show.print_left(*loaded.build().left_to_do(run_dir))
             return
-        run_recipe(loaded, make_executor(loaded, executor, workers), run_dir, quiet, **policy)
+        place = make_executor(loaded, executor, workers, verbose)
+        run_recipe(loaded, place, run_dir, quiet, as_json, metrics_port, **policy)
 
 
 @app.command()

@@ -40,7 +40,8 @@ def to_json(value: Any) -> str:
     return orjson.dumps(value, default=repr, option=options).decode()
 
 
-def summary_json(result: Result, run_dir: str | None) -> str:
+def summary_facts(result: Result, run_dir: str | None) -> dict[str, Any]:
+    """What a run did, for programs."""
     summary = result.summary()
     stages = [
         {
@@ -57,13 +58,13 @@ def summary_json(result: Result, run_dir: str | None) -> str:
     ]
     whole = {"rows_in": summary.rows_in, "rows_out": summary.rows_out, "quarantined": summary.quarantined}
     where = {"files": result.files(), "run_dir": run_dir or result.run_dir}
-    return to_json({**whole, "seconds": round(summary.seconds, 6), "stages": stages, **where})
+    return {**whole, "seconds": round(summary.seconds, 6), "stages": stages, **where}
 
 
 def print_summary(result: Result, run_dir: str | None, report: str | None) -> None:
     """A table of stages, the totals, where output and report are, and what could not be processed."""
     out, summary = console(), result.summary()
-    out.print(_stage_table(summary))
+    out.print(_stage_table(summary, out.width))
     rows_in, rows_out = summary.rows_in, summary.rows_out
     share = f" ({rows_out / rows_in:.1%} kept)" if rows_in else ""
     out.print(f"{rows_in:,} rows in, {rows_out:,} out{share}, in {summary.seconds:,.2f} s", style="bold")
@@ -78,19 +79,24 @@ def print_summary(result: Result, run_dir: str | None, report: str | None) -> No
         out.print(failed, style="yellow", soft_wrap=True)
 
 
-def _stage_table(summary: Summary) -> Table:
+def _stage_table(summary: Summary, width: int) -> Table:
+    """A line per stage. What a narrow terminal has no room for is in the report."""
     titles = summary.titles()
+    speeds = ("seconds", "MB/s") if width >= 80 else ("seconds",)
+    noted = width >= 120 or any(line.counts for line in summary.stages)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("stage", overflow="fold")
-    for title in (*titles, "seconds", "MB/s"):
+    for title in (*titles, *speeds):
         table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("notes", overflow="fold")
+    if noted:
+        table.add_column("notes", overflow="fold")
     for line in summary.stages:
         speed = f"{line.mb_per_s:,.1f}" if line.mb_per_s else ""
         notes = ", ".join(f"{value:,g} {name.replace('_', ' ')}" for name, value in line.counts.items())
         taken, kept, *lost = line.counted()[: len(titles)]
         fates = [Text(count, style="yellow" if count not in ("", "0") else "") for count in lost]
-        table.add_row(Text(line.name), taken, kept, *fates, f"{line.seconds:,.2f}", speed, Text(notes))
+        timed = (f"{line.seconds:,.2f}", speed)[: len(speeds)]
+        table.add_row(Text(line.name), taken, kept, *fates, *timed, *([Text(notes)] if noted else []))
     return table
 
 

@@ -20,20 +20,29 @@ from gristmill.core.errors import (
     PlanError,
     RecipeError,
     StageError,
+    describe_error,
     did_you_mean,
     printable,
 )
 
 if TYPE_CHECKING:
-    from gristmill.core.executor import Executor
+    from gristmill.core.executor import Executor, Observer
     from gristmill.core.pipeline import Pipeline
     from gristmill.core.result import Result
+    from gristmill.observe.events import Events
     from gristmill.recipes import Recipe
 
 ExecutorName = Annotated[str | None, typer.Option("--executor", help="Where to run, for example local.")]
 Workers = Annotated[int | None, typer.Option("--workers", min=0, help="How many workers; 0 runs in this process.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show tracebacks of stages that fail.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show tracebacks of stages that fail, and what Ray and engines log.")
+]
+AsEvents = Annotated[bool, typer.Option("--json", help="Print events as lines of JSON, the summary last.")]
+MetricsPort = Annotated[
+    str | None,
+    typer.Option("--metrics-port", metavar="[HOST:]PORT", help="Serve metrics for Prometheus while the run lasts."),
+]
 OnError = Annotated[
     str,
     typer.Option(
@@ -100,9 +109,20 @@ def allow_own_modules() -> None:
         sys.path.insert(0, here)
 
 
-def make_executor(recipe: Recipe, name: str | None, workers: int | None) -> Executor | None:
+def make_executor(recipe: Recipe, name: str | None, workers: int | None, verbose: bool = False) -> Executor | None:
     params: dict[str, Any] = {} if workers is None else {"num_workers": workers}
-    return recipe.executor(name, **params)
+    executor = recipe.executor(name, **params)
+    if verbose and hasattr(executor, "config"):
+        _let_speak(executor)
+    return executor
+
+
+def _let_speak(executor: Any) -> None:
+    """Ray and the engines on it say what they usually say; the executor keeps them quiet otherwise."""
+    aloud = {"logging_level": "INFO", "log_to_driver": True}
+    executor.config = {**executor.config, "ray_init": {**aloud, **executor.config.get("ray_init", {})}}
+    for name in ("RAY_BACKEND_LOG_LEVEL", "PYTHON_LOG"):
+        os.environ.setdefault(name, "info")
 
 
 def run_recipe(
@@ -111,34 +131,90 @@ def run_recipe(
     run_dir: str | None,
     quiet: bool = False,
     as_json: bool = False,
+    metrics_port: str | None = None,
     **options: Any,
 ) -> Result:
     """Run a recipe and say what it did. `options` are those of `Pipeline.run`."""
     from gristmill.cli import show
     from gristmill.core.executor import Silent
-    from gristmill.core.store import Store
-    from gristmill.observe.progress import default_progress
+    from gristmill.observe import default_progress
 
-    pipeline = recipe.build()
-    if run_dir:
-        Store(run_dir).put("recipe.yaml", recipe.to_yaml().encode())
-    observer = Silent() if quiet else default_progress()
-    place = None if run_dir else _beside_output(pipeline)
-    if place:  # without a run directory the report lies beside the output
-        options = {"report": place[0], "storage_options": place[1], **options}
-    try:
-        with _terminable():
-            result = pipeline.run(executor, run_dir, observer=observer, **options)
-    finally:
-        if place:
-            _keep_beside_output(recipe, place)
     if as_json:
-        typer.echo(show.summary_json(result, run_dir))
-    elif not quiet:
+        return _run_telling(recipe, executor, run_dir, metrics_port, **options)
+    observer = Silent() if quiet else default_progress()
+    result, place = _run(recipe, executor, run_dir, observer, metrics_port, **options)
+    if not quiet:
         show.print_summary(result, run_dir, place[0] if place else run_dir)
     elif failed := show.failed_line(result):
         complain(failed)
     return result
+
+
+def _run_telling(
+    recipe: Recipe, executor: Executor | None, run_dir: str | None, metrics_port: str | None, **options: Any
+) -> Result:
+    """Run a recipe, with events on standard output and nothing else there."""
+    from gristmill.cli import show
+    from gristmill.observe.events import Events, only_events
+
+    with only_events() as write:
+        events = Events(write)
+        try:
+            result, _ = _run(recipe, executor, run_dir, events, metrics_port, **options)
+        except BaseException as error:
+            _tell_failure(events, error)
+            raise
+        events.tell("finish", **show.summary_facts(result, run_dir))
+    return result
+
+
+def _tell_failure(events: Events, error: BaseException) -> None:
+    stage = getattr(error, "stage", None)
+    known = isinstance(error, GristmillError)
+    message = str(error).partition("\n\nTraceback")[0] if known else describe_error(error)
+    where = {"stage": stage} if isinstance(stage, str) else {}
+    with contextlib.suppress(OSError):  # who listened may have gone
+        events.tell("failed", error=message, type=type(error).__name__, **where)
+
+
+def _run(
+    recipe: Recipe,
+    executor: Executor | None,
+    run_dir: str | None,
+    observer: Observer,
+    metrics_port: str | None,
+    **options: Any,
+) -> tuple[Result, tuple[str, Mapping[str, Any]] | None]:
+    """What the run gave, and the place beside the output where its records are, if it has no directory."""
+    from gristmill.core.store import Store
+
+    pipeline = recipe.build()
+    if run_dir:
+        Store(run_dir).put("recipe.yaml", recipe.to_yaml().encode())
+    place = None if run_dir else _beside_output(pipeline)
+    if place:  # without a run directory the report lies beside the output
+        options = {"report": place[0], "storage_options": place[1], **options}
+    try:
+        with _terminable(), _metrics(metrics_port, observer) as watchers:
+            return pipeline.run(executor, run_dir, observer=watchers, **options), place
+    finally:
+        if place:
+            _keep_beside_output(recipe, place)
+
+
+@contextlib.contextmanager
+def _metrics(port: str | None, observer: Observer) -> Iterator[Observer]:
+    """The observer, and with it an endpoint for metrics if there is to be one."""
+    if port is None:
+        yield observer
+        return
+    from gristmill.observe import MetricsEndpoint, Several
+
+    host, _, number = port.rpartition(":")
+    if not number.isdecimal():
+        raise RecipeError(f"--metrics-port {port}: write a port such as 9464, or an address such as 0.0.0.0:9464")
+    with MetricsEndpoint(int(number), *([host] if host else [])) as endpoint:
+        yield Several(observer, endpoint)
 
 
 def _beside_output(pipeline: Pipeline) -> tuple[str, Mapping[str, Any]] | None:

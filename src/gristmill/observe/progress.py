@@ -1,4 +1,4 @@
-"""Progress: what a run tells while it goes on.
+"""Progress: what a run tells people while it goes on.
 
 On a terminal: a line per stage and a total, redrawn a few times a second. Elsewhere: one line per ten seconds.
 GRISTMILL_PROGRESS=off|plain|live chooses.
@@ -15,14 +15,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gristmill.core.errors import GristmillError, did_you_mean, shorten
-from gristmill.core.executor import Observer, PoolProgress, Progress, Silent
-from gristmill.core.result import Summary
+from gristmill.core.errors import GristmillError, did_you_mean
+from gristmill.core.executor import Observer, Progress, Silent
+from gristmill.observe.draw import draw
+from gristmill.observe.look import Look, Watch
 from gristmill.observe.panel import Panel, terminal_size
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from gristmill.core.plan import Plan
 
 REDRAW_S = 0.2
@@ -51,21 +50,19 @@ class PlainProgress:
     def __init__(self, every_s: float = PLAIN_EVERY_S) -> None:
         self.every_s = every_s
         self._due = 0.0
+        self._watch = Watch()
 
     def started(self, plan: Plan) -> None:
+        self._watch = Watch(plan)
         self._due = time.monotonic() + self.every_s
 
     def progressed(self, progress: Progress) -> None:
+        self._watch.saw(progress)
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + self.every_s
-        summary = Summary.of(progress)
-        rate = summary.rows_in / progress.seconds if progress.seconds else 0.0
-        failed = f", {summary.quarantined:,} quarantined" if summary.quarantined else ""
-        rows = f"{summary.rows_in:,} rows in, {summary.rows_out:,} out{failed}, {rate:,.0f} rows/s"
-        line = f"gristmill: {rows}; {total_line(progress)}"
         with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(line + "\n")
+            sys.stderr.write(f"gristmill: {plain_line(self._watch.look())}\n")
             sys.stderr.flush()
 
     def finished(self, progress: Progress) -> None: ...
@@ -77,77 +74,68 @@ class LiveProgress:
     def __init__(self) -> None:
         self._panel = Panel()
         self._due = 0.0
+        self._watch = Watch()
 
     def started(self, plan: Plan) -> None:
+        self._watch = Watch(plan)
         self._due = time.monotonic() + REDRAW_S  # a run that is over at once shows no panel
         atexit.register(self._panel.close)
 
     def progressed(self, progress: Progress) -> None:
+        self._watch.saw(progress)
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + REDRAW_S
-        self._panel.show(draw(progress, terminal_size()[0]))
+        width, rows = terminal_size()
+        look = self._watch.look()
+        self._panel.show(draw(look, [total_line(look), bottleneck_line(look)], width, max(rows // 2, 1)))
 
     def finished(self, progress: Progress) -> None:
         self._panel.close()
         atexit.unregister(self._panel.close)
 
 
-def draw(progress: Progress, width: int) -> list[str]:
-    """The panel's lines, none wider than `width`."""
-    import io
+class Several:
+    """Tells more than one observer of a run: `observer=Several(default_progress(), MetricsEndpoint(9464))`."""
 
-    from rich.console import Console
-    from rich.text import Text
+    def __init__(self, *observers: Observer) -> None:
+        self.observers = observers
 
-    console = Console(file=io.StringIO(), force_terminal=True, width=width, highlight=False)
-    with console.capture() as captured:
-        console.print(_stage_table(progress))
-        console.print(Text(total_line(progress), style="bold"), no_wrap=True, overflow="ellipsis")
-    return captured.get().splitlines()
+    def started(self, plan: Plan) -> None:
+        for observer in self.observers:
+            observer.started(plan)
 
+    def progressed(self, progress: Progress) -> None:
+        for observer in self.observers:
+            observer.progressed(progress)
 
-def _stage_table(progress: Progress) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    summary = Summary.of(progress)
-    titles = summary.titles()
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("stage", no_wrap=True)
-    for title in (*titles, "rows/s"):
-        table.add_column(title, justify="right", no_wrap=True, style="yellow" if title == "quarantined" else "")
-    for line in summary.stages:
-        rate = (line.rows_in or line.rows_out) / progress.seconds if progress.seconds else 0.0
-        table.add_row(Text(line.name), *line.counted()[: len(titles)], f"{rate:,.0f}" if rate else "")
-    return table
+    def finished(self, progress: Progress) -> None:
+        with contextlib.ExitStack() as stack:  # each is told, also when another one fails
+            for observer in self.observers:
+                stack.callback(observer.finished, progress)
 
 
-def total_line(progress: Progress) -> str:
-    """Sources done of those seen, time, time left, and the pool that is busiest."""
-    more = "" if progress.listing_done else "+"
-    parts = [f"{progress.sources_done:,} of {progress.sources_seen:,}{more} sources", clock(progress.seconds)]
-    left = time_left(progress)
-    if left is not None:
-        parts.append(f"{clock(left)} left")
-    pool = busiest(progress.pools)
-    if pool is not None:
-        name = shorten(pool.name.split(" + "), 2)
-        parts.append(f"busiest: {name} ({pool.busy} of {pool.workers} workers, {pool.queued:,} waiting)")
+def plain_line(look: Look) -> str:
+    """Everything in one line."""
+    failed = f", {look.quarantined:,} quarantined" if look.quarantined else ""
+    told = f"{look.rows_in:,} rows in, {look.rows_out:,} out{failed}; {total_line(look)}"
+    return f"{told}; {bottleneck_line(look)}" if look.bottleneck else told
+
+
+def total_line(look: Look) -> str:
+    """Sources done of those seen, time, time left, and how fast it goes."""
+    more = "" if look.listing_done else "+"
+    parts = [f"part {look.segment + 1} of {look.segments}"] if look.segments > 1 else []
+    parts += [f"{look.sources_done:,} of {look.sources_seen:,}{more} sources", clock(look.seconds)]
+    if look.seconds_left is not None:
+        parts.append(f"{clock(look.seconds_left)} left{' in this part' if look.segments > 1 else ''}")
+    if look.rate:
+        parts.append(f"{look.rate:,.0f} rows/s")
     return ", ".join(parts)
 
 
-def time_left(progress: Progress) -> float | None:
-    """By the share of sources that are done, once all are known."""
-    if not progress.listing_done or not progress.sources_done:
-        return None
-    return progress.seconds * (progress.sources_seen - progress.sources_done) / progress.sources_done
-
-
-def busiest(pools: list[PoolProgress]) -> PoolProgress | None:
-    """The pool with the largest share of its workers busy; of equals, the one with most waiting before it."""
-    working = [pool for pool in pools if pool.busy]
-    return max(working, key=lambda pool: (pool.busy / pool.workers, pool.queued_bytes, pool.queued), default=None)
+def bottleneck_line(look: Look) -> str:
+    return str(look.bottleneck or "")
 
 
 def clock(seconds: float) -> str:

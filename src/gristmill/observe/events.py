@@ -1,0 +1,177 @@
+"""Events: a run told to programs, one JSON object per line (`gristmill run --json`).
+
+    start        the plan
+    progress     once a second: what each stage has done, the workers, the time left, the bottleneck
+    quarantine   records of a stage could not be processed
+    stage        when the run is over: the counts of each stage
+    finish       the summary, the files, the run directory; or
+    failed       why it stopped
+
+Every event has `event`, `time` (UTC) and, from the first progress on, `seconds` since the start. Fields may be added.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from gristmill.core import VERSION
+from gristmill.core.executor import Progress
+from gristmill.core.result import Summary
+from gristmill.observe.look import Bottleneck, Line, Look, Watch, spots
+
+if TYPE_CHECKING:
+    from gristmill.core.plan import Plan
+
+EVERY_S = 1.0
+
+
+class Events:
+    """Gives each event to `write` as a line of JSON."""
+
+    def __init__(self, write: Callable[[str], None], every_s: float = EVERY_S) -> None:
+        self.write, self.every_s = write, every_s
+        self._watch, self._due = Watch(), 0.0
+        self._plan: Plan | None = None
+        self._told: dict[int, int] = {}
+
+    def tell(self, event: str, **facts: Any) -> None:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        options = orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
+        self.write(orjson.dumps({"event": event, "time": now, **facts}, default=repr, option=options).decode())
+
+    def started(self, plan: Plan) -> None:
+        self._plan, self._watch = plan, Watch(plan)
+        self._due = time.monotonic() + self.every_s
+        self.tell("start", pipeline=plan.name, gristmill=VERSION, plan=_plan(plan))
+
+    def progressed(self, progress: Progress) -> None:
+        self._watch.saw(progress)
+        if time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + self.every_s
+        self._tell_failures(progress)
+        self.tell("progress", **_look(self._watch.look()))
+
+    def finished(self, progress: Progress) -> None:
+        self._tell_failures(progress)
+        places = list(spots(self._plan)) if self._plan else []
+        for index, line in enumerate(Summary.of(progress).stages):
+            whole = places[index].whole if index < len(places) else line.name
+            counts = {"rows_in": line.rows_in, "kept": line.rows_out, "dropped": line.dropped}
+            failed = {"quarantined": line.quarantined, "stage_seconds": round(line.seconds, 6), "counts": line.counts}
+            part = {} if whole == line.name else {"part_of": whole}
+            self.tell("stage", seconds=_round(progress.seconds), stage=line.name, **part, **counts, **failed)
+
+    def _tell_failures(self, progress: Progress) -> None:
+        for index, (name, stats) in enumerate(progress.stages):
+            if more := stats.quarantined - self._told.get(index, 0):
+                self._told[index] = stats.quarantined
+                at = _round(progress.seconds)
+                self.tell("quarantine", seconds=at, stage=name, records=more, so_far=stats.quarantined)
+
+
+def _plan(plan: Plan) -> list[dict[str, Any]]:
+    return [
+        {
+            "source": segment.source.name if segment.source else None,
+            "groups": [
+                {
+                    "stages": [stage.name for stage in group.stages],
+                    "cpus": group.resources.cpus,
+                    "gpus": group.resources.gpus,
+                    "workers": group.num_workers,
+                }
+                for group in segment.way
+            ],
+        }
+        for segment in plan.segments
+    ]
+
+
+def _look(look: Look) -> dict[str, Any]:
+    return {
+        "seconds": _round(look.seconds),
+        "seconds_left": None if look.seconds_left is None else _round(look.seconds_left),
+        "segment": look.segment + 1,
+        "segments": look.segments,
+        "sources_done": look.sources_done,
+        "sources_seen": look.sources_seen,
+        "listing_done": look.listing_done,
+        "rows_in": look.rows_in,
+        "rows_out": look.rows_out,
+        "quarantined": look.quarantined,
+        "rows_per_s": _round(look.rate),
+        "bottleneck": _bottleneck(look.bottleneck) if look.bottleneck else None,
+        "stages": [_line(line) for line in look.lines],
+        "pools": [
+            {
+                "stages": pool.stages,
+                "workers": pool.workers,
+                "busy": pool.busy,
+                "busy_share": _round(pool.busy_share),
+                "queued": pool.queued,
+                "queued_bytes": pool.queued_bytes,
+            }
+            for pool in look.pools
+        ],
+    }
+
+
+def _bottleneck(found: Bottleneck) -> dict[str, Any]:
+    idle = {"idle": found.idle[0], "idle_share": _round(found.idle[1])} if found.idle else {}
+    return {"stage": found.name, "share": _round(found.share), "workers": found.workers, **idle, "text": str(found)}
+
+
+def _line(line: Line) -> dict[str, Any]:
+    return {
+        "stage": line.name,
+        "rows_in": line.rows_in,
+        "kept": line.kept,
+        "dropped": line.dropped,
+        "quarantined": line.quarantined,
+        "rows_per_s": _round(line.rate),
+    }
+
+
+def _round(number: float) -> float:
+    return round(number, 3)
+
+
+@contextlib.contextmanager
+def only_events() -> Iterator[Callable[[str], None]]:
+    """Keep standard output for events: whatever else is printed there, also by workers, goes to standard error."""
+    try:
+        number = sys.stdout.fileno()
+    except (OSError, ValueError, AttributeError):  # no real file, as in tests
+        number = -1
+    if number != 1:
+        yield _print
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+
+    def write(line: str) -> None:
+        left = line.encode()
+        while left:
+            left = left[os.write(kept, left) :]
+
+    try:
+        yield write
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(line)
+    sys.stdout.flush()
