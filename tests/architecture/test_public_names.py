@@ -130,6 +130,14 @@ PUBLIC = {
         "split_words",
         "write_unigrams",
     ],
+    "gristmill.observe": [
+        "Events",
+        "LiveProgress",
+        "MetricsEndpoint",
+        "PlainProgress",
+        "Several",
+        "default_progress",
+    ],
     "gristmill.recipes": [
         "Entry",
         "Parameter",

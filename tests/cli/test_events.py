@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +34,12 @@ def test_a_run_is_told_from_start_to_finish(tmp_path: Path) -> None:
     assert "printed by a stage, line 1" in done.stderr, "what stages print is not on standard output"
     told = events(done.stdout)
     start, *between, finish = told
-    assert all(event["time"] <= later["time"] for event, later in zip(told, told[1:], strict=False))
+    assert all(event["time"] <= later["time"] for event, later in pairwise(told))
     assert (start["event"], start["pipeline"]) == ("start", "told")
     assert [group["stages"] for group in start["plan"][0]["groups"]] == [["MakeDocuments"], ["Slow"]]
     progress = [event for event in between if event["event"] == "progress"]
     last = progress[-1]
-    assert last["stages"][0] == {
-        "stage": "MakeDocuments", "rows_in": 0, "kept": 4, "dropped": 0, "quarantined": 0, "rows_per_s": last["rows_per_s"]
-    }  # fmt: skip
+    assert last["stages"][0].items() >= {"stage": "MakeDocuments", "kept": 4, "dropped": 0, "quarantined": 0}.items()
     assert last["pools"][1]["stages"] == ["Slow"]
     assert last["bottleneck"]["stage"] == "Slow"
     assert "1 worker busy" in last["bottleneck"]["text"]

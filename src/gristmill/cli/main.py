@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from gristmill import __version__
-from gristmill.cli import quarantine
+from gristmill.cli import metrics, quarantine
 from gristmill.cli.start import (
     AsEvents,
     ExecutorName,
@@ -47,6 +47,7 @@ Settings = Annotated[
 ]
 
 app.add_typer(quarantine.app, name="quarantine")
+app.add_typer(metrics.app, name="metrics")
 
 
 def _print_version(wanted: bool) -> None:
