@@ -22,6 +22,7 @@ from gristmill.cli.start import (
     OnError,
     Quiet,
     Verbose,
+    WithEstimate,
     Workers,
     allow_own_modules,
     errors,
@@ -77,6 +78,7 @@ def run(
     quiet: Quiet = False,
     as_json: AsEvents = False,
     metrics_port: MetricsPort = None,
+    estimate: WithEstimate = False,
     verbose: Verbose = False,
 ) -> None:
     """Run a recipe and say what it did."""
@@ -84,7 +86,7 @@ def run(
         policy = failure_policy(on_error, max_errors)
         loaded = load(recipe, settings)
         place = make_executor(loaded, executor, workers, verbose)
-        run_recipe(loaded, place, run_dir, quiet, as_json, metrics_port, **policy)
+        run_recipe(loaded, place, run_dir, quiet, as_json, metrics_port, estimate, **policy)
 
 
 @app.command()
@@ -136,6 +138,7 @@ def plan(
     settings: Settings = None,
     executor: ExecutorName = None,
     workers: Workers = None,
+    estimate: WithEstimate = False,
     verbose: Verbose = False,
 ) -> None:
     """Show what would run, after checking that it can."""
@@ -147,6 +150,10 @@ def plan(
         if place:
             place.check(planned)
         typer.echo(str(planned))
+        if estimate:
+            from gristmill.cli.estimate import make_estimate, print_estimate
+
+            print_estimate(make_estimate(loaded, place))
 
 
 @app.command()

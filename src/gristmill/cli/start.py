@@ -43,6 +43,9 @@ MetricsPort = Annotated[
     str | None,
     typer.Option("--metrics-port", metavar="[HOST:]PORT", help="Serve metrics for Prometheus while the run lasts."),
 ]
+WithEstimate = Annotated[
+    bool, typer.Option("--estimate", help="Say first what the run will take, from a sample of some seconds.")
+]
 OnError = Annotated[
     str,
     typer.Option(
@@ -132,6 +135,7 @@ def run_recipe(
     quiet: bool = False,
     as_json: bool = False,
     metrics_port: str | None = None,
+    estimate: bool = False,
     **options: Any,
 ) -> Result:
     """Run a recipe and say what it did. `options` are those of `Pipeline.run`."""
@@ -139,6 +143,8 @@ def run_recipe(
     from gristmill.core.executor import Silent
     from gristmill.observe import default_progress
 
+    if estimate:
+        _estimate(recipe, executor, run_dir, quiet or as_json)
     if as_json:
         return _run_telling(recipe, executor, run_dir, metrics_port, **options)
     observer = Silent() if quiet else default_progress()
@@ -148,6 +154,20 @@ def run_recipe(
     elif failed := show.failed_line(result):
         complain(failed)
     return result
+
+
+def _estimate(recipe: Recipe, executor: Executor | None, run_dir: str | None, quiet: bool) -> None:
+    """Say what the run will take, and keep it where the report is, to be compared."""
+    from gristmill.cli.estimate import make_estimate, print_estimate
+    from gristmill.core.store import Store
+    from gristmill.observe.estimate import NAME
+
+    told = make_estimate(recipe, executor)
+    place = (run_dir, {}) if run_dir else _beside_output(recipe.build())
+    if place:
+        Store(*place).write(NAME, told.facts())
+    if not quiet:
+        print_estimate(told)
 
 
 def _run_telling(

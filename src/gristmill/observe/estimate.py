@@ -1,0 +1,243 @@
+"""Estimate: what a run will take, from some seconds of it.
+
+A sip of the input goes through all stages in this process, exchanges and writing included; what it took is scaled up to
+the whole. Small sips come first: one to warm up, one to know how large the last may be and what a call itself takes.
+
+What is given up: what only the whole input shows, such as duplicates far apart, and input that is unlike its beginning.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gristmill.core.executor import Executor, Progress, Silent
+from gristmill.observe.look import spots
+from gristmill.observe.sip import Sip
+
+if TYPE_CHECKING:
+    from gristmill.core.pipeline import Pipeline
+    from gristmill.core.plan import Group, Plan
+
+SECONDS = 4.0
+"""How long the sample may take, about."""
+
+NAME = "estimate.json"
+_FIRST_BYTES = 256 * 2**10
+_START_S = 0.5
+_COPIES = 4
+"""What a worker holds of a block: text, columns, and what is made of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageEstimate:
+    """What one stage will do."""
+
+    name: str
+    rows_in: int
+    kept: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a whole run will take."""
+
+    seconds: float
+    cpu_seconds: float
+    workers: int
+    memory_bytes: int
+    worker_bytes: int
+    output_bytes: int
+    temporary_bytes: int
+    input_bytes: int
+    sampled_share: float
+    rows_in: int
+    rows_out: int
+    stages: list[StageEstimate]
+    notes: list[str] = field(default_factory=list)
+
+    def facts(self) -> dict[str, Any]:
+        """As plain data, for `estimate.json`."""
+        return asdict(self)
+
+
+@dataclass
+class _Taste:
+    """What a sip took."""
+
+    progress: Progress
+    taken: float
+    """Rows of Parquet, or parsed bytes."""
+    seconds: float
+    sources: int
+    output_bytes: int
+    temporary_bytes: int
+    memory_bytes: int
+
+
+def estimate(pipeline: Pipeline, place: Executor, here: Executor, seconds: float = SECONDS) -> Estimate:
+    """What the pipeline will take on `place`. The sample runs `here`, which must be this process."""
+    plan = pipeline.plan(fuse=place.fuse)
+    for segment in plan.segments:
+        place.check(segment)
+    sip = Sip(pipeline)
+    _taste(sip, here, 1, _FIRST_BYTES)  # imports, and what else is done once
+    small = _taste(sip, here, 1, _FIRST_BYTES)
+    affordable = _FIRST_BYTES * seconds / max(small.seconds, 0.01)
+    count = int(min(max(affordable // sip.blocksize, 2), len(sip.files)))
+    block = int(min(max(affordable / count, _FIRST_BYTES), sip.blocksize))
+    return _scaled(plan, sip, small, _taste(sip, here, count, block), place, block)
+
+
+def _taste(sip: Sip, here: Executor, count: int, most_bytes: int) -> _Taste:
+    last = _Last()
+    with tempfile.TemporaryDirectory(prefix="gristmill-estimate-") as folder:
+        _forget_peak()
+        began = time.perf_counter()
+        pipeline = sip.pipeline(sip.files[:count], most_bytes, f"{folder}/out")
+        pipeline.run(here, f"{folder}/run", max_errors=None, report=False, observer=last)
+        return _Taste(
+            last.progress,
+            _taken(last.progress, sip.is_parquet),
+            time.perf_counter() - began,
+            count,
+            _size(Path(folder, "out")),
+            _size(Path(folder, "run", "segments")),
+            _peak(),
+        )
+
+
+class _Last(Silent):
+    progress: Progress
+
+    def finished(self, progress: Progress) -> None:
+        self.progress = progress
+
+
+def _taken(progress: Progress, by_rows: bool) -> float:
+    reader = progress.stages[1][1]
+    return reader.rows_out if by_rows else reader.counts.get("bytes_read", 0) or reader.bytes_out
+
+
+def _scaled(plan: Plan, sip: Sip, small: _Taste, large: _Taste, place: Executor, block: int) -> Estimate:
+    workers, memory_gb = _workers(place)
+    whole = sip.whole()
+    scale = max(whole / large.taken, 1.0) if large.taken else 1.0
+    blocks = max(sip.sources, -(-sip.input_bytes // sip.blocksize) if sip.cuts else 0)
+    stages = []
+    for index, (spot, (name, stats)) in enumerate(zip(spots(plan), large.progress.stages, strict=True)):
+        calls = sip.sources if spot.gathers else blocks
+        seconds = _seconds(small, large, index, whole, calls)
+        stages.append(StageEstimate(name, round(stats.rows_in * scale), round(stats.rows_out * scale), seconds))
+    worker = large.memory_bytes + _COPIES * (sip.blocksize - block)
+    memory = worker * workers + large.memory_bytes // 2  # a driver has the libraries, and no rows
+    output, temporary = round(large.output_bytes * scale), round(large.temporary_bytes * scale)
+    return Estimate(
+        seconds=_wall(plan, sip, stages, workers, blocks),
+        cpu_seconds=sum(stage.seconds for stage in stages),
+        workers=workers,
+        memory_bytes=memory,
+        worker_bytes=worker,
+        output_bytes=output,
+        temporary_bytes=temporary,
+        input_bytes=sip.input_bytes,
+        sampled_share=min(1 / scale, 1.0),
+        rows_in=stages[1].kept,
+        rows_out=stages[-1].kept,
+        stages=stages,
+        notes=_notes(plan, memory, memory_gb, output, temporary),
+    )
+
+
+def _seconds(small: _Taste, large: _Taste, stage: int, whole: float, calls: int) -> float:
+    """A stage takes something for each call and something for each byte. Two sips tell the two apart."""
+    first, second = (taste.progress.stages[stage][1].seconds / taste.sources for taste in (small, large))
+    little, much = small.taken / small.sources, large.taken / large.sources
+    if not much:
+        return second * calls
+    fixed = max(first * much - second * little, 0.0) / (much - little) if much > 2 * little else 0.0
+    fixed = min(fixed, second)
+    return fixed * calls + (second - fixed) / much * whole
+
+
+def _workers(place: Any) -> tuple[int, float | None]:
+    """How many calls run at once, and how much memory there is, as far as the executor says."""
+    if not hasattr(place, "machine"):
+        return os.cpu_count() or 1, None
+    machine = place.machine()
+    return 1 if getattr(place, "num_workers", None) == 0 else max(1, int(machine.cpus)), machine.memory_gb
+
+
+def _wall(plan: Plan, sip: Sip, stages: Sequence[StageEstimate], workers: int, blocks: int) -> float:
+    """Segments follow each other. In each, all cores share the work, and no pool has more workers than it may."""
+    spent: dict[tuple[int, int], float] = {}
+    for spot, stage in zip(spots(plan), stages, strict=True):
+        if spot.group is not None:
+            spent[spot.segment, spot.group] = spent.get((spot.segment, spot.group), 0.0) + stage.seconds
+    total = 0.0
+    for segment in plan.segments:
+        took = {group.index: spent.get((segment.number, group.index), 0.0) for group in segment.way}
+        shared = sum(took[group.index] * max(group.resources.cpus, 0.1) for group in segment.way) / workers
+        alone = max(took[group.index] / _most(group, workers, sip, blocks) for group in segment.way)
+        total += _START_S + max(shared, alone)
+    return total
+
+
+def _most(group: Group, workers: int, sip: Sip, blocks: int) -> int:
+    """How many workers of a group have something to do."""
+    limit = group.num_workers or max(1, int(workers / max(group.resources.cpus, 1.0)))
+    return max(1, min(limit, sip.sources if group.gather else blocks))
+
+
+def _notes(plan: Plan, memory: int, memory_gb: float | None, output: int, temporary: int) -> list[str]:
+    notes = []
+    if plan.after:
+        notes.append("a sample has fewer duplicates and smaller groups than the whole: less may be kept")
+    if any(stage.resources.requires_gpu for stage in plan.everything):
+        notes.append("stages that want a GPU were measured here: with another one they take another time")
+    if memory_gb and memory > memory_gb * 1e9:
+        notes.append(f"that is more memory than the {memory_gb:.0f} GB that there are: use fewer workers")
+    place = next((owned for stage in plan.everything if (owned := stage.owns())), None)
+    free = _free(place) if place and "://" not in place else None
+    if free is not None and output + temporary > free:
+        notes.append(f"that is more than the {free / 1e9:,.1f} GB that are free for {place}")
+    return notes
+
+
+def _free(place: str) -> int | None:
+    path = Path(place).expanduser().absolute()
+    there = next((folder for folder in (path, *path.parents) if folder.exists()), None)
+    return shutil.disk_usage(there).free if there else None
+
+
+def _size(folder: Path) -> int:
+    """Bytes of all files below a directory, but those that only say what there is."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.name.startswith("_"))
+
+
+def _forget_peak() -> None:
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return
+
+
+def _peak() -> int:
+    """The most memory that this process has had, since `_forget_peak` where that works."""
+    try:
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    except OSError:
+        found = None
+    if found:
+        return int(found[1]) * 1024
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,141 @@
+"""Sip: a pipeline that reads the first blocks of some of its files, and writes to a directory of its own.
+
+What is given up: inputs that are not files, since only of files it is known how much there is.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gristmill.core.errors import PlanError
+from gristmill.core.pipeline import Pipeline
+from gristmill.core.plan import decompose
+from gristmill.core.stage import ProcessingStage, SourceStage
+from gristmill.core.task import FileGroupTask, FileSlice, Task
+from gristmill.io.files import FilePartitioningStage
+from gristmill.io.input import Input
+from gristmill.io.listing import InputFile
+from gristmill.io.sniff import COMPRESSED, PARQUET
+from gristmill.io.target import Target
+
+_LOOK_BYTES = 2**20
+
+
+class Sip:
+    """Some of the input of a pipeline, and how much of the whole it is."""
+
+    def __init__(self, pipeline: Pipeline, most_files: int = 8) -> None:
+        self.name = pipeline.name
+        self.stages = decompose(pipeline.stages)
+        source = self.stages[0] if self.stages else None
+        if not isinstance(source, FilePartitioningStage) or len(self.stages) < 2:
+            raise PlanError(
+                f"an estimate needs a pipeline that starts with a reader of files, and {pipeline.name!r} does not: of "
+                "other inputs it is not known how much there is"
+            )
+        self.source = source
+        there = [file for file in source.files() if file.size]
+        step = max(1, len(there) // most_files)
+        self.files: list[InputFile] = there[::step][:most_files]
+        self.input_bytes = sum(file.size or 0 for file in source.files())
+        self.blocksize = source.blocksize
+        self.sources = -(-len(source.files()) // source.files_per_partition)
+
+    @property
+    def is_parquet(self) -> bool:
+        return all(file.path.endswith(PARQUET) for file in self.files)
+
+    @property
+    def cuts(self) -> bool:
+        """Whether large files are read by several workers."""
+        return not any(file.path.endswith(tuple(COMPRESSED)) for file in self.files)
+
+    def pipeline(self, files: Sequence[InputFile], most_bytes: int, out: str) -> Pipeline:
+        """The same stages over the first `most_bytes` of some files, with output in the directory `out`."""
+        listed = copy.copy(self.source)
+        listed._listing, listed.files_per_partition = list(files), 1
+        reader = _sipping(self.stages[1], most_bytes)
+        targets: dict[str, Target] = {}
+        rest = []
+        for stage in map(copy.copy, self.stages[2:]):
+            if isinstance(found := getattr(stage, "target", None), Target):
+                own = targets.setdefault(found.url, Target(f"{out}/{len(targets)}"))
+                stage.target = own  # type: ignore[attr-defined]
+            rest.append(stage)
+        return Pipeline(self.name, stages=[_FirstTasks(listed), reader, *rest])
+
+    def whole(self) -> float:
+        """How much there is: rows of Parquet files, or else bytes as they are parsed."""
+        sizes = sum(file.size or 0 for file in self.files)
+        if self.is_parquet:
+            return self.input_bytes * sum(map(self._rows, self.files)) / max(sizes, 1)
+        return sum((file.size or 0) for file in self.source.files()) * self._expansion()
+
+    def _rows(self, file: InputFile) -> int:
+        import pyarrow.parquet as pq
+
+        with Input(FileSlice(file.path), self.source.storage_options).open(read_ahead=False) as opened:
+            return int(pq.ParquetFile(opened).metadata.num_rows)
+
+    def _expansion(self) -> float:
+        """How many bytes come of one, when files are compressed."""
+        raw = text = 0
+        for file in self.files:
+            suffix = next((suffix for suffix in COMPRESSED if file.path.endswith(suffix)), None)
+            with Input(FileSlice(file.path), self.source.storage_options).open() as opened:
+                head = opened.read(_LOOK_BYTES) if suffix else b""
+            raw += len(head)
+            text += _unpacked(head, "gzip" if suffix == ".gz" else "zstd")
+        return text / raw if raw else 1.0
+
+
+def _unpacked(head: bytes, codec: str) -> int:
+    """How many bytes the beginning of a compressed file gives."""
+    import pyarrow as pa
+
+    total = 0
+    if not head:
+        return 0
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(head), codec) as stream:
+            while piece := stream.read(_LOOK_BYTES):
+                total += len(piece)
+    except OSError:  # it ends in the middle
+        pass
+    return total
+
+
+class _FirstTasks(SourceStage[FileGroupTask]):
+    """Of each file the first task."""
+
+    def __init__(self, inner: FilePartitioningStage) -> None:
+        self.inner, self.name = inner, inner.name
+
+    def input_bytes(self) -> int | None:
+        return self.inner.input_bytes()
+
+    def sources(self) -> Iterator[Sequence[FileGroupTask]]:
+        for tasks in self.inner.sources():
+            yield tasks[:1]
+
+
+def _sipping(reader: ProcessingStage[Any, Any], most: int) -> ProcessingStage[Any, Any]:
+    """The reader, which ends after so many bytes of each task."""
+    kind = type(reader)
+
+    def process(self: Any, task: Any) -> Iterator[Task[Any]]:
+        taken = 0
+        answer = kind.process(self, task)
+        for batch in [answer] if isinstance(answer, Task) else answer or ():
+            yield batch
+            taken += batch.nbytes
+            if taken >= most:
+                return
+
+    other = copy.copy(reader)
+    other.__class__ = type(kind.__name__, (kind,), {"process": process})
+    if hasattr(other, "blocksize"):
+        other.blocksize = min(other.blocksize, most)
+    return other
