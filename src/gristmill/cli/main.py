@@ -14,6 +14,7 @@ import typer
 
 from gristmill import __version__
 from gristmill.cli import metrics, quarantine
+from gristmill.cli.doctor import doctor
 from gristmill.cli.start import (
     AsEvents,
     ExecutorName,
@@ -49,6 +50,7 @@ Settings = Annotated[
 
 app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(metrics.app, name="metrics")
+app.command()(doctor)
 
 
 def _print_version(wanted: bool) -> None:

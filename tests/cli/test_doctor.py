@@ -1,0 +1,118 @@
+"""`gristmill doctor`: what it finds, what a recipe lacks, and its exit code."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gristmill import __version__
+from gristmill.cli.health import requirements
+from gristmill.cli.main import app
+
+
+def doctor(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["doctor", *arguments])
+
+
+def findings(*arguments: str) -> dict[tuple[str, str], dict[str, Any]]:
+    told = json.loads(doctor("--json", *arguments).stdout)
+    return {(finding["area"], finding["name"]): finding for finding in told["findings"]}
+
+
+@pytest.fixture(autouse=True)
+def no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whatever else runs on this machine is not looked at."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+
+
+@pytest.fixture
+def unicode_recipe(tmp_path: Path) -> str:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text('{"text": "x"}\n')
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        "vars: {output: null}\nstages:\n"
+        f"  - JsonlReader: {{file_paths: {tmp_path}/in}}\n"
+        "  - Modify: {modifier_fn: UnicodeReformatter}\n"
+        "  - JsonlWriter: {path: '${output}'}\n"
+    )
+    return str(recipe)
+
+
+def test_it_says_what_is_here() -> None:
+    done = doctor()
+    assert done.exit_code == 0, done.output
+    assert "nothing is missing here" in done.stdout
+    found = findings()
+    assert found["software", "gristmill"]["text"] == __version__
+    assert found["software", "kernels"]["text"].startswith(("built", "not built"))
+    assert found["extras", "ray"]["text"].startswith("pandas ")
+    assert {area for area, _ in found} == {"software", "extras", "machine", "ray", "credentials"}
+
+
+def test_every_extra_of_the_package_is_looked_at() -> None:
+    assert {"text", "lang", "tokenizers", "s3", "ray", "xenna"} <= requirements().keys()
+    assert "pyarrow" in requirements()[""]
+
+
+def test_credentials_are_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA-do-not-print")
+    done = doctor()
+    assert "found: $AWS_ACCESS_KEY_ID" in done.stdout
+    assert "AKIA" not in done.stdout + doctor("--json").stdout
+
+
+def test_a_recipe_that_lacks_nothing(unicode_recipe: str) -> None:
+    done = doctor(unicode_recipe)
+    assert done.exit_code == 0, done.output
+    assert f"nothing is missing for {unicode_recipe}" in done.stdout.replace("\n", "")
+
+
+def test_what_a_recipe_lacks_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch, unicode_recipe: str) -> None:
+    monkeypatch.setitem(sys.modules, "ftfy", None)
+    done = doctor(unicode_recipe)
+    assert done.exit_code == 1
+    assert "1 thing to mend" in done.stdout
+    lack = findings(unicode_recipe)["recipe", "UnicodeReformatter"]
+    assert lack["state"] == "missing"
+    assert lack["text"] == "UnicodeReformatter needs 'ftfy'"
+    assert lack["fix"] == "pip install 'gristmill[text]'"
+
+
+def test_a_store_that_no_library_is_there_for_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = tmp_path / "remote.yaml"
+    recipe.write_text("vars: {input: null}\nstages:\n  - JsonlReader: {file_paths: '${input}'}\n")
+    missing = findings(str(recipe), "--set", "input=abfs://box/data")
+    assert missing["recipe", "abfs://"]["fix"] == "pip install adlfs"
+
+
+def test_a_problem_with_the_input_is_told_when_the_input_is_given(unicode_recipe: str, tmp_path: Path) -> None:
+    (tmp_path / "in" / "a.jsonl").unlink()
+    assert doctor(unicode_recipe).exit_code == 0, "without its variables a recipe cannot be judged"
+    done = doctor(unicode_recipe, "--set", f"output={tmp_path / 'out'}")
+    assert done.exit_code == 1
+    assert "list_files" in done.stdout
+
+
+def test_a_cluster_that_does_not_answer_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{found.getsockname()[1]}"
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        assert doctor().exit_code == 1
+        assert f"{address} does not answer" in findings()["ray", "RAY_ADDRESS"]["text"]
+        found.listen()
+        assert findings()["ray", "RAY_ADDRESS"]["state"] == "ok"
+
+
+def test_an_unknown_recipe_is_an_error() -> None:
+    done = doctor("finweb")
+    assert done.exit_code == 2
+    assert "Did you mean 'fineweb'?" in done.stderr
