@@ -96,6 +96,7 @@ def test_a_pipeline_with_exchanges_needs_room_for_what_passes_through_them(
     kept = sum(path.stat().st_size for path in (tmp_path / "run" / "segments").rglob("*") if path.is_file())
     assert told.rows_out == pytest.approx(result.summary().rows_out, rel=0.15)
     assert told.temporary_bytes == pytest.approx(kept, rel=0.4)
+    assert [stage.name for stage in told.stages] == [line.name for line in result.summary().stages]
     assert any("fewer duplicates" in note for note in told.notes)
 
 

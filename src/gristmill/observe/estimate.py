@@ -152,9 +152,24 @@ def _scaled(plan: Plan, sip: Sip, small: _Taste, large: _Taste, place: Executor,
         sampled_share=min(1 / scale, 1.0),
         rows_in=stages[1].kept,
         rows_out=stages[-1].kept,
-        stages=stages,
+        stages=_folded(plan, stages),
         notes=_notes(plan, memory, memory_gb, output, temporary),
     )
+
+
+def _folded(plan: Plan, stages: Sequence[StageEstimate]) -> list[StageEstimate]:
+    """One for each stage that people know, with what it is made of."""
+    folded: list[StageEstimate] = []
+    part_of = ""
+    for spot, stage in zip(spots(plan), stages, strict=True):
+        if folded and part_of == spot.whole:
+            before = folded.pop()
+            rows, spent = before.rows_in or stage.rows_in, before.seconds + stage.seconds
+            folded.append(StageEstimate(spot.whole, rows, stage.kept, spent))
+        else:
+            folded.append(StageEstimate(spot.whole, stage.rows_in, stage.kept, stage.seconds))
+        part_of = spot.whole if spot.whole != spot.name else ""
+    return folded
 
 
 def _seconds(small: _Taste, large: _Taste, stage: int, whole: float, calls: int) -> float:

@@ -25,7 +25,7 @@ import orjson
 from gristmill.core import VERSION
 from gristmill.core.executor import Progress
 from gristmill.core.result import Summary
-from gristmill.observe.look import Bottleneck, Line, Look, Watch, spots
+from gristmill.observe.look import Bottleneck, Line, Look, Watch
 
 if TYPE_CHECKING:
     from gristmill.core.plan import Plan
@@ -39,7 +39,6 @@ class Events:
     def __init__(self, write: Callable[[str], None], every_s: float = EVERY_S) -> None:
         self.write, self.every_s = write, every_s
         self._watch, self._due = Watch(), 0.0
-        self._plan: Plan | None = None
         self._told: dict[int, int] = {}
 
     def tell(self, event: str, **facts: Any) -> None:
@@ -48,7 +47,7 @@ class Events:
         self.write(orjson.dumps({"event": event, "time": now, **facts}, default=repr, option=options).decode())
 
     def started(self, plan: Plan) -> None:
-        self._plan, self._watch = plan, Watch(plan)
+        self._watch = Watch(plan)
         self._due = time.monotonic() + self.every_s
         self.tell("start", pipeline=plan.name, gristmill=VERSION, plan=_plan(plan))
 
@@ -62,13 +61,10 @@ class Events:
 
     def finished(self, progress: Progress) -> None:
         self._tell_failures(progress)
-        places = list(spots(self._plan)) if self._plan else []
-        for index, line in enumerate(Summary.of(progress).stages):
-            whole = places[index].whole if index < len(places) else line.name
+        for line in Summary.of(progress).stages:
             counts = {"rows_in": line.rows_in, "kept": line.rows_out, "dropped": line.dropped}
-            failed = {"quarantined": line.quarantined, "stage_seconds": round(line.seconds, 6), "counts": line.counts}
-            part = {} if whole == line.name else {"part_of": whole}
-            self.tell("stage", seconds=_round(progress.seconds), stage=line.name, **part, **counts, **failed)
+            more = {"quarantined": line.quarantined, "stage_seconds": round(line.seconds, 6), "counts": line.counts}
+            self.tell("stage", seconds=_round(progress.seconds), stage=line.name, **counts, **more)
 
     def _tell_failures(self, progress: Progress) -> None:
         for index, (name, stats) in enumerate(progress.stages):

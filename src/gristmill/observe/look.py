@@ -168,16 +168,15 @@ class Watch:
         if progress is None:
             raise RuntimeError("nothing was seen yet")
         summary = Summary.of(progress)
-        singles = self._singles(progress)
-        first = next((line.rate for line in singles if line.rate), 0.0)
+        lines = _folded(self._singles(progress), self._spots)
         pools = self._pools(progress)
         return Look(
-            lines=_folded(singles, self._spots),
+            lines=lines,
             pools=pools,
             rows_in=summary.rows_in,
             rows_out=summary.rows_out if len(progress.stages) >= len(self._spots) else 0,
             quarantined=summary.quarantined,
-            rate=first,
+            rate=next((line.rate for line in lines if line.rate), 0.0),
             sources_done=progress.sources_done,
             sources_seen=progress.sources_seen,
             listing_done=progress.listing_done,
@@ -197,12 +196,13 @@ class Watch:
         lines = []
         now = self._segment(progress)
         taken: set[int] = set()
-        for index, (told, (_, stats)) in enumerate(zip(Summary.of(progress).stages, progress.stages, strict=True)):
-            spot = self._spots[index] if index < len(self._spots) else Spot(told.name, 0, None, told.name)
+        for index, (name, stats) in enumerate(progress.stages):
+            spot = self._spots[index] if index < len(self._spots) else Spot(name, 0, None, name)
             pools = [spot.group] if spot.group is not None and spot.segment == now and spot.group not in taken else []
             taken.update(pools)
-            line = Line(told.name, spot.segment, spot.group, told.rows_in, told.rows_out, told.dropped)
-            line.quarantined, line.seconds = told.quarantined, told.seconds
+            line = Line(name, spot.segment, spot.group, stats.rows_in, stats.rows_out)
+            line.dropped = max(stats.rows_in - stats.rows_out - stats.quarantined, 0)
+            line.quarantined, line.seconds = stats.quarantined, stats.seconds
             line.bytes_in, line.bytes_out = stats.bytes_in, stats.bytes_out
             line.rate, line.pools = self._rate(index, _rows(stats), progress.seconds), pools
             lines.append(line)
@@ -321,15 +321,11 @@ def spots(plan: Plan) -> Iterable[Spot]:
     """The stages in the order in which a run counts them."""
     for segment in plan.segments:
         if segment.source:
-            yield Spot(segment.source.name, segment.number, None, _whole(segment.source))
+            source = segment.source
+            yield Spot(source.name, segment.number, None, source.part_of or source.name)
         for group in segment.way:
             for stage in group.stages:
-                yield Spot(stage.name, segment.number, group.index, _whole(stage), group.gather)
-
-
-def _whole(stage: Any) -> str:
-    whole: str = getattr(stage, "part_of", None) or stage.name
-    return whole
+                yield Spot(stage.name, segment.number, group.index, stage.part_of or stage.name, group.gather)
 
 
 def _rows(stats: StageStats) -> int:
