@@ -116,8 +116,9 @@ def test_the_command_says_it_and_a_run_keeps_it(tmp_path: Path) -> None:
     run = ["run", *settings, "--workers", "0", "--run-dir", str(tmp_path / "run"), "--estimate", "--json"]
     done = CliRunner().invoke(app, run)
     assert done.exit_code == 0, done.output
-    finish = json.loads(done.stdout.splitlines()[-1])
+    first, *_, finish = (json.loads(line) for line in done.stdout.splitlines())
     kept = json.loads((tmp_path / "run" / "estimate.json").read_text())
+    assert first.items() >= {"event": "estimate", **kept}.items()
     assert kept["rows_in"] == finish["rows_in"] == ROWS
     assert {"seconds", "memory_bytes", "output_bytes", "temporary_bytes", "stages"} <= kept.keys()
 

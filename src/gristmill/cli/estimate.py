@@ -48,6 +48,11 @@ def print_estimate(told: Estimate) -> None:
     out.print(f"from {sampled} of {size(told.input_bytes)} of input", style="dim")
 
 
+def print_outcome(told: Estimate, seconds: float) -> None:
+    """How good the estimate was."""
+    console().print(f"estimated were {duration(told.seconds)}, it took {duration(seconds)}", style="dim")
+
+
 def duration(seconds: float) -> str:
     """`0.4 s`, `12 s`, `3 min 20 s`, `5 h 10 min`."""
     if seconds < 10:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gristmill.core.executor import Executor, Observer
     from gristmill.core.pipeline import Pipeline
     from gristmill.core.result import Result
+    from gristmill.observe.estimate import Estimate
     from gristmill.observe.events import Events
     from gristmill.recipes import Recipe
 
@@ -140,25 +141,29 @@ def run_recipe(
 ) -> Result:
     """Run a recipe and say what it did. `options` are those of `Pipeline.run`."""
     from gristmill.cli import show
+    from gristmill.cli.estimate import print_estimate, print_outcome
     from gristmill.core.executor import Silent
     from gristmill.observe import default_progress
 
-    if estimate:
-        _estimate(recipe, executor, run_dir, quiet or as_json)
     if as_json:
-        return _run_telling(recipe, executor, run_dir, metrics_port, **options)
+        return _run_telling(recipe, executor, run_dir, metrics_port, estimate, **options)
+    told = _estimate(recipe, executor, run_dir) if estimate else None
+    if told and not quiet:
+        print_estimate(told)
     observer = Silent() if quiet else default_progress()
     result, place = _run(recipe, executor, run_dir, observer, metrics_port, **options)
     if not quiet:
         show.print_summary(result, run_dir, place[0] if place else run_dir)
+        if told:
+            print_outcome(told, result.summary().seconds)
     elif failed := show.failed_line(result):
         complain(failed)
     return result
 
 
-def _estimate(recipe: Recipe, executor: Executor | None, run_dir: str | None, quiet: bool) -> None:
-    """Say what the run will take, and keep it where the report is, to be compared."""
-    from gristmill.cli.estimate import make_estimate, print_estimate
+def _estimate(recipe: Recipe, executor: Executor | None, run_dir: str | None) -> Estimate:
+    """What the run will take. It is kept where the report is, to be compared."""
+    from gristmill.cli.estimate import make_estimate
     from gristmill.core.store import Store
     from gristmill.observe.estimate import NAME
 
@@ -166,12 +171,16 @@ def _estimate(recipe: Recipe, executor: Executor | None, run_dir: str | None, qu
     place = (run_dir, {}) if run_dir else _beside_output(recipe.build())
     if place:
         Store(*place).write(NAME, told.facts())
-    if not quiet:
-        print_estimate(told)
+    return told
 
 
 def _run_telling(
-    recipe: Recipe, executor: Executor | None, run_dir: str | None, metrics_port: str | None, **options: Any
+    recipe: Recipe,
+    executor: Executor | None,
+    run_dir: str | None,
+    metrics_port: str | None,
+    estimate: bool,
+    **options: Any,
 ) -> Result:
     """Run a recipe, with events on standard output and nothing else there."""
     from gristmill.cli import show
@@ -180,6 +189,8 @@ def _run_telling(
     with only_events() as write:
         events = Events(write)
         try:
+            if estimate:
+                events.tell("estimate", **_estimate(recipe, executor, run_dir).facts())
             result, _ = _run(recipe, executor, run_dir, events, metrics_port, **options)
         except BaseException as error:
             _tell_failure(events, error)

@@ -1,5 +1,6 @@
 """Events: a run told to programs, one JSON object per line (`gristmill run --json`).
 
+    estimate     first, with `--estimate`: what the run will take
     start        the plan
     progress     once a second: what each stage has done, the workers, the time left, the bottleneck
     quarantine   records of a stage could not be processed
