@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -21,7 +22,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from gristmill import DocumentBatch, LocalExecutor, Pipeline, ProcessingStage
+from gristmill import DocumentBatch, LocalExecutor, Pipeline, ProcessingStage, RayActorPoolExecutor
 from gristmill.cli.main import app
 from gristmill.core.errors import GristmillError
 from gristmill.core.executor import PoolProgress, Progress
@@ -30,6 +31,7 @@ from gristmill.observe import MetricsEndpoint, Several
 from gristmill.observe.grafana import PANELS
 from gristmill.observe.look import Watch
 from gristmill.observe.metrics import Tally, exposition
+from tests.ray_cluster import ray_cluster
 
 
 class Make(ProcessingStage[Any, DocumentBatch]):
@@ -173,6 +175,32 @@ def test_the_dashboard_for_ray_asks_for_what_ray_exports(tmp_path: Path) -> None
     board = json.loads((tmp_path / "grafana/dashboards/gristmill.json").read_text())
     asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     assert all(query.count("ray_gristmill_") == query.count("gristmill_") == 1 for query in asked)
+
+
+@pytest.mark.ray
+def test_on_a_cluster_ray_exports_them_too() -> None:
+    port = free_port()
+    with ray_cluster(num_cpus=2, ray_metrics_port=port):
+        told = ""
+        with MetricsEndpoint(0) as endpoint:
+            stages = [Make(30, lambda _: time.sleep(0.5)), DropOne()]
+            tasks = Pipeline("on ray", stages=stages).stream(RayActorPoolExecutor(), observer=endpoint)
+            for _ in tasks:
+                with contextlib.suppress(OSError):  # its exporter may start late
+                    told = ask_anyhow(f"http://127.0.0.1:{port}/metrics")
+                if re.search(r'ray_gristmill_stage_rows_in_total\{.*stage="DropOne"', told):
+                    break
+            tasks.close()  # type: ignore[attr-defined]
+    dropped = re.search(
+        r'ray_gristmill_stage_rows_dropped_total\{.*pipeline="on ray".*stage="DropOne".*\} ([\d.]+)', told
+    )
+    assert dropped
+    assert float(dropped[1]) >= 1
+
+
+def ask_anyhow(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return str(answer.read().decode())
 
 
 # -- a real Prometheus ---------------------------------------------------------------------------------------
