@@ -77,8 +77,18 @@ class VerdictStage(CompositeStage[Batch, Batch]):
         return CommitRuns(verdicts, f"{self.name}_commit_verdicts")
 
     def decompose(self) -> list[ProcessingStage[Any, Any]]:
+        spool, verdicts, parts = self.judging()
+        return [
+            *parts,
+            Chunks(spool, verdicts, f"{self.name}_sources"),
+            ReadSpool(f"{self.name}_read", self.adds),
+            Judge(self),
+        ]
+
+    def judging(self, spools: bool = True) -> tuple[Spool, Verdicts, list[ProcessingStage[Any, Any]]]:
+        """What leads to verdicts: where rows wait, if they do, where verdicts are, and the stages."""
         rounds = self.rounds()
-        spool = Spool(self, rounds[0].columns, rounds[0].num_partitions)
+        spool = Spool(self, rounds[0].columns, rounds[0].num_partitions, spools)
         verdicts = Verdicts(spool)
         parts: list[ProcessingStage[Any, Any]] = [
             WriteRuns(spool, f"{self.name}_spool"),
@@ -88,14 +98,7 @@ class VerdictStage(CompositeStage[Batch, Batch]):
         ]
         for one in rounds[1:]:
             parts += one.decompose()
-        return [
-            *parts,
-            WriteRuns(verdicts, f"{self.name}_verdicts"),
-            self.commit(verdicts),
-            Chunks(spool, verdicts, f"{self.name}_sources"),
-            ReadSpool(f"{self.name}_read", self.adds),
-            Judge(self),
-        ]
+        return spool, verdicts, [*parts, WriteRuns(verdicts, f"{self.name}_verdicts"), self.commit(verdicts)]
 
 
 def identities(batch: Batch) -> pa.Table:
@@ -108,9 +111,12 @@ def identities(batch: Batch) -> pa.Table:
 class Spool(Exchange):
     """Batches as they are, and the keys of their rows by partition."""
 
-    def __init__(self, stage: VerdictStage, key: Sequence[str], num_partitions: int | None) -> None:
+    def __init__(
+        self, stage: VerdictStage, key: Sequence[str], num_partitions: int | None, spools: bool = True
+    ) -> None:
+        """Without `spools` batches are only known by their names: nobody will want them back."""
         super().__init__(key, num_partitions)
-        self.stage = stage
+        self.stage, self.spools = stage, spools
         self._chunks: dict[str, int] = {}
 
     @property
@@ -128,9 +134,9 @@ class Spool(Exchange):
         return pa.table({}), frozenset()
 
     def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
-        origin = origin_of(batch)
+        origin = origin_of(batch) if self.spools else None
         kept = {**(batch.data.schema.metadata or {}), _ABOUT: _about(self.stage, batch, origin)}
-        rows = batch.data.slice(0, 0) if origin else batch.data
+        rows = batch.data if self.spools and not origin else batch.data.slice(0, 0)
         yield SPOOL, rows.replace_schema_metadata(kept)
         if not batch.num_items:
             return
