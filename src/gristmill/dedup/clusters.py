@@ -25,7 +25,7 @@ from gristmill.core.spread import column_of
 from gristmill.core.task import GatherTask, WrittenFiles, digest
 from gristmill.io.commit import SIDE_ROOM
 from gristmill.io.exchange import CommitRuns, Exchange
-from gristmill.io.partitions import SORT_BYTES
+from gristmill.io.partitions import sort_bytes
 from gristmill.io.runs import read_index, runs_of
 from gristmill.io.sorting import sorted_pieces
 from gristmill.io.target import TEMPORARY, Target
@@ -63,10 +63,12 @@ class CommitVerdicts(CommitRuns):
 
     not_identity = ("target", "lasting", "place")
 
-    def __init__(self, verdicts: Exchange, name: str, place: Target | None = None) -> None:
+    def __init__(
+        self, verdicts: Exchange, name: str, memory_gb: float | None = None, place: Target | None = None
+    ) -> None:
         """`place` is a directory for the table, where it is all that is wanted: nothing comes after it."""
         super().__init__(verdicts, name)
-        self.place = place
+        self.place, self.memory_gb = place, memory_gb
         self.lasting: Target | None = None
 
     def settle(self, url: str, storage_options: Mapping[str, Any], lasting: Lasting = None) -> None:
@@ -97,7 +99,8 @@ class CommitVerdicts(CommitRuns):
             return
         target.make()
         with self.target.scratch() as room:
-            rows = sorted_pieces(self._tables(files), [CLUSTER, ID], SORT_BYTES, folder=room)
+            most = sort_bytes(self.memory_gb)
+            rows = sorted_pieces(self._tables(files), [CLUSTER, ID], most, folder=room)
             with target.create(path) as file, pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
                 for group in row_groups(rows, GROUP_BYTES, GROUP_ROWS):
                     writer.write_table(group)

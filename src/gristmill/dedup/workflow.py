@@ -23,7 +23,7 @@ from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import WrittenFiles
 from gristmill.dedup.clusters import FOLDER, ID, CommitVerdicts, count_clusters
 from gristmill.dedup.exact import TEXT, ExactDeduplicationStage
-from gristmill.dedup.fuzzy import SIGNATURE, FuzzyDeduplicationStage
+from gristmill.dedup.fuzzy import FuzzyDeduplicationStage
 from gristmill.dedup.keep import FIRST, Keep
 from gristmill.dedup.removal import TextDuplicatesRemovalStage
 from gristmill.io.commit import SIDE_ROOM
@@ -201,6 +201,7 @@ class ExactDeduplicationWorkflow(_Finding):
         id_field: str | None = None,
         assign_id: bool = True,
         num_partitions: int | None = None,
+        memory_gb: float | None = None,
         **files: Any,
     ) -> None:
         """`files`: input_filetype, input_blocksize, input_file_extensions, output_filetype, read_kwargs,
@@ -216,7 +217,8 @@ class ExactDeduplicationWorkflow(_Finding):
             normalize_text,
         )
         self.keep, self.score_field = keep, score_field
-        self.id_field, self.assign_id, self.num_partitions = id_field, assign_id, num_partitions
+        self.id_field, self.assign_id = id_field, assign_id
+        self.num_partitions, self.memory_gb = num_partitions, memory_gb
         self.stage()  # wrong parameters are errors here
 
     def stage(self) -> ExactDeduplicationStage:
@@ -229,6 +231,7 @@ class ExactDeduplicationWorkflow(_Finding):
             self.num_partitions,
             self.columns,
             self.url_field,
+            self.memory_gb,
         )
 
 
@@ -253,13 +256,14 @@ class FuzzyDeduplicationWorkflow(_Finding):
         num_bands: int | None = 20,
         minhashes_per_band: int | None = 13,
         threshold: float = 0.8,
-        verify: str = SIGNATURE,
+        verify: str | None = None,
         seed: int = 42,
         use_64_bit_hash: bool = False,
         bands_per_iteration: int | None = None,
         keep: str | Keep = FIRST,
         id_field: str | None = None,
         num_partitions: int | None = None,
+        memory_gb: float | None = None,
         **files: Any,
     ) -> None:
         """`files`: as for `ExactDeduplicationWorkflow`."""
@@ -268,13 +272,16 @@ class FuzzyDeduplicationWorkflow(_Finding):
         self.char_ngrams, self.word_ngrams, self.threshold = char_ngrams, word_ngrams, threshold
         self.num_bands, self.minhashes_per_band, self.verify, self.seed = num_bands, minhashes_per_band, verify, seed
         self.use_64_bit_hash, self.bands_per_iteration = use_64_bit_hash, bands_per_iteration
-        self.keep, self.id_field, self.num_partitions = keep, id_field, num_partitions
+        self.keep, self.id_field = keep, id_field
+        self.num_partitions, self.memory_gb = num_partitions, memory_gb
         self.stage()  # wrong parameters are errors here
 
     def stage(self) -> FuzzyDeduplicationStage:
         more: dict[str, Any] = {"use_64_bit_hash": True} if self.use_64_bit_hash else {}
-        more |= {} if self.bands_per_iteration is None else {"bands_per_iteration": self.bands_per_iteration}
-        return FuzzyDeduplicationStage(
+        for name in ("bands_per_iteration", "verify"):
+            if getattr(self, name) is not None:
+                more[name] = getattr(self, name)
+        stage = FuzzyDeduplicationStage(
             text_field=self.text_field,
             word_ngrams=self.word_ngrams,
             threshold=self.threshold,
@@ -282,12 +289,13 @@ class FuzzyDeduplicationWorkflow(_Finding):
             num_bands=self.num_bands,
             minhashes_per_band=self.minhashes_per_band,
             seed=self.seed,
-            verify=self.verify,
             keep=self.keep,
             id_field=self.id_field,
             num_partitions=self.num_partitions,
             **more,
         )
+        stage.memory_gb = self.memory_gb
+        return stage
 
 
 class TextDuplicatesRemovalWorkflow(_Workflow):

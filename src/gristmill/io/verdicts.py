@@ -59,6 +59,8 @@ class VerdictStage(CompositeStage[Batch, Batch]):
     is_base: ClassVar[bool] = True
     adds: Sequence[str] = ()
     """Columns of the verdicts that are added to the rows that are kept; others are only seen with rejected rows."""
+    memory_gb: float | None = None
+    """What a worker may use for sorting keys; what is more is sorted on disk, and there are more partitions."""
 
     def inputs(self) -> tuple[list[str], Columns]:
         return ["data"], []
@@ -88,6 +90,8 @@ class VerdictStage(CompositeStage[Batch, Batch]):
     def judging(self, spools: bool = True) -> tuple[Spool, Verdicts, list[ProcessingStage[Any, Any]]]:
         """What leads to verdicts: where rows wait, if they do, where verdicts are, and the stages."""
         rounds = self.rounds()
+        for one in rounds:
+            one.memory_gb = one.memory_gb or self.memory_gb
         spool = Spool(self, rounds[0].columns, rounds[0].num_partitions, spools)
         verdicts = Verdicts(spool)
         parts: list[ProcessingStage[Any, Any]] = [
@@ -115,7 +119,7 @@ class Spool(Exchange):
         self, stage: VerdictStage, key: Sequence[str], num_partitions: int | None, spools: bool = True
     ) -> None:
         """Without `spools` batches are only known by their names: nobody will want them back."""
-        super().__init__(key, num_partitions)
+        super().__init__(key, num_partitions, stage.memory_gb)
         self.stage, self.spools = stage, spools
         self._chunks: dict[str, int] = {}
 
