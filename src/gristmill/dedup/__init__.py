@@ -11,11 +11,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gristmill.dedup.exact import ExactDeduplicationStage
     from gristmill.dedup.fuzzy import FuzzyDeduplicationStage
+    from gristmill.dedup.index import DedupIndex
     from gristmill.dedup.keep import Keep
 
-_HOME = {"ExactDeduplicationStage": "exact", "FuzzyDeduplicationStage": "fuzzy", "Keep": "keep"}
+_HOME = {
+    "DedupIndex": "index",
+    "ExactDeduplicationStage": "exact",
+    "FuzzyDeduplicationStage": "fuzzy",
+    "Keep": "keep",
+}
 
-__all__ = ["ExactDeduplicationStage", "FuzzyDeduplicationStage", "Keep"]
+__all__ = ["DedupIndex", "ExactDeduplicationStage", "FuzzyDeduplicationStage", "Keep"]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,10 @@ What is given up: texts that differ in more than `normalize` allows. Null is no 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import inf
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from gristmill.core.batch import Batch
@@ -18,15 +21,21 @@ from gristmill.core.columns import literal, make_array
 from gristmill.core.compute import pc
 from gristmill.core.errors import ColumnError
 from gristmill.core.spread import column_of
-from gristmill.core.stage import Columns
+from gristmill.core.stage import Columns, ProcessingStage
 from gristmill.core.table import is_json, is_text
 from gristmill.dedup.clusters import CLUSTER, ID, PARTNER, SIMILARITY, CommitVerdicts, ids
+from gristmill.dedup.columns import from_numbers
 from gristmill.dedup.hashes import hash128
+from gristmill.dedup.index import DedupIndex
+from gristmill.dedup.index_extend import Dropped, Keys, extending
+from gristmill.dedup.index_files import KEY, TABLE
+from gristmill.dedup.index_join import SNAPSHOT, Known, KnownPartitions, known_of
 from gristmill.dedup.normal import check_forms, normal
 from gristmill.io.exchange import CommitRuns, Exchange
 from gristmill.io.keyed import KeyedStage
+from gristmill.io.partitions import Partitions
 from gristmill.io.sorting import group_starts
-from gristmill.io.verdicts import KEEP, ROW, TASK, VerdictStage, identities
+from gristmill.io.verdicts import KEEP, ROW, TASK, Spool, Verdicts, VerdictStage, identities
 
 FIRST, LONGEST, HIGHEST = POLICIES = ("first", "longest", "highest")
 _HASH, _RANK = "hash", "rank"
@@ -49,6 +58,8 @@ class ExactDeduplicationStage(VerdictStage):
         normalize: Sequence[str] = (),
         id_field: str | None = None,
         num_partitions: int | None = None,
+        against: Sequence[str | DedupIndex] = (),
+        extend: str | DedupIndex | None = None,
     ) -> None:
         super().__init__()
         if keep not in POLICIES:
@@ -59,6 +70,7 @@ class ExactDeduplicationStage(VerdictStage):
         self.text_field, self.keep, self.score_field = text_field, keep, score_field
         self.normalize, self.id_field, self.num_partitions = normalize, id_field, num_partitions
         self._forms = check_forms("ExactDeduplicationStage", normalize)
+        self.against, self.extend = against, extend
 
     def inputs(self) -> tuple[list[str], Columns]:
         named = [name for name in (self.score_field, self.id_field) if name]
@@ -82,11 +94,35 @@ class ExactDeduplicationStage(VerdictStage):
             return pc.negate(pc.utf8_length(texts).cast(pa.float64()))
         return pa.repeat(literal(0.0, pa.float64()), len(texts))
 
+    def decompose(self) -> list[ProcessingStage[Any, Any]]:
+        self._known = known_of(self, "exact", self._index_parameters())
+        return super().decompose()
+
     def rounds(self) -> Sequence[KeyedStage]:
-        return [SameHash(f"{self.name}_groups", self.num_partitions)]
+        return [SameHash(f"{self.name}_groups", self.num_partitions, self._known)]
 
     def commit(self, verdicts: Exchange) -> CommitRuns:
-        return CommitVerdicts(verdicts, f"{self.name}_commit_verdicts")
+        return CommitVerdicts(verdicts, f"{self.name}_commit_verdicts", [SNAPSHOT] if self._known else [])
+
+    # -- the index ---------------------------------------------------------------------------------------
+
+    def _index_parameters(self) -> dict[str, Any]:
+        return {
+            "normalize": sorted(self._forms),
+            "hash": hash128(make_array(["gristmill"], pa.string()))[0].as_py().hex(),
+        }
+
+    def afterwards(self, spool: Spool, verdicts: Verdicts) -> Sequence[ProcessingStage[Any, Any]]:
+        return extending(self, self._known, spool, verdicts) if self._known and self._known.extends else ()
+
+    def index_tables(self) -> Sequence[pa.Schema]:
+        return [pa.schema([(KEY, pa.binary(16)), (ID, pa.string())])]
+
+    def index_rows(self, keys: Keys, dropped: Dropped, salt: int) -> Iterator[pa.Table]:
+        for table in keys():
+            kept = table.filter(from_numbers(dropped.spares(table)))
+            number = from_numbers(np.zeros(kept.num_rows, np.uint8))
+            yield pa.table([number, kept.column(_HASH), kept.column(ID)], [TABLE, KEY, ID])
 
 
 class SameHash(KeyedStage):
@@ -95,9 +131,14 @@ class SameHash(KeyedStage):
     key = _HASH
     order = (_RANK,)
 
-    def __init__(self, name: str, num_partitions: int | None = None) -> None:
+    def __init__(self, name: str, num_partitions: int | None = None, known: Known | None = None) -> None:
         super().__init__()
-        self.name, self.num_partitions = name, num_partitions
+        self.name, self.num_partitions, self.known = name, num_partitions, known
+
+    def lister(self, exchange: Exchange, name: str) -> Partitions:
+        return (
+            KnownPartitions(exchange, name, self.known, 0, _HASH, _first) if self.known else Partitions(exchange, name)
+        )
 
     def outputs(self) -> tuple[list[str], Columns]:
         return [], []  # what it gives is no part of the rows, which go on as they were
@@ -107,7 +148,7 @@ class SameHash(KeyedStage):
         told = False
         for table in tables:
             judged, best, told = self._judge(table, best, told)
-            yield judged
+            yield judged.filter(pc.is_valid(judged.column(TASK))) if self.known else judged
 
     @staticmethod
     def _judge(table: pa.Table, best: pa.Table | None, told: bool) -> tuple[pa.Table, pa.Table, bool]:
@@ -134,8 +175,17 @@ class SameHash(KeyedStage):
             ],
             [TASK, ROW, KEEP, ID, CLUSTER, PARTNER, SIMILARITY],
         )
+        if SNAPSHOT in table.column_names:
+            theirs = table.column(SNAPSHOT).take(places.take(group))
+            verdicts = verdicts.append_column(SNAPSHOT, pc.if_else(starts, literal(None, pa.string()), theirs))
         last = places[-1].as_py()
         known = (told and last == 0) or bool(wanted[last].as_py())
         if told:
             verdicts, wanted = verdicts.slice(1), wanted[1:]
         return verdicts.filter(wanted), table.slice(last, 1), known
+
+
+def _first(rows: pa.Table) -> pa.Table:
+    """Rows of an index as keys that come before all others."""
+    rank = pa.repeat(literal(-inf, pa.float64()), rows.num_rows)
+    return pa.table([rows.column(KEY), rank, rows.column(ID)], [_HASH, _RANK, ID])

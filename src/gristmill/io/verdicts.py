@@ -30,7 +30,7 @@ from gristmill.core.table import VERDICT
 from gristmill.core.task import Task, WrittenFiles, digest
 from gristmill.io.exchange import CommitRuns, Exchange, WriteRuns
 from gristmill.io.keyed import KeyedStage
-from gristmill.io.partitions import Part, Partitions, Run
+from gristmill.io.partitions import Part, Run
 from gristmill.io.runs import SPOOL, kind_named, name_of_kind, read_index, read_run
 from gristmill.io.target import Target
 
@@ -74,6 +74,10 @@ class VerdictStage(CompositeStage[Batch, Batch]):
         """The stage that commits verdicts; one that keeps a record of them may take its place."""
         return CommitRuns(verdicts, f"{self.name}_commit_verdicts")
 
+    def afterwards(self, spool: Spool, verdicts: Verdicts) -> Sequence[ProcessingStage[Any, Any]]:
+        """Segments of their own that look at keys and verdicts before these are applied."""
+        return ()
+
     def decompose(self) -> list[ProcessingStage[Any, Any]]:
         rounds = self.rounds()
         spool = Spool(self, rounds[0].columns, rounds[0].num_partitions)
@@ -81,7 +85,7 @@ class VerdictStage(CompositeStage[Batch, Batch]):
         parts: list[ProcessingStage[Any, Any]] = [
             WriteRuns(spool, f"{self.name}_spool"),
             CommitRuns(spool, f"{self.name}_commit_spool"),
-            Partitions(spool, f"{self.name}_partitions"),
+            rounds[0].lister(spool, f"{self.name}_partitions"),
             rounds[0].reducer(),
         ]
         for one in rounds[1:]:
@@ -90,6 +94,7 @@ class VerdictStage(CompositeStage[Batch, Batch]):
             *parts,
             WriteRuns(verdicts, f"{self.name}_verdicts"),
             self.commit(verdicts),
+            *self.afterwards(spool, verdicts),
             Chunks(spool, verdicts, f"{self.name}_sources"),
             ReadSpool(f"{self.name}_read", self.adds),
             Judge(self),
