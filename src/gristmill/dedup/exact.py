@@ -58,6 +58,7 @@ class ExactDeduplicationStage(VerdictStage):
         normalize: Sequence[str] = (),
         id_field: str | None = None,
         num_partitions: int | None = None,
+        *,
         against: Sequence[str | DedupIndex] = (),
         extend: str | DedupIndex | None = None,
     ) -> None:

@@ -220,11 +220,13 @@ class WriteIndex(ProcessingStage[Part, WrittenFiles]):
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
         if not info:  # somebody wants to know what a run would do
             return
-        described, documents = [], 0
+        described, documents, room = [], 0, self.known.room
         for output in outputs:
             for file in output.written:
-                about, rows = describe(self.known.room, file.path.rpartition("/")[2], file.size, file.sha256)
+                about, rows = describe(room, file.path.rpartition("/")[2], file.size, file.sha256)
                 described.append(about)
                 documents += rows.get(len(self._tables) - 1, 0)
         described.sort(key=lambda file: file.part)
+        for name in set(room.names()) - {file.name for file in described}:  # of attempts that were killed
+            room.remove(room.file(name))
         self.known.publish(Addition("", "", documents, 0, files=tuple(described)))

@@ -56,6 +56,8 @@ class Known:
         against: Sequence[str | DedupIndex],
         extend: str | DedupIndex | None,
     ) -> None:
+        if isinstance(against, str | DedupIndex):
+            raise TypeError(f"stage {stage!r}: against must be a list of indexes, as in against=[{against!r}]")
         self.stage, self.kind, self.parameters = stage, kind, parameters
         self.extends = None if extend is None else _opened(extend)
         found = {index.url: index for index in [*map(_opened, against), *([self.extends] if self.extends else [])]}
@@ -102,6 +104,8 @@ class Known:
         self._seen = []
         for index in self.indexes:
             version = index.read() or Version()
+            if version.number:  # it may be another one than before
+                fits(self.stage, index, version, self.kind, self.parameters)
             seen: Sequence[Addition] = version.additions
             if index is self.extends:
                 self._last, self._own = version, [one for one in seen if self._is_own(one, hashes)]
