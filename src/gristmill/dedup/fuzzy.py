@@ -18,36 +18,31 @@ like no other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from gristmill.core.batch import Batch
-from gristmill.core.columns import literal, make_array
+from gristmill.core.columns import literal
 from gristmill.core.compute import pc
 from gristmill.core.errors import ColumnError
 from gristmill.core.sample import row_ids
 from gristmill.core.spread import column_of
-from gristmill.core.stage import Columns, ProcessingStage
+from gristmill.core.stage import Columns
 from gristmill.core.table import is_json, is_text
 from gristmill.core.task import digest, order_key
 from gristmill.dedup.clusters import CLUSTER, ID, PARTNER, SIMILARITY, CommitVerdicts, ids
 from gristmill.dedup.columns import Numbers, from_numbers, numbers, whole
 from gristmill.dedup.components import components
-from gristmill.dedup.index import DedupIndex
-from gristmill.dedup.index_extend import Dropped, Keys, extending
-from gristmill.dedup.index_files import KEY, TABLE
-from gristmill.dedup.index_join import SNAPSHOT, Known, KnownPartitions, known_of
 from gristmill.dedup.keep import Keep, choose_kept
-from gristmill.dedup.lsh import band_hashes, bucket_pairs, choose_bands, distinct, known_pairs
+from gristmill.dedup.lsh import band_hashes, bucket_pairs, choose_bands, distinct
 from gristmill.dedup.minhash import SIZE, Shingling, matrix, signatures
 from gristmill.dedup.quality import jaccard
 from gristmill.io.exchange import CommitRuns, Exchange
 from gristmill.io.keyed import KeyedStage
-from gristmill.io.partitions import Partitions
-from gristmill.io.verdicts import KEEP, ROW, TASK, Spool, Verdicts, VerdictStage, identities
+from gristmill.io.verdicts import KEEP, ROW, TASK, VerdictStage, identities
 
 NONE, SIGNATURE, EXACT = VERIFY = ("none", "signature", "exact")
 MARGIN = 0.04
@@ -85,8 +80,7 @@ class FuzzyDeduplicationStage(VerdictStage):
     compared by "signature" (an estimate, which may lie 0.04 below the threshold), by the "exact" similarity of
     their texts, which then move too, or not at all ("none"). `keep` is "first" in the order of the input, or a
     `Keep`. `id_field` names the rows in the cluster table. Output files are those that there would be without this
-    stage, in the same order. Rows that are like one of an index of `against` are dropped too; those that are kept are
-    added to the index `extend`, with which they are compared as well (`DedupIndex`).
+    stage, in the same order.
     """
 
     def __init__(
@@ -102,9 +96,6 @@ class FuzzyDeduplicationStage(VerdictStage):
         keep: str | Keep = "first",
         id_field: str | None = None,
         num_partitions: int | None = None,
-        *,
-        against: Sequence[str | DedupIndex] = (),
-        extend: str | DedupIndex | None = None,
     ) -> None:
         super().__init__()
         if verify not in VERIFY:
@@ -116,7 +107,6 @@ class FuzzyDeduplicationStage(VerdictStage):
         self.threshold, self.num_bands, self.minhashes_per_band = threshold, num_bands, minhashes_per_band
         self.seed, self.verify, self.keep = seed, verify, keep
         self.id_field, self.num_partitions = id_field, num_partitions
-        self.against, self.extend = against, extend
         self._how = Shingling("words", word_ngrams, seed) if word_ngrams else Shingling("chars", char_ngrams, seed)
         self._policy = Keep(keep, text_field if keep == "longest" else None) if isinstance(keep, str) else keep
         chosen = choose_bands(threshold)  # which checks the threshold
@@ -154,76 +144,20 @@ class FuzzyDeduplicationStage(VerdictStage):
     def rounds(self) -> Sequence[KeyedStage]:
         least = {NONE: 0.0, SIGNATURE: self.threshold - MARGIN, EXACT: self.threshold}[self.verify]
         how = self._how if self.verify == EXACT else None
-        steps = [Pairs(self._known), Senders(self._known), Compare(least, how), Clusters()]
+        steps = [Pairs(), Senders(), Compare(least, how), Clusters()]
         for step in steps:
             step.name = f"{self.name}_{type(step).__name__.lower()}"
             step.num_partitions = self.num_partitions
         return steps
 
     def commit(self, verdicts: Exchange) -> CommitRuns:
-        return CommitVerdicts(verdicts, f"{self.name}_commit_verdicts", [SNAPSHOT] if self._known else [])
-
-    # -- the index ---------------------------------------------------------------------------------------
-
-    def decompose(self) -> list[ProcessingStage[Any, Any]]:
-        self._known = known_of(self, "fuzzy", self._index_parameters())
-        return super().decompose()
-
-    def afterwards(self, spool: Spool, verdicts: Verdicts) -> Sequence[ProcessingStage[Any, Any]]:
-        return extending(self, self._known, spool, verdicts) if self._known and self._known.extends else ()
-
-    def _index_parameters(self) -> dict[str, Any]:
-        sample = signatures(
-            make_array(["raw data in, training data out"], pa.string()), self._how, self._bands * self._rows
-        )
-        return {
-            "shingles": self._how.unit,
-            "ngrams": self._how.n,
-            "seed": self.seed,
-            "num_bands": self._bands,
-            "minhashes_per_band": self._rows,
-            "compares": "texts" if self.verify == EXACT else "signatures",
-            "hash": f"{band_hashes(sample, self._bands, self._rows)[0, -1]:016x}",
-        }
-
-    def index_tables(self) -> Sequence[pa.Schema]:
-        return [
-            pa.schema([(KEY, pa.binary(8)), (_NODE, pa.int64())]),
-            pa.schema([(KEY, pa.binary(8)), (_BODY, pa.binary()), (ID, pa.string())]),
-        ]
-
-    def index_rows(self, keys: Keys, dropped: Dropped, salt: int) -> Iterator[pa.Table]:
-        """Numbers of texts get the salt, since files of another snapshot may have the same names."""
-        change = np.array([salt], np.uint64).view(np.int64)[0]
-        kept = [np.zeros(0, np.int64)]
-        for table in keys():
-            texts = table.filter(from_numbers(_kinds(table) == _TEXT))
-            kept.append(numbers(texts[_NODE])[dropped.spares(texts)])
-        nodes = np.unique(np.concatenate(kept))
-        for table in keys():
-            mine = table.filter(from_numbers(np.isin(numbers(table[_NODE]), nodes)))
-            is_text = _kinds(mine) == _TEXT
-            salted = numbers(mine[_NODE]) ^ change
-            found = np.where(is_text, salted.view(np.uint64), numbers(_key_numbers(mine)))
-            number = from_numbers(is_text.astype(np.uint8))
-            columns = [number, _keys(found), from_numbers(salted), mine[_BODY], mine[ID]]
-            yield pa.table(columns, [TABLE, KEY, _NODE, _BODY, ID])
+        return CommitVerdicts(verdicts, f"{self.name}_commit_verdicts")
 
 
 class _Step(KeyedStage):
-    """A round. What it gives is for the next round alone. It may be given rows of a table of indexes too."""
+    """A round. What it gives is for the next round alone."""
 
     key: str | Sequence[str] = _KEY
-    table: int = 0
-
-    def __init__(self, known: Known | None = None) -> None:
-        super().__init__()
-        self.known = known
-
-    def lister(self, exchange: Exchange, name: str) -> Partitions:
-        if self.known is None:
-            return super().lister(exchange, name)
-        return KnownPartitions(exchange, name, self.known, self.table, _KEY, (_known_bands, _known_texts)[self.table])
 
     def outputs(self) -> tuple[list[str], Columns]:
         return [], [_KEY]
@@ -233,12 +167,13 @@ class Pairs(_Step):
     """Pairs the texts of each band, and asks for what is known of both of each pair."""
 
     def process_groups(self, table: pa.Table) -> pa.Table:
-        kinds = _kinds(table)
-        texts, bands = table.filter(from_numbers(kinds == _TEXT)), table.filter(from_numbers(kinds == _BAND))
-        first, second = _paired(bands)
+        kinds = numbers(table[_KIND].cast(pa.int64()))
+        bands = table.filter(from_numbers(kinds == _BAND))
+        pairs = bucket_pairs(_key_numbers(bands), bands[_NODE], ALL_PAIRS)
+        first, second = numbers(pairs["u"]), numbers(pairs["v"])
         return pa.concat_tables(
             [
-                texts.select(list(_COLUMNS)),
+                table.filter(from_numbers(kinds == _TEXT)),
                 _table(_PAIR, first, first, **{_OTHER: from_numbers(second)}),
                 _table(_WANTED, second, second),
             ]
@@ -248,19 +183,17 @@ class Pairs(_Step):
 class Senders(_Step):
     """Sends what is known of the first text of each pair to the second, and keeps of the others what is asked for."""
 
-    table = 1
-
     def process_groups(self, table: pa.Table) -> pa.Table:
-        kinds = _kinds(table)
+        kinds = numbers(table[_KIND].cast(pa.int64()))
         texts = _texts(table, kinds)
         nodes = numbers(texts[_NODE])
         wanted = np.isin(nodes, numbers(table[_NODE])[kinds == _WANTED])
         asked = table.filter(from_numbers(kinds == _PAIR))
         pairs = distinct(numbers(asked[_NODE]), numbers(asked[_OTHER]))
         first, second = numbers(pairs["u"]), numbers(pairs["v"])
-        names = [*_ABOUT, *([SNAPSHOT] if self.known else [])]
-        about = texts.select(names).take(from_numbers(np.searchsorted(nodes, first)))
-        sent = _table(_PAIR, second, first, **{name: about[name] for name in names}, **{_OTHER: from_numbers(second)})
+        places = np.searchsorted(nodes, first)
+        about = texts.select(_ABOUT).take(from_numbers(places))
+        sent = _table(_PAIR, second, first, **{name: about[name] for name in _ABOUT}, **{_OTHER: from_numbers(second)})
         return pa.concat_tables([texts.filter(from_numbers(wanted)), sent])
 
 
@@ -268,11 +201,11 @@ class Compare(_Step):
     """Compares the texts of each pair. Of those that are alike gives both, and the pair."""
 
     def __init__(self, least: float, how: Shingling | None) -> None:
-        super().__init__(None)
+        super().__init__()
         self.least, self.how = least, how
 
     def process_groups(self, table: pa.Table) -> pa.Table:
-        kinds = _kinds(table)
+        kinds = numbers(table[_KIND].cast(pa.int64()))
         texts, pairs = _texts(table, kinds), table.filter(from_numbers(kinds == _PAIR))
         places = np.searchsorted(numbers(texts[_NODE]), numbers(pairs[_OTHER]))
         others = texts.take(from_numbers(places))
@@ -307,14 +240,13 @@ class Clusters(_Step):
         pairs = pa.table([from_numbers(u), from_numbers(v), links[SIMILARITY]], ["u", "v", "similarity"])
         clusters = components(pairs["u"], pairs["v"])
         ranked = clusters.append_column("rank", members[_RANK].take(clusters["id"]))
-        found = _verdicts(choose_kept(ranked, pairs), members)
-        return found.filter(pc.is_valid(found[TASK])) if SNAPSHOT in members.column_names else found
+        return _verdicts(choose_kept(ranked, pairs), members)
 
 
 def _verdicts(chosen: pa.Table, members: pa.Table) -> pa.Table:
     rows = members.take(chosen["id"])
     partners = members[ID].take(chosen["partner"])
-    found = pa.table(
+    return pa.table(
         [
             rows[TASK],
             rows[ROW],
@@ -326,34 +258,6 @@ def _verdicts(chosen: pa.Table, members: pa.Table) -> pa.Table:
         ],
         [TASK, ROW, KEEP, ID, CLUSTER, PARTNER, SIMILARITY],
     )
-    if SNAPSHOT not in members.column_names:
-        return found
-    return found.append_column(SNAPSHOT, members[SNAPSHOT].take(chosen["partner"]))
-
-
-def _paired(bands: pa.Table) -> tuple[Numbers, Numbers]:
-    """Pairs of texts that share a band. Texts of an index come first, and are not paired with each other."""
-    if SNAPSHOT not in bands.column_names:
-        pairs = bucket_pairs(_key_numbers(bands), bands[_NODE], ALL_PAIRS)
-        return numbers(pairs["u"]), numbers(pairs["v"])
-    is_new = pc.is_null(bands[SNAPSHOT])
-    old, new = bands.filter(pc.invert(is_new)), bands.filter(is_new)
-    pairs = bucket_pairs(_key_numbers(new), new[_NODE], ALL_PAIRS)
-    known = known_pairs(_key_numbers(old), old[_NODE], _key_numbers(new), new[_NODE], ALL_PAIRS)
-    first, second = (np.concatenate([numbers(pairs[name]), numbers(known[name])]) for name in ("u", "v"))
-    return first, second
-
-
-def _known_bands(rows: pa.Table) -> pa.Table:
-    """Rows of an index as bands of texts."""
-    return _table(_BAND, numbers(_key_numbers(rows, KEY)), numbers(rows[_NODE]))
-
-
-def _known_texts(rows: pa.Table) -> pa.Table:
-    """Rows of an index as texts that come before all others."""
-    nodes, count = numbers(_key_numbers(rows, KEY)).view(np.int64), rows.num_rows
-    first = {_RANK: from_numbers(np.full(count, np.inf)), _PLACE: pa.repeat(literal("", pa.string()), count)}
-    return _table(_TEXT, nodes, nodes, **{_BODY: rows[_BODY], ID: rows[ID]}, **first)
 
 
 # -- tables --------------------------------------------------------------------------------------------------
@@ -363,20 +267,12 @@ def _table(kind: int, keys: Numbers, nodes: Numbers, **columns: Any) -> pa.Table
     """Rows of a kind, with nulls in the columns that it has no use for."""
     count = len(nodes)
     made = {
-        _KEY: _keys(keys),
+        _KEY: pa.Array.from_buffers(pa.binary(8), count, [None, pa.py_buffer(np.ascontiguousarray(keys))]),
         _KIND: pa.repeat(literal(kind, pa.int8()), count),
         _NODE: from_numbers(nodes),
         **columns,
     }
-    return pa.table({**{name: made.get(name, pa.nulls(count, of)) for name, of in _COLUMNS.items()}, **columns})
-
-
-def _keys(found: Numbers) -> pa.Array:
-    return pa.Array.from_buffers(pa.binary(8), len(found), [None, pa.py_buffer(np.ascontiguousarray(found))])
-
-
-def _kinds(table: pa.Table) -> Numbers:
-    return numbers(table[_KIND].cast(pa.int64()))
+    return pa.table({name: made[name] if name in made else pa.nulls(count, of) for name, of in _COLUMNS.items()})
 
 
 def _texts(table: pa.Table, kinds: Numbers) -> pa.Table:
@@ -391,8 +287,8 @@ def _without_body(table: pa.Table) -> pa.Table:
     return table.set_column(at, _BODY, pa.nulls(table.num_rows, pa.binary()))
 
 
-def _key_numbers(table: pa.Table, name: str = _KEY) -> pa.Array:
-    keys = whole(table[name])
+def _key_numbers(table: pa.Table) -> pa.Array:
+    keys = whole(table[_KEY])
     return pa.Array.from_buffers(pa.uint64(), len(keys), [None, keys.buffers()[1]], offset=keys.offset)
 
 

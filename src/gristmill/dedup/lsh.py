@@ -142,21 +142,6 @@ def bucket_pairs(keys: Column, ids: Column, all_up_to: int = 2) -> pa.Table:
     return distinct(np.concatenate(u), np.concatenate(v))
 
 
-def known_pairs(keys: Column, ids: Column, new_keys: Column, new_ids: Column, most: int = 2) -> pa.Table:
-    """Pairs `u, v` of one id and one of some new ones that have a key in common, with up to `most` of the first."""
-    known, node = numbers(keys, np.uint64), numbers(ids, np.int64)
-    order = np.lexsort((node, known))
-    known, node = known[order], node[order]
-    place = np.arange(len(known)) - np.searchsorted(known, known)
-    known, node = known[place < most], node[place < most]
-    new = numbers(new_keys, np.uint64)
-    start = np.searchsorted(known, new)
-    counts = np.searchsorted(known, new, side="right") - start
-    before = np.cumsum(counts) - counts
-    places = np.arange(counts.sum()) + np.repeat(start - before, counts)
-    return distinct(node[places], np.repeat(numbers(new_ids, np.int64), counts))
-
-
 def _repeated(keys: Numbers, ids: Numbers) -> tuple[Numbers, Numbers]:
     """The rows whose key is not alone, in order of key and id, without repetitions."""
     order = np.argsort(keys)
