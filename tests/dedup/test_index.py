@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,11 @@ from hypothesis import strategies as st
 from gristmill import DocumentBatch, LocalExecutor, Pipeline
 from gristmill.core.errors import GristmillError, PlanError
 from gristmill.core.spread import spread
-from gristmill.dedup import DedupIndex, ExactDeduplicationStage, FuzzyDeduplicationStage
+from gristmill.dedup import DedupIndex, ExactDeduplicationStage
 from gristmill.dedup.index_files import overlap
 from gristmill.text import JsonlReader, JsonlWriter
 
-STAGES: dict[str, Any] = {"exact": ExactDeduplicationStage, "fuzzy": partial(FuzzyDeduplicationStage, word_ngrams=2)}
+STAGES: dict[str, Any] = {"exact": ExactDeduplicationStage}
 
 Rows = list[dict[str, Any]]
 
@@ -256,7 +255,7 @@ from gristmill import LocalExecutor, Pipeline
 from gristmill.text import JsonlReader, JsonlWriter
 from tests.dedup import test_index
 
-root, stage, step = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+root, stage, most = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 
 def attempt(folder, die_at):
     count = 0
@@ -282,24 +281,25 @@ def fork(folder, die_at):
 
 assert fork(root / "whole", 0) == 0
 number = int((root / "whole" / "count").read_text())
-for die_at in range(number, 0, -step):
+for die_at in range(number, 0, -max(number // most, 1)):
     assert fork(root / str(die_at), die_at) == 9
     assert fork(root / str(die_at), 0) == 0
 """
 
 
+@pytest.mark.parametrize("most", [3, pytest.param(1000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_run_that_is_killed_anywhere_adds_once_and_the_same_bytes(tmp_path: Path, stage: str) -> None:
+def test_a_run_that_is_killed_anywhere_adds_once_and_the_same_bytes(tmp_path: Path, stage: str, most: int) -> None:
     write(tmp_path / "new", x=NEW, y=OLD)
     subprocess.run(
-        [sys.executable, "-W", "error", "-c", DRIVER, str(tmp_path), stage, "9"],
+        [sys.executable, "-W", "error", "-c", DRIVER, str(tmp_path), stage, str(most)],
         check=True,
         cwd=Path(__file__).parents[2],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     whole = tmp_path / "whole"
     attempts = [path for path in tmp_path.iterdir() if path.name.isdecimal()]
-    assert len(attempts) > 3
+    assert len(attempts) >= 3
     for attempt in attempts:
         assert added(attempt) == added(whole)
         assert ids(attempt / "out") == ids(whole / "out")
@@ -361,7 +361,11 @@ def test_a_list_of_indexes_is_asked_for() -> None:
         (lambda path: path.write_bytes(path.read_bytes()[:-9]), "bytes, and should have"),
         (lambda path: path.unlink(), "it is not there"),
         (lambda path: path.write_bytes(path.read_bytes().replace(b"a4", b"a5")), "have changed"),
-        (lambda path: path.write_bytes(path.read_bytes()[:-3] + b"???"), "does not end as it should"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-3] + b"???"), "its end has changed"),
+        (
+            lambda path: path.write_bytes(path.read_bytes()[:-60] + b"?" * 33 + path.read_bytes()[-27:]),
+            "its end has changed",
+        ),
     ],
 )
 def test_a_damaged_file_is_told(tmp_path: Path, damage: Any, message: str) -> None:
@@ -407,6 +411,7 @@ def test_an_index_on_s3(tmp_path: Path, s3: dict[str, Any], stage: str) -> None:
     assert (found.versions, len(found)) == ([2], 120)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 def test_workers_give_the_same_index(tmp_path: Path, stage: str) -> None:
     source = write(tmp_path / "in", x=OLD, y=NEW)

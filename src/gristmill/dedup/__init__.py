@@ -21,7 +21,12 @@ _HOME = {
     "Keep": "keep",
 }
 
-__all__ = ["DedupIndex", "ExactDeduplicationStage", "FuzzyDeduplicationStage", "Keep"]
+__all__ = [
+    "DedupIndex",
+    "ExactDeduplicationStage",
+    "FuzzyDeduplicationStage",
+    "Keep",
+]
 
 
 def __getattr__(name: str) -> Any:

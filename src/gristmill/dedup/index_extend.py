@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,28 +34,15 @@ from gristmill.io.verdicts import KEEP, ROW, TASK, Spool, Verdicts
 
 if TYPE_CHECKING:
     from gristmill.dedup.index_join import Known
+    from gristmill.dedup.index_stage import IndexedStage
 
 _ROW_BITS = 40
-
-
-class Indexed(Protocol):
-    """What a stage says of its index."""
-
-    name: str
-    num_partitions: int | None
-
-    def index_rows(self, keys: Keys, dropped: Dropped, salt: int) -> Iterator[pa.Table]:
-        """Rows for the index, from the keys of one source, which can be read more than once: `KEY`, `TABLE`, and the
-        columns of all tables. `salt` is another number for each addition."""
-
-    def index_tables(self) -> Sequence[pa.Schema]:
-        """The tables of the index; the first column of each is `KEY`, and the last has a row for each document."""
 
 
 Keys = Callable[[], Iterator[pa.Table]]
 
 
-def extending(stage: Indexed, known: Known, spool: Spool, verdicts: Verdicts) -> list[ProcessingStage[Any, Any]]:
+def extending(stage: IndexedStage, known: Known, spool: Spool, verdicts: Verdicts) -> list[ProcessingStage[Any, Any]]:
     """The stages that add what is kept to an index."""
     exchange = _Additions([KEY], stage.num_partitions)
     name = f"{stage.name}_index"
@@ -158,7 +145,7 @@ class ReadKept(ProcessingStage[SourceKeys, Batch]):
 
     indivisible = True
 
-    def __init__(self, stage: Indexed, name: str) -> None:
+    def __init__(self, stage: IndexedStage, name: str) -> None:
         super().__init__()
         self.stage, self.name = stage, name
 

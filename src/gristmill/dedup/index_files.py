@@ -143,13 +143,14 @@ class KnownFile:
     def _runs(self) -> list[Place]:
         try:
             size = self.target.size(self.path)
-            if size != self.file.size:
-                raise self._damaged(f"it has {size:,} bytes, and should have {self.file.size:,}")
-            return read_index(self.target, self.path).runs
+            found = read_index(self.target, self.path).runs if size == self.file.size else None
         except FileNotFoundError as error:
             raise self._damaged("it is not there") from error
-        except (orjson.JSONDecodeError, ValueError, KeyError, TypeError) as error:
-            raise self._damaged(str(error)) from error
+        except (InputError, ValueError, KeyError, TypeError) as error:
+            raise self._damaged("its end has changed") from error
+        if found is None:
+            raise self._damaged(f"it has {size:,} bytes, and should have {self.file.size:,}")
+        return found
 
     def _tables(self, runs: Sequence[Place]) -> Iterator[pa.Table]:
         start, end = runs[0].offset, runs[-1].offset + runs[-1].length

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from gristmill.core.table import conform
 from gristmill.core.task import digest
 from gristmill.dedup.columns import Numbers
 from gristmill.dedup.index import Addition, DedupIndex, Version, fits
-from gristmill.dedup.index_files import KnownFile, among, prefixes
+from gristmill.dedup.index_files import KnownFile
 from gristmill.io.exchange import MOST_PARTITIONS, Exchange
 from gristmill.io.partitions import SORT_BYTES, Listing, Part, Partitions
 from gristmill.io.target import Target
@@ -37,14 +37,6 @@ READ_BYTES = 256 * 2**20
 _ORIGINS = 64
 
 
-class Comparing(Protocol):
-    """A stage that may have indexes."""
-
-    name: str
-    against: Sequence[str | DedupIndex]
-    extend: str | DedupIndex | None
-
-
 class Known:
     """The indexes of a stage: those that its rows are compared with, and the one that they are added to."""
 
@@ -56,8 +48,6 @@ class Known:
         against: Sequence[str | DedupIndex],
         extend: str | DedupIndex | None,
     ) -> None:
-        if isinstance(against, str | DedupIndex):
-            raise TypeError(f"stage {stage!r}: against must be a list of indexes, as in against=[{against!r}]")
         self.stage, self.kind, self.parameters = stage, kind, parameters
         self.extends = None if extend is None else _opened(extend)
         found = {index.url: index for index in [*map(_opened, against), *([self.extends] if self.extends else [])]}
@@ -190,20 +180,22 @@ class Known:
         )
 
 
-def known_of(stage: Comparing, kind: str, parameters: Mapping[str, Any]) -> Known | None:
-    """The indexes of a stage, if it has any."""
-    if not stage.against and stage.extend is None:
-        return None
-    return Known(stage.name, kind, parameters, stage.against, stage.extend)
-
-
 def _opened(index: str | DedupIndex) -> DedupIndex:
     return index if isinstance(index, DedupIndex) else DedupIndex(index)
 
 
 # -- partitions ----------------------------------------------------------------------------------------------
 
-Shape = Callable[[pa.Table], pa.Table]
+
+@dataclass(frozen=True)
+class Match:
+    """How rows of a table of an index meet new ones."""
+
+    table: int
+    keys: Callable[[pa.Table], Numbers]
+    """The keys of new rows, as numbers of 64 bits."""
+    rows: Callable[[pa.Table, Numbers], pa.Table]
+    """The rows of the table that have one of some keys, which are in order, with the columns of new rows."""
 
 
 @dataclass
@@ -211,9 +203,7 @@ class KnownPart(Part):
     """A partition of new rows, with what is known of the same keys."""
 
     known: tuple[KnownFile, ...] = field(default=(), kw_only=True, repr=False)
-    table: int = field(default=0, kw_only=True)
-    by: str = field(default="", kw_only=True)
-    shape: Shape = field(kw_only=True, repr=False)
+    match: Match = field(kw_only=True, repr=False)
     place: tuple[int, int] = field(default=(0, 1), kw_only=True)
 
     def pieces(self) -> Iterator[pa.Table]:
@@ -221,27 +211,23 @@ class KnownPart(Part):
             yield from super().pieces()
             return
         held = list(super().pieces()) if sum(run.nbytes for run in self.data) <= SORT_BYTES else None
-        wanted = self._wanted(held if held is not None else super().pieces())
-        for file in self.known:
-            for rows in file.rows(self.table, *self.place):
-                found = rows.filter(among(rows.column(0), wanted))
-                if found.num_rows:
-                    told = pa.repeat(literal(file.snapshot, pa.string()), found.num_rows)
-                    yield conform(self.shape(found).append_column(SNAPSHOT, told), self.schema)
-        yield from held if held is not None else super().pieces()
-
-    def _wanted(self, pieces: Iterator[pa.Table] | Sequence[pa.Table]) -> Numbers:
-        found = [np.unique(prefixes(piece.column(self.by))) for piece in pieces if piece.num_rows]
-        return np.unique(np.concatenate(found)) if found else np.zeros(0, np.uint64)
+        found = [np.unique(self.match.keys(piece)) for piece in (super().pieces() if held is None else held)]
+        wanted = np.unique(np.concatenate(found))
+        for file in self.known if len(wanted) else ():
+            for rows in file.rows(self.match.table, *self.place):
+                known = self.match.rows(rows, wanted)
+                if known.num_rows:
+                    told = pa.repeat(literal(file.snapshot, pa.string()), known.num_rows)
+                    yield conform(known.append_column(SNAPSHOT, told), self.schema)
+        yield from super().pieces() if held is None else held
 
 
 class KnownPartitions(Partitions):
-    """Lists partitions with what is known of their keys. `table` is that of the index, `by` the column of keys, and
-    `shape` gives rows of the index the columns of new ones."""
+    """Lists partitions with what is known of their keys."""
 
-    def __init__(self, exchange: Exchange, name: str, known: Known, table: int, by: str, shape: Shape) -> None:
+    def __init__(self, exchange: Exchange, name: str, known: Known, match: Match) -> None:
         super().__init__(exchange, name)
-        self.known, self.table, self.by, self.shape = known, table, by, shape
+        self.known, self.match = known, match
 
     def check(self) -> None:
         self.known.check()
@@ -266,4 +252,4 @@ class KnownPartitions(Partitions):
         if part.schema.names:
             told["schema"] = part.schema.append(pa.field(SNAPSHOT, pa.string()))
         touching = tuple(file for file in files if file.touches(number, of))
-        return KnownPart(**told, known=touching, table=self.table, by=self.by, shape=self.shape, place=(number, of))
+        return KnownPart(**told, known=touching, match=self.match, place=(number, of))

@@ -137,6 +137,9 @@ class Spool(Exchange):
         yield SPOOL, batch.data.replace_schema_metadata(kept)
         if not batch.num_items:
             return
+        late = [name for name in self.planned if name not in batch.data.column_names]
+        for name in late:
+            batch = batch.with_column(name, pa.nulls(batch.num_items))
         keys = self.stage.keys(batch)
         if TASK not in keys.column_names:
             if keys.num_rows != batch.num_items:
