@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,11 @@ from hypothesis import strategies as st
 from gristmill import DocumentBatch, LocalExecutor, Pipeline
 from gristmill.core.errors import GristmillError, PlanError
 from gristmill.core.spread import spread
-from gristmill.dedup import DedupIndex, ExactDeduplicationStage
+from gristmill.dedup import DedupIndex, ExactDeduplicationStage, FuzzyDeduplicationStage
 from gristmill.dedup.index_files import overlap
 from gristmill.text import JsonlReader, JsonlWriter
 
-STAGES: dict[str, Any] = {"exact": ExactDeduplicationStage}
+STAGES: dict[str, Any] = {"exact": ExactDeduplicationStage, "fuzzy": partial(FuzzyDeduplicationStage, word_ngrams=2)}
 
 Rows = list[dict[str, Any]]
 
@@ -134,6 +135,56 @@ def test_snapshot_after_snapshot(
         result = Pipeline("p", stages=[stage]).run(LocalExecutor(0), initial_tasks=tasks)
         assert [row["n"] for task in result for row in task.to_rows()] == wanted
         seen |= {one for one in texts if one is not None}
+    assert len(DedupIndex(index)) == len(seen)
+
+
+WORDS = [f"word{number}" for number in range(40)]
+
+
+@pytest.mark.parametrize("options", [{}, {"verify": "signature"}, {"verify": "none"}, {"char_ngrams": 5}])
+def test_texts_that_are_nearly_known(tmp_path: Path, options: dict[str, Any]) -> None:
+    """One is like a known text, one only like that one, two are like each other and one is alone."""
+    chain = [" ".join(WORDS[:39] + ["x"]), " ".join(["y", *WORDS[1:39], "x"])]
+    pair = [" ".join(f"{word}-{end}" for word in WORDS[:30]) + last for end, last in (("a", ""), ("a", " more"))]
+    options = {"word_ngrams": None if "char_ngrams" in options else 1, "threshold": 0.92, "id_field": "id", **options}
+    index = DedupIndex(tmp_path / "index", snapshot="old")
+    old = write(tmp_path / "old", x=numbered("a", [" ".join(WORDS), text(1), text(2)]))
+    run(old, tmp_path / "1", FuzzyDeduplicationStage(extend=index, num_partitions=2, **options))
+    new = write(tmp_path / "new", x=numbered("b", [*chain, *pair, text(3), text(2)]))
+    run(new, tmp_path / "2", FuzzyDeduplicationStage(against=[index], num_partitions=3, **options), tmp_path / "run")
+    assert ids(tmp_path / "2") == ["b2", "b4"]
+    told = {row["id"]: row for row in pq.read_table(tmp_path / "run" / "clusters").to_pylist()}
+    found = {name: (row["cluster"], row["partner"], row["snapshot"]) for name, row in told.items()}
+    assert found == {
+        "b0": ("a0", "a0", "old"),
+        "b1": ("a0", "b0", None),
+        "b2": ("b2", None, None),
+        "b3": ("b2", "b2", None),
+        "b5": ("a2", "a2", "old"),
+    }
+    if options.get("verify") != "none":
+        assert 0.88 <= told["b0"]["similarity"] < 1.0
+        assert told["b5"]["similarity"] == 1.0
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.lists(st.integers(0, 12), max_size=14), min_size=2, max_size=4), st.integers(1, 4))
+def test_near_snapshot_after_near_snapshot(
+    tmp_path_factory: pytest.TempPathFactory, snapshots: list[list[int]], partitions: int
+) -> None:
+    """Texts of one number differ in one word of forty; of each number the first is kept."""
+    index = str(tmp_path_factory.mktemp("index"))
+    seen: set[int] = set()
+    for number, snapshot in enumerate(snapshots):
+        rows = [
+            {"n": n, "text": " ".join(f"{word}-{group}" for word in WORDS[:-1]) + f" {number}{n}"}
+            for n, group in enumerate(snapshot)
+        ]
+        stage = FuzzyDeduplicationStage(word_ngrams=1, extend=index, num_partitions=partitions)
+        result = Pipeline("p", stages=[stage]).run(LocalExecutor(0), initial_tasks=[DocumentBatch(rows)])
+        wanted = [n for n, group in enumerate(snapshot) if group not in seen and group not in snapshot[:n]]
+        assert [row["n"] for task in result for row in task.to_rows()] == wanted
+        seen |= set(snapshot)
     assert len(DedupIndex(index)) == len(seen)
 
 
@@ -342,12 +393,21 @@ def test_empty_snapshots_and_empty_indexes(tmp_path: Path) -> None:
         (lambda index: ExactDeduplicationStage(against=[f"{index}-not"]), "no index at .*index-not.*extend="),
         (lambda index: ExactDeduplicationStage(against=[DedupIndex(index, version=7)]), "no version 7. There are: 1"),
         (lambda index: ExactDeduplicationStage(extend=DedupIndex(index, version=1)), "give extend no version"),
+        (lambda index: ExactDeduplicationStage(against=[index], url_field="text"), "'values' there and 'URLs' here"),
+        (lambda index: FuzzyDeduplicationStage(against=[index]), "is for exact deduplication, and this is fuzzy"),
     ],
 )
 def test_an_index_that_does_not_fit_is_refused_before_the_run(tmp_path: Path, stage: Any, message: str) -> None:
     index = indexed("exact", tmp_path)
     with pytest.raises(PlanError, match=message):
         Pipeline("p", stages=[stage(index)]).plan([DocumentBatch(OLD)])
+
+
+def test_an_index_of_other_bands_is_refused(tmp_path: Path) -> None:
+    index = indexed("fuzzy", tmp_path)
+    stage = FuzzyDeduplicationStage(against=[index], word_ngrams=2, num_bands=20, minhashes_per_band=13)
+    with pytest.raises(PlanError, match=r"num_bands is \d+ there and 20 here; minhashes_per_band is \d+ there and 13"):
+        Pipeline("p", stages=[stage]).plan([DocumentBatch(OLD)])
 
 
 def test_a_list_of_indexes_is_asked_for() -> None:

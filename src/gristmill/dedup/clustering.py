@@ -14,11 +14,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from gristmill.core.columns import literal
 from gristmill.core.compute import pc
 from gristmill.core.task import order_key
 from gristmill.dedup.clusters import CLUSTER, ID, PARTNER, SIMILARITY
 from gristmill.dedup.columns import Numbers, from_numbers, numbers, whole
 from gristmill.dedup.components import components, spanning
+from gristmill.dedup.index_join import SNAPSHOT
 from gristmill.dedup.pairing import NONE, Step
 from gristmill.dedup.rows import LINK, NODE, ORDER, RANK, by_node, of_kind, unpack
 from gristmill.io.verdicts import KEEP, ROW, TASK
@@ -43,7 +45,8 @@ class Clusters(Step):
         members, links, fresh = list[pa.Table](), np.zeros((0, 3), np.int64), list[Numbers]()
         for table in tables:
             found = of_kind(table, LINK)
-            members.append(table.filter(pc.is_valid(table[NODE])).select([NODE, RANK, ORDER, ID, TASK, ROW]))
+            told = [SNAPSHOT] if SNAPSHOT in table.column_names else []
+            members.append(table.filter(pc.is_valid(table[NODE])).select([NODE, RANK, ORDER, ID, TASK, ROW, *told]))
             fresh.append(unpack(found, 3))
             if sum(map(len, fresh)) > HELD_LINKS + len(links):
                 links, fresh = _fewer(np.concatenate([links, *fresh])), []
@@ -77,7 +80,7 @@ class Clusters(Step):
         kept = from_numbers(keepers[order] == order)
         score = from_numbers(similarity[order])
         unknown = pa.nulls(len(order), pa.float64())
-        return pa.table(
+        found = pa.table(
             [
                 rows[TASK],
                 rows[ROW],
@@ -89,6 +92,10 @@ class Clusters(Step):
             ],
             [TASK, ROW, KEEP, ID, CLUSTER, PARTNER, SIMILARITY],
         )
+        if SNAPSHOT not in rows.column_names:
+            return found
+        theirs = pc.if_else(kept, literal(None, pa.string()), members[SNAPSHOT].take(from_numbers(partner[order])))
+        return found.append_column(SNAPSHOT, theirs).filter(pc.is_null(rows[SNAPSHOT]))  # none on what is known
 
     def _tell(self, sizes: Numbers) -> None:
         self.count("clusters", len(sizes))

@@ -14,14 +14,18 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from gristmill.core.compute import pc
 from gristmill.core.stage import Columns
-from gristmill.dedup.columns import Numbers, from_numbers, numbers, whole
+from gristmill.dedup.columns import Numbers, flags, from_numbers, numbers, whole
+from gristmill.dedup.index_fuzzy import known_pairs
+from gristmill.dedup.index_join import SNAPSHOT, Known, KnownPartitions, Match
 from gristmill.dedup.minhash import Shingling
 from gristmill.dedup.quality import jaccard
 from gristmill.dedup.rows import (
     ABOUT,
     BAND,
     BODY,
+    COLUMNS,
     KEY,
     LINK,
     NODE,
@@ -39,7 +43,9 @@ from gristmill.dedup.rows import (
     without_body,
 )  # fmt: skip
 from gristmill.dedup.sketch import buckets_of, entry_pairs, set_jaccard, signature_jaccard
+from gristmill.io.exchange import Exchange
 from gristmill.io.keyed import KeyedStage
+from gristmill.io.partitions import Partitions
 
 ALL_PAIRS = 8
 """Up to so many texts of a band are compared each with each."""
@@ -51,9 +57,16 @@ NONE, SIGNATURE, EXACT = VERIFY = ("none", "signature", "exact")
 
 
 class Step(KeyedStage):
-    """A round. What it gives is for the next round alone."""
+    """A round. What it gives is for the next round alone. `match` says how texts of indexes that are `known` join."""
 
     key: str | Sequence[str] = KEY
+    known: Known | None = None
+    match: Match | None = None
+
+    def lister(self, exchange: Exchange, name: str) -> Partitions:
+        if self.known is None or self.match is None:
+            return super().lister(exchange, name)
+        return KnownPartitions(exchange, name, self.known, self.match)
 
     def outputs(self) -> tuple[list[str], Columns]:
         return [], [KEY]
@@ -78,24 +91,32 @@ class Pairs(Step):
 
     def _found(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table | Numbers]:
         """What is known of texts, as it is, and pairs."""
-        bucket, waiting = b"", list[memoryview]()
+        bucket, waiting, known = b"", list[memoryview](), list[memoryview]()
         for table in tables:
-            yield of_kind(table, TEXT)
-            for key, entries in _by_bucket(of_kind(table, BAND)):
-                if waiting and key != bucket:
-                    yield entry_pairs(b"".join(waiting), ALL_PAIRS)
-                    waiting = []
-                bucket = key
-                waiting.append(entries)
-        if waiting:
-            yield entry_pairs(b"".join(waiting), ALL_PAIRS)
+            yield of_kind(table, TEXT).select(list(COLUMNS))
+            for key, entries, is_known in _by_bucket(of_kind(table, BAND)):
+                if key != bucket:
+                    yield from _paired(waiting, known)
+                    bucket, waiting, known = key, [], []
+                (known if is_known else waiting).append(entries)
+        yield from _paired(waiting, known)
 
 
-def _by_bucket(bands: pa.Table) -> Iterator[tuple[bytes, memoryview]]:
-    """The entries of each bucket; rows are in the order of buckets."""
+def _by_bucket(bands: pa.Table) -> Iterator[tuple[bytes, memoryview, bool]]:
+    """The entries of each bucket, and whether they are of an index; rows are in the order of buckets."""
     keys = whole(bands[KEY]).to_pylist()
+    known = flags(pc.is_valid(bands[SNAPSHOT])) if SNAPSHOT in bands.column_names else np.zeros(len(keys), np.bool_)
     for start, key in enumerate(keys):
-        yield key, body_bytes(bands.slice(start, 1))
+        yield key, body_bytes(bands.slice(start, 1)), bool(known[start])
+
+
+def _paired(waiting: Sequence[memoryview], known: Sequence[memoryview]) -> Iterator[Numbers]:
+    """Pairs of the entries of a bucket; those of an index come first, and are not paired with each other."""
+    if waiting:
+        new = b"".join(waiting)
+        yield entry_pairs(new, ALL_PAIRS)
+        if known:
+            yield known_pairs(b"".join(known), new, ALL_PAIRS)
 
 
 def _asked(pairs: Numbers) -> pa.Table:
@@ -111,14 +132,16 @@ class Senders(Step):
         wanted = np.isin(nodes, unpack(of_kind(table, WANTED), 2)[:, 1])
         pairs = distinct_rows(unpack(of_kind(table, PAIR), 2))
         self.count("candidate_pairs", len(pairs))
-        about = texts.select(ABOUT).take(from_numbers(np.searchsorted(nodes, pairs[:, 0])))
+        about = texts.take(from_numbers(np.searchsorted(nodes, pairs[:, 0])))
         sent = table_of(
             PAIR,
             buckets_of(pairs[:, 1]),
             **{NODE: from_numbers(pairs[:, 0]), OTHER: from_numbers(pairs[:, 1])},
             **{name: about[name] for name in ABOUT},
         )
-        return pa.concat_tables([texts.filter(from_numbers(wanted)), sent])
+        if self.known is not None:
+            sent = sent.append_column(SNAPSHOT, about[SNAPSHOT])
+        return pa.concat_tables([texts.filter(from_numbers(wanted)).select(sent.column_names), sent])
 
 
 class Compare(Step):
@@ -140,7 +163,8 @@ class Compare(Step):
         pairs, others = pairs.filter(kept), others.filter(kept)
         links = np.stack([numbers(pairs[NODE]), numbers(pairs[OTHER]), found[alike].view(np.int64)], axis=1)
         members, _ = by_node(pa.concat_tables([without_body(pairs), without_body(others)]))
-        return pa.concat_tables([members, pack(LINK, np.zeros(len(links), np.int64), links)])
+        found = pack(LINK, np.zeros(len(links), np.int64), links)
+        return pa.concat_tables([members, found], promote_options="default")
 
     def _similarity(self, one: pa.Array, other: pa.Array) -> Numbers:
         if self.verify == NONE:
