@@ -56,7 +56,7 @@ class Addition:
     since: int
     """The version that it came with."""
     source: str = ""
-    """A hash of all that it was made of."""
+    """A hash of all that it was made of, and where that was; none if nothing tells."""
     origins: tuple[str, ...] = ()
     """Hashes of the names of some of its input files."""
     run: str = ""

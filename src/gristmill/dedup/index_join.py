@@ -88,9 +88,10 @@ class Known:
         """Decide which additions the rows of a run are compared with, for all of its rounds."""
         if self._seen is not None:
             return
-        self._source = rows.stamp
         hashes = {digest(origin) for origin in rows.origins if origin}
         self._origins = tuple(sorted(hashes)[:_ORIGINS])
+        where = sorted(hashes) or [self._run]
+        self._source = digest([rows.stamp, *where], 16) if any(where) else ""
         self._seen = []
         for index in self.indexes:
             version = index.read() or Version()
@@ -103,13 +104,13 @@ class Known:
             self._seen += [(index, addition) for addition in seen]
 
     def _is_own(self, addition: Addition, origins: set[str]) -> bool:
-        """Whether this run, or one like it, has made an addition: of the same rows, or with the same directory and
-        of some of the same files."""
+        """Whether this run, or one like it, has made an addition: of the same rows of the same files, or with the same
+        directory and of some of the same files."""
         same_run = bool(self._run) and addition.run == self._run and not origins.isdisjoint(addition.origins)
-        return addition.source == self._source or same_run
+        return same_run or (bool(self._source) and addition.source == self._source)
 
     def _without_own(self, seen: Sequence[Addition]) -> Sequence[Addition]:
-        again = next((one for one in self._own if one.source == self._source), None)
+        again = next((one for one in self._own if self._source and one.source == self._source), None)
         self._again = again is not None
         if again is not None:  # as it was then
             return [one for one in seen if one.name in again.base]
