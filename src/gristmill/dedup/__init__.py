@@ -13,9 +13,17 @@ if TYPE_CHECKING:
     from gristmill.dedup.fuzzy import FuzzyDeduplicationStage
     from gristmill.dedup.keep import Keep
 
-_HOME = {"ExactDeduplicationStage": "exact", "FuzzyDeduplicationStage": "fuzzy", "Keep": "keep"}
+_HOME = {
+    "ExactDeduplicationStage": "exact",
+    "FuzzyDeduplicationStage": "fuzzy",
+    "Keep": "keep",
+}
 
-__all__ = ["ExactDeduplicationStage", "FuzzyDeduplicationStage", "Keep"]
+__all__ = [
+    "ExactDeduplicationStage",
+    "FuzzyDeduplicationStage",
+    "Keep",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -59,6 +59,8 @@ class Exchange:
         self.key = tuple(key)
         self.num_partitions = num_partitions
         self.partitions = num_partitions or 1
+        self.planned: tuple[str, ...] = ()
+        """Columns that the plan has found: a block that lacks one has nulls there."""
         self._target: Target | None = None
         self._listing: Listing | None = None
 
@@ -182,6 +184,7 @@ class WriteRuns(WriteFragments):
                 f"stage {self.name!r}: rows with objects in memory ({', '.join(task.objects)}) cannot pass from one "
                 "segment to the next: put the stage that makes them after it"
             )
+        self.exchange.planned = self.planned_columns
         task, parts = self._parts(task)
         moved = [part for number, part in parts if number >= 0]
         table, added = self.exchange.columns(task)
@@ -196,7 +199,7 @@ class WriteRuns(WriteFragments):
                 writer = RunsWriter(file, index)
                 for number, part in parts:
                     if number == SPOOL:
-                        writer.spool(part, task.lineage.id)
+                        writer.spool(part, task)
                     else:
                         writer.add(number, [part])
                 writer.close()
