@@ -199,7 +199,7 @@ class WriteRuns(WriteFragments):
                 writer = RunsWriter(file, index)
                 for number, part in parts:
                     if number == SPOOL:
-                        writer.spool(part, task.lineage.id)
+                        writer.spool(part, task)
                     else:
                         writer.add(number, [part])
                 writer.close()

@@ -5,7 +5,8 @@
     segment 3    the spool is read again, source by source, and the verdicts are applied
 
 So rows come out in the batches, sources and order in which they went in, and output files have the names and the rows
-that they would have without the stage, but for those that were dropped. Large rows are written once and read once.
+that they would have without the stage, but for those that were dropped. Large rows are written once and read once;
+those that are as they were read are not written, but read a second time from their files (`again.py`).
 
 What is given up: objects in memory (`Batch.objects`), which a spool cannot hold.
 """
@@ -28,6 +29,7 @@ from gristmill.core.spread import column_of, split, spread
 from gristmill.core.stage import Columns, CompositeStage, Lasting, ProcessingStage, SourceStage
 from gristmill.core.table import VERDICT
 from gristmill.core.task import Task, WrittenFiles, digest
+from gristmill.io.again import Again, Origin, origin_of
 from gristmill.io.exchange import CommitRuns, Exchange, WriteRuns
 from gristmill.io.keyed import KeyedStage
 from gristmill.io.partitions import Part, Run
@@ -132,9 +134,10 @@ class Spool(Exchange):
         return pa.table({}), frozenset()
 
     def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
-        about = _about(self.stage, batch)
-        kept = {**(batch.data.schema.metadata or {}), _ABOUT: about}
-        yield SPOOL, batch.data.replace_schema_metadata(kept)
+        origin = origin_of(batch)
+        kept = {**(batch.data.schema.metadata or {}), _ABOUT: _about(self.stage, batch, origin)}
+        rows = batch.data.slice(0, 0) if origin else batch.data
+        yield SPOOL, rows.replace_schema_metadata(kept)
         if not batch.num_items:
             return
         late = [name for name in self.planned if name not in batch.data.column_names]
@@ -176,11 +179,13 @@ class Chunk:
 
 
 def _chunks(target: Target, path: str) -> Iterator[Chunk]:
+    """Parts of about `CHUNK_BYTES`. Batches of one task may have to be read in one go, and stay together."""
     chunk, size = Chunk(), 0
     for run in read_index(target, path).runs:
         if run.partition != SPOOL:
             continue
-        if chunk.names and size + run.nbytes > CHUNK_BYTES:
+        together = chunk.names and chunk.names[-1].rpartition(".")[0] == run.name.rpartition(".")[0]
+        if chunk.names and size + run.nbytes > CHUNK_BYTES and not together:
             yield chunk
             chunk, size = Chunk(), 0
         chunk.names.append(run.name)
@@ -285,20 +290,24 @@ class ReadSpool(ProcessingStage[SpoolPart, Batch]):
     def process(self, task: SpoolPart) -> Iterator[Batch]:
         pieces = list(task.verdicts.pieces())
         judged = pa.concat_tables(pieces).combine_chunks() if pieces else None
+        again = Again()
         for run, name in zip(task.data, task.names, strict=True):
             table = read_run(task.target, run.path, run.offset, run.length)
             known = dict(table.schema.metadata)
             about = orjson.loads(known.pop(_ABOUT))
+            origin = about.pop("origin")
+            if origin:
+                table = again.table(Origin.of(origin), run.stop)
             table = table.replace_schema_metadata(known or None)
             mine = judged.filter(pc.equal(judged.column(TASK), literal(name, pa.string()))) if judged else None
             yield kind_named(about.pop("kind"))(attached(table, mine, self.adds), **about)
 
 
-def _about(stage: VerdictStage, batch: Batch) -> bytes:
+def _about(stage: VerdictStage, batch: Batch, origin: Origin | None) -> bytes:
     """What else there is to a batch than its rows."""
-    kind = name_of_kind(type(batch))
+    told = {"kind": name_of_kind(type(batch)), "dataset_name": batch.dataset_name, "metadata": batch.metadata}
     try:
-        return orjson.dumps({"kind": kind, "dataset_name": batch.dataset_name, "metadata": batch.metadata})
+        return orjson.dumps({**told, "origin": origin.told() if origin else None})
     except TypeError as error:
         raise ContractError(
             f"stage {stage.name!r}: rows wait in files here, and the metadata of a batch cannot go there ({error}). "
