@@ -486,16 +486,6 @@ def test_an_index_on_s3(tmp_path: Path, s3: dict[str, Any], stage: str) -> None:
     assert (found.versions, len(found)) == ([2], 120)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stage", STAGES)
-def test_workers_give_the_same_index(tmp_path: Path, stage: str) -> None:
-    source = write(tmp_path / "in", x=OLD, y=NEW)
-    for name, executor in (("1", LocalExecutor(0)), ("2", LocalExecutor(2))):
-        made = STAGES[stage](id_field="id", extend=str(tmp_path / name), num_partitions=3)
-        run(source, tmp_path / f"out{name}", made, executor=executor)
-    assert tree(tmp_path / "1") == tree(tmp_path / "2")
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 300), st.integers(1, 300), st.lists(st.binary(min_size=8, max_size=8), min_size=1, max_size=40))
 def test_ranges_that_overlap_are_those_that_share_a_key(of: int, parts: int, keys: list[bytes]) -> None:
