@@ -32,7 +32,7 @@ from gristmill.core.task import Task, WrittenFiles, digest
 from gristmill.io.again import Again, Origin, origin_of
 from gristmill.io.exchange import CommitRuns, Exchange, WriteRuns
 from gristmill.io.keyed import KeyedStage
-from gristmill.io.partitions import Part, Partitions, Run
+from gristmill.io.partitions import Part, Run
 from gristmill.io.runs import SPOOL, kind_named, name_of_kind, read_index, read_run
 from gristmill.io.target import Target
 
@@ -57,6 +57,7 @@ class VerdictStage(CompositeStage[Batch, Batch]):
     """
 
     is_base: ClassVar[bool] = True
+    folds: ClassVar[bool] = True
     adds: Sequence[str] = ()
     """Columns of the verdicts that are added to the rows that are kept; others are only seen with rejected rows."""
     memory_gb: float | None = None
@@ -78,10 +79,15 @@ class VerdictStage(CompositeStage[Batch, Batch]):
         """The stage that commits verdicts; one that keeps a record of them may take its place."""
         return CommitRuns(verdicts, f"{self.name}_commit_verdicts")
 
+    def afterwards(self, spool: Spool, verdicts: Verdicts) -> Sequence[ProcessingStage[Any, Any]]:
+        """Segments of their own that look at keys and verdicts before these are applied."""
+        return ()
+
     def decompose(self) -> list[ProcessingStage[Any, Any]]:
         spool, verdicts, parts = self.judging()
         return [
             *parts,
+            *self.afterwards(spool, verdicts),
             Chunks(spool, verdicts, f"{self.name}_sources"),
             ReadSpool(f"{self.name}_read", self.adds),
             Judge(self),
@@ -97,7 +103,7 @@ class VerdictStage(CompositeStage[Batch, Batch]):
         parts: list[ProcessingStage[Any, Any]] = [
             WriteRuns(spool, f"{self.name}_spool"),
             CommitRuns(spool, f"{self.name}_commit_spool"),
-            Partitions(spool, f"{self.name}_partitions"),
+            rounds[0].lister(spool, f"{self.name}_partitions"),
             rounds[0].reducer(),
         ]
         for one in rounds[1:]:
