@@ -36,7 +36,7 @@ from gristmill.dedup.index import DedupIndex
 from gristmill.dedup.index_extend import Dropped, Keys
 from gristmill.dedup.index_fuzzy import BANDS, TABLES, TEXTS, rows_to_add
 from gristmill.dedup.index_stage import IndexedStage
-from gristmill.dedup.keep import Keep
+from gristmill.dedup.keep import Keep, policy
 from gristmill.dedup.lsh import choose_bands
 from gristmill.dedup.minhash import Shingling
 from gristmill.dedup.pairing import EXACT, NONE, SIGNATURE, VERIFY, Compare, Pairs, Senders, Step
@@ -84,7 +84,7 @@ class FuzzyDeduplicationStage(IndexedStage):
         minhashes_per_band: int | None = None,
         seed: int = 42,
         verify: str = EXACT,
-        keep: str | Keep = "first",
+        keep: str | Keep | Mapping[str, Any] = "first",
         id_field: str | None = None,
         num_partitions: int | None = None,
         *,
@@ -106,7 +106,7 @@ class FuzzyDeduplicationStage(IndexedStage):
         self.use_64_bit_hash, self.bands_per_iteration = use_64_bit_hash, bands_per_iteration
         self.use_indexes(against, extend)
         self._how = Shingling("words", word_ngrams, seed) if word_ngrams else Shingling("chars", char_ngrams, seed)
-        self._policy = Keep(keep, text_field if keep == "longest" else None) if isinstance(keep, str) else keep
+        self._policy = policy("FuzzyDeduplicationStage", keep, text_field)
         chosen = choose_bands(threshold)  # which checks the threshold
         self._bands = chosen[0] if num_bands is None else num_bands
         self._rows = chosen[1] if minhashes_per_band is None else minhashes_per_band
