@@ -92,3 +92,32 @@ PyObject *components(PyObject *Py_UNUSED(self), PyObject *args) {
     PyBuffer_Release(&v);
     return result;
 }
+
+/* forest(u, v): a byte for each edge, which is 1 where it joins what the edges before it have not. */
+PyObject *forest(PyObject *Py_UNUSED(self), PyObject *args) {
+    Py_buffer u, v;
+    PyObject *result = NULL;
+    if (!PyArg_ParseTuple(args, "y*y*", &u, &v))
+        return NULL;
+    size_t edges = (size_t)u.len / 8;
+    Forest forest = {0};
+    if (u.len != v.len || u.len % 8 || edges >= UINT32_MAX / 2)
+        PyErr_SetString(PyExc_ValueError, "forest takes two buffers of as many 64-bit integers, below 2 billion");
+    else if (forest_open(&forest, edges))
+        PyErr_NoMemory();
+    else if ((result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)edges))) {
+        const int64_t *from = u.buf, *to = v.buf;
+        char *joins = PyBytes_AS_STRING(result);
+        Py_BEGIN_ALLOW_THREADS;
+        for (size_t edge = 0; edge < edges; edge++) {
+            uint32_t a = node_of(&forest, from[edge]), b = node_of(&forest, to[edge]);
+            joins[edge] = root_of(forest.parents, a) != root_of(forest.parents, b);
+            join(&forest, a, b);
+        }
+        Py_END_ALLOW_THREADS;
+    }
+    forest_close(&forest);
+    PyBuffer_Release(&u);
+    PyBuffer_Release(&v);
+    return result;
+}

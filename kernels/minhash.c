@@ -4,7 +4,7 @@
    is their Jaccard similarity: it is a minimum over the same order of all shingles. */
 
 #include "dedup.h"
-#include "shingles.h"
+#include "minhash.h"
 
 #define FREE UINT64_MAX
 
@@ -40,7 +40,7 @@ static uint64_t fill(const uint64_t *shingles, int64_t count, uint64_t round) {
     return least;
 }
 
-static void sign(const uint64_t *shingles, int64_t count, uint64_t *bins, uint64_t *taken, uint64_t size) {
+void sign(const uint64_t *shingles, int64_t count, uint64_t *bins, uint64_t *taken, uint64_t size) {
     for (uint64_t bin = 0; bin < size; bin++)
         bins[bin] = FREE;
     first_round(shingles, count, bins, size);
@@ -61,13 +61,7 @@ static void sign(const uint64_t *shingles, int64_t count, uint64_t *bins, uint64
             bins[bin] = fill(shingles, count, size + bin);
 }
 
-typedef struct {
-    Shingling how;
-    uint64_t size;
-    int wide; /* numbers of 64 bits, or the upper 32 of them */
-} Signing;
-
-static void store(const uint64_t *bins, const Signing *signing, uint8_t *to) {
+void store_signature(const uint64_t *bins, const Signing *signing, uint8_t *to) {
     if (signing->wide)
         memcpy(to, bins, signing->size * 8);
     else
@@ -89,7 +83,7 @@ static int sign_all(const Column *texts, const Signing *signing, uint8_t *signat
         failed = count < 0;
         if (count > 0) {
             sign(shingles, count, bins, bins + signing->size, signing->size);
-            store(bins, signing, signatures);
+            store_signature(bins, signing, signatures);
             bitmap[row >> 3] |= (uint8_t)(1 << (row & 7));
         } else
             memset(signatures, 0, width);

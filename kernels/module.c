@@ -188,6 +188,14 @@ static PyMethodDef methods[] = {
     {"minhash", minhash, METH_VARARGS,
      "minhash(texts, unit, n, seed, size, wide): signatures of `size` numbers, of 64 bits where `wide` and else of 32, and a "
      "bitmap of the rows that have one. The unit of shingles is 'chars' or 'words'."},
+    {"sketch", sketch, METH_VARARGS,
+     "sketch(texts, nodes, unit, n, seed, bands, rows, wide, buckets, body): a bitmap of the rows that have shingles; the keys "
+     "of their bands, each 8 bytes and then its node, by bucket, and where each bucket ends; where the bodies of these rows "
+     "end, and the bodies: nothing (0), sets of shingles (1), or a byte of each number of the signature (2)."},
+    {"entry_pairs", entry_pairs, METH_VARARGS,
+     "entry_pairs(entries, all_up_to): pairs of the nodes that have a key in common, 16 bytes each."},
+    {"set_jaccard", set_jaccard, METH_VARARGS,
+     "set_jaccard(left, right): the Jaccard similarity of the sets of each row, as the bytes of 64-bit floats."},
     {"jaccard", jaccard, METH_VARARGS,
      "jaccard(left, right, unit, n, seed): the Jaccard similarity of the texts of each row, as the bytes of 64-bit floats."},
     {"similar_pairs", similar_pairs, METH_VARARGS,
@@ -196,6 +204,8 @@ static PyMethodDef methods[] = {
     {"components", components, METH_VARARGS,
      "components(u, v): the nodes of a graph whose edges are two buffers of 64-bit integers, and for each the least node of "
      "its component, as bytes."},
+    {"forest", forest, METH_VARARGS,
+     "forest(u, v): a byte for each edge of a graph, which is 1 where it joins what the edges before it have not."},
     {"simhash", simhash, METH_VARARGS,
      "simhash(texts, unit, n, seed): a 64-bit hash for each row, and a bitmap of the rows that have one."},
     {"bloom", bloom, METH_VARARGS,

@@ -6,13 +6,22 @@ import random
 from collections import defaultdict
 from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gristmill.dedup import components as module
-from gristmill.dedup.components import by_both_ends, by_larger_end, clusters_of, components, large_star, small_star
+from gristmill.dedup.components import (
+    by_both_ends,
+    by_larger_end,
+    clusters_of,
+    components,
+    large_star,
+    small_star,
+    spanning,
+)
 
 Edges = list[tuple[int, int]]
 
@@ -59,6 +68,21 @@ def test_components_are_what_a_search_finds(edges: Edges) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "kernels", None)
         assert found.equals(components(pairs["u"], pairs["v"]))
+
+
+@settings(max_examples=60)
+@given(graphs)
+@example([(1, 1), (1, 2), (2, 1), (3, 2), (1, 3)])
+def test_what_spans_a_graph_connects_the_same(edges: Edges) -> None:
+    u, v = (np.array([edge[side] for edge in edges], np.int64) for side in (0, 1))
+    found = spanning(u, v)
+    kept = [edge for edge, stays in zip(edges, found.tolist(), strict=True) if stays]
+    alone = [(node, node) for edge in edges for node in edge]
+    assert search([*kept, *alone]) == search(edges)
+    assert len(kept) == len({node for edge in edges for node in edge}) - len(set(search(edges).values()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "kernels", None)
+        assert spanning(u, v).tolist() == found.tolist()
 
 
 def partitioned(pairs: pa.Table, parts: int) -> list[pa.Table]:

@@ -98,7 +98,7 @@ def test_chosen_bands_find_what_is_above_the_threshold(size: int, threshold: flo
     above = np.linspace(threshold, 1, 50)
     assert probability(above, bands, rows).mean() > (0.98 if size == 260 else 0.9)
     assert probability(threshold / 2, bands, rows) <= 0.05
-    strict = choose_bands(threshold, size, 0.9, 0.1)
+    strict = choose_bands(threshold, size, 0.9, 0.1, sure=0)
     assert probability(threshold - 0.1, *strict) < probability(threshold - 0.1, bands, rows)
 
 

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from gristmill import __version__
-from gristmill.cli import metrics, quarantine
+from gristmill.cli import index, metrics, quarantine
 from gristmill.cli.doctor import doctor
 from gristmill.cli.start import (
     AsEvents,
@@ -51,6 +51,7 @@ Settings = Annotated[
 app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(metrics.app, name="metrics")
 app.command()(doctor)
+app.add_typer(index.app, name="index")
 
 
 def _print_version(wanted: bool) -> None:

@@ -11,11 +11,39 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gristmill.dedup.exact import ExactDeduplicationStage
     from gristmill.dedup.fuzzy import FuzzyDeduplicationStage
+    from gristmill.dedup.index import DedupIndex
     from gristmill.dedup.keep import Keep
+    from gristmill.dedup.removal import TextDuplicatesRemovalStage
+    from gristmill.dedup.workflow import (
+        DeduplicationResult,
+        ExactDeduplicationWorkflow,
+        FuzzyDeduplicationWorkflow,
+        TextDuplicatesRemovalWorkflow,
+    )
 
-_HOME = {"ExactDeduplicationStage": "exact", "FuzzyDeduplicationStage": "fuzzy", "Keep": "keep"}
+_HOME = {
+    "DedupIndex": "index",
+    "DeduplicationResult": "workflow",
+    "ExactDeduplicationStage": "exact",
+    "ExactDeduplicationWorkflow": "workflow",
+    "FuzzyDeduplicationStage": "fuzzy",
+    "FuzzyDeduplicationWorkflow": "workflow",
+    "Keep": "keep",
+    "TextDuplicatesRemovalStage": "removal",
+    "TextDuplicatesRemovalWorkflow": "workflow",
+}
 
-__all__ = ["ExactDeduplicationStage", "FuzzyDeduplicationStage", "Keep"]
+__all__ = [
+    "DedupIndex",
+    "DeduplicationResult",
+    "ExactDeduplicationStage",
+    "ExactDeduplicationWorkflow",
+    "FuzzyDeduplicationStage",
+    "FuzzyDeduplicationWorkflow",
+    "Keep",
+    "TextDuplicatesRemovalStage",
+    "TextDuplicatesRemovalWorkflow",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -37,6 +37,14 @@ def components(u: Column, v: Column) -> pa.Table:
     return pa.table([from_numbers(nodes[order]), from_numbers(roots[order])], schema=CLUSTERS)
 
 
+def spanning(u: Numbers, v: Numbers) -> Numbers:
+    """Whether each edge joins what the edges before it have not: those that do connect the same as all."""
+    if kernels is not None:
+        joins = kernels.forest(np.ascontiguousarray(u), np.ascontiguousarray(v))
+        return np.frombuffer(joins, np.uint8).astype(np.bool_)
+    return np.array(reference.forest(zip(u.tolist(), v.tolist(), strict=True)), np.bool_)
+
+
 # -- rounds for graphs that do not fit into memory -----------------------------------------------------------
 
 

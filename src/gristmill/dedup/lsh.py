@@ -7,6 +7,8 @@ where bands and rows put it. Keys hold the number of their band, so keys of diff
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import pyarrow as pa
 
@@ -14,6 +16,12 @@ from gristmill.core.native import kernels
 from gristmill.dedup import reference
 from gristmill.dedup.columns import Column, Numbers, from_numbers, numbers, whole
 from gristmill.dedup.minhash import matrix
+
+SURE = 0.995
+"""How probable it should be that a pair just at the threshold is found."""
+
+SIZE = 260
+"""Numbers of a signature, at first."""
 
 PAIRS = pa.schema([("u", pa.int64()), ("v", pa.int64())])
 
@@ -26,31 +34,44 @@ def probability(similarity: Numbers | float, bands: Numbers | int, rows: int) ->
     return 1.0 - (1.0 - np.asarray(similarity, np.float64) ** rows) ** bands
 
 
+@lru_cache(maxsize=256)
 def choose_bands(
-    threshold: float, size: int = 260, false_positive_weight: float = 0.02, false_negative_weight: float = 0.98
+    threshold: float,
+    size: int | None = None,
+    false_positive_weight: float = 0.02,
+    false_negative_weight: float = 0.98,
+    sure: float = SURE,
 ) -> tuple[int, int]:
     """How many bands of how many rows find pairs from a threshold on best, with signatures of `size` numbers.
 
+    Without `size` there are 260 numbers, or twice as many if the threshold is so low that this finds more.
+
     Weighed are the pairs below the threshold that are found, and those above that are not, for similarities that are
     all as frequent. Pairs found in vain are by default cheap, since they can be verified; pairs not found are lost.
-    Of those that are half as similar, which are many more, at most one in twenty is found.
+    Of those that are half as similar, which are many more, at most one in twenty is found. Of pairs just at the
+    threshold at least the share `sure` is found, if that can be.
     """
     if not 0 < threshold < 1:
         raise ValueError(f"threshold={threshold} is not between 0 and 1")
+    if size is None:
+        few = choose_bands(threshold, SIZE, false_positive_weight, false_negative_weight, sure)
+        if probability(threshold, *few) >= sure:
+            return few
+        more = choose_bands(threshold, 2 * SIZE, false_positive_weight, false_negative_weight, sure)
+        return more if probability(threshold, *more) >= sure else few
     if size < 1:
         raise ValueError(f"size={size} is too small: a signature has 1 or more numbers")
-    steps = (np.arange(500) + 0.5) / 500
+    steps = (np.arange(100) + 0.5) / 100
     below, above = steps * threshold, threshold + steps * (1 - threshold)
-    best, chosen = np.inf, (1, 1)
+    best, chosen = (True, np.inf), (1, 1)
     for rows in range(1, size + 1):
         bands = np.arange(1, size // rows + 1)[:, None]
-        found = 1.0 - (1.0 - below**rows) ** bands
-        lost = (1.0 - above**rows) ** bands
-        errors = false_positive_weight * threshold * found.mean(axis=1)
-        errors += false_negative_weight * (1 - threshold) * lost.mean(axis=1)
-        errors[probability(threshold / 2, bands, rows)[:, 0] > 0.05] = np.inf
-        if errors.min() < best - 1e-12:
-            best, chosen = float(errors.min()), (int(errors.argmin()) + 1, rows)
+        errors = false_positive_weight * threshold * probability(below, bands, rows).mean(axis=1)
+        errors += false_negative_weight * (1 - threshold) * (1 - probability(above, bands, rows)).mean(axis=1)
+        allowed = probability(threshold / 2, bands, rows)[:, 0] <= 0.05
+        misses = probability(threshold, bands, rows)[:, 0] < sure
+        for at in np.flatnonzero(allowed).tolist():
+            best, chosen = min((best, chosen), ((bool(misses[at]), float(errors[at])), (at + 1, rows)))
     return chosen
 
 

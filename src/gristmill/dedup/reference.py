@@ -143,6 +143,55 @@ def _fall(found: np.ndarray[Any, Any], turn: int, size: int) -> tuple[np.ndarray
     return places.astype(np.int64), hashes << np.uint64(32) | hashes >> np.uint64(32)
 
 
+def set_code(found: np.ndarray[Any, Any]) -> bytes:
+    """A set of shingles as sorted numbers, of which the gaps are written in Rice's code.
+
+    Numbers are the upper bits of shingles: 10 more than it takes to count them, and 22 at least, so that different
+    shingles of two documents are seldom the same. Before them stand the least shingle, how many different ones there
+    are, and how many numbers. Bits are filled from the lowest; 8 bytes of zeros are at the end.
+    """
+    different = np.unique(found)
+    bits = set_bits(len(different))
+    values = np.unique(different >> np.uint64(64 - bits)).tolist()
+    low = bits - (len(values) - 1).bit_length()
+    code, used, before = 0, 0, 0
+    for value in values:
+        high, rest = divmod(value - before, 1 << low)
+        code |= (1 | rest << 1) << used + high
+        used += high + 1 + low
+        before = value
+    head = [int(different[0]).to_bytes(8, "little"), len(different).to_bytes(4, "little")]
+    return b"".join([*head, len(values).to_bytes(4, "little"), code.to_bytes(-(-used // 8) + 8, "little")])
+
+
+def set_bits(different: int) -> int:
+    return max((different - 1).bit_length() + 10, 22)
+
+
+def set_values(code: bytes) -> tuple[list[int], int]:
+    """The numbers of a set, and how many bits they have."""
+    different, count = (int.from_bytes(code[start : start + 4], "little") for start in (8, 12))
+    bits = set_bits(different)
+    low = bits - (count - 1).bit_length()
+    rest, values, value = int.from_bytes(code[16:], "little"), [], 0
+    for _ in range(count):
+        high = (rest & -rest).bit_length() - 1
+        value += high << low | rest >> high + 1 & (1 << low) - 1
+        rest >>= high + 1 + low
+        values.append(value)
+    return values, bits
+
+
+def set_jaccard(left: bytes, right: bytes) -> float:
+    """The Jaccard similarity of two sets, by the bits that both have."""
+    if not left or not right:
+        return 0.0
+    (one, bits), (other, more) = set_values(left), set_values(right)
+    least = min(bits, more)
+    a, b = {value >> bits - least for value in one}, {value >> more - least for value in other}
+    return len(a & b) / len(a | b)
+
+
 def simhash(found: np.ndarray[Any, Any]) -> int:
     """64 bits, each of which is what more than half of the shingles have there."""
     hashes = scramble(found)
@@ -209,3 +258,17 @@ def components(edges: Iterable[tuple[int, int]]) -> dict[int, int]:
         low, high = sorted((root(u), root(v)))
         parents[high] = low
     return {node: root(node) for node in parents}
+
+
+def forest(edges: Iterable[tuple[int, int]]) -> list[bool]:
+    """For each edge whether it joins what the edges before it have not."""
+    labels: dict[int, set[int]] = {}
+    joins = []
+    for u, v in edges:
+        one, other = labels.setdefault(u, {u}), labels.setdefault(v, {v})
+        joins.append(one is not other)
+        if one is not other:
+            small, large = sorted((one, other), key=len)
+            large |= small
+            labels.update(dict.fromkeys(small, large))
+    return joins

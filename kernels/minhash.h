@@ -1,0 +1,18 @@
+/* MinHash signatures of one document, for those who have its shingles. */
+
+#ifndef GRISTMILL_MINHASH_H
+#define GRISTMILL_MINHASH_H
+
+#include "shingles.h"
+
+typedef struct {
+    Shingling how;
+    uint64_t size;
+    int wide; /* numbers of 64 bits, or the upper 32 of them */
+} Signing;
+
+/* Fills `bins`; `taken` is room for as many. */
+void sign(const uint64_t *shingles, int64_t count, uint64_t *bins, uint64_t *taken, uint64_t size);
+void store_signature(const uint64_t *bins, const Signing *signing, uint8_t *to);
+
+#endif

@@ -1,0 +1,250 @@
+/* Sets of shingles as sorted numbers, of which the gaps are written in Rice's code. Numbers are the upper bits of
+   shingles, as many as are needed to tell those of two documents apart (dedup/reference.py).
+
+       8 bytes    the least shingle, whole: documents with the same one are compared in samples
+       4 bytes    how many different shingles there are, which says how many bits of each are kept
+       4 bytes    how many numbers follow: a few less, since some shingles have the same upper bits
+       gaps       each as a run of zero bits and a one, then the lower bits; 8 bytes of zeros at the end */
+
+#include "dedup.h"
+#include "sets.h"
+
+#define HEAD 16
+#define LEAST_BITS 22
+#define MORE_BITS 10
+
+void set_room_free(SetRoom *rooms) {
+    free(rooms->values.memory);
+    free(rooms->ends.memory);
+}
+
+static int log2_up(uint64_t x) { return x > 1 ? 64 - __builtin_clzll(x - 1) : 0; }
+
+static int bits_for(uint64_t count) {
+    int bits = log2_up(count) + MORE_BITS;
+    return bits > LEAST_BITS ? bits : LEAST_BITS;
+}
+
+/* -- writing ------------------------------------------------------------------------------------------- */
+
+static int compare(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void sort_few(uint64_t *values, size_t count) {
+    if (count > 32) {
+        qsort(values, count, sizeof *values, compare);
+        return;
+    }
+    for (size_t i = 1; i < count; i++) {
+        uint64_t value = values[i];
+        size_t at = i;
+        for (; at && values[at - 1] > value; at--)
+            values[at] = values[at - 1];
+        values[at] = value;
+    }
+}
+
+/* Shingles are spread evenly, so that sharing them out by their upper bits all but sorts them. Returns how many
+   different ones there are, or -1 without memory. */
+static int64_t sorted(const uint64_t *shingles, int64_t count, SetRoom *rooms) {
+    int bits = log2_up((uint64_t)count);
+    size_t slots = (size_t)1 << bits;
+    uint64_t *values = room(&rooms->values, (size_t)count * 8);
+    uint32_t *ends = room(&rooms->ends, (slots + 1) * 4);
+    if (!values || !ends)
+        return -1;
+    memset(ends, 0, (slots + 1) * 4);
+    for (int64_t i = 0; i < count; i++)
+        ends[bits ? shingles[i] >> (64 - bits) : 0]++;
+    for (size_t slot = 0, sum = 0; slot < slots; slot++) {
+        size_t mine = ends[slot];
+        ends[slot] = (uint32_t)sum;
+        sum += mine;
+    }
+    for (int64_t i = 0; i < count; i++)
+        values[ends[bits ? shingles[i] >> (64 - bits) : 0]++] = shingles[i];
+    int64_t found = 0;
+    for (size_t slot = 0, start = 0; slot < slots; start = ends[slot++]) {
+        sort_few(values + start, ends[slot] - start);
+        for (size_t i = start; i < ends[slot]; i++)
+            if (!found || values[found - 1] != values[i])
+                values[found++] = values[i];
+    }
+    return found;
+}
+
+typedef struct {
+    uint8_t *to;
+    uint64_t bits;
+    int used;
+} BitWriter;
+
+/* At most 56 bits. */
+static inline void put(BitWriter *writer, uint64_t value, int bits) {
+    writer->bits |= value << writer->used;
+    writer->used += bits;
+    store8(writer->to, writer->bits);
+    writer->to += writer->used >> 3;
+    writer->bits = writer->used > 63 ? 0 : writer->bits >> (writer->used & ~7);
+    writer->used &= 7;
+}
+
+static inline void put_gap(BitWriter *writer, uint64_t gap, int low) {
+    uint64_t zeros = gap >> low;
+    for (; zeros > 15; zeros -= 15)
+        put(writer, 0, 15);
+    put(writer, (gap & (((uint64_t)1 << low) - 1)) << (zeros + 1) | (uint64_t)1 << zeros, (int)zeros + 1 + low);
+}
+
+int set_append(const uint64_t *shingles, int64_t count, SetRoom *rooms, Room *to, size_t *size) {
+    int64_t different = count < UINT32_MAX ? sorted(shingles, count, rooms) : -1;
+    if (different < 0)
+        return -1;
+    uint64_t *values = rooms->values.memory, least = values[0];
+    int bits = bits_for((uint64_t)different), shift = 64 - bits;
+    uint32_t kept = 0;
+    for (int64_t i = 0; i < different; i++) {
+        uint64_t value = values[i] >> shift;
+        if (!kept || values[kept - 1] != value)
+            values[kept++] = value;
+    }
+    int low = bits - log2_up(kept);
+    size_t most = HEAD + ((size_t)kept * (size_t)(low + 3) + 64) / 8 + 16;
+    uint8_t *start = room(to, *size + most);
+    if (!start)
+        return -1;
+    start += *size;
+    store8(start, least);
+    store8(start + 8, (uint64_t)different | (uint64_t)kept << 32);
+    BitWriter writer = {start + HEAD, 0, 0};
+    for (uint64_t i = 0, before = 0; i < kept; before = values[i++])
+        put_gap(&writer, values[i] - before, low);
+    put(&writer, 0, 7); /* the last bits are out */
+    memset(writer.to, 0, 8);
+    *size += (size_t)(writer.to + 8 - start);
+    return 0;
+}
+
+/* -- reading ------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const uint8_t *bytes;
+    uint64_t at, end; /* in bits; a number can be loaded from before `end` */
+    uint64_t value;
+    uint32_t left;
+    int low, bits, damaged;
+} SetReader;
+
+static SetReader set_open(Text code) {
+    SetReader reader = {code.bytes + HEAD, 0, 0, 0, 0, 0, LEAST_BITS, 1};
+    if (code.size < HEAD + 8)
+        return reader;
+    uint64_t counts = little8(code.bytes + 8);
+    reader.end = (uint64_t)(code.size - HEAD - 8) * 8 + 1;
+    reader.left = (uint32_t)(counts >> 32);
+    reader.bits = bits_for(counts & UINT32_MAX);
+    reader.low = reader.bits - log2_up(reader.left);
+    reader.damaged = !reader.left || reader.left > (counts & UINT32_MAX);
+    return reader;
+}
+
+/* The next number. Returns 0 when there is none. */
+static inline int set_next(SetReader *reader) {
+    uint64_t zeros = 0;
+    if (!reader->left || reader->damaged)
+        return 0;
+    for (;;) {
+        if (reader->at >= reader->end) {
+            reader->damaged = 1;
+            return 0;
+        }
+        int used = (int)(reader->at & 7);
+        uint64_t window = little8(reader->bytes + (reader->at >> 3)) >> used;
+        if (window) {
+            int more = __builtin_ctzll(window);
+            zeros += (uint64_t)more;
+            reader->at += (uint64_t)more + 1;
+            break;
+        }
+        zeros += (uint64_t)(64 - used);
+        reader->at += (uint64_t)(64 - used);
+    }
+    if (reader->at >= reader->end) {
+        reader->damaged = 1;
+        return 0;
+    }
+    uint64_t lower = little8(reader->bytes + (reader->at >> 3)) >> (reader->at & 7);
+    reader->at += (uint64_t)reader->low;
+    reader->value += zeros << reader->low | (lower & (((uint64_t)1 << reader->low) - 1));
+    reader->left--;
+    return 1;
+}
+
+/* The next number that is another one after `shift` bits of it are gone. */
+static inline int set_step(SetReader *reader, int shift, uint64_t *value) {
+    uint64_t before = *value;
+    while (set_next(reader))
+        if ((*value = reader->value >> shift) != before)
+            return 1;
+    return 0;
+}
+
+/* Returns -1 for codes that cannot be read. */
+static double set_similarity(Text left, Text right) {
+    if (!left.size || !right.size)
+        return 0;
+    SetReader one = set_open(left), other = set_open(right);
+    int bits = one.bits < other.bits ? one.bits : other.bits;
+    int one_shift = one.bits - bits, other_shift = other.bits - bits;
+    uint64_t a = UINT64_MAX, b = UINT64_MAX, both = 0, all = 0;
+    int more_a = set_step(&one, one_shift, &a), more_b = set_step(&other, other_shift, &b);
+    while (more_a && more_b) {
+        int take_a = a <= b, take_b = b <= a;
+        both += (uint64_t)(take_a & take_b);
+        all++;
+        if (take_a)
+            more_a = set_step(&one, one_shift, &a);
+        if (take_b)
+            more_b = set_step(&other, other_shift, &b);
+    }
+    for (; more_a; more_a = set_step(&one, one_shift, &a))
+        all++;
+    for (; more_b; more_b = set_step(&other, other_shift, &b))
+        all++;
+    return one.damaged || other.damaged || !all ? -1 : (double)both / (double)all;
+}
+
+/* set_jaccard(left, right): the Jaccard similarity of the sets of each row, as 64-bit floats. */
+PyObject *set_jaccard(PyObject *Py_UNUSED(self), PyObject *args) {
+    PyObject *left_object, *right_object, *result = NULL;
+    Column left, right;
+    int damaged = 0;
+    if (!PyArg_ParseTuple(args, "OO", &left_object, &right_object) || column_open(&left, left_object))
+        return NULL;
+    if (column_open(&right, right_object)) {
+        column_close(&left);
+        return NULL;
+    }
+    if (!column_is_bytes(&left) || !column_is_bytes(&right) || left.array->length != right.array->length)
+        PyErr_SetString(PyExc_TypeError, "set_jaccard takes two columns of bytes, of one length");
+    else
+        result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)left.array->length * 8);
+    if (result) {
+        double *found = (double *)(void *)PyBytes_AS_STRING(result);
+        Py_BEGIN_ALLOW_THREADS;
+        for (int64_t row = 0; row < left.array->length; row++) {
+            found[row] = set_similarity(column_text(&left, row), column_text(&right, row));
+            damaged |= found[row] < 0;
+        }
+        Py_END_ALLOW_THREADS;
+        if (damaged) {
+            Py_CLEAR(result);
+            PyErr_SetString(PyExc_ValueError, "a set of shingles cannot be read: it is damaged");
+        }
+    }
+    column_close(&left);
+    column_close(&right);
+    return result;
+}

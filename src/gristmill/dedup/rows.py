@@ -1,0 +1,127 @@
+"""The rows that fuzzy deduplication sends through exchanges, all in one table, by `__key__`.
+
+    BAND     entries of one bucket, packed: the key of a band and the number of a text, 16 bytes (`sketch.py`)
+    TEXT     what is known of a text, and its body
+    PAIR     pairs `u, v` that are to be compared, packed, 16 bytes, where `u` is; later one, with what is known of `u`
+    WANTED   the same pairs where `v` is
+    LINK     pairs that are alike, packed, 24 bytes: `u, v` and their similarity
+
+A text is known by a number of 64 bits. Keys are buckets, of keys of bands or of the numbers of texts: by them rows that
+belong together meet, and there are few, so that what is small need not be a row. `pack` and `unpack` are for all kinds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.batch import Batch
+from gristmill.core.columns import literal
+from gristmill.core.compute import pc
+from gristmill.core.sample import row_ids
+from gristmill.core.task import digest
+from gristmill.dedup.clusters import ID
+from gristmill.dedup.columns import Numbers, from_numbers, numbers, whole
+from gristmill.dedup.sketch import BUCKETS
+from gristmill.io.verdicts import ROW, TASK
+
+KEY, KIND, NODE, OTHER = "__key__", "__kind__", "__node__", "__other__"
+BODY, RANK, ORDER = "__body__", "__rank__", "__order__"
+BAND, TEXT, PAIR, WANTED, LINK = range(5)
+COLUMNS = {
+    KEY: pa.binary(8),
+    KIND: pa.int8(),
+    NODE: pa.int64(),
+    OTHER: pa.int64(),
+    BODY: pa.binary(),
+    RANK: pa.float64(),
+    ORDER: pa.int64(),
+    ID: pa.string(),
+    TASK: pa.string(),
+    ROW: pa.int64(),
+}
+ABOUT = (BODY, RANK, ORDER, ID, TASK, ROW)
+"""What is known of a text."""
+
+
+def table_of(kind: int, buckets: Numbers, **columns: Any) -> pa.Table:
+    """Rows of a kind, with nulls in the columns that it has no use for."""
+    count = len(buckets)
+    keys = np.ascontiguousarray(buckets, "<u8")
+    made = {
+        KEY: pa.Array.from_buffers(pa.binary(8), count, [None, pa.py_buffer(keys)]),
+        KIND: pa.repeat(literal(kind, pa.int8()), count),
+        **columns,
+    }
+    return pa.table({name: made[name] if name in made else pa.nulls(count, of) for name, of in COLUMNS.items()})
+
+
+def of_kind(table: pa.Table, kind: int) -> pa.Table:
+    return table.filter(pc.equal(table[KIND], literal(kind, pa.int8())))
+
+
+def pack(kind: int, buckets: Numbers, records: Numbers) -> pa.Table:
+    """Records of 8-byte numbers as a row for each bucket, in the order in which they came."""
+    order = np.argsort(buckets, kind="stable")
+    ends = np.cumsum(np.bincount(buckets, minlength=BUCKETS))
+    return packed(kind, np.ascontiguousarray(records[order]).view(np.uint8).reshape(-1), ends, 8 * records.shape[1])
+
+
+def packed(kind: int, data: Any, ends: Numbers, size: int) -> pa.Table:
+    """Records of `size` bytes that are in order of buckets, as a row for each; `ends` is where each bucket ends."""
+    starts = np.append(0, ends[:-1])
+    there = np.flatnonzero(ends > starts)
+    offsets = np.ascontiguousarray(np.append(0, ends[there]) * size, np.int32)
+    bodies = pa.Array.from_buffers(pa.binary(), len(there), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return table_of(kind, there, **{BODY: bodies})
+
+
+def unpack(table: pa.Table, width: int) -> Numbers:
+    """The records of all rows, of `width` numbers, one below the other."""
+    data = body_bytes(table)
+    return np.frombuffer(data, np.int64).reshape(-1, width)
+
+
+def body_bytes(table: pa.Table) -> memoryview:
+    """The bodies of all rows, which have one each, one after the other."""
+    bodies = whole(table[BODY])
+    if not len(bodies):
+        return memoryview(b"")
+    ends = np.frombuffer(bodies.buffers()[1], np.int32)[bodies.offset : bodies.offset + len(bodies) + 1]
+    return memoryview(bodies.buffers()[2])[int(ends[0]) : int(ends[-1])]
+
+
+def without_body(table: pa.Table) -> pa.Table:
+    at = table.column_names.index(BODY)
+    return table.set_column(at, BODY, pa.nulls(table.num_rows, pa.binary()))
+
+
+def by_node(table: pa.Table) -> tuple[pa.Table, Numbers]:
+    """Rows in the order of their numbers, once each."""
+    nodes, first = np.unique(numbers(table[NODE]), return_index=True)
+    return table.take(from_numbers(first)), nodes
+
+
+def distinct_rows(pairs: Numbers) -> Numbers:
+    """Pairs in order, without repetitions."""
+    pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
+    new: Numbers = np.append(True, (pairs[1:] != pairs[:-1]).any(axis=1))[: len(pairs)]
+    found: Numbers = pairs[new]
+    return found
+
+
+def nodes_of(batch: Batch) -> Numbers:
+    """A number for each row that depends on its file and its place there alone. Rows that share a place are told
+    apart by their order."""
+    owner, found = row_ids(batch)
+    places = numbers(found, np.uint64)
+    new = np.append(True, places[1:] != places[:-1])[: len(places)]
+    starts = np.flatnonzero(new)
+    again = np.arange(len(places)) - (starts[np.cumsum(new) - 1] if len(places) else 0)
+    bits = places * np.uint64(0x9E3779B97F4A7C15) + np.uint64(int(digest(["row", owner]), 16))
+    bits += again.astype(np.uint64) * np.uint64(0xD1B54A32D192ED03)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
+    return (bits ^ (bits >> np.uint64(31))).view(np.int64)
