@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from gristmill.core.columns import literal
 from gristmill.core.compute import pc
 from gristmill.core.task import order_key
 from gristmill.dedup.clusters import CLUSTER, ID, PARTNER, SIMILARITY
@@ -60,7 +61,7 @@ class Clusters(Step):
         scores = links[:, 2].view(np.float64)
         found = components(from_numbers(u), from_numbers(v))
         cluster = numbers(found["cluster"])  # all members are in a pair, so that ids are 0, 1, 2, ...
-        ranks = pc.fill_null(whole(members[RANK]), -np.inf)
+        ranks = pc.fill_null(whole(members[RANK]), literal(-np.inf, pa.float64()))
         order = np.lexsort((places, -numbers(ranks), cluster))
         first = np.append(True, cluster[order][1:] != cluster[order][:-1])
         sizes = np.diff(np.append(np.flatnonzero(first), len(order)))

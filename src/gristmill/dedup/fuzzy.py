@@ -16,7 +16,8 @@ with their neighbours, not each with each. Blank texts and null are like no othe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -29,7 +30,7 @@ from gristmill.core.table import is_json, is_text
 from gristmill.dedup.clustering import Clusters
 from gristmill.dedup.clusters import ID, CommitVerdicts, ids
 from gristmill.dedup.columns import from_numbers, numbers, whole
-from gristmill.dedup.keep import Keep
+from gristmill.dedup.keep import FIRST, Keep, policy
 from gristmill.dedup.lsh import choose_bands
 from gristmill.dedup.minhash import Shingling
 from gristmill.dedup.pairing import EXACT, NONE, SIGNATURE, VERIFY, Compare, Pairs, Senders
@@ -56,8 +57,9 @@ class FuzzyDeduplicationStage(VerdictStage):
     `num_bands` and `minhashes_per_band` say how candidates are found; without them they are chosen so that of pairs
     just at the threshold 995 in 1,000 are found, and of more similar ones more. `verify` says how candidates are
     compared: by their "exact" similarity; by "signature", an estimate that may lie 0.04 below the threshold, which
-    moves less and is wrong about some pairs near the threshold; or not at all ("none"). `keep` is "first" in the order
-    of the input, or a `Keep`. `id_field` names the rows in the cluster table. `use_64_bit_hash` makes signatures of
+    moves less and is wrong about some pairs near the threshold; or not at all ("none"). `keep` says which row of
+    a cluster is kept: the "first" in the order of the input, the "longest", the "highest" or "newest" by `score_field`,
+    or a `Keep`. `id_field` names the rows in the cluster table. `use_64_bit_hash` makes signatures of
     numbers of 64 bits. `bands_per_iteration` is for scripts that have it: all bands are looked at in one go. Output
     files are those that there would be without this stage, in the same order.
     """
@@ -72,10 +74,11 @@ class FuzzyDeduplicationStage(VerdictStage):
         minhashes_per_band: int | None = None,
         seed: int = 42,
         verify: str = EXACT,
-        keep: str | Keep = "first",
+        keep: str | Keep | Mapping[str, Any] = FIRST,
         id_field: str | None = None,
         num_partitions: int | None = None,
         *,
+        score_field: str | None = None,
         use_64_bit_hash: bool = False,
         bands_per_iteration: int | None = None,
     ) -> None:
@@ -87,11 +90,11 @@ class FuzzyDeduplicationStage(VerdictStage):
         Exchange(num_partitions=num_partitions)  # a wrong number is an error here
         self.text_field, self.word_ngrams, self.char_ngrams = text_field, word_ngrams, char_ngrams
         self.threshold, self.num_bands, self.minhashes_per_band = threshold, num_bands, minhashes_per_band
-        self.seed, self.verify, self.keep = seed, verify, keep
+        self.seed, self.verify, self.keep, self.score_field = seed, verify, keep, score_field
         self.id_field, self.num_partitions = id_field, num_partitions
         self.use_64_bit_hash, self.bands_per_iteration = use_64_bit_hash, bands_per_iteration
         self._how = Shingling("words", word_ngrams, seed) if word_ngrams else Shingling("chars", char_ngrams, seed)
-        self._policy = Keep(keep, text_field if keep == "longest" else None) if isinstance(keep, str) else keep
+        self._policy = policy("FuzzyDeduplicationStage", keep, text_field, score_field)
         chosen = choose_bands(threshold)  # which checks the threshold
         self._bands = chosen[0] if num_bands is None else num_bands
         self._rows = chosen[1] if minhashes_per_band is None else minhashes_per_band

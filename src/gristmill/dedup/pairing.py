@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from gristmill.core.batch import Batch
 from gristmill.core.stage import Columns
 from gristmill.dedup.columns import Numbers, from_numbers, numbers, whole
 from gristmill.dedup.minhash import Shingling
@@ -29,7 +30,7 @@ from gristmill.dedup.rows import (
     PAIR,
     TEXT,
     WANTED,
-    body_bytes,
+    by_bucket,
     by_node,
     distinct_rows,
     of_kind,
@@ -39,7 +40,8 @@ from gristmill.dedup.rows import (
     without_body,
 )  # fmt: skip
 from gristmill.dedup.sketch import buckets_of, entry_pairs, set_jaccard, signature_jaccard
-from gristmill.io.keyed import KeyedStage
+from gristmill.io.keyed import DeclaredReduce, KeyedStage, Reduce
+from gristmill.io.partitions import SORT_BYTES, Part, batch_of
 
 ALL_PAIRS = 8
 """Up to so many texts of a band are compared each with each."""
@@ -58,44 +60,39 @@ class Step(KeyedStage):
     def outputs(self) -> tuple[list[str], Columns]:
         return [], [KEY]
 
+    def reducer(self) -> Reduce:
+        return AtOnce(self)
+
+
+class AtOnce(DeclaredReduce):
+    """Gives a round the whole of a partition, unsorted, if it fits into memory, and else bucket by bucket."""
+
+    def process(self, task: Part) -> Iterator[Batch]:
+        if not self.keyed.columns or sum(run.nbytes for run in task.data) > SORT_BYTES:
+            yield from super().process(task)
+            return
+        self.keyed.__dict__["_aside"] = self.__dict__.get("_aside")
+        pieces = [piece for piece in task.pieces() if piece.num_rows]
+        made = self.keyed.process_groups(pa.concat_tables(pieces)) if pieces else pa.table({})
+        yield batch_of(task, made, 0)
+
 
 class Pairs(Step):
     """Pairs the texts of each band, and tells both of each pair."""
 
-    def process_sorted(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-        held, count = [], 0
-        for found in self._found(tables):
-            if isinstance(found, pa.Table):
-                yield found
-                continue
-            held.append(found)
-            count += len(found)
-            if count >= HELD_PAIRS:
-                yield _asked(np.concatenate(held))
-                held, count = [], 0
-        if held:
-            yield _asked(np.concatenate(held))
-
-    def _found(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table | Numbers]:
+    def process_groups(self, table: pa.Table) -> pa.Table:
         """What is known of texts, as it is, and pairs."""
-        bucket, waiting = b"", list[memoryview]()
-        for table in tables:
-            yield of_kind(table, TEXT)
-            for key, entries in _by_bucket(of_kind(table, BAND)):
-                if waiting and key != bucket:
-                    yield entry_pairs(b"".join(waiting), ALL_PAIRS)
-                    waiting = []
-                bucket = key
-                waiting.append(entries)
-        if waiting:
-            yield entry_pairs(b"".join(waiting), ALL_PAIRS)
-
-
-def _by_bucket(bands: pa.Table) -> Iterator[tuple[bytes, memoryview]]:
-    """The entries of each bucket; rows are in the order of buckets."""
-    keys = whole(bands[KEY]).to_pylist()
-    for start, key in enumerate(keys):
-        yield key, body_bytes(bands.slice(start, 1))
+        entries: dict[int, list[memoryview]] = {}
+        for number, some in by_bucket(of_kind(table, BAND)):
+            entries.setdefault(number, []).append(some)
+        held, count, asked = [np.zeros((0, 2), np.int64)], 0, [of_kind(table, TEXT)]
+        for number in sorted(entries):
+            held.append(entry_pairs(b"".join(entries.pop(number)), ALL_PAIRS))
+            count += len(held[-1])
+            if count >= HELD_PAIRS:
+                asked.append(_asked(np.concatenate(held)))
+                held, count = [], 0
+        return pa.concat_tables([*asked, _asked(np.concatenate(held))] if held else asked)
 
 
 def _asked(pairs: Numbers) -> pa.Table:

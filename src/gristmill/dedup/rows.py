@@ -12,6 +12,7 @@ belong together meet, and there are few, so that what is small need not be a row
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ BODY, RANK, ORDER = "__body__", "__rank__", "__order__"
 BAND, TEXT, PAIR, WANTED, LINK = range(5)
 COLUMNS = {
     KEY: pa.binary(8),
-    KIND: pa.int8(),
+    KIND: pa.int64(),
     NODE: pa.int64(),
     OTHER: pa.int64(),
     BODY: pa.binary(),
@@ -52,14 +53,14 @@ def table_of(kind: int, buckets: Numbers, **columns: Any) -> pa.Table:
     keys = np.ascontiguousarray(buckets, "<u8")
     made = {
         KEY: pa.Array.from_buffers(pa.binary(8), count, [None, pa.py_buffer(keys)]),
-        KIND: pa.repeat(literal(kind, pa.int8()), count),
+        KIND: from_numbers(np.full(count, kind, np.int64)),
         **columns,
     }
     return pa.table({name: made[name] if name in made else pa.nulls(count, of) for name, of in COLUMNS.items()})
 
 
 def of_kind(table: pa.Table, kind: int) -> pa.Table:
-    return table.filter(pc.equal(table[KIND], literal(kind, pa.int8())))
+    return table.filter(pc.equal(table[KIND], literal(kind, pa.int64())))
 
 
 def pack(kind: int, buckets: Numbers, records: Numbers) -> pa.Table:
@@ -80,17 +81,27 @@ def packed(kind: int, data: Any, ends: Numbers, size: int) -> pa.Table:
 
 def unpack(table: pa.Table, width: int) -> Numbers:
     """The records of all rows, of `width` numbers, one below the other."""
-    data = body_bytes(table)
-    return np.frombuffer(data, np.int64).reshape(-1, width)
+    data, ends = _bodies(table)
+    return np.frombuffer(data[int(ends[0]) : int(ends[-1])], np.int64).reshape(-1, width)
 
 
-def body_bytes(table: pa.Table) -> memoryview:
-    """The bodies of all rows, which have one each, one after the other."""
+def by_bucket(table: pa.Table) -> Iterator[tuple[int, memoryview]]:
+    """The records of each bucket; rows are in the order of buckets."""
+    data, ends = _bodies(table)
+    keys = whole(table[KEY])
+    buckets = np.frombuffer(keys.buffers()[1] or b"", "<u8")[keys.offset : keys.offset + len(keys)]
+    starts = np.flatnonzero(np.append(True, buckets[1:] != buckets[:-1])[: len(buckets)])
+    for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(buckets)], strict=False):
+        yield int(buckets[start]), data[int(ends[start]) : int(ends[stop])]
+
+
+def _bodies(table: pa.Table) -> tuple[memoryview, Numbers]:
+    """The bodies of all rows, which have one each, and where they end, from the start of the first on."""
     bodies = whole(table[BODY])
     if not len(bodies):
-        return memoryview(b"")
-    ends = np.frombuffer(bodies.buffers()[1], np.int32)[bodies.offset : bodies.offset + len(bodies) + 1]
-    return memoryview(bodies.buffers()[2])[int(ends[0]) : int(ends[-1])]
+        return memoryview(b""), np.zeros(1, np.int32)
+    _, ends, data = bodies.buffers()
+    return memoryview(data), np.frombuffer(ends, np.int32)[bodies.offset : bodies.offset + len(bodies) + 1]
 
 
 def without_body(table: pa.Table) -> pa.Table:

@@ -105,11 +105,10 @@ def entry_pairs(entries: bytes | memoryview, all_up_to: int) -> Numbers:
 
 def set_jaccard(left: Column, right: Column) -> Numbers:
     """The Jaccard similarity of the sets of shingles of each row; 0 where there is none."""
-    one, other = (pc.fill_null(column, b"") if column.null_count else column for column in (left, right))
     if kernels is not None:
-        return np.frombuffer(kernels.set_jaccard(one, other), np.float64)
-    pairs = zip(one.to_pylist(), other.to_pylist(), strict=True)
-    return np.array([reference.set_jaccard(a, b) for a, b in pairs], np.float64)
+        return np.frombuffer(kernels.set_jaccard(left, right), np.float64)
+    pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
+    return np.array([reference.set_jaccard(a or b"", b or b"") for a, b in pairs], np.float64)
 
 
 def signature_jaccard(left: pa.Array, right: pa.Array) -> Numbers:
