@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from gristmill.core.batch import Batch
@@ -29,12 +30,13 @@ from gristmill.core.stage import Columns
 from gristmill.core.table import is_json, is_text
 from gristmill.dedup.clustering import Clusters
 from gristmill.dedup.clusters import ID, CommitVerdicts, ids
-from gristmill.dedup.columns import from_numbers, numbers, whole
+from gristmill.dedup.columns import Numbers, from_numbers, numbers, whole
 from gristmill.dedup.keep import FIRST, Keep, policy
 from gristmill.dedup.lsh import choose_bands
 from gristmill.dedup.minhash import Shingling
 from gristmill.dedup.pairing import EXACT, NONE, SIGNATURE, VERIFY, Compare, Pairs, Senders
-from gristmill.dedup.rows import BAND, BODY, NODE, ORDER, RANK, TEXT, nodes_of, packed, table_of
+from gristmill.dedup.quality import in_sample, sample_share
+from gristmill.dedup.rows import BAND, BODY, NODE, ORDER, OTHER, RANK, SAMPLE, TEXT, nodes_of, packed, table_of
 from gristmill.dedup.sketch import NO_BODY, SET_BODY, SIGNATURE_BODY, Sketches, buckets_of, sketch
 from gristmill.io.exchange import CommitRuns, Exchange
 from gristmill.io.keyed import KeyedStage
@@ -95,6 +97,8 @@ class FuzzyDeduplicationStage(VerdictStage):
         self.use_64_bit_hash, self.bands_per_iteration = use_64_bit_hash, bands_per_iteration
         self._how = Shingling("words", word_ngrams, seed) if word_ngrams else Shingling("chars", char_ngrams, seed)
         self._policy = policy("FuzzyDeduplicationStage", keep, text_field, score_field)
+        self._share = sample_share(None)
+        self.key_share = 1.0 if verify == EXACT and not word_ngrams else 0.25
         chosen = choose_bands(threshold)  # which checks the threshold
         self._bands = chosen[0] if num_bands is None else num_bands
         self._rows = chosen[1] if minhashes_per_band is None else minhashes_per_band
@@ -134,6 +138,7 @@ class FuzzyDeduplicationStage(VerdictStage):
             tables += [
                 packed(BAND, made.entries, made.ends, 16),
                 table_of(TEXT, buckets_of(numbers(about[NODE])), **about),
+                self._sample(made, some, mine),
             ]
         return pa.concat_tables(tables)
 
@@ -149,9 +154,29 @@ class FuzzyDeduplicationStage(VerdictStage):
             return texts.take(made.present).cast(pa.binary())
         return made.bodies
 
+    def _sample(self, made: Sketches, texts: pa.Array, nodes: Numbers) -> pa.Table:
+        """The rows by which quality is measured."""
+        chosen, groups = in_sample(made.leasts, self._share)
+        rows = from_numbers(np.flatnonzero(chosen))
+        places = made.present.take(rows)
+        mine = nodes[numbers(places, np.int64)]
+        sets = made.bodies.take(rows)
+        if self._body != SET_BODY:
+            sets = sketch(texts.take(places), mine, self._how, 0, 1, body=SET_BODY).bodies
+        about = {NODE: from_numbers(mine), OTHER: from_numbers(made.leasts[chosen].view(np.int64)), BODY: sets}
+        return table_of(SAMPLE, buckets_of(groups[chosen]), **about)
+
+    def size_up(self, nbytes: int | None) -> None:
+        self._share = sample_share(nbytes)
+
     def rounds(self) -> Sequence[KeyedStage]:
         least = {NONE: 0.0, SIGNATURE: self.threshold - MARGIN, EXACT: self.threshold}[self.verify]
-        steps = [Pairs(), Senders(), Compare(self.verify, least, self._how), Clusters(self.verify)]
+        steps = [
+            Pairs(),
+            Senders(),
+            Compare(self.verify, least, self._how),
+            Clusters(self.verify, self.threshold, self._bands, self._rows),
+        ]
         for step in steps:
             step.name = f"{self.name}_{type(step).__name__.lower()}"
             step.num_partitions = self.num_partitions

@@ -10,6 +10,7 @@ If many texts share a band they are paired with the first of them and with their
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,7 @@ from gristmill.core.batch import Batch
 from gristmill.core.stage import Columns
 from gristmill.dedup.columns import Numbers, from_numbers, numbers, whole
 from gristmill.dedup.minhash import Shingling
-from gristmill.dedup.quality import jaccard
+from gristmill.dedup.quality import jaccard, sample_pairs
 from gristmill.dedup.rows import (
     ABOUT,
     BAND,
@@ -28,13 +29,16 @@ from gristmill.dedup.rows import (
     NODE,
     OTHER,
     PAIR,
+    SAMPLE,
     TEXT,
+    TRUTH,
     WANTED,
     by_bucket,
     by_node,
     distinct_rows,
     of_kind,
     pack,
+    pack_links,
     table_of,
     unpack,
     without_body,
@@ -67,6 +71,9 @@ class Step(KeyedStage):
 class AtOnce(DeclaredReduce):
     """Gives a round the whole of a partition, unsorted, if it fits into memory, and else bucket by bucket."""
 
+    def remark(self, stats: Any) -> str | None:
+        return self.keyed.remark(stats)
+
     def process(self, task: Part) -> Iterator[Batch]:
         if not self.keyed.columns or sum(run.nbytes for run in task.data) > SORT_BYTES:
             yield from super().process(task)
@@ -92,7 +99,12 @@ class Pairs(Step):
             if count >= HELD_PAIRS:
                 asked.append(_asked(np.concatenate(held)))
                 held, count = [], 0
-        return pa.concat_tables([*asked, _asked(np.concatenate(held))] if held else asked)
+        asked += [_asked(np.concatenate(held))] if held else []
+        return pa.concat_tables([*asked, self._truth(of_kind(table, SAMPLE))])
+
+    def _truth(self, sample: pa.Table) -> pa.Table:
+        self.count("sample_documents", sample.num_rows)
+        return pack_links(TRUTH, *sample_pairs(numbers(sample[OTHER]), numbers(sample[NODE]), whole(sample[BODY])))
 
 
 def _asked(pairs: Numbers) -> pa.Table:
@@ -115,7 +127,7 @@ class Senders(Step):
             **{NODE: from_numbers(pairs[:, 0]), OTHER: from_numbers(pairs[:, 1])},
             **{name: about[name] for name in ABOUT},
         )
-        return pa.concat_tables([texts.filter(from_numbers(wanted)), sent])
+        return pa.concat_tables([texts.filter(from_numbers(wanted)), sent, of_kind(table, TRUTH)])
 
 
 class Compare(Step):
@@ -135,9 +147,9 @@ class Compare(Step):
         self.count("pairs_alike", int(alike.sum()))
         kept = from_numbers(alike)
         pairs, others = pairs.filter(kept), others.filter(kept)
-        links = np.stack([numbers(pairs[NODE]), numbers(pairs[OTHER]), found[alike].view(np.int64)], axis=1)
+        links = pack_links(LINK, numbers(pairs[NODE]), numbers(pairs[OTHER]), found[alike])
         members, _ = by_node(pa.concat_tables([without_body(pairs), without_body(others)]))
-        return pa.concat_tables([members, pack(LINK, np.zeros(len(links), np.int64), links)])
+        return pa.concat_tables([members, links, of_kind(table, TRUTH)])
 
     def _similarity(self, one: pa.Array, other: pa.Array) -> Numbers:
         if self.verify == NONE:

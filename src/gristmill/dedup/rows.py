@@ -5,6 +5,8 @@
     PAIR     pairs `u, v` that are to be compared, packed, 16 bytes, where `u` is; later one, with what is known of `u`
     WANTED   the same pairs where `v` is
     LINK     pairs that are alike, packed, 24 bytes: `u, v` and their similarity
+    SAMPLE   a text of the sample by which quality is measured, with its least shingle and its set of shingles
+    TRUTH    pairs of the sample, packed like links, with their true similarity
 
 A text is known by a number of 64 bits. Keys are buckets, of keys of bands or of the numbers of texts: by them rows that
 belong together meet, and there are few, so that what is small need not be a row. `pack` and `unpack` are for all kinds.
@@ -30,7 +32,7 @@ from gristmill.io.verdicts import ROW, TASK
 
 KEY, KIND, NODE, OTHER = "__key__", "__kind__", "__node__", "__other__"
 BODY, RANK, ORDER = "__body__", "__rank__", "__order__"
-BAND, TEXT, PAIR, WANTED, LINK = range(5)
+BAND, TEXT, PAIR, WANTED, LINK, SAMPLE, TRUTH = range(7)
 COLUMNS = {
     KEY: pa.binary(8),
     KIND: pa.int64(),
@@ -68,6 +70,12 @@ def pack(kind: int, buckets: Numbers, records: Numbers) -> pa.Table:
     order = np.argsort(buckets, kind="stable")
     ends = np.cumsum(np.bincount(buckets, minlength=BUCKETS))
     return packed(kind, np.ascontiguousarray(records[order]).view(np.uint8).reshape(-1), ends, 8 * records.shape[1])
+
+
+def pack_links(kind: int, u: Numbers, v: Numbers, similarity: Numbers) -> pa.Table:
+    """Pairs with their similarity. They all end up in one place, whatever their bucket is."""
+    records = np.stack([u, v, similarity.view(np.int64)], axis=1)
+    return pack(kind, np.zeros(len(records), np.int64), records)
 
 
 def packed(kind: int, data: Any, ends: Numbers, size: int) -> pa.Table:
