@@ -36,7 +36,16 @@ PUBLIC = {
         "XennaExecutor",
         "processing_stage",
     ],
-    "gristmill.dedup": ["ExactDeduplicationStage", "FuzzyDeduplicationStage", "Keep"],
+    "gristmill.dedup": [
+        "DeduplicationResult",
+        "ExactDeduplicationStage",
+        "ExactDeduplicationWorkflow",
+        "FuzzyDeduplicationStage",
+        "FuzzyDeduplicationWorkflow",
+        "Keep",
+        "TextDuplicatesRemovalStage",
+        "TextDuplicatesRemovalWorkflow",
+    ],
     "gristmill.text": [
         "AddId",
         "AlphaFilter",

@@ -12,17 +12,34 @@ if TYPE_CHECKING:
     from gristmill.dedup.exact import ExactDeduplicationStage
     from gristmill.dedup.fuzzy import FuzzyDeduplicationStage
     from gristmill.dedup.keep import Keep
+    from gristmill.dedup.removal import TextDuplicatesRemovalStage
+    from gristmill.dedup.workflow import (
+        DeduplicationResult,
+        ExactDeduplicationWorkflow,
+        FuzzyDeduplicationWorkflow,
+        TextDuplicatesRemovalWorkflow,
+    )
 
 _HOME = {
+    "DeduplicationResult": "workflow",
     "ExactDeduplicationStage": "exact",
+    "ExactDeduplicationWorkflow": "workflow",
     "FuzzyDeduplicationStage": "fuzzy",
+    "FuzzyDeduplicationWorkflow": "workflow",
     "Keep": "keep",
+    "TextDuplicatesRemovalStage": "removal",
+    "TextDuplicatesRemovalWorkflow": "workflow",
 }
 
 __all__ = [
+    "DeduplicationResult",
     "ExactDeduplicationStage",
+    "ExactDeduplicationWorkflow",
     "FuzzyDeduplicationStage",
+    "FuzzyDeduplicationWorkflow",
     "Keep",
+    "TextDuplicatesRemovalStage",
+    "TextDuplicatesRemovalWorkflow",
 ]
 
 

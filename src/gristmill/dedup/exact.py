@@ -46,8 +46,8 @@ class ExactDeduplicationStage(VerdictStage):
     `normalize` lists differences between texts that do not count: "case", "whitespace", "punctuation", "unicode"
     (variants of characters, as in NFKC). `keep` says which row is kept: the "first" in the order of the input, the
     "longest", the one with the "highest" or "newest" `score_field`, or a `Keep`; of equals, the first. `id_field`
-    names the rows in the cluster table. Output files are those that there would be without this stage, in the same
-    order.
+    names the rows in the cluster table. `memory_gb` is what a worker may use for keys. Output files are those that
+    there would be without this stage, in the same order.
     """
 
     def __init__(
@@ -60,12 +60,13 @@ class ExactDeduplicationStage(VerdictStage):
         num_partitions: int | None = None,
         columns: Sequence[str] | None = None,
         url_field: str | None = None,
+        memory_gb: float | None = None,
     ) -> None:
         super().__init__()
-        Exchange(num_partitions=num_partitions)  # a wrong number is an error here
+        Exchange(num_partitions=num_partitions, memory_gb=memory_gb)  # a wrong number is an error here
         self.text_field, self.keep, self.score_field = text_field, keep, score_field
         self.normalize, self.id_field, self.num_partitions = normalize, id_field, num_partitions
-        self.columns, self.url_field = columns, url_field
+        self.columns, self.url_field, self.memory_gb = columns, url_field, memory_gb
         self._form = without("ExactDeduplicationStage", normalize)
         self._fields = self._compared()
         self._policy = policy("ExactDeduplicationStage", keep, None if columns else self._fields[0], score_field)
@@ -108,7 +109,7 @@ class ExactDeduplicationStage(VerdictStage):
         return [SameHash(f"{self.name}_groups", self.num_partitions)]
 
     def commit(self, verdicts: Exchange) -> CommitRuns:
-        return CommitVerdicts(verdicts, f"{self.name}_commit_verdicts")
+        return CommitVerdicts(verdicts, f"{self.name}_commit_verdicts", self.memory_gb)
 
 
 class SameHash(KeyedStage):
