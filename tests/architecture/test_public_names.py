@@ -37,6 +37,7 @@ PUBLIC = {
         "processing_stage",
     ],
     "gristmill.dedup": [
+        "DedupIndex",
         "DeduplicationResult",
         "ExactDeduplicationStage",
         "ExactDeduplicationWorkflow",

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from gristmill import __version__
-from gristmill.cli import quarantine
+from gristmill.cli import index, quarantine
 from gristmill.cli.start import (
     ExecutorName,
     MaxErrors,
@@ -45,6 +45,7 @@ Settings = Annotated[
 ]
 
 app.add_typer(quarantine.app, name="quarantine")
+app.add_typer(index.app, name="index")
 
 
 def _print_version(wanted: bool) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gristmill.dedup.exact import ExactDeduplicationStage
     from gristmill.dedup.fuzzy import FuzzyDeduplicationStage
+    from gristmill.dedup.index import DedupIndex
     from gristmill.dedup.keep import Keep
     from gristmill.dedup.removal import TextDuplicatesRemovalStage
     from gristmill.dedup.workflow import (
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     )
 
 _HOME = {
+    "DedupIndex": "index",
     "DeduplicationResult": "workflow",
     "ExactDeduplicationStage": "exact",
     "ExactDeduplicationWorkflow": "workflow",
@@ -32,6 +34,7 @@ _HOME = {
 }
 
 __all__ = [
+    "DedupIndex",
     "DeduplicationResult",
     "ExactDeduplicationStage",
     "ExactDeduplicationWorkflow",

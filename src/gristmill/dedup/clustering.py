@@ -21,6 +21,7 @@ from gristmill.core.task import order_key
 from gristmill.dedup.clusters import CLUSTER, ID, PARTNER, SIMILARITY
 from gristmill.dedup.columns import Numbers, from_numbers, numbers, whole
 from gristmill.dedup.components import components, spanning
+from gristmill.dedup.index_join import SNAPSHOT
 from gristmill.dedup.lsh import probability
 from gristmill.dedup.pairing import NONE, Step
 from gristmill.dedup.quality import estimated_recall
@@ -51,7 +52,8 @@ class Clusters(Step):
         members, truth, fresh = list[pa.Table](), list[Numbers](), list[Numbers]()
         links = np.zeros((0, 3), np.int64)
         for table in tables:
-            members.append(table.filter(pc.is_valid(table[NODE])).select([NODE, RANK, ORDER, ID, TASK, ROW]))
+            told = [SNAPSHOT] if SNAPSHOT in table.column_names else []
+            members.append(table.filter(pc.is_valid(table[NODE])).select([NODE, RANK, ORDER, ID, TASK, ROW, *told]))
             truth.append(unpack(of_kind(table, TRUTH), 3))
             fresh.append(unpack(of_kind(table, LINK), 3))
             if sum(map(len, fresh)) > HELD_LINKS + len(links):
@@ -111,7 +113,7 @@ class Clusters(Step):
         kept = from_numbers(keepers[order] == order)
         score = from_numbers(similarity[order])
         unknown = pa.nulls(len(order), pa.float64())
-        return pa.table(
+        found = pa.table(
             [
                 rows[TASK],
                 rows[ROW],
@@ -123,6 +125,10 @@ class Clusters(Step):
             ],
             [TASK, ROW, KEEP, ID, CLUSTER, PARTNER, SIMILARITY],
         )
+        if SNAPSHOT not in rows.column_names:
+            return found
+        theirs = pc.if_else(kept, literal(None, pa.string()), members[SNAPSHOT].take(from_numbers(partner[order])))
+        return found.append_column(SNAPSHOT, theirs).filter(pc.is_null(rows[SNAPSHOT]))  # none on what is known
 
     def _tell(self, sizes: Numbers) -> None:
         self.count("clusters", len(sizes))

@@ -5,6 +5,7 @@
     kept         whether the row was kept
     partner      the row that it was found to be the same as; none for the one that is kept
     similarity   from 0 to 1
+    snapshot     if rows are compared with an index: what the partner was added to it with; none for rows of this run
 
 It is Parquet, sorted by cluster and id in each file, in the directory `clusters` of the run (`run_dir`), or of `_run`
 beside the output for a run without one.
@@ -12,7 +13,7 @@ beside the output for a run without one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -59,16 +60,21 @@ def ids(batch: Batch, id_field: str | None) -> pa.Array:
 
 
 class CommitVerdicts(CommitRuns):
-    """Commits verdicts, and writes the rows of the cluster table that are among them."""
+    """Commits verdicts, and writes the rows of the cluster table that are among them. `extra` names more columns."""
 
     not_identity = ("target", "lasting", "place")
 
     def __init__(
-        self, verdicts: Exchange, name: str, memory_gb: float | None = None, place: Target | None = None
+        self,
+        verdicts: Exchange,
+        name: str,
+        memory_gb: float | None = None,
+        place: Target | None = None,
+        extra: Sequence[str] = (),
     ) -> None:
         """`place` is a directory for the table, where it is all that is wanted: nothing comes after it."""
         super().__init__(verdicts, name)
-        self.place, self.memory_gb = place, memory_gb
+        self.place, self.memory_gb, self.extra = place, memory_gb, tuple(extra)
         self.lasting: Target | None = None
 
     def settle(self, url: str, storage_options: Mapping[str, Any], lasting: Lasting = None) -> None:
@@ -101,7 +107,7 @@ class CommitVerdicts(CommitRuns):
         with self.target.scratch() as room:
             most = sort_bytes(self.memory_gb)
             rows = sorted_pieces(self._tables(files), [CLUSTER, ID], most, folder=room)
-            with target.create(path) as file, pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
+            with target.create(path) as file, pq.ParquetWriter(file, self._told, compression="zstd") as writer:
                 for group in row_groups(rows, GROUP_BYTES, GROUP_ROWS):
                     writer.write_table(group)
 
@@ -111,7 +117,11 @@ class CommitVerdicts(CommitRuns):
             for partition in sorted({run.partition for run in index.runs}):
                 for table in runs_of(self.target, path, index, partition):
                     kept = table.rename_columns([KEPT if name == KEEP else name for name in table.column_names])
-                    yield kept.select(SCHEMA.names).cast(SCHEMA)
+                    yield kept.select(self._told.names).cast(self._told)
+
+    @property
+    def _told(self) -> pa.Schema:
+        return pa.schema([*SCHEMA, *((name, pa.string()) for name in self.extra)])
 
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
         outputs = list(outputs)

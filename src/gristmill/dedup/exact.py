@@ -10,8 +10,10 @@ What is given up: texts that differ in more than `normalize` allows. Null is no 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from gristmill.core.batch import Batch
@@ -21,21 +23,27 @@ from gristmill.core.errors import ColumnError
 from gristmill.core.spread import column_of
 from gristmill.core.stage import Columns
 from gristmill.core.table import is_text
-from gristmill.dedup.clusters import CLUSTER, ID, PARTNER, SIMILARITY, CommitVerdicts, ids
-from gristmill.dedup.columns import values_of
+from gristmill.dedup.clusters import CLUSTER, ID, PARTNER, SIMILARITY, ids
+from gristmill.dedup.columns import Numbers, from_numbers, values_of
 from gristmill.dedup.digest import hash_columns
+from gristmill.dedup.index import DedupIndex
+from gristmill.dedup.index_extend import Dropped, Keys
+from gristmill.dedup.index_files import KEY, TABLE, among, prefixes
+from gristmill.dedup.index_join import SNAPSHOT, Known, KnownPartitions, Match
+from gristmill.dedup.index_stage import IndexedStage
 from gristmill.dedup.keep import FIRST, Keep, policy
 from gristmill.dedup.normalise import normalise_urls, without
-from gristmill.io.exchange import CommitRuns, Exchange
+from gristmill.io.exchange import Exchange
 from gristmill.io.keyed import KeyedStage
+from gristmill.io.partitions import Partitions
 from gristmill.io.sorting import group_starts
-from gristmill.io.verdicts import KEEP, ROW, TASK, VerdictStage, identities
+from gristmill.io.verdicts import KEEP, ROW, TASK, identities
 
 TEXT = "text"
 _HASH, _RANK = "hash", "rank"
 
 
-class ExactDeduplicationStage(VerdictStage):
+class ExactDeduplicationStage(IndexedStage):
     """Drops each row whose text another row has too; of those with the same text, one is kept.
 
     Rows are compared by the text in `text_field`, or by all of several `columns`, or by the URL in `url_field` without
@@ -48,7 +56,12 @@ class ExactDeduplicationStage(VerdictStage):
     "longest", the one with the "highest" or "newest" `score_field`, or a `Keep`; of equals, the first. `id_field`
     names the rows in the cluster table. `memory_gb` is what a worker may use for keys. Output files are those that
     there would be without this stage, in the same order.
+
+    Rows that an index of `against` has are dropped too. Those that are kept are added to the index `extend`, with which
+    they are compared as well (`DedupIndex`).
     """
+
+    index_kind = "exact"
 
     def __init__(
         self,
@@ -61,12 +74,16 @@ class ExactDeduplicationStage(VerdictStage):
         columns: Sequence[str] | None = None,
         url_field: str | None = None,
         memory_gb: float | None = None,
+        *,
+        against: Sequence[str | DedupIndex] = (),
+        extend: str | DedupIndex | None = None,
     ) -> None:
         super().__init__()
         Exchange(num_partitions=num_partitions, memory_gb=memory_gb)  # a wrong number is an error here
         self.text_field, self.keep, self.score_field = text_field, keep, score_field
         self.normalize, self.id_field, self.num_partitions = normalize, id_field, num_partitions
         self.columns, self.url_field, self.memory_gb = columns, url_field, memory_gb
+        self.use_indexes(against, extend)
         self._form = without("ExactDeduplicationStage", normalize)
         self._fields = self._compared()
         self._policy = policy("ExactDeduplicationStage", keep, None if columns else self._fields[0], score_field)
@@ -106,10 +123,27 @@ class ExactDeduplicationStage(VerdictStage):
         return self._form.apply(values) if self._form and is_text(values.type) else values
 
     def rounds(self) -> Sequence[KeyedStage]:
-        return [SameHash(f"{self.name}_groups", self.num_partitions)]
+        return [SameHash(f"{self.name}_groups", self.num_partitions, self._known)]
 
-    def commit(self, verdicts: Exchange) -> CommitRuns:
-        return CommitVerdicts(verdicts, f"{self.name}_commit_verdicts", self.memory_gb)
+    # -- the index ---------------------------------------------------------------------------------------
+
+    def index_parameters(self) -> Mapping[str, Any]:
+        sample = make_array(["Raw data in, training data out."], pa.string())
+        return {
+            "compares": "URLs" if self.url_field else "values",
+            "columns": len(self._fields),
+            "normalize": sorted(set(self.normalize)),
+            "hash": hash_columns([sample] * len(self._fields))[0].as_py().hex(),
+        }
+
+    def index_tables(self) -> Sequence[pa.Schema]:
+        return [pa.schema([(KEY, pa.binary(16)), (ID, pa.string())])]
+
+    def index_rows(self, keys: Keys, dropped: Dropped, salt: int) -> Iterator[pa.Table]:
+        for table in keys():
+            kept = table.filter(from_numbers(dropped.spares(table)))
+            number = from_numbers(np.zeros(kept.num_rows, np.uint8))
+            yield pa.table([number, kept.column(_HASH), kept.column(ID)], [TABLE, KEY, ID])
 
 
 class SameHash(KeyedStage):
@@ -118,9 +152,14 @@ class SameHash(KeyedStage):
     key = _HASH
     order = (_RANK,)
 
-    def __init__(self, name: str, num_partitions: int | None = None) -> None:
+    def __init__(self, name: str, num_partitions: int | None = None, known: Known | None = None) -> None:
         super().__init__()
-        self.name, self.num_partitions = name, num_partitions
+        self.name, self.num_partitions, self.known = name, num_partitions, known
+
+    def lister(self, exchange: Exchange, name: str) -> Partitions:
+        if self.known is None:
+            return super().lister(exchange, name)
+        return KnownPartitions(exchange, name, self.known, Match(0, _hashes, _known))
 
     def outputs(self) -> tuple[list[str], Columns]:
         return [], []  # what it gives is no part of the rows, which go on as they were
@@ -130,7 +169,7 @@ class SameHash(KeyedStage):
         told = False
         for table in tables:
             judged, best, told = self._judge(table, best, told)
-            yield judged
+            yield judged.filter(pc.is_valid(judged.column(TASK))) if self.known else judged
 
     @staticmethod
     def _judge(table: pa.Table, best: pa.Table | None, told: bool) -> tuple[pa.Table, pa.Table, bool]:
@@ -157,8 +196,22 @@ class SameHash(KeyedStage):
             ],
             [TASK, ROW, KEEP, ID, CLUSTER, PARTNER, SIMILARITY],
         )
+        if SNAPSHOT in table.column_names:
+            theirs = table.column(SNAPSHOT).take(places.take(group))
+            verdicts = verdicts.append_column(SNAPSHOT, pc.if_else(starts, literal(None, pa.string()), theirs))
         last = places[-1].as_py()
         known = (told and last == 0) or bool(wanted[last].as_py())
         if told:
             verdicts, wanted = verdicts.slice(1), wanted[1:]
         return verdicts.filter(wanted), table.slice(last, 1), known
+
+
+def _hashes(keys: pa.Table) -> Numbers:
+    return prefixes(keys.column(_HASH))
+
+
+def _known(rows: pa.Table, wanted: Numbers) -> pa.Table:
+    """Rows of an index, as keys that come before all others."""
+    found = rows.filter(among(rows.column(KEY), wanted))
+    rank = pa.repeat(literal(-inf, pa.float64()), found.num_rows)
+    return pa.table([found.column(KEY), rank, found.column(ID)], [_HASH, _RANK, ID])

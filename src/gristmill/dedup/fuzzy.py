@@ -23,24 +23,29 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.batch import Batch
-from gristmill.core.columns import literal
+from gristmill.core.columns import literal, make_array
 from gristmill.core.errors import ColumnError
 from gristmill.core.spread import column_of
 from gristmill.core.stage import Columns
 from gristmill.core.table import is_json, is_text
+from gristmill.core.task import digest
 from gristmill.dedup.clustering import Clusters
-from gristmill.dedup.clusters import ID, CommitVerdicts, ids
+from gristmill.dedup.clusters import ID, ids
 from gristmill.dedup.columns import Numbers, from_numbers, numbers, whole
+from gristmill.dedup.index import DedupIndex
+from gristmill.dedup.index_extend import Dropped, Keys
+from gristmill.dedup.index_fuzzy import BANDS, TABLES, TEXTS, rows_to_add
+from gristmill.dedup.index_stage import IndexedStage
 from gristmill.dedup.keep import FIRST, Keep, policy
 from gristmill.dedup.lsh import choose_bands
 from gristmill.dedup.minhash import Shingling
-from gristmill.dedup.pairing import EXACT, NONE, SIGNATURE, VERIFY, Compare, Pairs, Senders
+from gristmill.dedup.pairing import EXACT, NONE, SIGNATURE, VERIFY, Compare, Pairs, Senders, Step
 from gristmill.dedup.quality import in_sample, sample_share
 from gristmill.dedup.rows import BAND, BODY, NODE, ORDER, OTHER, RANK, SAMPLE, TEXT, nodes_of, packed, table_of
 from gristmill.dedup.sketch import NO_BODY, SET_BODY, SIGNATURE_BODY, Sketches, buckets_of, sketch
-from gristmill.io.exchange import CommitRuns, Exchange
+from gristmill.io.exchange import Exchange
 from gristmill.io.keyed import KeyedStage
-from gristmill.io.verdicts import ROW, TASK, VerdictStage, identities
+from gristmill.io.verdicts import ROW, TASK, identities
 
 MARGIN = 0.04
 """What an estimate may lie below the threshold: of pairs just at it, nineteen in twenty are found."""
@@ -49,7 +54,7 @@ SLICE_BYTES, SLICE_ROWS = 2**28, 2**20
 """Of a batch, that are looked at together."""
 
 
-class FuzzyDeduplicationStage(VerdictStage):
+class FuzzyDeduplicationStage(IndexedStage):
     """Drops each row whose text is nearly that of another; of those that are alike, one is kept.
 
     Alike are texts whose sets of shingles have a Jaccard similarity of at least `threshold`: runs of `char_ngrams`
@@ -61,10 +66,15 @@ class FuzzyDeduplicationStage(VerdictStage):
     compared: by their "exact" similarity; by "signature", an estimate that may lie 0.04 below the threshold, which
     moves less and is wrong about some pairs near the threshold; or not at all ("none"). `keep` says which row of
     a cluster is kept: the "first" in the order of the input, the "longest", the "highest" or "newest" by `score_field`,
-    or a `Keep`. `id_field` names the rows in the cluster table. `use_64_bit_hash` makes signatures of
-    numbers of 64 bits. `bands_per_iteration` is for scripts that have it: all bands are looked at in one go. Output
-    files are those that there would be without this stage, in the same order.
+    or a `Keep`. `id_field` names the rows in the cluster table. `use_64_bit_hash` makes signatures of 64-bit numbers.
+    `bands_per_iteration` is for scripts that have it: all bands are looked at in one go. `memory_gb` is what a worker
+    may use for keys. Output files are those that there would be without this stage, in the same order.
+
+    Rows that are like one of an index of `against` are dropped too. Those that are kept are added to the index
+    `extend`, with which they are compared as well (`DedupIndex`).
     """
+
+    index_kind = "fuzzy"
 
     def __init__(
         self,
@@ -83,18 +93,22 @@ class FuzzyDeduplicationStage(VerdictStage):
         score_field: str | None = None,
         use_64_bit_hash: bool = False,
         bands_per_iteration: int | None = None,
+        memory_gb: float | None = None,
+        against: Sequence[str | DedupIndex] = (),
+        extend: str | DedupIndex | None = None,
     ) -> None:
         super().__init__()
         if verify not in VERIFY:
             raise ValueError(f"FuzzyDeduplicationStage: verify is {verify!r}, must be one of {', '.join(VERIFY)}")
         if (num_bands is None) != (minhashes_per_band is None):
             raise ValueError("FuzzyDeduplicationStage: give num_bands and minhashes_per_band together, or none of them")
-        Exchange(num_partitions=num_partitions)  # a wrong number is an error here
+        Exchange(num_partitions=num_partitions, memory_gb=memory_gb)  # a wrong number is an error here
         self.text_field, self.word_ngrams, self.char_ngrams = text_field, word_ngrams, char_ngrams
         self.threshold, self.num_bands, self.minhashes_per_band = threshold, num_bands, minhashes_per_band
         self.seed, self.verify, self.keep, self.score_field = seed, verify, keep, score_field
-        self.id_field, self.num_partitions = id_field, num_partitions
+        self.id_field, self.num_partitions, self.memory_gb = id_field, num_partitions, memory_gb
         self.use_64_bit_hash, self.bands_per_iteration = use_64_bit_hash, bands_per_iteration
+        self.use_indexes(against, extend)
         self._how = Shingling("words", word_ngrams, seed) if word_ngrams else Shingling("chars", char_ngrams, seed)
         self._policy = policy("FuzzyDeduplicationStage", keep, text_field, score_field)
         self._share = sample_share(None)
@@ -122,9 +136,7 @@ class FuzzyDeduplicationStage(VerdictStage):
         for start, count in _slices(texts):
             some = texts.slice(start, count)
             mine = nodes[start : start + count]
-            made = sketch(
-                some, mine, self._how, self._bands, self._rows, 64 if self.use_64_bit_hash else 32, self._body
-            )
+            made = self._sketch(some, mine)
             present = made.present
             about = {
                 NODE: from_numbers(mine).take(present),
@@ -141,6 +153,10 @@ class FuzzyDeduplicationStage(VerdictStage):
                 self._sample(made, some, mine),
             ]
         return pa.concat_tables(tables)
+
+    def _sketch(self, texts: pa.Array, nodes: Numbers) -> Sketches:
+        bits = 64 if self.use_64_bit_hash else 32
+        return sketch(texts, nodes, self._how, self._bands, self._rows, bits, self._body)
 
     @property
     def _body(self) -> int:
@@ -171,19 +187,35 @@ class FuzzyDeduplicationStage(VerdictStage):
 
     def rounds(self) -> Sequence[KeyedStage]:
         least = {NONE: 0.0, SIGNATURE: self.threshold - MARGIN, EXACT: self.threshold}[self.verify]
-        steps = [
-            Pairs(),
-            Senders(),
-            Compare(self.verify, least, self._how),
-            Clusters(self.verify, self.threshold, self._bands, self._rows),
-        ]
+        last = Clusters(self.verify, self.threshold, self._bands, self._rows)
+        steps: list[Step] = [Pairs(), Senders(), Compare(self.verify, least, self._how), last]
+        steps[0].match, steps[1].match = BANDS, TEXTS
         for step in steps:
+            step.known = self._known
             step.name = f"{self.name}_{type(step).__name__.lower()}"
             step.num_partitions = self.num_partitions
         return steps
 
-    def commit(self, verdicts: Exchange) -> CommitRuns:
-        return CommitVerdicts(verdicts, f"{self.name}_commit_verdicts")
+    # -- the index ---------------------------------------------------------------------------------------
+
+    def index_parameters(self) -> Mapping[str, Any]:
+        made = self._sketch(make_array(["Raw data in, training data out."], pa.string()), np.zeros(1, np.int64))
+        return {
+            "shingles": self._how.unit,
+            "ngrams": self._how.n,
+            "seed": self.seed,
+            "num_bands": self._bands,
+            "minhashes_per_band": self._rows,
+            "bits": 64 if self.use_64_bit_hash else 32,
+            "verify": self.verify,
+            "hash": digest([made.entries.hex(), str(made.bodies.to_pylist())]),
+        }
+
+    def index_tables(self) -> Sequence[pa.Schema]:
+        return TABLES
+
+    def index_rows(self, keys: Keys, dropped: Dropped, salt: int) -> Iterator[pa.Table]:
+        return rows_to_add(keys, dropped, salt)
 
 
 def _slices(texts: pa.Array) -> Iterator[tuple[int, int]]:

@@ -16,14 +16,18 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.batch import Batch
+from gristmill.core.compute import pc
 from gristmill.core.stage import Columns
 from gristmill.dedup.columns import Numbers, from_numbers, numbers, whole
+from gristmill.dedup.index_fuzzy import known_pairs
+from gristmill.dedup.index_join import SNAPSHOT, Known, KnownPartitions, Match
 from gristmill.dedup.minhash import Shingling
 from gristmill.dedup.quality import jaccard, sample_pairs
 from gristmill.dedup.rows import (
     ABOUT,
     BAND,
     BODY,
+    COLUMNS,
     KEY,
     LINK,
     NODE,
@@ -44,8 +48,9 @@ from gristmill.dedup.rows import (
     without_body,
 )  # fmt: skip
 from gristmill.dedup.sketch import buckets_of, entry_pairs, set_jaccard, signature_jaccard
+from gristmill.io.exchange import Exchange
 from gristmill.io.keyed import DeclaredReduce, KeyedStage, Reduce
-from gristmill.io.partitions import SORT_BYTES, Part, batch_of
+from gristmill.io.partitions import Part, Partitions, batch_of, sort_bytes
 
 ALL_PAIRS = 8
 """Up to so many texts of a band are compared each with each."""
@@ -57,9 +62,16 @@ NONE, SIGNATURE, EXACT = VERIFY = ("none", "signature", "exact")
 
 
 class Step(KeyedStage):
-    """A round. What it gives is for the next round alone."""
+    """A round. What it gives is for the next round alone. `match` says how texts of indexes that are `known` join."""
 
     key: str | Sequence[str] = KEY
+    known: Known | None = None
+    match: Match | None = None
+
+    def lister(self, exchange: Exchange, name: str) -> Partitions:
+        if self.known is None or self.match is None:
+            return super().lister(exchange, name)
+        return KnownPartitions(exchange, name, self.known, self.match)
 
     def outputs(self) -> tuple[list[str], Columns]:
         return [], [KEY]
@@ -75,7 +87,7 @@ class AtOnce(DeclaredReduce):
         return self.keyed.remark(stats)
 
     def process(self, task: Part) -> Iterator[Batch]:
-        if not self.keyed.columns or sum(run.nbytes for run in task.data) > SORT_BYTES:
+        if not self.keyed.columns or sum(run.nbytes for run in task.data) > sort_bytes(self.keyed.memory_gb):
             yield from super().process(task)
             return
         self.keyed.__dict__["_aside"] = self.__dict__.get("_aside")
@@ -89,13 +101,12 @@ class Pairs(Step):
 
     def process_groups(self, table: pa.Table) -> pa.Table:
         """What is known of texts, as it is, and pairs."""
-        entries: dict[int, list[memoryview]] = {}
-        for number, some in by_bucket(of_kind(table, BAND)):
-            entries.setdefault(number, []).append(some)
-        held, count, asked = [np.zeros((0, 2), np.int64)], 0, [of_kind(table, TEXT)]
-        for number in sorted(entries):
-            held.append(entry_pairs(b"".join(entries.pop(number)), ALL_PAIRS))
-            count += len(held[-1])
+        new, known = _entries(of_kind(table, BAND))
+        held, count, asked = [np.zeros((0, 2), np.int64)], 0, [of_kind(table, TEXT).select(list(COLUMNS))]
+        for number in sorted(new):
+            found = _paired(new.pop(number), known.get(number, []))
+            held.append(found)
+            count += len(found)
             if count >= HELD_PAIRS:
                 asked.append(_asked(np.concatenate(held)))
                 held, count = [], 0
@@ -105,6 +116,29 @@ class Pairs(Step):
     def _truth(self, sample: pa.Table) -> pa.Table:
         self.count("sample_documents", sample.num_rows)
         return pack_links(TRUTH, *sample_pairs(numbers(sample[OTHER]), numbers(sample[NODE]), whole(sample[BODY])))
+
+
+Entries = dict[int, list[memoryview]]
+
+
+def _entries(bands: pa.Table) -> tuple[Entries, Entries]:
+    """The entries of each bucket: those that are new, and those of an index."""
+    found: tuple[Entries, Entries] = {}, {}
+    parts = [bands]
+    if SNAPSHOT in bands.column_names:
+        known = pc.is_valid(bands[SNAPSHOT])
+        parts = [bands.filter(pc.invert(known)), bands.filter(known)]
+    for part, entries in zip(parts, found, strict=False):
+        for number, some in by_bucket(part):
+            entries.setdefault(number, []).append(some)
+    return found
+
+
+def _paired(new: Sequence[memoryview], known: Sequence[memoryview]) -> Numbers:
+    """Pairs of the entries of a bucket; those of an index come first, and are not paired with each other."""
+    entries = b"".join(new)
+    found = entry_pairs(entries, ALL_PAIRS)
+    return np.concatenate([found, known_pairs(b"".join(known), entries, ALL_PAIRS)]) if known else found
 
 
 def _asked(pairs: Numbers) -> pa.Table:
@@ -120,14 +154,17 @@ class Senders(Step):
         wanted = np.isin(nodes, unpack(of_kind(table, WANTED), 2)[:, 1])
         pairs = distinct_rows(unpack(of_kind(table, PAIR), 2))
         self.count("candidate_pairs", len(pairs))
-        about = texts.select(ABOUT).take(from_numbers(np.searchsorted(nodes, pairs[:, 0])))
+        about = texts.take(from_numbers(np.searchsorted(nodes, pairs[:, 0])))
         sent = table_of(
             PAIR,
             buckets_of(pairs[:, 1]),
             **{NODE: from_numbers(pairs[:, 0]), OTHER: from_numbers(pairs[:, 1])},
             **{name: about[name] for name in ABOUT},
         )
-        return pa.concat_tables([texts.filter(from_numbers(wanted)), sent, of_kind(table, TRUTH)])
+        if self.known is not None:
+            sent = sent.append_column(SNAPSHOT, about[SNAPSHOT])
+        kept = texts.filter(from_numbers(wanted)).select(sent.column_names)
+        return pa.concat_tables([kept, sent, of_kind(table, TRUTH).select(sent.column_names)])
 
 
 class Compare(Step):
@@ -149,7 +186,7 @@ class Compare(Step):
         pairs, others = pairs.filter(kept), others.filter(kept)
         links = pack_links(LINK, numbers(pairs[NODE]), numbers(pairs[OTHER]), found[alike])
         members, _ = by_node(pa.concat_tables([without_body(pairs), without_body(others)]))
-        return pa.concat_tables([members, links, of_kind(table, TRUTH)])
+        return pa.concat_tables([members, links, of_kind(table, TRUTH)], promote_options="default")
 
     def _similarity(self, one: pa.Array, other: pa.Array) -> Numbers:
         if self.verify == NONE:

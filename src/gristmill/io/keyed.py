@@ -44,6 +44,7 @@ class KeyedStage(CompositeStage[Batch, Batch]):
     """
 
     is_base: ClassVar[bool] = True
+    folds: ClassVar[bool] = True
     key: str | Sequence[str] = ()
     order: Sequence[str] = ()
     """Columns by which the rows of a group are sorted; equal ones are in the order of the input."""
@@ -90,9 +91,13 @@ class KeyedStage(CompositeStage[Batch, Batch]):
         return [
             WriteRuns(exchange, f"{self.name}_write"),
             CommitRuns(exchange, f"{self.name}_commit"),
-            Partitions(exchange, f"{self.name}_partitions"),
+            self.lister(exchange, f"{self.name}_partitions"),
             self.reducer(),
         ]
+
+    def lister(self, exchange: Exchange, name: str) -> Partitions:
+        """The stage that lists the partitions; one that has more rows to add to them may take its place."""
+        return Partitions(exchange, name)
 
     def reducer(self) -> Reduce:
         """The stage that reads the partitions."""

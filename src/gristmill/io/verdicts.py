@@ -32,7 +32,7 @@ from gristmill.core.task import Task, WrittenFiles, digest
 from gristmill.io.again import Again, Origin, origin_of
 from gristmill.io.exchange import CommitRuns, Exchange, WriteRuns
 from gristmill.io.keyed import KeyedStage
-from gristmill.io.partitions import Part, Partitions, Run
+from gristmill.io.partitions import Part, Run
 from gristmill.io.runs import SPOOL, kind_named, name_of_kind, read_index, read_run
 from gristmill.io.target import Target
 
@@ -57,6 +57,7 @@ class VerdictStage(CompositeStage[Batch, Batch]):
     """
 
     is_base: ClassVar[bool] = True
+    folds: ClassVar[bool] = True
     key_share: float = 1 / 16
     """What keys are of the input, in bytes, as far as that is known: there are as many partitions of them as fit."""
     adds: Sequence[str] = ()
@@ -80,10 +81,15 @@ class VerdictStage(CompositeStage[Batch, Batch]):
         """The stage that commits verdicts; one that keeps a record of them may take its place."""
         return CommitRuns(verdicts, f"{self.name}_commit_verdicts")
 
+    def afterwards(self, spool: Spool, verdicts: Verdicts) -> Sequence[ProcessingStage[Any, Any]]:
+        """Segments of their own that look at keys and verdicts before these are applied."""
+        return ()
+
     def decompose(self) -> list[ProcessingStage[Any, Any]]:
         spool, verdicts, parts = self.judging()
         return [
             *parts,
+            *self.afterwards(spool, verdicts),
             Chunks(spool, verdicts, f"{self.name}_sources"),
             ReadSpool(f"{self.name}_read", self.adds),
             Judge(self),
@@ -99,7 +105,7 @@ class VerdictStage(CompositeStage[Batch, Batch]):
         parts: list[ProcessingStage[Any, Any]] = [
             WriteRuns(spool, f"{self.name}_spool"),
             CommitRuns(spool, f"{self.name}_commit_spool"),
-            Partitions(spool, f"{self.name}_partitions"),
+            rounds[0].lister(spool, f"{self.name}_partitions"),
             rounds[0].reducer(),
         ]
         for one in rounds[1:]:

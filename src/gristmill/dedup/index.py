@@ -1,0 +1,292 @@
+"""DedupIndex: what earlier runs have kept, so that later ones need not keep it again.
+
+    versions/000003.json     what the version is made of: additions, each with its files. Written last, never changed
+    data/<addition>/*.runs   what a run has added: keys of the rows that it kept (`index_files.py`)
+
+A version is all additions so far, and a run reads the version that was the last when its rows were read. A new one is
+there as soon as its one file is, which is created, never replaced: two runs that add to one index at the same time
+cannot both become the next version. The second is told to start again; it then sees what the first has added.
+
+An addition is named by what it was made of. So a run that is killed and started again adds once, and a run that is
+repeated finds what it has added before, and is not compared with it.
+
+What is given up: taking single documents out, and merging additions: reading costs a little for each of them.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from gristmill.core.errors import InputError, PlanError, cannot_write, shorten
+from gristmill.io.target import Target
+
+FORMAT = 1
+_VERSIONS, _DATA = "versions", "data"
+
+
+@dataclass(frozen=True)
+class IndexFile:
+    """A file of an addition: keys of which the hash is in the range `part` of `of` equal ones."""
+
+    name: str
+    size: int
+    sha256: str
+    rows: int
+    part: int
+    of: int
+    cuts: int
+    """The range is cut into so many, to read of a file what is asked for."""
+
+
+@dataclass(frozen=True)
+class Addition:
+    """What a run has added."""
+
+    name: str
+    snapshot: str
+    documents: int
+    since: int
+    """The version that it came with."""
+    source: str = ""
+    """A hash of all that it was made of, and where that was; none if nothing tells."""
+    origins: tuple[str, ...] = ()
+    """Hashes of the names of some of its input files."""
+    run: str = ""
+    """The directory of the run that made it, if that had one."""
+    base: tuple[str, ...] = ()
+    """The additions that it was compared with."""
+    files: tuple[IndexFile, ...] = field(default=(), repr=False)
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Addition:
+        files = tuple(IndexFile(**file) for file in told["files"])
+        return cls(**{**told, "base": tuple(told["base"]), "origins": tuple(told["origins"]), "files": files})
+
+
+@dataclass(frozen=True)
+class Version:
+    """One state of an index."""
+
+    number: int = 0
+    kind: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    additions: tuple[Addition, ...] = ()
+
+    @property
+    def documents(self) -> int:
+        return sum(addition.documents for addition in self.additions)
+
+    @property
+    def size(self) -> int:
+        return sum(addition.size for addition in self.additions)
+
+
+class DedupIndex:
+    """What earlier runs have kept, at any path or URL: a new snapshot is deduplicated against it.
+
+    `snapshot` names what a run adds, and is told of each document that a row was found to be the same as; by default
+    it is `v` and the number of the version. `version` is the version that is read, by default the last.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        storage_options: Mapping[str, Any] | None = None,
+        snapshot: str | None = None,
+        version: int | None = None,
+    ) -> None:
+        self.path, self.storage_options = os.fspath(path), dict(storage_options or {})
+        self.snapshot, self.version = snapshot, version
+        self._target = Target(path, storage_options)
+
+    @property
+    def url(self) -> str:
+        return self._target.url
+
+    def data(self, addition: str) -> Target:
+        """Where the files of an addition are."""
+        return Target(self._target.file(_DATA, addition), self.storage_options)
+
+    # -- looking ---------------------------------------------------------------------------------------
+
+    @property
+    def versions(self) -> list[int]:
+        """The numbers of the versions that can be read, from the first to the last."""
+        names = [name.removesuffix(".json") for name in self._target.names(_VERSIONS) if name.endswith(".json")]
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def read(self, version: int | None = None) -> Version | None:
+        """A version, by default the one that the index stands for; None if there is none at all."""
+        number = version if version is not None else self.version
+        if number is None:
+            there = self.versions
+            if not there:
+                return None
+            number = there[-1]
+        path = self._path(number)
+        try:
+            with self._target.open(path) as file:
+                told = orjson.loads(file.read())
+            if told["format"] != FORMAT:
+                raise InputError(
+                    f"{path} has format {told['format']}, and this version of Gristmill reads format {FORMAT}: use the "
+                    "version that wrote it, or make the index anew"
+                )
+            additions = tuple(map(Addition.of, told["additions"]))
+        except FileNotFoundError as error:
+            known = shorten(list(map(str, self.versions)), 12) or "none"
+            raise InputError(f"the index at {self.url} has no version {number}. There are: {known}") from error
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(
+                f"{path} cannot be read: {error!r}. Read an earlier version (DedupIndex(..., version=...)), or "
+                "restore the file"
+            ) from error
+        return Version(number, told["kind"], told["parameters"], additions)
+
+    def there(self) -> Version:
+        """A version, or an error that says that there is none."""
+        found = self.read()
+        if found is None:
+            raise InputError(f"there is no index at {self.url}. A run with extend={self.path!r} makes one")
+        return found
+
+    def __len__(self) -> int:
+        """How many documents are known."""
+        found = self.read()
+        return found.documents if found else 0
+
+    def __bool__(self) -> bool:
+        return True
+
+    def info(self) -> dict[str, Any]:
+        """What the index is for, and what has been added to it."""
+        found = self.there()
+        added = [
+            {"snapshot": one.snapshot, "version": one.since, "documents": one.documents, "bytes": one.size}
+            for one in found.additions
+        ]
+        return {
+            "path": self.url,
+            "kind": found.kind,
+            "version": found.number,
+            "versions": self.versions,
+            "documents": found.documents,
+            "bytes": found.size,
+            "parameters": dict(found.parameters),
+            "snapshots": added,
+        }
+
+    def check(self) -> list[str]:
+        """What is wrong with the files of the version: nothing when they are as they were written. Reads them all."""
+        problems = []
+        for addition in self.there().additions:
+            target = self.data(addition.name)
+            there = target.sizes()
+            for file in addition.files:
+                path = target.file(file.name)
+                if file.name not in there:
+                    problems.append(f"{path} is missing")
+                elif there[file.name] != file.size:
+                    problems.append(f"{path} has {there[file.name]:,} bytes, and should have {file.size:,}")
+                elif target.sha256(path) != file.sha256:
+                    problems.append(f"{path} has changed: its checksum is another")
+        return problems
+
+    # -- changing --------------------------------------------------------------------------------------
+
+    def publish(self, version: Version) -> None:
+        """Make a version the next one. Raises FileExistsError if there is one of that number."""
+        told = {"format": FORMAT, "kind": version.kind, "parameters": dict(version.parameters)}
+        told["additions"] = [asdict(addition) for addition in version.additions]
+        self._create(self._path(version.number), orjson.dumps(told, option=orjson.OPT_INDENT_2))
+
+    def prune(self, keep: int = 1, unfinished: bool = False) -> list[int]:
+        """Remove all versions but the last `keep`, with what only they are made of; returns their numbers. Runs that
+        read one of them will fail. `unfinished` also removes what runs have left that did not get to the end: use it
+        when no run is adding to the index."""
+        if keep < 1:
+            raise ValueError(f"prune: keep is {keep!r}, must be 1 or more: to remove an index, delete its directory")
+        there = self.versions
+        old, kept = there[:-keep], there[-keep:]
+        wanted = set(self._additions(kept))
+        gone = set(self._additions(old)) | (set(self._target.names(_DATA)) if unfinished else set())
+        for number in old:  # first, so that nobody starts to read what is about to go
+            self._target.remove(self._path(number))
+        for name in sorted(gone - wanted):
+            self.data(name).clear()
+        return old
+
+    def _additions(self, versions: Sequence[int]) -> Iterator[str]:
+        for number in versions:
+            found = self.read(number)
+            yield from (addition.name for addition in found.additions) if found else ()
+
+    def _path(self, number: int) -> str:
+        return self._target.file(_VERSIONS, f"{number:06}.json")
+
+    def _create(self, path: str, content: bytes) -> None:
+        """Create a file, whole or not at all, unless there is one."""
+        if self._target.exists(path):
+            raise FileExistsError(path)
+        try:
+            if self._target.local:
+                _create_local(Path(path), content)
+            else:
+                self._create_remote(path, content)
+        except FileExistsError:
+            raise
+        except OSError as error:
+            raise cannot_write(path, error) from error
+
+    def _create_remote(self, path: str, content: bytes) -> None:
+        try:
+            self._target._system.pipe_file(path, content, mode="create")
+        except (TypeError, ValueError, NotImplementedError):  # a store that cannot tell: nobody was there just now
+            self._target._system.pipe_file(path, content)
+
+    def __repr__(self) -> str:
+        return f"<DedupIndex {self.url}>"
+
+
+def _create_local(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.draft")
+    try:
+        draft.write_bytes(content)
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links: nobody was there just now
+            draft.replace(path)
+    finally:
+        with suppress(FileNotFoundError):
+            draft.unlink()
+
+
+def fits(stage: str, index: DedupIndex, version: Version, kind: str, parameters: Mapping[str, Any]) -> None:
+    """Raise if an index was made by a stage of another kind, or with other parameters."""
+    if version.kind != kind:
+        raise PlanError(
+            f"stage {stage!r}: the index at {index.url} is for {version.kind} deduplication, and this is {kind}: "
+            "choose another directory"
+        )
+    names = [name for name in parameters if parameters[name] != version.parameters.get(name)]
+    told = [f"{name} is {version.parameters.get(name)!r} there and {parameters[name]!r} here" for name in names]
+    if told:
+        raise PlanError(
+            f"stage {stage!r}: the index at {index.url} was made with other parameters: {'; '.join(told)}. Use the "
+            "same, or another index"
+        )

@@ -1,0 +1,219 @@
+"""What a run keeps is added to an index.
+
+    KeptKeys      lists the sources of the spool again, each with the verdicts on its rows
+    ReadKept      reads the keys that were spooled, without those of rows that were dropped
+    exchange      keys go to the range of hashes that they are in
+    WriteIndex    writes a file for each range; when all are there, the next version of the index
+
+So keys are computed once. All of it is done before rows go on; a run that fails then and is started again knows what it
+has added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.batch import Batch
+from gristmill.core.columns import make_array
+from gristmill.core.compute import pc
+from gristmill.core.stage import Columns, Lasting, ProcessingStage, SourceStage
+from gristmill.core.task import Task, WrittenFile, WrittenFiles, digest
+from gristmill.dedup.columns import Numbers, flags, from_numbers, numbers
+from gristmill.dedup.index import Addition
+from gristmill.dedup.index_files import KEY, cuts_for, describe, write_rows
+from gristmill.io.exchange import CommitRuns, Exchange, WriteRuns
+from gristmill.io.partitions import Part, Partitions
+from gristmill.io.runs import read_index, read_run
+from gristmill.io.target import Target
+from gristmill.io.verdicts import KEEP, ROW, TASK, Spool, Verdicts
+
+if TYPE_CHECKING:
+    from gristmill.dedup.index_join import Known
+    from gristmill.dedup.index_stage import IndexedStage
+
+_ROW_BITS = 40
+
+
+Keys = Callable[[], Iterator[pa.Table]]
+
+
+def extending(stage: IndexedStage, known: Known, spool: Spool, verdicts: Verdicts) -> list[ProcessingStage[Any, Any]]:
+    """The stages that add what is kept to an index."""
+    exchange = _Additions([KEY], stage.num_partitions)
+    name = f"{stage.name}_index"
+    return [
+        KeptKeys(spool, verdicts, known, f"{name}_sources"),
+        ReadKept(stage, f"{name}_keys"),
+        WriteRuns(exchange, f"{name}_write"),
+        CommitRuns(exchange, f"{name}_commit"),
+        Partitions(exchange, f"{name}_partitions"),
+        WriteIndex(known, exchange, stage.index_tables(), name),
+    ]
+
+
+class _Additions(Exchange):
+    def size_up(self, nbytes: int | None) -> None:
+        super().size_up(None if nbytes is None else nbytes // 16)  # keys are small
+
+
+@dataclass
+class SourceKeys(Task[str]):
+    """A file of the spool: the keys of its rows, and the verdicts on them."""
+
+    rows: int = field(kw_only=True)
+    names: list[str] = field(kw_only=True, repr=False)
+    verdicts: list[Part] = field(kw_only=True, repr=False)
+    target: Target = field(kw_only=True, repr=False)
+    source: str = field(kw_only=True)
+    stamp: str = field(kw_only=True)
+    salt: int = field(kw_only=True)
+
+    @property
+    def num_items(self) -> int:
+        return self.rows
+
+    def key(self) -> str:
+        return self.source
+
+    def fingerprint(self) -> str:
+        return self.stamp
+
+
+class KeptKeys(SourceStage[SourceKeys]):
+    """Lists the sources of a spool, with the verdicts on their rows."""
+
+    continues = True
+
+    def __init__(self, spool: Spool, verdicts: Verdicts, known: Known, name: str) -> None:
+        super().__init__()
+        self.spool, self.verdicts, self.known, self.name = spool, verdicts, known, name
+        self._place = ""
+
+    def settle(self, url: str, storage_options: Mapping[str, Any], lasting: Lasting = None) -> None:
+        self._place = url.rpartition("/")[2]
+
+    def sources(self) -> Iterator[Sequence[SourceKeys]]:
+        spool, verdicts = self.spool.listing, self.verdicts.listing
+        addition = self.known.begin(spool, verdicts)
+        stamp = digest([spool.stamp, verdicts.stamp, addition])
+        number = 0
+        for source, path, chunks in zip(spool.sources, spool.paths, self.spool.sources, strict=True):
+            judged = [verdicts.part(str(n), list(verdicts.runs_of(n))) for n in range(number, number + len(chunks))]
+            number += len(chunks)
+            yield [
+                SourceKeys(
+                    path,
+                    rows=sum(run.stop for chunk in chunks for run in chunk.runs),
+                    names=[name for chunk in chunks for name in chunk.names],
+                    verdicts=judged,
+                    target=spool.target,
+                    source=f"{source}-{self._place}",
+                    stamp=stamp,
+                    salt=int(digest(["salt", addition]), 16),
+                )
+            ]
+
+
+class Dropped:
+    """The rows of a source that were dropped."""
+
+    def __init__(self, task: SourceKeys) -> None:
+        self._names = make_array(task.names, pa.string())
+        found = [np.zeros(0, np.int64)]
+        for part in task.verdicts:
+            for table in part.pieces():
+                gone = ~flags(table.column(KEEP)) if KEEP in table.column_names else np.ones(table.num_rows, np.bool_)
+                found.append(self._codes(table.filter(from_numbers(gone))))
+        self._gone = np.unique(np.concatenate(found))
+
+    def spares(self, keys: pa.Table) -> Numbers:
+        """Whether each row is kept."""
+        return ~np.isin(self._codes(keys), self._gone)
+
+    def _codes(self, table: pa.Table) -> Numbers:
+        batches = pc.index_in(table.column(TASK), value_set=self._names).cast(pa.int64())
+        return (numbers(batches) << _ROW_BITS) | numbers(table.column(ROW), np.int64)
+
+
+class ReadKept(ProcessingStage[SourceKeys, Batch]):
+    """Reads the keys of rows that were kept."""
+
+    indivisible = True
+
+    def __init__(self, stage: IndexedStage, name: str) -> None:
+        super().__init__()
+        self.stage, self.name = stage, name
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return [], [KEY]
+
+    def process(self, task: SourceKeys) -> Iterator[Batch]:
+        index = read_index(task.target, task.data)
+        runs = [run for run in index.runs if run.partition >= 0]
+
+        def keys() -> Iterator[pa.Table]:
+            for run in runs:
+                yield read_run(task.target, task.data, run.offset, run.length)
+
+        some = False
+        for table in self.stage.index_rows(keys, Dropped(task), task.salt):
+            if table.num_rows:
+                some = True
+                yield Batch(table)
+        if not some:
+            yield Batch(pa.table({}))
+
+
+class WriteIndex(ProcessingStage[Part, WrittenFiles]):
+    """Writes what a run adds to an index, a file for each range of hashes, and then the next version."""
+
+    indivisible = True
+    writes = True
+    durable = True
+
+    def __init__(self, known: Known, exchange: Exchange, tables: Sequence[pa.Schema], name: str) -> None:
+        super().__init__()
+        self.known, self.exchange, self.name = known, exchange, name
+        self._tables = tables
+        self._there: dict[str, int] | None = None
+
+    def check(self) -> None:
+        self.known.check()
+
+    def process(self, task: Part) -> WrittenFiles:
+        target = self.known.room
+        part = int(task.name.rpartition("-")[2])
+        path = target.file(f"{part:05}.runs")
+        if not task.rows:
+            target.remove(path)
+            return WrittenFiles([], rows=0)
+        target.make()
+        with target.create(path) as file:
+            write_rows(file, task.pieces(), self._tables, part, self.exchange.partitions, cuts_for(task.rows))
+        written = WrittenFile(path, target.size(path), target.sha256(path))
+        return WrittenFiles([path], rows=task.rows, written=(written,))
+
+    def has(self, files: Sequence[WrittenFile]) -> bool:
+        if self._there is None:
+            self._there = self.known.room.sizes()
+        there = self._there
+        return all(there.get(file.path.rpartition("/")[2]) == file.size for file in files)
+
+    def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
+        if not info:  # somebody wants to know what a run would do
+            return
+        described, documents, room = [], 0, self.known.room
+        for output in outputs:
+            for file in output.written:
+                about, rows = describe(room, file.path.rpartition("/")[2], file.size, file.sha256)
+                described.append(about)
+                documents += rows.get(len(self._tables) - 1, 0)
+        described.sort(key=lambda file: file.part)
+        for name in set(room.names()) - {file.name for file in described}:  # of attempts that were killed
+            room.remove(room.file(name))
+        self.known.publish(Addition("", "", documents, 0, files=tuple(described)))

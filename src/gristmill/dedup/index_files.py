@@ -1,0 +1,184 @@
+"""The files of an index: keys of documents, by ranges of their hash.
+
+A file holds the rows whose keys are in one range of hashes, as runs (`io/runs.py`) with a checksum each: first those of
+the first table, from the lowest hash up. Ranges of any two sizes can be laid beside each other, so the number of
+partitions of a run that reads need not be that of the run that wrote.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from gristmill.core.errors import InputError
+from gristmill.core.spread import split, spread
+from gristmill.dedup.columns import Numbers, from_numbers, numbers, whole
+from gristmill.dedup.index import IndexFile
+from gristmill.io.runs import RUN_BYTES, Index, Place, RunsWriter, read_index, stream_of, table_of, value_bytes
+from gristmill.io.target import Target
+
+KEY, TABLE = "key", "table"
+"""The column that rows are found by, a hash; and while they are under way, the number of their table."""
+
+HELD_BYTES = 64 * 2**20
+CUT_ROWS = 4096
+MOST_CUTS = 256
+
+
+# -- ranges ------------------------------------------------------------------------------------------------
+
+
+def overlap(part: int, of: int, parts: int) -> range:
+    """Which of `parts` equal ranges have a hash in common with range `part` of `of`. See `core/spread.py`."""
+    low, high = -(-(part << 32) // of), -(-((part + 1) << 32) // of) - 1
+    return range(low * parts >> 32, (high * parts >> 32) + 1)
+
+
+def prefixes(keys: pa.Array | pa.ChunkedArray) -> Numbers:
+    """The first eight bytes of each key, as a number."""
+    array = whole(keys)
+    width = array.type.byte_width
+    if not len(array):
+        return np.zeros(0, np.uint64)
+    raw = np.frombuffer(array.buffers()[1], np.uint8)[array.offset * width : (array.offset + len(array)) * width]
+    return np.ascontiguousarray(raw.reshape(-1, width)[:, :8]).view("<u8").reshape(-1)
+
+
+def among(keys: pa.Array | pa.ChunkedArray, wanted: Numbers) -> pa.Array:
+    """Which keys begin like one of some, which are in order."""
+    found = prefixes(keys)
+    if not len(wanted):
+        return from_numbers(np.zeros(len(found), np.bool_))
+    places = np.minimum(np.searchsorted(wanted, found), len(wanted) - 1)
+    return from_numbers(wanted[places] == found)
+
+
+# -- writing -----------------------------------------------------------------------------------------------
+
+
+class _Checked(RunsWriter):
+    """Writes runs with a checksum of each."""
+
+    def copy(self, partition: int, raw: pa.Buffer, rows: int, nbytes: int, name: str = "") -> None:
+        super().copy(partition, raw, rows, nbytes, f"{zlib.crc32(raw):08x}")
+
+
+def cuts_for(rows: int) -> int:
+    return min(max(rows // CUT_ROWS, 1), MOST_CUTS)
+
+
+def write_rows(
+    file: BinaryIO, pieces: Iterable[pa.Table], tables: Sequence[pa.Schema], part: int, of: int, cuts: int
+) -> None:
+    """Write the rows of range `part` of `of`. `TABLE` tells to which table a row belongs."""
+    about = {"part": part, "of": of, "cuts": cuts}
+    writer = _Checked(file, Index(pa.schema([]), dataset_name=orjson.dumps(about).decode()))
+    for held in _held(pieces):
+        for number, schema in enumerate(tables):
+            mine = held.filter(from_numbers(numbers(held.column(TABLE)) == number)).select(schema.names)
+            mine = mine.cast(schema)
+            for place, rows in split(mine, spread(mine, [KEY], of * cuts)):
+                table = rows.combine_chunks()
+                writer.copy(number * of * cuts + place, stream_of(table), table.num_rows, value_bytes(table))
+    writer.close()
+
+
+def _held(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    waiting: list[pa.Table] = []
+    size = 0
+    for piece in pieces:
+        waiting.append(piece)
+        size += piece.nbytes
+        if size >= HELD_BYTES:
+            yield pa.concat_tables(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def describe(target: Target, name: str, size: int, sha256: str) -> tuple[IndexFile, dict[int, int]]:
+    """What is in a file that was written, and how many rows there are of each table."""
+    index = read_index(target, target.file(name))
+    about = orjson.loads(index.dataset_name)
+    ranges = about["of"] * about["cuts"]
+    counts: dict[int, int] = {}
+    for run in index.runs:
+        counts[run.partition // ranges] = counts.get(run.partition // ranges, 0) + run.rows
+    return IndexFile(name, size, sha256, sum(counts.values()), **about), counts
+
+
+# -- reading -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class KnownFile:
+    """A file of an index, and what is told of its documents."""
+
+    target: Target
+    file: IndexFile
+    snapshot: str
+
+    @property
+    def path(self) -> str:
+        return self.target.file(self.file.name)
+
+    def touches(self, part: int, of: int) -> bool:
+        """Whether it may hold rows of a partition."""
+        return self.file.part in overlap(part, of, self.file.of)
+
+    def rows(self, table: int, part: int, of: int) -> Iterator[pa.Table]:
+        """The rows of a table that may be in a partition; some that are not come with them."""
+        ranges = self.file.of * self.file.cuts
+        wanted = overlap(part, of, ranges)
+        runs = [run for run in self._runs() if run.partition - table * ranges in wanted]
+        for together in _adjacent(runs):
+            yield from self._tables(together)
+
+    def _runs(self) -> list[Place]:
+        try:
+            size = self.target.size(self.path)
+            found = read_index(self.target, self.path).runs if size == self.file.size else None
+        except FileNotFoundError as error:
+            raise self._damaged("it is not there") from error
+        except (InputError, ValueError, KeyError, TypeError) as error:
+            raise self._damaged("its end has changed") from error
+        if found is None:
+            raise self._damaged(f"it has {size:,} bytes, and should have {self.file.size:,}")
+        return found
+
+    def _tables(self, runs: Sequence[Place]) -> Iterator[pa.Table]:
+        start, end = runs[0].offset, runs[-1].offset + runs[-1].length
+        try:
+            raw = memoryview(self.target.read(self.path, start, end - start))
+        except FileNotFoundError as error:
+            raise self._damaged("it is not there") from error
+        for run in runs:
+            mine = raw[run.offset - start : run.offset - start + run.length]
+            if len(mine) != run.length or f"{zlib.crc32(mine):08x}" != run.name:
+                raise self._damaged(f"the {run.length:,} bytes from {run.offset:,} on have changed")
+            yield table_of(mine)  # type: ignore[arg-type]
+
+    def _damaged(self, why: str) -> InputError:
+        return InputError(
+            f"{self.path}, a part of an index, cannot be read: {why}. Restore the file, or read an earlier version of "
+            "the index that does without it (DedupIndex(..., version=...))"
+        )
+
+
+def _adjacent(runs: Sequence[Place]) -> Iterator[list[Place]]:
+    """Runs that lie one after the other, and are not too much to be read at once."""
+    waiting: list[Place] = []
+    for run in runs:
+        end = waiting[-1].offset + waiting[-1].length if waiting else 0
+        if waiting and (run.offset != end or end - waiting[0].offset >= RUN_BYTES):
+            yield waiting
+            waiting = []
+        waiting.append(run)
+    if waiting:
+        yield waiting

@@ -1,0 +1,256 @@
+"""What is known from indexes joins the new rows, partition by partition.
+
+The rows of an index are read with the partition that new rows of the same key are in, and only those whose key one of
+them has are kept. They have the columns of the new ones, a `snapshot`, and no row in this run that they belong to: a
+stage ranks them first, and gives no verdict on them.
+
+What is given up: memory for eight bytes for each key of a partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.columns import literal
+from gristmill.core.errors import PlanError
+from gristmill.core.stage import Lasting
+from gristmill.core.table import conform
+from gristmill.core.task import digest
+from gristmill.dedup.columns import Numbers
+from gristmill.dedup.index import Addition, DedupIndex, Version, fits
+from gristmill.dedup.index_files import KnownFile
+from gristmill.io.exchange import MOST_PARTITIONS, Exchange
+from gristmill.io.partitions import SORT_BYTES, Listing, Part, Partitions
+from gristmill.io.target import Target
+
+SNAPSHOT = "snapshot"
+"""Of a row that comes from an index: what it was added with. New rows have none."""
+
+READ_BYTES = 256 * 2**20
+"""Of an index, for each partition, if nobody says how many there should be."""
+
+_ORIGINS = 64
+
+
+class Known:
+    """The indexes of a stage: those that its rows are compared with, and the one that they are added to."""
+
+    def __init__(
+        self,
+        stage: str,
+        kind: str,
+        parameters: Mapping[str, Any],
+        against: Sequence[str | DedupIndex],
+        extend: str | DedupIndex | None,
+    ) -> None:
+        self.stage, self.kind, self.parameters = stage, kind, parameters
+        self.extends = None if extend is None else _opened(extend)
+        found = {index.url: index for index in [*map(_opened, against), *([self.extends] if self.extends else [])]}
+        self.indexes = list(found.values())
+        self._seen: list[tuple[DedupIndex, Addition]] | None = None
+        self._last: Version | None = None
+        self._own: list[Addition] = []
+        self._again = False
+        self._name, self._source, self._run = "", "", ""
+        self._origins: tuple[str, ...] = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_seen": None, "_last": None, "_own": []}  # they may be large, and are the driver's
+
+    def check(self) -> None:
+        """Raise if an index is not there, or is not for this."""
+        if self.extends is not None and self.extends.version is not None:
+            raise PlanError(f"stage {self.stage!r}: what is added makes a new version: give extend no version")
+        for index in self.indexes:
+            version = index.read() if index is self.extends else index.there()
+            if version is not None:
+                fits(self.stage, index, version, self.kind, self.parameters)
+
+    def partitions(self) -> int:
+        """How many partitions there should be at least. It doubles now and then, so that a run that goes on after an
+        index has grown seldom has another number."""
+        versions = [index.read() for index in self.indexes]
+        wanted = sum(version.size for version in versions if version) // READ_BYTES
+        return min(1 << wanted.bit_length(), MOST_PARTITIONS) if wanted else 1
+
+    def settle(self, url: str, lasting: Lasting) -> None:
+        """Remember the directory of the run, if the user has given it one."""
+        self._run = Target(lasting[0]).url if lasting and url.startswith(f"{lasting[0]}/") else ""
+
+    # -- once the rows are there ---------------------------------------------------------------------------
+
+    def look(self, rows: Listing) -> None:
+        """Decide which additions the rows of a run are compared with, for all of its rounds."""
+        if self._seen is not None:
+            return
+        hashes = {digest(origin) for origin in rows.origins if origin}
+        self._origins = tuple(sorted(hashes)[:_ORIGINS])
+        where = sorted(hashes) or [self._run]
+        self._source = digest([rows.stamp, *where], 16) if any(where) else ""
+        self._seen = []
+        for index in self.indexes:
+            version = index.read() or Version()
+            if version.number:  # it may be another one than before
+                fits(self.stage, index, version, self.kind, self.parameters)
+            seen: Sequence[Addition] = version.additions
+            if index is self.extends:
+                self._last, self._own = version, [one for one in seen if self._is_own(one, hashes)]
+                seen = self._without_own(seen)
+            self._seen += [(index, addition) for addition in seen]
+
+    def _is_own(self, addition: Addition, origins: set[str]) -> bool:
+        """Whether this run, or one like it, has made an addition: of the same rows of the same files, or with the same
+        directory and of some of the same files."""
+        same_run = bool(self._run) and addition.run == self._run and not origins.isdisjoint(addition.origins)
+        return same_run or (bool(self._source) and addition.source == self._source)
+
+    def _without_own(self, seen: Sequence[Addition]) -> Sequence[Addition]:
+        again = next((one for one in self._own if self._source and one.source == self._source), None)
+        self._again = again is not None
+        if again is not None:  # as it was then
+            return [one for one in seen if one.name in again.base]
+        return [one for one in seen if one not in self._own]
+
+    @property
+    def seen(self) -> Sequence[tuple[DedupIndex, Addition]]:
+        assert self._seen is not None, "the rows are there before they are compared"
+        return self._seen
+
+    def stamp(self, rows: str) -> str:
+        """What partitions depend on."""
+        return digest([rows, *(addition.name for _, addition in self.seen)], 16)
+
+    def files(self) -> list[KnownFile]:
+        return [
+            KnownFile(index.data(addition.name), file, addition.snapshot)
+            for index, addition in self.seen
+            for file in addition.files
+        ]
+
+    # -- adding --------------------------------------------------------------------------------------------
+
+    def begin(self, rows: Listing, verdicts: Listing) -> str:
+        """The name of what this run adds."""
+        self.look(rows)
+        self._name = digest([rows.stamp, verdicts.stamp, *(addition.name for _, addition in self.seen)], 8)
+        return self._name
+
+    @property
+    def room(self) -> Target:
+        """Where what this run adds is written to."""
+        assert self.extends is not None
+        return self.extends.data(self._name)
+
+    def publish(self, addition: Addition) -> None:
+        """Make what this run has added a part of the next version, once."""
+        index, last = self.extends, self._last
+        assert index is not None
+        assert last is not None
+        now = index.read() or Version()
+        base = tuple(one.name for of, one in self.seen if of is index)
+        nothing = not addition.documents and not self._own and now.number
+        if nothing or any(one.name == self._name for one in now.additions):
+            return
+        own = {one.name for one in self._own}
+        rest = [one for one in now.additions if one.name not in own]
+        if not self._again and tuple(one.name for one in rest) != base:
+            raise self._late(index, now)
+        number = now.number + 1
+        mine = Addition(
+            self._name, index.snapshot or f"v{number}", addition.documents, number, self._source, self._origins,
+            self._run, base, addition.files,
+        )  # fmt: skip
+        additions = (*rest, mine) if addition.documents else tuple(rest)
+        try:
+            index.publish(Version(number, self.kind, self.parameters, additions))
+        except FileExistsError as error:
+            raise self._late(index, index.read() or now) from error
+
+    def _late(self, index: DedupIndex, now: Version) -> PlanError:
+        others = [one.snapshot for one in now.additions if one.since > (self._last or now).number]
+        return PlanError(
+            f"stage {self.stage!r}: the index at {index.url} is at version {now.number} since another run has added "
+            f"to it ({', '.join(others) or 'nothing new'}), and these rows were compared with version "
+            f"{(self._last or now).number}. Nothing is lost: start the run again, and they are compared with the last "
+            "version. With the same run_dir, what is done up to there is not done again"
+        )
+
+
+def _opened(index: str | DedupIndex) -> DedupIndex:
+    return index if isinstance(index, DedupIndex) else DedupIndex(index)
+
+
+# -- partitions ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Match:
+    """How rows of a table of an index meet new ones."""
+
+    table: int
+    keys: Callable[[pa.Table], Numbers]
+    """The keys of new rows, as numbers of 64 bits."""
+    rows: Callable[[pa.Table, Numbers], pa.Table]
+    """The rows of the table that have one of some keys, which are in order, with the columns of new rows."""
+
+
+@dataclass
+class KnownPart(Part):
+    """A partition of new rows, with what is known of the same keys."""
+
+    known: tuple[KnownFile, ...] = field(default=(), kw_only=True, repr=False)
+    match: Match = field(kw_only=True, repr=False)
+    place: tuple[int, int] = field(default=(0, 1), kw_only=True)
+
+    def pieces(self) -> Iterator[pa.Table]:
+        if not self.known or not self.rows:
+            yield from super().pieces()
+            return
+        held = list(super().pieces()) if sum(run.nbytes for run in self.data) <= SORT_BYTES else None
+        found = [np.unique(self.match.keys(piece)) for piece in (super().pieces() if held is None else held)]
+        wanted = np.unique(np.concatenate(found))
+        for file in self.known if len(wanted) else ():
+            for rows in file.rows(self.match.table, *self.place):
+                known = self.match.rows(rows, wanted)
+                if known.num_rows:
+                    told = pa.repeat(literal(file.snapshot, pa.string()), known.num_rows)
+                    yield conform(known.append_column(SNAPSHOT, told), self.schema)
+        yield from super().pieces() if held is None else held
+
+
+class KnownPartitions(Partitions):
+    """Lists partitions with what is known of their keys."""
+
+    def __init__(self, exchange: Exchange, name: str, known: Known, match: Match) -> None:
+        super().__init__(exchange, name)
+        self.known, self.match = known, match
+
+    def check(self) -> None:
+        self.known.check()
+
+    def size_up(self, nbytes: int | None) -> None:
+        if self.exchange.num_partitions is None:
+            self.exchange.partitions = max(self.exchange.partitions, self.known.partitions())
+
+    def settle(self, url: str, storage_options: Mapping[str, Any], lasting: Lasting = None) -> None:
+        super().settle(url, storage_options, lasting)
+        self.known.settle(url, lasting)
+
+    def sources(self) -> Iterator[Sequence[Part]]:
+        self.known.look(self.exchange.listing)
+        files, of = self.known.files(), self.exchange.partitions
+        for number, parts in enumerate(super().sources()):
+            yield [self._joined(part, number, of, files) for part in parts]
+
+    def _joined(self, part: Part, number: int, of: int, files: Sequence[KnownFile]) -> KnownPart:
+        told = {entry.name: getattr(part, entry.name) for entry in fields(Part) if entry.init}
+        told["stamp"] = self.known.stamp(part.stamp)
+        if part.schema.names:
+            told["schema"] = part.schema.append(pa.field(SNAPSHOT, pa.string()))
+        touching = tuple(file for file in files if file.touches(number, of))
+        return KnownPart(**told, known=touching, match=self.match, place=(number, of))

@@ -1,0 +1,59 @@
+"""IndexedStage: what deduplication stages have in common: verdicts, a table of them, and indexes (`index.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from gristmill.core.stage import ProcessingStage
+from gristmill.dedup.clusters import CommitVerdicts
+from gristmill.dedup.index import DedupIndex
+from gristmill.dedup.index_extend import Dropped, Keys, extending
+from gristmill.dedup.index_join import SNAPSHOT, Known
+from gristmill.io.exchange import CommitRuns, Exchange
+from gristmill.io.verdicts import Spool, Verdicts, VerdictStage
+
+
+class IndexedStage(VerdictStage):
+    """Drops rows that are like others, of this run or of an index."""
+
+    is_base: ClassVar[bool] = True
+    against: Sequence[str | DedupIndex] = ()
+    extend: str | DedupIndex | None = None
+    num_partitions: int | None = None
+    index_kind: ClassVar[str]
+    _known: Known | None = None
+
+    def use_indexes(self, against: Sequence[str | DedupIndex], extend: str | DedupIndex | None) -> None:
+        """For the constructor of a stage that takes `against` and `extend`."""
+        if isinstance(against, str | DedupIndex):
+            raise TypeError(f"stage {self.name!r}: against must be a list of indexes, as in against=[{against!r}]")
+        self.against, self.extend = against, extend
+
+    def index_parameters(self) -> Mapping[str, Any]:
+        """What must be the same for an index to be of use."""
+        raise NotImplementedError
+
+    def index_tables(self) -> Sequence[pa.Schema]:
+        """The tables of the index; the first column of each is `KEY`, and the last has a row for each document."""
+        raise NotImplementedError
+
+    def index_rows(self, keys: Keys, dropped: Dropped, salt: int) -> Iterator[pa.Table]:
+        """Rows for the index, from the keys of one source, which can be read more than once: `KEY`, `TABLE`, and the
+        columns of all tables. `salt` is another number for each addition."""
+        raise NotImplementedError
+
+    def decompose(self) -> list[ProcessingStage[Any, Any]]:
+        some = self.against or self.extend is not None
+        told = (self.name, self.index_kind, self.index_parameters(), self.against, self.extend) if some else None
+        self._known = Known(*told) if told else None
+        return super().decompose()
+
+    def commit(self, verdicts: Exchange) -> CommitRuns:
+        extra = [SNAPSHOT] if self._known else []
+        return CommitVerdicts(verdicts, f"{self.name}_commit_verdicts", self.memory_gb, extra=extra)
+
+    def afterwards(self, spool: Spool, verdicts: Verdicts) -> Sequence[ProcessingStage[Any, Any]]:
+        return extending(self, self._known, spool, verdicts) if self._known and self._known.extends else ()
