@@ -37,7 +37,7 @@ from gristmill.dedup.index_extend import Dropped, Keys
 from gristmill.dedup.index_fuzzy import BANDS, TABLES, TEXTS, rows_to_add
 from gristmill.dedup.index_stage import IndexedStage
 from gristmill.dedup.keep import FIRST, Keep, policy
-from gristmill.dedup.lsh import choose_bands
+from gristmill.dedup.lsh import choose_bands, show_curve
 from gristmill.dedup.minhash import Shingling
 from gristmill.dedup.pairing import EXACT, NONE, SIGNATURE, VERIFY, Compare, Pairs, Senders, Step
 from gristmill.dedup.quality import in_sample, sample_share
@@ -120,6 +120,10 @@ class FuzzyDeduplicationStage(IndexedStage):
             raise ValueError("FuzzyDeduplicationStage: num_bands and minhashes_per_band must be 1 or more")
         if bands_per_iteration is not None and not 1 <= bands_per_iteration <= self._bands:
             raise ValueError(f"FuzzyDeduplicationStage: bands_per_iteration is from 1 to {self._bands}, or None")
+
+    def curve(self) -> str:
+        """The S-curve as text: for each similarity the share of pairs that become candidates."""
+        return show_curve(self._bands, self._rows)
 
     def inputs(self) -> tuple[list[str], Columns]:
         named = [name for name in (self._policy.field, self.id_field) if name and name != self.text_field]
