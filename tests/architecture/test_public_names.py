@@ -36,7 +36,17 @@ PUBLIC = {
         "XennaExecutor",
         "processing_stage",
     ],
-    "gristmill.dedup": ["DedupIndex", "ExactDeduplicationStage", "FuzzyDeduplicationStage", "Keep"],
+    "gristmill.dedup": [
+        "DedupIndex",
+        "DeduplicationResult",
+        "ExactDeduplicationStage",
+        "ExactDeduplicationWorkflow",
+        "FuzzyDeduplicationStage",
+        "FuzzyDeduplicationWorkflow",
+        "Keep",
+        "TextDuplicatesRemovalStage",
+        "TextDuplicatesRemovalWorkflow",
+    ],
     "gristmill.text": [
         "AddId",
         "AlphaFilter",

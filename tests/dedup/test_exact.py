@@ -126,6 +126,25 @@ def test_a_column_that_a_block_lacks_is_null_there(tmp_path: Path) -> None:
         assert [row["id"] for task in result for row in task.to_rows()] == wanted
 
 
+def test_little_memory_changes_nothing(tmp_path: Path) -> None:
+    """Keys are sorted on disk, in more partitions."""
+    texts = [f"{number * 7919 % 300} mill" for number in range(900)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(texts)))
+    found = {}
+    for memory in (None, 1e-6):
+        place = tmp_path / str(memory)
+        stage = ExactDeduplicationStage(memory_gb=memory)
+        stages = [JsonlReader(str(tmp_path / "a.jsonl"), blocksize=5000), stage, JsonlWriter(str(place / "out"))]
+        Pipeline("p", stages=stages).run(LocalExecutor(0), place / "run")
+        out = [path.read_bytes() for path in (place / "out").glob("*.jsonl")]
+        clusters = pq.read_table(place / "run" / "clusters").sort_by([("cluster", "ascending"), ("id", "ascending")])
+        found[memory] = out, clusters.to_pylist(), len(list((place / "run" / "segments" / "2").glob("*.runs")))
+    assert found[None][:2] == found[1e-6][:2]
+    assert found[None][2] < found[1e-6][2]
+    with pytest.raises(ValueError, match="memory_gb is 0, must be a number above 0"):
+        ExactDeduplicationStage(memory_gb=0)
+
+
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.lists(st.sampled_from([None, "", "a", "b", "ab", "水"]), max_size=12), max_size=5),

@@ -88,7 +88,7 @@ def test_pairs_below_the_threshold_stay() -> None:
         ({"num_bands": 20}, "together"),
         ({"num_bands": 0, "minhashes_per_band": 3}, "1 or more"),
         ({"keep": "best"}, "keep"),
-        ({"keep": "highest"}, "field"),
+        ({"keep": "highest"}, "score_field"),
         ({"char_ngrams": 0}, "too small"),
         ({"num_partitions": 0}, "num_partitions"),
     ],

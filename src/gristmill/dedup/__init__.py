@@ -13,19 +13,36 @@ if TYPE_CHECKING:
     from gristmill.dedup.fuzzy import FuzzyDeduplicationStage
     from gristmill.dedup.index import DedupIndex
     from gristmill.dedup.keep import Keep
+    from gristmill.dedup.removal import TextDuplicatesRemovalStage
+    from gristmill.dedup.workflow import (
+        DeduplicationResult,
+        ExactDeduplicationWorkflow,
+        FuzzyDeduplicationWorkflow,
+        TextDuplicatesRemovalWorkflow,
+    )
 
 _HOME = {
     "DedupIndex": "index",
+    "DeduplicationResult": "workflow",
     "ExactDeduplicationStage": "exact",
+    "ExactDeduplicationWorkflow": "workflow",
     "FuzzyDeduplicationStage": "fuzzy",
+    "FuzzyDeduplicationWorkflow": "workflow",
     "Keep": "keep",
+    "TextDuplicatesRemovalStage": "removal",
+    "TextDuplicatesRemovalWorkflow": "workflow",
 }
 
 __all__ = [
     "DedupIndex",
+    "DeduplicationResult",
     "ExactDeduplicationStage",
+    "ExactDeduplicationWorkflow",
     "FuzzyDeduplicationStage",
+    "FuzzyDeduplicationWorkflow",
     "Keep",
+    "TextDuplicatesRemovalStage",
+    "TextDuplicatesRemovalWorkflow",
 ]
 
 

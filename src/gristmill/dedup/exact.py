@@ -54,8 +54,8 @@ class ExactDeduplicationStage(IndexedStage):
     `normalize` lists differences between texts that do not count: "case", "whitespace", "punctuation", "unicode"
     (variants of characters, as in NFKC). `keep` says which row is kept: the "first" in the order of the input, the
     "longest", the one with the "highest" or "newest" `score_field`, or a `Keep`; of equals, the first. `id_field`
-    names the rows in the cluster table. Output files are those that there would be without this stage, in the same
-    order.
+    names the rows in the cluster table. `memory_gb` is what a worker may use for keys. Output files are those that
+    there would be without this stage, in the same order.
 
     Rows that an index of `against` has are dropped too. Those that are kept are added to the index `extend`, with which
     they are compared as well (`DedupIndex`).
@@ -73,15 +73,16 @@ class ExactDeduplicationStage(IndexedStage):
         num_partitions: int | None = None,
         columns: Sequence[str] | None = None,
         url_field: str | None = None,
+        memory_gb: float | None = None,
         *,
         against: Sequence[str | DedupIndex] = (),
         extend: str | DedupIndex | None = None,
     ) -> None:
         super().__init__()
-        Exchange(num_partitions=num_partitions)  # a wrong number is an error here
+        Exchange(num_partitions=num_partitions, memory_gb=memory_gb)  # a wrong number is an error here
         self.text_field, self.keep, self.score_field = text_field, keep, score_field
         self.normalize, self.id_field, self.num_partitions = normalize, id_field, num_partitions
-        self.columns, self.url_field = columns, url_field
+        self.columns, self.url_field, self.memory_gb = columns, url_field, memory_gb
         self.use_indexes(against, extend)
         self._form = without("ExactDeduplicationStage", normalize)
         self._fields = self._compared()

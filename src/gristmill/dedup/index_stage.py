@@ -45,14 +45,15 @@ class IndexedStage(VerdictStage):
         columns of all tables. `salt` is another number for each addition."""
         raise NotImplementedError
 
-    def decompose(self) -> list[ProcessingStage[Any, Any]]:
+    def judging(self, spools: bool = True) -> tuple[Spool, Verdicts, list[ProcessingStage[Any, Any]]]:
         some = self.against or self.extend is not None
         told = (self.name, self.index_kind, self.index_parameters(), self.against, self.extend) if some else None
         self._known = Known(*told) if told else None
-        return super().decompose()
+        return super().judging(spools)
 
     def commit(self, verdicts: Exchange) -> CommitRuns:
-        return CommitVerdicts(verdicts, f"{self.name}_commit_verdicts", [SNAPSHOT] if self._known else [])
+        extra = [SNAPSHOT] if self._known else []
+        return CommitVerdicts(verdicts, f"{self.name}_commit_verdicts", self.memory_gb, extra=extra)
 
     def afterwards(self, spool: Spool, verdicts: Verdicts) -> Sequence[ProcessingStage[Any, Any]]:
         return extending(self, self._known, spool, verdicts) if self._known and self._known.extends else ()

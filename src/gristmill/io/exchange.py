@@ -35,7 +35,7 @@ from gristmill.io.commit import (
     safe,
     wide_columns,
 )
-from gristmill.io.partitions import Listing
+from gristmill.io.partitions import Listing, sort_bytes
 from gristmill.io.runs import SPOOL, Index, RunsWriter, read_index, runs_of
 from gristmill.io.target import TEMPORARY, Target
 
@@ -53,12 +53,16 @@ UNKNOWN = 16
 class Exchange:
     """What passes from one segment to the next. It is written and read by stages that share it."""
 
-    def __init__(self, key: Sequence[str] = (), num_partitions: int | None = None) -> None:
+    def __init__(
+        self, key: Sequence[str] = (), num_partitions: int | None = None, memory_gb: float | None = None
+    ) -> None:
+        """`memory_gb` is what a worker may use: partitions are made that small, if nobody says how many there are."""
         if num_partitions is not None and (not isinstance(num_partitions, int) or num_partitions < 1):
             raise ValueError(f"num_partitions is {num_partitions!r}, must be a whole number, 1 or more, or None")
         self.key = tuple(key)
         self.num_partitions = num_partitions
         self.partitions = num_partitions or 1
+        self._partition_bytes = min(PARTITION_BYTES, sort_bytes(memory_gb))
         self.planned: tuple[str, ...] = ()
         """Columns that the plan has found: a block that lacks one has nulls there."""
         self._target: Target | None = None
@@ -70,7 +74,7 @@ class Exchange:
     def size_up(self, nbytes: int | None) -> None:
         """Choose the number of partitions, if nobody has."""
         if self.num_partitions is None:
-            wanted = UNKNOWN if nbytes is None else -(-nbytes // PARTITION_BYTES)
+            wanted = UNKNOWN if nbytes is None else -(-nbytes // self._partition_bytes)
             self.partitions = min(max(wanted, 1), MOST_PARTITIONS)
 
     def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
@@ -100,7 +104,7 @@ class Exchange:
         """The segment that writes is over: look at what there is."""
         self._listing = listing = Listing.of(self.target, outputs)
         for name in self.key if any(partition >= 0 for partition in listing.runs) else ():
-            column_of(listing.schema.empty_table(), name)  # no row has it: that is an error
+            column_of(pa.table({known: pa.nulls(0) for known in listing.schema.names}), name)  # no row has it: an error
 
 
 # -- writing -----------------------------------------------------------------------------------------------

@@ -58,8 +58,12 @@ class VerdictStage(CompositeStage[Batch, Batch]):
 
     is_base: ClassVar[bool] = True
     folds: ClassVar[bool] = True
+    key_share: float = 1 / 16
+    """What keys are of the input, in bytes, as far as that is known: there are as many partitions of them as fit."""
     adds: Sequence[str] = ()
     """Columns of the verdicts that are added to the rows that are kept; others are only seen with rejected rows."""
+    memory_gb: float | None = None
+    """What a worker may use for sorting keys; what is more is sorted on disk, and there are more partitions."""
 
     def inputs(self) -> tuple[list[str], Columns]:
         return ["data"], []
@@ -82,8 +86,21 @@ class VerdictStage(CompositeStage[Batch, Batch]):
         return ()
 
     def decompose(self) -> list[ProcessingStage[Any, Any]]:
+        spool, verdicts, parts = self.judging()
+        return [
+            *parts,
+            *self.afterwards(spool, verdicts),
+            Chunks(spool, verdicts, f"{self.name}_sources"),
+            ReadSpool(f"{self.name}_read", self.adds),
+            Judge(self),
+        ]
+
+    def judging(self, spools: bool = True) -> tuple[Spool, Verdicts, list[ProcessingStage[Any, Any]]]:
+        """What leads to verdicts: where rows wait, if they do, where verdicts are, and the stages."""
         rounds = self.rounds()
-        spool = Spool(self, rounds[0].columns, rounds[0].num_partitions)
+        for one in rounds:
+            one.memory_gb = one.memory_gb or self.memory_gb
+        spool = Spool(self, rounds[0].columns, rounds[0].num_partitions, spools)
         verdicts = Verdicts(spool)
         parts: list[ProcessingStage[Any, Any]] = [
             WriteRuns(spool, f"{self.name}_spool"),
@@ -93,15 +110,7 @@ class VerdictStage(CompositeStage[Batch, Batch]):
         ]
         for one in rounds[1:]:
             parts += one.decompose()
-        return [
-            *parts,
-            WriteRuns(verdicts, f"{self.name}_verdicts"),
-            self.commit(verdicts),
-            *self.afterwards(spool, verdicts),
-            Chunks(spool, verdicts, f"{self.name}_sources"),
-            ReadSpool(f"{self.name}_read", self.adds),
-            Judge(self),
-        ]
+        return spool, verdicts, [*parts, WriteRuns(verdicts, f"{self.name}_verdicts"), self.commit(verdicts)]
 
 
 def identities(batch: Batch) -> pa.Table:
@@ -114,9 +123,12 @@ def identities(batch: Batch) -> pa.Table:
 class Spool(Exchange):
     """Batches as they are, and the keys of their rows by partition."""
 
-    def __init__(self, stage: VerdictStage, key: Sequence[str], num_partitions: int | None) -> None:
-        super().__init__(key, num_partitions)
-        self.stage = stage
+    def __init__(
+        self, stage: VerdictStage, key: Sequence[str], num_partitions: int | None, spools: bool = True
+    ) -> None:
+        """Without `spools` batches are only known by their names: nobody will want them back."""
+        super().__init__(key, num_partitions, stage.memory_gb)
+        self.stage, self.spools = stage, spools
         self._chunks: dict[str, int] = {}
 
     @property
@@ -128,15 +140,16 @@ class Spool(Exchange):
         return self.stage.inputs()[1]
 
     def size_up(self, nbytes: int | None) -> None:
-        super().size_up(None if nbytes is None else nbytes // 16)  # keys are small
+        self.stage.size_up(nbytes)
+        super().size_up(None if nbytes is None else int(nbytes * self.stage.key_share))
 
     def columns(self, batch: Batch) -> tuple[pa.Table, frozenset[str]]:
         return pa.table({}), frozenset()
 
     def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
-        origin = origin_of(batch)
+        origin = origin_of(batch) if self.spools else None
         kept = {**(batch.data.schema.metadata or {}), _ABOUT: _about(self.stage, batch, origin)}
-        rows = batch.data.slice(0, 0) if origin else batch.data
+        rows = batch.data if self.spools and not origin else batch.data.slice(0, 0)
         yield SPOOL, rows.replace_schema_metadata(kept)
         if not batch.num_items:
             return
