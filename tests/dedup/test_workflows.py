@@ -140,3 +140,14 @@ def test_input_that_cannot_be_told_apart(tmp_path: Path) -> None:
         write_kwargs={"compression": "gzip"},
     ).run(HERE)
     assert pq.read_table(result.run.files()[0])["text"].to_pylist() == ["a"]
+
+
+def test_an_index_of_what_other_files_had(corpus: Path, tmp_path: Path) -> None:
+    first = ExactDeduplicationWorkflow(corpus / "a.jsonl", tmp_path / "a", extend=str(tmp_path / "index")).run(HERE)
+    options: dict[str, Any] = {"against": [str(tmp_path / "index")]}
+    then = ExactDeduplicationWorkflow(corpus, tmp_path / "all", **options).run(HERE)
+    found = ExactDeduplicationWorkflow(corpus, tmp_path / "found", perform_removal=False, **options).run(HERE)
+    assert (first.duplicates, then.duplicates) == (0, found.duplicates)
+    assert not set(texts(tmp_path / "a")) & set(texts(tmp_path / "all"))
+    with pytest.raises(PlanError, match="extend needs perform_removal"):
+        ExactDeduplicationWorkflow(corpus, tmp_path / "no", perform_removal=False, extend="index").run(HERE)

@@ -68,13 +68,13 @@ class CommitVerdicts(CommitRuns):
         self,
         verdicts: Exchange,
         name: str,
+        extra: Sequence[str] = (),
         memory_gb: float | None = None,
         place: Target | None = None,
-        extra: Sequence[str] = (),
     ) -> None:
         """`place` is a directory for the table, where it is all that is wanted: nothing comes after it."""
         super().__init__(verdicts, name)
-        self.place, self.memory_gb, self.extra = place, memory_gb, tuple(extra)
+        self.extra, self.memory_gb, self.place = tuple(extra), memory_gb, place
         self.lasting: Target | None = None
 
     def settle(self, url: str, storage_options: Mapping[str, Any], lasting: Lasting = None) -> None:
@@ -105,8 +105,7 @@ class CommitVerdicts(CommitRuns):
             return
         target.make()
         with self.target.scratch() as room:
-            most = sort_bytes(self.memory_gb)
-            rows = sorted_pieces(self._tables(files), [CLUSTER, ID], most, folder=room)
+            rows = sorted_pieces(self._tables(files), [CLUSTER, ID], sort_bytes(self.memory_gb), folder=room)
             with target.create(path) as file, pq.ParquetWriter(file, self._told, compression="zstd") as writer:
                 for group in row_groups(rows, GROUP_BYTES, GROUP_ROWS):
                     writer.write_table(group)
@@ -137,14 +136,13 @@ class CommitVerdicts(CommitRuns):
         else:
             self.lasting.remove(self.lasting.file(NOTHING))
 
-    @staticmethod
-    def _record_nothing(target: Target) -> None:
+    def _record_nothing(self, target: Target) -> None:
         """A table without rows, so that who looks for one finds it."""
         import pyarrow.parquet as pq
 
         target.make()
         with target.create(target.file(NOTHING)) as file:
-            pq.write_table(SCHEMA.empty_table(), file)
+            pq.write_table(self._told.empty_table(), file)
 
 
 def count_clusters(target: Target) -> tuple[int, int]:

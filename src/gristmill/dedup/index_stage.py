@@ -52,8 +52,9 @@ class IndexedStage(VerdictStage):
         return super().judging(spools)
 
     def commit(self, verdicts: Exchange) -> CommitRuns:
-        extra = [SNAPSHOT] if self._known else []
-        return CommitVerdicts(verdicts, f"{self.name}_commit_verdicts", self.memory_gb, extra=extra)
+        return CommitVerdicts(
+            verdicts, f"{self.name}_commit_verdicts", [SNAPSHOT] if self._known else [], self.memory_gb
+        )
 
     def afterwards(self, spool: Spool, verdicts: Verdicts) -> Sequence[ProcessingStage[Any, Any]]:
         return extending(self, self._known, spool, verdicts) if self._known and self._known.extends else ()

@@ -24,6 +24,7 @@ from gristmill.core.task import WrittenFiles
 from gristmill.dedup.clusters import FOLDER, ID, CommitVerdicts, count_clusters
 from gristmill.dedup.exact import TEXT, ExactDeduplicationStage
 from gristmill.dedup.fuzzy import FuzzyDeduplicationStage
+from gristmill.dedup.index import DedupIndex
 from gristmill.dedup.keep import FIRST, Keep
 from gristmill.dedup.removal import TextDuplicatesRemovalStage
 from gristmill.io.commit import SIDE_ROOM
@@ -139,12 +140,17 @@ class _Finding(_Workflow):
     """A workflow that finds duplicates, and removes them if that is wanted."""
 
     perform_removal: bool
+    extend: str | DedupIndex | None
 
     def stage(self) -> VerdictStage:
         raise NotImplementedError
 
     def run(self, executor: Executor | None = None, **settings: Any) -> DeduplicationResult:
         """Find duplicates and, with `perform_removal`, write the rest. `settings` are those of `Pipeline.run`."""
+        if self.extend is not None and not self.perform_removal:
+            raise PlanError(
+                f"{self.name}: an index is extended by the rows that are kept: extend needs perform_removal"
+            )
         kind = self.filetype()
         stage = self.stage()
         if self.perform_removal:
@@ -202,6 +208,8 @@ class ExactDeduplicationWorkflow(_Finding):
         assign_id: bool = True,
         num_partitions: int | None = None,
         memory_gb: float | None = None,
+        against: Sequence[str | DedupIndex] = (),
+        extend: str | DedupIndex | None = None,
         **files: Any,
     ) -> None:
         """`files`: input_filetype, input_blocksize, input_file_extensions, output_filetype, read_kwargs,
@@ -218,7 +226,7 @@ class ExactDeduplicationWorkflow(_Finding):
         )
         self.keep, self.score_field = keep, score_field
         self.id_field, self.assign_id = id_field, assign_id
-        self.num_partitions, self.memory_gb = num_partitions, memory_gb
+        self.num_partitions, self.memory_gb, self.against, self.extend = num_partitions, memory_gb, against, extend
         self.stage()  # wrong parameters are errors here
 
     def stage(self) -> ExactDeduplicationStage:
@@ -232,6 +240,8 @@ class ExactDeduplicationWorkflow(_Finding):
             self.columns,
             self.url_field,
             self.memory_gb,
+            against=self.against,
+            extend=self.extend,
         )
 
 
@@ -264,6 +274,8 @@ class FuzzyDeduplicationWorkflow(_Finding):
         id_field: str | None = None,
         num_partitions: int | None = None,
         memory_gb: float | None = None,
+        against: Sequence[str | DedupIndex] = (),
+        extend: str | DedupIndex | None = None,
         **files: Any,
     ) -> None:
         """`files`: as for `ExactDeduplicationWorkflow`."""
@@ -273,11 +285,11 @@ class FuzzyDeduplicationWorkflow(_Finding):
         self.num_bands, self.minhashes_per_band, self.verify, self.seed = num_bands, minhashes_per_band, verify, seed
         self.use_64_bit_hash, self.bands_per_iteration = use_64_bit_hash, bands_per_iteration
         self.keep, self.id_field = keep, id_field
-        self.num_partitions, self.memory_gb = num_partitions, memory_gb
+        self.num_partitions, self.memory_gb, self.against, self.extend = num_partitions, memory_gb, against, extend
         self.stage()  # wrong parameters are errors here
 
     def stage(self) -> FuzzyDeduplicationStage:
-        more: dict[str, Any] = {"use_64_bit_hash": True} if self.use_64_bit_hash else {}
+        more: dict[str, Any] = {}
         for name in ("bands_per_iteration", "verify"):
             if getattr(self, name) is not None:
                 more[name] = getattr(self, name)
@@ -292,6 +304,9 @@ class FuzzyDeduplicationWorkflow(_Finding):
             keep=self.keep,
             id_field=self.id_field,
             num_partitions=self.num_partitions,
+            use_64_bit_hash=self.use_64_bit_hash,
+            against=self.against,
+            extend=self.extend,
             **more,
         )
         stage.memory_gb = self.memory_gb

@@ -31,8 +31,12 @@ _NOT_PRELOADED = ("gristmill.cli", "gristmill.observe", "gristmill.recipes")
 _LINGER = 2.0
 LAST_WORDS = ".last"
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**26), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
-"""For glibc: memory of one block is used again for the next, instead of being given back and asked for each time."""
+_MEMORY = {
+    "MALLOC_TRIM_THRESHOLD_": str(2**26),
+    "MALLOC_MMAP_THRESHOLD_": str(2**25),
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+}
+"""Memory of one block is used again for the next, instead of being given back, asked for and cleared each time."""
 
 
 _ENDED = "the process that starts workers has ended: was it killed? Started again with its run_dir, a run goes on"
