@@ -140,7 +140,9 @@ class FuzzyDeduplicationStage(IndexedStage):
         for start, count in _slices(texts):
             some = texts.slice(start, count)
             mine = nodes[start : start + count]
-            made = self._sketch(some, mine)
+            made = sketch(
+                some, mine, self._how, self._bands, self._rows, 64 if self.use_64_bit_hash else 32, self._body
+            )
             present = made.present
             about = {
                 NODE: from_numbers(mine).take(present),
@@ -157,10 +159,6 @@ class FuzzyDeduplicationStage(IndexedStage):
                 self._sample(made, some, mine),
             ]
         return pa.concat_tables(tables)
-
-    def _sketch(self, texts: pa.Array, nodes: Numbers) -> Sketches:
-        bits = 64 if self.use_64_bit_hash else 32
-        return sketch(texts, nodes, self._how, self._bands, self._rows, bits, self._body)
 
     @property
     def _body(self) -> int:
@@ -203,14 +201,15 @@ class FuzzyDeduplicationStage(IndexedStage):
     # -- the index ---------------------------------------------------------------------------------------
 
     def index_parameters(self) -> Mapping[str, Any]:
-        made = self._sketch(make_array(["Raw data in, training data out."], pa.string()), np.zeros(1, np.int64))
+        text, bits = make_array(["Raw data in, training data out."], pa.string()), 64 if self.use_64_bit_hash else 32
+        made = sketch(text, np.zeros(1, np.int64), self._how, self._bands, self._rows, bits, self._body)
         return {
             "shingles": self._how.unit,
             "ngrams": self._how.n,
             "seed": self.seed,
             "num_bands": self._bands,
             "minhashes_per_band": self._rows,
-            "bits": 64 if self.use_64_bit_hash else 32,
+            "bits": bits,
             "verify": self.verify,
             "hash": digest([made.entries.hex(), str(made.bodies.to_pylist())]),
         }
