@@ -270,7 +270,7 @@ class FuzzyDeduplicationWorkflow(_Finding):
         seed: int = 42,
         use_64_bit_hash: bool = False,
         bands_per_iteration: int | None = None,
-        keep: str | Keep = FIRST,
+        keep: str | Keep | Mapping[str, Any] = FIRST,
         id_field: str | None = None,
         num_partitions: int | None = None,
         memory_gb: float | None = None,
