@@ -34,7 +34,8 @@ def snapshots(folder: Path, kind: str, executor: Any) -> tuple[dict[str, bytes],
         dedup = stage(id_field="id", num_partitions=3, extend=str(folder / "index"), **options)
         reader = JsonlReader(str(folder.parent / f"{name}.jsonl"), blocksize=3_000)
         result = Pipeline("p", stages=[reader, dedup, JsonlWriter(str(folder / name))]).run(place)
-    files = {path.name: path.read_bytes() for path in (folder / "index").rglob("*") if path.is_file()}
+    index = folder / "index"
+    files = {str(path.relative_to(index)): path.read_bytes() for path in index.rglob("*") if path.is_file()}
     return files, [json.loads(line)["id"] for path in result.files() for line in Path(path).read_text().splitlines()]
 
 
