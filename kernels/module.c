@@ -191,7 +191,8 @@ static PyMethodDef methods[] = {
     {"sketch", sketch, METH_VARARGS,
      "sketch(texts, nodes, unit, n, seed, bands, rows, wide, buckets, body): a bitmap of the rows that have shingles; the keys "
      "of their bands, each 8 bytes and then its node, by bucket, and where each bucket ends; where the bodies of these rows "
-     "end, and the bodies: nothing (0), sets of shingles (1), or a byte of each number of the signature (2)."},
+     "end, and the bodies: nothing (0), sets of shingles (1), or a byte of each number of the signature (2); and the least shingle of "
+     "each."},
     {"entry_pairs", entry_pairs, METH_VARARGS,
      "entry_pairs(entries, all_up_to): pairs of the nodes that have a key in common, 16 bytes each."},
     {"set_jaccard", set_jaccard, METH_VARARGS,

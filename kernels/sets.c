@@ -32,11 +32,8 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static void sort_few(uint64_t *values, size_t count) {
-    if (count > 32) {
-        qsort(values, count, sizeof *values, compare);
-        return;
-    }
+/* For numbers that are nearly in order. */
+static void insert_all(uint64_t *values, size_t count) {
     for (size_t i = 1; i < count; i++) {
         uint64_t value = values[i];
         size_t at = i;
@@ -49,28 +46,32 @@ static void sort_few(uint64_t *values, size_t count) {
 /* Shingles are spread evenly, so that sharing them out by their upper bits all but sorts them. Returns how many
    different ones there are, or -1 without memory. */
 static int64_t sorted(const uint64_t *shingles, int64_t count, SetRoom *rooms) {
-    int bits = log2_up((uint64_t)count);
-    size_t slots = (size_t)1 << bits;
+    int shift = 64 - log2_up((uint64_t)count + 1); /* one bit at least, so that a shift is always possible */
+    size_t slots = (size_t)1 << (64 - shift);
     uint64_t *values = room(&rooms->values, (size_t)count * 8);
-    uint32_t *ends = room(&rooms->ends, (slots + 1) * 4);
+    uint32_t *ends = room(&rooms->ends, slots * 4);
     if (!values || !ends)
         return -1;
-    memset(ends, 0, (slots + 1) * 4);
+    memset(ends, 0, slots * 4);
     for (int64_t i = 0; i < count; i++)
-        ends[bits ? shingles[i] >> (64 - bits) : 0]++;
-    for (size_t slot = 0, sum = 0; slot < slots; slot++) {
-        size_t mine = ends[slot];
-        ends[slot] = (uint32_t)sum;
+        ends[shingles[i] >> shift]++;
+    uint32_t most = 0, sum = 0;
+    for (size_t slot = 0; slot < slots; slot++) {
+        uint32_t mine = ends[slot];
+        ends[slot] = sum;
         sum += mine;
+        most = mine > most ? mine : most;
     }
     for (int64_t i = 0; i < count; i++)
-        values[ends[bits ? shingles[i] >> (64 - bits) : 0]++] = shingles[i];
-    int64_t found = 0;
-    for (size_t slot = 0, start = 0; slot < slots; start = ends[slot++]) {
-        sort_few(values + start, ends[slot] - start);
-        for (size_t i = start; i < ends[slot]; i++)
-            if (!found || values[found - 1] != values[i])
-                values[found++] = values[i];
+        values[ends[shingles[i] >> shift]++] = shingles[i];
+    if (most > 32)
+        qsort(values, (size_t)count, sizeof *values, compare);
+    else
+        insert_all(values, (size_t)count);
+    int64_t found = 1;
+    for (int64_t i = 1; i < count; i++) {
+        values[found] = values[i];
+        found += values[i] != values[found - 1];
     }
     return found;
 }
@@ -106,9 +107,8 @@ int set_append(const uint64_t *shingles, int64_t count, SetRoom *rooms, Room *to
     int bits = bits_for((uint64_t)different), shift = 64 - bits;
     uint32_t kept = 0;
     for (int64_t i = 0; i < different; i++) {
-        uint64_t value = values[i] >> shift;
-        if (!kept || values[kept - 1] != value)
-            values[kept++] = value;
+        values[kept] = values[i] >> shift;
+        kept += !kept || values[kept - 1] != values[kept];
     }
     int low = bits - log2_up(kept);
     size_t most = HEAD + ((size_t)kept * (size_t)(low + 3) + 64) / 8 + 16;
@@ -152,7 +152,7 @@ static SetReader set_open(Text code) {
 
 /* The next number. Returns 0 when there is none. */
 static inline int set_next(SetReader *reader) {
-    uint64_t zeros = 0;
+    uint64_t zeros = 0, lower;
     if (!reader->left || reader->damaged)
         return 0;
     for (;;) {
@@ -166,6 +166,10 @@ static inline int set_next(SetReader *reader) {
             int more = __builtin_ctzll(window);
             zeros += (uint64_t)more;
             reader->at += (uint64_t)more + 1;
+            if (more + 1 + reader->low <= 63 - used) { /* all of it is here, as a rule */
+                lower = window >> (more + 1);
+                goto found;
+            }
             break;
         }
         zeros += (uint64_t)(64 - used);
@@ -175,7 +179,8 @@ static inline int set_next(SetReader *reader) {
         reader->damaged = 1;
         return 0;
     }
-    uint64_t lower = little8(reader->bytes + (reader->at >> 3)) >> (reader->at & 7);
+    lower = little8(reader->bytes + (reader->at >> 3)) >> (reader->at & 7);
+found:
     reader->at += (uint64_t)reader->low;
     reader->value += zeros << reader->low | (lower & (((uint64_t)1 << reader->low) - 1));
     reader->left--;
@@ -195,6 +200,8 @@ static inline int set_step(SetReader *reader, int shift, uint64_t *value) {
 static double set_similarity(Text left, Text right) {
     if (!left.size || !right.size)
         return 0;
+    if (left.size == right.size && left.size > HEAD + 8 && !memcmp(left.bytes, right.bytes, (size_t)left.size))
+        return 1; /* as most pairs of many corpora are */
     SetReader one = set_open(left), other = set_open(right);
     int bits = one.bits < other.bits ? one.bits : other.bits;
     int one_shift = one.bits - bits, other_shift = other.bits - bits;

@@ -20,7 +20,7 @@ enum { NO_BODY, SET_BODY, SIGNATURE_BODY };
 typedef struct {
     ShingleRoom shingles;
     SetRoom sorting;
-    Room bins, stored, entries, bodies, ends;
+    Room bins, stored, entries, bodies, ends, leasts;
     size_t body_bytes;
     uint64_t documents;
 } Sketches;
@@ -28,7 +28,7 @@ typedef struct {
 static void sketches_free(Sketches *made) {
     shingle_room_free(&made->shingles);
     set_room_free(&made->sorting);
-    Room *rooms[] = {&made->bins, &made->stored, &made->entries, &made->bodies, &made->ends};
+    Room *rooms[] = {&made->bins, &made->stored, &made->entries, &made->bodies, &made->ends, &made->leasts};
     for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++)
         free(rooms[i]->memory);
 }
@@ -51,8 +51,12 @@ static int sketch_one(const uint64_t *shingles, int64_t count, int64_t node, con
     size_t piece = how->rows * (how->signing.wide ? 8 : 4);
     Entry *entries = room(&made->entries, (document + 1) * how->bands * sizeof *entries);
     int64_t *ends = room(&made->ends, (document + 2) * sizeof *ends);
-    if (!entries || !ends)
+    uint64_t *leasts = room(&made->leasts, (document + 1) * sizeof *leasts), least = UINT64_MAX;
+    if (!entries || !ends || !leasts)
         return -1;
+    for (int64_t i = 0; i < count; i++)
+        least = shingles[i] < least ? shingles[i] : least;
+    leasts[document] = least;
     if (how->bands) {
         sign(shingles, count, bins, bins + how->signing.size, how->signing.size);
         store_signature(bins, &how->signing, stored);
@@ -113,7 +117,7 @@ static PyObject *sketch_column(const Column *texts, const int64_t *nodes, const 
     Py_BEGIN_ALLOW_THREADS;
     failed = sketch_all(texts, nodes, how, &made, (uint8_t *)PyBytes_AS_STRING(bitmap));
     Py_END_ALLOW_THREADS;
-    PyObject *entries = NULL, *ends = NULL, *bodies = NULL, *body_ends = NULL;
+    PyObject *entries = NULL, *ends = NULL, *bodies = NULL, *body_ends = NULL, *leasts = NULL;
     if (failed)
         PyErr_NoMemory();
     else {
@@ -121,15 +125,17 @@ static PyObject *sketch_column(const Column *texts, const int64_t *nodes, const 
         ends = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)how->buckets * 8);
         bodies = PyBytes_FromStringAndSize(made.body_bytes ? made.bodies.memory : "", (Py_ssize_t)made.body_bytes);
         body_ends = PyBytes_FromStringAndSize(made.ends.memory, (Py_ssize_t)(made.documents + 1) * 8);
+        leasts = PyBytes_FromStringAndSize(made.documents ? made.leasts.memory : "", (Py_ssize_t)made.documents * 8);
     }
-    if (entries && ends && bodies && body_ends) {
+    if (entries && ends && bodies && body_ends && leasts) {
         share_out(&made, how, (int64_t *)(void *)PyBytes_AS_STRING(ends), (uint8_t *)PyBytes_AS_STRING(entries));
-        result = PyTuple_Pack(5, bitmap, entries, ends, body_ends, bodies);
+        result = PyTuple_Pack(6, bitmap, entries, ends, body_ends, bodies, leasts);
     }
     Py_XDECREF(entries);
     Py_XDECREF(ends);
     Py_XDECREF(bodies);
     Py_XDECREF(body_ends);
+    Py_XDECREF(leasts);
     Py_DECREF(bitmap);
     sketches_free(&made);
     return result;

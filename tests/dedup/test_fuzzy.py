@@ -8,11 +8,14 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from gristmill import DocumentBatch, LocalExecutor, Pipeline
-from gristmill.dedup import FuzzyDeduplicationStage, Keep
+from gristmill.dedup import FuzzyDeduplicationStage, Keep, clustering
+from gristmill.dedup.minhash import Shingling
+from gristmill.dedup.quality import similar_pairs
 from gristmill.text import JsonlReader, JsonlWriter
 
 WORDS = [f"word{number}" for number in range(3000)]
@@ -88,7 +91,7 @@ def test_pairs_below_the_threshold_stay() -> None:
         ({"num_bands": 20}, "together"),
         ({"num_bands": 0, "minhashes_per_band": 3}, "1 or more"),
         ({"keep": "best"}, "keep"),
-        ({"keep": "highest"}, "field"),
+        ({"keep": "highest"}, "score_field"),
         ({"char_ngrams": 0}, "too small"),
         ({"num_partitions": 0}, "num_partitions"),
     ],
@@ -138,7 +141,92 @@ def test_the_cluster_table_tells_which_rows_are_alike(corpus: Path, tmp_path: Pa
     for row in table:
         seeds.setdefault(row["cluster"], set()).add(row["id"].partition("-")[0])
         assert (row["partner"] is None) == row["kept"]
-        assert row["similarity"] is None or 0.6 < row["similarity"] <= 1.0
+        assert row["kept"] or 0.7 <= row["similarity"] <= 1.0
     assert all(len(found) == 1 for found in seeds.values())
     assert all(not a & b for a, b in combinations(seeds.values(), 2))
     assert sum(not row["kept"] for row in table) == 150
+
+
+# -- against brute force -------------------------------------------------------------------------------------
+
+
+def near_threshold(count: int, shingles: int) -> list[str]:
+    """Texts in pairs, each of which has from 0.7 to 0.9 of its shingles in common with the other."""
+    draw = random.Random(11)
+    texts = []
+    for _ in range(count):
+        words = [f"w{draw.randrange(10**6)}" for _ in range(shingles + 4)]
+        similar = draw.uniform(0.7, 0.9)
+        tail = round(shingles * (1 - similar) / (1 + similar))
+        texts += [" ".join(words), " ".join([*words[:-tail], *(f"x{draw.randrange(10**6)}" for _ in range(tail))])]
+    return texts
+
+
+@pytest.mark.parametrize("how", [{"word_ngrams": 5}, {}])
+def test_near_the_threshold_what_is_dropped_is_alike_and_hardly_a_pair_is_missed(how: dict[str, int]) -> None:
+    texts = near_threshold(400, 120)
+    shingling = Shingling("words", 5) if how else Shingling()
+    true = similar_pairs(pa.array(texts), 0.8, shingling)
+    wanted = set(true["v"].to_pylist())
+    assert 120 < len(wanted) < 280
+    rows = [{"id": index, "text": value} for index, value in enumerate(texts)]
+    stage = FuzzyDeduplicationStage(**how)
+    result = Pipeline("p", stages=[stage]).run(LocalExecutor(0), initial_tasks=[DocumentBatch(rows)])
+    dropped = set(range(len(texts))) - {row["id"] for task in result for row in task.to_rows()}
+    assert len(dropped & wanted) >= 0.99 * len(wanted), "recall"
+    assert len(dropped & wanted) >= 0.995 * len(dropped), "precision"
+
+
+def counts(texts: list[str], **options: Any) -> dict[str, float]:
+    rows = [{"id": index, "text": value} for index, value in enumerate(texts)]
+    stage = FuzzyDeduplicationStage(word_ngrams=5, **options)
+    stage._share = 1.0
+    result = Pipeline("p", stages=[stage]).run(LocalExecutor(0), initial_tasks=[DocumentBatch(rows)])
+    return {name: value for line in result.summary().stages for name, value in line.counts.items()}
+
+
+def test_the_run_tells_how_well_it_went() -> None:
+    told = counts(near_threshold(200, 60), threshold=0.75)
+    assert told["pairs_alike"] <= told["pairs_compared"] == told["candidate_pairs"]
+    assert told["clusters"] == told["clusters_of_2"] == told["pairs_alike"]
+    assert told["largest_cluster"] == 2
+    assert 60 < told["sample_pairs"] <= told["pairs_alike"]
+    assert told["estimated_recall"] == 1.0
+    assert 0.99 < told["expected_recall"] <= 1.0
+
+
+def test_bands_that_miss_pairs_are_told_of() -> None:
+    with pytest.warns(RuntimeWarning, match="with 4 bands of 20. Give more bands"):
+        told = counts(near_threshold(200, 60), num_bands=4, minhashes_per_band=20)
+    assert told["estimated_recall"] < 0.5
+    assert abs(told["estimated_recall"] - told["expected_recall"]) < 0.15
+
+
+def test_the_curve_is_there_to_look_at() -> None:
+    assert "29 bands of 8 rows" in FuzzyDeduplicationStage().curve()
+
+
+# -- size ----------------------------------------------------------------------------------------------------
+
+
+def test_partitions_that_do_not_fit_into_memory_give_the_same() -> None:
+    texts = [text(seed, copy) for seed in range(30) for copy in (0, 1, 2)]
+    wanted = kept(texts, threshold=0.7)
+    assert len(wanted) == 30
+    assert kept(texts, threshold=0.7, memory_gb=1e-4) == wanted
+
+
+@pytest.mark.parametrize("links", [1, 5])
+def test_pairs_that_join_nothing_new_can_be_left_out(links: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [text(seed, copy) for copy in range(7) for seed in range(3)]
+    wanted = kept(texts, threshold=0.6, batch=3, num_partitions=4)
+    monkeypatch.setattr(clustering, "HELD_LINKS", links)
+    assert kept(texts, threshold=0.6, batch=3, num_partitions=4) == wanted == [0, 1, 2]
+
+
+@pytest.mark.slow
+def test_a_cluster_of_twenty_thousand() -> None:
+    words = [f"w{number}" for number in range(150)]
+    texts = [" ".join([*words, f"copy{number}"]) for number in range(20_000)]
+    found = kept([*texts, "another text"], batch=5000)
+    assert found == [0, 20_000]

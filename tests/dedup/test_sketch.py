@@ -46,6 +46,7 @@ def test_c_sketches_as_the_definition_says(
     assert found.ends.tolist() == slowly.ends.tolist()
     assert found.present.equals(slowly.present)
     assert found.bodies.equals(slowly.bodies)
+    assert found.leasts.tolist() == slowly.leasts.tolist()
 
 
 def test_entries_are_the_bands_of_signatures_by_bucket() -> None:

@@ -6,6 +6,7 @@ its size, so that a read of one byte too many is seen.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.machinery
 import importlib.util
@@ -15,6 +16,7 @@ import struct
 import sys
 import time
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -53,6 +55,31 @@ def fates(seed: int) -> bytes:
     return struct.pack(f"{0x3100}I", *ascii_, *others)
 
 
+def sketch(kernels: Any, draw: random.Random, texts: pa.Array, how: tuple[str, int, int]) -> None:
+    """Sketches, pairs of them, and sets that are whole and damaged."""
+    nodes = struct.pack(f"{len(texts)}q", *range(len(texts)))
+    cut = (draw.choice([0, 1, 7]), draw.choice([1, 3]), draw.random() < 0.5, draw.choice([1, 1024]))
+    _, entries, _, ends, bodies, leasts = kernels.sketch(texts, nodes, *how, *cut, draw.randrange(3))
+    kernels.entry_pairs(entries, draw.choice([1, 8]))
+    *_, ends, bodies, leasts = kernels.sketch(texts, nodes, *how, 0, 1, False, 1, 1)
+    stops = struct.unpack(f"{len(leasts) // 8 + 1}q", ends)
+    sets = [bodies[start:end] for start, end in pairwise(stops)]
+    column = pa.array(sets, pa.binary())
+    kernels.set_jaccard(column, column)
+    for raw in sets[:2]:
+        damaged = bytearray(raw[: draw.randrange(len(raw) + 1)] if draw.random() < 0.5 else raw)
+        for _ in range(draw.randrange(4)):
+            if damaged:
+                damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+        one = pa.Array.from_buffers(
+            pa.binary(), 1, [None, pa.py_buffer(struct.pack("2i", 0, len(damaged))), exactly(bytes(damaged))]
+        )
+        with contextlib.suppress(ValueError):
+            kernels.set_jaccard(one, pa.array([raw], pa.binary()))
+    edges = struct.pack("8q", *(draw.randrange(5) for _ in range(8)))
+    kernels.forest(edges[:32], edges[32:])
+
+
 def deduplicate(kernels: Any, draw: random.Random, texts: pa.Array) -> None:
     """All kernels of deduplication, once."""
     how = (draw.choice(["chars", "words"]), draw.choice([1, 2, 5, 24, 300]), draw.getrandbits(64))
@@ -63,6 +90,7 @@ def deduplicate(kernels: Any, draw: random.Random, texts: pa.Array) -> None:
     kernels.minhash(texts, *how, draw.choice([1, 3, 64, 260]), draw.random() < 0.5)
     kernels.simhash(texts, *how)
     kernels.jaccard(texts, other, *how)
+    sketch(kernels, draw, texts, how)
     kernels.similar_pairs(texts, *how, draw.random())
     kernels.repeated_spans(texts, draw.choice([1, 2, 7, 50]))
     size = draw.choice([1, 4, 8, 15, 16, 17, 52])

@@ -10,6 +10,7 @@ What is given up: clusters are made in the memory of one worker, of about 150 by
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +22,15 @@ from gristmill.dedup.clusters import CLUSTER, ID, PARTNER, SIMILARITY
 from gristmill.dedup.columns import Numbers, from_numbers, numbers, whole
 from gristmill.dedup.components import components, spanning
 from gristmill.dedup.index_join import SNAPSHOT
+from gristmill.dedup.lsh import probability
 from gristmill.dedup.pairing import NONE, Step
-from gristmill.dedup.rows import LINK, NODE, ORDER, RANK, by_node, of_kind, unpack
+from gristmill.dedup.quality import estimated_recall
+from gristmill.dedup.rows import LINK, NODE, ORDER, RANK, TRUTH, by_node, of_kind, unpack
 from gristmill.io.verdicts import KEEP, ROW, TASK
+
+ESTIMATED = "estimated_recall"
+FEW, POOR = 20, 0.9
+"""A run says so if it finds fewer than this share of the pairs of its sample, and there are more than a few."""
 
 HELD_LINKS = 2**22
 """When there are so many pairs, those that join nothing new are left out."""
@@ -37,33 +44,59 @@ class Clusters(Step):
 
     key: str | Sequence[str] = ()
 
-    def __init__(self, verify: str) -> None:
+    def __init__(self, verify: str, threshold: float, bands: int, rows: int) -> None:
         super().__init__()
-        self.verify = verify
+        self.verify, self.threshold, self.bands, self.rows = verify, threshold, bands, rows
 
     def process_sorted(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-        members, links, fresh = list[pa.Table](), np.zeros((0, 3), np.int64), list[Numbers]()
+        members, truth, fresh = list[pa.Table](), list[Numbers](), list[Numbers]()
+        links = np.zeros((0, 3), np.int64)
         for table in tables:
-            found = of_kind(table, LINK)
             told = [SNAPSHOT] if SNAPSHOT in table.column_names else []
             members.append(table.filter(pc.is_valid(table[NODE])).select([NODE, RANK, ORDER, ID, TASK, ROW, *told]))
-            fresh.append(unpack(found, 3))
+            truth.append(unpack(of_kind(table, TRUTH), 3))
+            fresh.append(unpack(of_kind(table, LINK), 3))
             if sum(map(len, fresh)) > HELD_LINKS + len(links):
                 links, fresh = _fewer(np.concatenate([links, *fresh])), []
-        if not members:
-            return
-        links = np.concatenate([links, *fresh])
-        if len(links):
-            yield self._verdicts(*by_node(pa.concat_tables(members)), links)
+        if members:
+            known, nodes = by_node(pa.concat_tables(members))
+            links = np.concatenate([links, *fresh])
+            u, v = (np.searchsorted(nodes, links[:, side]) for side in (0, 1))
+            cluster = numbers(components(from_numbers(u), from_numbers(v))["cluster"])  # all members are in a pair
+            self._estimate(nodes, cluster, np.concatenate(truth))
+            if len(links):
+                yield self._verdicts(known, cluster, u, v, links[:, 2].view(np.float64))
 
-    def _verdicts(self, members: pa.Table, nodes: Numbers, links: Numbers) -> pa.Table:
-        """`members` are in the order of `nodes`."""
+    def _estimate(self, nodes: Numbers, cluster: Numbers, truth: Numbers) -> None:
+        """Tell how many of the pairs of the sample are in one cluster, and how many of them the curve promises."""
+        similarity = truth[:, 2].view(np.float64)
+        truth, similarity = truth[similarity >= self.threshold], similarity[similarity >= self.threshold]
+        if not len(truth):
+            return
+        places = [np.minimum(np.searchsorted(nodes, truth[:, side]), max(len(nodes) - 1, 0)) for side in (0, 1)]
+        found = np.zeros(len(truth), np.bool_)
+        if len(nodes):
+            there = (nodes[places[0]] == truth[:, 0]) & (nodes[places[1]] == truth[:, 1])
+            found = there & (cluster[places[0]] == cluster[places[1]])
+        self.count("sample_pairs", len(truth))
+        self.count("sample_pairs_found", int(found.sum()))
+        self.count(ESTIMATED, round(estimated_recall(similarity, found), 4))
+        promised = probability(similarity, self.bands, self.rows)
+        self.count("expected_recall", round(estimated_recall(similarity, promised), 4))
+
+    def remark(self, stats: Any) -> str | None:
+        counts = stats.counts
+        if counts.get("sample_pairs", 0) < FEW or counts.get(ESTIMATED, 1.0) >= POOR:
+            return None
+        return (
+            f"stage {self.name!r}: of the pairs in a sample that are at least {self.threshold} similar, about "
+            f"{counts[ESTIMATED]:.0%} were found with {self.bands} bands of {self.rows}. Give more bands, or fewer "
+            "minhashes per band, or neither: then both are chosen by the threshold"
+        )
+
+    def _verdicts(self, members: pa.Table, cluster: Numbers, u: Numbers, v: Numbers, scores: Numbers) -> pa.Table:
         places = _places(members)
-        u, v = (np.searchsorted(nodes, links[:, side]) for side in (0, 1))
-        scores = links[:, 2].view(np.float64)
-        found = components(from_numbers(u), from_numbers(v))
-        cluster = numbers(found["cluster"])  # all members are in a pair, so that ids are 0, 1, 2, ...
-        ranks = pc.fill_null(whole(members[RANK]), -np.inf)
+        ranks = pc.fill_null(whole(members[RANK]), literal(-np.inf, pa.float64()))
         order = np.lexsort((places, -numbers(ranks), cluster))
         first = np.append(True, cluster[order][1:] != cluster[order][:-1])
         sizes = np.diff(np.append(np.flatnonzero(first), len(order)))

@@ -36,11 +36,12 @@ from gristmill.dedup.index import DedupIndex
 from gristmill.dedup.index_extend import Dropped, Keys
 from gristmill.dedup.index_fuzzy import BANDS, TABLES, TEXTS, rows_to_add
 from gristmill.dedup.index_stage import IndexedStage
-from gristmill.dedup.keep import Keep, policy
-from gristmill.dedup.lsh import choose_bands
+from gristmill.dedup.keep import FIRST, Keep, policy
+from gristmill.dedup.lsh import choose_bands, show_curve
 from gristmill.dedup.minhash import Shingling
 from gristmill.dedup.pairing import EXACT, NONE, SIGNATURE, VERIFY, Compare, Pairs, Senders, Step
-from gristmill.dedup.rows import BAND, BODY, NODE, ORDER, RANK, TEXT, nodes_of, packed, table_of
+from gristmill.dedup.quality import in_sample, sample_share
+from gristmill.dedup.rows import BAND, BODY, NODE, ORDER, OTHER, RANK, SAMPLE, TEXT, nodes_of, packed, table_of
 from gristmill.dedup.sketch import NO_BODY, SET_BODY, SIGNATURE_BODY, Sketches, buckets_of, sketch
 from gristmill.io.exchange import Exchange
 from gristmill.io.keyed import KeyedStage
@@ -63,10 +64,11 @@ class FuzzyDeduplicationStage(IndexedStage):
     `num_bands` and `minhashes_per_band` say how candidates are found; without them they are chosen so that of pairs
     just at the threshold 995 in 1,000 are found, and of more similar ones more. `verify` says how candidates are
     compared: by their "exact" similarity; by "signature", an estimate that may lie 0.04 below the threshold, which
-    moves less and is wrong about some pairs near the threshold; or not at all ("none"). `keep` is "first" in the order
-    of the input, or a `Keep`. `id_field` names the rows in the cluster table. `use_64_bit_hash` makes signatures of
-    numbers of 64 bits. `bands_per_iteration` is for scripts that have it: all bands are looked at in one go. Output
-    files are those that there would be without this stage, in the same order.
+    moves less and is wrong about some pairs near the threshold; or not at all ("none"). `keep` says which row of
+    a cluster is kept: the "first" in the order of the input, the "longest", the "highest" or "newest" by `score_field`,
+    or a `Keep`. `id_field` names the rows in the cluster table. `use_64_bit_hash` makes signatures of 64-bit numbers.
+    `bands_per_iteration` is for scripts that have it: all bands are looked at in one go. `memory_gb` is what a worker
+    may use for keys. Output files are those that there would be without this stage, in the same order.
 
     Rows that are like one of an index of `against` are dropped too. Those that are kept are added to the index
     `extend`, with which they are compared as well (`DedupIndex`).
@@ -84,12 +86,14 @@ class FuzzyDeduplicationStage(IndexedStage):
         minhashes_per_band: int | None = None,
         seed: int = 42,
         verify: str = EXACT,
-        keep: str | Keep | Mapping[str, Any] = "first",
+        keep: str | Keep | Mapping[str, Any] = FIRST,
         id_field: str | None = None,
         num_partitions: int | None = None,
         *,
+        score_field: str | None = None,
         use_64_bit_hash: bool = False,
         bands_per_iteration: int | None = None,
+        memory_gb: float | None = None,
         against: Sequence[str | DedupIndex] = (),
         extend: str | DedupIndex | None = None,
     ) -> None:
@@ -98,15 +102,17 @@ class FuzzyDeduplicationStage(IndexedStage):
             raise ValueError(f"FuzzyDeduplicationStage: verify is {verify!r}, must be one of {', '.join(VERIFY)}")
         if (num_bands is None) != (minhashes_per_band is None):
             raise ValueError("FuzzyDeduplicationStage: give num_bands and minhashes_per_band together, or none of them")
-        Exchange(num_partitions=num_partitions)  # a wrong number is an error here
+        Exchange(num_partitions=num_partitions, memory_gb=memory_gb)  # a wrong number is an error here
         self.text_field, self.word_ngrams, self.char_ngrams = text_field, word_ngrams, char_ngrams
         self.threshold, self.num_bands, self.minhashes_per_band = threshold, num_bands, minhashes_per_band
-        self.seed, self.verify, self.keep = seed, verify, keep
-        self.id_field, self.num_partitions = id_field, num_partitions
+        self.seed, self.verify, self.keep, self.score_field = seed, verify, keep, score_field
+        self.id_field, self.num_partitions, self.memory_gb = id_field, num_partitions, memory_gb
         self.use_64_bit_hash, self.bands_per_iteration = use_64_bit_hash, bands_per_iteration
         self.use_indexes(against, extend)
         self._how = Shingling("words", word_ngrams, seed) if word_ngrams else Shingling("chars", char_ngrams, seed)
-        self._policy = policy("FuzzyDeduplicationStage", keep, text_field)
+        self._policy = policy("FuzzyDeduplicationStage", keep, text_field, score_field)
+        self._share = sample_share(None)
+        self.key_share = 1.0 if verify == EXACT and not word_ngrams else 0.25
         chosen = choose_bands(threshold)  # which checks the threshold
         self._bands = chosen[0] if num_bands is None else num_bands
         self._rows = chosen[1] if minhashes_per_band is None else minhashes_per_band
@@ -114,6 +120,10 @@ class FuzzyDeduplicationStage(IndexedStage):
             raise ValueError("FuzzyDeduplicationStage: num_bands and minhashes_per_band must be 1 or more")
         if bands_per_iteration is not None and not 1 <= bands_per_iteration <= self._bands:
             raise ValueError(f"FuzzyDeduplicationStage: bands_per_iteration is from 1 to {self._bands}, or None")
+
+    def curve(self) -> str:
+        """The S-curve as text: for each similarity the share of pairs that become candidates."""
+        return show_curve(self._bands, self._rows)
 
     def inputs(self) -> tuple[list[str], Columns]:
         named = [name for name in (self._policy.field, self.id_field) if name and name != self.text_field]
@@ -130,7 +140,9 @@ class FuzzyDeduplicationStage(IndexedStage):
         for start, count in _slices(texts):
             some = texts.slice(start, count)
             mine = nodes[start : start + count]
-            made = self._sketch(some, mine)
+            made = sketch(
+                some, mine, self._how, self._bands, self._rows, 64 if self.use_64_bit_hash else 32, self._body
+            )
             present = made.present
             about = {
                 NODE: from_numbers(mine).take(present),
@@ -144,12 +156,9 @@ class FuzzyDeduplicationStage(IndexedStage):
             tables += [
                 packed(BAND, made.entries, made.ends, 16),
                 table_of(TEXT, buckets_of(numbers(about[NODE])), **about),
+                self._sample(made, some, mine),
             ]
         return pa.concat_tables(tables)
-
-    def _sketch(self, texts: pa.Array, nodes: Numbers) -> Sketches:
-        bits = 64 if self.use_64_bit_hash else 32
-        return sketch(texts, nodes, self._how, self._bands, self._rows, bits, self._body)
 
     @property
     def _body(self) -> int:
@@ -163,9 +172,25 @@ class FuzzyDeduplicationStage(IndexedStage):
             return texts.take(made.present).cast(pa.binary())
         return made.bodies
 
+    def _sample(self, made: Sketches, texts: pa.Array, nodes: Numbers) -> pa.Table:
+        """The rows by which quality is measured."""
+        chosen, groups = in_sample(made.leasts, self._share)
+        rows = from_numbers(np.flatnonzero(chosen))
+        places = made.present.take(rows)
+        mine = nodes[numbers(places, np.int64)]
+        sets = made.bodies.take(rows)
+        if self._body != SET_BODY:
+            sets = sketch(texts.take(places), mine, self._how, 0, 1, body=SET_BODY).bodies
+        about = {NODE: from_numbers(mine), OTHER: from_numbers(made.leasts[chosen].view(np.int64)), BODY: sets}
+        return table_of(SAMPLE, buckets_of(groups[chosen]), **about)
+
+    def size_up(self, nbytes: int | None) -> None:
+        self._share = sample_share(nbytes)
+
     def rounds(self) -> Sequence[KeyedStage]:
         least = {NONE: 0.0, SIGNATURE: self.threshold - MARGIN, EXACT: self.threshold}[self.verify]
-        steps: list[Step] = [Pairs(), Senders(), Compare(self.verify, least, self._how), Clusters(self.verify)]
+        last = Clusters(self.verify, self.threshold, self._bands, self._rows)
+        steps: list[Step] = [Pairs(), Senders(), Compare(self.verify, least, self._how), last]
         steps[0].match, steps[1].match = BANDS, TEXTS
         for step in steps:
             step.known = self._known
@@ -176,14 +201,15 @@ class FuzzyDeduplicationStage(IndexedStage):
     # -- the index ---------------------------------------------------------------------------------------
 
     def index_parameters(self) -> Mapping[str, Any]:
-        made = self._sketch(make_array(["Raw data in, training data out."], pa.string()), np.zeros(1, np.int64))
+        text, bits = make_array(["Raw data in, training data out."], pa.string()), 64 if self.use_64_bit_hash else 32
+        made = sketch(text, np.zeros(1, np.int64), self._how, self._bands, self._rows, bits, self._body)
         return {
             "shingles": self._how.unit,
             "ngrams": self._how.n,
             "seed": self.seed,
             "num_bands": self._bands,
             "minhashes_per_band": self._rows,
-            "bits": 64 if self.use_64_bit_hash else 32,
+            "bits": bits,
             "verify": self.verify,
             "hash": digest([made.entries.hex(), str(made.bodies.to_pylist())]),
         }

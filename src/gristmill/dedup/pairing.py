@@ -10,17 +10,19 @@ If many texts share a band they are paired with the first of them and with their
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from gristmill.core.batch import Batch
 from gristmill.core.compute import pc
 from gristmill.core.stage import Columns
-from gristmill.dedup.columns import Numbers, flags, from_numbers, numbers, whole
+from gristmill.dedup.columns import Numbers, from_numbers, numbers, whole
 from gristmill.dedup.index_fuzzy import known_pairs
 from gristmill.dedup.index_join import SNAPSHOT, Known, KnownPartitions, Match
 from gristmill.dedup.minhash import Shingling
-from gristmill.dedup.quality import jaccard
+from gristmill.dedup.quality import jaccard, sample_pairs
 from gristmill.dedup.rows import (
     ABOUT,
     BAND,
@@ -31,21 +33,24 @@ from gristmill.dedup.rows import (
     NODE,
     OTHER,
     PAIR,
+    SAMPLE,
     TEXT,
+    TRUTH,
     WANTED,
-    body_bytes,
+    by_bucket,
     by_node,
     distinct_rows,
     of_kind,
     pack,
+    pack_links,
     table_of,
     unpack,
     without_body,
 )  # fmt: skip
 from gristmill.dedup.sketch import buckets_of, entry_pairs, set_jaccard, signature_jaccard
 from gristmill.io.exchange import Exchange
-from gristmill.io.keyed import KeyedStage
-from gristmill.io.partitions import Partitions
+from gristmill.io.keyed import DeclaredReduce, KeyedStage, Reduce
+from gristmill.io.partitions import Part, Partitions, batch_of, sort_bytes
 
 ALL_PAIRS = 8
 """Up to so many texts of a band are compared each with each."""
@@ -71,52 +76,69 @@ class Step(KeyedStage):
     def outputs(self) -> tuple[list[str], Columns]:
         return [], [KEY]
 
+    def reducer(self) -> Reduce:
+        return AtOnce(self)
+
+
+class AtOnce(DeclaredReduce):
+    """Gives a round the whole of a partition, unsorted, if it fits into memory, and else bucket by bucket."""
+
+    def remark(self, stats: Any) -> str | None:
+        return self.keyed.remark(stats)
+
+    def process(self, task: Part) -> Iterator[Batch]:
+        if not self.keyed.columns or sum(run.nbytes for run in task.data) > sort_bytes(self.keyed.memory_gb):
+            yield from super().process(task)
+            return
+        self.keyed.__dict__["_aside"] = self.__dict__.get("_aside")
+        pieces = [piece for piece in task.pieces() if piece.num_rows]
+        made = self.keyed.process_groups(pa.concat_tables(pieces)) if pieces else pa.table({})
+        yield batch_of(task, made, 0)
+
 
 class Pairs(Step):
     """Pairs the texts of each band, and tells both of each pair."""
 
-    def process_sorted(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-        held, count = [], 0
-        for found in self._found(tables):
-            if isinstance(found, pa.Table):
-                yield found
-                continue
+    def process_groups(self, table: pa.Table) -> pa.Table:
+        """What is known of texts, as it is, and pairs."""
+        new, known = _entries(of_kind(table, BAND))
+        held, count, asked = [np.zeros((0, 2), np.int64)], 0, [of_kind(table, TEXT).select(list(COLUMNS))]
+        for number in sorted(new):
+            found = _paired(new.pop(number), known.get(number, []))
             held.append(found)
             count += len(found)
             if count >= HELD_PAIRS:
-                yield _asked(np.concatenate(held))
+                asked.append(_asked(np.concatenate(held)))
                 held, count = [], 0
-        if held:
-            yield _asked(np.concatenate(held))
+        asked += [_asked(np.concatenate(held))] if held else []
+        return pa.concat_tables([*asked, self._truth(of_kind(table, SAMPLE))])
 
-    def _found(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table | Numbers]:
-        """What is known of texts, as it is, and pairs."""
-        bucket, waiting, known = b"", list[memoryview](), list[memoryview]()
-        for table in tables:
-            yield of_kind(table, TEXT).select(list(COLUMNS))
-            for key, entries, is_known in _by_bucket(of_kind(table, BAND)):
-                if key != bucket:
-                    yield from _paired(waiting, known)
-                    bucket, waiting, known = key, [], []
-                (known if is_known else waiting).append(entries)
-        yield from _paired(waiting, known)
+    def _truth(self, sample: pa.Table) -> pa.Table:
+        self.count("sample_documents", sample.num_rows)
+        return pack_links(TRUTH, *sample_pairs(numbers(sample[OTHER]), numbers(sample[NODE]), whole(sample[BODY])))
 
 
-def _by_bucket(bands: pa.Table) -> Iterator[tuple[bytes, memoryview, bool]]:
-    """The entries of each bucket, and whether they are of an index; rows are in the order of buckets."""
-    keys = whole(bands[KEY]).to_pylist()
-    known = flags(pc.is_valid(bands[SNAPSHOT])) if SNAPSHOT in bands.column_names else np.zeros(len(keys), np.bool_)
-    for start, key in enumerate(keys):
-        yield key, body_bytes(bands.slice(start, 1)), bool(known[start])
+Entries = dict[int, list[memoryview]]
 
 
-def _paired(waiting: Sequence[memoryview], known: Sequence[memoryview]) -> Iterator[Numbers]:
+def _entries(bands: pa.Table) -> tuple[Entries, Entries]:
+    """The entries of each bucket: those that are new, and those of an index."""
+    found: tuple[Entries, Entries] = {}, {}
+    parts = [bands]
+    if SNAPSHOT in bands.column_names:
+        known = pc.is_valid(bands[SNAPSHOT])
+        parts = [bands.filter(pc.invert(known)), bands.filter(known)]
+    for part, entries in zip(parts, found, strict=False):
+        for number, some in by_bucket(part):
+            entries.setdefault(number, []).append(some)
+    return found
+
+
+def _paired(new: Sequence[memoryview], known: Sequence[memoryview]) -> Numbers:
     """Pairs of the entries of a bucket; those of an index come first, and are not paired with each other."""
-    if waiting:
-        new = b"".join(waiting)
-        yield entry_pairs(new, ALL_PAIRS)
-        if known:
-            yield known_pairs(b"".join(known), new, ALL_PAIRS)
+    entries = b"".join(new)
+    found = entry_pairs(entries, ALL_PAIRS)
+    return np.concatenate([found, known_pairs(b"".join(known), entries, ALL_PAIRS)]) if known else found
 
 
 def _asked(pairs: Numbers) -> pa.Table:
@@ -141,7 +163,8 @@ class Senders(Step):
         )
         if self.known is not None:
             sent = sent.append_column(SNAPSHOT, about[SNAPSHOT])
-        return pa.concat_tables([texts.filter(from_numbers(wanted)).select(sent.column_names), sent])
+        kept = texts.filter(from_numbers(wanted)).select(sent.column_names)
+        return pa.concat_tables([kept, sent, of_kind(table, TRUTH).select(sent.column_names)])
 
 
 class Compare(Step):
@@ -161,10 +184,9 @@ class Compare(Step):
         self.count("pairs_alike", int(alike.sum()))
         kept = from_numbers(alike)
         pairs, others = pairs.filter(kept), others.filter(kept)
-        links = np.stack([numbers(pairs[NODE]), numbers(pairs[OTHER]), found[alike].view(np.int64)], axis=1)
+        links = pack_links(LINK, numbers(pairs[NODE]), numbers(pairs[OTHER]), found[alike])
         members, _ = by_node(pa.concat_tables([without_body(pairs), without_body(others)]))
-        found = pack(LINK, np.zeros(len(links), np.int64), links)
-        return pa.concat_tables([members, found], promote_options="default")
+        return pa.concat_tables([members, links, of_kind(table, TRUTH)], promote_options="default")
 
     def _similarity(self, one: pa.Array, other: pa.Array) -> Numbers:
         if self.verify == NONE:

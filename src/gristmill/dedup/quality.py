@@ -14,9 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.native import kernels
+from gristmill.dedup import reference
 from gristmill.dedup.columns import Column, Numbers, as_text, from_numbers, numbers
 from gristmill.dedup.lsh import band_rows, bucket_pairs
 from gristmill.dedup.minhash import Shingling, signatures, similarity
+from gristmill.dedup.sketch import set_jaccard
 
 _PAIR = np.dtype([("u", "<i8"), ("v", "<i8"), ("jaccard", "<f8")])
 
@@ -118,3 +120,49 @@ def measure(
 
 def _codes(pairs: pa.Table, rows: int) -> Numbers:
     return numbers(pairs["u"]) * np.int64(rows) + numbers(pairs["v"])
+
+
+# -- in a run ------------------------------------------------------------------------------------------------
+
+SAMPLE_BYTES, SAMPLE_SHARE = 16 * 2**20, 1 / 64
+"""Of the texts of a run, that are in its sample: so many bytes, and this share of them at least."""
+
+SAMPLE_GROUP = 32
+"""Of texts with the same least shingle, that are compared."""
+
+
+def sample_share(nbytes: int | None) -> float:
+    """The share of documents that are in the sample of a run, which reads so many bytes."""
+    return 1 / 16 if nbytes is None else min(1.0, max(SAMPLE_SHARE, SAMPLE_BYTES / max(nbytes, 1)))
+
+
+def in_sample(leasts: Numbers, share: float) -> tuple[Numbers, Numbers]:
+    """Which documents are in the sample, by their least shingles, and a number for each least shingle.
+
+    Similar documents mostly have the same least shingle, and are in the sample together. Of one in a hundred that were
+    chosen one by one, only one pair in ten thousand would be.
+    """
+    mixed = reference.scramble(leasts)
+    return mixed <= np.uint64(min(int(share * 2**64), 2**64 - 1)), reference.scramble(mixed)
+
+
+def sample_pairs(leasts: Numbers, nodes: Numbers, sets: pa.Array) -> tuple[Numbers, Numbers, Numbers]:
+    """All pairs of documents with the same least shingle, and their similarity."""
+    order = np.lexsort((nodes, leasts))
+    starts = np.flatnonzero(np.append(True, np.diff(leasts[order]) != 0)[: len(order)])
+    sizes = np.minimum(np.diff(np.append(starts, len(order))), SAMPLE_GROUP)
+    u, v = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for size in np.unique(sizes[sizes > 1]).tolist():
+        left, right = np.triu_indices(size, 1)
+        begin = starts[sizes == size][:, None]
+        u.append(order[begin + left].reshape(-1))
+        v.append(order[begin + right].reshape(-1))
+    one, other = np.concatenate(u), np.concatenate(v)
+    found = set_jaccard(sets.take(from_numbers(one)), sets.take(from_numbers(other)))
+    return nodes[one], nodes[other], found
+
+
+def estimated_recall(similarity: Numbers, found: Numbers) -> float:
+    """The share of pairs that are found, from those of a sample: similar pairs are in it more often, and weigh less."""
+    weights = 1 / similarity
+    return float((weights * found).sum() / weights.sum()) if len(weights) else 1.0

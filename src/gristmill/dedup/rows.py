@@ -5,6 +5,8 @@
     PAIR     pairs `u, v` that are to be compared, packed, 16 bytes, where `u` is; later one, with what is known of `u`
     WANTED   the same pairs where `v` is
     LINK     pairs that are alike, packed, 24 bytes: `u, v` and their similarity
+    SAMPLE   a text of the sample by which quality is measured, with its least shingle and its set of shingles
+    TRUTH    pairs of the sample, packed like links, with their true similarity
 
 A text is known by a number of 64 bits. Keys are buckets, of keys of bands or of the numbers of texts: by them rows that
 belong together meet, and there are few, so that what is small need not be a row. `pack` and `unpack` are for all kinds.
@@ -12,6 +14,7 @@ belong together meet, and there are few, so that what is small need not be a row
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -29,10 +32,10 @@ from gristmill.io.verdicts import ROW, TASK
 
 KEY, KIND, NODE, OTHER = "__key__", "__kind__", "__node__", "__other__"
 BODY, RANK, ORDER = "__body__", "__rank__", "__order__"
-BAND, TEXT, PAIR, WANTED, LINK = range(5)
+BAND, TEXT, PAIR, WANTED, LINK, SAMPLE, TRUTH = range(7)
 COLUMNS = {
     KEY: pa.binary(8),
-    KIND: pa.int8(),
+    KIND: pa.int64(),
     NODE: pa.int64(),
     OTHER: pa.int64(),
     BODY: pa.binary(),
@@ -52,14 +55,14 @@ def table_of(kind: int, buckets: Numbers, **columns: Any) -> pa.Table:
     keys = np.ascontiguousarray(buckets, "<u8")
     made = {
         KEY: pa.Array.from_buffers(pa.binary(8), count, [None, pa.py_buffer(keys)]),
-        KIND: pa.repeat(literal(kind, pa.int8()), count),
+        KIND: from_numbers(np.full(count, kind, np.int64)),
         **columns,
     }
     return pa.table({name: made[name] if name in made else pa.nulls(count, of) for name, of in COLUMNS.items()})
 
 
 def of_kind(table: pa.Table, kind: int) -> pa.Table:
-    return table.filter(pc.equal(table[KIND], literal(kind, pa.int8())))
+    return table.filter(pc.equal(table[KIND], literal(kind, pa.int64())))
 
 
 def pack(kind: int, buckets: Numbers, records: Numbers) -> pa.Table:
@@ -67,6 +70,12 @@ def pack(kind: int, buckets: Numbers, records: Numbers) -> pa.Table:
     order = np.argsort(buckets, kind="stable")
     ends = np.cumsum(np.bincount(buckets, minlength=BUCKETS))
     return packed(kind, np.ascontiguousarray(records[order]).view(np.uint8).reshape(-1), ends, 8 * records.shape[1])
+
+
+def pack_links(kind: int, u: Numbers, v: Numbers, similarity: Numbers) -> pa.Table:
+    """Pairs with their similarity. They all end up in one place, whatever their bucket is."""
+    records = np.stack([u, v, similarity.view(np.int64)], axis=1)
+    return pack(kind, np.zeros(len(records), np.int64), records)
 
 
 def packed(kind: int, data: Any, ends: Numbers, size: int) -> pa.Table:
@@ -80,17 +89,27 @@ def packed(kind: int, data: Any, ends: Numbers, size: int) -> pa.Table:
 
 def unpack(table: pa.Table, width: int) -> Numbers:
     """The records of all rows, of `width` numbers, one below the other."""
-    data = body_bytes(table)
-    return np.frombuffer(data, np.int64).reshape(-1, width)
+    data, ends = _bodies(table)
+    return np.frombuffer(data[int(ends[0]) : int(ends[-1])], np.int64).reshape(-1, width)
 
 
-def body_bytes(table: pa.Table) -> memoryview:
-    """The bodies of all rows, which have one each, one after the other."""
+def by_bucket(table: pa.Table) -> Iterator[tuple[int, memoryview]]:
+    """The records of each bucket; rows are in the order of buckets."""
+    data, ends = _bodies(table)
+    keys = whole(table[KEY])
+    buckets = np.frombuffer(keys.buffers()[1] or b"", "<u8")[keys.offset : keys.offset + len(keys)]
+    starts = np.flatnonzero(np.append(True, buckets[1:] != buckets[:-1])[: len(buckets)])
+    for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(buckets)], strict=False):
+        yield int(buckets[start]), data[int(ends[start]) : int(ends[stop])]
+
+
+def _bodies(table: pa.Table) -> tuple[memoryview, Numbers]:
+    """The bodies of all rows, which have one each, and where they end, from the start of the first on."""
     bodies = whole(table[BODY])
     if not len(bodies):
-        return memoryview(b"")
-    ends = np.frombuffer(bodies.buffers()[1], np.int32)[bodies.offset : bodies.offset + len(bodies) + 1]
-    return memoryview(bodies.buffers()[2])[int(ends[0]) : int(ends[-1])]
+        return memoryview(b""), np.zeros(1, np.int32)
+    _, ends, data = bodies.buffers()
+    return memoryview(data), np.frombuffer(ends, np.int32)[bodies.offset : bodies.offset + len(bodies) + 1]
 
 
 def without_body(table: pa.Table) -> pa.Table:

@@ -40,6 +40,8 @@ class Sketches:
     """Where each bucket ends, as a number of entries."""
     bodies: pa.Array
     """For each row that is present; null if none were asked for."""
+    leasts: Numbers
+    """The least shingle of each row that is present: two texts have the same one as often as they are similar."""
 
 
 def sketch(
@@ -55,20 +57,21 @@ def sketch(
     texts, nodes = as_text(column), np.ascontiguousarray(nodes)
     arguments = (shingling.unit, shingling.n, shingling.seed, bands, rows, bits == 64, BUCKETS, body)
     if kernels is not None:
-        bitmap, entries, ends, stops, bodies = kernels.sketch(texts, nodes, *arguments)
+        bitmap, entries, ends, stops, bodies, leasts = kernels.sketch(texts, nodes, *arguments)
     else:
-        bitmap, entries, ends, stops, bodies = _slowly(texts, nodes, shingling, bands, rows, bits, body)
+        bitmap, entries, ends, stops, bodies, leasts = _slowly(texts, nodes, shingling, bands, rows, bits, body)
     there = pa.Array.from_buffers(pa.bool_(), len(texts), [None, pa.py_buffer(bitmap)])
     present = pc.indices_nonzero(there)
     made = pa.Array.from_buffers(pa.large_binary(), len(present), [None, pa.py_buffer(stops), pa.py_buffer(bodies)])
     if body == NO_BODY:
         made = pa.nulls(len(present), pa.large_binary())
-    return Sketches(present, entries, np.frombuffer(ends, np.int64), made.cast(pa.binary()))
+    told = np.frombuffer(ends, np.int64), made.cast(pa.binary()), np.frombuffer(leasts, np.uint64)
+    return Sketches(present, entries, *told)
 
 
 def _slowly(
     texts: pa.Array, nodes: Numbers, how: Shingling, bands: int, rows: int, bits: int, body: int
-) -> tuple[bytes, bytes, bytes, bytes, bytes]:
+) -> tuple[bytes, bytes, bytes, bytes, bytes, bytes]:
     signed = signatures(texts, how, bands * rows, bits)
     there = signed.is_valid()
     present = numbers(pc.indices_nonzero(there), np.int64)
@@ -84,9 +87,11 @@ def _slowly(
         bodies = [reference.set_code(how.shingles(texts[row].as_py())) for row in present.tolist()]
     else:
         bodies = [b""] * len(present)
+    leasts = np.array([how.shingles(texts[row].as_py()).min() for row in present.tolist()], np.uint64)
     stops = np.cumsum([0, *map(len, bodies)]).astype(np.int64)
     bitmap = np.packbits(np.isin(np.arange(len(texts)), present), bitorder="little").tobytes()
-    return bitmap, entries.astype("<u8").tobytes(), ends.tobytes(), stops.tobytes(), b"".join(bodies)
+    made = entries.astype("<u8").tobytes(), ends.tobytes(), stops.tobytes(), b"".join(bodies)
+    return bitmap, *made, leasts.tobytes()
 
 
 def buckets_of(keys: Numbers) -> Numbers:
@@ -105,11 +110,10 @@ def entry_pairs(entries: bytes | memoryview, all_up_to: int) -> Numbers:
 
 def set_jaccard(left: Column, right: Column) -> Numbers:
     """The Jaccard similarity of the sets of shingles of each row; 0 where there is none."""
-    one, other = (pc.fill_null(column, b"") if column.null_count else column for column in (left, right))
     if kernels is not None:
-        return np.frombuffer(kernels.set_jaccard(one, other), np.float64)
-    pairs = zip(one.to_pylist(), other.to_pylist(), strict=True)
-    return np.array([reference.set_jaccard(a, b) for a, b in pairs], np.float64)
+        return np.frombuffer(kernels.set_jaccard(left, right), np.float64)
+    pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
+    return np.array([reference.set_jaccard(a or b"", b or b"") for a, b in pairs], np.float64)
 
 
 def signature_jaccard(left: pa.Array, right: pa.Array) -> Numbers:

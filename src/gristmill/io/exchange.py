@@ -104,7 +104,7 @@ class Exchange:
         """The segment that writes is over: look at what there is."""
         self._listing = listing = Listing.of(self.target, outputs)
         for name in self.key if any(partition >= 0 for partition in listing.runs) else ():
-            column_of(listing.schema.empty_table(), name)  # no row has it: that is an error
+            column_of(pa.table({known: pa.nulls(0) for known in listing.schema.names}), name)  # no row has it: an error
 
 
 # -- writing -----------------------------------------------------------------------------------------------

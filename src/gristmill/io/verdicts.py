@@ -58,6 +58,8 @@ class VerdictStage(CompositeStage[Batch, Batch]):
 
     is_base: ClassVar[bool] = True
     folds: ClassVar[bool] = True
+    key_share: float = 1 / 16
+    """What keys are of the input, in bytes, as far as that is known: there are as many partitions of them as fit."""
     adds: Sequence[str] = ()
     """Columns of the verdicts that are added to the rows that are kept; others are only seen with rejected rows."""
     memory_gb: float | None = None
@@ -138,7 +140,8 @@ class Spool(Exchange):
         return self.stage.inputs()[1]
 
     def size_up(self, nbytes: int | None) -> None:
-        super().size_up(None if nbytes is None else nbytes // 16)  # keys are small
+        self.stage.size_up(nbytes)
+        super().size_up(None if nbytes is None else int(nbytes * self.stage.key_share))
 
     def columns(self, batch: Batch) -> tuple[pa.Table, frozenset[str]]:
         return pa.table({}), frozenset()
