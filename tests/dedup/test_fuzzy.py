@@ -147,6 +147,30 @@ def test_the_cluster_table_tells_which_rows_are_alike(corpus: Path, tmp_path: Pa
     assert sum(not row["kept"] for row in table) == 150
 
 
+def test_the_partner_is_the_row_that_is_kept_or_else_the_most_similar(tmp_path: Path) -> None:
+    words = WORDS[:140]
+    chain = [" ".join(words[start : start + 100]) for start in (0, 8, 16)]  # 0.85 from one to the next, 0.71 over two
+    texts = {"a": chain[0], "b": chain[1], "c": chain[2], "d": text(1, 1), "e": text(1), "f": text(1)}
+    lines = [json.dumps({"id": name, "text": value}) for name, value in texts.items()]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines))
+    stages = [
+        JsonlReader(tmp_path / "in.jsonl"),
+        FuzzyDeduplicationStage(word_ngrams=5, id_field="id"),
+        JsonlWriter(tmp_path / "out"),
+    ]
+    Pipeline("chain", stages=stages).run(LocalExecutor(0), tmp_path / "run")
+    table = pq.read_table(tmp_path / "run" / "clusters").sort_by("id").to_pylist()
+    assert [(row["id"], row["cluster"], row["partner"]) for row in table] == [
+        ("a", "a", None),
+        ("b", "a", "a"),
+        ("c", "a", "b"),
+        ("d", "d", None),
+        ("e", "d", "d"),
+        ("f", "d", "d"),
+    ]
+    assert [round(row["similarity"], 2) for row in table if not row["kept"]] == [0.85, 0.85, 0.98, 0.98]
+
+
 # -- against brute force -------------------------------------------------------------------------------------
 
 
