@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gristmill import DocumentBatch, LocalExecutor, Pipeline
-from gristmill.dedup import FuzzyDeduplicationStage, Keep, clustering
+from gristmill.dedup import FuzzyDeduplicationStage, Keep, clustering, pairing
 from gristmill.dedup.minhash import Shingling
 from gristmill.dedup.quality import similar_pairs
 from gristmill.text import JsonlReader, JsonlWriter
@@ -147,6 +147,30 @@ def test_the_cluster_table_tells_which_rows_are_alike(corpus: Path, tmp_path: Pa
     assert sum(not row["kept"] for row in table) == 150
 
 
+def test_the_partner_is_the_row_that_is_kept_or_else_the_most_similar(tmp_path: Path) -> None:
+    words = WORDS[:140]
+    chain = [" ".join(words[start : start + 100]) for start in (0, 8, 16)]  # 0.85 from one to the next, 0.71 over two
+    texts = {"a": chain[0], "b": chain[1], "c": chain[2], "d": text(1, 1), "e": text(1), "f": text(1)}
+    lines = [json.dumps({"id": name, "text": value}) for name, value in texts.items()]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines))
+    stages = [
+        JsonlReader(tmp_path / "in.jsonl"),
+        FuzzyDeduplicationStage(word_ngrams=5, id_field="id"),
+        JsonlWriter(tmp_path / "out"),
+    ]
+    Pipeline("chain", stages=stages).run(LocalExecutor(0), tmp_path / "run")
+    table = pq.read_table(tmp_path / "run" / "clusters").sort_by("id").to_pylist()
+    assert [(row["id"], row["cluster"], row["partner"]) for row in table] == [
+        ("a", "a", None),
+        ("b", "a", "a"),
+        ("c", "a", "b"),
+        ("d", "d", None),
+        ("e", "d", "d"),
+        ("f", "d", "d"),
+    ]
+    assert [round(row["similarity"], 2) for row in table if not row["kept"]] == [0.85, 0.85, 0.98, 0.98]
+
+
 # -- against brute force -------------------------------------------------------------------------------------
 
 
@@ -209,11 +233,13 @@ def test_the_curve_is_there_to_look_at() -> None:
 # -- size ----------------------------------------------------------------------------------------------------
 
 
-def test_partitions_that_do_not_fit_into_memory_give_the_same() -> None:
+def test_partitions_that_do_not_fit_into_memory_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [text(seed, copy) for seed in range(30) for copy in (0, 1, 2)]
     wanted = kept(texts, threshold=0.7)
     assert len(wanted) == 30
-    assert kept(texts, threshold=0.7, memory_gb=1e-4) == wanted
+    monkeypatch.setattr(pairing, "sort_bytes", lambda _: 0)
+    assert kept(texts, threshold=0.7) == wanted
+    assert kept(texts[:6], threshold=0.7, memory_gb=1e-4, num_partitions=1) == wanted[:2]
 
 
 @pytest.mark.parametrize("links", [1, 5])
