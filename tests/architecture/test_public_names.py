@@ -36,7 +36,7 @@ PUBLIC = {
         "XennaExecutor",
         "processing_stage",
     ],
-    "gristmill.dedup": ["ExactDeduplicationStage", "FuzzyDeduplicationStage", "Keep"],
+    "gristmill.dedup": ["Decontaminate", "ExactDeduplicationStage", "FuzzyDeduplicationStage", "Keep"],
     "gristmill.text": [
         "AddId",
         "AlphaFilter",

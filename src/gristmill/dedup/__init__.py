@@ -9,13 +9,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gristmill.dedup.decontaminate import Decontaminate
     from gristmill.dedup.exact import ExactDeduplicationStage
     from gristmill.dedup.fuzzy import FuzzyDeduplicationStage
     from gristmill.dedup.keep import Keep
 
-_HOME = {"ExactDeduplicationStage": "exact", "FuzzyDeduplicationStage": "fuzzy", "Keep": "keep"}
+_HOME = {
+    "Decontaminate": "decontaminate",
+    "ExactDeduplicationStage": "exact",
+    "FuzzyDeduplicationStage": "fuzzy",
+    "Keep": "keep",
+}
 
-__all__ = ["ExactDeduplicationStage", "FuzzyDeduplicationStage", "Keep"]
+__all__ = [
+    "Decontaminate",
+    "ExactDeduplicationStage",
+    "FuzzyDeduplicationStage",
+    "Keep",
+]
 
 
 def __getattr__(name: str) -> Any:

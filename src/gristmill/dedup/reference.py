@@ -109,6 +109,15 @@ def shingles(text: str, unit: str, n: int, seed: int) -> np.ndarray[Any, Any]:
     return found
 
 
+def ngram_keys(text: str, n: int, seed: int) -> np.ndarray[Any, Any]:
+    """A number for each run of n words of a text; runs of other lengths have other numbers."""
+    if len(text.split()) < n:
+        return np.zeros(0, np.uint64)
+    found = scramble(shingles(text, "words", n, seed) + np.uint64(n * GOLDEN & ALL))
+    found[found == 0] = 1
+    return found
+
+
 def _word(word: bytes, key: int) -> int:
     """The number of a word, from eight bytes of it at a time."""
     number = key ^ len(word)
