@@ -36,7 +36,13 @@ PUBLIC = {
         "XennaExecutor",
         "processing_stage",
     ],
-    "gristmill.dedup": ["Decontaminate", "ExactDeduplicationStage", "FuzzyDeduplicationStage", "Keep"],
+    "gristmill.dedup": [
+        "Decontaminate",
+        "ExactDeduplicationStage",
+        "FuzzyDeduplicationStage",
+        "Keep",
+        "LineDeduplicationStage",
+    ],
     "gristmill.text": [
         "AddId",
         "AlphaFilter",

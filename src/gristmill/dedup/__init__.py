@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from gristmill.dedup.exact import ExactDeduplicationStage
     from gristmill.dedup.fuzzy import FuzzyDeduplicationStage
     from gristmill.dedup.keep import Keep
+    from gristmill.dedup.repeated import LineDeduplicationStage
 
 _HOME = {
     "Decontaminate": "decontaminate",
     "ExactDeduplicationStage": "exact",
     "FuzzyDeduplicationStage": "fuzzy",
     "Keep": "keep",
+    "LineDeduplicationStage": "repeated",
 }
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "ExactDeduplicationStage",
     "FuzzyDeduplicationStage",
     "Keep",
+    "LineDeduplicationStage",
 ]
 
 
