@@ -14,6 +14,7 @@ PyObject *similar_pairs(PyObject *self, PyObject *args);
 PyObject *components(PyObject *self, PyObject *args);
 PyObject *simhash(PyObject *self, PyObject *args);
 PyObject *bloom(PyObject *self, PyObject *args);
+PyObject *anchors(PyObject *self, PyObject *args);
 PyObject *ngram_table(PyObject *self, PyObject *args);
 PyObject *ngram_hits(PyObject *self, PyObject *args);
 PyObject *repeated_spans(PyObject *self, PyObject *args);

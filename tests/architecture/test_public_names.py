@@ -42,6 +42,7 @@ PUBLIC = {
         "FuzzyDeduplicationStage",
         "Keep",
         "LineDeduplicationStage",
+        "SubstringDeduplicationStage",
     ],
     "gristmill.text": [
         "AddId",

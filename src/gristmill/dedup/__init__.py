@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gristmill.dedup.fuzzy import FuzzyDeduplicationStage
     from gristmill.dedup.keep import Keep
     from gristmill.dedup.repeated import LineDeduplicationStage
+    from gristmill.dedup.substring import SubstringDeduplicationStage
 
 _HOME = {
     "Decontaminate": "decontaminate",
@@ -21,6 +22,7 @@ _HOME = {
     "FuzzyDeduplicationStage": "fuzzy",
     "Keep": "keep",
     "LineDeduplicationStage": "repeated",
+    "SubstringDeduplicationStage": "substring",
 }
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "FuzzyDeduplicationStage",
     "Keep",
     "LineDeduplicationStage",
+    "SubstringDeduplicationStage",
 ]
 
 

@@ -30,7 +30,7 @@ from gristmill.io.verdicts import ROW, TASK, identities
 
 DOCUMENTS, OCCURRENCES = COUNTS = ("documents", "occurrences")
 FIRST, NONE = KEEPS = ("first", "none")
-_HASH = "__hash__"
+HASH = "__hash__"
 
 
 class LineDeduplicationStage(SpanStage):
@@ -80,7 +80,7 @@ class LineDeduplicationStage(SpanStage):
         base = pieces.bounds[pieces.firsts[:-1]][rows]
         hashes = hash128(bare.take(from_numbers(long)))
         known = identities(batch)
-        return span_table(known, rows, pieces.bounds[long] - base, pieces.bounds[long + 1] - base, **{_HASH: hashes})
+        return span_table(known, rows, pieces.bounds[long] - base, pieces.bounds[long + 1] - base, **{HASH: hashes})
 
     def finders(self) -> Sequence[KeyedStage]:
         return [SameUnits(f"{self.name}_units", self.min_count, self.keep, self.count_by, self.num_partitions)]
@@ -99,7 +99,7 @@ class _Open:
 class SameUnits(KeyedStage):
     """The places of units that come too often."""
 
-    key = _HASH
+    key = HASH
 
     def __init__(self, name: str, min_count: int, keep: str, count_by: str, num_partitions: int | None = None) -> None:
         super().__init__()
@@ -137,8 +137,12 @@ class SameUnits(KeyedStage):
 
 
 def _halves(table: pa.Table) -> Numbers:
-    hashes = whole(table[_HASH])
-    return np.frombuffer(hashes.buffers()[1], np.uint64, 2 * len(hashes), hashes.offset * 16).reshape(-1, 2)
+    """Hashes of 8 bytes or 16 as numbers, a row each."""
+    hashes = whole(table[HASH])
+    width = hashes.type.byte_width // 8
+    return np.frombuffer(hashes.buffers()[1], np.uint64, width * len(hashes), hashes.offset * width * 8).reshape(
+        -1, width
+    )
 
 
 def _new_document(table: pa.Table) -> Numbers:

@@ -30,7 +30,9 @@ START, END = "__start__", "__end__"
 """Where a span lies in its document, in bytes."""
 
 REMOVED = "removed_bytes"
-_SPANS = "__spans__"
+SPANS = "__spans__"
+"""The spans of a row, as pairs of 64-bit numbers."""
+
 _PAIR = 16
 _NONE = np.zeros(1, np.int64)
 
@@ -41,6 +43,8 @@ class SpanStage(VerdictStage):
     is_base = True
     text_field: str
     num_partitions: int | None
+    passing: Sequence[str] = ()
+    """Columns that an earlier stage has added for this one, and that nobody needs after it."""
 
     def inputs(self) -> tuple[list[str], Columns]:
         return ["data"], [self.text_field]
@@ -54,7 +58,7 @@ class SpanStage(VerdictStage):
 
     def decompose(self) -> list[ProcessingStage[Any, Any]]:
         *parts, _ = super().decompose()
-        return [*parts, CutSpans(f"{self.name}_cut", self.text_field), DropEmpty(self)]
+        return [*parts, CutSpans(f"{self.name}_cut", self.text_field, self.passing), DropEmpty(self)]
 
 
 def check_partitions(num_partitions: int | None) -> None:
@@ -74,9 +78,9 @@ class RowSpans(KeyedStage):
     key = (TASK, ROW)
     order = (START,)
 
-    def __init__(self, name: str, num_partitions: int | None = None) -> None:
+    def __init__(self, name: str, num_partitions: int | None = None, field: str = SPANS) -> None:
         super().__init__()
-        self.name, self.num_partitions = name, num_partitions
+        self.name, self.num_partitions, self.field = name, num_partitions, field
 
     def outputs(self) -> tuple[list[str], Columns]:
         return [], []  # what it gives is no part of the rows
@@ -88,24 +92,27 @@ class RowSpans(KeyedStage):
         buffers = [None, pa.py_buffer(bounds), pa.py_buffer(np.ascontiguousarray(pairs))]
         spans = pa.Array.from_buffers(pa.large_binary(), len(firsts), buffers)
         keep = pa.repeat(literal(True, pa.bool_()), len(firsts))
-        return pa.table([table[TASK].take(firsts), table[ROW].take(firsts), keep, spans], [TASK, ROW, KEEP, _SPANS])
+        return pa.table([table[TASK].take(firsts), table[ROW].take(firsts), keep, spans], [TASK, ROW, KEEP, self.field])
 
 
 class CutSpans(ProcessingStage[Batch, Batch]):
     """Cuts out the spans of each row. A row of which nothing is left keeps its text, and is to be dropped."""
 
-    def __init__(self, name: str, text_field: str) -> None:
+    takes_empty = True
+
+    def __init__(self, name: str, text_field: str, passing: Sequence[str] = ()) -> None:
         super().__init__()
-        self.name, self.text_field = name, text_field
+        self.name, self.text_field, self.passing = name, text_field, passing
 
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], []
 
     def process(self, task: Batch) -> Batch:
         table = task.data
-        if _SPANS not in table.column_names:
-            return task
-        spans = whole(table[_SPANS])
+        table = table.drop_columns([name for name in self.passing if name in table.column_names])
+        if SPANS not in table.column_names or not table.num_rows:
+            return task.with_data(table)
+        spans = whole(table[SPANS])
         texts = texts_of(self.name, table, self.text_field)
         left, removed = without(layout(texts), spans)
         blank = flags(pc.equal(pc.binary_length(pc.utf8_trim_whitespace(left)), literal(0, pa.int64())))
@@ -113,7 +120,7 @@ class CutSpans(ProcessingStage[Batch, Batch]):
         table = with_texts(table, self.text_field, left, cut & ~blank)
         keep = flags(table[VERDICT]) & ~(cut & blank)
         table = table.set_column(table.column_names.index(VERDICT), VERDICT, from_numbers(keep))
-        table = table.drop_columns([_SPANS])
+        table = table.drop_columns([SPANS])
         return task.with_data(
             table if REMOVED in table.column_names else table.append_column(REMOVED, from_numbers(removed))
         )
@@ -134,12 +141,7 @@ class DropEmpty(Judge):
 def without(found: Layout, spans: pa.Array) -> tuple[pa.LargeStringArray, Numbers]:
     """Texts without their spans (pairs of 64-bit numbers), and how many bytes each has lost. Spans may overlap; parts
     of characters at the ends of what they cover together stay."""
-    there = spans.drop_null()
-    bounds = np.frombuffer(there.buffers()[1], np.int64, len(there) + 1, there.offset * 8) if len(there) else _NONE
-    count = int(bounds[-1] - bounds[0]) // _PAIR
-    data = there.buffers()[2] if count else b""
-    pairs = np.frombuffer(data, np.int64, count * 2, int(bounds[0])).reshape(-1, 2)
-    rows = np.repeat(np.flatnonzero(flags(spans.is_valid())), np.diff(bounds) // _PAIR)
+    rows, pairs = unpacked(spans)
     starts, ends = _whole_characters(found, *_merged(found.offsets[rows, None] + pairs))
     pieces = cut_at(found, np.concatenate([starts, ends]))
     begins = pieces.bounds[:-1]
@@ -147,6 +149,16 @@ def without(found: Layout, spans: pa.Array) -> tuple[pa.LargeStringArray, Number
     left = pieces.without(drop)
     kept = np.frombuffer(left.buffers()[1], np.int64)[: len(left) + 1]
     return left, np.diff(found.offsets) - np.diff(kept)
+
+
+def unpacked(spans: pa.Array) -> tuple[Numbers, Numbers]:
+    """The row of each span, and the spans."""
+    there = spans.drop_null()
+    bounds = np.frombuffer(there.buffers()[1], np.int64, len(there) + 1, there.offset * 8) if len(there) else _NONE
+    count = int(bounds[-1] - bounds[0]) // _PAIR
+    data = there.buffers()[2] if count else b""
+    pairs = np.frombuffer(data, np.int64, count * 2, int(bounds[0])).reshape(-1, 2)
+    return np.repeat(np.flatnonzero(flags(spans.is_valid())), np.diff(bounds) // _PAIR), pairs
 
 
 def _merged(pairs: Numbers) -> tuple[Numbers, Numbers]:
