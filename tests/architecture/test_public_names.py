@@ -37,11 +37,13 @@ PUBLIC = {
         "processing_stage",
     ],
     "gristmill.dedup": [
+        "BloomDeduplicationStage",
         "Decontaminate",
         "ExactDeduplicationStage",
         "FuzzyDeduplicationStage",
         "Keep",
         "LineDeduplicationStage",
+        "SimHashDeduplicationStage",
         "SubstringDeduplicationStage",
     ],
     "gristmill.text": [

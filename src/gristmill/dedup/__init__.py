@@ -9,28 +9,34 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gristmill.dedup.bloom import BloomDeduplicationStage
     from gristmill.dedup.decontaminate import Decontaminate
     from gristmill.dedup.exact import ExactDeduplicationStage
     from gristmill.dedup.fuzzy import FuzzyDeduplicationStage
     from gristmill.dedup.keep import Keep
     from gristmill.dedup.repeated import LineDeduplicationStage
+    from gristmill.dedup.simhash import SimHashDeduplicationStage
     from gristmill.dedup.substring import SubstringDeduplicationStage
 
 _HOME = {
+    "BloomDeduplicationStage": "bloom",
     "Decontaminate": "decontaminate",
     "ExactDeduplicationStage": "exact",
     "FuzzyDeduplicationStage": "fuzzy",
     "Keep": "keep",
     "LineDeduplicationStage": "repeated",
+    "SimHashDeduplicationStage": "simhash",
     "SubstringDeduplicationStage": "substring",
 }
 
 __all__ = [
+    "BloomDeduplicationStage",
     "Decontaminate",
     "ExactDeduplicationStage",
     "FuzzyDeduplicationStage",
     "Keep",
     "LineDeduplicationStage",
+    "SimHashDeduplicationStage",
     "SubstringDeduplicationStage",
 ]
 

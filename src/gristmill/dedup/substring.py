@@ -211,7 +211,7 @@ def _hashes(found: Numbers) -> pa.Array:
 def _parts(texts: pa.Array, rows: Numbers, starts: Numbers, ends: Numbers) -> pa.Array:
     """Parts of texts, from some bytes to others, as binary: they may begin and end within a character."""
     found = layout(texts)
-    raw, begins = memoryview(found.data), found.offsets[rows]
+    raw, begins = found.data.data, found.offsets[rows]
     pieces = zip((begins + starts).tolist(), (begins + ends).tolist(), strict=True)
     data = b"".join([raw[start:end] for start, end in pieces])
     bounds = np.append(0, np.cumsum(ends - starts)).astype(np.int64)
