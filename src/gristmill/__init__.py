@@ -125,6 +125,13 @@ def _reporter(store: Any) -> Any:
     return Reporter(store)
 
 
+def _format(name: str) -> Any:
+    from gristmill.text import JsonlReader, JsonlWriter, ParquetReader, ParquetWriter
+
+    return {"jsonl": (JsonlReader, JsonlWriter), "parquet": (ParquetReader, ParquetWriter)}[name]
+
+
+_executor.set_default("format", _format)
 _executor.set_default("reporter", _reporter)
 _executor.set_default("executor", _local_executor)
 _executor.set_default("rejects", _rejects)

@@ -39,12 +39,17 @@ PUBLIC = {
     "gristmill.dedup": [
         "BloomDeduplicationStage",
         "Decontaminate",
+        "DeduplicationResult",
         "ExactDeduplicationStage",
+        "ExactDeduplicationWorkflow",
         "FuzzyDeduplicationStage",
+        "FuzzyDeduplicationWorkflow",
         "Keep",
         "LineDeduplicationStage",
         "SimHashDeduplicationStage",
         "SubstringDeduplicationStage",
+        "TextDuplicatesRemovalStage",
+        "TextDuplicatesRemovalWorkflow",
     ],
     "gristmill.text": [
         "AddId",

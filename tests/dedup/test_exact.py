@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gristmill import DocumentBatch, LocalExecutor, Pipeline
 from gristmill.core.errors import PlanError
-from gristmill.dedup import ExactDeduplicationStage
+from gristmill.dedup import ExactDeduplicationStage, Keep
 from gristmill.text import JsonlReader, JsonlWriter
 
 
@@ -61,6 +61,88 @@ def test_which_rows_are_kept(texts: list[Any], wanted: list[int]) -> None:
 def test_what_counts_as_equal_and_which_is_kept(options: dict[str, Any], wanted: list[int]) -> None:
     texts = ["a b", "a  b", "A B", "a, b!!", "c"]
     assert kept([rows(texts, q=[0.5, None, 0.9, 0.9, 0.0])], **options) == wanted
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ([5, 5, None, 6, None], [0, 2, 3, 4]),
+        ([5.0, 2.5, 5.0, 2.5], [0, 1]),
+        ([True, False, True], [0, 1]),
+        (["5", 5, 5.0, "five", ["5"], ["5"], "five"], [0, 3, 4]),
+        ([b"a", b"b", b"a"], [0, 1]),
+    ],
+)
+def test_values_that_are_no_text_are_compared_as_text(values: list[Any], wanted: list[int]) -> None:
+    assert kept([rows(values)]) == wanted
+
+
+def test_a_number_is_the_same_in_a_block_of_other_types() -> None:
+    blocks = [[5], [5.0, 0.5], ["5", 5, "x"], ["x", "5"]]
+    ids = iter(range(10))
+    assert kept([[{"id": next(ids), "text": value} for value in block] for block in blocks]) == [0, 2, 5]
+
+
+URLS = [
+    "https://www.mill.example/a?x=1&y=2",
+    "http://mill.example:80/a/?y=2&x=1&utm_source=n#top",
+    "https://mill.example/b",
+    None,
+    "HTTPS://user@MILL.example:443/%62",
+    "https://mill.example/b?fbclid=1",
+    None,
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"url_field": "url"}, [0, 2, 3, 6]),
+        ({"columns": ["url"]}, [0, 1, 2, 3, 4, 5, 6]),
+        ({"columns": ["lang", "site"]}, [0, 1, 2, 3, 5]),
+        ({"columns": ["lang", "site"], "normalize": ["case"]}, [0, 2, 3, 5]),
+        ({"columns": ["site"], "keep": "newest", "score_field": "day"}, [2, 3, 4, 5, 6]),
+        ({"columns": ["site"], "keep": Keep("source", "lang", ["DE", "en"])}, [1, 3, 4, 5, 6]),
+        ({"columns": ["site"], "keep": {"policy": "longest", "field": "url"}}, [1, 3, 4, 5, 6]),
+    ],
+)
+def test_columns_and_urls(options: dict[str, Any], wanted: list[int]) -> None:
+    table = rows(
+        ["same"] * 7,
+        url=URLS,
+        lang=["de", "DE", "en", "en", "en", None, "en"],
+        site=[1, 1, 1, None, None, 2, None],
+        day=["2024-01-01", "2023-01-01", "2024-02-01", None, "2020-01-01", "2021-01-01", None],
+    )
+    assert sorted(kept([table], **options)) == wanted
+
+
+def test_a_column_that_a_block_lacks_is_null_there(tmp_path: Path) -> None:
+    lines = [{"id": 0, "text": "a"}, {"id": 1}, {"id": 2, "text": "b"}, {"id": 3, "text": "a", "score": 1}, {"id": 4}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for options, wanted in (({}, [0, 1, 2, 4]), ({"keep": "highest", "score_field": "score"}, [1, 2, 3, 4])):
+        stages = [JsonlReader(str(tmp_path), blocksize=20), ExactDeduplicationStage(**options)]
+        result = Pipeline("p", stages=stages).run(LocalExecutor(0))
+        assert [row["id"] for task in result for row in task.to_rows()] == wanted
+
+
+def test_little_memory_changes_nothing(tmp_path: Path) -> None:
+    """Keys are sorted on disk, in more partitions."""
+    texts = [f"{number * 7919 % 300} mill" for number in range(900)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(texts)))
+    found = {}
+    for memory in (None, 1e-6):
+        place = tmp_path / str(memory)
+        stage = ExactDeduplicationStage(memory_gb=memory)
+        stages = [JsonlReader(str(tmp_path / "a.jsonl"), blocksize=5000), stage, JsonlWriter(str(place / "out"))]
+        Pipeline("p", stages=stages).run(LocalExecutor(0), place / "run")
+        out = [path.read_bytes() for path in (place / "out").glob("*.jsonl")]
+        clusters = pq.read_table(place / "run" / "clusters").sort_by([("cluster", "ascending"), ("id", "ascending")])
+        found[memory] = out, clusters.to_pylist(), len(list((place / "run" / "segments" / "2").glob("*.runs")))
+    assert found[None][:2] == found[1e-6][:2]
+    assert found[None][2] < found[1e-6][2]
+    with pytest.raises(ValueError, match="memory_gb is 0, must be a number above 0"):
+        ExactDeduplicationStage(memory_gb=0)
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -130,10 +212,21 @@ def test_the_cluster_table_names_every_row_that_is_not_alone(tmp_path: Path) -> 
 
 
 def test_wrong_arguments_are_told_before_anything_runs(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="keep is 'best', must be one of first, longest, highest"):
+    with pytest.raises(ValueError, match="keep is 'best', must be one of first, longest, highest, newest, source"):
         ExactDeduplicationStage(keep="best")
     with pytest.raises(ValueError, match="score_field"):
         ExactDeduplicationStage(keep="highest")
+    for options, message in (
+        ({"keep": "newest"}, "score_field"),
+        ({"keep": "longest", "score_field": "x"}, "goes with keep='highest' or keep='newest'"),
+        ({"keep": "source"}, r"Keep\('source', field=..., order="),
+        ({"keep": "longest", "columns": ["a"]}, r"Keep\('longest', field="),
+        ({"keep": Keep(), "score_field": "x"}, "leave out score_field"),
+        ({"columns": ["a"], "url_field": "b"}, "one of text_field, columns and url_field"),
+        ({"url_field": "b", "normalize": ["case"]}, "a normal form of their own"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ExactDeduplicationStage(**options)
     with pytest.raises(ValueError, match="normalize has no 'cases'. Did you mean 'case'"):
         ExactDeduplicationStage(normalize=["cases"])
     (tmp_path / "a.jsonl").write_text('{"texts": "a"}\n')

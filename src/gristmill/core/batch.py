@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
+ORIGIN = "_origin"
+"""What a reader has noted on a batch: that is true as long as nothing has happened to its rows (`io/again.py`)."""
+
+
 @dataclass
 class Batch(Task[pa.Table]):
     """Rows in an Arrow table. Also built from a pandas or polars frame, a list of dicts or a dict of columns."""
@@ -49,7 +53,7 @@ class Batch(Task[pa.Table]):
 
     def __getstate__(self) -> dict[str, Any]:
         assert self.data is not None  # a pickle holds the rows that are left, and nothing else
-        return {name: value for name, value in self.__dict__.items() if name not in ("_memo", "_marked")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_memo", "_marked", ORIGIN)}
 
     @property
     def marked(self) -> tuple[pa.Table, pa.BooleanArray | None]:
@@ -136,7 +140,7 @@ class Batch(Task[pa.Table]):
 
     def _marking(self, table: pa.Table, rows: pa.BooleanArray | None, memo: dict[str, Any]) -> Self:
         other = object.__new__(type(self))
-        own = {name: value for name, value in self.__dict__.items() if name not in ("data", "_marked")}
+        own = {name: value for name, value in self.__dict__.items() if name not in ("data", "_marked", ORIGIN)}
         where = {"data": table} if rows is None else {"_marked": (table, rows)}
         other.__dict__.update(own, _memo=(table, memo), **where)
         return other

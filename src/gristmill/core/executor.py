@@ -168,6 +168,12 @@ def default_rejects(url: str, storage_options: Mapping[str, Any]) -> tuple[Any, 
     return stages
 
 
+def default_format(name: str) -> tuple[Any, Any]:
+    """What reads files of a format, "jsonl" or "parquet", and what writes them: two composite stages."""
+    stages: tuple[Any, Any] = _defaults["format"](name)
+    return stages
+
+
 def default_executor() -> Executor:
     executor: Executor = _defaults["executor"]()
     return executor

@@ -65,6 +65,7 @@ def run_segments(
         _tally(plan, watcher.last)
         run.end(watcher.last)
         watcher.close()
+        getattr(executor, "rest", lambda: None)()  # one that keeps something for the next segment
     _tell_remark(plan, watcher.last)
     for stage in segment.reject_stages[-1:]:
         stage.complete((), {})

@@ -14,30 +14,47 @@ if TYPE_CHECKING:
     from gristmill.dedup.exact import ExactDeduplicationStage
     from gristmill.dedup.fuzzy import FuzzyDeduplicationStage
     from gristmill.dedup.keep import Keep
+    from gristmill.dedup.removal import TextDuplicatesRemovalStage
     from gristmill.dedup.repeated import LineDeduplicationStage
     from gristmill.dedup.simhash import SimHashDeduplicationStage
     from gristmill.dedup.substring import SubstringDeduplicationStage
+    from gristmill.dedup.workflow import (
+        DeduplicationResult,
+        ExactDeduplicationWorkflow,
+        FuzzyDeduplicationWorkflow,
+        TextDuplicatesRemovalWorkflow,
+    )
 
 _HOME = {
     "BloomDeduplicationStage": "bloom",
     "Decontaminate": "decontaminate",
+    "DeduplicationResult": "workflow",
     "ExactDeduplicationStage": "exact",
+    "ExactDeduplicationWorkflow": "workflow",
     "FuzzyDeduplicationStage": "fuzzy",
+    "FuzzyDeduplicationWorkflow": "workflow",
     "Keep": "keep",
     "LineDeduplicationStage": "repeated",
     "SimHashDeduplicationStage": "simhash",
     "SubstringDeduplicationStage": "substring",
+    "TextDuplicatesRemovalStage": "removal",
+    "TextDuplicatesRemovalWorkflow": "workflow",
 }
 
 __all__ = [
     "BloomDeduplicationStage",
     "Decontaminate",
+    "DeduplicationResult",
     "ExactDeduplicationStage",
+    "ExactDeduplicationWorkflow",
     "FuzzyDeduplicationStage",
+    "FuzzyDeduplicationWorkflow",
     "Keep",
     "LineDeduplicationStage",
     "SimHashDeduplicationStage",
     "SubstringDeduplicationStage",
+    "TextDuplicatesRemovalStage",
+    "TextDuplicatesRemovalWorkflow",
 ]
 
 

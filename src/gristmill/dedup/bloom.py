@@ -28,7 +28,7 @@ from gristmill.core.stage import Columns
 from gristmill.dedup import reference
 from gristmill.dedup.columns import Column, Numbers, flags, from_numbers, whole
 from gristmill.dedup.digest import hash128
-from gristmill.dedup.normal import check_forms, normal
+from gristmill.dedup.normalise import without
 from gristmill.dedup.texts import texts_of
 from gristmill.io.keyed import KeyedStage
 from gristmill.io.verdicts import KEEP, ROW, TASK, VerdictStage, identities
@@ -159,14 +159,15 @@ class BloomDeduplicationStage(VerdictStage):
             raise ValueError(f"BloomDeduplicationStage: {error}") from None
         self.text_field, self.normalize = text_field, normalize
         self.false_positive_rate, self.capacity = false_positive_rate, capacity
-        self._forms = check_forms("BloomDeduplicationStage", normalize)
+        self._form = without("BloomDeduplicationStage", normalize)
 
     def inputs(self) -> tuple[list[str], Columns]:
         return ["data"], [self.text_field]
 
     def keys(self, batch: Batch) -> pa.Table:
-        texts = normal(pa.chunked_array([texts_of(self.name, batch.data, self.text_field)]), self._forms)
-        known = identities(batch).append_column(_HASH, hash128(texts))
+        texts = texts_of(self.name, batch.data, self.text_field)
+        hashes = hash128(self._form.apply(texts) if self._form else texts)
+        known = identities(batch).append_column(_HASH, hashes)
         return known.filter(known[_HASH].is_valid())
 
     def rounds(self) -> Sequence[KeyedStage]:

@@ -23,11 +23,12 @@ from gristmill.core.compute import pc
 from gristmill.core.sample import row_ids
 from gristmill.core.spread import column_of
 from gristmill.core.task import GatherTask, WrittenFiles, digest
+from gristmill.io.commit import SIDE_ROOM
 from gristmill.io.exchange import CommitRuns, Exchange
-from gristmill.io.partitions import SORT_BYTES
+from gristmill.io.partitions import sort_bytes
 from gristmill.io.runs import read_index, runs_of
 from gristmill.io.sorting import sorted_pieces
-from gristmill.io.target import Target
+from gristmill.io.target import TEMPORARY, Target
 from gristmill.io.verdicts import KEEP
 from gristmill.io.write_parquet import GROUP_BYTES, GROUP_ROWS, row_groups
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from gristmill.core.stage import Lasting
 
 FOLDER = "clusters"
+NOTHING = "nothing-found.parquet"
 ID, CLUSTER, KEPT, PARTNER, SIMILARITY = "id", "cluster", "kept", "partner", "similarity"
 SCHEMA = pa.schema(
     [
@@ -59,15 +61,29 @@ def ids(batch: Batch, id_field: str | None) -> pa.Array:
 class CommitVerdicts(CommitRuns):
     """Commits verdicts, and writes the rows of the cluster table that are among them."""
 
-    not_identity = ("target", "lasting")
+    not_identity = ("target", "lasting", "place")
 
-    def __init__(self, verdicts: Exchange, name: str) -> None:
+    def __init__(
+        self, verdicts: Exchange, name: str, memory_gb: float | None = None, place: Target | None = None
+    ) -> None:
+        """`place` is a directory for the table, where it is all that is wanted: nothing comes after it."""
         super().__init__(verdicts, name)
+        self.place, self.memory_gb = place, memory_gb
         self.lasting: Target | None = None
 
     def settle(self, url: str, storage_options: Mapping[str, Any], lasting: Lasting = None) -> None:
         super().settle(url, storage_options, lasting)
+        if self.place:
+            lasting = self.place.url, self.place.storage_options
         self.lasting = Target(f"{lasting[0]}/{FOLDER}", lasting[1]) if lasting else None
+
+    def side_room(self) -> tuple[str, Mapping[str, Any]]:
+        target = self.place or self.target
+        return target.file(SIDE_ROOM), target.storage_options
+
+    def spare_room(self) -> tuple[str, Mapping[str, Any]]:
+        target = self.place or self.target
+        return target.file(TEMPORARY, target.new_run()), target.storage_options
 
     def process(self, task: GatherTask) -> WrittenFiles:
         files = super().process(task)
@@ -83,7 +99,8 @@ class CommitVerdicts(CommitRuns):
             return
         target.make()
         with self.target.scratch() as room:
-            rows = sorted_pieces(self._tables(files), [CLUSTER, ID], SORT_BYTES, folder=room)
+            most = sort_bytes(self.memory_gb)
+            rows = sorted_pieces(self._tables(files), [CLUSTER, ID], most, folder=room)
             with target.create(path) as file, pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
                 for group in row_groups(rows, GROUP_BYTES, GROUP_ROWS):
                     writer.write_table(group)
@@ -102,6 +119,33 @@ class CommitVerdicts(CommitRuns):
         if self.lasting is None:
             return
         known = {f"{path.rpartition('/')[2].removesuffix('.runs')}.parquet" for out in outputs for path in out.data}
-        for name in self.lasting.names():
-            if name.endswith(".parquet") and name not in known:  # of an earlier run, with more partitions
-                self.lasting.remove(self.lasting.file(name))
+        there = [name for name in self.lasting.names() if name.endswith(".parquet")]
+        for name in set(there) - known - {NOTHING}:  # of an earlier run, with more partitions
+            self.lasting.remove(self.lasting.file(name))
+        if known.isdisjoint(there):
+            self._record_nothing(self.lasting)
+        else:
+            self.lasting.remove(self.lasting.file(NOTHING))
+
+    @staticmethod
+    def _record_nothing(target: Target) -> None:
+        """A table without rows, so that who looks for one finds it."""
+        import pyarrow.parquet as pq
+
+        target.make()
+        with target.create(target.file(NOTHING)) as file:
+            pq.write_table(SCHEMA.empty_table(), file)
+
+
+def count_clusters(target: Target) -> tuple[int, int]:
+    """Of a cluster table: how many rows are not kept, and how many clusters there are."""
+    import pyarrow.parquet as pq
+
+    gone = kept = 0
+    for name in target.names():
+        if name.endswith(".parquet"):
+            with target.open(target.file(name)) as file:
+                for batch in pq.ParquetFile(file).iter_batches(columns=[KEPT], use_threads=False):
+                    true = batch.column(KEPT).true_count
+                    kept, gone = kept + true, gone + batch.num_rows - true
+    return gone, kept

@@ -10,8 +10,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.columns import literal
+from gristmill.core.columns import literal, make_array
 from gristmill.core.compute import pc
+from gristmill.core.errors import ColumnError
+from gristmill.core.table import is_json, is_text, json_text, table_to_rows
 
 Numbers: TypeAlias = np.ndarray[Any, Any]
 Column: TypeAlias = pa.Array | pa.ChunkedArray
@@ -47,6 +49,33 @@ def as_bytes(column: Column) -> pa.Array:
     if pa.types.is_fixed_size_binary(kind) or kind == pa.binary_view():
         return array.cast(pa.large_binary())
     return as_text(array)
+
+
+def values_of(column: Column) -> pa.Array:
+    """A column as one array of strings or binary, in which what is no text is the text of its value.
+
+    The same value has the same text whatever type its column has in one block or another: 5 and 5.0 are "5".
+    """
+    array = whole(column)
+    kind = array.type
+    if is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return as_bytes(array)
+    if pa.types.is_dictionary(kind):
+        return values_of(array.dictionary_decode())
+    if pa.types.is_floating(kind) or is_json(kind):
+        values = [row["value"] for row in table_to_rows(pa.table({"value": array}))]
+        return make_array([_text(value) for value in values], pa.string())
+    if pa.types.is_nested(kind):
+        raise ColumnError(f"values of type {kind} cannot be compared: name a column of text or numbers")
+    return array.cast(pa.large_string())
+
+
+def _text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return json_text(value)
 
 
 def validity(array: pa.Array) -> pa.Buffer | None:

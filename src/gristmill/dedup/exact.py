@@ -9,7 +9,8 @@ What is given up: texts that differ in more than `normalize` allows. Null is no 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -19,74 +20,96 @@ from gristmill.core.compute import pc
 from gristmill.core.errors import ColumnError
 from gristmill.core.spread import column_of
 from gristmill.core.stage import Columns
-from gristmill.core.table import is_json, is_text
+from gristmill.core.table import is_text
 from gristmill.dedup.clusters import CLUSTER, ID, PARTNER, SIMILARITY, CommitVerdicts, ids
-from gristmill.dedup.hashes import hash128
-from gristmill.dedup.normal import check_forms, normal
+from gristmill.dedup.columns import values_of
+from gristmill.dedup.digest import hash_columns
+from gristmill.dedup.keep import FIRST, Keep, policy
+from gristmill.dedup.normalise import normalise_urls, without
 from gristmill.io.exchange import CommitRuns, Exchange
 from gristmill.io.keyed import KeyedStage
 from gristmill.io.sorting import group_starts
 from gristmill.io.verdicts import KEEP, ROW, TASK, VerdictStage, identities
 
-FIRST, LONGEST, HIGHEST = POLICIES = ("first", "longest", "highest")
+TEXT = "text"
 _HASH, _RANK = "hash", "rank"
 
 
 class ExactDeduplicationStage(VerdictStage):
     """Drops each row whose text another row has too; of those with the same text, one is kept.
 
-    `keep` says which one: the "first" in the order of the input, the "longest", or the one with the "highest"
-    `score_field`; of equals, the first. `normalize` lists differences that do not count: "case", "whitespace",
-    "punctuation", "unicode" (variants of characters, as in NFKC). `id_field` names the rows in the cluster table.
-    Output files are those that there would be without this stage, in the same order. Null is never a duplicate.
+    Rows are compared by the text in `text_field`, or by all of several `columns`, or by the URL in `url_field` without
+    what does not matter in it: scheme, `www.`, user, default port, fragment, a slash at the end, the order of
+    parameters, and those that only track (`utm_...`, `fbclid` and the like). Numbers are compared as text. Null is
+    never a duplicate; the empty text is a text like any other.
+
+    `normalize` lists differences between texts that do not count: "case", "whitespace", "punctuation", "unicode"
+    (variants of characters, as in NFKC). `keep` says which row is kept: the "first" in the order of the input, the
+    "longest", the one with the "highest" or "newest" `score_field`, or a `Keep`; of equals, the first. `id_field`
+    names the rows in the cluster table. `memory_gb` is what a worker may use for keys. Output files are those that
+    there would be without this stage, in the same order.
     """
 
     def __init__(
         self,
-        text_field: str = "text",
-        keep: str = FIRST,
+        text_field: str = TEXT,
+        keep: str | Keep | Mapping[str, Any] = FIRST,
         score_field: str | None = None,
         normalize: Sequence[str] = (),
         id_field: str | None = None,
         num_partitions: int | None = None,
+        columns: Sequence[str] | None = None,
+        url_field: str | None = None,
+        memory_gb: float | None = None,
     ) -> None:
         super().__init__()
-        if keep not in POLICIES:
-            raise ValueError(f"ExactDeduplicationStage: keep is {keep!r}, must be one of {', '.join(POLICIES)}")
-        if (keep == HIGHEST) != (score_field is not None):
-            raise ValueError("ExactDeduplicationStage: keep='highest' goes with the column to look at, score_field=...")
-        Exchange(num_partitions=num_partitions)  # a wrong number is an error here
+        Exchange(num_partitions=num_partitions, memory_gb=memory_gb)  # a wrong number is an error here
         self.text_field, self.keep, self.score_field = text_field, keep, score_field
         self.normalize, self.id_field, self.num_partitions = normalize, id_field, num_partitions
-        self._forms = check_forms("ExactDeduplicationStage", normalize)
+        self.columns, self.url_field, self.memory_gb = columns, url_field, memory_gb
+        self._form = without("ExactDeduplicationStage", normalize)
+        self._fields = self._compared()
+        self._policy = policy("ExactDeduplicationStage", keep, None if columns else self._fields[0], score_field)
+
+    def _compared(self) -> list[str]:
+        """The columns that rows are compared by."""
+        given = [self.text_field != TEXT, self.columns is not None, self.url_field is not None]
+        if sum(given) > 1:
+            raise ValueError("ExactDeduplicationStage: give one of text_field, columns and url_field")
+        if self.columns is not None and (isinstance(self.columns, str) or not self.columns):
+            raise TypeError(f"ExactDeduplicationStage: columns must be a list of names, not {self.columns!r}")
+        if self.url_field and self.normalize:
+            raise ValueError("ExactDeduplicationStage: normalize is for texts: URLs have a normal form of their own")
+        return list(self.columns) if self.columns else [self.url_field or self.text_field]
 
     def inputs(self) -> tuple[list[str], Columns]:
-        named = [name for name in (self.score_field, self.id_field) if name]
-        return ["data"], [self.text_field, *named]
+        named = [*self._fields, self._policy.field, self.id_field]
+        return ["data"], list(dict.fromkeys(name for name in named if name))
 
     def keys(self, batch: Batch) -> pa.Table:
-        texts = column_of(batch.data, self.text_field)
-        if not (is_text(texts.type) or is_json(texts.type) or pa.types.is_null(texts.type)):
-            raise ColumnError(f"stage {self.name!r} needs text in column {self.text_field!r}, which holds {texts.type}")
-        texts = texts.cast(pa.string()) if not is_text(texts.type) else texts
         known = identities(batch)
-        columns = [hash128(normal(texts, self._forms)), self._ranks(batch, texts), ids(batch, self.id_field)]
-        table = pa.table([*columns, known.column(TASK), known.column(ROW)], [_HASH, _RANK, ID, TASK, ROW])
-        return table.filter(pc.is_valid(table.column(_HASH))) if texts.null_count else table
+        hashes = hash_columns([self._values(batch, name) for name in self._fields])
+        rank = pc.negate(self._policy.rank(batch.data))  # the smaller the better; null is last
+        columns = [hashes, rank, ids(batch, self.id_field), known.column(TASK), known.column(ROW)]
+        table = pa.table(columns, [_HASH, _RANK, ID, TASK, ROW])
+        return table.filter(pc.is_valid(hashes)) if hashes.null_count else table
 
-    def _ranks(self, batch: Batch, texts: pa.ChunkedArray) -> pa.Array:
-        """The smaller the better; null is last."""
-        if self.keep == HIGHEST and self.score_field is not None:
-            return pc.negate(column_of(batch.data, self.score_field).cast(pa.float64()))
-        if self.keep == LONGEST:
-            return pc.negate(pc.utf8_length(texts).cast(pa.float64()))
-        return pa.repeat(literal(0.0, pa.float64()), len(texts))
+    def _values(self, batch: Batch, name: str) -> pa.Array:
+        """What is compared of a column."""
+        column = column_of(batch.data, name)
+        try:
+            values = values_of(column)
+        except ColumnError as error:
+            raise ColumnError(f"stage {self.name!r}, column {name!r}: {error}") from error
+        if self.url_field:
+            return normalise_urls(values)
+        return self._form.apply(values) if self._form and is_text(values.type) else values
 
     def rounds(self) -> Sequence[KeyedStage]:
         return [SameHash(f"{self.name}_groups", self.num_partitions)]
 
     def commit(self, verdicts: Exchange) -> CommitRuns:
-        return CommitVerdicts(verdicts, f"{self.name}_commit_verdicts")
+        return CommitVerdicts(verdicts, f"{self.name}_commit_verdicts", self.memory_gb)
 
 
 class SameHash(KeyedStage):

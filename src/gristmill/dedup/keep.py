@@ -6,32 +6,33 @@ id. So the choice does not depend on how documents arrived. Rank where the docum
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from gristmill.core.columns import make_array
 from gristmill.core.compute import pc
-from gristmill.dedup.columns import Numbers, flags, from_numbers, numbers, whole
+from gristmill.dedup.columns import Numbers, flags, from_numbers, numbers, values_of, whole
 
-POLICIES = ("first", "longest", "highest", "newest", "source")
+FIRST, LONGEST, HIGHEST, NEWEST, SOURCE = POLICIES = ("first", "longest", "highest", "newest", "source")
 
 
 @dataclass(frozen=True)
 class Keep:
     """Which document of a cluster is kept.
 
-    first: the one with the least id.
+    first: the first in the order of the input.
     longest: the longest text, of the column `field`.
     highest: the highest number in the column `field`, such as a score.
     newest: the latest time in the column `field`: timestamps, dates, numbers, or ISO 8601 text.
     source: by the column `field`: the value that stands first in `order`.
 
-    Null is lowest, as is what cannot be read or is not in `order`. Of equal ones the one with the least id is kept.
+    Null is lowest, as is what cannot be read or is not in `order`. Of equal ones the first is kept.
     """
 
     policy: str = "first"
@@ -41,26 +42,47 @@ class Keep:
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
             raise ValueError(f"keep={self.policy!r} is unknown; it is one of {', '.join(POLICIES)}")
-        if self.policy != "first" and not self.field:
+        if self.policy != FIRST and not self.field:
             raise ValueError(f"keep={self.policy!r} needs the column that it looks at: field='...'")
-        if self.policy == "source" and not self.order:
+        if self.policy == SOURCE and not self.order:
             raise ValueError("keep='source' needs the values of its column, the best first: order=[...]")
 
     def rank(self, table: pa.Table) -> pa.DoubleArray:
         """The rank of each row: the higher the better, null the lowest."""
-        if self.policy == "first":
+        if self.policy == FIRST:
             return from_numbers(np.zeros(table.num_rows))
         if self.field not in table.column_names:
             raise ValueError(f"keep={self.policy!r} looks at {self.field!r}; there are {', '.join(table.column_names)}")
         column = whole(table[self.field])
-        if self.policy == "longest":
-            return pc.utf8_length(column).cast(pa.float64())
-        if self.policy == "newest":
+        if self.policy == LONGEST:
+            return pc.utf8_length(values_of(column).cast(pa.large_string())).cast(pa.float64())
+        if self.policy == NEWEST:
             return _times(column)
-        if self.policy == "source":
+        if self.policy == SOURCE:
             places = {value: -float(place) for place, value in reversed(list(enumerate(self.order)))}
             return make_array([places.get(value) for value in column.to_pylist()], pa.float64())
         return column.cast(pa.float64())
+
+
+def policy(stage: str, keep: str | Keep | Mapping[str, Any], text: str | None, score_field: str | None = None) -> Keep:
+    """What the `keep` of a stage means: a policy by its name, or one with all that belongs to it, in a recipe too.
+
+    `text` is the column that the longest is chosen by, and `score_field` goes with "highest" and "newest".
+    """
+    if not isinstance(keep, str):
+        if score_field is not None:
+            raise ValueError(f"{stage}: a Keep names its own column: leave out score_field")
+        return Keep(**keep) if isinstance(keep, Mapping) else keep
+    if keep not in POLICIES:
+        raise ValueError(f"{stage}: keep is {keep!r}, must be one of {', '.join(POLICIES)}, or a Keep(...)")
+    if keep in (HIGHEST, NEWEST) and score_field is None:
+        raise ValueError(f"{stage}: keep={keep!r} goes with the column to look at, score_field=...")
+    if keep not in (HIGHEST, NEWEST) and score_field is not None:
+        raise ValueError(f"{stage}: score_field goes with keep='highest' or keep='newest', not with {keep!r}")
+    if keep == SOURCE or (keep == LONGEST and text is None):
+        order = ", order=[...]" if keep == SOURCE else ""
+        raise ValueError(f"{stage}: keep={keep!r} needs its column: keep=Keep({keep!r}, field=...{order})")
+    return Keep(keep, text if keep == LONGEST else score_field)
 
 
 def _times(column: pa.Array) -> pa.DoubleArray:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from gristmill.core.columns import make_array
 from gristmill.core.compute import pc
+from gristmill.core.errors import did_you_mean
 from gristmill.core.native import kernels
 from gristmill.dedup import reference
 from gristmill.dedup.columns import Column, as_text, from_numbers, validity
@@ -55,6 +56,24 @@ class Normalisation:
             return done
         rest = from_numbers(mask)
         return pc.replace_with_mask(done, rest, _map(self.text, texts.filter(rest)))
+
+
+DIFFERENCES = ("unicode", "case", "punctuation", "whitespace")
+"""What stages can be told to overlook."""
+
+
+def without(stage: str, differences: Sequence[str]) -> Normalisation | None:
+    """The form of texts in which these differences are gone; None if they are none. Unicode's is NFKC."""
+    if isinstance(differences, str):
+        raise TypeError(f'{stage}: normalize must be a list, as in normalize=["{differences}"]')
+    for name in differences:
+        if name not in DIFFERENCES:
+            hint, known = did_you_mean(name, DIFFERENCES), ", ".join(DIFFERENCES)
+            raise ValueError(f"{stage}: normalize has no {name!r}.{hint} There are: {known}")
+    if not differences:
+        return None
+    unicode, lower, punctuation, space = (name in differences for name in DIFFERENCES)
+    return Normalisation("NFKC" if unicode else None, lower, space, punctuation)
 
 
 _KNOWN, _GONE, _UNKNOWN = 0x3100, 0xFFFFFFFF, 0xFFFFFFFE

@@ -21,9 +21,8 @@ from gristmill.core.stage import Columns
 from gristmill.dedup.columns import Numbers, from_numbers, numbers, whole
 from gristmill.dedup.digest import hash128
 from gristmill.dedup.lines import UNITS, cut
-from gristmill.dedup.normal import check_forms
-from gristmill.dedup.normalise import Normalisation
-from gristmill.dedup.spans import END, START, SpanStage, check_partitions, span_table
+from gristmill.dedup.normalise import without
+from gristmill.dedup.spans import END, START, SpanStage, check_exchange, span_table
 from gristmill.dedup.texts import texts_of
 from gristmill.io.keyed import KeyedStage
 from gristmill.io.verdicts import ROW, TASK, identities
@@ -53,6 +52,7 @@ class LineDeduplicationStage(SpanStage):
         count_by: str = DOCUMENTS,
         normalize: Sequence[str] = (),
         num_partitions: int | None = None,
+        memory_gb: float | None = None,
     ) -> None:
         super().__init__()
         for name, value, known in (("unit", unit, UNITS), ("keep", keep, KEEPS), ("count_by", count_by, COUNTS)):
@@ -63,17 +63,15 @@ class LineDeduplicationStage(SpanStage):
                 f"LineDeduplicationStage: min_count is {min_count} and min_length {min_length}: what comes again comes "
                 "2 times or more, and has 1 character or more"
             )
-        check_partitions(num_partitions)
+        check_exchange(num_partitions, memory_gb)
         self.text_field, self.unit, self.min_count, self.min_length = text_field, unit, min_count, min_length
         self.keep, self.count_by, self.normalize, self.num_partitions = keep, count_by, normalize, num_partitions
-        forms = check_forms("LineDeduplicationStage", normalize)
-        self._form = Normalisation(
-            "NFKC" if "unicode" in forms else None, "case" in forms, "whitespace" in forms, "punctuation" in forms
-        )
+        self.memory_gb = memory_gb
+        self._form = without("LineDeduplicationStage", normalize)
 
     def keys(self, batch: Batch) -> pa.Table:
         pieces = cut(texts_of(self.name, batch.data, self.text_field), self.unit)
-        form = self._form.apply(pieces.texts) if self.normalize else pieces.texts
+        form = self._form.apply(pieces.texts) if self._form else pieces.texts
         bare = pc.utf8_trim_whitespace(form)
         long = np.flatnonzero(numbers(pc.utf8_length(bare).cast(pa.int64())) >= self.min_length)
         rows = pieces.rows[long]

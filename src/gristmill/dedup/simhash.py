@@ -11,8 +11,9 @@ What is given up: clusters are made in the memory of one worker, from the pairs:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +29,7 @@ from gristmill.dedup.clusters import CLUSTER, ID, PARTNER, SIMILARITY, CommitVer
 from gristmill.dedup.columns import Column, Numbers, as_text, from_numbers, numbers, whole
 from gristmill.dedup.components import components
 from gristmill.dedup.digest import hash64
-from gristmill.dedup.keep import Keep, choose_kept
+from gristmill.dedup.keep import Keep, choose_kept, policy
 from gristmill.dedup.lsh import bucket_pairs, distinct
 from gristmill.dedup.minhash import Shingling
 from gristmill.dedup.texts import texts_of
@@ -103,9 +104,9 @@ class SimHashDeduplicationStage(VerdictStage):
     Alike are texts whose SimHashes, of runs of `word_ngrams` words, differ in at most `radius` bits, and those that
     others link. At a radius of 3, texts of which one word in 200 differs are found two times of three, at 6 nearly
     always; for more than that there is `FuzzyDeduplicationStage`. `keep` is "first" in the order of the input,
-    "longest", or a `Keep`. `id_field` names the rows in the cluster table, whose similarity is the share of equal bits.
-    Blank texts and null are like no other. Output files are those that there would be without this stage, in the same
-    order.
+    "longest", the one with the "highest" or "newest" `score_field`, or a `Keep`. `id_field` names the rows in the
+    cluster table, whose similarity is the share of equal bits. Blank texts and null are like no other. Output files are
+    those that there would be without this stage, in the same order.
     """
 
     def __init__(
@@ -113,18 +114,21 @@ class SimHashDeduplicationStage(VerdictStage):
         text_field: str = "text",
         radius: int = 3,
         word_ngrams: int = 3,
-        keep: str | Keep = "first",
+        keep: str | Keep | Mapping[str, Any] = "first",
+        score_field: str | None = None,
         id_field: str | None = None,
         num_partitions: int | None = None,
+        memory_gb: float | None = None,
     ) -> None:
         super().__init__()
         if not 0 <= radius <= 8:
             raise ValueError(f"SimHashDeduplicationStage: radius is {radius}, must be 0 to 8 bits")
-        Exchange(num_partitions=num_partitions)  # a wrong number is an error here
+        Exchange(num_partitions=num_partitions, memory_gb=memory_gb)  # a wrong number is an error here
         self.text_field, self.radius, self.word_ngrams, self.keep = text_field, radius, word_ngrams, keep
-        self.id_field, self.num_partitions = id_field, num_partitions
+        self.score_field, self.id_field = score_field, id_field
+        self.num_partitions, self.memory_gb = num_partitions, memory_gb
         self._how = Shingling("words", word_ngrams)
-        self._policy = Keep(keep, text_field if keep == "longest" else None) if isinstance(keep, str) else keep
+        self._policy = policy("SimHashDeduplicationStage", keep, text_field, score_field)
 
     def inputs(self) -> tuple[list[str], Columns]:
         named = [name for name in (self._policy.field, self.id_field) if name and name != self.text_field]
@@ -157,7 +161,7 @@ class SimHashDeduplicationStage(VerdictStage):
         return steps
 
     def commit(self, verdicts: Exchange) -> CommitRuns:
-        return CommitVerdicts(verdicts, f"{self.name}_commit_verdicts")
+        return CommitVerdicts(verdicts, f"{self.name}_commit_verdicts", self.memory_gb)
 
 
 def _numbered(known: pa.Table) -> Numbers:

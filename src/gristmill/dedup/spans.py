@@ -61,8 +61,8 @@ class SpanStage(VerdictStage):
         return [*parts, CutSpans(f"{self.name}_cut", self.text_field, self.passing), DropEmpty(self)]
 
 
-def check_partitions(num_partitions: int | None) -> None:
-    Exchange(num_partitions=num_partitions)  # which raises for a wrong number
+def check_exchange(num_partitions: int | None, memory_gb: float | None) -> None:
+    Exchange(num_partitions=num_partitions, memory_gb=memory_gb)  # which raises for a wrong number
 
 
 def span_table(known: pa.Table, rows: Numbers, starts: Numbers, ends: Numbers, **keys: pa.Array) -> pa.Table:

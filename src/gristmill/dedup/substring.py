@@ -32,7 +32,7 @@ from gristmill.dedup import reference
 from gristmill.dedup.columns import Column, Numbers, as_bytes, flags, from_numbers, numbers, whole
 from gristmill.dedup.lines import cut_at, layout
 from gristmill.dedup.repeated import HASH, NONE, OCCURRENCES, SameUnits
-from gristmill.dedup.spans import END, START, RowSpans, SpanStage, check_partitions, span_table, unpacked
+from gristmill.dedup.spans import END, START, RowSpans, SpanStage, check_exchange, span_table, unpacked
 from gristmill.dedup.texts import texts_of
 from gristmill.io.keyed import KeyedStage
 from gristmill.io.sorting import group_starts
@@ -83,15 +83,22 @@ class SubstringDeduplicationStage(CompositeStage[Batch, Batch]):
     without this stage.
     """
 
-    def __init__(self, text_field: str = "text", min_length: int = 200, num_partitions: int | None = None) -> None:
+    def __init__(
+        self,
+        text_field: str = "text",
+        min_length: int = 200,
+        num_partitions: int | None = None,
+        memory_gb: float | None = None,
+    ) -> None:
         super().__init__()
         if min_length < LEAST:
             raise ValueError(
                 f"SubstringDeduplicationStage: min_length is {min_length}, must be {LEAST} bytes or more: shorter "
                 "passages come again in all texts"
             )
-        check_partitions(num_partitions)
-        self.text_field, self.min_length, self.num_partitions = text_field, min_length, num_partitions
+        check_exchange(num_partitions, memory_gb)
+        self.text_field, self.min_length = text_field, min_length
+        self.num_partitions, self.memory_gb = num_partitions, memory_gb
 
     def decompose(self) -> list[ProcessingStage[Any, Any]]:
         return [RepeatedAnchors(self), RepeatedWindows(self)]
@@ -111,7 +118,8 @@ class RepeatedAnchors(VerdictStage):
     def __init__(self, whole: SubstringDeduplicationStage) -> None:
         super().__init__()
         self.name = f"{whole.name}_anchors"
-        self.text_field, self.length, self.num_partitions = whole.text_field, whole.min_length, whole.num_partitions
+        self.text_field, self.length = whole.text_field, whole.min_length
+        self.num_partitions, self.memory_gb = whole.num_partitions, whole.memory_gb
 
     def inputs(self) -> tuple[list[str], Columns]:
         return ["data"], [self.text_field]
@@ -133,7 +141,8 @@ class RepeatedWindows(SpanStage):
     def __init__(self, whole: SubstringDeduplicationStage) -> None:
         super().__init__()
         self.name = whole.name
-        self.text_field, self.length, self.num_partitions = whole.text_field, whole.min_length, whole.num_partitions
+        self.text_field, self.length = whole.text_field, whole.min_length
+        self.num_partitions, self.memory_gb = whole.num_partitions, whole.memory_gb
 
     def keys(self, batch: Batch) -> pa.Table:
         """What is around each anchor that comes again: all windows that have it, and nothing else."""

@@ -52,6 +52,7 @@ class LocalExecutor:
         check_value("LocalExecutor", "fuse", fuse, FLAG)
         self.num_workers, self.gpus, self.fuse = num_workers, gpus, fuse
         self.execution_mode, self.batch = execution_mode, check_mode("LocalExecutor", execution_mode)
+        self._spare: list[Zygote] = []
 
     def machine(self) -> Machine:
         return Machine.here(self.num_workers, self.gpus)
@@ -62,7 +63,12 @@ class LocalExecutor:
     def execute(self, job: Job) -> Iterator[tuple[Lineage, Ref | None]]:
         if self.num_workers == 0:
             return run_inline(job)
-        return LocalDriver(replace(job, batch=self.batch), self.machine()).run()
+        return LocalDriver(replace(job, batch=self.batch), self.machine(), spare=self._spare).run()
+
+    def rest(self) -> None:
+        """A run is over, well or not: end what was kept for its next segment."""
+        while self._spare:
+            self._spare.pop().close()
 
 
 def check_fit(plan: Plan, machine: Machine) -> None:
@@ -90,11 +96,17 @@ def check_fit(plan: Plan, machine: Machine) -> None:
 class LocalDriver(Driver):
     """Workers are processes, forked by a zygote, heard through pipes."""
 
-    def __init__(self, job: Job, machine: Machine, linger: float = 0.0) -> None:
+    def __init__(self, job: Job, machine: Machine, linger: float = 0.0, spare: list[Zygote] | None = None) -> None:
+        """`spare` is for the process that forks workers, between the segments of a run: it takes long to start."""
         self.disk = Folder(job.scratch)
         self.memory = in_memory(self.disk)
         self.folders = [self.memory.path, self.disk.path]
-        self.zygote = Zygote(self.folders, linger)
+        self.spare = spare
+        if spare:
+            self.zygote = spare.pop()
+            self.zygote.move(self.folders)
+        else:
+            self.zygote = Zygote(self.folders, linger)
         self.selector = selectors.DefaultSelector()
         super().__init__(job, machine)
         last = len(job.plan.way) - 1
@@ -137,7 +149,10 @@ class LocalDriver(Driver):
         return _how_it_ended(self.zygote.wait(worker.key))
 
     def close(self, useless: bool) -> None:
-        self.zygote.close()
+        if self.spare is not None and self.job.plan.after and not useless:
+            self.spare.append(self.zygote)
+        else:
+            self.zygote.close()
         self.selector.close()
         self.memory.remove()
         if useless:

@@ -31,6 +31,8 @@ _NOT_PRELOADED = ("gristmill.cli", "gristmill.observe", "gristmill.recipes")
 _LINGER = 2.0
 LAST_WORDS = ".last"
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**26), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
+"""For glibc: memory of one block is used again for the next, instead of being given back and asked for each time."""
 
 
 _ENDED = "the process that starts workers has ended: was it killed? Started again with its run_dir, a run goes on"
@@ -46,7 +48,7 @@ class Zygote:
         here, there = socket.socketpair()
         call = f"serve({there.fileno()}, {linger})"
         code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; {call}"
-        env = dict.fromkeys(_THREADS, "1") | os.environ.copy()
+        env = dict.fromkeys(_THREADS, "1") | _MEMORY | os.environ.copy()
         self._process = subprocess.Popen(
             [sys.executable, "-c", code],
             pass_fds=[there.fileno()],
@@ -70,6 +72,10 @@ class Zygote:
             raise GristmillError(_ENDED) from error
         there.close()
         return int(self._answer()), here
+
+    def move(self, folders: list[str]) -> None:
+        """From now on these are the temporary files of the run."""
+        self._say("move", *folders)
 
     def wait(self, pid: int) -> int:
         """How a worker that has ended ended: its exit code, or minus the signal."""
@@ -124,7 +130,7 @@ def _serve(control: socket.socket, file: socket.SocketIO, linger: float) -> None
     for name in file.readline().decode().split():
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    folders = [file.readline().decode().rstrip("\n") for _ in range(2)]
+    folders = _folders(file)
     gc.freeze()  # what is loaded here is shared with the workers as long as nobody touches it
     workers: set[int] = set()
     dismissed = False
@@ -138,6 +144,8 @@ def _serve(control: socket.socket, file: socket.SocketIO, linger: float) -> None
                 file.write(b"%d\n" % pid)
             elif word == "bye":
                 dismissed = True
+            elif word == "move":
+                folders = _folders(file)
             else:
                 pid = int(argument)
                 file.write(b"%d\n" % _see_off(pid))
@@ -152,6 +160,10 @@ def _serve(control: socket.socket, file: socket.SocketIO, linger: float) -> None
             os.waitpid(pid, 0)
         if not dismissed:  # the driver was killed, and can no longer remove its files itself
             _remove(folders)
+
+
+def _folders(file: socket.SocketIO) -> list[str]:
+    return [file.readline().decode().rstrip("\n") for _ in range(2)]
 
 
 def _remove(folders: list[str]) -> None:

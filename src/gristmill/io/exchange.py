@@ -35,7 +35,7 @@ from gristmill.io.commit import (
     safe,
     wide_columns,
 )
-from gristmill.io.partitions import Listing
+from gristmill.io.partitions import Listing, sort_bytes
 from gristmill.io.runs import SPOOL, Index, RunsWriter, read_index, runs_of
 from gristmill.io.target import TEMPORARY, Target
 
@@ -53,12 +53,18 @@ UNKNOWN = 16
 class Exchange:
     """What passes from one segment to the next. It is written and read by stages that share it."""
 
-    def __init__(self, key: Sequence[str] = (), num_partitions: int | None = None) -> None:
+    def __init__(
+        self, key: Sequence[str] = (), num_partitions: int | None = None, memory_gb: float | None = None
+    ) -> None:
+        """`memory_gb` is what a worker may use: partitions are made that small, if nobody says how many there are."""
         if num_partitions is not None and (not isinstance(num_partitions, int) or num_partitions < 1):
             raise ValueError(f"num_partitions is {num_partitions!r}, must be a whole number, 1 or more, or None")
         self.key = tuple(key)
         self.num_partitions = num_partitions
         self.partitions = num_partitions or 1
+        self._partition_bytes = min(PARTITION_BYTES, sort_bytes(memory_gb))
+        self.planned: tuple[str, ...] = ()
+        """Columns that the plan has found: a block that lacks one has nulls there."""
         self._target: Target | None = None
         self._listing: Listing | None = None
 
@@ -68,7 +74,7 @@ class Exchange:
     def size_up(self, nbytes: int | None) -> None:
         """Choose the number of partitions, if nobody has."""
         if self.num_partitions is None:
-            wanted = UNKNOWN if nbytes is None else -(-nbytes // PARTITION_BYTES)
+            wanted = UNKNOWN if nbytes is None else -(-nbytes // self._partition_bytes)
             self.partitions = min(max(wanted, 1), MOST_PARTITIONS)
 
     def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
@@ -182,6 +188,7 @@ class WriteRuns(WriteFragments):
                 f"stage {self.name!r}: rows with objects in memory ({', '.join(task.objects)}) cannot pass from one "
                 "segment to the next: put the stage that makes them after it"
             )
+        self.exchange.planned = self.planned_columns
         task, parts = self._parts(task)
         moved = [part for number, part in parts if number >= 0]
         table, added = self.exchange.columns(task)
@@ -196,7 +203,7 @@ class WriteRuns(WriteFragments):
                 writer = RunsWriter(file, index)
                 for number, part in parts:
                     if number == SPOOL:
-                        writer.spool(part, task.lineage.id)
+                        writer.spool(part, task)
                     else:
                         writer.add(number, [part])
                 writer.close()

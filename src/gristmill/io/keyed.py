@@ -23,7 +23,7 @@ from gristmill.core.stage import Columns, CompositeStage, ProcessingStage
 from gristmill.core.table import table_to_rows
 from gristmill.io.commit import columns_to_write
 from gristmill.io.exchange import CommitRuns, Exchange, WriteRuns
-from gristmill.io.partitions import BLOCK_BYTES, SORT_BYTES, Part, Partitions, batch_of, blocks
+from gristmill.io.partitions import BLOCK_BYTES, Part, Partitions, batch_of, blocks, sort_bytes
 from gristmill.io.sorting import group_starts, sorted_pieces, whole_groups
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ class KeyedStage(CompositeStage[Batch, Batch]):
     order: Sequence[str] = ()
     """Columns by which the rows of a group are sorted; equal ones are in the order of the input."""
     num_partitions: int | None = None
+    memory_gb: float | None = None
+    """What a worker may use for sorting; what is more is sorted on disk."""
 
     def reduce(self, key: Any, rows: Iterator[dict[str, Any]]) -> Any:
         """What becomes of a group. `key` is a value, or a tuple of them if there are several columns."""
@@ -84,7 +86,7 @@ class KeyedStage(CompositeStage[Batch, Batch]):
 
     def decompose(self) -> list[ProcessingStage[Any, Any]]:
         combines = type(self).combine is not KeyedStage.combine
-        exchange = Combined(self) if combines else Exchange(self.columns, self.partitions)
+        exchange = Combined(self) if combines else Exchange(self.columns, self.partitions, self.memory_gb)
         return [
             WriteRuns(exchange, f"{self.name}_write"),
             CommitRuns(exchange, f"{self.name}_commit"),
@@ -106,7 +108,7 @@ class Combined(Exchange):
     """Rows by key, after those of each batch were combined."""
 
     def __init__(self, keyed: KeyedStage) -> None:
-        super().__init__(keyed.columns, keyed.partitions)
+        super().__init__(keyed.columns, keyed.partitions, keyed.memory_gb)
         self.keyed = keyed
 
     def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
@@ -142,7 +144,7 @@ class Reduce(ProcessingStage[Part, Batch]):
         start = 0
         with task.target.scratch() as room:
             order = [*self.keyed.columns, *self.keyed.order]
-            pieces = sorted_pieces(task.pieces(), order, SORT_BYTES, folder=room)
+            pieces = sorted_pieces(task.pieces(), order, sort_bytes(self.keyed.memory_gb), folder=room)
             for table in self._ways[self.keyed.written()](self, pieces):
                 yield batch_of(task, table, start)
                 start += table.num_rows

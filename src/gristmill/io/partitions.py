@@ -30,7 +30,16 @@ BLOCK_BYTES = 8 * 2**20
 """What a partition is read in."""
 
 SORT_BYTES = 128 * 2**20
-"""What is sorted in memory; larger partitions are sorted on disk."""
+"""What is sorted in memory, unless told otherwise; larger partitions are sorted on disk."""
+
+
+def sort_bytes(memory_gb: float | None) -> int:
+    """How much a worker may sort in memory, if it may have so much in all: to sort takes three times what is sorted."""
+    if memory_gb is None:
+        return SORT_BYTES
+    if isinstance(memory_gb, bool) or not isinstance(memory_gb, int | float) or memory_gb <= 0:
+        raise ValueError(f"memory_gb is {memory_gb!r}, must be a number above 0, or None")
+    return max(int(memory_gb * 2**30) // 4, 1)
 
 
 @dataclass

@@ -79,9 +79,9 @@ class RunsWriter:
         self.index.runs = []
         self._offset = 0
 
-    def spool(self, table: pa.Table, name: str) -> None:
-        """A batch that stays with its source."""
-        self.copy(SPOOL, stream_of(table), table.num_rows, table.nbytes, name)
+    def spool(self, table: pa.Table, batch: Batch) -> None:
+        """What is kept of a batch that stays with its source: its rows, or where they can be read again."""
+        self.copy(SPOOL, stream_of(table), batch.num_items, batch.nbytes, batch.lineage.id)
 
     def add(self, partition: int, pieces: Iterable[pa.Table]) -> None:
         """The rows of a partition, as one run or several."""

@@ -5,7 +5,8 @@
     segment 3    the spool is read again, source by source, and the verdicts are applied
 
 So rows come out in the batches, sources and order in which they went in, and output files have the names and the rows
-that they would have without the stage, but for those that were dropped. Large rows are written once and read once.
+that they would have without the stage, but for those that were dropped. Large rows are written once and read once;
+those that are as they were read are not written, but read a second time from their files (`again.py`).
 
 What is given up: objects in memory (`Batch.objects`), which a spool cannot hold.
 """
@@ -28,6 +29,7 @@ from gristmill.core.spread import column_of, split, spread
 from gristmill.core.stage import Columns, CompositeStage, Lasting, ProcessingStage, SourceStage
 from gristmill.core.table import VERDICT
 from gristmill.core.task import Task, WrittenFiles, digest
+from gristmill.io.again import Again, Origin, origin_of
 from gristmill.io.exchange import CommitRuns, Exchange, WriteRuns
 from gristmill.io.keyed import KeyedStage
 from gristmill.io.partitions import Part, Partitions, Run
@@ -57,6 +59,8 @@ class VerdictStage(CompositeStage[Batch, Batch]):
     is_base: ClassVar[bool] = True
     adds: Sequence[str] = ()
     """Columns of the verdicts that are added to the rows that are kept; others are only seen with rejected rows."""
+    memory_gb: float | None = None
+    """What a worker may use for sorting keys; what is more is sorted on disk, and there are more partitions."""
 
     def inputs(self) -> tuple[list[str], Columns]:
         return ["data"], []
@@ -75,8 +79,20 @@ class VerdictStage(CompositeStage[Batch, Batch]):
         return CommitRuns(verdicts, f"{self.name}_commit_verdicts")
 
     def decompose(self) -> list[ProcessingStage[Any, Any]]:
+        spool, verdicts, parts = self.judging()
+        return [
+            *parts,
+            Chunks(spool, verdicts, f"{self.name}_sources"),
+            ReadSpool(f"{self.name}_read", self.adds),
+            Judge(self),
+        ]
+
+    def judging(self, spools: bool = True) -> tuple[Spool, Verdicts, list[ProcessingStage[Any, Any]]]:
+        """What leads to verdicts: where rows wait, if they do, where verdicts are, and the stages."""
         rounds = self.rounds()
-        spool = Spool(self, rounds[0].columns, rounds[0].num_partitions)
+        for one in rounds:
+            one.memory_gb = one.memory_gb or self.memory_gb
+        spool = Spool(self, rounds[0].columns, rounds[0].num_partitions, spools)
         verdicts = Verdicts(spool)
         parts: list[ProcessingStage[Any, Any]] = [
             WriteRuns(spool, f"{self.name}_spool"),
@@ -86,14 +102,7 @@ class VerdictStage(CompositeStage[Batch, Batch]):
         ]
         for one in rounds[1:]:
             parts += one.decompose()
-        return [
-            *parts,
-            WriteRuns(verdicts, f"{self.name}_verdicts"),
-            self.commit(verdicts),
-            Chunks(spool, verdicts, f"{self.name}_sources"),
-            ReadSpool(f"{self.name}_read", self.adds),
-            Judge(self),
-        ]
+        return spool, verdicts, [*parts, WriteRuns(verdicts, f"{self.name}_verdicts"), self.commit(verdicts)]
 
 
 def identities(batch: Batch) -> pa.Table:
@@ -106,9 +115,12 @@ def identities(batch: Batch) -> pa.Table:
 class Spool(Exchange):
     """Batches as they are, and the keys of their rows by partition."""
 
-    def __init__(self, stage: VerdictStage, key: Sequence[str], num_partitions: int | None) -> None:
-        super().__init__(key, num_partitions)
-        self.stage = stage
+    def __init__(
+        self, stage: VerdictStage, key: Sequence[str], num_partitions: int | None, spools: bool = True
+    ) -> None:
+        """Without `spools` batches are only known by their names: nobody will want them back."""
+        super().__init__(key, num_partitions, stage.memory_gb)
+        self.stage, self.spools = stage, spools
         self._chunks: dict[str, int] = {}
 
     @property
@@ -126,11 +138,15 @@ class Spool(Exchange):
         return pa.table({}), frozenset()
 
     def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
-        about = _about(self.stage, batch)
-        kept = {**(batch.data.schema.metadata or {}), _ABOUT: about}
-        yield SPOOL, batch.data.replace_schema_metadata(kept)
+        origin = origin_of(batch) if self.spools else None
+        kept = {**(batch.data.schema.metadata or {}), _ABOUT: _about(self.stage, batch, origin)}
+        rows = batch.data if self.spools and not origin else batch.data.slice(0, 0)
+        yield SPOOL, rows.replace_schema_metadata(kept)
         if not batch.num_items:
             return
+        late = [name for name in self.planned if name not in batch.data.column_names]
+        for name in late:
+            batch = batch.with_column(name, pa.nulls(batch.num_items))
         keys = self.stage.keys(batch)
         if TASK not in keys.column_names:
             if keys.num_rows != batch.num_items:
@@ -167,11 +183,13 @@ class Chunk:
 
 
 def _chunks(target: Target, path: str) -> Iterator[Chunk]:
+    """Parts of about `CHUNK_BYTES`. Batches of one task may have to be read in one go, and stay together."""
     chunk, size = Chunk(), 0
     for run in read_index(target, path).runs:
         if run.partition != SPOOL:
             continue
-        if chunk.names and size + run.nbytes > CHUNK_BYTES:
+        together = chunk.names and chunk.names[-1].rpartition(".")[0] == run.name.rpartition(".")[0]
+        if chunk.names and size + run.nbytes > CHUNK_BYTES and not together:
             yield chunk
             chunk, size = Chunk(), 0
         chunk.names.append(run.name)
@@ -276,20 +294,24 @@ class ReadSpool(ProcessingStage[SpoolPart, Batch]):
     def process(self, task: SpoolPart) -> Iterator[Batch]:
         pieces = list(task.verdicts.pieces())
         judged = pa.concat_tables(pieces).combine_chunks() if pieces else None
+        again = Again()
         for run, name in zip(task.data, task.names, strict=True):
             table = read_run(task.target, run.path, run.offset, run.length)
             known = dict(table.schema.metadata)
             about = orjson.loads(known.pop(_ABOUT))
+            origin = about.pop("origin")
+            if origin:
+                table = again.table(Origin.of(origin), run.stop)
             table = table.replace_schema_metadata(known or None)
             mine = judged.filter(pc.equal(judged.column(TASK), literal(name, pa.string()))) if judged else None
             yield kind_named(about.pop("kind"))(attached(table, mine, self.adds), **about)
 
 
-def _about(stage: VerdictStage, batch: Batch) -> bytes:
+def _about(stage: VerdictStage, batch: Batch, origin: Origin | None) -> bytes:
     """What else there is to a batch than its rows."""
-    kind = name_of_kind(type(batch))
+    told = {"kind": name_of_kind(type(batch)), "dataset_name": batch.dataset_name, "metadata": batch.metadata}
     try:
-        return orjson.dumps({"kind": kind, "dataset_name": batch.dataset_name, "metadata": batch.metadata})
+        return orjson.dumps({**told, "origin": origin.told() if origin else None})
     except TypeError as error:
         raise ContractError(
             f"stage {stage.name!r}: rows wait in files here, and the metadata of a batch cannot go there ({error}). "

@@ -28,6 +28,7 @@ from gristmill.core.stage import Columns, CompositeStage, ProcessingStage
 from gristmill.core.table import POSITION
 from gristmill.core.task import EmptyTask, FileGroupTask, FileSlice, Task
 from gristmill.io import sniff
+from gristmill.io.again import JSONL, PARQUET, Origin, note_origin
 from gristmill.io.arrow import peek_arrow, read_arrow
 from gristmill.io.csv import CsvFormat, peek_csv, read_csv
 from gristmill.io.files import BY_LINES, BY_ROW_GROUPS, WHOLE, FilePartition, FilePartitioningStage
@@ -47,6 +48,9 @@ class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
     unit: ClassVar[str] = "row"
     options: ClassVar[tuple[str, ...]] = ()
     """What `read_kwargs` may hold, beside `storage_options`."""
+
+    again: ClassVar[str] = ""
+    """The format, if parts of such files can be read a second time at little cost (`io/again.py`)."""
 
     def __init__(
         self,
@@ -86,11 +90,22 @@ class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
     def process(self, task: FileGroupTask) -> Iterator[DocumentBatch]:
         empty = True
         for part in task.parts():
-            for table in self.tables(self.source(task, part)):
+            origin = self._origin(task, part)
+            for block, table in enumerate(self.tables(self.source(task, part))):
                 empty = False
-                yield self.batch(task, table, {"file": name_of(task, part)})
+                batch = self.batch(task, table, {"file": name_of(task, part)})
+                if origin:
+                    note_origin(batch, replace(origin, block=block))
+                yield batch
         if empty:
             yield self.nothing(task)
+
+    def _origin(self, task: FileGroupTask, part: FileSlice) -> Origin | None:
+        source = self.source(task, part)
+        if not self.again or source.storage_options or (self.unit == "byte" and part.end is None):
+            return None
+        options = {key: value for key, value in self.read_kwargs.items() if key in self.options}
+        return Origin(self.again, part, self.blocksize, self.fields, options)
 
     def nothing(self, task: FileGroupTask) -> DocumentBatch:
         """A batch without rows: a writer wants to know of a source that gives nothing."""
@@ -151,6 +166,7 @@ class JsonlReaderStage(ReaderStage):
     name = "read_jsonl"
     unit = "byte"
     options = ("max_line_bytes",)
+    again = JSONL
 
     def tables(self, source: Input) -> Iterator[pa.Table]:
         return read_jsonl(source, self.fields, self.read_kwargs.get("max_line_bytes", MAX_LINE))
@@ -163,6 +179,7 @@ class ParquetReaderStage(ReaderStage):
     """Parquet."""
 
     name = "read_parquet"
+    again = PARQUET
 
     def tables(self, source: Input) -> Iterator[pa.Table]:
         return read_parquet(source, self.fields)

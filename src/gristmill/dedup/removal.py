@@ -1,0 +1,120 @@
+"""Removal by id: rows whose ids a table lists are dropped, at any time after they were found, in blocks of any size.
+
+The table is a cluster table (`clusters.py`), of which the rows that are not kept are removed, or any Parquet files with
+a column of ids.
+
+What is given up: 16 bytes of memory in each worker for each id in the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.batch import Batch
+from gristmill.core.decide import Decision
+from gristmill.core.errors import InputError
+from gristmill.core.stage import Columns, ProcessingStage
+from gristmill.core.task import FileSlice, digest
+from gristmill.dedup.clusters import ID, KEPT, ids
+from gristmill.dedup.columns import Numbers, flags, from_numbers
+from gristmill.dedup.digest import hash128
+from gristmill.io.input import Input
+from gristmill.io.listing import InputFile, Paths, list_files
+
+if TYPE_CHECKING:
+    from gristmill.core.stage import WorkerMetadata
+
+_ROWS = 2**16
+
+
+class TextDuplicatesRemovalStage(ProcessingStage[Batch, Batch]):
+    """Drops the rows whose ids are in the Parquet files of `ids_to_remove_path`, such as a cluster table.
+
+    `id_field` is the column with the ids of the rows; without it rows are known by their file and their place in it,
+    as they were when the table was made without one. `duplicate_id_field` is the column of the table.
+    """
+
+    takes_empty = True
+
+    def __init__(
+        self,
+        ids_to_remove_path: Paths,
+        id_field: str | None = None,
+        duplicate_id_field: str = ID,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.ids_to_remove_path, self.id_field = ids_to_remove_path, id_field
+        self.duplicate_id_field, self.storage_options = duplicate_id_field, dict(storage_options or {})
+        self.stamp = ""
+        """Changes with the table: what was removed by another one is removed again."""
+        self._gone: tuple[Numbers, Numbers] | None = None
+
+    def inputs(self) -> tuple[list[str], Columns]:
+        return ["data"], [self.id_field] if self.id_field else []
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return ["data"], []
+
+    def check(self) -> None:
+        self.stamp = digest([f"{file.name} {file.size} {file.stamp}" for file in self._files()])
+
+    def setup(self, worker_metadata: WorkerMetadata) -> None:
+        found = [_halves(column) for column in self._columns()]
+        low = np.concatenate([one[:, 0] for one in found] or [np.zeros(0, np.uint64)])
+        high = np.concatenate([one[:, 1] for one in found] or [np.zeros(0, np.uint64)])
+        order = np.argsort(low, kind="stable")
+        self._gone = low[order], high[order]
+
+    def _files(self) -> list[InputFile]:
+        try:
+            return list_files(self.ids_to_remove_path, [".parquet"], self.storage_options)
+        except InputError as error:
+            raise InputError(f"stage {self.name!r}, ids_to_remove_path: {error}") from error
+
+    def _columns(self) -> Iterator[pa.Array]:
+        import pyarrow.parquet as pq
+
+        for path in (file.path for file in self._files()):
+            with Input(FileSlice(path), self.storage_options).open(read_ahead=False) as file:
+                table = pq.ParquetFile(pa.PythonFile(file, mode="r"))
+                names = table.schema_arrow.names
+                if self.duplicate_id_field not in names:
+                    raise InputError(
+                        f"stage {self.name!r}: {path} has no column {self.duplicate_id_field!r}, only "
+                        f"{', '.join(names)}: say which one holds the ids (duplicate_id_field=...)"
+                    )
+                wanted = [self.duplicate_id_field, *([KEPT] if KEPT in names else [])]
+                for batch in table.iter_batches(batch_size=_ROWS, columns=wanted, use_threads=False):
+                    column = batch.column(self.duplicate_id_field).cast(pa.string())
+                    gone = column.filter(from_numbers(~flags(batch.column(KEPT)))) if KEPT in wanted else column
+                    yield gone.drop_null()
+
+    def process(self, task: Batch) -> Batch:
+        return self.apply(task, self.decide(task))
+
+    def decide(self, batch: Batch) -> Decision:
+        assert self._gone is not None, "setup comes before process"
+        low, high = self._gone
+        mine = ids(batch, self.id_field)
+        wanted = _halves(mine)
+        place = np.searchsorted(low, wanted[:, 0])
+        gone = np.zeros(len(wanted), np.bool_)
+        there = (place < len(low)) & flags(mine.is_valid())
+        while there.any():  # as a rule once: hashes that share a half are as rare as they are few
+            there[there] = low[place[there]] == wanted[there, 0]
+            gone[there] |= high[place[there]] == wanted[there, 1]
+            place += 1
+            there &= ~gone & (place < len(low))
+        return Decision(from_numbers(~gone))
+
+    def apply(self, batch: Batch, decision: Decision) -> Batch:
+        return batch.keep(decision.keep)
+
+
+def _halves(column: pa.Array) -> Numbers:
+    return np.frombuffer(hash128(column).buffers()[1], "<u8").reshape(-1, 2)[: len(column)]

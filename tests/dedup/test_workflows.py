@@ -1,0 +1,142 @@
+"""Workflows: from files to files; what is found at one time and removed at another is the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gristmill import LocalExecutor
+from gristmill.core.errors import InputError, PlanError
+from gristmill.dedup import (
+    ExactDeduplicationWorkflow,
+    FuzzyDeduplicationWorkflow,
+    TextDuplicatesRemovalWorkflow,
+)
+
+HERE = LocalExecutor(0)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("*.*"))}
+
+
+def texts(folder: Path) -> list[str]:
+    files = sorted(folder.glob("*.jsonl"))
+    return [json.loads(line)["text"] for path in files for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    folder = tmp_path / "in"
+    (folder / "deep").mkdir(parents=True)
+    for number, name in enumerate(["a.jsonl", "deep/b.jsonl", "c.jsonl"]):
+        rows = [{"name": f"{number}/{row}", "text": f"text {row * (number + 1) % 40}"} for row in range(30)]
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+@pytest.mark.parametrize("id_field", [None, "name"])
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_found_now_and_removed_later_in_other_blocks(
+    corpus: Path, tmp_path: Path, kind: str, id_field: str | None
+) -> None:
+    if kind == "parquet":
+        for path in corpus.rglob("*.jsonl"):
+            rows = list(map(json.loads, path.read_text().splitlines()))
+            pq.write_table(pa.Table.from_pylist(rows), path.with_suffix(".parquet"), row_group_size=7)
+            path.unlink()
+    common = {"input_path": str(corpus), "text_field": "text", "id_field": id_field}
+    whole = ExactDeduplicationWorkflow(**common, output_path=tmp_path / "whole", input_blocksize=300).run(HERE)
+    found = ExactDeduplicationWorkflow(**common, output_path=tmp_path / "found", perform_removal=False).run(HERE)
+    assert (whole.documents, whole.duplicates, whole.clusters) == (90, found.duplicates, found.clusters)
+    assert [path.name for path in (tmp_path / "found").iterdir()] == ["clusters"]
+    removed = TextDuplicatesRemovalWorkflow(
+        str(corpus), found.clusters_path or "", tmp_path / "later", id_field=id_field, input_blocksize=500
+    ).run(HERE)
+    assert removed.duplicates == found.duplicates == 90 - sum(task.num_rows for task in whole.run)
+    assert contents(tmp_path / "later").keys() == contents(tmp_path / "whole").keys()
+    for name, raw in contents(tmp_path / "whole").items():
+        assert contents(tmp_path / "later")[name] == raw or name.startswith("_")
+    table = pq.read_table(found.clusters_path)
+    assert table.equals(pq.read_table(whole.clusters_path))
+    assert all(
+        (name in {f"{f}/{r}" for f in range(3) for r in range(30)}) == bool(id_field)
+        for name in table["id"].to_pylist()
+    )
+
+
+def test_fuzzy(tmp_path: Path) -> None:
+    long = " ".join(f"word{number}" for number in range(200))
+    rows = [long, "something else", long.replace("word7 ", "another "), long]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in rows))
+    workflow = FuzzyDeduplicationWorkflow(tmp_path / "in.jsonl", tmp_path / "out", tmp_path / "cache", word_ngrams=5)
+    first = workflow.run(HERE)
+    assert texts(tmp_path / "out") == rows[:2]
+    assert (first.documents, first.duplicates, first.clusters) == (4, 2, 1)
+    again = workflow.run(HERE)
+    assert (again.documents, again.duplicates, again.clusters) == (0, 2, 1)
+    found = FuzzyDeduplicationWorkflow(
+        tmp_path / "in.jsonl", tmp_path / "found", perform_removal=False, num_bands=None, minhashes_per_band=None
+    ).run(HERE)
+    assert str(found).startswith("4 documents read, 2 duplicates in 1 clusters")
+
+
+def test_nothing_found_is_nothing_removed(tmp_path: Path) -> None:
+    for name, lines in (("none", ["a", "b"]), ("one", ["a"]), ("empty", [])):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in lines) or '{"text": null}\n')
+        place = tmp_path / name
+        found = ExactDeduplicationWorkflow(path, place / "found", perform_removal=False).run(HERE)
+        assert (found.duplicates, found.clusters) == (0, 0)
+        removed = TextDuplicatesRemovalWorkflow(path, found.clusters_path or "", place / "out").run(HERE)
+        assert removed.duplicates == 0
+        assert texts(place / "out") == (lines or [None])
+
+
+def test_a_list_of_ids_of_ones_own_will_do(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": "x", "n": n}) + "\n" for n in [1, 2, None, 3]))
+    pq.write_table(pa.table({"number": [3, 1, 9, None]}), tmp_path / "ids.parquet")
+    workflow = TextDuplicatesRemovalWorkflow(
+        tmp_path / "in.jsonl", tmp_path / "ids.parquet", tmp_path / "out", "n", "number"
+    )
+    assert workflow.run(HERE).duplicates == 2
+    lines = next((tmp_path / "out").glob("*.jsonl")).read_text().splitlines()
+    assert [json.loads(line)["n"] for line in lines] == [2, None]
+    with pytest.raises(InputError, match="ids_to_remove_path.*does not exist"):
+        TextDuplicatesRemovalWorkflow(tmp_path / "in.jsonl", tmp_path / "no", tmp_path / "out").run(HERE)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"input_filetype": "csv"}, "input_filetype is 'csv', must be 'jsonl' or 'parquet'"),
+        ({"assign_id": False}, "id_field="),
+        ({"keep": "best"}, "must be one of first"),
+        ({"columns": ["a"], "url_field": "u"}, "one of text_field, columns and url_field"),
+    ],
+)
+def test_wrong_parameters_are_told_at_once(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ExactDeduplicationWorkflow("in", "out", **options)
+
+
+def test_input_that_cannot_be_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
+    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "a.parquet")
+    with pytest.raises(PlanError, match="say which with input_filetype"):
+        ExactDeduplicationWorkflow(tmp_path, tmp_path / "out").run(HERE)
+    with pytest.raises(InputError, match="ExactDeduplicationWorkflow: .*does not exist"):
+        ExactDeduplicationWorkflow(tmp_path / "none", tmp_path / "out").run(HERE)
+    result = ExactDeduplicationWorkflow(
+        tmp_path,
+        tmp_path / "out",
+        input_filetype="jsonl",
+        output_filetype="parquet",
+        write_kwargs={"compression": "gzip"},
+    ).run(HERE)
+    assert pq.read_table(result.run.files()[0])["text"].to_pylist() == ["a"]

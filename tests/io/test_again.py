@@ -1,0 +1,89 @@
+"""Rows that wait for a verdict are read again from their files, if they are as they were read; else they are kept."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gristmill import KeyedStage, LocalExecutor, Pipeline, ProcessingStage
+from gristmill.core.errors import StageError
+from gristmill.dedup import ExactDeduplicationStage
+from gristmill.dedup.exact import SameHash
+from gristmill.text import JsonlReader, JsonlWriter, ParquetReader
+
+ROWS = [{"id": number, "text": f"grain and grist {number % 30}"} for number in range(40)]
+MARK = b"kept as it is, which no compression shortens"
+LINES = [json.dumps(row) for row in ROWS]
+
+
+def ids(result: Any) -> list[int]:
+    return [row["id"] for path in result.files() for row in map(json.loads, Path(path).read_text().splitlines())]
+
+
+def kept_text(run: Path) -> bool:
+    """Whether texts were written into the run directory."""
+    [raw] = [path.read_bytes() for path in (run / "segments" / "1").glob("*.runs")]
+    return MARK in raw
+
+
+class Drops(ProcessingStage[Any, Any]):
+    def process(self, task: Any) -> Any:
+        return task.keep(pa.array([row["id"] % 2 == 0 for row in task.to_rows()]))
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "gz", "parquet", "dropped"])
+@pytest.mark.parametrize("blocksize", [700, 10**6])
+def test_rows_come_again_in_any_form_and_any_cut(tmp_path: Path, kind: str, blocksize: int) -> None:
+    noise = [{**row, "more": MARK.decode()} for row in ROWS]
+    lines = "".join(json.dumps(row) + "\n" for row in noise)
+    lines = lines.replace('{"id": 7,', '{"id": 7\n{"id": 7,')  # a line that cannot be read
+    folder = tmp_path / "in"
+    folder.mkdir()
+    reader: Any = JsonlReader(str(folder), blocksize=blocksize)
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(noise), folder / "a.parquet", row_group_size=9)
+        reader = ParquetReader(str(folder), blocksize=blocksize)
+    elif kind == "gz":
+        (folder / "a.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    else:
+        (folder / "a.jsonl").write_text(lines)
+    between = [Drops()] if kind == "dropped" else []
+    stages = [reader, *between, ExactDeduplicationStage(), JsonlWriter(str(tmp_path / "out"))]
+    result = Pipeline("p", stages=stages).run(LocalExecutor(0), tmp_path / "run", max_errors=None)
+    assert ids(result) == [number for number in range(30) if kind != "dropped" or number % 2 == 0]
+    assert len(result.quarantined()) == (kind != "parquet")
+    assert kept_text(tmp_path / "run") == (kind in ("gz", "dropped"))
+
+
+class Meddles(SameHash):
+    """Changes the input while it is in use."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("meddles")
+        self.path = path
+
+    def process_sorted(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        with open(self.path, "a") as file:
+            file.write('{"id": 99, "text": "late"}\n')
+        yield from super().process_sorted(tables)
+
+
+def test_a_file_that_changes_while_it_is_in_use_stops_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(LINES) + "\n")
+
+    class Meddled(ExactDeduplicationStage):
+        def rounds(self) -> Sequence[KeyedStage]:
+            return [Meddles(path)]
+
+    with pytest.raises(StageError, match="has changed since this run has read it for the first time"):
+        Pipeline("p", stages=[JsonlReader(str(path)), Meddled(), JsonlWriter(str(tmp_path / "out"))]).run(
+            LocalExecutor(0)
+        )
