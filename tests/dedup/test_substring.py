@@ -113,17 +113,17 @@ def test_bytes_are_cut_anywhere(parts: list[bytes], length: int) -> None:
         assert found.equals(repeated_spans(column, length))
 
 
-def test_the_same_bytes_however_it_ran(tmp_path: Path) -> None:
-    texts, found = made(5, 90), []
+def test_the_same_bytes_however_it_was_cut(tmp_path: Path) -> None:
+    texts, found = made(5, 50), []
     (tmp_path / "in").mkdir()
     for part in range(3):
         rows = [{"id": n, "text": text} for n, text in enumerate(texts)][part::3]
         (tmp_path / "in" / f"{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for number, (workers, size) in enumerate([(0, "1MB"), (2, "5KB"), (0, "2KB")]):
+    for number, size in enumerate(["1MB", "5KB", "2KB"]):
         place = tmp_path / str(number)
         stage = SubstringDeduplicationStage(min_length=40)
         stages = [JsonlReader(tmp_path / "in", blocksize=size), stage, JsonlWriter(place / "out")]
-        result = Pipeline("p", stages=stages).run(LocalExecutor(workers), place / "run")
+        result = Pipeline("p", stages=stages).run(LocalExecutor(0), place / "run")
         found.append({path.name: path.read_bytes() for path in (place / "out").glob("*.jsonl")})
         line = result.summary()["SubstringDeduplicationStage"]
         assert line.rows_in == len(texts)
