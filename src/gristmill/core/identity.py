@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gristmill.core.plan import Plan
     from gristmill.core.stage import ProcessingStage
 
-_UNIMPORTANT = {*SETTINGS, "blocksize", "storage_options", "limit", "memory_gb"}
+_UNIMPORTANT = {*SETTINGS, "blocksize", "storage_options", "limit", "memory_gb", "part_of", "sketched"}
 _SECRET = re.compile(r"key$|token|secret|password|credential", re.IGNORECASE)
 _DEEPEST = 6
 

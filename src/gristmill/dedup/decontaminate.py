@@ -122,6 +122,8 @@ class Decontaminate(CompositeStage[Batch, Batch]):
     same columns. The run's counts say of each benchmark how many documents have it, and how many of its items.
     """
 
+    folds = True
+
     def __init__(
         self,
         benchmarks: Sequence[str | PathLike[str] | Mapping[str, Any]],

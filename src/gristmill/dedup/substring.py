@@ -83,6 +83,8 @@ class SubstringDeduplicationStage(CompositeStage[Batch, Batch]):
     without this stage.
     """
 
+    folds = True
+
     def __init__(
         self,
         text_field: str = "text",
