@@ -18,6 +18,9 @@ PyObject *components(PyObject *self, PyObject *args);
 PyObject *forest(PyObject *self, PyObject *args);
 PyObject *simhash(PyObject *self, PyObject *args);
 PyObject *bloom(PyObject *self, PyObject *args);
+PyObject *anchors(PyObject *self, PyObject *args);
+PyObject *ngram_table(PyObject *self, PyObject *args);
+PyObject *ngram_hits(PyObject *self, PyObject *args);
 PyObject *repeated_spans(PyObject *self, PyObject *args);
 
 #endif

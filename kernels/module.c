@@ -214,6 +214,13 @@ static PyMethodDef methods[] = {
      "from then on."},
     {"repeated_spans", repeated_spans, METH_VARARGS,
      "repeated_spans(texts, n): spans of at least n bytes that were there before, 24 bytes each: row, start and end."},
+    {"anchors", anchors, METH_VARARGS,
+     "anchors(texts, n, k): the places of k bytes by which windows of n bytes are known, 40 bytes each: row, first and last "
+     "window, place, and hash."},
+    {"ngram_table", ngram_table, METH_VARARGS, "ngram_table(keys): a table in which `ngram_hits` looks up 64-bit keys."},
+    {"ngram_hits", ngram_hits, METH_VARARGS,
+     "ngram_hits(texts, lengths, table, seed): the runs of so many words that are in a table, or all if it is empty, 24 bytes "
+     "each: row, number of the first word, and key."},
     {NULL, NULL, 0, NULL},
 };
 

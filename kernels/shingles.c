@@ -102,6 +102,18 @@ static int64_t roll(const uint64_t *values, int64_t count, int64_t n, uint64_t *
     return count - n + 1;
 }
 
+int64_t shingle_words(Text text, const Shingling *how, ShingleRoom *rooms) {
+    size_t most = (size_t)text.size / 2 + 1;
+    uint64_t *values = room(&rooms->values, most * 8);
+    if (!values || !room(&rooms->shingles, most * 8))
+        return -1;
+    return word_values(text, how, values);
+}
+
+int64_t shingle_runs(ShingleRoom *rooms, int64_t words, int64_t n) {
+    return n > words ? 0 : roll(rooms->values.memory, words, n, rooms->shingles.memory);
+}
+
 int64_t shingle(Text text, const Shingling *how, ShingleRoom *rooms, const uint64_t **shingles) {
     size_t most = how->words ? (size_t)text.size / 2 + 1 : (size_t)text.size;
     if (is_blank(text))

@@ -23,4 +23,10 @@ void shingle_room_free(ShingleRoom *rooms);
 /* The shingles of a text, in order, with repetitions. Returns how many, 0 for a blank text, -1 without memory. */
 int64_t shingle(Text text, const Shingling *how, ShingleRoom *rooms, const uint64_t **shingles);
 
+/* The numbers of the words of a text, in `values`. Returns how many, -1 without memory. */
+int64_t shingle_words(Text text, const Shingling *how, ShingleRoom *rooms);
+
+/* The runs of n of those words, in `shingles`. Returns how many: none, if there are fewer words. */
+int64_t shingle_runs(ShingleRoom *rooms, int64_t words, int64_t n);
+
 #endif

@@ -17,6 +17,7 @@ typedef struct {
     Slot *slots;
     uint64_t size;
     int64_t n;
+    int text; /* of characters, which are not cut */
     Room hashes, spans, ends; /* ends: where each document that is not empty ends */
     size_t span_count, end_count;
 } Windows;
@@ -66,14 +67,14 @@ static const uint8_t *document_end(const Windows *w, const uint8_t *byte) {
 
 static inline int inside(uint8_t c) { return (c & 0xC0) == 0x80; }
 
-/* A span without the parts of characters at its ends. */
+/* A span, of text without the parts of characters at its ends. */
 static int add_span(Windows *w, int64_t row, Text text, int64_t start, int64_t end) {
     Span *spans = room(&w->spans, (w->span_count + 1) * sizeof *spans);
     if (!spans)
         return -1;
-    while (start < end && inside(text.bytes[start]))
+    while (w->text && start < end && inside(text.bytes[start]))
         start++;
-    while (end > start && end < text.size && inside(text.bytes[end]))
+    while (w->text && end > start && end < text.size && inside(text.bytes[end]))
         end--;
     if (start < end)
         spans[w->span_count++] = (Span){row, start, end};
@@ -168,10 +169,10 @@ PyObject *repeated_spans(PyObject *Py_UNUSED(self), PyObject *args) {
     Column texts;
     if (!PyArg_ParseTuple(args, "On", &object, &n) || column_open(&texts, object))
         return NULL;
-    if (!column_is_text(&texts) || n < 1)
-        PyErr_SetString(PyExc_TypeError, "repeated_spans takes a column of strings, and spans of 1 byte or more");
+    if (!column_is_bytes(&texts) || n < 1)
+        PyErr_SetString(PyExc_TypeError, "repeated_spans takes a column of strings or binary, and spans of 1 byte or more");
     else {
-        Windows windows = {.n = n};
+        Windows windows = {.n = n, .text = column_is_text(&texts)};
         int failed;
         Py_BEGIN_ALLOW_THREADS;
         failed = find_spans(&texts, &windows);

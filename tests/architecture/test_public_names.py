@@ -37,6 +37,8 @@ PUBLIC = {
         "processing_stage",
     ],
     "gristmill.dedup": [
+        "BloomDeduplicationStage",
+        "Decontaminate",
         "DedupIndex",
         "DeduplicationResult",
         "ExactDeduplicationStage",
@@ -44,6 +46,9 @@ PUBLIC = {
         "FuzzyDeduplicationStage",
         "FuzzyDeduplicationWorkflow",
         "Keep",
+        "LineDeduplicationStage",
+        "SimHashDeduplicationStage",
+        "SubstringDeduplicationStage",
         "TextDuplicatesRemovalStage",
         "TextDuplicatesRemovalWorkflow",
     ],

@@ -93,6 +93,12 @@ def deduplicate(kernels: Any, draw: random.Random, texts: pa.Array) -> None:
     sketch(kernels, draw, texts, how)
     kernels.similar_pairs(texts, *how, draw.random())
     kernels.repeated_spans(texts, draw.choice([1, 2, 7, 50]))
+    kernels.repeated_spans(texts.cast(pa.binary() if texts.type == pa.string() else pa.large_binary()), 7)
+    kernels.anchors(texts, *draw.choice([(1, 1), (2, 1), (7, 3), (50, 25), (50, 50)]))
+    lengths = struct.pack("3q", 1, how[1], draw.choice([2, 13]))
+    every = kernels.ngram_hits(texts, lengths, b"", how[2])
+    some = b"".join(every[at + 16 : at + 24] for at in range(0, len(every), 24 * draw.choice([1, 3])))
+    kernels.ngram_hits(texts, lengths, kernels.ngram_table(some), how[2])
     size = draw.choice([1, 4, 8, 15, 16, 17, 52])
     kernels.hash_pieces(
         exactly(draw.randbytes(size * draw.randrange(6))), size, draw.randrange(1, 4), 0, draw.choice([8, 16])

@@ -23,6 +23,7 @@ from gristmill.core.executor import Executor, Here, Job, Observer, Progress, Rep
 from gristmill.core.rejects import RejectedFiles
 from gristmill.core.result import check_books
 from gristmill.core.run import Run, versions
+from gristmill.core.stage import implements
 from gristmill.core.task import EmptyTask, Task, WrittenFiles, name_sources
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def run_segments(
             segment.stages[-1].complete([*run.kept, *outputs], info)
             watcher.turn_page()
     finally:
+        _tally(plan, watcher.last)
         run.end(watcher.last)
         watcher.close()
         getattr(executor, "rest", lambda: None)()  # one that keeps something for the next segment
@@ -94,6 +96,13 @@ def _balance(segment: Plan, quarantine: Quarantine, watcher: Watcher) -> None:
     check_books(watcher.segment.stages[1:] if segment.source else watcher.segment.stages)
     quarantine.close(watcher.last)
     quarantine.go_on(watcher.last.rows_read)
+
+
+def _tally(plan: Plan, progress: Progress) -> None:
+    """Let stages make of their counters what people are to see."""
+    for stage, (_, stats) in zip(plan.everything, progress.stages, strict=False):
+        if implements(stage, "tally"):
+            stats.counts = dict(stage.tally(stats.counts))
 
 
 def _tell_remark(plan: Plan, progress: Progress) -> None:

@@ -167,6 +167,10 @@ class ProcessingStage(Generic[In, Out]):
         """Once per run, in the driver, after all went well, on the last stage of a segment: `outputs` is all that it
         has written."""
 
+    def tally(self, counts: Mapping[str, float]) -> Mapping[str, float]:
+        """Once per run, in the driver: the counters as people are to see them, from those that all workers counted."""
+        return counts
+
     def remark(self, stats: Any) -> str | None:
         """Once per run, in the driver, after all went well: what the user should know, from the stage's counts."""
         return None

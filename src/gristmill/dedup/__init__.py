@@ -9,11 +9,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gristmill.dedup.bloom import BloomDeduplicationStage
+    from gristmill.dedup.decontaminate import Decontaminate
     from gristmill.dedup.exact import ExactDeduplicationStage
     from gristmill.dedup.fuzzy import FuzzyDeduplicationStage
     from gristmill.dedup.index import DedupIndex
     from gristmill.dedup.keep import Keep
     from gristmill.dedup.removal import TextDuplicatesRemovalStage
+    from gristmill.dedup.repeated import LineDeduplicationStage
+    from gristmill.dedup.simhash import SimHashDeduplicationStage
+    from gristmill.dedup.substring import SubstringDeduplicationStage
     from gristmill.dedup.workflow import (
         DeduplicationResult,
         ExactDeduplicationWorkflow,
@@ -22,6 +27,8 @@ if TYPE_CHECKING:
     )
 
 _HOME = {
+    "BloomDeduplicationStage": "bloom",
+    "Decontaminate": "decontaminate",
     "DedupIndex": "index",
     "DeduplicationResult": "workflow",
     "ExactDeduplicationStage": "exact",
@@ -29,11 +36,16 @@ _HOME = {
     "FuzzyDeduplicationStage": "fuzzy",
     "FuzzyDeduplicationWorkflow": "workflow",
     "Keep": "keep",
+    "LineDeduplicationStage": "repeated",
+    "SimHashDeduplicationStage": "simhash",
+    "SubstringDeduplicationStage": "substring",
     "TextDuplicatesRemovalStage": "removal",
     "TextDuplicatesRemovalWorkflow": "workflow",
 }
 
 __all__ = [
+    "BloomDeduplicationStage",
+    "Decontaminate",
     "DedupIndex",
     "DeduplicationResult",
     "ExactDeduplicationStage",
@@ -41,6 +53,9 @@ __all__ = [
     "FuzzyDeduplicationStage",
     "FuzzyDeduplicationWorkflow",
     "Keep",
+    "LineDeduplicationStage",
+    "SimHashDeduplicationStage",
+    "SubstringDeduplicationStage",
     "TextDuplicatesRemovalStage",
     "TextDuplicatesRemovalWorkflow",
 ]

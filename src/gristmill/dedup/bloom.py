@@ -1,8 +1,15 @@
 """A Bloom filter: which texts were there before, in a few bits for each, whatever their length.
 
 It never forgets: what was added is always known. What was not is taken for known with a probability that is chosen
-(`false_positive_rate`, when as many texts are in it as it was made for). Gives up who was there: there is no partner
-to name. The same texts in the same order give the same bytes on every machine.
+(`false_positive_rate`, when as many texts are in it as it was made for). The same texts in the same order give the same
+bytes on every machine.
+
+`BloomDeduplicationStage` sends hashes through an exchange to one worker, which looks them up in the order of the input.
+A filter in each worker would know only what that worker has seen, and be lost with it: so the result is the same for
+any number of workers, and a run that was killed goes on. Nothing is sorted, and nothing but the filter is held.
+
+What is given up: who was there: there is no partner to name, and no cluster table. Texts that are new are dropped too,
+one in a thousand at most.
 """
 
 from __future__ import annotations
@@ -10,16 +17,24 @@ from __future__ import annotations
 import json
 import math
 import struct
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 
+from gristmill.core.batch import Batch
 from gristmill.core.native import kernels
+from gristmill.core.stage import Columns
 from gristmill.dedup import reference
-from gristmill.dedup.columns import Column, flags, from_numbers
+from gristmill.dedup.columns import Column, Numbers, flags, from_numbers, whole
 from gristmill.dedup.digest import hash128
+from gristmill.dedup.normalise import without
+from gristmill.dedup.texts import texts_of
+from gristmill.io.keyed import KeyedStage
+from gristmill.io.verdicts import KEEP, ROW, TASK, VerdictStage, identities
 
 _MAGIC = b"GRISTBLM"
+_HASH = "__hash__"
 
 
 class BloomFilter:
@@ -92,3 +107,89 @@ class BloomFilter:
             raise ValueError(f"the Bloom filter is damaged: it has {len(bits)} bytes instead of {len(found.bits)}")
         found.bits, found.added = bytearray(bits), head["added"]
         return found
+
+
+class GrowingFilter:
+    """Filters one behind the other: when one is full, the next has room for twice as many, and half the error. So the
+    rate of error stays below what was chosen, however many texts come."""
+
+    def __init__(self, capacity: int, false_positive_rate: float) -> None:
+        self.filters = [BloomFilter(capacity, false_positive_rate / 2)]
+
+    def add(self, column: pa.Array) -> Numbers:
+        """Whether each was there before; it is from then on."""
+        found = np.zeros(len(column), np.bool_)
+        start = 0
+        while start < len(column):
+            *full, last = self.filters
+            if last.added >= last.capacity:
+                self.filters.append(BloomFilter(last.capacity * 2, last.false_positive_rate / 2))
+                continue
+            part = column.slice(start, last.capacity - last.added)
+            known = np.zeros(len(part), np.bool_)
+            for one in full:
+                known |= flags(one.seen(part))
+            known[~known] = flags(last.add(part.filter(from_numbers(~known))))
+            found[start : start + len(part)] = known
+            start += len(part)
+        return found
+
+
+class BloomDeduplicationStage(VerdictStage):
+    """Drops rows whose text was there before, by a filter of a few bits for each text; the first stays.
+
+    Of texts that are new, a share of at most `false_positive_rate` is taken for known and dropped too. `capacity` is
+    how many different texts there may be; when there are more, the filter grows, and the rate still holds. It takes
+    two bytes for each text at a rate of 0.001. `normalize` lists differences that do not count: "case", "whitespace",
+    "punctuation", "unicode". Null is never a duplicate. Output files are those that there would be without this stage,
+    in the same order.
+    """
+
+    def __init__(
+        self,
+        text_field: str = "text",
+        false_positive_rate: float = 0.001,
+        capacity: int = 1_000_000,
+        normalize: Sequence[str] = (),
+    ) -> None:
+        super().__init__()
+        try:
+            BloomFilter(min(capacity, 1), false_positive_rate)
+        except ValueError as error:
+            raise ValueError(f"BloomDeduplicationStage: {error}") from None
+        self.text_field, self.normalize = text_field, normalize
+        self.false_positive_rate, self.capacity = false_positive_rate, capacity
+        self._form = without("BloomDeduplicationStage", normalize)
+
+    def inputs(self) -> tuple[list[str], Columns]:
+        return ["data"], [self.text_field]
+
+    def keys(self, batch: Batch) -> pa.Table:
+        texts = texts_of(self.name, batch.data, self.text_field)
+        hashes = hash128(self._form.apply(texts) if self._form else texts)
+        known = identities(batch).append_column(_HASH, hashes)
+        return known.filter(known[_HASH].is_valid())
+
+    def rounds(self) -> Sequence[KeyedStage]:
+        return [KnownTexts(f"{self.name}_filter", self.capacity, self.false_positive_rate)]
+
+
+class KnownTexts(KeyedStage):
+    """Looks up all hashes, in the order of the input."""
+
+    key = ()
+    num_partitions = 1
+
+    def __init__(self, name: str, capacity: int, false_positive_rate: float) -> None:
+        super().__init__()
+        self.name, self.capacity, self.false_positive_rate = name, capacity, false_positive_rate
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return [], []  # what it gives is no part of the rows
+
+    def process_sorted(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        known = GrowingFilter(self.capacity, self.false_positive_rate)
+        for table in tables:
+            again = from_numbers(known.add(whole(table[_HASH])))
+            found = table.select([TASK, ROW]).filter(again)
+            yield found.append_column(KEEP, from_numbers(np.zeros(found.num_rows, np.bool_)))

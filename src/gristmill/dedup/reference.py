@@ -109,6 +109,15 @@ def shingles(text: str, unit: str, n: int, seed: int) -> np.ndarray[Any, Any]:
     return found
 
 
+def ngram_keys(text: str, n: int, seed: int) -> np.ndarray[Any, Any]:
+    """A number for each run of n words of a text; runs of other lengths have other numbers."""
+    if len(text.split()) < n:
+        return np.zeros(0, np.uint64)
+    found = scramble(shingles(text, "words", n, seed) + np.uint64(n * GOLDEN & ALL))
+    found[found == 0] = 1
+    return found
+
+
 def _word(word: bytes, key: int) -> int:
     """The number of a word, from eight bytes of it at a time."""
     number = key ^ len(word)
@@ -218,15 +227,15 @@ def bloom(bits: bytearray | memoryview, hashes: bytes, probes: int, add: bool) -
     return bytes(seen)
 
 
-def repeated_spans(texts: Iterable[str], n: int) -> list[tuple[int, int, int]]:
+def repeated_spans(texts: Iterable[str | bytes], n: int) -> list[tuple[int, int, int]]:
     """Row, start and end, in bytes, of all that lies in windows of n bytes that were there before.
 
-    Parts of characters at the ends of a span do not belong to it.
+    Parts of characters at the ends of a span of text do not belong to it.
     """
     seen: set[bytes] = set()
     spans: list[tuple[int, int, int]] = []
     for row, text in enumerate(texts):
-        data, found = text.encode(), list[list[int]]()
+        data, found = text if isinstance(text, bytes) else text.encode(), list[list[int]]()
         for start in range(len(data) - n + 1):
             window = data[start : start + n]
             if window not in seen:
@@ -235,10 +244,32 @@ def repeated_spans(texts: Iterable[str], n: int) -> list[tuple[int, int, int]]:
                 found[-1][1] = start + n
             else:
                 found.append([start, start + n])
-        whole = {len(text[:place].encode()) for place in range(len(text) + 1)}
+        ends = range(len(data) + 1)
+        whole = {len(text[:place].encode()) for place in range(len(text) + 1)} if isinstance(text, str) else {*ends}
         inner = [(min(whole & set(range(a, len(data) + 1))), max(whole & set(range(b + 1)))) for a, b in found]
         spans += [(row, a, b) for a, b in inner if a < b]
     return spans
+
+
+def anchors(text: str, n: int, k: int) -> list[tuple[int, int, int, int]]:
+    """First and last window of n bytes, place of their anchor, and its hash. An anchor is what has the least hash of
+    all k bytes of a window; of equal ones the last."""
+    data, found = text.encode(), list[tuple[int, int, int, int]]()
+    for first in range(len(data) - n + 1):
+        places = range(first, first + n - k + 1)
+        number, place = min((_bytes_number(data[at : at + k]), -at) for at in places)
+        if found and found[-1][2] == -place:
+            found[-1] = (found[-1][0], first, -place, number)
+        else:
+            found.append((first, first, -place, number))
+    return found
+
+
+def _bytes_number(data: bytes) -> int:
+    number = 0
+    for byte in data:
+        number = number * 0xD1342543DE82EF95 + byte + 1 & ALL
+    return scramble(number)
 
 
 # -- graphs ------------------------------------------------------------------------------------------------

@@ -2,22 +2,48 @@
 
 It costs less room than MinHash and tells less: similarity counts repetitions, and a search finds only what differs
 in a few bits. Blank documents and null have none.
+
+`SimHashDeduplicationStage` sends the hash of each text by several keys, so that all that differ in a few bits meet
+(`search_rows`), and makes clusters of those that do. All pairs are found.
+
+What is given up: clusters are made in the memory of one worker, from the pairs: about 200 bytes for each.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from gristmill.core.batch import Batch
+from gristmill.core.columns import literal
+from gristmill.core.compute import pc
 from gristmill.core.native import kernels
+from gristmill.core.stage import Columns
+from gristmill.core.task import order_key
 from gristmill.dedup import reference
+from gristmill.dedup.clusters import CLUSTER, ID, PARTNER, SIMILARITY, CommitVerdicts, ids
 from gristmill.dedup.columns import Column, Numbers, as_text, from_numbers, numbers, whole
+from gristmill.dedup.components import components
+from gristmill.dedup.digest import hash64
+from gristmill.dedup.keep import Keep, choose_kept, policy
 from gristmill.dedup.lsh import bucket_pairs, distinct
 from gristmill.dedup.minhash import Shingling
+from gristmill.dedup.texts import texts_of
+from gristmill.io.exchange import CommitRuns, Exchange
+from gristmill.io.keyed import KeyedStage
+from gristmill.io.verdicts import KEEP, ROW, TASK, VerdictStage, identities
 
 WORDS = Shingling("words", 3)
+MOST_PAIRS = 2**22
+"""So many are compared at a time."""
+
+_KEY, _NODE, _OTHER, _BITS, _RANK, _PLACE = "__key__", "__node__", "__other__", "__bits__", "__rank__", "__place__"
+_ABOUT = [_NODE, _RANK, _PLACE, ID, TASK, ROW]
+"""What is known of a text."""
 
 
 def simhashes(column: Column, shingling: Shingling = WORDS) -> pa.UInt64Array:
@@ -67,3 +93,171 @@ def near_pairs(hashes: Column, within: int = 3, blocks: int = 6) -> pa.Table:
     values: Numbers = numbers(hashes)
     near = np.bitwise_count(values[u] ^ values[v]) <= within
     return distinct(u[near], v[near])
+
+
+# -- as a stage ----------------------------------------------------------------------------------------------
+
+
+class SimHashDeduplicationStage(VerdictStage):
+    """Drops each row whose text is nearly that of another, by 64 bits for each; of those that are alike, one is kept.
+
+    Alike are texts whose SimHashes, of runs of `word_ngrams` words, differ in at most `radius` bits, and those that
+    others link. At a radius of 3, texts of which one word in 200 differs are found two times of three, at 6 nearly
+    always; for more than that there is `FuzzyDeduplicationStage`. `keep` is "first" in the order of the input,
+    "longest", the one with the "highest" or "newest" `score_field`, or a `Keep`. `id_field` names the rows in the
+    cluster table, whose similarity is the share of equal bits. Blank texts and null are like no other. Output files are
+    those that there would be without this stage, in the same order.
+    """
+
+    def __init__(
+        self,
+        text_field: str = "text",
+        radius: int = 3,
+        word_ngrams: int = 3,
+        keep: str | Keep | Mapping[str, Any] = "first",
+        score_field: str | None = None,
+        id_field: str | None = None,
+        num_partitions: int | None = None,
+        memory_gb: float | None = None,
+    ) -> None:
+        super().__init__()
+        if not 0 <= radius <= 8:
+            raise ValueError(f"SimHashDeduplicationStage: radius is {radius}, must be 0 to 8 bits")
+        Exchange(num_partitions=num_partitions, memory_gb=memory_gb)  # a wrong number is an error here
+        self.text_field, self.radius, self.word_ngrams, self.keep = text_field, radius, word_ngrams, keep
+        self.score_field, self.id_field = score_field, id_field
+        self.num_partitions, self.memory_gb = num_partitions, memory_gb
+        self._how = Shingling("words", word_ngrams)
+        self._policy = policy("SimHashDeduplicationStage", keep, text_field, score_field)
+
+    def inputs(self) -> tuple[list[str], Columns]:
+        named = [name for name in (self._policy.field, self.id_field) if name and name != self.text_field]
+        return ["data"], [self.text_field, *named]
+
+    def keys(self, batch: Batch) -> pa.Table:
+        hashes = simhashes(texts_of(self.name, batch.data, self.text_field), self._how)
+        known = identities(batch)
+        about = pa.table(
+            [
+                from_numbers(_numbered(known)),
+                self._policy.rank(batch.data),
+                pa.repeat(literal(_place(batch), pa.string()), batch.num_items),
+                ids(batch, self.id_field),
+                known[TASK],
+                known[ROW],
+            ],
+            _ABOUT,
+        )
+        rows = search_rows(from_numbers(np.arange(batch.num_items)), hashes, self.radius, self.radius + 2)
+        found = about.take(rows["id"]).append_column(_BITS, hashes.take(rows["id"]))
+        key = pa.Array.from_buffers(pa.binary(8), len(rows), [None, whole(rows["key"]).buffers()[1]])
+        return found.append_column(_KEY, key)
+
+    def rounds(self) -> Sequence[KeyedStage]:
+        steps: list[KeyedStage] = [NearHashes(self.radius), NearClusters()]
+        for step in steps:
+            step.name = f"{self.name}_{type(step).__name__.lower()}"
+            step.num_partitions = self.num_partitions
+        return steps
+
+    def commit(self, verdicts: Exchange) -> CommitRuns:
+        return CommitVerdicts(verdicts, f"{self.name}_commit_verdicts", self.memory_gb)
+
+
+def _numbered(known: pa.Table) -> Numbers:
+    """A number for each row that no other has."""
+    tasks = numbers(hash64(known[TASK]))
+    found: Numbers = reference.scramble(tasks + numbers(known[ROW]).astype(np.uint64) * np.uint64(reference.GOLDEN))
+    return found.view(np.int64)
+
+
+def _place(batch: Batch) -> str:
+    """Where a batch stands in the input, as text that sorts so."""
+    parts = [part for _, part in order_key(batch.lineage.id)]
+    return ".".join(f"{part:012d}" if isinstance(part, int) else part for part in [batch.lineage.order, *parts])
+
+
+class NearHashes(KeyedStage):
+    """Pairs of texts with a key in common whose hashes differ in few bits: the first of each pair, with the other, and
+    the other itself."""
+
+    key = _KEY
+
+    def __init__(self, radius: int) -> None:
+        super().__init__()
+        self.radius = radius
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return [], _ABOUT
+
+    def process_groups(self, table: pa.Table) -> pa.Table:
+        keys, bits = numbers(_as_numbers(table[_KEY])), numbers(table[_BITS])
+        order = np.lexsort((bits, keys))
+        same = (keys[order][1:] == keys[order][:-1]) & (bits[order][1:] == bits[order][:-1])
+        u, v = [order[:-1][same]], [order[1:][same]]
+        firsts = order[np.append(True, ~same)]
+        for left, right in _pairs(keys[firsts]):
+            one, other = firsts[left], firsts[right]
+            near = np.bitwise_count(bits[one] ^ bits[other]) <= self.radius
+            u.append(one[near])
+            v.append(other[near])
+        return _links(table, np.concatenate(u), np.concatenate(v), bits)
+
+
+def _as_numbers(column: Column) -> pa.Array:
+    keys = whole(column)
+    return pa.Array.from_buffers(pa.uint64(), len(keys), [None, keys.buffers()[1]], offset=keys.offset)
+
+
+def _pairs(keys: Numbers) -> Iterator[tuple[Numbers, Numbers]]:
+    """All pairs of places with the same key, some at a time; equal keys are neighbours."""
+    starts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
+    sizes = np.diff(np.append(starts, len(keys)))
+    for size in np.unique(sizes[sizes > 1]).tolist():
+        begins = starts[sizes == size]
+        if size * size > MOST_PAIRS:
+            for begin in begins.tolist():
+                for place in range(begin, begin + size - 1):
+                    others = np.arange(place + 1, begin + size)
+                    yield np.full(len(others), place), others
+            continue
+        left, right = np.triu_indices(size, 1)
+        step = max(MOST_PAIRS // len(left), 1)
+        for at in range(0, len(begins), step):
+            some = begins[at : at + step, None]
+            yield (some + left).reshape(-1), (some + right).reshape(-1)
+
+
+def _links(table: pa.Table, u: Numbers, v: Numbers, bits: Numbers) -> pa.Table:
+    about, other = (table.select(_ABOUT).take(from_numbers(rows)) for rows in (u, v))
+    shares = from_numbers(1 - np.bitwise_count(bits[u] ^ bits[v]) / 64)
+    links = about.append_column(_OTHER, other[_NODE]).append_column(SIMILARITY, shares)
+    nothing = pa.nulls(len(v), pa.int64()), pa.nulls(len(v), pa.float64())
+    others = other.append_column(_OTHER, nothing[0]).append_column(SIMILARITY, nothing[1])
+    return pa.concat_tables([links, others])
+
+
+class NearClusters(KeyedStage):
+    """Makes clusters of all pairs, and gives a verdict on each row that is in one."""
+
+    key = ()
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return [], []  # what it gives is no part of the rows
+
+    def process_groups(self, table: pa.Table) -> pa.Table:
+        _, first = np.unique(numbers(table[_NODE]), return_index=True)
+        members = table.take(from_numbers(first)).sort_by([(_PLACE, "ascending"), (ROW, "ascending")])
+        nodes = numbers(members[_NODE])
+        order = np.argsort(nodes)
+        links = table.filter(pc.is_valid(table[SIMILARITY]))
+        u, v = (order[np.searchsorted(nodes[order], numbers(links[name]))] for name in (_NODE, _OTHER))
+        pairs = pa.table([from_numbers(u), from_numbers(v), links[SIMILARITY]], ["u", "v", "similarity"])
+        clusters = components(pairs["u"], pairs["v"])
+        chosen = choose_kept(clusters.append_column("rank", members[_RANK].take(clusters["id"])), pairs)
+        rows, partners = members.take(chosen["id"]), members[ID].take(chosen["partner"])
+        named = pc.if_else(chosen["kept"], rows[ID], partners)
+        return pa.table(
+            [rows[TASK], rows[ROW], chosen["kept"], rows[ID], named, partners, chosen["similarity"]],
+            [TASK, ROW, KEEP, ID, CLUSTER, PARTNER, SIMILARITY],
+        )

@@ -1,0 +1,240 @@
+"""Documents that have items of evaluation sets are dropped, cut or marked, and counted."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gristmill import DocumentBatch, LocalExecutor, Pipeline
+from gristmill.core.errors import PlanError
+from gristmill.dedup import Decontaminate, overlap
+from gristmill.dedup.overlap import OverlapIndex, Rules, prepared, words_of
+from gristmill.text import JsonlReader, JsonlWriter
+from tests.dedup.texts import columns, texts
+
+WORDS = [f"w{number}" for number in range(5000)]
+
+
+def sentence(seed: int, size: int) -> str:
+    return " ".join(random.Random(seed).choices(WORDS, k=size))
+
+
+QUESTION = sentence(1, 30)
+SHORT = sentence(2, 9)
+COPY = f"Some words before it. {QUESTION.upper()}! And after."
+
+
+def write(path: Path, rows: Sequence[dict[str, Any]]) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.fixture
+def quiz(tmp_path: Path) -> str:
+    rows = [{"text": QUESTION}, {"text": SHORT}, {"text": "too short"}, {"text": sentence(3, 40)}]
+    return write(tmp_path / "bench" / "quiz.jsonl", rows)
+
+
+def run(stage: Decontaminate, documents: Sequence[Any], batch: int = 3) -> tuple[list[dict[str, Any]], Any]:
+    rows = [{"id": index, "text": text} for index, text in enumerate(documents)]
+    tasks = [DocumentBatch(rows[start : start + batch]) for start in range(0, len(rows), batch)]
+    result = Pipeline("p", stages=[stage]).run(LocalExecutor(0), initial_tasks=tasks)
+    return [row for task in result for row in task.to_rows()], result.summary()["Decontaminate"]
+
+
+def kept(stage: Decontaminate, documents: Sequence[Any], batch: int = 3) -> list[int]:
+    return [row["id"] for row in run(stage, documents, batch)[0]]
+
+
+def changed(text: str, *places: int) -> str:
+    words = text.split()
+    for place in places:
+        words[place] = "other"
+    return " ".join(words)
+
+
+@pytest.mark.parametrize(
+    ("document", "options", "found"),
+    [
+        (COPY, {}, True),
+        (QUESTION[: len(QUESTION) // 2], {}, True),
+        (" ".join(QUESTION.split()[:12]), {}, False),
+        (" ".join(QUESTION.split()[:13]), {}, True),
+        (" ".join(QUESTION.split()[:13]), {"min_overlap": 0.5}, False),
+        (" ".join(QUESTION.split()[:25]), {"min_overlap": 0.5}, True),
+        ("; ".join(f"({word.title()})" for word in QUESTION.split()), {}, True),
+        (changed(QUESTION, 9, 19), {"fuzzy_threshold": None}, False),
+        (changed(QUESTION, 9, 19), {}, True),
+        (changed(QUESTION, 5, 10, 15, 20, 25), {}, False),
+        (f"a b {SHORT} c", {}, True),
+        (f"a b {SHORT} c", {"min_words": 10, "fuzzy_ngram": 5}, False),
+        (changed(SHORT, 4), {}, False),
+        ("too short", {}, False),
+        ("", {}, False),
+        (None, {}, False),
+        (7, {}, False),
+    ],
+)
+def test_what_counts_as_contaminated(quiz: str, document: Any, options: dict[str, Any], found: bool) -> None:
+    assert kept(Decontaminate([quiz], **options), ["a clean one", document]) == ([0] if found else [0, 1])
+
+
+def test_chinese_has_a_word_for_each_character(tmp_path: Path) -> None:
+    quiz = write(tmp_path / "ceval.jsonl", [{"text": "下列哪一项是中国的首都北京上海广州深圳"}])
+    assert kept(Decontaminate([quiz]), ["问：下列哪一项，是中国的首都？北京、上海", "下列哪一项是法国的首都"]) == [1]
+
+
+def test_runs_that_many_items_have_say_nothing(tmp_path: Path) -> None:
+    start = sentence(9, 20)
+    quiz = write(tmp_path / "a.jsonl", [{"text": f"{start} {sentence(number, 20)}"} for number in range(20, 32)])
+    documents = [start, f"{start} {sentence(25, 20)}"]
+    assert kept(Decontaminate([quiz]), documents) == [0]
+    assert kept(Decontaminate([quiz], max_items=None), documents) == []
+
+
+def test_each_benchmark_is_counted(tmp_path: Path, quiz: str) -> None:
+    second = tmp_path / "second"
+    second.mkdir()
+    table = pa.table(
+        {"q": [sentence(50, 10), sentence(51, 10)], "a": [sentence(60, 10), sentence(61, 10)], "n": ["x", "y"]}
+    )
+    pq.write_table(table, second / "part.parquet")
+    benchmarks = [quiz, {"path": second, "name": "exam", "text_fields": ["q", "a"], "id_field": "n"}]
+    documents = [COPY, COPY, "clean", f"{sentence(50, 10)} {sentence(60, 10)} {QUESTION}", sentence(61, 10)]
+    rows, line = run(Decontaminate(benchmarks, action="mark"), documents)
+    assert line.counts == {
+        "quiz_documents": 3,
+        "quiz_items_found": 1,
+        "quiz_items": 4,
+        "quiz_share_of_items": 0.25,
+        "quiz_items_too_short": 1,
+        "exam_documents": 1,
+        "exam_items_found": 1,
+        "exam_items": 2,
+        "exam_share_of_items": 0.5,
+    }
+    marks = [(row["contaminated_by"], row["contaminated_item"], row["contaminated_share"]) for row in rows]
+    of_quiz = ("quiz", "quiz.jsonl:1", 1.0)
+    assert marks == [of_quiz, of_quiz, (None, None, None), of_quiz, (None, None, None)]
+    assert rows[0]["contaminated_match"] == (QUESTION.upper() + "!")[:300]
+    dropped = run(Decontaminate(benchmarks), documents)
+    assert [row["id"] for row in dropped[0]] == [2, 4]
+    assert dropped[0][0] == {"id": 2, "text": "clean"}
+    assert dropped[1].counts == line.counts
+
+
+def test_spans_are_cut_out(quiz: str) -> None:
+    before, after = "alpha beta gamma " * 20, "delta epsilon zeta " * 20
+    document = f"{before}{QUESTION}{after}"
+    stage = Decontaminate([quiz], action="span", context=20, min_piece=100)
+    rows, line = run(stage, ["clean", document, COPY, f"x {document} {document}"])
+    assert [row["id"] for row in rows] == [0, 1, 3]
+    text = rows[1]["text"]
+    first, second = text.split("\n\n")
+    assert before.startswith(first)
+    assert after.endswith(f"{second} ")
+    assert {*first.split()} == {"alpha", "beta", "gamma"}
+    assert len(before) - 40 < len(first) < len(before) - 18
+    assert len(rows[2]["text"].split("\n\n")) == 3
+    assert (line.rows_in, line.dropped) == (4, 1)
+    assert kept(Decontaminate([quiz], action="span", min_piece=0, max_spans=1), [document, document * 2]) == [0]
+
+
+@settings(max_examples=50)
+@given(texts)
+@example("e\u0301 a\u200bb … “x” Σ. ΑΣ ﬁ 中か\u3099文")
+def test_words_are_found_where_they_lie(text: str) -> None:
+    there = prepared(pa.array([text])).to_pylist()[0].split()
+    assert [overlap.FORM.text(text[start:end]) for start, end in words_of(text)] == there
+
+
+@settings(max_examples=40)
+@given(columns, columns, st.sampled_from([None, 0.5]))
+def test_c_and_python_find_the_same(items: list[str | None], documents: list[str | None], fuzzy: float | None) -> None:
+    rules = Rules(ngram=4, min_words=3, fuzzy_ngram=2, fuzzy_threshold=fuzzy, max_items=2)
+    quiz, column = pa.array([item or "" for item in items], pa.string()), pa.array(documents, pa.string())
+    found = OverlapIndex(quiz, rules).matches(column)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(overlap, "kernels", None)
+        assert found == OverlapIndex(quiz, rules).matches(column)
+
+
+def test_the_same_bytes_however_it_was_cut_and_rejected_rows_say_why(tmp_path: Path, quiz: str) -> None:
+    documents = [{"text": f"{sentence(seed, 40)} {COPY if seed % 7 == 3 else ''}"} for seed in range(100, 160)]
+    documents[5] = {"text": None}
+    documents[6] = {"other": 1}  # type: ignore[dict-item]
+    source = write(tmp_path / "in" / "a.jsonl", documents)
+    outputs = []
+    for number, size in enumerate(["1MB", "3KB", 300]):
+        place = tmp_path / str(number)
+        stages = [JsonlReader(source, blocksize=size), Decontaminate([quiz]), JsonlWriter(str(place / "out"))]
+        result = Pipeline("p", stages=stages).run(LocalExecutor(0), place / "run", rejected=True)
+        outputs.append([path.read_bytes() for path in sorted((place / "out").glob("*.jsonl"))])
+        rejected = [row for path in result.rejected() for row in pq.read_table(path).to_pylist()]
+        assert len(rejected) == result.summary()["Decontaminate"].dropped == 9
+        told = {
+            (row["rejected_by"], row["rejected_filter"], row["rejected_score"], row["contaminated_item"])
+            for row in rejected
+        }
+        assert told == {("Decontaminate", "quiz", 1.0, "quiz.jsonl:1")}
+        report = json.loads((place / "run" / "report.json").read_text())
+        line = next(stage for stage in report["stages"] if stage["name"] == "Decontaminate")
+        assert line["counts"]["quiz_items_found"] == 1
+    assert outputs[0] == outputs[1] == outputs[2]
+
+
+def test_a_run_is_not_resumed_with_another_benchmark(tmp_path: Path, quiz: str) -> None:
+    source = write(tmp_path / "in" / "a.jsonl", [{"text": COPY}, {"text": "clean"}])
+    for wanted in (1, 2):
+        stages = [JsonlReader(source), Decontaminate([quiz]), JsonlWriter(str(tmp_path / "out"), mode="overwrite")]
+        Pipeline("p", stages=stages).run(LocalExecutor(0), tmp_path / "run")
+        written = [path.read_text() for path in (tmp_path / "out").glob("*.jsonl")]
+        assert len("".join(written).splitlines()) == wanted
+        write(Path(quiz), [{"text": "other words"}])
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "words"),
+    [
+        (None, {}, "benchmark 'quiz'.*does not exist"),
+        ([], {}, "benchmark 'quiz' is empty"),
+        ([{"text": " "}], {}, "benchmark 'quiz' is empty.*no text in 'text'"),
+        ([{"texts": "a"}], {}, "no column 'text'. Did you mean 'texts'.*text_fields"),
+    ],
+)
+def test_benchmarks_that_cannot_be_read_are_told_by_the_plan(
+    tmp_path: Path, rows: Any, options: dict[str, Any], words: str
+) -> None:
+    path = str(tmp_path / "quiz.jsonl") if rows is None else write(tmp_path / "quiz.jsonl", rows)
+    with pytest.raises(PlanError, match=words):
+        Pipeline("p", stages=[Decontaminate([path], **options)]).plan([DocumentBatch([{"text": "a"}])])
+
+
+@pytest.mark.parametrize(
+    ("benchmarks", "options", "words"),
+    [
+        ([], {}, "benchmarks is empty"),
+        ("quiz.jsonl", {}, r"must be a list, as in benchmarks=\['quiz.jsonl'\]"),
+        ([{"file": "a"}], {}, "a benchmark is a path"),
+        ([{"path": "a", "fields": ["q"]}], {}, "no 'fields'"),
+        (["a/x.jsonl", "b/x.jsonl"], {}, "two benchmarks are called 'x'"),
+        (["a"], {"action": "drop"}, "action is 'drop'"),
+        (["a"], {"ngram": 5}, "min_words=8 must be between 1 and ngram=5"),
+        (["a"], {"fuzzy_ngram": 9}, "fuzzy_ngram=9"),
+        (["a"], {"min_overlap": 2.0}, "min_overlap"),
+        (["a"], {"context": -1}, "context"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_once(benchmarks: Any, options: dict[str, Any], words: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=words):
+        Decontaminate(benchmarks, **options)
