@@ -77,6 +77,7 @@ FUZZY = (
     System("data_juicer", "py-data-juicer"),
     System("datatrove", "datatrove"),
 )
+PEERS = list(dict.fromkeys(system.peer for system in (*EXACT, *FUZZY) if system.peer))
 
 
 def exact(rounds: int = 3, documents: int = 50_000, systems: Sequence[System] = EXACT) -> dict[str, Any]:
