@@ -108,7 +108,7 @@ def bound(found: dict[str, Any]) -> list[Row]:
     rows = []
     for kind, what in WHAT.items():
         if value := found.get(f"{kind}_memory_mb"):
-            worker = number(found[f"{kind}_worker_mb"], "MB", 0)
+            both = f"{number(value, 'MB', 0)}; the largest worker {number(found[f'{kind}_worker_mb'], 'MB', 0)}"
             setting = f"{size} with `memory_gb={found['memory_gb']}`"
             rows.append(
                 (
