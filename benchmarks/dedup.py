@@ -40,7 +40,7 @@ OUT = WORK / "dedup"
 SAME_BANDS = {"num_bands": 14, "minhashes_per_band": 8, "verify": "none"}
 TENTHS = (0.5, 0.6, 0.7, 0.8, 0.9)
 LEVELS = (0.8, 0.7, 0.5)
-SAMPLE_S = 0.2
+SAMPLE_S = 0.05
 _ID = re.compile(rb'"id": ?"(doc-\d{9})"')
 
 
