@@ -58,8 +58,7 @@ def dedup_corpus(documents: int) -> Path:
     """The folder of a corpus, made if it is not there yet: `jsonl/*.jsonl`, `truth.parquet`, `documents.parquet`."""
     folder = WORK / f"dedup-v{VERSION}-{documents}"
     if not (folder / "truth.parquet").exists():
-        (folder / "jsonl").mkdir(parents=True, exist_ok=True)
-        _make(folder, documents)
+        make(folder, documents)
     return folder
 
 
@@ -67,7 +66,8 @@ def megabytes(folder: Path) -> float:
     return sum(path.stat().st_size for path in (folder / "jsonl").iterdir()) / 1e6
 
 
-def _make(folder: Path, documents: int) -> None:
+def make(folder: Path, documents: int) -> None:
+    (folder / "jsonl").mkdir(parents=True, exist_ok=True)
     pools = _pools()
     large = _Large(pools)
     truth, about = [], []
