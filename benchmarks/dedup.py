@@ -119,7 +119,7 @@ def run(system: System, kind: str, corpus: Path, **more: Any) -> Measured:
     command = system.command(kind, corpus / "jsonl", output)
     env = {name: value for name, value in os.environ.items() if system.peer is None or name != "PYTHONPATH"}
     env |= dict.fromkeys(("HF_HOME", "DATA_JUICER_CACHE_HOME"), str(output / "cache"))  # empty in each round
-    env |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    env |= dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "UV_OFFLINE", "PIP_NO_INDEX"), "1")  # no downloads
     done = measure(command, memory=True, sample_s=SAMPLE_S, env=env, log=OUT / f"{system.name}.log", **more)
     print(f"  {system.name}: {done.cpu:.2f} s of CPU, {done.wall:.2f} s, {done.together:.0f} MB", flush=True)
     return done
