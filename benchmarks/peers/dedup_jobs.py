@@ -109,6 +109,10 @@ def data_juicer_fuzzy(folder: str, output: str) -> dict[str, object]:
     return _juicer(folder, output, {"document_minhash_deduplicator": how})
 
 
+def _nothing() -> None:
+    pass
+
+
 def _juicer(folder: str, output: str, step: dict[str, Any]) -> dict[str, object]:
     """After each step it frees its models, for which it would install PyTorch, though there are none."""
     from unittest import mock
@@ -120,7 +124,7 @@ def _juicer(folder: str, output: str, step: dict[str, Any]) -> dict[str, object]
     recipe.parent.mkdir(parents=True, exist_ok=True)
     whole = {"project_name": "measured", "dataset_path": folder, "export_path": f"{output}/kept/kept.jsonl"}
     recipe.write_text(json.dumps({**whole, "np": PROCESSES, "process": [step], "work_dir": output}))
-    with mock.patch("data_juicer.ops.base_op.free_models"):
+    with mock.patch("data_juicer.ops.base_op.free_models", _nothing):
         DefaultExecutor(init_configs(["--config", str(recipe)])).run()
     return {}
 
