@@ -36,13 +36,13 @@ def systems(figures: dict[str, Any]) -> list[str]:
 
 def _systems(kind: str, found: dict[str, Any]) -> list[str]:
     title = f"{WHAT[kind]}: {found['documents']:,} documents, {found['megabytes']} MB"
-    heads = [title, "CPU", "over Gristmill's", "wall", "memory", "documents left"]
+    heads = [title, "CPU", "over Gristmill's", "memory", "documents left"]
     if kind == "fuzzy":
         heads += ["found of 0.9 to 1", "0.8 to 0.9", "0.7 to 0.8", "0.6 to 0.7", "removed rightly"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for name in (one for one in TITLES if f"{one}_cpu_s" in found):
         ratio = "" if name == "own" else number(found[f"{name}_cpu_ratio"], "x", 1)
-        cells = [TITLES[name], number(found[f"{name}_cpu_s"], "s"), ratio, number(found[f"{name}_wall_s"], "s", 1)]
+        cells = [TITLES[name], number(found[f"{name}_cpu_s"], "s"), ratio]
         cells += [number(found[f"{name}_memory_mb"], "MB", 0), f"{found[f'{name}_left']:,}"]
         if kind == "fuzzy":
             cells += [_percent(found[f"{name}_recall_{low}"]) for low in (0.9, 0.8, 0.7, 0.6)]
