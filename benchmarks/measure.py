@@ -63,6 +63,8 @@ class Measured:
     peaks: list[Peak] = field(default_factory=list)
     shared: float = 0.0
     """The most that lay in the run's folders in shared memory, in MB."""
+    together: float = 0.0
+    """The most memory (Pss) that all processes had at one time, in MB."""
 
     def peak(self, role: str, what: str = "rss") -> float:
         """The largest of all processes of a role."""
@@ -80,10 +82,11 @@ def measure(
     unwaited: bool = False,
     env: Mapping[str, str] | None = None,
     log: Path | None = None,
+    sample_s: float = _SAMPLE_S,
 ) -> Measured:
     """Run a command to its end, and all that it started. Its last line of output, if that is JSON, is its answer.
 
-    What it says beside that goes to `log`.
+    What it says beside that goes to `log`. Memory is looked at every `sample_s`.
     """
     _become_subreaper()
     env = {**(os.environ if env is None else env), "GRISTMILL_PROGRESS": "off"}
@@ -93,7 +96,7 @@ def measure(
     with open(log, "wb") if log else contextlib.nullcontext() as errors:
         began = time.perf_counter()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=env)
-    watcher = _Watcher(process.pid) if memory else None
+    watcher = _Watcher(process.pid, sample_s) if memory else None
     lost = _Unwaited(os.getpid()) if unwaited else None
     try:
         output = process.stdout.read()  # until the last descendant that holds it has closed it
@@ -107,7 +110,7 @@ def measure(
         cpu += sum(seconds for pid, seconds in lost.seconds.items() if pid not in reaped)
     found = Measured(cpu, wall, len(reaped), _answer(output))
     if watcher:
-        found.peaks, found.shared = list(watcher.peaks.values()), watcher.shared
+        found.peaks, found.shared, found.together = list(watcher.peaks.values()), watcher.shared, watcher.together
     return found
 
 
@@ -178,10 +181,10 @@ def _ignores_children(pid: int) -> bool:
 class _Watcher:
     """Looks at the memory of a process and all its descendants until it is stopped."""
 
-    def __init__(self, root: int) -> None:
-        self.root = root
+    def __init__(self, root: int, every_s: float = _SAMPLE_S) -> None:
+        self.root, self.every_s = root, every_s
         self.peaks: dict[int, Peak] = {}
-        self.shared = 0.0
+        self.shared = self.together = 0.0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -191,20 +194,23 @@ class _Watcher:
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._over.wait(_SAMPLE_S):
+        while not self._over.wait(self.every_s):
             parents = _parents()
-            for pid in parents:
-                depth = _depth(pid, self.root, parents)
-                if depth is not None:
-                    self._look(pid, _ROLES[min(depth, 2)])
+            depths = {pid: _depth(pid, self.root, parents) for pid in parents}
+            now = [self._look(pid, _ROLES[min(depth, 2)]) for pid, depth in depths.items() if depth is not None]
+            self.together = max(self.together, sum(now))
             self.shared = max(self.shared, _shared_bytes(self.root) / 1e6)
 
-    def _look(self, pid: int, role: str) -> None:
+    def _look(self, pid: int, role: str) -> float:
+        """What a process has now, in MB; 0 if it has gone."""
         with contextlib.suppress(OSError, KeyError):
             status = _fields(f"/proc/{pid}/status")
             peak = self.peaks.setdefault(pid, Peak(role))
             peak.rss = max(peak.rss, status["VmHWM"])
-            peak.pss = max(peak.pss, _fields(f"/proc/{pid}/smaps_rollup")["Pss"])
+            now = _fields(f"/proc/{pid}/smaps_rollup")["Pss"]
+            peak.pss = max(peak.pss, now)
+            return now
+        return 0.0
 
 
 def _parents() -> dict[int, int]:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import balance
+import dedup_tables
+from dedup_tables import number as _num
 from measure import HERE
 
 README = HERE.parent / "README.md"
@@ -31,7 +33,7 @@ def table(report: dict[str, Any]) -> str:
         note += f" Others used the machine: the load was {report['load_before']:.0f}."
     lines = ["| Figure | Target | Measured |", "|---|---|---|"]
     lines += [f"| {what} | {target} | {value} |" for what, target, value in rows]
-    return "\n".join([*lines, "", note])
+    return "\n".join([*lines, *dedup_tables.systems(report["figures"]), "", note])
 
 
 def _rounds(report: dict[str, Any]) -> str:
@@ -187,14 +189,8 @@ LINES: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
     "tiny": _tiny,
     "balance": _balance,
     "store": _store,
+    **dedup_tables.LINES,
 }
-
-
-def _num(value: dict[str, float], unit: str = "", digits: int = 2) -> str:
-    low, high = (f"{value[end]:.{digits}f}" for end in ("min", "max"))
-    spread = f" ({low} to {high})" if low != high else ""
-    gap = "" if unit in ("", "x") else " "
-    return f"{value['median']:.{digits}f}{gap}{unit}{spread}"
 
 
 def _size(name: str) -> str:

@@ -35,6 +35,29 @@ def _stage(tool: Any) -> Any:
     return Modify(tool)
 
 
+def exact(folder: str, output: str, options: str = "{}") -> dict[str, object]:
+    """Texts that were there before are dropped."""
+    from gristmill.dedup import ExactDeduplicationStage
+
+    return _dedup(folder, output, ExactDeduplicationStage(**json.loads(options)))
+
+
+def fuzzy(folder: str, output: str, options: str = "{}") -> dict[str, object]:
+    """Texts that are nearly as others are dropped."""
+    from gristmill.dedup import FuzzyDeduplicationStage
+
+    return _dedup(folder, output, FuzzyDeduplicationStage(**json.loads(options)))
+
+
+def _dedup(folder: str, output: str, stage: Any) -> dict[str, object]:
+    from gristmill import LocalExecutor, Pipeline
+    from gristmill.text import JsonlReader, JsonlWriter
+
+    stages = [JsonlReader(folder), stage, JsonlWriter(output, mode="overwrite")]
+    Pipeline("measured", stages=stages).run(LocalExecutor(num_workers=2))
+    return {}
+
+
 def scores(folder: str, output: str, tools: str) -> dict[str, object]:
     """The score of every document by each filter, and whether it is kept, one JSON line per document."""
     import orjson

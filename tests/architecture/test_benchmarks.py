@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -21,6 +22,15 @@ subprocess.Popen([sys.executable, "-c", burn]).wait()
 """
 """As Ray's raylet does: nobody waits for the child, and the kernel adds its time to nothing."""
 
+MAKES_A_CORPUS = """
+import json, sys
+from pathlib import Path
+from dedup_corpus import check, make
+folder = Path(sys.argv[1])
+make(folder, 400)
+print(json.dumps(check(folder)))
+"""
+
 MEASURES = """
 import json, subprocess, sys
 from measure import measure
@@ -31,7 +41,9 @@ child.kill()
 """
 
 
-@pytest.mark.parametrize(("kind", "mark"), [("core", "benchmarks"), ("ray", "ray"), ("peers", "peers")])
+@pytest.mark.parametrize(
+    ("kind", "mark"), [("core", "benchmarks"), ("ray", "ray"), ("peers", "peers"), ("dedup", "dedup")]
+)
 def test_the_tables_of_the_readme_are_those_of_the_results(kind: str, mark: str) -> None:
     options = [] if kind == "core" else [f"--{kind}"]
     command = [sys.executable, str(BENCHMARKS / "run.py"), "--table", *options]
@@ -72,3 +84,22 @@ def test_time_that_nobody_waited_for_is_measured_and_children_of_others_are_left
     missed, seen, other = json.loads(printed)
     assert missed < 0.7 < seen
     assert other is None
+
+
+def test_the_corpus_with_known_duplicates_has_those_and_no_others(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", MAKES_A_CORPUS, str(tmp_path)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=BENCHMARKS).stdout
+    assert json.loads(printed)["by_accident"] == 0
+    lines = [line for path in (tmp_path / "jsonl").iterdir() for line in path.read_text().splitlines()]
+    texts = {record["id"]: record["text"] for record in map(json.loads, lines)}
+    truth = pq.read_table(tmp_path / "truth.parquet").to_pylist()
+    assert len(texts) == 400
+    assert {row["kind"] for row in truth} == {"exact", "pair", "star", "chain", "form"}
+    for row in truth:
+        one, other = (_runs_of_words(texts[row[name]]) for name in ("u", "v"))
+        assert row["words"] == pytest.approx(len(one & other) / len(one | other))
+
+
+def _runs_of_words(text: str) -> set[tuple[str, ...]]:
+    words = text.split()
+    return {tuple(words[start : start + 5]) for start in range(len(words) - 4)}

@@ -1,0 +1,247 @@
+"""Figures: deduplication, JSON lines to JSON lines, beside other systems, over a corpus whose duplicates are known.
+
+    exact     what has the same text; polars beside it, and what others do about it
+    fuzzy     what has nearly the same text: by runs of 5 words, from a Jaccard similarity of 0.8 on. `own` has
+              the bands that Gristmill chooses, and verifies; `same` has 14 of 8, and does not, as all others
+    large     both over 200,000 documents, 550 MB: megabytes per CPU second, and memory
+    growth    both over 1, 4 and 16 times as many documents: CPU seconds per document, without those of starting
+    bound     both over 2,000,000 documents, 5.5 GB, with `memory_gb=0.5`: the most memory of all processes together
+
+CPU seconds are those of all processes from start to end; `ratio` is another's over Gristmill's in the same round.
+Recall is the share of pairs of a known similarity of which one is removed, of those that are like no third document.
+Precision is the share of removed documents that have another one like them, from a similarity of 0.8, 0.7 or 0.5 on.
+NeMo Curator's deduplication needs GPUs, so it is not among them. A system that fails is told, and left out.
+
+    python benchmarks/dedup.py exact | fuzzy [DOCUMENTS] [ROUNDS] [--only own,polars]
+    python benchmarks/dedup.py large | growth | bound
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from dedup_corpus import PAIR, dedup_corpus, megabytes
+from measure import HERE, WORK, Measured, measure, show, stable
+from peers.install import interpreter
+
+OUT = WORK / "dedup"
+SAME_BANDS = {"num_bands": 14, "minhashes_per_band": 8, "verify": "none"}
+TENTHS = (0.5, 0.6, 0.7, 0.8, 0.9)
+LEVELS = (0.8, 0.7, 0.5)
+SAMPLE_S = 0.05
+_ID = re.compile(rb'"id": ?"(doc-\d{9})"')
+
+
+@dataclass(frozen=True)
+class System:
+    """One that is measured: a job of its own interpreter, or Gristmill with some arguments of its stage."""
+
+    name: str
+    peer: str | None = None
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+    def command(self, kind: str, folder: Path, output: Path) -> list[str]:
+        if self.peer is None:
+            job = [sys.executable, HERE / "peers" / "gristmill_jobs.py", kind]
+            return [*map(str, job), str(folder), str(output), json.dumps(self.arguments)]
+        job = [interpreter(self.peer), HERE / "peers" / "dedup_jobs.py", f"{self.name}_{kind}"]
+        return [*map(str, job), str(folder), str(output)]
+
+
+WORDS = {"word_ngrams": 5, "threshold": 0.8}
+EXACT = (
+    System("own"),
+    System("polars", "polars"),
+    System("polars_any", "polars"),
+    System("text_dedup", "text-dedup"),
+    System("datatrove", "datatrove"),
+    System("data_juicer", "py-data-juicer"),
+)
+FUZZY = (
+    System("own", arguments=WORDS),
+    System("same", arguments={**WORDS, **SAME_BANDS}),
+    System("rensa", "rensa"),
+    System("text_dedup", "text-dedup"),
+    System("data_juicer", "py-data-juicer"),
+    System("datatrove", "datatrove"),
+)
+PEERS = list(dict.fromkeys(system.peer for system in (*EXACT, *FUZZY) if system.peer))
+
+
+def exact(rounds: int = 3, documents: int = 50_000, systems: Sequence[System] = EXACT) -> dict[str, Any]:
+    return _side_by_side("exact", rounds, documents, systems)
+
+
+def fuzzy(rounds: int = 3, documents: int = 5_000, systems: Sequence[System] = FUZZY) -> dict[str, Any]:
+    return _side_by_side("fuzzy", rounds, documents, systems)
+
+
+def _side_by_side(kind: str, rounds: int, documents: int, systems: Sequence[System]) -> dict[str, Any]:
+    corpus = dedup_corpus(documents)
+    found: dict[str, list[Measured]] = {}
+    left: dict[str, set[str]] = {}
+    failed: dict[str, str] = {}
+    for _ in range(rounds):
+        for system in systems:
+            if system.name in failed:
+                continue
+            try:
+                found.setdefault(system.name, []).append(run(system, kind, corpus))
+                left[system.name] = kept(OUT / system.name)
+            except (OSError, RuntimeError) as error:  # cannot be installed, or did not end well
+                failed[system.name] = str(error)
+                found.pop(system.name, None)
+                print(f"  {system.name} failed: {error}", flush=True)
+    result: dict[str, Any] = {"documents": documents, "megabytes": round(megabytes(corpus))}
+    for name, runs in found.items():
+        result |= _figures(name, runs, found.get("own", runs), megabytes(corpus))
+        result |= {f"{name}_{what}": value for what, value in judge(corpus, left[name], kind).items()}
+    return result | ({"failed": ", ".join(failed)} if failed else {})
+
+
+def run(system: System, kind: str, corpus: Path, **more: Any) -> Measured:
+    """One run of one system. What it wrote stays until its next one."""
+    output = OUT / system.name
+    shutil.rmtree(output, ignore_errors=True)
+    output.mkdir(parents=True)
+    command = system.command(kind, corpus / "jsonl", output)
+    env = {name: value for name, value in os.environ.items() if system.peer is None or name != "PYTHONPATH"}
+    env |= dict.fromkeys(("HF_HOME", "DATA_JUICER_CACHE_HOME"), str(output / "cache"))  # empty in each round
+    env |= dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "UV_OFFLINE", "PIP_NO_INDEX"), "1")  # no downloads
+    done = measure(command, memory=True, sample_s=SAMPLE_S, env=env, log=OUT / f"{system.name}.log", **more)
+    print(f"  {system.name}: {done.cpu:.2f} s of CPU, {done.wall:.2f} s, {done.together:.0f} MB", flush=True)
+    return done
+
+
+def _figures(name: str, runs: list[Measured], own: list[Measured], size: float) -> dict[str, Any]:
+    found = {
+        f"{name}_cpu_s": stable([one.cpu for one in runs]),
+        f"{name}_wall_s": stable([one.wall for one in runs]),
+        f"{name}_mb_per_cpu_s": stable([size / one.cpu for one in runs], 1),
+        f"{name}_memory_mb": stable([one.together for one in runs], 0),
+    }
+    if name != "own":
+        found[f"{name}_cpu_ratio"] = stable([one.cpu / mine.cpu for one, mine in zip(runs, own, strict=True)])
+    return found
+
+
+# -- what was found ------------------------------------------------------------------------------------------
+
+
+def kept(output: Path) -> set[str]:
+    """The ids of the documents in a folder, whatever files they are in."""
+    folder = output / "kept" if (output / "kept").exists() else output
+    found: list[str] = []
+    for path in folder.iterdir():
+        if path.suffix == ".jsonl":
+            found += (name.decode() for name in _ID.findall(path.read_bytes()))
+        elif path.suffix == ".arrow":
+            with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
+                found += stream.read_all()["id"].to_pylist()
+    if len(set(found)) != len(found) or not found:
+        raise RuntimeError(f"{output} has {len(found)} documents, {len(set(found))} of them different")
+    return set(found)
+
+
+def judge(corpus: Path, left: set[str], kind: str) -> dict[str, Any]:
+    """How many documents are left, how many of the known duplicates were found, and how many others removed."""
+    truth = pq.read_table(corpus / "truth.parquet")
+    u, v = (np.array(truth[name].to_pylist()) for name in ("u", "v"))
+    similar = truth["words"].to_numpy()
+    removed = set(pq.read_table(corpus / "documents.parquet")["id"].to_pylist()) - left
+    result: dict[str, Any] = {"left": len(left)}
+    if kind == "exact":
+        return result
+    alone = np.array(truth["kind"]) == PAIR
+    caught = np.array([not (a in left and b in left) for a, b in zip(u, v, strict=True)])
+    for low in TENTHS:
+        here = alone & (similar >= low) & (similar < low + 0.1 + (low == TENTHS[-1]))
+        result[f"recall_{low}"] = stable([caught[here].mean()], 4)
+    for least in LEVELS:
+        pairs = similar >= least
+        like_another = {*u[pairs].tolist(), *v[pairs].tolist()}
+        result[f"precision_{least}"] = stable([len(removed & like_another) / max(len(removed), 1)], 4)
+    return result
+
+
+# -- Gristmill alone -----------------------------------------------------------------------------------------
+
+
+def large(rounds: int = 3, documents: int = 200_000) -> dict[str, Any]:
+    corpus = dedup_corpus(documents)
+    result: dict[str, Any] = {"documents": documents, "megabytes": round(megabytes(corpus))}
+    for kind, systems in (("exact", EXACT[:3]), ("fuzzy", FUZZY[:1])):
+        found = _side_by_side(kind, rounds, documents, systems)
+        result |= {f"{kind}_{name}": value for name, value in found.items() if name not in result}
+    return result
+
+
+def growth(rounds: int = 3, documents: int = 12_500) -> dict[str, Any]:
+    result: dict[str, Any] = {"documents": documents}
+    for kind, system in (("exact", EXACT[0]), ("fuzzy", FUZZY[0])):
+        seconds: dict[int, list[float]] = {}
+        for _ in range(rounds):
+            start = run(system, kind, _few()).cpu
+            for times in (1, 4, 16):
+                whole = run(system, kind, dedup_corpus(times * documents)).cpu
+                seconds.setdefault(times, []).append(1e6 * (whole - start) / (times * documents))
+        result |= {f"{kind}_{times}x_us_per_document": stable(found, 1) for times, found in seconds.items()}
+        result |= {
+            f"{kind}_growth_{times}x": stable(
+                [more / one for more, one in zip(seconds[times], seconds[1], strict=True)]
+            )
+            for times in (4, 16)
+        }
+    return result
+
+
+def _few() -> Path:
+    """A corpus of ten documents: what starting costs."""
+    folder = WORK / "dedup-few"
+    if not folder.exists():
+        (folder / "jsonl").mkdir(parents=True)
+        some = sorted((dedup_corpus(5_000) / "jsonl").iterdir())[0].read_bytes().splitlines(keepends=True)[:10]
+        (folder / "jsonl" / "part-000.jsonl").write_bytes(b"".join(some))
+    return folder
+
+
+def bound(rounds: int = 1, documents: int = 2_000_000, memory_gb: float = 0.5) -> dict[str, Any]:
+    corpus = dedup_corpus(documents)
+    result: dict[str, Any] = {"documents": documents, "megabytes": round(megabytes(corpus)), "memory_gb": memory_gb}
+    for kind, system in (("exact", EXACT[0]), ("fuzzy", FUZZY[0])):
+        bounded = System("own", arguments={**system.arguments, "memory_gb": memory_gb})
+        runs = [run(bounded, kind, corpus) for _ in range(rounds)]
+        result[f"{kind}_memory_mb"] = stable([one.together for one in runs], 0)
+        result[f"{kind}_worker_mb"] = stable([one.peak("worker") for one in runs], 0)
+        result[f"{kind}_mb_per_cpu_s"] = stable([megabytes(corpus) / one.cpu for one in runs], 1)
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("figure", choices=("exact", "fuzzy", "large", "growth", "bound"))
+    parser.add_argument("documents", type=int, nargs="?")
+    parser.add_argument("rounds", type=int, nargs="?", default=1)
+    parser.add_argument("--only", help="names of systems")
+    options = parser.parse_args()
+    sizes = {"documents": options.documents} if options.documents else {}
+    if options.only:
+        known = {"exact": EXACT, "fuzzy": FUZZY}[options.figure]
+        sizes["systems"] = [one for one in known if one.name in options.only.split(",")]
+    show(globals()[options.figure](options.rounds, **sizes))
+
+
+if __name__ == "__main__":
+    main()

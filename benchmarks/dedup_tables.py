@@ -1,0 +1,129 @@
+"""The figures of results/dedup.json as Markdown: rows next to their targets, and all systems side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Row = tuple[str, str, str]
+
+TITLES = {
+    "own": "Gristmill",
+    "same": "Gristmill, 14 bands of 8",
+    "polars": "polars, first of each, in order",
+    "polars_any": "polars, any of each",
+    "rensa": "rensa, in a plain loop",
+    "text_dedup": "text-dedup",
+    "data_juicer": "Data-Juicer",
+    "datatrove": "datatrove",
+}
+TARGETS = {
+    "exact": {"polars": 1, "polars_any": 1, "text_dedup": 15, "datatrove": 15},
+    "fuzzy": {"text_dedup": 10, "data_juicer": 10, "datatrove": 30},
+}
+WHAT = {"exact": "Exact duplicates", "fuzzy": "Near duplicates"}
+
+
+def systems(figures: dict[str, Any]) -> list[str]:
+    """A table for each comparison, a line for each system."""
+    lines: list[str] = []
+    for kind in ("exact", "fuzzy"):
+        if found := figures.get(kind):
+            lines += ["", *_systems(kind, found)]
+            if failed := found.get("failed"):
+                lines += ["", f"Not there, since it failed: {failed}."]
+    return lines
+
+
+def _systems(kind: str, found: dict[str, Any]) -> list[str]:
+    title = f"{WHAT[kind]}: {found['documents']:,} documents, {found['megabytes']} MB"
+    heads = [title, "CPU", "over Gristmill's", "memory", "documents left"]
+    if kind == "fuzzy":
+        heads += ["found of 0.9 to 1", "0.8 to 0.9", "0.7 to 0.8", "0.6 to 0.7", "removed rightly"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for name in (one for one in TITLES if f"{one}_cpu_s" in found):
+        ratio = "" if name == "own" else number(found[f"{name}_cpu_ratio"], "x", 1)
+        cells = [TITLES[name], number(found[f"{name}_cpu_s"], "s"), ratio]
+        cells += [number(found[f"{name}_memory_mb"], "MB", 0), f"{found[f'{name}_left']:,}"]
+        if kind == "fuzzy":
+            cells += [_percent(found[f"{name}_recall_{low}"]) for low in (0.9, 0.8, 0.7, 0.6)]
+            cells.append(_percent(found[f"{name}_precision_0.7"]))
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def beside(kind: str, found: dict[str, Any]) -> list[Row]:
+    """The ratios that have a target."""
+    what = f"{WHAT[kind]}, {found['documents']:,} documents"
+    rows = []
+    for name, target in TARGETS[kind].items():
+        if f"{name}_cpu_ratio" in found:
+            both = f"{found[f'{name}_cpu_s']['median']:.1f} s over {found['own_cpu_s']['median']:.1f} s"
+            value = f"{number(found[f'{name}_cpu_ratio'], 'x', 1)}; {both}"
+            rows.append((f"{what}, CPU, {TITLES[name]}", f"at least {target}x", value))
+    return rows
+
+
+def exact(found: dict[str, Any]) -> list[Row]:
+    return beside("exact", found)
+
+
+def fuzzy(found: dict[str, Any]) -> list[Row]:
+    return beside("fuzzy", found)
+
+
+def large(found: dict[str, Any]) -> list[Row]:
+    rows = []
+    size = f"{found['documents']:,} documents ({found['megabytes']} MB)"
+    for kind, target in (("exact", ""), ("fuzzy", "at least 40 MB/s")):
+        speed = number(found[f"{kind}_own_mb_per_cpu_s"], "MB/s", 0)
+        memory = f"{found[f'{kind}_own_memory_mb']['median']:.0f} MB of memory"
+        rows.append((f"{WHAT[kind]}, {size}, per CPU second", target, f"{speed}; {memory}"))
+    for name in ("polars", "polars_any"):
+        if ratio := found.get(f"exact_{name}_cpu_ratio"):
+            memory = f"{found[f'exact_{name}_memory_mb']['median']:.0f} MB of memory"
+            rows.append(
+                (f"{WHAT['exact']}, {size}, CPU, {TITLES[name]}", "at least 1x", f"{number(ratio, 'x')}; {memory}")
+            )
+    what = f"{WHAT['fuzzy']}, {size}, pairs found of similarity"
+    rows += [
+        (f"{what} {low} to {low + 0.1:.1f}", "at least 99 %", _percent(found[f"fuzzy_own_recall_{low}"]))
+        for low in (0.9, 0.8)
+    ]
+    what = f"{WHAT['fuzzy']}, {size}, removed that have another like them, by 0.7 or more"
+    return [*rows, (what, "at least 99.5 %", _percent(found["fuzzy_own_precision_0.7"]))]
+
+
+def growth(found: dict[str, Any]) -> list[Row]:
+    rows = []
+    for kind, what in WHAT.items():
+        values = [number(found[f"{kind}_growth_{times}x"], "x") for times in (4, 16)]
+        start = f"{found[f'{kind}_1x_us_per_document']['median']:.0f} µs"
+        sizes = f"4 and 16 times {found['documents']:,} documents"
+        rows.append((f"{what}, CPU per document, {sizes}", "at most 1.15x", f"{' and '.join(values)} of {start}"))
+    return rows
+
+
+def bound(found: dict[str, Any]) -> list[Row]:
+    size, limit = f"{found['megabytes'] / 1000:.1f} GB", f"at most {1000 * found['memory_gb']:.0f} MB"
+    rows = []
+    for kind, what in WHAT.items():
+        if value := found.get(f"{kind}_memory_mb"):
+            both = f"{number(value, 'MB', 0)}; the largest worker {number(found[f'{kind}_worker_mb'], 'MB', 0)}"
+            setting = f"{size} with `memory_gb={found['memory_gb']}`"
+            rows.append((f"{what}, {setting}, memory of all processes", limit, both))
+    return rows
+
+
+LINES = {"exact": exact, "fuzzy": fuzzy, "large": large, "growth": growth, "bound": bound}
+
+
+def number(value: dict[str, float], unit: str = "", digits: int = 2) -> str:
+    """A median, and the smallest and largest if they differ from it."""
+    low, high = (f"{value[end]:.{digits}f}" for end in ("min", "max"))
+    spread = f" ({low} to {high})" if low != high else ""
+    gap = "" if unit in ("", "x") else " "
+    return f"{value['median']:.{digits}f}{gap}{unit}{spread}"
+
+
+def _percent(value: dict[str, float]) -> str:
+    return f"{100 * value['median']:.1f} %"
