@@ -28,7 +28,7 @@ def keeping(plan: Plan, rejects: Any, scores: Any, commit: ProcessingStage[Any, 
         check_places([*plan.everything, writer])
     if scores is not None:
         scores.stages = score_columns(plan.everything)
-    return _keeping(plan, rejects, scores, commit, tuple(unique_names(plan.everything)))
+    return _keeping(plan, rejects, scores, commit, tuple(unique_names(stage.name for stage in plan.everything)))
 
 
 def _keeping(plan: Plan, rejects: Any, scores: Any, commit: ProcessingStage[Any, Any], names: tuple[str, ...]) -> Plan:

@@ -140,7 +140,7 @@ class Plan:
         suffix = f"-{self.number + 1}" if self.number else ""
         start = first + (self.source is not None)
         names = self.names[start : start + len(group.stages)]
-        keeper = ScoreKeeper(self.scores, names, self.stages, first, suffix) if self.scores else None
+        keeper = ScoreKeeper(self.scores, names, self.stages, first, self.number + 1) if self.scores else None
         return Rejecter(self.rejects, first, suffix, keeper)
 
     def __str__(self) -> str:

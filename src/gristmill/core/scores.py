@@ -5,8 +5,8 @@ filter drops stays on it, and filters after that one score it too, as long as it
 would become of it if the first filter were less strict. When the batch leaves the worker, its sheet is written as a
 fragment; those of a source are committed together, as output is (`io/scores.py`). Nothing here runs when nobody asks.
 
-What is given up: rows without a position; what filters think of rows that were dropped before the text was changed,
-before an exchange, or by another worker.
+What is given up: rows without a file and a position, as after a `Shuffle`; what filters think of rows that were
+dropped before the text was changed, before an exchange, or by another worker.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from gristmill.core.stage import Answer, ProcessingStage
 
 FILE, PLACE, ID, LANGUAGE, SOURCE, CHARS, TOKENS = "file", "position", "id", "language", "source", "chars", "tokens"
-DROPPED = "dropped_by"
-FACTS = (FILE, PLACE, ID, LANGUAGE, SOURCE, CHARS, TOKENS, DROPPED)
+SEGMENT, DROPPED = "segment", "dropped_by"
+FACTS = (FILE, PLACE, SEGMENT, ID, LANGUAGE, SOURCE, CHARS, TOKENS, DROPPED)
 """The columns before those of scores, in their order."""
 
 _NAMES = {LANGUAGE: ("language", "lang"), SOURCE: ("source",), TOKENS: ("tokens", "num_tokens", "token_count")}
@@ -42,14 +42,14 @@ class ScoreFiles(WrittenFiles):
     """The scores of one source, in place for good."""
 
 
-def unique_names(stages: Iterable[ProcessingStage[Any, Any]]) -> list[str]:
+def unique_names(names: Iterable[str]) -> list[str]:
     """The names of a plan's stages, with a number where one comes again."""
     seen: dict[str, int] = {}
-    names = []
-    for stage in stages:
-        seen[stage.name] = seen.get(stage.name, 0) + 1
-        names.append(stage.name if seen[stage.name] == 1 else f"{stage.name} {seen[stage.name]}")
-    return names
+    found = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        found.append(name if seen[name] == 1 else f"{name} {seen[name]}")
+    return found
 
 
 def column_name(stage: str, label: str, name: str) -> str:
@@ -61,7 +61,7 @@ def column_name(stage: str, label: str, name: str) -> str:
 def score_columns(stages: Sequence[ProcessingStage[Any, Any]]) -> list[dict[str, Any]]:
     """Each stage of a plan that judges rows, with the columns and thresholds of its filters, as far as it tells."""
     told = []
-    for number, (stage, name) in enumerate(zip(stages, unique_names(stages), strict=True)):
+    for number, (stage, name) in enumerate(zip(stages, unique_names(one.name for one in stages), strict=True)):
         thresholds = thresholds_of(stage)
         columns = {label: column_name(name, label, stage.name) for label in (*thresholds, *_recorded(stage))}
         if columns or hasattr(stage, "decide"):
@@ -85,7 +85,7 @@ class ScoreKeeper:
     stages: InitVar[Sequence[Any]] = ()
     """Those of the segment: the first that names its `text_field` says what the length of a row is that of."""
     first: int = 0
-    suffix: str = ""
+    segment: int = 1
     sheets: dict[str, Sheet] = field(default_factory=dict, repr=False)
 
     def __post_init__(self, stages: Sequence[Any]) -> None:
@@ -101,7 +101,7 @@ class ScoreKeeper:
         if isinstance(parent, Batch) and alone:
             return
         yield from self.left(parent.lineage.id)
-        if isinstance(child, Batch) and child.num_items and POSITION in child.get_columns():
+        if isinstance(child, Batch) and child.num_items and _is_known(child):
             self._sheet(position, child)
 
     def left(self, task_id: str) -> Iterator[Task[Any]]:
@@ -118,7 +118,7 @@ class ScoreKeeper:
     def _sheet(self, position: int, batch: Batch) -> Sheet:
         found = self.sheets.get(batch.lineage.id)
         if found is None:
-            found = Sheet(batch, self.first + position, self.suffix, self.text_field)
+            found = Sheet(batch, self.first + position, self.segment, self.text_field)
             self.sheets[batch.lineage.id] = found
         return found
 
@@ -126,7 +126,7 @@ class ScoreKeeper:
         """What a stage thinks of the rows of a batch, after it was asked about all that lie there. None: ask it about
         those of the batch."""
         weigh: Callable[[Batch, Batch], Decision] | None = getattr(stage, "decide_all", None)
-        if weigh is None or POSITION not in batch.get_columns() or not batch.marked[0].num_rows:
+        if weigh is None or not _is_known(batch) or not batch.marked[0].num_rows:
             return None
         sheet = self._sheet(position, batch)
         everything = sheet.everything(batch)
@@ -144,7 +144,7 @@ class ScoreKeeper:
         self, position: int, stage: Any, task: Task[Any], answer: Answer[Any], decision: Decision | None
     ) -> None:
         """A stage has answered: note its scores, and what it dropped."""
-        if not isinstance(task, Batch) or not task.num_items or POSITION not in task.get_columns():
+        if not isinstance(task, Batch) or not task.num_items or not _is_known(task):
             return
         if decision is None:
             self._gave(position, stage, task, answer)
@@ -181,11 +181,12 @@ class ScoreKeeper:
 class Sheet:
     """The rows of one batch, as they were when it came, and what was noted of each."""
 
-    def __init__(self, batch: Batch, began: int, suffix: str, text_field: str) -> None:
+    def __init__(self, batch: Batch, began: int, segment: int, text_field: str) -> None:
         self.lineage = replace(batch.lineage, id=f"{began}.{batch.lineage.id}")
         self.dataset_name, self.metadata = batch.dataset_name, dict(batch.metadata)
-        if suffix and "partition" in self.metadata:
-            self.metadata["partition"] = f"{self.metadata['partition']}{suffix}"
+        self.segment = segment
+        if segment > 1 and "partition" in self.metadata:
+            self.metadata["partition"] = f"{self.metadata['partition']}-{segment}"
         table = batch.data
         self.rows = _whole(table.column(POSITION))
         self.facts: dict[str, pa.Array] = {}
@@ -243,12 +244,18 @@ class Sheet:
     def written(self, writer: ProcessingStage[Any, Any]) -> Task[Any]:
         count = len(self.rows)
         file = pa.repeat(literal(self.metadata.get("file"), pa.string()), count)
-        facts = {FILE: file, PLACE: self.rows, **self.facts, DROPPED: self.dropped}
+        segment = pa.repeat(literal(self.segment, pa.int64()), count)
+        facts = {FILE: file, PLACE: self.rows, SEGMENT: segment, **self.facts, DROPPED: self.dropped}
         columns = {name: facts[name] for name in FACTS if name in facts} | self.scores
         batch = Batch(pa.table(columns), dataset_name=self.dataset_name, metadata=self.metadata)
         fragment: Any = writer.process(batch.named(self.lineage))
         named: Task[Any] = fragment.named(self.lineage)
         return named
+
+
+def _is_known(batch: Batch) -> bool:
+    """Whether the rows of a batch can be told from all others: by their file and their place there."""
+    return POSITION in batch.get_columns() and batch.metadata.get("file") is not None
 
 
 def _telling(table: pa.Table, known: dict[str, pa.Array]) -> Iterator[tuple[str, str]]:

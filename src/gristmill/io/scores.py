@@ -53,7 +53,7 @@ class ScoreFormat(ParquetFormat):
 
         whole = beside(pa.concat_tables(tables(fragments, schema, parts.target)))
         with parts.create() as file, pq.ParquetWriter(file, schema, compression=self.compression) as writer:
-            for group in row_groups([whole.cast(schema)], GROUP_BYTES, self.row_group_size):
+            for group in row_groups([whole], GROUP_BYTES, self.row_group_size):
                 writer.write_table(group, row_group_size=group.num_rows)
 
 
@@ -66,8 +66,15 @@ def beside(table: pa.Table) -> pa.Table:
     wanted: list[Any] = [(name, "first") for name in names]
     grouped = numbered.group_by([FILE, PLACE], use_threads=False).aggregate([*wanted, (_ROW, "min")])
     ordered = grouped.sort_by(f"{_ROW}_min")
-    back = {name: name if name in (FILE, PLACE) else f"{name}_first" for name in table.column_names}
-    return pa.table({name: ordered.column(made) for name, made in back.items()})
+    found = [ordered.column(name if name in (FILE, PLACE) else f"{name}_first") for name in table.column_names]
+    columns = [_as(column, kind) for column, kind in zip(found, table.schema.types, strict=True)]
+    return pa.table(columns, schema=table.schema)
+
+
+def _as(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if not isinstance(kind, pa.BaseExtensionType):
+        return column.cast(kind)
+    return pa.chunked_array([pa.ExtensionArray.from_storage(kind, chunk) for chunk in column.chunks], kind)
 
 
 def _is_extension(column: pa.ChunkedArray) -> bool:
@@ -91,6 +98,7 @@ class WriteScores(WriteFragments):
 
     def prepare(self, memory: dict[str, Any]) -> None:
         super().prepare(memory)
+        memory["place"] = self.target.url
         with self.target.create(self.target.file(ABOUT)) as file:
             file.write(json.dumps({"version": VERSION, "stages": list(self.stages)}, indent=1).encode())
 
