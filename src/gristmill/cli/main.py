@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from gristmill import __version__
-from gristmill.cli import quarantine
+from gristmill.cli import quarantine, whatif, why
 from gristmill.cli.start import (
     ExecutorName,
     MaxErrors,
@@ -24,11 +24,13 @@ from gristmill.cli.start import (
     allow_own_modules,
     errors,
     failure_policy,
+    kept_before,
     load,
     make_executor,
     recipe_of,
     run_recipe,
 )
+from gristmill.core.errors import RecipeError
 
 app = typer.Typer(
     name="gristmill",
@@ -45,6 +47,8 @@ Settings = Annotated[
 ]
 
 app.add_typer(quarantine.app, name="quarantine")
+app.command()(why.why)
+app.command()(whatif.whatif)
 
 
 def _print_version(wanted: bool) -> None:
@@ -69,6 +73,8 @@ def run(
     executor: ExecutorName = None,
     workers: Workers = None,
     run_dir: Annotated[str | None, typer.Option("--run-dir", help="Where to keep the records of the run.")] = None,
+    scores: Annotated[bool, typer.Option("--scores", help="Keep every filter's score of every row there.")] = False,
+    rejected: Annotated[bool, typer.Option("--rejected", help="Keep the rows that stages drop there.")] = False,
     on_error: OnError = "quarantine",
     max_errors: MaxErrors = "1%",
     quiet: Quiet = False,
@@ -77,7 +83,9 @@ def run(
 ) -> None:
     """Run a recipe and say what it did."""
     with errors(verbose):
-        policy = failure_policy(on_error, max_errors)
+        policy = {**failure_policy(on_error, max_errors), "scores": scores, "rejected": rejected}
+        if (scores or rejected) and not run_dir:
+            raise RecipeError("--scores and --rejected are kept in the run directory: add --run-dir DIR")
         loaded = load(recipe, settings)
         run_recipe(loaded, make_executor(loaded, executor, workers), run_dir, quiet, as_json, **policy)
 
@@ -102,6 +110,7 @@ def resume(
         if dry_run:
             show.print_left(*loaded.build().left_to_do(run_dir))
             return
+        policy |= kept_before(run_dir)
         run_recipe(loaded, make_executor(loaded, executor, workers), run_dir, quiet, **policy)
 
 

@@ -43,6 +43,7 @@ class Records:
 
     def __init__(self, where: str, storage_options: Mapping[str, Any] | None = None) -> None:
         self.options = dict(storage_options or {})
+        self.scores_place = ""
         for place in (where, f"{where.rstrip('/')}/{SIDE_ROOM}"):
             store = Store(place, self.options)
             if (plan := store.read("plan.json")) is not None:
@@ -62,6 +63,7 @@ class Records:
         if found is None:
             return None
         place, rows = found
+        self.scores_place = place
         about = Store(place, self.options).get(ABOUT)
         return Scores(rows, orjson.loads(about)["stages"] if about else [])
 
@@ -118,6 +120,10 @@ class Scores:
         """For each column of scores, the stage and the filter's label."""
         return {column: (stage["name"], label) for stage in self.stages for label, column in stage["columns"].items()}
 
+    def parts(self) -> list[tuple[Any, int]]:
+        """The files, and the segment of each."""
+        return [(part, _segment_of(part)) for part in self.rows.get_fragments()]
+
     def pieces(self, columns: Iterable[str] | None = None) -> Iterator[pa.Table]:
         """The rows as they were read, source by source, with what later segments add to each of them.
 
@@ -126,7 +132,7 @@ class Scores:
         there = self.rows.schema.names
         wanted = there if columns is None else [name for name in (*FACTS, *columns) if name in there]
         wanted = list(dict.fromkeys(wanted))
-        parts = [(part, _segment_of(part)) for part in self.rows.get_fragments()]
+        parts = self.parts()
         more = any(segment > 1 for _, segment in parts)
         for part, segment in parts:
             if segment == 1:

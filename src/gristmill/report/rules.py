@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from gristmill.core.columns import literal
+from gristmill.core.batch import in_place
 from gristmill.core.compute import pc
 from gristmill.core.errors import InputError, did_you_mean, shorten
 from gristmill.core.stage import ProcessingStage
@@ -44,10 +44,12 @@ class Rule:
         there = {label: column for label, column in self.columns.items() if column in table.column_names}
         if not there or not hasattr(self.stage, "judge"):
             return {}
-        scores = {label: _whole(table.column(column)) for label, column in there.items()}
-        nothing = literal(None, pa.bool_())
-        found = self.stage.judge(scores)
-        return {label: pc.if_else(pc.is_valid(scores[label]), keep, nothing) for label, keep in found.items()}
+        found = {}
+        for label, column in there.items():
+            scores = _whole(table.column(column))
+            for name, keep in self.stage.judge({label: scores.drop_null()}).items():
+                found[name] = in_place(keep, pc.is_valid(scores))
+        return found
 
     def verdict(self, table: pa.Table) -> pa.Array | None:
         """What the stage as a whole says; None if that is not known from scores."""

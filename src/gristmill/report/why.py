@@ -81,7 +81,8 @@ def why(run: str | Records, wanted: str, storage_options: Mapping[str, Any] | No
 def _not_found(records: Records, wanted: str) -> str:
     lacking = [WAY_OUT[name] for name in (SCORES, REJECTED) if getattr(records, name) is None]
     form = "Ask by the value of its column id, by its row id, or as FILE:POSITION"
-    return f"{records.place} knows no row {wanted!r}. " + ("; ".join(lacking) if lacking else form)
+    hint = f"{lacking[0]}. " if lacking and records.scores is None else ""
+    return f"{records.place} knows no row {wanted!r}. {hint}{form}"
 
 
 def _places(records: Records, wanted: str) -> tuple[str, int] | None:
