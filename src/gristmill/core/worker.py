@@ -79,7 +79,7 @@ class Worker:
         self.isolator = Isolator(self, budget) if budget is not None else None
         self.rejecter = rejecter
         self.keeper = rejecter.scores if rejecter else None
-        self.sketcher = Sketcher(len(self.stages))
+        self.sketcher = Sketcher([stage.sketched for stage in self.stages])
         self.mark = lru_cache(1)(mark)
         self._ready: list[int] = []
 
