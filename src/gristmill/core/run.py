@@ -131,6 +131,11 @@ class Run:
         """A local directory for results that do not fit in memory."""
         return self.store.url if self.store and "://" not in self.store.url else None
 
+    @property
+    def ends(self) -> tuple[str, str]:
+        """The identities of the first segment and the last: entries of the ledger are of one of them."""
+        return (self._segments[0], self._segments[-1]) if self._segments else ("", "")
+
     def begin(self, plan: Plan) -> None:
         """Compare the plan with that of the earlier attempt, prepare the stages, and record both."""
         self._keeps_rejected, self._keeps_scores = plan.rejects is not None, plan.scores is not None

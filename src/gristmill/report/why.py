@@ -95,6 +95,15 @@ def _places(records: Records, wanted: str) -> tuple[str, int] | None:
     return None
 
 
+def place_of(records: Records, wanted: str) -> tuple[str, int] | None:
+    """The file and position of a row, by whatever it is called; None if no record tells."""
+    if place := _places(records, wanted):
+        return place
+    found = _from_scores(records, wanted) or _from_rejected(records, wanted)
+    first = found[0] if found else None
+    return (first.file, first.position) if first and first.file is not None and first.position is not None else None
+
+
 def _names(records: Records) -> Iterator[str]:
     """What input files may be called: each end of their paths."""
     for entry in records.entries:
