@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from gristmill import __version__
-from gristmill.cli import quarantine, whatif, why
+from gristmill.cli import card, quarantine, whatif, why
 from gristmill.cli.start import (
     ExecutorName,
     MaxErrors,
@@ -49,6 +49,7 @@ Settings = Annotated[
 app.add_typer(quarantine.app, name="quarantine")
 app.command()(why.why)
 app.command()(whatif.whatif)
+app.command()(card.card)
 
 
 def _print_version(wanted: bool) -> None:
