@@ -1,6 +1,6 @@
 """The card: a README for a dataset on the Hugging Face hub, in Markdown, made from the facts of a report.
 
-It tells what was done to the data, with numbers. What only people know, such as the licence, is left for them to fill in.
+It tells what was done to the data, with numbers. What only people know, such as the licence, is left to them.
 """
 
 from __future__ import annotations
@@ -53,12 +53,10 @@ def _size(rows: int) -> str:
 def _about(facts: Facts) -> str:
     rows_in, rows_out = facts["rows_in"], facts["rows_out"]
     share = f" ({rows_out / rows_in:.1%})" if rows_in else ""
-    lines = [
-        f"# {_text(facts['name'])}",
-        "",
-        f"{rows_out:,} of {rows_in:,} documents{share}, in {facts['files']:,} files of {facts['bytes'] / 1e6:,.1f} MB "
-        f"together. Made with Gristmill {_text(facts['versions']['gristmill'])}, {_text(facts['finished'])}.",
-    ]
+    kept = f"{rows_out:,} of {rows_in:,} documents{share}"
+    where = f"in {facts['files']:,} files of {facts['bytes'] / 1e6:,.1f} MB together"
+    made = f"Made with Gristmill {_text(facts['versions']['gristmill'])}, {_text(facts['finished'])}."
+    lines = [f"# {_text(facts['name'])}", "", f"{kept}, {where}. {made}"]
     if facts["quarantined"]:
         lines.append(f"{facts['quarantined']:,} records could not be processed, and are not in it.")
     if facts["outcome"] != "finished":
