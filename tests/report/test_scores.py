@@ -23,6 +23,7 @@ from gristmill.text import (
     MeanWordLengthFilter,
     Modify,
     PunctuationFilter,
+    RedactPii,
     RepeatingTopNGramsFilter,
     Score,
     ScoreFilter,
@@ -341,3 +342,17 @@ def test_why_says_what_was_not_kept(corpus: Path, tmp_path: Path) -> None:
     assert story.missing == ["scores were not kept: run with scores=True, or --scores"]
     with pytest.raises(InputError, match="holds no records of a run"):
         why(str(corpus), "0-1")
+
+
+def test_why_tells_what_was_redacted(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text(json.dumps({"id": "x", "text": "write to ada@example.org today"}) + "\n")
+    stages: list[Any] = [ScoreFilter(WordCountFilter(min_words=1)), RedactPii(spans_field="found")]
+    for name, more in (("kept", []), ("dropped", [ScoreFilter(WordCountFilter(min_words=90))])):
+        run = tmp_path / name
+        made = pipeline(tmp_path / "in.jsonl", tmp_path / f"out-{name}", [*stages, *more])
+        made.run(HERE, run_dir=run, scores=True, rejected=True)
+        [story] = why(str(run), "x")
+        assert (story.fate, [(one["entity"], one["start"]) for one in story.redacted]) == (name, [("email", 9)])
+    pipeline(tmp_path / "in.jsonl", tmp_path / "o", [RedactPii()]).run(HERE, run_dir=tmp_path / "run", scores=True)
+    [story] = why(str(tmp_path / "run"), "x")
+    assert story.missing == ["what was redacted was not kept: give RedactPii(spans_field=...)"]

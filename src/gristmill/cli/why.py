@@ -70,6 +70,9 @@ def _lines(story: Story) -> list[tuple[str, Any]]:
         lines += _cluster_lines(story.cluster)
     if story.quarantine:
         lines.append(("in quarantine", f"{story.quarantine['id']}, by {story.quarantine['stage']}"))
+    if story.redacted:
+        spans = [f"{one['entity']} at {one['start']} to {one['end']}" for one in story.redacted]
+        lines.append(("redacted", ", ".join(spans[:20]) + (" ..." if len(spans) > 20 else "")))
     if story.outputs:
         where = ", ".join(story.outputs[:3]) + (" ..." if len(story.outputs) > 3 else "")
         lines.append(("in the output", f"{where}, row {story.line:,}" if story.line else where))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -25,6 +26,7 @@ from gristmill.core.task import digest
 from gristmill.dedup.clusters import FOLDER as CLUSTERS
 from gristmill.io.commit import SIDE_ROOM
 from gristmill.io.scores import ABOUT
+from gristmill.io.target import Target
 
 if TYPE_CHECKING:
     from pyarrow import dataset
@@ -180,8 +182,6 @@ def open_parquet(place: str, options: Mapping[str, Any]) -> dataset.Dataset | No
     """The Parquet files of a directory as one dataset; None if there are none."""
     from pyarrow import dataset as ds
 
-    from gristmill.io.target import Target
-
     target = Target(place, options)
     names = sorted(name for name in target.names() if name.endswith(".parquet"))
     if not names:
@@ -209,8 +209,6 @@ def read_input(path: str, position: int, options: Mapping[str, Any] | None = Non
     if path.endswith(".parquet"):
         return _parquet_row(path, position, options or {})
     if posixpath.splitext(path)[1] in (".jsonl", ".json", ".ndjson"):
-        from gristmill.io.target import Target
-
         folder, _, name = path.rpartition("/")
         target = Target(folder or ".", options)
         with target.open(target.file(name)) as file:
@@ -221,10 +219,21 @@ def read_input(path: str, position: int, options: Mapping[str, Any] | None = Non
     return None
 
 
+def read_line(path: str, number: int, options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A row of an output file, by its number from 1; None where the file is compressed."""
+    if path.endswith(".parquet"):
+        return _parquet_row(path, number - 1, options)
+    if not path.endswith(".jsonl"):
+        return None
+    folder, _, name = path.rpartition("/")
+    target = Target(folder or ".", options)
+    with target.open(target.file(name)) as file:
+        line = next(islice(file, number - 1, None), b"")
+    return orjson.loads(line) if line.strip() else None
+
+
 def _parquet_row(path: str, position: int, options: Mapping[str, Any]) -> dict[str, Any] | None:
     import pyarrow.parquet as pq
-
-    from gristmill.io.target import Target
 
     folder, _, name = path.rpartition("/")
     target = Target(folder or ".", options)

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
 import pyarrow as pa
 
 from gristmill.core.errors import InputError
 from gristmill.core.scores import CHARS, DROPPED, FACTS, FILE, ID, LANGUAGE, PLACE, SEGMENT, SOURCE, TOKENS
 from gristmill.core.task import digest
-from gristmill.report.records import REJECTED, SCORES, WAY_OUT, Records, row_id
+from gristmill.report.records import REJECTED, SCORES, WAY_OUT, Records, read_line, row_id
 from gristmill.report.rules import rules_of
 from gristmill.report.whatif import row_at
 
@@ -58,6 +59,8 @@ class Story:
     line: int | None = None
     """Its number in the output file, from 1, where that is known."""
     row: dict[str, Any] | None = None
+    redacted: list[dict[str, Any]] = field(default_factory=list)
+    """What `RedactPii` has found in it: entity, start and end, where its `spans_field` was kept."""
     missing: list[str] = field(default_factory=list)
 
     @property
@@ -212,10 +215,26 @@ def _complete(records: Records, story: Story) -> None:
     if story.fate == "kept" and story.file is not None:
         story.outputs = records.outputs_of(story.file)
         story.line = _line(records, story) if len(story.outputs) == 1 else None
+    _look_for_spans(records, story)
     if records.scores is None:
         story.missing.append(WAY_OUT[SCORES])
     if records.rejected is None and story.row is None:
         story.missing.append(WAY_OUT[REJECTED])
+
+
+def _look_for_spans(records: Records, story: Story) -> None:
+    """What was redacted, from a column of the row as it was rejected or written."""
+    redacting = [stage for stage in records.stages if "spans_field" in stage]
+    if redacting and not any(stage["spans_field"] for stage in redacting):
+        story.missing.append("what was redacted was not kept: give RedactPii(spans_field=...)")
+    names = [stage["spans_field"] for stage in redacting if stage["spans_field"]]
+    rows = [story.row or {}]
+    if names and story.line and story.outputs:
+        rows.append(read_line(story.outputs[0], story.line, records.options) or {})
+    for row in rows:
+        for name in names:
+            spans = row.get(name) or []
+            story.redacted += orjson.loads(spans) if isinstance(spans, str) else spans
 
 
 def _look_in_quarantine(records: Records, story: Story) -> None:
