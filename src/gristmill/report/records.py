@@ -146,8 +146,15 @@ class Scores:
         return pa.concat_tables(pieces) if pieces else self.rows.schema.empty_table()
 
     def find(self, condition: Any) -> list[dict[str, Any]]:
-        """The rows that a condition on columns of the dataset holds for, one line for each segment."""
-        found: list[dict[str, Any]] = self.rows.to_table(filter=condition).sort_by(SEGMENT).to_pylist()
+        """The rows that a condition on columns of the dataset holds for, one line for each segment. Their places are
+        looked for first: only where those are is all of a row read."""
+        from pyarrow import dataset as ds
+
+        places = self.rows.to_table(columns=[FILE, PLACE], filter=condition).to_pylist()
+        found: list[dict[str, Any]] = []
+        for file, place in dict.fromkeys((row[FILE], row[PLACE]) for row in places):
+            here = (ds.field(FILE) == file) & (ds.field(PLACE) == place)
+            found += self.rows.to_table(filter=here).sort_by(SEGMENT).to_pylist()
         return found
 
 

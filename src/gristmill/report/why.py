@@ -115,14 +115,15 @@ def _names(records: Records) -> Iterator[str]:
             yield from ("/".join(parts[start:]) for start in range(len(parts) - 1, -1, -1))
 
 
-def _condition(records: Records, wanted: str, file: str, position: str, own: bool) -> Any:
+def _condition(records: Records, wanted: str, file: str, position: str, schema: pa.Schema) -> Any:
     from pyarrow import dataset as ds
 
     place = _places(records, wanted)
     by_place = (ds.field(file) == place[0]) & (ds.field(position) == place[1]) if place else None
-    if not own:
+    if ID not in schema.names:
         return by_place
-    by_id = ds.field(ID).cast(pa.string()) == wanted
+    own = ds.field(ID)
+    by_id = (own if pa.types.is_string(schema.field(ID).type) else own.cast(pa.string())) == wanted
     return by_id if by_place is None else by_id | by_place
 
 
@@ -130,7 +131,7 @@ def _from_scores(records: Records, wanted: str) -> list[Story]:
     scores = records.scores
     if scores is None:
         return []
-    condition = _condition(records, wanted, FILE, PLACE, ID in scores.rows.schema.names)
+    condition = _condition(records, wanted, FILE, PLACE, scores.rows.schema)
     lines = scores.find(condition) if condition is not None else []
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     for line in lines:
@@ -164,7 +165,7 @@ def _from_rejected(records: Records, wanted: str) -> list[Story]:
     rows = records.rejected
     if rows is None:
         return []
-    condition = _condition(records, wanted, "rejected_file", "rejected_position", ID in rows.schema.names)
+    condition = _condition(records, wanted, "rejected_file", "rejected_position", rows.schema)
     found = rows.to_table(filter=condition).to_pylist() if condition is not None else []
     return [_rejected(row) for row in found]
 
