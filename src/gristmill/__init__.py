@@ -113,10 +113,10 @@ def _progress(*every_s: float) -> Any:
     return default_progress(*every_s)
 
 
-def _rejects(url: str, storage_options: Any) -> Any:
-    from gristmill.io.rejects import reject_stages
+def _beside(rejected: str | None, scores: str | None, storage_options: Any) -> Any:
+    from gristmill.io.scores import stages_beside
 
-    return reject_stages(url, storage_options)
+    return stages_beside(rejected, scores, storage_options)
 
 
 def _reporter(store: Any) -> Any:
@@ -134,5 +134,5 @@ def _format(name: str) -> Any:
 _executor.set_default("format", _format)
 _executor.set_default("reporter", _reporter)
 _executor.set_default("executor", _local_executor)
-_executor.set_default("rejects", _rejects)
+_executor.set_default("beside", _beside)
 _executor.set_default("observer", _progress)

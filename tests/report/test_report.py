@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import subprocess
+import tarfile
+from html import unescape
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
-from gristmill import LocalExecutor, Pipeline, processing_stage
+from gristmill import LocalExecutor, Pipeline, Sample, processing_stage
 from gristmill.core.errors import StageError
-from gristmill.text import JsonlReader, JsonlWriter, ScoreFilter, WordCountFilter
+from gristmill.dedup import ExactDeduplicationStage
+from gristmill.text import DocumentFilter, JsonlReader, JsonlWriter, ScoreFilter, WordCountFilter
 
 EVIL = "<script>alert('x')</script><img src=x onerror=alert(1)> two more words \u2028 &amp; \"quoted\" 'text'"
 
@@ -103,7 +110,134 @@ def test_a_run_that_had_nothing_left_to_do_says_what_was_done_before(data, tmp_p
         stages = [JsonlReader(data), ScoreFilter(WordCountFilter(min_words=5)), JsonlWriter(tmp_path / "out")]
         Pipeline("twice", stages=stages).run(LocalExecutor(0), tmp_path / "run", max_errors=None)
     told = facts(tmp_path / "run")
-    assert (told["done_before"], told["rows_in"], told["files"]) == (3, 0, 3)
+    assert (told["done_before"], told["attempts"], told["rows_in"], told["files"]) == (3, 2, 303, 3)
+    for name in (tmp_path / "run" / "attempts").iterdir():
+        name.unlink()
+    Pipeline("twice", stages=stages).run(LocalExecutor(0), tmp_path / "run", max_errors=None)
+    told = facts(tmp_path / "run")
+    assert (told["done_before"], told["not_counted"], told["rows_in"]) == (3, 3, 0)
+    assert "3 sources were done before: their rows are not counted" in (tmp_path / "run" / "report.html").read_text()
+
+
+class Stumbles(DocumentFilter):
+    """The number of words; stops the run at the last file while there is a stone."""
+
+    def __init__(self, stone: str) -> None:
+        self.stone = stone
+
+    def score_document(self, text: str) -> int:
+        if "2-tail" in text and Path(self.stone).exists():
+            raise ValueError("a stone")
+        return len(text.split())
+
+    def keep_document(self, score: float) -> bool:
+        return score > 3
+
+
+def test_a_run_that_was_stopped_and_goes_on_tells_of_all_attempts(data, tmp_path):
+    lines = [path.read_text().replace("broken\n", "") for path in sorted(data.iterdir())]
+    lines[2] += json.dumps({"id": "last", "text": "2-tail of the file", "lang": "sv"}) + "\n"
+    for path, text in zip(sorted(data.iterdir()), lines, strict=True):
+        path.write_text(text)
+    stone = tmp_path / "stone"
+    stone.write_text("")
+    stages = [JsonlReader(data, blocksize=2000), ScoreFilter(Stumbles(str(stone))), JsonlWriter(tmp_path / "out")]
+    made = Pipeline("stopped", stages=stages)
+    with pytest.raises(StageError, match="a stone"):
+        made.run(LocalExecutor(0), tmp_path / "run", on_error="raise")
+    before = facts(tmp_path / "run")
+    stone.unlink()
+    made.run(LocalExecutor(0), tmp_path / "run")
+    told = facts(tmp_path / "run")
+    assert (told["attempts"], told["done_before"], told["not_counted"]) == (2, 2, 0)
+    assert told["rows_in"] - told["read_twice"] == 301
+    assert before["rows_in"] + 101 == told["rows_in"]
+    judged = next(stage for stage in told["stages"] if stage["name"] == "Stumbles")
+    assert judged["rows_in"] >= judged["spread"]["Stumbles"]["rows"] > 201
+    written = b"".join(path.read_bytes() for path in (tmp_path / "out").glob("*.jsonl"))
+    assert told["rows_out"] == written.count(b"\n")
+    assert "2 attempts, counted together" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_the_page_stays_small_whatever_the_data_is(tmp_path):
+    rows = [{"id": "x" * 3000, **{f"{'column' * 50}{n}": "🌾" * 3000 for n in range(20)}, "text": "wörd " * 5000}] * 20
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    filters = [ScoreFilter(WordCountFilter(min_words=n, max_words=4000 + n)) for n in range(3)]
+    shallow = [ScoreFilter(WordCountFilter(min_words=n)) for n in range(10)]
+    for name, stages in (("drops", filters), ("keeps", shallow)):
+        run = tmp_path / name
+        stages = [JsonlReader(tmp_path / "in.jsonl"), *stages, JsonlWriter(tmp_path / f"{name}-out")]
+        Pipeline("large", stages=stages).run(LocalExecutor(0), run)
+        assert (run / "report.html").stat().st_size < 400_000
+
+
+def test_it_shows_duplicates_sources_seeds_and_what_was_predicted(data, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "estimate.json").write_text(json.dumps({"seconds": 3.5, "rows_out": 100, "notes": []}))
+    stages = [JsonlReader(data), ExactDeduplicationStage(), Sample(0.9, seed=11), JsonlWriter(tmp_path / "out")]
+    Pipeline("alike", stages=stages).run(LocalExecutor(0), run, max_errors=None)
+    told, shown = facts(run), (run / "report.html").read_text()
+    assert (told["duplicates"]["clusters"], told["duplicates"]["rows"]) == (9, 300)
+    assert sum(int(size) * count for size, count in told["duplicates"]["sizes"].items()) == 300
+    largest = told["duplicates"]["examples"][0]
+    assert largest["size"] == max(map(int, told["duplicates"]["sizes"]))
+    assert [member["kept"] for member in largest["members"]] == [True, False, False]
+    assert largest["members"][1]["text"] == largest["members"][0]["text"]
+    assert "&lt;script&gt;" in shown
+    assert told["seeds"] == [{"stage": "Sample", "parameter": "seed", "seed": 11}]
+    assert [line["what"] for line in told["predicted"]] == ["seconds", "rows_out"]
+    assert "Predicted and actual" in shown
+    assert told["sources"]["by"] == "file"
+    assert list(told["sources"]["before"].values()) == [101, 101, 101]
+    assert sum(told["sources"]["after"].values()) == told["rows_out"]
+    assert told["memory"]["driver"] > 1
+    assert [stage["name"] for stage in told["stages"]].count("ExactDeduplicationStage") == 1
+
+
+def test_stages_of_one_name_have_their_own_scores(data, tmp_path):
+    stages = [ScoreFilter(WordCountFilter(min_words=least)) for least in (2, 5)]
+    stages = [JsonlReader(data), *stages, JsonlWriter(tmp_path / "out")]
+    Pipeline("same", stages=stages).run(LocalExecutor(0), tmp_path / "run", max_errors=None)
+    first, second = (stage for stage in facts(tmp_path / "run")["stages"] if stage["name"] == "WordCountFilter")
+    assert (first["limits"]["WordCountFilter"][0], second["limits"]["WordCountFilter"][0]) == (2, 5)
+    assert first["spread"]["WordCountFilter"]["rows"] > second["spread"]["WordCountFilter"]["rows"]
+
+
+AXE = """
+for (const one of document.querySelectorAll("details")) one.open = true;
+axe.run().then(found => {
+  document.documentElement.innerHTML = "<body><pre id=found></pre></body>";
+  const told = found.violations.map(one => ({id: one.id, impact: one.impact, where: one.nodes[0].html.slice(0, 300)}));
+  document.getElementById("found").textContent = JSON.stringify(told);
+});
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["--blink-settings=preferredColorScheme=0"], ["--window-size=390,844"]])
+def test_axe_finds_nothing_serious(data, tmp_path, options):
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    npm = shutil.which("npm")
+    if not browser or not npm:
+        pytest.skip("needs Chromium and npm")
+    packed = subprocess.run([npm, "pack", "axe-core@4.10.2"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    if packed.returncode:
+        pytest.skip(f"axe-core cannot be had: {packed.stderr[-300:]}")
+    with tarfile.open(tmp_path / packed.stdout.split()[-1]) as archive:
+        axe = archive.extractfile("package/axe.min.js").read().decode()
+    stages = [JsonlReader(data), ScoreFilter(WordCountFilter(min_words=3)), ExactDeduplicationStage()]
+    stages += [JsonlWriter(tmp_path / "out")]
+    Pipeline("seen", stages=stages).run(LocalExecutor(2), tmp_path / "run", max_errors=None)
+    page = (tmp_path / "run" / "report.html").read_text()
+    page = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page)  # or no script would run
+    copy = tmp_path / "page.html"
+    copy.write_text(page.replace("</body>", f"<script>{axe}</script><script>{AXE}</script></body>"))
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--dump-dom", *options]
+    done = subprocess.run([browser, *flags, copy.as_uri()], capture_output=True, text=True, timeout=120, check=True)
+    told = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert told, done.stdout[-500:]
+    assert [one for one in json.loads(unescape(told[1])) if one["impact"] in ("serious", "critical")] == []
 
 
 def test_nobody_gets_a_report_that_was_not_asked_for(data, tmp_path):

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from gristmill import __version__
-from gristmill.cli import index, metrics, quarantine
+from gristmill.cli import card, index, metrics, quarantine, whatif, why
 from gristmill.cli.doctor import doctor
 from gristmill.cli.start import (
     AsEvents,
@@ -28,11 +28,13 @@ from gristmill.cli.start import (
     allow_own_modules,
     errors,
     failure_policy,
+    kept_before,
     load,
     make_executor,
     recipe_of,
     run_recipe,
 )
+from gristmill.core.errors import RecipeError
 
 app = typer.Typer(
     name="gristmill",
@@ -52,6 +54,9 @@ app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(metrics.app, name="metrics")
 app.command()(doctor)
 app.add_typer(index.app, name="index")
+app.command()(why.why)
+app.command()(whatif.whatif)
+app.command()(card.card)
 
 
 def _print_version(wanted: bool) -> None:
@@ -76,6 +81,8 @@ def run(
     executor: ExecutorName = None,
     workers: Workers = None,
     run_dir: Annotated[str | None, typer.Option("--run-dir", help="Where to keep the records of the run.")] = None,
+    scores: Annotated[bool, typer.Option("--scores", help="Keep every filter's score of every row there.")] = False,
+    rejected: Annotated[bool, typer.Option("--rejected", help="Keep the rows that stages drop there.")] = False,
     on_error: OnError = "quarantine",
     max_errors: MaxErrors = "1%",
     quiet: Quiet = False,
@@ -86,7 +93,9 @@ def run(
 ) -> None:
     """Run a recipe and say what it did."""
     with errors(verbose):
-        policy = failure_policy(on_error, max_errors)
+        policy = {**failure_policy(on_error, max_errors), "scores": scores, "rejected": rejected}
+        if (scores or rejected) and not run_dir:
+            raise RecipeError("--scores and --rejected are kept in the run directory: add --run-dir DIR")
         loaded = load(recipe, settings)
         place = make_executor(loaded, executor, workers, verbose)
         run_recipe(loaded, place, run_dir, quiet, as_json, metrics_port, estimate, **policy)
@@ -114,6 +123,7 @@ def resume(
         if dry_run:
             show.print_left(*loaded.build().left_to_do(run_dir))
             return
+        policy |= kept_before(run_dir)
         place = make_executor(loaded, executor, workers, verbose)
         run_recipe(loaded, place, run_dir, quiet, as_json, metrics_port, **policy)
 

@@ -14,6 +14,7 @@ from gristmill.cli.start import (
     Workers,
     error_budget,
     errors,
+    kept_before,
     make_executor,
     recipe_of,
     run_recipe,
@@ -104,7 +105,8 @@ def replay(
             return
         budget = given if max_errors else before.count
         place = make_executor(recipe, executor, workers)
-        result = run_recipe(recipe, place, where, quiet, replay=True, max_errors=budget)
+        options = {"replay": True, "max_errors": budget, **kept_before(where)}
+        result = run_recipe(recipe, place, where, quiet, **options)
         if not quiet:
             records.print_replayed(before, records.Cases.of(result.quarantined()))
 

@@ -93,7 +93,7 @@ def load(recipe: str, settings: list[str] | None) -> Recipe:
     return load_recipe(recipe, parse_settings(settings or []))
 
 
-def recipe_of(run_dir: str, otherwise: str = NO_RECIPE) -> Recipe:
+def recipe_of(run_dir: str, otherwise: str = NO_RECIPE, settings: list[str] | None = None) -> Recipe:
     """The recipe that a run was started with; `otherwise` says what to do when there is none."""
     from gristmill.core.store import Store
 
@@ -103,7 +103,16 @@ def recipe_of(run_dir: str, otherwise: str = NO_RECIPE) -> Recipe:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "recipe.yaml"
         path.write_bytes(text)
-        return load(str(path), None)
+        return load(str(path), settings)
+
+
+def kept_before(run_dir: str) -> dict[str, Any]:
+    """The options of `Pipeline.run` for what a run has kept beside its output: going on, it keeps that too."""
+    from gristmill.core.store import Store
+
+    plan = Store(run_dir).read("plan.json") or {}
+    places = {"rejected": (plan.get("rejects") or {}).get("place"), "scores": (plan.get("scores") or {}).get("place")}
+    return {name: place for name, place in places.items() if place}
 
 
 def allow_own_modules() -> None:

@@ -162,9 +162,11 @@ def set_default(what: str, factory: Callable[..., Any]) -> None:
     _defaults[what] = factory
 
 
-def default_rejects(url: str, storage_options: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The stages that write and commit rejected rows."""
-    stages: tuple[Any, Any] = _defaults["rejects"](url, storage_options)
+def default_beside(
+    rejected: str | None, scores: str | None, storage_options: Mapping[str, Any]
+) -> tuple[Any, Any, Any]:
+    """The stages that write rejected rows and scores, where those are wanted, and the one that commits them."""
+    stages: tuple[Any, Any, Any] = _defaults["beside"](rejected, scores, storage_options)
     return stages
 
 

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gristmill.core.beside import keeping
 from gristmill.core.executor import (
     Executor,
     Observer,
+    default_beside,
     default_executor,
     default_observer,
-    default_rejects,
     default_reporter,
 )
 from gristmill.core.plan import Plan, make_plan
@@ -73,6 +74,7 @@ class Pipeline:
         on_error: str = "quarantine",
         max_errors: float | None = 0.01,
         rejected: bool | str | Path = False,
+        scores: bool | str | Path = False,
         replay: bool = False,
         report: bool | str | Path = True,
         storage_options: Mapping[str, Any] | None = None,
@@ -85,16 +87,17 @@ class Pipeline:
         quarantine. `on_error="quarantine"` sets records aside that a stage fails on, and stops the run when there
         are more than `max_errors` (a number, or a share of the rows, or None for no limit); `"raise"` stops at the
         first. `rejected` is a directory for the rows that stages drop, with stage, score and threshold, as Parquet;
-        True puts them into the run directory. `report.html` shows what happened to the data: it is written into
+        True puts them into the run directory. `scores`, likewise, keeps what each filter thought of each row, for
+        `gristmill why` and `gristmill whatif`. `report.html` shows what happened to the data: it is written into
         the run directory, if there is one, or into the directory `report`.
         """
         run = Run(run_dir, storage_options, replay)
         store = run.store if report is True else Store(str(report), storage_options) if report else None
         watcher = Watcher(observer or default_observer(executor), default_reporter(store) if store else None)
         quarantine = _quarantine(run, on_error, max_errors)
-        rejects = _rejects(run, rejected, storage_options)
+        beside = _beside(run, rejected, scores, storage_options)
         try:
-            refs = list(self._execute(executor, run, quarantine, initial_tasks, watcher, rejects))
+            refs = list(self._execute(executor, run, quarantine, initial_tasks, watcher, beside))
         except BaseException as failure:
             watcher.report(run, failure)
             raise
@@ -137,13 +140,13 @@ class Pipeline:
         quarantine: Quarantine,
         initial_tasks: Sequence[Task[Any]] | None,
         watcher: Watcher,
-        rejects: tuple[Any, Any] | None = None,
+        beside: tuple[Any, Any, Any] | None = None,
     ) -> Iterator[tuple[Lineage, Ref]]:
         executor = executor or default_executor()
         if not hasattr(executor, "execute"):
             raise TypeError(f"the executor is {executor!r}, which is none: pass LocalExecutor() or another executor")
         plan = make_plan(self.name, self.stages, initial_tasks, executor.fuse, run.resuming)
-        plan = plan.with_rejects(*rejects) if rejects else plan
+        plan = keeping(plan, *beside) if beside else plan
         for segment in plan.segments:
             executor.check(segment)
         for stage in plan.everything if watcher.reporter else ():
@@ -162,16 +165,16 @@ def _quarantine(run: Run, on_error: str, max_errors: float | None) -> Quarantine
     return Quarantine(on_error == "quarantine", Budget.of(max_errors), run)
 
 
-def _rejects(
-    run: Run, rejected: bool | str | Path, storage_options: Mapping[str, Any] | None
-) -> tuple[Any, Any] | None:
-    """The stages that write what is dropped, if anybody wants it."""
-    if not rejected:
-        return None
-    if rejected is True and not run.place:
-        raise ValueError("rejected=True keeps dropped rows in the run directory: give run_dir=..., or rejected='dir'")
-    place = f"{run.place}/rejected" if rejected is True else str(rejected)
-    return default_rejects(place, storage_options or {})
+def _beside(
+    run: Run, rejected: bool | str | Path, scores: bool | str | Path, storage_options: Mapping[str, Any] | None
+) -> tuple[Any, Any, Any] | None:
+    """The stages that write what is dropped, and scores, if anybody wants them."""
+    places: list[str | None] = []
+    for name, wanted, what in (("rejected", rejected, "dropped rows"), ("scores", scores, "scores")):
+        if wanted is True and not run.place:
+            raise ValueError(f"{name}=True keeps {what} in the run directory: give run_dir=..., or {name}='dir'")
+        places.append(f"{run.place}/{name}" if wanted is True else str(wanted) if wanted else None)
+    return default_beside(places[0], places[1], storage_options or {}) if any(places) else None
 
 
 def _check_is_stage(stage: object) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from gristmill.core.errors import ColumnError, PlanError, did_you_mean, shorten
 from gristmill.core.function import task_types
 from gristmill.core.rejects import Rejecter
 from gristmill.core.resources import Resources
+from gristmill.core.scores import ScoreKeeper
 from gristmill.core.stage import (
     CompositeStage,
     ProcessingStage,
@@ -87,7 +88,11 @@ class Plan:
     own_source: bool = False
     """The first stage is the user's own source: each task that leaves it is a source of its own."""
     rejects: ProcessingStage[Any, Any] | None = None
-    """Writes what stages drop. The last group commits that, and is no part of the way from input to output."""
+    scores: ProcessingStage[Any, Any] | None = None
+    """Write what stages drop, and what they think of rows. The last group commits that, and is no part of the way from
+    input to output."""
+    names: tuple[str, ...] = ()
+    """What the stages are known as among the scores."""
     number: int = 0
     after: Plan | None = None
     """The segment that begins when this one is over."""
@@ -105,7 +110,12 @@ class Plan:
     @property
     def way(self) -> tuple[Group, ...]:
         """The groups from input to output."""
-        return self.groups[:-1] if self.rejects else self.groups
+        return self.groups[:-1] if self.keeps_more else self.groups
+
+    @property
+    def keeps_more(self) -> bool:
+        """Whether something is kept beside the output."""
+        return self.rejects is not None or self.scores is not None
 
     @property
     def durable(self) -> bool:
@@ -118,30 +128,20 @@ class Plan:
         return head + tuple(stage for group in self.way for stage in group.stages)
 
     @property
-    def reject_stages(self) -> tuple[ProcessingStage[Any, Any], ...]:
-        """What writes and what commits rejected rows."""
-        return (self.rejects, *self.groups[-1].stages) if self.rejects else ()
+    def commits_more(self) -> tuple[ProcessingStage[Any, Any], ...]:
+        """What commits rejected rows and scores, if they are kept."""
+        return self.groups[-1].stages if self.keeps_more else ()
 
     def rejecter(self, group: Group) -> Rejecter | None:
-        """What writes down the rows that the stages of a group drop, if somebody asked for them."""
-        if self.rejects is None or group.index >= len(self.way):
+        """What writes down the rows that the stages of a group drop, or their scores, if somebody asked for them."""
+        if not self.keeps_more or group.index >= len(self.way):
             return None
         first = sum(len(before.stages) for before in self.groups[: group.index])
-        return Rejecter(self.rejects, first, f"-{self.number + 1}" if self.number else "")
-
-    def with_rejects(self, writer: ProcessingStage[Any, Any], commit: ProcessingStage[Any, Any]) -> Plan:
-        """The plan with a place for the rows that stages drop."""
-        place = writer.owns()
-        if place and _absolute(place) in [_absolute(owned) for stage in self.everything if (owned := stage.owns())]:
-            raise PlanError(f"rejected={place!r} is where the output goes: choose another directory for rejected rows")
-        writer.check()
-        check_places([*self.everything, writer])
-        return self._rejecting(writer, commit)
-
-    def _rejecting(self, writer: ProcessingStage[Any, Any], commit: ProcessingStage[Any, Any]) -> Plan:
-        groups = (*self.groups, Group(len(self.groups), (commit,)))
-        after = self.after._rejecting(writer, commit) if self.after else None
-        return replace(self, groups=groups, rejects=writer, after=after)
+        suffix = f"-{self.number + 1}" if self.number else ""
+        start = first + (self.source is not None)
+        names = self.names[start : start + len(group.stages)]
+        keeper = ScoreKeeper(self.scores, names, self.stages, first, self.number + 1) if self.scores else None
+        return Rejecter(self.rejects, first, suffix, keeper)
 
     def __str__(self) -> str:
         groups = sum(len(segment.way) for segment in self.segments)
@@ -267,10 +267,10 @@ def check_tasks(tasks: object) -> None:
 
 def check_places(stages: Sequence[ProcessingStage[Any, Any]]) -> None:
     """No stage may write into a directory that another one reads from: the next run would read what this one wrote."""
-    inputs = [_absolute(path) for stage in stages for path in stage.reads()]
+    inputs = [absolute(path) for stage in stages for path in stage.reads()]
     for stage in stages:
         place = stage.owns()
-        root = f"{_absolute(place)}/" if place else ""
+        root = f"{absolute(place)}/" if place else ""
         inside = [path for path in inputs if path.startswith(root)] if root else []
         if inside:
             raise PlanError(
@@ -279,7 +279,7 @@ def check_places(stages: Sequence[ProcessingStage[Any, Any]]) -> None:
             )
 
 
-def _absolute(path: str) -> str:
+def absolute(path: str) -> str:
     # os.path, since this is asked of every input file, and pathlib takes ten times as long
     return path.rstrip("/") if "://" in path else os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
 

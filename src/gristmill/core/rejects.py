@@ -24,6 +24,7 @@ from gristmill.core.table import POSITION, VERDICT
 from gristmill.core.task import Task, WrittenFiles
 
 if TYPE_CHECKING:
+    from gristmill.core.scores import ScoreKeeper
     from gristmill.core.stage import Answer, ProcessingStage
 
 REJECTED = -1
@@ -42,11 +43,34 @@ class RejectedFiles(WrittenFiles):
 class Rejecter:
     """Finds and writes what stages drop, in a worker. `first` is the number of the worker's first stage in the plan."""
 
-    writer: ProcessingStage[Any, Any]
+    writer: ProcessingStage[Any, Any] | None
     first: int = 0
     suffix: str = ""
     """Sets the files of a later segment apart from those that an earlier one has written for the same partition."""
+    scores: ScoreKeeper | None = None
+    """What keeps scores, if they are wanted: they go the same way. Without a `writer` only they are."""
     send: Callable[[Task[Any]], None] = field(default=lambda fragment: None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """What is named when nothing can be written."""
+        writer = self.writer or (self.scores.writer if self.scores else None)
+        return writer.name if writer else ""
+
+    def judged(
+        self,
+        position: int,
+        stage: ProcessingStage[Any, Any],
+        task: Task[Any],
+        start: int,
+        answer: Answer[Any],
+        decision: Decision | None,
+    ) -> None:
+        """A stage has answered for a task, whose first row is row `start` of the batch that it was cut from."""
+        if self.writer:
+            self.write(position, task, start, self.dropped(stage, task, answer, decision))
+        if self.scores:
+            self.scores.judged(position, stage, task, answer, decision)
 
     def dropped(
         self, stage: ProcessingStage[Any, Any], task: Task[Any], answer: Answer[Any], decision: Decision | None
@@ -73,7 +97,7 @@ class Rejecter:
         return _named(task.keep(gone), stage.name)
 
     def write(self, position: int, task: Task[Any], start: int, rows: pa.Table | None) -> None:
-        if rows is None or not rows.num_rows:
+        if rows is None or not rows.num_rows or self.writer is None:
             return
         lineage = task.lineage
         name = replace(lineage, id=f"{self.first + position}.{lineage.id}.{start}")

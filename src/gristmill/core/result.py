@@ -120,7 +120,7 @@ class StageLine:
         return cls(name, rows, last.rows_out, failed, seconds, rate, counts, waiting)
 
 
-def _folded(stages: Sequence[tuple[str, StageStats]]) -> Iterator[tuple[str, list[StageStats]]]:
+def folded(stages: Sequence[tuple[str, StageStats]]) -> Iterator[tuple[str, list[StageStats]]]:
     """The stages that people know, each with the parts that it is made of. The last part has the stage's name."""
     parts: list[StageStats] = []
     for place, (name, stats) in enumerate(stages):
@@ -141,7 +141,7 @@ class Summary:
 
     @classmethod
     def of(cls, progress: Progress) -> Summary:
-        return cls([StageLine.of(*parts) for parts in _folded(progress.stages)], progress.seconds)
+        return cls([StageLine.of(*parts) for parts in folded(progress.stages)], progress.seconds)
 
     @property
     def rows_in(self) -> int:

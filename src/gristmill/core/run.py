@@ -4,6 +4,7 @@
     ledger/          the sources that are done, with what was written for each: one small object per flush
     quarantine/      the records that could not be processed, likewise
     rejected/        rows that stages dropped, when asked for
+    scores/          what filters thought of each row, when asked for
     segments/        what passes from one segment of the pipeline to the next, and the next one goes on from
     metrics.json     the counts of the last attempt
 
@@ -33,6 +34,7 @@ from gristmill.core.task import Lineage, WrittenFile, WrittenFiles
 if TYPE_CHECKING:
     from gristmill.core.executor import Progress
     from gristmill.core.plan import Plan
+    from gristmill.core.scores import ScoreFiles
     from gristmill.core.task import Task
 
 FLUSH_SECONDS = 1.0
@@ -54,10 +56,12 @@ class Entry:
     rejected: tuple[WrittenFile, ...] | None = None
     """Files with the rows that stages dropped; None when they were not kept."""
     read: int = 0
+    scores: tuple[WrittenFile, ...] | None = None
+    """Files with the scores of its rows, likewise."""
 
     @classmethod
     def of(cls, line: dict[str, Any]) -> Entry:
-        written = {name: _files(line.get(name)) for name in ("written", "rejected")}
+        written = {name: _files(line.get(name)) for name in ("written", "rejected", "scores")}
         return cls(**{**line, "files": tuple(line["files"]), **written})
 
     def output(self, order: int) -> WrittenFiles:
@@ -76,6 +80,7 @@ class _Open:
     rows: int = 0
     written: list[WrittenFile] = field(default_factory=list)
     rejected: list[WrittenFile] = field(default_factory=list)
+    scores: list[WrittenFile] = field(default_factory=list)
 
 
 def _files(lines: list[dict[str, Any]] | None) -> tuple[WrittenFile, ...] | None:
@@ -104,7 +109,7 @@ class Run:
         self.spent = (0, 0)
         """How many records of the sources that are kept are in quarantine, and how many were read."""
         self.rejected: list[str] = []
-        self._keeps_rejected = False
+        self._keeps_rejected = self._keeps_scores = False
         self.changes: list[str] = []
         self._attempt = secrets.token_hex(4)
         self._flushes = 0
@@ -126,9 +131,14 @@ class Run:
         """A local directory for results that do not fit in memory."""
         return self.store.url if self.store and "://" not in self.store.url else None
 
+    @property
+    def ends(self) -> tuple[str, str]:
+        """The identities of the first segment and the last: entries of the ledger are of one of them."""
+        return (self._segments[0], self._segments[-1]) if self._segments else ("", "")
+
     def begin(self, plan: Plan) -> None:
         """Compare the plan with that of the earlier attempt, prepare the stages, and record both."""
-        self._keeps_rejected = plan.rejects is not None
+        self._keeps_rejected, self._keeps_scores = plan.rejects is not None, plan.scores is not None
         described = self._compare(plan)
         before = self.before or {}
         memories = before.get("memories") or []
@@ -136,11 +146,12 @@ class Run:
             memories = [{} for _ in plan.everything]
         for stage, memory in zip(plan.everything, memories, strict=True):
             stage.prepare(memory)
-        rejects = before.get("rejects") or {}
-        for stage in plan.reject_stages:
-            stage.prepare(rejects)
+        beside = {"rejects": before.get("rejects") or {}, "scores": before.get("scores") or {}}
+        for name, writer in (("rejects", plan.rejects), ("scores", plan.scores)):
+            if writer is not None:
+                writer.prepare(beside[name])
         self._record = {"name": plan.name, "plan": self.plan, "stages": described, "memories": memories}
-        self._record |= {"rejects": rejects, "text": str(plan), "versions": versions(), "attempt": self._attempt}
+        self._record |= {**beside, "text": str(plan), "versions": versions(), "attempt": self._attempt}
         place = plan.everything[-1].side_room()
         side = Store(*place) if place else None
         if side and side.get("plan.json") is not None:  # what an earlier run has left there is no longer true
@@ -227,8 +238,8 @@ class Run:
                 for stage in plan.stages:
                     if stage.durable:
                         stage.discard(entry.written)
-                for stage in plan.reject_stages[-1:]:
-                    stage.discard(entry.rejected or ())
+                for stage in plan.commits_more:
+                    stage.discard((*(entry.rejected or ()), *(entry.scores or ())))
             self._open[first.source] = _Open(fingerprint, first.files)
             yield tasks
 
@@ -249,6 +260,11 @@ class Run:
         if source in self._open:
             self._open[source].rejected += output.written
 
+    def scored(self, source: str, output: ScoreFiles) -> None:
+        """The scores of a source have been written."""
+        if source in self._open:
+            self._open[source].scores += output.written
+
     def done(self, source: str) -> None:
         """Nothing is left to do for a source."""
         opened = self._open.pop(source, None)
@@ -257,7 +273,8 @@ class Run:
         written, aside = tuple(opened.written), self._aside_of.pop(source, 0)
         rejected = tuple(opened.rejected) if self._keeps_rejected else None
         done = (source, opened.fingerprint, self._segment, opened.files, opened.rows, written)
-        self._ready.append(Entry(*done, self._attempt, aside, rejected, opened.read))
+        scores = tuple(opened.scores) if self._keeps_scores else None
+        self._ready.append(Entry(*done, self._attempt, aside, rejected, opened.read, scores))
         self._flush_in_time(len(self._ready))
 
     # -- quarantine --------------------------------------------------------------------------------------
@@ -326,8 +343,11 @@ class Run:
 def _missing(plan: Plan, entry: Entry) -> str | None:
     if not plan.stages[-1].has(entry.written):
         return "its output is gone"
-    if plan.rejects and (entry.rejected is None or not plan.reject_stages[-1].has(entry.rejected)):
+    beside = plan.commits_more
+    if plan.rejects and (entry.rejected is None or not beside[-1].has(entry.rejected)):
         return "its rejected rows were not kept"
+    if plan.scores and (entry.scores is None or not beside[-1].has(entry.scores)):
+        return "its scores were not kept"
     return None
 
 

@@ -23,6 +23,8 @@ from gristmill.core.table import POSITION
 from gristmill.core.task import digest
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gristmill.core.stage import Columns
 
 LABEL = "Sample"
@@ -71,6 +73,10 @@ class Sample(ProcessingStage[Batch, Batch]):
 
     def thresholds(self) -> dict[str, str]:
         return {LABEL: f"fraction={self.fraction!r}"}
+
+    def judge(self, scores: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+        """The verdict on numbers that were drawn before."""
+        return {LABEL: pc.less(scores[LABEL], literal(float(self.fraction), pa.float64()))} if LABEL in scores else {}
 
     def apply(self, batch: Batch, decision: Decision) -> Batch:
         return batch.keep(decision.keep)

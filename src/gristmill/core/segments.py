@@ -24,6 +24,7 @@ from gristmill.core.rejects import RejectedFiles
 from gristmill.core.result import check_books
 from gristmill.core.run import Run, versions
 from gristmill.core.stage import implements
+from gristmill.core.scores import ScoreFiles
 from gristmill.core.task import EmptyTask, Task, WrittenFiles, name_sources
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def run_segments(
         watcher.close()
         getattr(executor, "rest", lambda: None)()  # one that keeps something for the next segment
     _tell_remark(plan, watcher.last)
-    for stage in segment.reject_stages[-1:]:
+    for stage in segment.commits_more:
         stage.complete((), {})
     for task in run.kept:
         yield task.lineage, Here(task)
@@ -82,9 +83,12 @@ def _outputs(job: Job, executor: Executor, run: Run, outputs: list[WrittenFiles]
         if ref is None:
             run.done(lineage.source)
             continue
-        output = ref.load() if plan.durable or plan.rejects else None
+        output = ref.load() if plan.durable or plan.keeps_more else None
         if isinstance(output, RejectedFiles):
             run.dropped(lineage.source, output)
+            continue
+        if isinstance(output, ScoreFiles):
+            run.scored(lineage.source, output)
             continue
         if isinstance(output, WrittenFiles):
             outputs.append(output.named(lineage))

@@ -13,6 +13,7 @@ import inspect
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Protocol
@@ -30,6 +31,7 @@ from gristmill.core.task import Task
 if TYPE_CHECKING:
     from gristmill.core.quarantine import Budget, SetAside
     from gristmill.core.rejects import Rejecter
+    from gristmill.core.scores import ScoreKeeper
     from gristmill.core.task import Lineage
 
 Emit = Callable[[Task[Any], int], None]
@@ -76,6 +78,7 @@ class Worker:
         self.stats = [StageStats() for _ in self.stages]
         self.isolator = Isolator(self, budget) if budget is not None else None
         self.rejecter = rejecter
+        self.keeper = rejecter.scores if rejecter else None
         self.sketcher = Sketcher([stage.sketched for stage in self.stages])
         self.mark = lru_cache(1)(mark)
         self._ready: list[int] = []
@@ -134,7 +137,22 @@ class Worker:
         stream = iter(tasks)
         for position in range(start, len(self.stages)):
             stream = self._pump(position, stream, emit, share, shed)
+        if self.keeper:
+            stream = self._keeping(self.keeper, stream)
         return (task for task in stream if not (self.final and _is_empty(task)))
+
+    def _keeping(self, keeper: ScoreKeeper, tasks: Iterator[Task[Any]]) -> Iterator[Task[Any]]:
+        """The tasks, while the scores of their rows are kept."""
+        keeper.begin()
+        for task in tasks:
+            self._send(keeper.left(task.id))
+            yield task
+        self._send(keeper.rest())
+
+    def _send(self, fragments: Iterable[Task[Any]]) -> None:
+        with self._beside(len(self.stages) - 1, None):
+            for fragment in fragments:
+                self.rejecter.send(fragment)  # type: ignore[union-attr]
 
     def look_at_stats(self) -> list[StageStats]:
         """A copy of the counts so far, for those who watch."""
@@ -180,15 +198,25 @@ class Worker:
             for task, answer in zip(batch, answers, strict=True):
                 for child, alone in self._children(position, task, answer):
                     stats.gave(child)
-                    self.sketcher.passed(position, stage.writes, task, child)
+                    self._saw(position, task, child, alone)
                     if alone or last:
                         yield child
                     elif (child.id, position + 1) in shed:
                         continue
                     elif share():
-                        emit(child, position + 1)
+                        self._leave(child, position + 1, emit)
                     else:
                         yield child
+
+    def _saw(self, position: int, parent: Task[Any], child: Task[Any], alone: bool) -> None:
+        self.sketcher.passed(position, self.stages[position].writes, parent, child)
+        if self.keeper:
+            self._send(self.keeper.came(position, parent, child, alone))
+
+    def _leave(self, child: Task[Any], position: int, emit: Emit) -> None:
+        if self.keeper:
+            self._send(self.keeper.left(child.id))
+        emit(child, position)
 
     def ask(self, position: int, tasks: list[Task[Any]], start: int = 0) -> Sequence[Answer[Any]]:
         """One answer per task. `start` is where the first row lies in its batch, when that was cut."""
@@ -208,7 +236,8 @@ class Worker:
             if decision is not None and isinstance(task, Batch):
                 self.sketcher.decided(position, task, decision)
             if self.rejecter:
-                self._reject(self.rejecter, position, task, start, answer, decision)
+                with self._beside(position, task.lineage):
+                    self.rejecter.judged(position, self.stages[position], task, start, answer, decision)
         return answers
 
     def _answers(self, position: int, tasks: list[Task[Any]]) -> tuple[Any, list[Decision | None]]:
@@ -218,31 +247,33 @@ class Worker:
         if _vectorised(stage):
             answers = stage.process_batch(tasks)
         elif isinstance(stage, Decides):
-            has_rows = [isinstance(task, Batch) and task.num_items > 0 for task in tasks]
-            decisions = [stage.decide(task) if rows else None for task, rows in zip(tasks, has_rows, strict=True)]
+            decisions = [self._decision(position, stage, task) for task in tasks]
             pairs = zip(tasks, decisions, strict=True)
             answers = [stage.apply(task, found) if found else stage.process(task) for task, found in pairs]
         else:
             answers = [stage.process(task) for task in tasks]
         if self.rejecter and isinstance(answers, _LISTS):
-            answers = [complete(answer) for answer in answers]
+            whole = zip(tasks, answers, strict=False)
+            answers = [complete(answer) if isinstance(task, Batch) else answer for task, answer in whole]
         return answers, decisions
 
-    def _reject(
-        self,
-        rejecter: Rejecter,
-        position: int,
-        task: Task[Any],
-        start: int,
-        answer: Answer[Any],
-        decision: Decision | None,
-    ) -> None:
-        """Write down what was dropped. If that fails it is no fault of the record, nor of the stage."""
+    def _decision(self, position: int, stage: Any, task: Task[Any]) -> Decision | None:
+        if not isinstance(task, Batch):
+            return None
+        decision = self.keeper.decide(position, stage, task) if self.keeper else None
+        if decision is not None or not task.num_items:
+            return decision
+        found: Decision = stage.decide(task)
+        return found
+
+    @contextmanager
+    def _beside(self, position: int, lineage: Lineage | None) -> Iterator[None]:
+        """Writing down what was dropped, or scores. If that fails it is no fault of the record, nor of the stage."""
         try:
-            rejecter.write(position, task, start, rejecter.dropped(self.stages[position], task, answer, decision))
+            yield
         except Exception as error:
-            failure = self.failure(position, task.lineage, error)
-            failure.stage = rejecter.writer.name
+            failure = self.failure(position, lineage, error)
+            failure.stage = self.rejecter.name if self.rejecter else failure.stage
             raise failure from error
 
     def _children(self, position: int, parent: Task[Any], answer: Answer[Any]) -> Iterator[tuple[Task[Any], bool]]:

@@ -33,6 +33,7 @@ class WriteRejected(WriteFragments):
 
     def prepare(self, memory: dict[str, Any]) -> None:
         super().prepare(memory)
+        memory["place"] = self.target.url
         with self.target.create(self.target.file(MARK)):
             pass
 

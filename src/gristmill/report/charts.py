@@ -86,7 +86,7 @@ def busy(points: Sequence[Mapping[str, Any]], pool: int) -> str:
     seconds = max(point["seconds"] for point in points) or 1.0
     spots = []
     for point in points:
-        workers, working, _ = point["pools"][pool] if pool < len(point["pools"]) else (0, 0, 0)
+        workers, working = next(((found[1], found[2]) for found in point["pools"] if found[0] == pool), (0, 0))
         share = working / workers if workers else 0.0
         spots.append(f"{point['seconds'] / seconds * WIDTH:.1f},{60 - 54 * share:.1f}")
     return (

@@ -1,7 +1,6 @@
 """Facts: what a report tells, as plain data. `report.json` is this; `page.py` draws it.
 
-Gives up: sources that an earlier attempt of the run had finished. They are counted, but their scores and samples
-went with that attempt.
+Gives up: more of a sample than some thousand characters, so that a report stays small whatever the data is.
 """
 
 from __future__ import annotations
@@ -13,9 +12,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.decide import thresholds_of
-from gristmill.core.result import Summary
+from gristmill.core.identity import describe_stage
+from gristmill.core.result import StageLine, Summary, folded
 from gristmill.core.run import versions
 from gristmill.core.sketch import lower_bound
+from gristmill.report import origins
+from gristmill.report.attempts import Attempt, current, read_twice, together
+from gristmill.report.duplicates import duplicates
+from gristmill.report.records import Records
 
 if TYPE_CHECKING:
     from gristmill.core.executor import Progress
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from gristmill.core.sketch import Sketch
 
 POINTS, RECORDS, BINS = 240, 20, 48
+SAMPLE_CHARS, OUTCOME_CHARS = 2000, 4000
 _NUMBER = re.compile(r"(\w+)=(-?[\d.]+(?:e[+-]?\d+)?)\b")
 
 
@@ -33,12 +38,15 @@ class Timeline:
 
     def __init__(self) -> None:
         self.points: list[dict[str, Any]] = []
+        self.names: list[str] = []
+        """Of pools, also those of segments that are over. A point has the number of each pool that there is then."""
         self._every, self._due = 0.25, 0.0
 
     def saw(self, progress: Progress) -> None:
         if progress.seconds < self._due:
             return
-        pools = [[pool.workers, pool.busy, pool.queued] for pool in progress.pools]
+        self.names += [pool.name for pool in progress.pools if pool.name not in self.names]
+        pools = [[self.names.index(pool.name), pool.workers, pool.busy, pool.queued] for pool in progress.pools]
         self.points.append({"seconds": round(progress.seconds, 2), "rows": progress.rows_read, "pools": pools})
         if len(self.points) > POINTS:
             self.points, self._every = self.points[::2], self._every * 2
@@ -51,11 +59,13 @@ def gather(
     progress: Progress,
     timeline: Timeline,
     error: BaseException | None,
+    attempts: Sequence[Attempt] = (),
 ) -> dict[str, Any]:
-    """All that there is to tell of a run."""
+    """All that there is to tell of a run. `attempts` are those before this one."""
+    progress = together(progress, attempts)
     summary = Summary.of(progress)
     files = [file for task in (*run.kept, *run.outputs) for file in task.written]
-    return {
+    told = {
         "name": plan.name,
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "outcome": "finished" if error is None else _failure(error),
@@ -63,29 +73,64 @@ def gather(
         "rows_out": summary.rows_out,
         "quarantined": summary.quarantined,
         "seconds": round(summary.seconds, 3),
+        "attempts": len(attempts) + 1,
         "done_before": len(run.kept),
+        "not_counted": _not_counted(run, attempts),
         "files": len(files),
         "bytes": sum(file.size for file in files),
-        "stages": _stages(plan, progress, summary),
-        "pools": [pool.name for pool in progress.pools],
+        "stages": _stages(plan, progress),
+        "pools": timeline.names,
         "timeline": timeline.points,
         "quarantine": _records(run),
         "plan": str(plan),
+        "seeds": origins.seeds([describe_stage(stage) for stage in plan.everything]),
+        "memory": origins.memory(),
         "versions": versions(),
     }
+    return {**told, **_kept(run, attempts, told)}
 
 
 def _failure(error: BaseException) -> str:
-    return f"stopped: {type(error).__name__}: {error}".partition("\n\nTraceback")[0]
+    told = f"stopped: {type(error).__name__}: {error}".partition("\n\nTraceback")[0]
+    return told if len(told) <= OUTCOME_CHARS else f"{told[:OUTCOME_CHARS]}…"
 
 
-def _stages(plan: Plan, progress: Progress, summary: Summary) -> list[dict[str, Any]]:
-    told = {stage.name: thresholds_of(stage) for stage in plan.everything}
+def _not_counted(run: Run, attempts: Sequence[Attempt]) -> int:
+    """Sources that were done by attempts of which nothing is known but the output."""
+    known = {attempt.id for attempt in attempts}
+    entries = [run.entries.get(task.lineage.source) for task in run.kept]
+    return sum(1 for entry in entries if entry and entry.attempt not in known)
+
+
+def _kept(run: Run, attempts: Sequence[Attempt], told: Mapping[str, Any]) -> dict[str, Any]:
+    """What the directory of the run tells, if it has one."""
+    if not run.store or run.store.get("plan.json") is None:
+        return {}
+    records = Records(run.place, run.storage_options)
+    entries = current(run.store.lines("ledger"))
+    first, last = ([entry for entry in entries if entry["plan"] == end] for end in run.ends)
+    actual = {
+        "seconds": told["seconds"],
+        "rows_in": told["rows_in"],
+        "rows_out": told["rows_out"],
+        "output_bytes": told["bytes"],
+        "memory_bytes": max(told["memory"].values(), default=0) * 1e6,
+    }
+    return {
+        "read_twice": read_twice(attempts, first),
+        "sources": origins.sources(records, first, last),
+        "duplicates": duplicates(records),
+        "predicted": origins.predicted(run.store, actual),
+    }
+
+
+def _stages(plan: Plan, progress: Progress) -> list[dict[str, Any]]:
     stages = []
-    sketches = {name: stats.sketch for name, stats in progress.stages}
-    for line in summary.stages:
-        thresholds: Mapping[str, str] = told.get(line.name, {})
-        sketch = sketches.get(line.name)
+    place = -1
+    for name, parts in folded(progress.stages):
+        place += len(parts)
+        line, sketch = StageLine.of(name, parts), parts[-1].sketch
+        thresholds: Mapping[str, str] = thresholds_of(plan.everything[place])
         stages.append(
             {
                 "name": line.name,
@@ -108,8 +153,22 @@ def _sketched(sketch: Sketch, thresholds: Mapping[str, str]) -> dict[str, Any]:
         "thresholds": {name: text for name, text in thresholds.items() if text},
         "limits": {name: limits(text) for name, text in thresholds.items()},
         "values": {name: dict(counts.most_common()) for name, counts in sketch.values.items()},
-        "samples": [sample for _, sample in sketch.samples],
+        "samples": [{**sample, "row": _clipped(sample["row"])} for _, sample in sketch.samples],
     }
+
+
+def _clipped(row: Mapping[str, Any], most: int = SAMPLE_CHARS) -> dict[str, Any]:
+    """The values of a row, as many as there is room for; its text comes first."""
+    shown: dict[str, Any] = {}
+    for name in sorted(row, key=lambda name: name != "text"):
+        value = row[name]
+        if isinstance(value, str) and len(value) > max(most, 0):
+            value = f"{value[: max(most, 0)]}…"
+        most -= len(str(name)) + len(str(value))
+        shown[name[:200]] = value
+        if most <= 0:
+            break
+    return shown
 
 
 def limits(threshold: str) -> list[float]:
@@ -126,7 +185,7 @@ def histogram(buckets: Counter[int]) -> dict[str, Any]:
     known = {"rows": total, "least": pairs[0][0], "most": pairs[-1][0], "middle": _quantile(pairs, 0.5)}
     if low == high:
         return {**known, "edges": [low, high], "counts": [total]}
-    ratio = low > 0 and high / low > 200
+    ratio = low > 0 and high / low > 200 and high > 1  # shares are compared by their difference
     bins = min(BINS, len(pairs))
     steps = [index / bins for index in range(bins + 1)]
     edges = [low * (high / low) ** step if ratio else low + (high - low) * step for step in steps]

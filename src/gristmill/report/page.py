@@ -18,7 +18,7 @@ Facts = Mapping[str, Any]
 def page(facts: Facts) -> str:
     """The whole file."""
     style = files("gristmill.report").joinpath("page.css").read_text("utf-8")
-    sections = (_head, _funnel, _scores, _data, _aside, _workers, _table, _plan)
+    sections = (_head, _funnel, _scores, _data, _duplicates, _aside, _workers, _table, _predicted, _plan)
     body = "".join(section(facts) for section in sections)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -46,10 +46,21 @@ def _head(facts: Facts) -> str:
     ]
     shown = "".join(f"<div class=tile><b>{big}</b>{what}<br><small>{more}</small></div>" for big, what, more in tiles)
     failed = "" if facts["outcome"] == "finished" else f"<p class=failed>{escape(facts['outcome'])}</p>"
-    before = facts["done_before"]
-    resumed = f"<p class=quiet>{before:,} sources were done before: their rows are not counted.</p>" if before else ""
     when = f"<p class=quiet>Gristmill, {escape(facts['finished'])}</p>"
-    return f"<header><h1>{escape(facts['name'])}</h1>{when}{failed}{resumed}<div class=tiles>{shown}</div></header>"
+    notes = "".join(f"<p class=quiet>{note}</p>" for note in _attempts(facts))
+    return f"<header><h1>{escape(facts['name'])}</h1>{when}{failed}{notes}<div class=tiles>{shown}</div></header>"
+
+
+def _attempts(facts: Facts) -> list[str]:
+    """What to know of a run that was stopped and went on."""
+    notes = [f"{facts['attempts']:,} attempts, counted together."] if facts["attempts"] > 1 else []
+    if facts["not_counted"]:
+        notes.append(f"{facts['not_counted']:,} sources were done before: their rows are not counted.")
+    if facts.get("read_twice"):
+        notes.append(
+            f"{facts['read_twice']:,} rows are counted twice: an attempt was stopped in the middle of their source."
+        )
+    return notes
 
 
 def _funnel(facts: Facts) -> str:
@@ -124,7 +135,52 @@ def _data(facts: Facts) -> str:
         for name, counts in first["values"].items()
     ]
     kept = f"<div class=card>{_samples(last['samples'], 'kept', 'Some of the rows that were kept')}</div>"
-    return _section("The data", f"<div class=cards>{''.join(cards)}</div>{''.join(lists)}{kept}")
+    return _section("The data", f"<div class=cards>{''.join(cards)}</div>{''.join(lists)}{_sources(facts)}{kept}")
+
+
+def _sources(facts: Facts) -> str:
+    found = facts.get("sources") or {}
+    if not found.get("before"):
+        return ""
+    title = "By column source" if found["by"] == "source" else "By input file"
+    more = found["count"] - len(found["before"])
+    rest = f"<p class=quiet>and {more:,} more</p>" if more > 0 else ""
+    return f"<h3>{title}</h3>{charts.shares(found['before'], found['after'])}{rest}"
+
+
+def _duplicates(facts: Facts) -> str:
+    """How many rows are alike, and the largest clusters of them."""
+    found = facts.get("duplicates")
+    if not found or not found["clusters"]:
+        return ""
+    sizes = "".join(
+        f"<tr><td class=n>{size:,}<td class=n>{count:,}<td class=n>{size * count:,}</tr>"
+        for size, count in _few(found["sizes"])
+    )
+    head = "<tr><th scope=col class=n>rows alike<th scope=col class=n>clusters<th scope=col class=n>rows</tr>"
+    told = f"<p>{found['rows']:,} rows are in {found['clusters']:,} clusters; one of each is kept.</p>"
+    table = f"<div class='card scroll' tabindex=0><table>{head}{sizes}</table></div>"
+    examples = "".join(map(_cluster, found["examples"]))
+    return _section("Duplicates", f"{told}<div class=cards>{table}{examples}</div>")
+
+
+def _few(sizes: Mapping[Any, int], most: int = 12) -> list[tuple[int, int]]:
+    """The smallest sizes and the largest."""
+    pairs = sorted((int(size), count) for size, count in sizes.items())
+    return pairs if len(pairs) <= most else [*pairs[: most - 3], *pairs[-3:]]
+
+
+def _cluster(example: Facts) -> str:
+    rows = []
+    for member in example["members"]:
+        similar = f" · similarity {member['similarity']:.3g}" if member["similarity"] is not None else ""
+        kind = "kept" if member["kept"] else "dropped"
+        text = f"<pre>{escape(member['text'])}</pre>" if member["text"] else ""
+        rows.append(f"<div class='row {kind}'><small>{escape(member['id'])} · {kind}{similar}</small>{text}</div>")
+    more = example["size"] - len(example["members"])
+    rest = f"<p class=quiet>and {more:,} more</p>" if more > 0 else ""
+    shown = f"<summary>{example['size']:,} rows alike</summary>{''.join(rows)}{rest}"
+    return f"<div class=card><details>{shown}</details></div>"
 
 
 def _aside(facts: Facts) -> str:
@@ -135,7 +191,9 @@ def _aside(facts: Facts) -> str:
     ]
     body = _rows(cells)
     head = "<tr><th>stage<th>error<th>where<th>record</tr>"
-    return _section("Quarantine", f"<div class='card scroll'><table>{head}{body}</table></div>" if records else "")
+    return _section(
+        "Quarantine", f"<div class='card scroll' tabindex=0><table>{head}{body}</table></div>" if records else ""
+    )
 
 
 def _rows(cells: Iterable[Sequence[Any]]) -> str:
@@ -165,11 +223,41 @@ def _table(facts: Facts) -> str:
     titles = ("stage", "rows in", "kept", "dropped", "quarantined", "seconds", "MB/s", "notes")
     head = "".join(f"<th{' class=n' if 0 < at < 7 else ''}>{title}" for at, title in enumerate(titles))
     note = "<p class=quiet>The seconds of a stage are summed over workers.</p>"
-    table = f"<div class='card scroll'><table><tr>{head}</tr>{''.join(lines)}</table></div>{note}"
+    table = f"<div class='card scroll' tabindex=0><table><tr>{head}</tr>{''.join(lines)}</table></div>{note}"
     return _section("Stages", table)
 
 
+def _predicted(facts: Facts) -> str:
+    """What an estimate said, beside what it was."""
+    lines = []
+    for line in facts.get("predicted") or ():
+        said, was = line["predicted"], line["actual"]
+        cells = "".join(f"<td class=n>{_amount(line['what'], value)}" for value in (said, was))
+        lines.append(f"<tr><td>{escape(_PREDICTED[line['what']])}{cells}<td class=n>{said / was:.2f} ×</tr>")
+    titles = "".join(f"<th scope=col class=n>{title}" for title in ("predicted", "actual", "ratio"))
+    head = f"<tr><td>{titles}</tr>"
+    table = f"<div class='card scroll' tabindex=0><table>{head}{''.join(lines)}</table></div>"
+    return _section("Predicted and actual", table if lines else "")
+
+
+_PREDICTED = {
+    "seconds": "time",
+    "rows_in": "rows in",
+    "rows_out": "rows out",
+    "output_bytes": "output",
+    "memory_bytes": "memory",
+}
+
+
+def _amount(what: str, value: float) -> str:
+    if what.endswith("_bytes"):
+        return f"{value / 1e6:,.1f} MB"
+    return f"{value:,.1f} s" if what == "seconds" else f"{value:,.0f}"
+
+
 def _plan(facts: Facts) -> str:
-    versions = ", ".join(f"{name} {number}" for name, number in facts["versions"].items())
+    parts = [f"{name} {number}" for name, number in facts["versions"].items()]
+    parts += [f"{name} {megabytes:,.0f} MB at most" for name, megabytes in facts["memory"].items()]
+    parts += [f"{seed['stage']} {seed['parameter']}={seed['seed']}" for seed in facts["seeds"]]
     plan = f"<div class=card><pre>{escape(facts['plan'])}</pre></div>"
-    return _section("Plan", plan) + f"<footer>{escape(versions)}</footer>"
+    return _section("Plan", plan) + f"<footer>{escape(' · '.join(parts))}</footer>"

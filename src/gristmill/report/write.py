@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from gristmill.report.attempts import Diary
 from gristmill.report.facts import Timeline, gather
 from gristmill.report.page import page
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from gristmill.core.store import Store
 
 PAGE, FACTS = "report.html", "report.json"
+MOST_BYTES = 3_000_000
 
 
 class Reporter:
@@ -23,11 +25,26 @@ class Reporter:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._timeline = Timeline()
+        self._diary = Diary(store)
 
     def saw(self, progress: Progress) -> None:
         self._timeline.saw(progress)
+        self._diary.saw(progress)
 
     def write(self, plan: Plan, run: Run, progress: Progress, error: BaseException | None) -> None:
-        facts = gather(plan, run, progress, self._timeline, error)
+        self._diary.write(progress)
+        facts = gather(plan, run, progress, self._timeline, error, self._diary.earlier(run))
         self._store.put(FACTS, json.dumps(facts, default=str, indent=1).encode())
-        self._store.put(PAGE, page(facts).encode("utf-8", "replace"))
+        self._store.put(PAGE, small_page(facts))
+
+
+def small_page(facts: dict[str, Any]) -> bytes:
+    """The page, with fewer samples of each kind if it would be too large."""
+    shown = page(facts).encode("utf-8", "replace")
+    for most in (6, 3, 1, 0):
+        if len(shown) < MOST_BYTES:
+            break
+        stages = [{**stage, "samples": stage.get("samples", [])[:most]} for stage in facts["stages"]]
+        facts = {**facts, "stages": stages, "quarantine": facts["quarantine"][:most]}
+        shown = page(facts).encode("utf-8", "replace")
+    return shown

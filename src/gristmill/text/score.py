@@ -12,8 +12,9 @@ each. A stage is named after what it runs, so that summaries and errors read wel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from gristmill.core.errors import ContractError, shorten
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.table import table_to_rows, to_array
 from gristmill.text import english, stats
+from gristmill.text.arguments import as_list, distinct, routes, spread, unique
 from gristmill.text.columns import answered, any_column, judged, scored, text_column, texts_of, values_in
 from gristmill.text.filters import DocumentFilter, score_array, values_of
 from gristmill.text.modifiers import DocumentModifier
@@ -98,13 +100,41 @@ class _DroppingStage(_TextStage):
         alive = pa.repeat(literal(True, pa.bool_()), batch.num_items)
         scores = {}
         for step in self._steps:
-            found, keep = self._judge(step, batch)
-            keep = keep.cast(pa.bool_()).fill_null(literal(False, pa.bool_()))
-            keep = pc.invert(keep) if step.invert else keep
+            self._look(step, batch)
+            found, verdict = self._judge(step, batch)
+            keep = self._kept(step, verdict)
             scores[step.label] = in_place(found, alive)
             alive = in_place(keep, alive).fill_null(literal(False, pa.bool_()))
             batch = batch.keep(keep)
         return Decision(alive, scores)
+
+    def decide_all(self, everything: DocumentBatch, batch: DocumentBatch) -> Decision:
+        """The same for all rows that lie in a batch, also those that were dropped before, and by every filter, also
+        those after one that drops the row."""
+        judged = {step.label: self._judge(step, everything) for step in self._steps}
+        known = set(everything.data.column_names)
+        batch.memo.update({name: value for name, value in everything.memo.items() if name in known})
+        for step in self._steps:
+            self._look(step, batch)
+        kept = [self._kept(step, judged[step.label][1]) for step in self._steps]
+        return Decision(reduce(pc.and_, kept), {label: scores for label, (scores, _) in judged.items()})
+
+    def judge(self, scores: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+        """The verdict of each filter, by its label, on scores that it gave before. Those that it cannot tell from the
+        score alone are left out."""
+        found = {}
+        for step in self._steps:
+            if step.label in scores and isinstance(step.tool, DocumentFilter) and not draws_lots(step.tool):
+                found[step.label] = self._kept(step, answered(step.tool, "keep_batch", scores[step.label]))
+        return found
+
+    @staticmethod
+    def _kept(step: _Step, keep: pa.Array) -> pa.Array:
+        keep = keep.cast(pa.bool_()).fill_null(literal(False, pa.bool_()))
+        return pc.invert(keep) if step.invert else keep
+
+    def _look(self, step: _Step, batch: DocumentBatch) -> None:
+        """Count what else there is to see in the rows that a filter is given."""
 
     def apply(self, batch: DocumentBatch, decision: Decision) -> DocumentBatch:
         for step in self._steps:
@@ -169,10 +199,13 @@ class ScoreFilter(_DroppingStage):
     def remark(self, stats: Any) -> str | None:
         return english.remark_on(self.name, stats)
 
+    def _look(self, step: _Step, batch: DocumentBatch) -> None:
+        english_only = isinstance(step.tool, DocumentFilter) and step.tool.english_only
+        if english_only and (others := english.count_others(self, batch, step.field)):
+            self.count(english.COUNTER, others)
+
     def _judge(self, step: _Step, batch: DocumentBatch) -> tuple[pa.Array, pa.Array]:
         assert isinstance(step.tool, DocumentFilter)
-        if step.tool.english_only and (others := english.count_others(self, batch, step.field)):
-            self.count(english.COUNTER, others)
         scores = scored(self, step.tool, batch, step.field)
         return scores, judged(step.tool, scores, batch)
 
@@ -249,6 +282,9 @@ class Score(_TextStage):
     def _scoring(self) -> list[tuple[str, DocumentFilter]]:
         return [(field, tool) for tool, field, _ in self._steps if isinstance(tool, DocumentFilter)]
 
+    def recorded(self) -> list[str]:
+        return [score_field for _, _, score_field in self._steps]
+
     def process(self, task: DocumentBatch) -> DocumentBatch:
         for tool, field, score_field in self._steps:
             if isinstance(tool, DocumentFilter):
@@ -279,7 +315,7 @@ class Modify(_TextStage):
         self.modifier_fn, self.input_fields, self.output_fields = modifier_fn, input_fields, output_fields
         tools = [checked_tool("Modify", one, DocumentModifier) for one in as_list(modifier_fn)]
         self._use(tools)
-        self._steps = list(zip(tools, *_routes(len(tools), input_fields, output_fields), strict=True))
+        self._steps = list(zip(tools, *routes(len(tools), input_fields, output_fields), strict=True))
 
     def inputs(self) -> tuple[list[str], Columns]:
         made: set[str] = set()
@@ -317,52 +353,9 @@ class Modify(_TextStage):
         return make_array(values, pa.string()) if plain else to_array(values)
 
 
-def _routes(count: int, inputs: Any, outputs: Any) -> tuple[list[list[str]], list[str]]:
-    """For each modifier the columns that it reads, and the one that it writes."""
-    given = as_list(inputs)
-    if count == 1 and all(isinstance(field, str) for field in given):
-        given = [given]
-    columns = [as_list(fields) for fields in spread("input_fields", given, count)]
-    if outputs is None:
-        if any(len(fields) != 1 for fields in columns):
-            raise ValueError(f"Modify: say in output_fields where the result of {inputs!r} goes")
-        return columns, [fields[0] for fields in columns]
-    targets = spread("output_fields", outputs, count)
-    if len(as_list(outputs)) == 1 and len(given) == 1 and count > 1:
-        columns[1:] = [[targets[0]]] * (count - 1)  # each goes on with what the one before it made
-    return columns, targets
-
-
-def as_list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [value]
-
-
-def spread(argument: str, value: Any, count: int) -> list[Any]:
-    """One value for each of `count` tools, from one for all or a list of one for each."""
-    values = as_list(value)
-    for one in values:
-        if argument == "invert" and not isinstance(one, bool):
-            raise TypeError(f"invert is {one!r}, must be True or False")
-        if argument in ("text_field", "filter_field", "output_fields") and not (isinstance(one, str) and one):
-            raise TypeError(f"{argument} is {one!r}, must be the name of a column")
-    if len(values) == 1:
-        return values * count
-    if len(values) != count:
-        raise ValueError(f"{argument} has {len(values)} values for {count}: give one, or one for each")
-    return values
-
-
-def distinct(argument: str, names: list[Any]) -> list[Any]:
-    given = [name for name in names if name is not None]
-    if len(set(given)) != len(given):
-        raise ValueError(f"{argument}: {shorten(given)} would be written more than once: give each its own column")
-    return names
-
-
-def unique(labels: list[str]) -> list[str]:
-    """The labels, with a number where one comes again."""
-    counts = [labels[: index + 1].count(label) for index, label in enumerate(labels)]
-    return [label if count == 1 else f"{label} {count}" for label, count in zip(labels, counts, strict=True)]
+def draws_lots(tool: DocumentFilter) -> bool:
+    """Whether the verdict of a filter depends on the row, and not on its score alone."""
+    return type(tool).keep_rows is not DocumentFilter.keep_rows
 
 
 def checked_tool(stage: str, tool: Any, kind: type) -> Any:

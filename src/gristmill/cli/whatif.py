@@ -1,0 +1,156 @@
+"""The command `gristmill whatif`: what other thresholds would keep, told from the scores of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gristmill.cli.start import ExecutorName, Quiet, Verbose, Workers, allow_own_modules, errors
+from gristmill.cli.why import RunPlace
+from gristmill.core.errors import InputError
+
+if TYPE_CHECKING:
+    from gristmill.report.whatif import Amount, WhatIf
+
+NEEDS_RECIPE = "the run was started from Python: change the pipeline there and run it again"
+
+
+def whatif(
+    run: RunPlace,
+    settings: Annotated[
+        list[str], typer.Option("--set", metavar="NAME=VALUE", help="A parameter, as FilterName.parameter=value.")
+    ],
+    samples: Annotated[int, typer.Option("-n", min=0, help="How many rows to show of those that change.")] = 3,
+    apply: Annotated[
+        str | None, typer.Option("--apply", metavar="OUT", help="Run the recipe again with them, into this directory.")
+    ] = None,
+    executor: ExecutorName = None,
+    workers: Workers = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Tell how many rows other thresholds would keep, without reading the text again."""
+    with errors(verbose):
+        from gristmill.cli import show
+        from gristmill.recipes import parse_settings
+        from gristmill.report.whatif import whatif as ask
+
+        allow_own_modules()
+        changes = parse_settings(settings)
+        found = ask(run, changes, samples)
+        if as_json:
+            typer.echo(show.to_json(asdict(found)))
+        elif not quiet:
+            print_whatif(found)
+        if apply:
+            apply_to(run, settings, apply, executor, workers, quiet)
+
+
+def apply_to(
+    run: str, settings: Sequence[str], out: str, executor: str | None, workers: int | None, quiet: bool
+) -> None:
+    """Run the recipe of a run again with other parameters, into another directory, with the scores that are known."""
+    from gristmill.cli import show
+    from gristmill.cli.start import make_executor, recipe_of
+    from gristmill.core.executor import Silent
+    from gristmill.core.store import Store
+    from gristmill.observe.progress import default_progress
+    from gristmill.report.recall import changed_since, recalling
+    from gristmill.report.records import Records
+
+    before = recipe_of(run, NEEDS_RECIPE).build()
+    writers = [type(stage).__name__ for stage in before.stages if hasattr(stage, "path")]
+    if len(writers) != 1:
+        raise InputError(f"--apply needs a recipe with one writer; that of {run} has {len(writers)}")
+    recipe = recipe_of(run, NEEDS_RECIPE, [*settings, f"{writers[0]}.path={out}"])
+    pipeline, place = recipe.build(), f"{out.rstrip('/')}/_run"
+    changed, recalled = changed_since(before, run), 0
+    if not changed:
+        pipeline, recalled = recalling(pipeline, Records(run))
+    if not quiet:
+        since = f": {changed[0]}" if changed else ""
+        typer.echo(f"{recalled} filters look their scores up, others compute them{since}")
+    Store(place).put("recipe.yaml", recipe.to_yaml().encode())
+    observer = Silent() if quiet else default_progress()
+    result = pipeline.run(make_executor(recipe, executor, workers), place, observer=observer)
+    if not quiet:
+        show.print_summary(result, place, place)
+
+
+def print_whatif(found: WhatIf) -> None:
+    from rich.text import Text
+
+    from gristmill.cli.show import console
+    from gristmill.core.errors import printable
+
+    out = console()
+    told = ", ".join(f"{name}={value}" for name, value in found.settings.items())
+    out.print(Text(printable(f"what if {told}"), "bold"), soft_wrap=True)
+    out.print(f"of {found.rows:,} rows")
+    out.print(f"   kept then  {_amount(found.before)}")
+    out.print(f"   kept now   {_amount(found.after)}   {_change(found.before.rows, found.after.rows)}")
+    if found.unknown.rows:
+        out.print(f"   not known  {_amount(found.unknown)}")
+    changed = {name: pair for name, pair in found.stages.items() if pair[0] != pair[1]}
+    _print_pairs("dropped by", changed)
+    for group, pairs in found.groups.items():
+        _print_pairs(group, dict(list(pairs.items())[:15]))
+    _print_rows("would be kept", found.gained)
+    _print_rows("would be dropped", found.lost)
+    for note in found.notes:
+        out.print(Text(printable(note), "yellow"), soft_wrap=True)
+
+
+def _amount(amount: Amount) -> str:
+    parts = [f"{amount.rows:>12,} rows"]
+    parts += [f"{amount.chars:,} characters"] if amount.chars else []
+    parts += [f"{amount.tokens:,} tokens"] if amount.tokens else []
+    return ", ".join(parts)
+
+
+def _change(before: int, after: int) -> str:
+    share = f" ({(after - before) / before:+.1%})" if before else ""
+    return f"{after - before:+,} rows{share}"
+
+
+def _print_pairs(title: str, pairs: dict[str, tuple[int, int]]) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from gristmill.cli.show import console
+    from gristmill.core.errors import printable
+
+    if not pairs:
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(title, overflow="fold")
+    for name in ("then", "now", "change"):
+        table.add_column(name, justify="right")
+    for name, (before, after) in pairs.items():
+        table.add_row(Text(printable(name)), f"{before:,}", f"{after:,}", f"{after - before:+,}")
+    console().print(table)
+
+
+def _print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
+    from rich.text import Text
+
+    from gristmill.cli.show import console
+    from gristmill.core.errors import printable
+    from gristmill.core.preview import short
+
+    if not rows:
+        return
+    out = console()
+    out.print(f"some rows that {title}", style="bold")
+    for row in rows:
+        named = row["id"] or f"{row['file']}:{row['position']}"
+        scores = "  ".join(f"{name}={short(value)}" for name, value in row["scores"].items())
+        out.print(Text(printable(f"   {named}  {scores}")), soft_wrap=True)
+        text = (row["row"] or {}).get("text")
+        if text is not None:
+            out.print(Text(f"      {short(text)}", "dim"), soft_wrap=True)

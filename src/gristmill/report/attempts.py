@@ -1,0 +1,130 @@
+"""Attempts: what a report needs of each attempt of a run, kept in its directory, so that the last one tells of all.
+
+An attempt writes what it has counted now and then, and when it is over. A later one adds what those have counted whose
+sources it has kept.
+
+Gives up: the last seconds of an attempt that is killed; and telling apart, in the counts of stages, the rows of sources
+that an attempt did not finish. They were read again, and the report says how many.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from gristmill.core.executor import Progress, rows_read
+from gristmill.core.sketch import Sketch
+from gristmill.core.stats import StageStats
+
+if TYPE_CHECKING:
+    from gristmill.core.run import Run
+    from gristmill.core.store import Store
+
+FOLDER = "attempts"
+EVERY_S = 10.0
+
+
+@dataclass
+class Attempt:
+    """What one attempt has counted."""
+
+    id: str
+    plan: str
+    seconds: float
+    stages: list[tuple[str, StageStats]]
+
+
+class Diary:
+    """Keeps what the attempt that runs now has counted. Without a run in the store there is nobody to tell."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._about: dict[str, Any] | None = None
+        self._written = time.monotonic()
+
+    def saw(self, progress: Progress) -> None:
+        if time.monotonic() - self._written > EVERY_S and progress.sources_done:
+            self.write(progress)
+
+    def write(self, progress: Progress) -> None:
+        self._written = time.monotonic()
+        self._about = self._about or self._store.read("plan.json")
+        if self._about is None or not progress.stages:
+            return
+        stages = [{"name": name, **_plain(stats)} for name, stats in progress.stages]
+        told = {"attempt": self._about["attempt"], "plan": self._about["plan"], "seconds": progress.seconds}
+        content = json.dumps({**told, "stages": stages}, default=str).encode()
+        self._store.put(f"{FOLDER}/{told['attempt']}.json", content)
+
+    def earlier(self, run: Run) -> list[Attempt]:
+        """The attempts before this one whose work is part of what there is now."""
+        if not self._about or run.store is None:
+            return []
+        now = self._about["attempt"]
+        names = dict.fromkeys(entry["attempt"] for entry in current(run.store.lines("ledger")))
+        found = [_read(self._store, name) for name in names if name and name != now]
+        return [one for one in found if one and one.plan == self._about["plan"]]
+
+
+def current(lines: Any) -> list[dict[str, Any]]:
+    """Of each source, the entry of the ledger that was made last."""
+    return list({entry["source"]: entry for entry in lines}.values())
+
+
+def _read(store: Store, name: str) -> Attempt | None:
+    content = store.get(f"{FOLDER}/{name}.json")
+    if content is None:
+        return None
+    told = json.loads(content)
+    stages = [(stage.pop("name"), _stats(stage)) for stage in told["stages"]]
+    return Attempt(told["attempt"], told["plan"], told["seconds"], stages)
+
+
+def together(progress: Progress, attempts: Sequence[Attempt]) -> Progress:
+    """What all attempts have counted."""
+    stages = [(name, replace(stats, counts={**stats.counts}, sketch=None)) for name, stats in progress.stages]
+    for (_, total), (_, now) in zip(stages, progress.stages, strict=True):
+        if now.sketch:
+            total.sketch = Sketch()
+            total.sketch.add(now.sketch)
+    seconds = progress.seconds
+    for attempt in attempts:
+        if [name for name, _ in attempt.stages] == [name for name, _ in stages[: len(attempt.stages)]]:
+            seconds += attempt.seconds
+            for (_, total), (_, more) in zip(stages, attempt.stages, strict=False):
+                total.add(more)
+    return replace(progress, stages=stages, seconds=seconds)
+
+
+def read_twice(attempts: Sequence[Attempt], entries: Sequence[Mapping[str, Any]]) -> int:
+    """Rows that earlier attempts have read of sources that they did not finish."""
+    finished: Counter[str] = Counter()
+    for entry in entries:
+        finished[entry["attempt"]] += entry.get("read", 0)
+    return sum(max(rows_read(stats for _, stats in one.stages) - finished[one.id], 0) for one in attempts)
+
+
+def _plain(stats: StageStats) -> dict[str, Any]:
+    told = {field.name: getattr(stats, field.name) for field in fields(stats) if field.name != "sketch"}
+    sketch = stats.sketch
+    if sketch is None:
+        return told
+    spread = {name: list(buckets.items()) for name, buckets in sketch.spread.items()}
+    values = {name: dict(counts) for name, counts in sketch.values.items()}
+    return {**told, "sketch": {"spread": spread, "values": values, "samples": sketch.samples}}
+
+
+def _stats(told: Mapping[str, Any]) -> StageStats:
+    known = {field.name for field in fields(StageStats)} - {"sketch"}
+    stats = StageStats(**{name: value for name, value in told.items() if name in known})
+    if sketch := told.get("sketch"):
+        stats.sketch = Sketch(
+            {name: Counter(dict(pairs)) for name, pairs in sketch["spread"].items()},
+            {name: Counter(counts) for name, counts in sketch["values"].items()},
+            [(draw, sample) for draw, sample in sketch["samples"]],
+        )
+    return stats

@@ -1,0 +1,105 @@
+"""Origins: where the rows of a run come from, what it drew by lot, what it took, and what was predicted."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gristmill.core.compute import pc
+from gristmill.core.scores import DROPPED, SOURCE
+
+if TYPE_CHECKING:
+    from gristmill.core.store import Store
+    from gristmill.report.records import Records
+
+MOST = 30
+ESTIMATE = "estimate.json"
+
+
+def sources(records: Records, first: Sequence[Mapping[str, Any]], last: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Rows read and kept by the column `source`, if scores tell it, else by input file, as entries of the ledger tell
+    for the first segment and the last."""
+    if records.scores is not None and SOURCE in records.scores.rows.schema.names:
+        return _told("source", *_by_column(records))
+    before: Counter[str] = Counter()
+    after: Counter[str] = Counter()
+    for entry in first:
+        before[_name(entry)] += entry.get("read", 0)
+    for entry in last:
+        after[_name(entry)] += entry["rows"]
+    return _told("file", before, after)
+
+
+def _name(entry: Mapping[str, Any]) -> str:
+    return ", ".join(entry["files"][:2]) + (" ..." if len(entry["files"]) > 2 else "")
+
+
+def _by_column(records: Records) -> tuple[Counter[str], Counter[str]]:
+    before: Counter[str] = Counter()
+    after: Counter[str] = Counter()
+    assert records.scores is not None
+    for table in records.scores.pieces([]):
+        kept = table.filter(pc.is_null(table.column(DROPPED)))
+        for counts, rows in ((before, table), (after, kept)):
+            found = pc.value_counts(rows.column(SOURCE))
+            pairs = zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True)
+            counts.update({str(value): count for value, count in pairs})
+    return before, after
+
+
+def _told(by: str, before: Counter[str], after: Counter[str]) -> dict[str, Any]:
+    names = [name for name, _ in before.most_common(MOST)]
+    return {
+        "by": by,
+        "count": len(before),
+        "before": {name: before[name] for name in names},
+        "after": {name: after[name] for name in names},
+    }
+
+
+def seeds(stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What numbers drawn by lot begin with, in each stage that draws any."""
+    return [
+        {"stage": stage["name"], "parameter": path, "seed": value}
+        for stage in stages
+        for path, value in _seeds(stage, "")
+    ]
+
+
+def _seeds(told: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(told, Mapping):
+        for name, value in told.items():
+            here = f"{path}.{name}" if path else str(name)
+            if (name == "seed" or name.endswith("_seed")) and isinstance(value, int):
+                yield here, value
+            elif isinstance(value, Mapping | list):
+                yield from _seeds(value, here)
+    elif isinstance(told, list):
+        for item in told:
+            yield from _seeds(item, path)
+
+
+def memory() -> dict[str, float]:
+    """The most memory that this process and any of its workers on this machine have had, in megabytes."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return {}
+    unit = 1 if sys.platform == "darwin" else 1024
+    kinds = {"driver": resource.RUSAGE_SELF, "largest worker": resource.RUSAGE_CHILDREN}
+    found = {name: resource.getrusage(who).ru_maxrss * unit / 1e6 for name, who in kinds.items()}
+    return {name: round(value, 1) for name, value in found.items() if value}
+
+
+def predicted(store: Store, actual: Mapping[str, float]) -> list[dict[str, Any]]:
+    """What `gristmill plan --estimate` said, beside what it was."""
+    told = store.read(ESTIMATE)
+    if told is None:
+        return []
+    return [
+        {"what": what, "predicted": told[what], "actual": value}
+        for what, value in actual.items()
+        if isinstance(told.get(what), int | float) and value
+    ]

@@ -1,0 +1,254 @@
+"""Records: what a run has kept of rows, to be asked: scores, rejected rows, clusters, quarantine, ledger.
+
+Tables are read piece by piece, and only the columns that are wanted. Nothing here needs the run to be over.
+
+Gives up: rows that no reader has given a file and a position, and reading the input again where it is compressed.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pyarrow as pa
+
+from gristmill.core.columns import literal
+from gristmill.core.compute import pc
+from gristmill.core.errors import InputError
+from gristmill.core.run import Run
+from gristmill.core.scores import DROPPED, FACTS, FILE, PLACE, SEGMENT
+from gristmill.core.store import Store
+from gristmill.core.task import digest
+from gristmill.dedup.clusters import FOLDER as CLUSTERS
+from gristmill.io.commit import SIDE_ROOM
+from gristmill.io.scores import ABOUT
+from gristmill.io.target import Target
+
+if TYPE_CHECKING:
+    from pyarrow import dataset
+
+    from gristmill.core.quarantine import SetAside
+
+SCORES, REJECTED = "scores", "rejected"
+WAY_OUT = {
+    SCORES: "scores were not kept: run with scores=True, or --scores",
+    REJECTED: "rejected rows were not kept: run with rejected=True, or --rejected",
+}
+
+
+class Records:
+    """What is in the directory of a run, or in `_run` beside the output of a run without one."""
+
+    def __init__(self, where: str, storage_options: Mapping[str, Any] | None = None) -> None:
+        self.options = dict(storage_options or {})
+        self.scores_place = ""
+        for place in (where, f"{where.rstrip('/')}/{SIDE_ROOM}"):
+            store = Store(place, self.options)
+            if (plan := store.read("plan.json")) is not None:
+                self.place, self.store, self.plan = place.rstrip("/"), store, plan
+                return
+        raise InputError(f"{where} holds no records of a run: give the run_dir of one (gristmill run --run-dir)")
+
+    @property
+    def stages(self) -> list[dict[str, Any]]:
+        """What each stage computes: its name, class and parameters."""
+        found: list[dict[str, Any]] = self.plan["stages"]
+        return found
+
+    @cached_property
+    def scores(self) -> Scores | None:
+        found = self._dataset(SCORES)
+        if found is None:
+            return None
+        place, rows = found
+        self.scores_place = place
+        about = Store(place, self.options).get(ABOUT)
+        return Scores(rows, orjson.loads(about)["stages"] if about else [])
+
+    @cached_property
+    def rejected(self) -> dataset.Dataset | None:
+        found = self._dataset(REJECTED)
+        return found[1] if found else None
+
+    @cached_property
+    def clusters(self) -> dataset.Dataset | None:
+        found = self._dataset(CLUSTERS)
+        return found[1] if found else None
+
+    def _dataset(self, folder: str) -> tuple[str, dataset.Dataset] | None:
+        told = self.plan.get({REJECTED: "rejects"}.get(folder, folder)) or {}
+        for place in (f"{self.place}/{folder}", told.get("place")):
+            if place and (rows := open_parquet(place, self.options)) is not None:
+                return place, rows
+        return None
+
+    @cached_property
+    def _run(self) -> Run:
+        return Run(self.place, self.options)
+
+    def quarantined(self) -> Iterator[SetAside]:
+        return self._run.quarantined()
+
+    @cached_property
+    def entries(self) -> list[dict[str, Any]]:
+        """The sources that are done, as the ledger tells, each as it was done last."""
+        return list({entry["source"]: entry for entry in self.store.lines("ledger")}.values())
+
+    def input_of(self, file: str) -> str | None:
+        """The full path of an input file, which rows know by its name below the root."""
+        paths = (path for entry in self.entries for path in entry["files"])
+        return next((path for path in paths if path == file or path.endswith(f"/{file}")), None)
+
+    def outputs_of(self, file: str) -> list[str]:
+        """The files that were written for an input file."""
+        path = self.input_of(file)
+        written = [entry["written"] for entry in self.entries if path in entry["files"]]
+        named = [one["path"] for files in written for one in files or ()]
+        return [path for path in named if not path.endswith(".runs")]
+
+
+class Scores:
+    """The scores of a run. `stages` says which column belongs to which filter."""
+
+    def __init__(self, rows: dataset.Dataset, stages: Sequence[Mapping[str, Any]]) -> None:
+        self.rows, self.stages = rows, stages
+
+    @property
+    def columns(self) -> dict[str, tuple[str, str]]:
+        """For each column of scores, the stage and the filter's label."""
+        return {column: (stage["name"], label) for stage in self.stages for label, column in stage["columns"].items()}
+
+    def parts(self) -> list[tuple[Any, int]]:
+        """The files, and the segment of each."""
+        return [(part, _segment_of(part)) for part in self.rows.get_fragments()]
+
+    def pieces(self, columns: Iterable[str] | None = None) -> Iterator[pa.Table]:
+        """The rows as they were read, source by source, with what later segments add to each of them.
+
+        `dropped_by` is the stage that dropped the row at last; null: it was kept, or set aside.
+        """
+        there = self.rows.schema.names
+        wanted = there if columns is None else [name for name in (*FACTS, *columns) if name in there]
+        wanted = list(dict.fromkeys(wanted))
+        parts = self.parts()
+        more = any(segment > 1 for _, segment in parts)
+        for part, segment in parts:
+            if segment == 1:
+                table: pa.Table = part.to_table(schema=self.rows.schema, columns=wanted)
+                yield _with_later(table, self.rows, wanted) if more else table
+
+    def table(self, columns: Iterable[str] | None = None) -> pa.Table:
+        pieces = list(self.pieces(None if columns is None else list(columns)))
+        return pa.concat_tables(pieces) if pieces else self.rows.schema.empty_table()
+
+    def find(self, condition: Any) -> list[dict[str, Any]]:
+        """The rows that a condition on columns of the dataset holds for, one line for each segment. Their places are
+        looked for first: only where those are is all of a row read."""
+        from pyarrow import dataset as ds
+
+        places = self.rows.to_table(columns=[FILE, PLACE], filter=condition).to_pylist()
+        found: list[dict[str, Any]] = []
+        for file, place in dict.fromkeys((row[FILE], row[PLACE]) for row in places):
+            here = (ds.field(FILE) == file) & (ds.field(PLACE) == place)
+            found += self.rows.to_table(filter=here).sort_by(SEGMENT).to_pylist()
+        return found
+
+
+def _segment_of(part: Any) -> int:
+    """The segment that a file of scores belongs to. All its rows are of one."""
+    group = part.metadata.row_group(0) if part.metadata.num_row_groups else None
+    if group is None:
+        return 1
+    place = part.metadata.schema.names.index(SEGMENT)
+    return int(group.column(place).statistics.min)
+
+
+def _with_later(table: pa.Table, rows: dataset.Dataset, columns: Sequence[str]) -> pa.Table:
+    """The rows with what is known of them from later segments."""
+    from pyarrow import dataset as ds
+
+    files = pc.unique(table.column(FILE))
+    more = rows.to_table(columns=list(columns), filter=(ds.field(SEGMENT) > 1) & ds.field(FILE).isin(files))
+    numbered = table.append_column("__row__", pa.array(range(table.num_rows), pa.int64()))
+    for number in sorted(pc.unique(more.column(SEGMENT)).to_pylist()):
+        part = more.filter(pc.equal(more.column(SEGMENT), literal(number, pa.int64())))
+        scores = [name for name in columns if name not in FACTS or name == DROPPED]
+        part = part.select([FILE, PLACE, *scores])
+        joined = numbered.join(part, [FILE, PLACE], right_suffix=" later").sort_by("__row__")
+        for name in scores:
+            both = pc.coalesce(joined.column(name), joined.column(f"{name} later"))
+            numbered = numbered.set_column(numbered.column_names.index(name), name, both)
+    return numbered.drop_columns(["__row__"])
+
+
+def open_parquet(place: str, options: Mapping[str, Any]) -> dataset.Dataset | None:
+    """The Parquet files of a directory as one dataset; None if there are none."""
+    from pyarrow import dataset as ds
+
+    target = Target(place, options)
+    names = sorted(name for name in target.names() if name.endswith(".parquet"))
+    if not names:
+        return None
+    system, root = (None, target.url) if target.local else _remote(place, options)
+    first = ds.dataset([f"{root}/{name}" for name in names], format="parquet", filesystem=system)
+    schemas = [part.physical_schema for part in first.get_fragments()]
+    return first.replace_schema(pa.unify_schemas(schemas, promote_options="permissive"))
+
+
+def _remote(place: str, options: Mapping[str, Any]) -> tuple[Any, str]:
+    import fsspec
+
+    system, root = fsspec.core.url_to_fs(place, **options)
+    return system, root.rstrip("/")
+
+
+def row_id(file: str, position: int) -> str:
+    """What a row is called that has no id of its own, as in the cluster table."""
+    return f"{digest([file])}_{position}"
+
+
+def read_input(path: str, position: int, options: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+    """A row of the input, by its place; None where that would mean to read the whole file."""
+    if path.endswith(".parquet"):
+        return _parquet_row(path, position, options or {})
+    if posixpath.splitext(path)[1] in (".jsonl", ".json", ".ndjson"):
+        folder, _, name = path.rpartition("/")
+        target = Target(folder or ".", options)
+        with target.open(target.file(name)) as file:
+            file.seek(position)
+            line = file.readline()
+        row = orjson.loads(line) if line.strip() else None
+        return row if isinstance(row, dict) else None
+    return None
+
+
+def read_line(path: str, number: int, options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A row of an output file, by its number from 1; None where the file is compressed."""
+    if path.endswith(".parquet"):
+        return _parquet_row(path, number - 1, options)
+    if not path.endswith(".jsonl"):
+        return None
+    folder, _, name = path.rpartition("/")
+    target = Target(folder or ".", options)
+    with target.open(target.file(name)) as file:
+        line = next(islice(file, number - 1, None), b"")
+    return orjson.loads(line) if line.strip() else None
+
+
+def _parquet_row(path: str, position: int, options: Mapping[str, Any]) -> dict[str, Any] | None:
+    import pyarrow.parquet as pq
+
+    folder, _, name = path.rpartition("/")
+    target = Target(folder or ".", options)
+    with target.open(target.file(name)) as file:
+        source = pq.ParquetFile(file)
+        for group in range(source.num_row_groups):
+            rows = source.metadata.row_group(group).num_rows
+            if position < rows:
+                return dict(source.read_row_group(group).slice(position, 1).to_pylist()[0])
+            position -= rows
+    return None

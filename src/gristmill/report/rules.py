@@ -1,0 +1,155 @@
+"""Rules: the filters of a run, made again from its plan, with other parameters if asked, to judge scores.
+
+Gives up: filters that hold functions or other things that a plan cannot say, and those that draw lots by the row.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from gristmill.core.batch import in_place
+from gristmill.core.compute import pc
+from gristmill.core.errors import InputError, did_you_mean, shorten
+from gristmill.core.stage import ProcessingStage
+from gristmill.text.filters import DocumentFilter
+
+if TYPE_CHECKING:
+    from gristmill.report.records import Records
+
+Settings = Mapping[str, Any]
+"""New parameters: `ClassName.parameter`, or `name of a stage.parameter`, and the value."""
+
+
+@dataclass
+class Rule:
+    """A stage that judges rows: the columns of its scores by label, and the stage itself, if it could be made again."""
+
+    name: str
+    number: int
+    columns: Mapping[str, str]
+    thresholds: Mapping[str, str]
+    stage: Any = None
+    changed: bool = False
+
+    def verdicts(self, table: pa.Table) -> dict[str, pa.Array]:
+        """What each filter says to the scores of a table, by label; null where there is no score."""
+        there = {label: column for label, column in self.columns.items() if column in table.column_names}
+        if not there or not hasattr(self.stage, "judge"):
+            return {}
+        found = {}
+        for label, column in there.items():
+            scores = _whole(table.column(column))
+            for name, keep in self.stage.judge({label: scores.drop_null()}).items():
+                found[name] = in_place(keep, pc.is_valid(scores))
+        return found
+
+    def verdict(self, table: pa.Table) -> pa.Array | None:
+        """What the stage as a whole says; None if that is not known from scores."""
+        found = self.verdicts(table)
+        known = [label for label, column in self.columns.items() if column in table.column_names]
+        return reduce(pc.and_kleene, found.values()) if found and set(known) == set(found) else None
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def rules_of(records: Records, settings: Settings | None = None) -> list[Rule]:
+    """The rules of a run, in the order of its stages. Each setting must change one of them at least."""
+    if records.scores is None:
+        return []
+    maker = _Maker(settings or {})
+    rules = []
+    for told in records.scores.stages:
+        described = records.stages[told["stage"]] if told["stage"] < len(records.stages) else {}
+        stage = maker.stage(described, told["name"])
+        changed = told["name"] in maker.touched
+        rules.append(Rule(told["name"], told["stage"], told["columns"], told["thresholds"], stage, changed))
+    maker.check(rules)
+    return rules
+
+
+@dataclass
+class _Maker:
+    """Makes objects again from what a plan says of them."""
+
+    settings: Settings
+    used: set[str] = field(default_factory=set)
+    touched: set[str] = field(default_factory=set)
+    known: set[str] = field(default_factory=set)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def stage(self, described: Mapping[str, Any], name: str) -> Any:
+        try:
+            return self.made(described, name)
+        except InputError:
+            raise
+        except Exception as error:
+            if name in self.touched:
+                raise InputError(f"{name}: {error}") from error
+            self.failures[name] = str(error)
+            return None
+
+    def made(self, described: Any, stage: str) -> Any:
+        if isinstance(described, list):
+            return [self.made(one, stage) for one in described]
+        if not isinstance(described, dict) or "class" not in described:
+            return described
+        kind = find_class(described["class"])
+        parameters = inspect.signature(kind).parameters
+        given = {
+            name: self.made(described[name], stage)
+            for name, parameter in parameters.items()
+            if name in described and not (described[name] is None and parameter.default is not None)
+        }
+        names = {kind.__name__, str(getattr(kind, "name", "")), stage}
+        given |= self._changes(kind, names - {""}, parameters, stage)
+        return kind(**given)
+
+    def _changes(self, kind: type, names: set[str], parameters: Mapping[str, Any], stage: str) -> dict[str, Any]:
+        found = {}
+        for setting, value in self.settings.items():
+            target, _, parameter = setting.rpartition(".")
+            if target not in names:
+                continue
+            if parameter in parameters:
+                found[parameter] = value
+                self.used.add(setting)
+                self.touched.add(stage)
+            elif target == kind.__name__:
+                hint = did_you_mean(parameter, parameters)
+                raise InputError(f"{target} has no parameter {parameter!r}.{hint} There are: {', '.join(parameters)}")
+        return found
+
+    def check(self, rules: Sequence[Rule]) -> None:
+        for setting in self.settings.keys() - self.used:
+            target = setting.rpartition(".")[0]
+            if target in self.failures:
+                raise InputError(f"{setting}: {target} cannot be made again from the plan: {self.failures[target]}")
+            names = [rule.name for rule in rules]
+            raise InputError(
+                f"{setting}: no filter of the run is called {target!r}.{did_you_mean(target, names)} "
+                f"There are: {shorten(names, 40)}. Write NAME.PARAMETER=VALUE"
+            )
+        for rule in rules:
+            if rule.name in self.touched and not hasattr(rule.stage, "judge"):
+                raise InputError(f"what {rule.name} decides cannot be told from scores: run the pipeline again")
+
+
+def find_class(path: str) -> type:
+    """The class that a plan names: one of Gristmill's, or of a module that is loaded already."""
+    module, _, name = path.rpartition(".")
+    if module.startswith("gristmill."):
+        importlib.import_module(module)
+    found = getattr(sys.modules.get(module), name, None)
+    if isinstance(found, type) and issubclass(found, DocumentFilter | ProcessingStage):
+        return found
+    raise LookupError(f"{path} is no filter or stage that is at hand: import its module first")

@@ -1,0 +1,252 @@
+"""What if: what other parameters of filters would have kept, told from the scores of a run, without its text.
+
+Of a row it is known what each filter says that has scored it. A row is dropped if one of them drops it; kept if all are
+known and keep it; else it is not known. So what a stricter filter keeps is exact, and what a laxer one keeps as far as
+the filters after it have scored the rows that it dropped. `scores=True` has them do that, up to the next stage that
+changes the text or has rows meet. What stages decide that have no scores, such as deduplication, is taken from the run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+
+from gristmill.core.columns import literal, make_array
+from gristmill.core.compute import pc
+from gristmill.core.errors import InputError
+from gristmill.core.sample import draw
+from gristmill.core.scores import CHARS, DROPPED, FILE, LANGUAGE, PLACE, SOURCE, TOKENS, unique_names
+from gristmill.core.task import digest
+from gristmill.report.records import SCORES, WAY_OUT, Records, read_input
+from gristmill.report.rules import Rule, Settings, rules_of
+
+SAMPLES, VALUES = 5, 1000
+_TRUE, _FALSE = literal(True, pa.bool_()), literal(False, pa.bool_())
+
+
+@dataclass
+class Amount:
+    """Rows, with their characters and tokens as far as those are known."""
+
+    rows: int = 0
+    chars: int = 0
+    tokens: int = 0
+
+    def add(self, table: pa.Table, mask: pa.Array) -> None:
+        self.rows += mask.true_count
+        for name in (CHARS, TOKENS):
+            if name in table.column_names:
+                more = pc.sum(table.column(name).filter(mask)).as_py() or 0
+                setattr(self, name, getattr(self, name) + more)
+
+
+@dataclass
+class WhatIf:
+    """What would be otherwise."""
+
+    settings: dict[str, Any]
+    rows: int = 0
+    """Of the input."""
+    before: Amount = field(default_factory=Amount)
+    after: Amount = field(default_factory=Amount)
+    unknown: Amount = field(default_factory=Amount)
+    """Rows that no filter that has scored them drops, but which some filter has not scored."""
+    groups: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
+    """By language and by source (or file): rows kept before and after."""
+    stages: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Rows that each stage drops, before and after."""
+    gained: list[dict[str, Any]] = field(default_factory=list)
+    lost: list[dict[str, Any]] = field(default_factory=list)
+    """Some of the rows that would be kept, and that would be dropped, each with file, position, scores and row."""
+    notes: list[str] = field(default_factory=list)
+
+
+def whatif(
+    run: str | Records, settings: Settings, samples: int = SAMPLES, storage_options: Mapping[str, Any] | None = None
+) -> WhatIf:
+    """What a run would have kept with other parameters: `whatif("run", {"WordCountFilter.min_words": 30})`."""
+    records = run if isinstance(run, Records) else Records(run, storage_options)
+    if records.scores is None:
+        raise InputError(f"{records.place}: {WAY_OUT[SCORES]}")
+    rules = rules_of(records, settings)
+    found = WhatIf(dict(settings))
+    order = {name: number for number, name in enumerate(unique_names(stage["name"] for stage in records.stages))}
+    count = _Count(found, rules, order, _aside(records), samples)
+    for table in records.scores.pieces():
+        count.add(table)
+    count.close(records)
+    found.notes += _notes(rules, found)
+    return found
+
+
+def _aside(records: Records) -> dict[str, list[int]]:
+    """Where the records in quarantine come from."""
+    places: dict[str, list[int]] = {}
+    for record in records.quarantined():
+        if record.file is not None and record.position is not None:
+            places.setdefault(record.file, []).append(record.position)
+    return places
+
+
+def _notes(rules: Sequence[Rule], found: WhatIf) -> list[str]:
+    notes = []
+    if found.unknown.rows:
+        notes.append(
+            f"{found.unknown.rows:,} rows more may be kept: they were dropped before some stage could see them, "
+            "so it is not known what that would do"
+        )
+    first = min((rule.number for rule in rules if rule.changed), default=0)
+    later = [rule.name for rule in rules if rule.number > first and not rule.columns]
+    if later:
+        notes.append(f"what {', '.join(later)} decides depends on the rows that get there: it is taken from the run")
+    return notes
+
+
+class _Count:
+    """Adds up what tables of scores tell."""
+
+    def __init__(
+        self,
+        found: WhatIf,
+        rules: Sequence[Rule],
+        order: Mapping[str, int],
+        aside: Mapping[str, list[int]],
+        samples: int,
+    ) -> None:
+        self.found, self.rules, self.order, self.aside, self.samples = found, rules, order, aside, samples
+        self._before: Counter[str] = Counter()
+        self._after: Counter[str] = Counter()
+        self._groups: dict[str, tuple[Counter[str], Counter[str]]] = {}
+        self._picked: dict[str, list[tuple[float, dict[str, Any]]]] = {"gained": [], "lost": []}
+
+    def add(self, table: pa.Table) -> None:
+        if not table.num_rows:
+            return
+        table = table.combine_chunks()
+        was = _whole(table.column(DROPPED))
+        aside = self._set_aside(table)
+        kept = pc.and_(pc.is_null(was), pc.invert(aside))
+        verdicts = {rule.name: verdict_of(rule, table, was, self.order) for rule in self._all(was)}
+        dropped = reduce(pc.or_, [pc.equal(one, _FALSE).fill_null(_FALSE) for one in verdicts.values()], aside)
+        known = reduce(pc.and_, [pc.is_valid(one) for one in verdicts.values()], pc.is_valid(aside))
+        now = pc.and_(pc.invert(dropped), known)
+        self.found.rows += table.num_rows
+        self.found.before.add(table, kept)
+        self.found.after.add(table, now)
+        self.found.unknown.add(table, pc.and_(pc.invert(dropped), pc.invert(known)))
+        self._count_stages(was, verdicts, aside)
+        self._count_groups(table, kept, now)
+        self._pick("gained", table, pc.and_(now, pc.invert(kept)))
+        self._pick("lost", table, pc.and_(kept, pc.invert(now)))
+
+    def _all(self, was: pa.Array) -> list[Rule]:
+        """The rules, and a stage for each name that is none of theirs: one that drops rows without saying so."""
+        names = {rule.name for rule in self.rules}
+        others = [name for name in pc.unique(was).to_pylist() if name is not None and name not in names]
+        more = [Rule(name, self.order.get(name, -1), {}, {}) for name in others]
+        return sorted([*self.rules, *more], key=lambda rule: rule.number)
+
+    def _set_aside(self, table: pa.Table) -> pa.Array:
+        mask = pa.repeat(_FALSE, table.num_rows)
+        for file, places in self.aside.items():
+            here = pc.equal(table.column(FILE), literal(file, pa.string()))
+            there = pc.is_in(table.column(PLACE), value_set=make_array(places, pa.int64()))
+            mask = pc.or_(mask, _whole(pc.and_(here, there)))
+        return mask
+
+    def _count_stages(self, was: pa.Array, verdicts: Mapping[str, pa.Array], aside: pa.Array) -> None:
+        left = pc.invert(aside)
+        for name, verdict in verdicts.items():
+            drops = pc.and_(left, pc.equal(verdict, _FALSE).fill_null(_FALSE))
+            self._after[name] += drops.true_count
+            left = pc.and_(left, pc.invert(drops))
+        for name, count in _counted(was).items():
+            self._before[name] += count
+
+    def _count_groups(self, table: pa.Table, kept: pa.Array, now: pa.Array) -> None:
+        by = [name for name in (LANGUAGE, SOURCE) if name in table.column_names]
+        for name in by if SOURCE in by else [*by, FILE]:
+            before, after = self._groups.setdefault(name, (Counter(), Counter()))
+            for counts, mask in ((before, kept), (after, now)):
+                more = _counted(_whole(table.column(name)).filter(mask))
+                counts.update({value: n for value, n in more.items() if value in counts or len(counts) < VALUES})
+
+    def _pick(self, kind: str, table: pa.Table, mask: pa.Array) -> None:
+        """Rows drawn by lot, the same ones each time."""
+        rows = table.filter(mask)
+        if not rows.num_rows or not self.samples:
+            return
+        places = _whole(rows.column(PLACE)).cast(pa.uint64(), safe=False)
+        drawn = draw(places, int(digest(["what if", str(rows.column(FILE)[0])]), 16))
+        best = pc.array_sort_indices(drawn).slice(0, self.samples)
+        told = zip(drawn.take(best).to_pylist(), rows.take(best).to_pylist(), strict=True)
+        self._picked[kind] = sorted([*self._picked[kind], *told], key=lambda one: one[0])[: self.samples]
+
+    def close(self, records: Records) -> None:
+        found = self.found
+        names = dict.fromkeys([*(rule.name for rule in self.rules), *self._before, *self._after])
+        found.stages = {name: (self._before[name], self._after[name]) for name in names}
+        for group, (before, after) in self._groups.items():
+            values = [value for value, _ in (before + after).most_common()]
+            found.groups[group] = {value: (before[value], after[value]) for value in values}
+        found.gained = [_shown(row, records, self.rules) for _, row in self._picked["gained"]]
+        found.lost = [_shown(row, records, self.rules) for _, row in self._picked["lost"]]
+
+
+def verdict_of(rule: Rule, table: pa.Table, was: pa.Array, order: Mapping[str, int]) -> pa.Array:
+    """Whether a stage keeps each row: as it did, if it has the same parameters as then and the row got there; else as
+    its scores say; null if there are none."""
+    by_score = rule.verdict(table)
+    if rule.changed and by_score is not None:
+        return by_score
+    names = [name for name in pc.unique(was).to_pylist() if name is not None]
+    before = [name for name in names if order.get(name, -1) < rule.number]
+    gone = pc.is_in(was, value_set=make_array(before, pa.string())) if before else pa.repeat(_FALSE, len(was))
+    then = pc.invert(pc.equal(was, literal(rule.name, pa.string())).fill_null(_FALSE))
+    unseen = by_score if by_score is not None else pa.nulls(len(was), pa.bool_())
+    return pc.if_else(gone, unseen, then)
+
+
+def _counted(values: pa.Array) -> dict[str, int]:
+    counts = pc.value_counts(values.drop_null())
+    return dict(zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True))
+
+
+def _whole(column: Any) -> pa.Array:
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _shown(row: Mapping[str, Any], records: Records, rules: Sequence[Rule]) -> dict[str, Any]:
+    changed = [column for rule in rules if rule.changed for column in rule.columns.values()]
+    return {
+        "file": row[FILE],
+        "position": row[PLACE],
+        "id": row.get("id"),
+        "dropped_by": row[DROPPED],
+        "scores": {column: row.get(column) for column in changed},
+        "row": row_at(records, row[FILE], row[PLACE]),
+    }
+
+
+def row_at(records: Records, file: str, position: int) -> dict[str, Any] | None:
+    """A row of the input: from the rejected rows, if it is there, else from the input itself."""
+    from pyarrow import dataset as ds
+
+    rejected = records.rejected
+    if rejected is not None and "rejected_file" in rejected.schema.names:
+        there = (ds.field("rejected_file") == file) & (ds.field("rejected_position") == position)
+        rows = rejected.to_table(filter=there).to_pylist()
+        if rows:
+            return {name: value for name, value in rows[0].items() if not name.startswith("rejected_")}
+    path = records.input_of(file)
+    try:
+        return read_input(path, position, records.options) if path else None
+    except (OSError, ValueError):
+        return None

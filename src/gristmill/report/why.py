@@ -1,0 +1,283 @@
+"""Why: what became of one row, told from what its run has kept.
+
+A row is asked for by its own id (the column `id`), by its row id (as in the cluster table), or as FILE:POSITION. What
+the run has not kept is said, with the option that would have kept it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from gristmill.core.errors import InputError
+from gristmill.core.scores import CHARS, DROPPED, FACTS, FILE, ID, LANGUAGE, PLACE, SEGMENT, SOURCE, TOKENS
+from gristmill.core.task import digest
+from gristmill.report.records import REJECTED, SCORES, WAY_OUT, Records, read_line, row_id
+from gristmill.report.rules import rules_of
+from gristmill.report.whatif import row_at
+
+MEMBERS = 20
+_ROW_ID = re.compile(r"([0-9a-f]{16})_([0-9]+)")
+_PLACE = re.compile(r"(.+):([0-9]+)")
+
+
+@dataclass
+class Judged:
+    """What one filter thought of a row. `kept` is None where that cannot be told from the score."""
+
+    stage: str
+    filter: str
+    score: Any
+    threshold: str
+    kept: bool | None
+
+
+@dataclass
+class Story:
+    """What became of a row."""
+
+    file: str | None
+    position: int | None
+    id: str | None = None
+    path: str | None = None
+    """The input file, if the ledger knows it."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    scores: list[Judged] = field(default_factory=list)
+    fate: str = "unknown"
+    """kept, dropped, quarantined or unknown."""
+    dropped_by: str | None = None
+    reason: str = ""
+    cluster: dict[str, Any] | None = None
+    """`stands_for`, `kept`, `partner`, `similarity`, `members` (the first of them) and `size`."""
+    quarantine: dict[str, Any] | None = None
+    outputs: list[str] = field(default_factory=list)
+    line: int | None = None
+    """Its number in the output file, from 1, where that is known."""
+    row: dict[str, Any] | None = None
+    redacted: list[dict[str, Any]] = field(default_factory=list)
+    """What `RedactPii` has found in it: entity, start and end, where its `spans_field` was kept."""
+    missing: list[str] = field(default_factory=list)
+
+    @property
+    def row_id(self) -> str | None:
+        return row_id(self.file, self.position) if self.file is not None and self.position is not None else None
+
+
+def why(run: str | Records, wanted: str, storage_options: Mapping[str, Any] | None = None) -> list[Story]:
+    """What became of the row with an id, or of each of them if several have it."""
+    records = run if isinstance(run, Records) else Records(run, storage_options)
+    stories = _from_scores(records, wanted) or _from_rejected(records, wanted) or _from_quarantine(records, wanted)
+    if not stories:
+        stories = _from_clusters(records, wanted)
+    if not stories:
+        raise InputError(_not_found(records, wanted))
+    for story in stories:
+        _complete(records, story)
+    return stories
+
+
+def _not_found(records: Records, wanted: str) -> str:
+    lacking = [WAY_OUT[name] for name in (SCORES, REJECTED) if getattr(records, name) is None]
+    form = "Ask by the value of its column id, by its row id, or as FILE:POSITION"
+    hint = f"{lacking[0]}. " if lacking and records.scores is None else ""
+    return f"{records.place} knows no row {wanted!r}. {hint}{form}"
+
+
+def _places(records: Records, wanted: str) -> tuple[str, int] | None:
+    """The file and position that an id stands for."""
+    if match := _ROW_ID.fullmatch(wanted):
+        name = next((name for name in _names(records) if digest([name]) == match[1]), None)
+        return (name, int(match[2])) if name else None
+    if match := _PLACE.fullmatch(wanted):
+        return match[1], int(match[2])
+    return None
+
+
+def place_of(records: Records, wanted: str) -> tuple[str, int] | None:
+    """The file and position of a row, by whatever it is called; None if no record tells."""
+    if place := _places(records, wanted):
+        return place
+    found = _from_scores(records, wanted) or _from_rejected(records, wanted)
+    first = found[0] if found else None
+    return (first.file, first.position) if first and first.file is not None and first.position is not None else None
+
+
+def _names(records: Records) -> Iterator[str]:
+    """What input files may be called: each end of their paths."""
+    for entry in records.entries:
+        for path in entry["files"]:
+            parts = path.split("/")
+            yield from ("/".join(parts[start:]) for start in range(len(parts) - 1, -1, -1))
+
+
+def _condition(records: Records, wanted: str, file: str, position: str, schema: pa.Schema) -> Any:
+    from pyarrow import dataset as ds
+
+    place = _places(records, wanted)
+    by_place = (ds.field(file) == place[0]) & (ds.field(position) == place[1]) if place else None
+    if ID not in schema.names:
+        return by_place
+    own = ds.field(ID)
+    by_id = (own if pa.types.is_string(schema.field(ID).type) else own.cast(pa.string())) == wanted
+    return by_id if by_place is None else by_id | by_place
+
+
+def _from_scores(records: Records, wanted: str) -> list[Story]:
+    scores = records.scores
+    if scores is None:
+        return []
+    condition = _condition(records, wanted, FILE, PLACE, scores.rows.schema)
+    lines = scores.find(condition) if condition is not None else []
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    for line in lines:
+        known = rows.setdefault((line[FILE], line[PLACE]), {})
+        known |= {name: value for name, value in line.items() if value is not None and known.get(name) is None}
+    return [_scored(records, row) for row in rows.values()]
+
+
+def _scored(records: Records, row: Mapping[str, Any]) -> Story:
+    story = Story(row[FILE], row[PLACE], row.get(ID))
+    story.facts = {name: row[name] for name in (LANGUAGE, SOURCE, CHARS, TOKENS) if row.get(name) is not None}
+    story.dropped_by = row.get(DROPPED)
+    story.fate = "dropped" if story.dropped_by else "kept"
+    table = pa.Table.from_pylist([{name: value for name, value in row.items() if name not in FACTS}])
+    for rule in rules_of(records):
+        verdicts = {label: keep[0].as_py() for label, keep in rule.verdicts(table).items()}
+        for label, column in rule.columns.items():
+            if row.get(column) is not None:
+                threshold = rule.thresholds.get(label, "")
+                story.scores.append(Judged(rule.name, label, row[column], threshold, verdicts.get(label)))
+    failed = [one for one in story.scores if one.stage == story.dropped_by and one.kept is False]
+    story.reason = ", ".join(f"{one.filter} is {one.score:g}, wanted {one.threshold}" for one in failed if _number(one))
+    return story
+
+
+def _number(one: Judged) -> bool:
+    return isinstance(one.score, int | float)
+
+
+def _from_rejected(records: Records, wanted: str) -> list[Story]:
+    rows = records.rejected
+    if rows is None:
+        return []
+    condition = _condition(records, wanted, "rejected_file", "rejected_position", rows.schema)
+    found = rows.to_table(filter=condition).to_pylist() if condition is not None else []
+    return [_rejected(row) for row in found]
+
+
+def _rejected(row: dict[str, Any]) -> Story:
+    own = {name: value for name, value in row.items() if not name.startswith("rejected_")}
+    story = Story(row["rejected_file"], row["rejected_position"], _text(own.get(ID)), row=own)
+    story.fate, story.dropped_by = "dropped", row["rejected_by"]
+    score, threshold = row["rejected_score"], row["rejected_threshold"] or ""
+    if row["rejected_filter"]:
+        story.scores = [Judged(row["rejected_by"], row["rejected_filter"], score, threshold, False)]
+    if score is not None:
+        story.reason = f"{row['rejected_filter']} is {score:g}, wanted {threshold}"
+    return story
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _from_quarantine(records: Records, wanted: str) -> list[Story]:
+    place = _places(records, wanted)
+    found = []
+    for record in records.quarantined():
+        own = str(record.row.get(ID)) if record.row and record.row.get(ID) is not None else None
+        if wanted in (own, record.id) or (place and place == (record.file, record.position)):
+            found.append(Story(record.file, record.position, own))
+    return found
+
+
+def _from_clusters(records: Records, wanted: str) -> list[Story]:
+    place = _places(records, wanted)
+    if records.clusters is None or not _members(records, "id", wanted):
+        return []
+    file, position = place or (None, None)
+    return [Story(file, position, None if _ROW_ID.fullmatch(wanted) else wanted)]
+
+
+def _complete(records: Records, story: Story) -> None:
+    """All else that is known of a row."""
+    story.path = records.input_of(story.file) if story.file else None
+    story.cluster = _cluster(records, story)
+    _look_in_quarantine(records, story)
+    if story.cluster and story.fate == "unknown":
+        story.fate = "kept" if story.cluster["kept"] else "dropped"
+    if story.row is None and story.file is not None and story.position is not None:
+        story.row = row_at(records, story.file, story.position)
+    if story.fate == "kept" and story.file is not None:
+        story.outputs = records.outputs_of(story.file)
+        story.line = _line(records, story) if len(story.outputs) == 1 else None
+    _look_for_spans(records, story)
+    if records.scores is None:
+        story.missing.append(WAY_OUT[SCORES])
+    if records.rejected is None and story.row is None:
+        story.missing.append(WAY_OUT[REJECTED])
+
+
+def _look_for_spans(records: Records, story: Story) -> None:
+    """What was redacted, from a column of the row as it was rejected or written."""
+    redacting = [stage for stage in records.stages if "spans_field" in stage]
+    if redacting and not any(stage["spans_field"] for stage in redacting):
+        story.missing.append("what was redacted was not kept: give RedactPii(spans_field=...)")
+    names = [stage["spans_field"] for stage in redacting if stage["spans_field"]]
+    rows = [story.row or {}]
+    if names and story.line and story.outputs:
+        rows.append(read_line(story.outputs[0], story.line, records.options) or {})
+    for row in rows:
+        for name in names:
+            spans = row.get(name) or []
+            story.redacted += orjson.loads(spans) if isinstance(spans, str) else spans
+
+
+def _look_in_quarantine(records: Records, story: Story) -> None:
+    for record in records.quarantined():
+        if story.position is not None and (record.file, record.position) == (story.file, story.position):
+            story.fate, story.dropped_by = "quarantined", None
+            story.quarantine = {"id": record.id, "stage": record.stage, "error": record.error}
+            story.reason = record.error
+
+
+def _members(records: Records, column: str, value: str) -> list[dict[str, Any]]:
+    from pyarrow import dataset as ds
+
+    assert records.clusters is not None
+    found: list[dict[str, Any]] = records.clusters.to_table(filter=ds.field(column) == value).to_pylist()
+    return found
+
+
+def _cluster(records: Records, story: Story) -> dict[str, Any] | None:
+    if records.clusters is None:
+        return None
+    for name in (story.row_id, story.id):
+        mine = _members(records, "id", name) if name else []
+        if mine:
+            all_of_it = _members(records, "cluster", mine[0]["cluster"])
+            survivor = next((one["id"] for one in all_of_it if one["kept"]), None)
+            others = [one["id"] for one in all_of_it if one["id"] != name]
+            more = {"survivor": survivor, "size": len(all_of_it), "members": others[:MEMBERS]}
+            return {**mine[0], **more}
+    return None
+
+
+def _line(records: Records, story: Story) -> int | None:
+    """How many rows of its file were kept up to this one. Only where rows went straight from reader to writer."""
+    from pyarrow import dataset as ds
+
+    scores = records.scores
+    if scores is None or not records.stages or any("partition" in stage["name"] for stage in records.stages[1:]):
+        return None
+    here = (ds.field(FILE) == story.file) & (ds.field(PLACE) <= story.position)
+    rows = scores.rows.to_table(columns=[PLACE, SEGMENT, DROPPED], filter=here & ds.field(DROPPED).is_null())
+    if any(segment > 1 for segment in rows.column(SEGMENT).unique().to_pylist()):
+        return None
+    aside = {record.position for record in records.quarantined() if record.file == story.file}
+    return sum(place not in aside for place in rows.column(PLACE).to_pylist())

@@ -1,0 +1,98 @@
+"""The commands that tell of rows: `why`, `whatif`, and `run --scores` that they rest on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gristmill.cli.main import app
+
+STEERS = "\x1b[2Jgrist \x9b31m of the mill"
+
+
+def gristmill(*arguments: str | Path, code: int = 0) -> Any:
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert done.exit_code == code, done.output
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.fixture
+def mill(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    for file in range(2):
+        texts = [f"{STEERS} " * (row % 9) + "flour." for row in range(60)]
+        lines = [json.dumps({"id": f"{file}-{row}", "text": text}) for row, text in enumerate(texts)]
+        (tmp_path / "data" / f"{file}.jsonl").write_text("\n".join(lines) + "\n")
+    stages: list[Any] = [
+        {"JsonlReader": {"file_paths": str(tmp_path / "data")}},
+        {"ScoreFilter": {"filter_obj": {"WordCountFilter": {"min_words": 20}}}},
+        {"ScoreFilter": {"filter_obj": {"MeanWordLengthFilter": {"max_mean_word_length": 4.5}}, "score_field": "mean"}},
+        {"JsonlWriter": {"path": str(tmp_path / "out")}},
+    ]
+    (tmp_path / "recipe.yaml").write_text(json.dumps({"name": "mill", "stages": stages}))
+    gristmill("run", tmp_path / "recipe.yaml", "--workers", "0", "--run-dir", tmp_path / "run", "--scores", "-q")
+    return tmp_path
+
+
+def written(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob("*.jsonl")}
+
+
+def test_why_shows_what_became_of_a_row(mill: Path) -> None:
+    told = gristmill("why", mill / "run", "1-2").stdout
+    assert "1-2  dropped by WordCountFilter: WordCountFilter is 11, wanted min_words=20" in told
+    assert f"from: {mill}/data/1.jsonl, position " in told
+    assert "MeanWordLengthFilter" in told  # which has scored it too
+    assert "\x1b" not in told
+    assert "\x9b" not in told
+    kept = gristmill("why", mill / "run", "0-8").stdout
+    assert f"in the output: {mill}/out/" in kept
+    [story] = json.loads(gristmill("why", mill / "run", "0-8", "--json").stdout)
+    assert (story["fate"], [one["kept"] for one in story["scores"]]) == ("kept", [True, True])
+    assert "knows no row 'x'" in gristmill("why", mill / "run", "x", code=2).stderr
+
+
+def test_whatif_counts_and_shows_what_would_change(mill: Path) -> None:
+    told = gristmill("whatif", mill / "run", "--set", "WordCountFilter.min_words=10").stdout
+    assert "what if WordCountFilter.min_words=10" in told
+    assert "some rows that would be kept" in told
+    assert "\x1b" not in told
+    found = json.loads(gristmill("whatif", mill / "run", "--set", "WordCountFilter.min_words=10", "--json").stdout)
+    assert found["after"]["rows"] > found["before"]["rows"] > 0
+    assert (
+        "Did you mean 'min_words'"
+        in gristmill("whatif", mill / "run", "--set", "WordCountFilter.words=1", code=2).stderr
+    )
+
+
+def test_whatif_apply_gives_what_a_run_gives_without_scoring_again(mill: Path) -> None:
+    setting = ["--set", "WordCountFilter.min_words=10"]
+    told = gristmill("whatif", mill / "run", *setting, "--apply", mill / "new", "--workers", "0").stdout
+    assert "2 filters look their scores up" in told
+    assert "120 scores recalled" in told
+    elsewhere = ["--set", f"JsonlWriter.path={mill / 'truth'}"]
+    gristmill("run", mill / "recipe.yaml", "--workers", "0", *setting, *elsewhere, "-q")
+    assert written(mill / "new") == written(mill / "truth") != written(mill / "out")
+    with (mill / "data" / "0.jsonl").open("a") as file:
+        file.write(json.dumps({"id": "new", "text": "of mills " * 15}) + "\n")
+    again = gristmill("whatif", mill / "run", *setting, "--apply", mill / "newer", "--workers", "0").stdout
+    assert "0 filters look their scores up, others compute them" in again
+    assert "the input has changed" in again
+    assert b'"new"' in b"".join(written(mill / "newer").values())
+
+
+def test_a_run_that_is_resumed_keeps_scores_as_it_did(mill: Path) -> None:
+    before = {path.name: path.read_bytes() for path in (mill / "run" / "scores").glob("*.parquet")}
+    for path in (mill / "run" / "scores").glob("*.parquet"):
+        path.unlink()
+    gristmill("resume", mill / "run", "--workers", "0", "-q")
+    assert {path.name: path.read_bytes() for path in (mill / "run" / "scores").glob("*.parquet")} == before
+
+
+def test_scores_need_a_run_directory(mill: Path) -> None:
+    assert "add --run-dir" in gristmill("run", mill / "recipe.yaml", "--scores", code=2).stderr
