@@ -14,6 +14,7 @@ import typer
 
 from gristmill import __version__
 from gristmill.cli import quarantine
+from gristmill.cli import view as look
 from gristmill.cli.start import (
     ExecutorName,
     MaxErrors,
@@ -45,6 +46,7 @@ Settings = Annotated[
 ]
 
 app.add_typer(quarantine.app, name="quarantine")
+app.command()(look.view)
 
 
 def _print_version(wanted: bool) -> None:
