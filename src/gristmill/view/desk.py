@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -29,6 +30,9 @@ from gristmill.view.whatif_page import told, whatif_page
 HTML, TEXT, JSON = "text/html; charset=utf-8", "text/plain; charset=utf-8", "application/json"
 WAIT_SECONDS = 0.6
 """So long a page waits to be full before it is shown as far as it is."""
+
+MORE_SECONDS = 0.1
+"""And so long for the counts of all rows: those of a small dataset are there by then."""
 
 Given = Mapping[str, str]
 
@@ -111,6 +115,7 @@ class Desk:
         shelf, query, columns, scan = self._asked(given)
         page = max(_whole(given.get("page"), 1), 1)
         scan.wait(page * PAGE, WAIT_SECONDS)
+        scan.wait(sys.maxsize, MORE_SECONDS)
         body = list_page(shelf, query, columns, scan, self._found(scan, (page - 1) * PAGE, PAGE), page)
         return self._page(TITLES[shelf.name], body, shelf.name)
 
