@@ -47,7 +47,9 @@ class Filter:
     @property
     def named(self) -> list[tuple[str, float]]:
         """The numbers that its scores are compared with."""
-        return [(name, float(value)) for name, value in _NUMBER.findall(self.threshold) if name != "seed"]
+        found = [(name, float(value)) for name, value in _NUMBER.findall(self.threshold)]
+        clear = [(name, value) for name, value in found if name.startswith(("min", "max"))]
+        return clear or [(name, value) for name, value in found if name not in ("seed", "n")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,12 +279,12 @@ def histogram(scores: pa.Array) -> Mapping[str, Any]:
         return {"edges": [0.0, 1.0], "counts": [0]}
     low, high = (float(value) for value in np.quantile(values, [0.002, 0.998]))
     integers = bool((values == np.floor(values)).all())
-    if low == high:
+    if low == high and not integers:
         low, high = low - 0.5, high + 0.5
     if low > 0 and high / low > 200:
         edges = np.geomspace(low, high, BINS + 1)
     else:
-        bins = min(BINS, int(high - low) + 1) if integers else BINS
-        edges = np.linspace(low, high + (1 if integers and bins < BINS else 0), bins + 1)
+        step = max((high - low + 1) // BINS, 1) if integers else (high - low) / BINS
+        edges = low + step * np.arange(int((high - low) // step) + 2 if integers else BINS + 1)
     counts, _ = np.histogram(np.clip(values, edges[0], edges[-1]), edges)
     return {"edges": [float(edge) for edge in edges], "counts": [int(count) for count in counts], "whole": integers}
