@@ -11,8 +11,8 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from gristmill.core.errors import GristmillError
 from gristmill.core.rejects import FILE, PLACE
-from gristmill.io.input import ignore
 from gristmill.view import duplicates
 from gristmill.view.cells import rows_of
 from gristmill.view.frame import TITLES, frame
@@ -107,7 +107,7 @@ class Desk:
         chosen = [*shelf.sources[:3], *shelf.sources[3:][-1:]] if len(shelf.sources) < 8 else [*shelf.sources[:3]]
         key = (shelf.name, *(f"{source.id}{source.size}" for source in chosen))
         if key not in self._columns:
-            sample = join([table for source in chosen for table in _first_rows(source)])
+            sample = join([_head(source) for source in chosen])
             self._columns[key] = Columns.of(sample.schema, sample, shelf.stage_field, self.text_field)
         return self._columns[key]
 
@@ -225,10 +225,11 @@ class Desk:
         return Reply(content, headers={"Content-Security-Policy": policy})
 
 
-def _first_rows(source: Source) -> list[pa.Table]:
-    for block in source.blocks(None, ignore):
-        return [] if block.table is None else [block.table.slice(0, 1000)]
-    return []
+def _head(source: Source) -> pa.Table:
+    try:
+        return source.head(500)
+    except (OSError, pa.ArrowException, GristmillError):  # told where its rows would be
+        return join([])
 
 
 def _facts(values: Mapping[str, Any]) -> dict[str, Any]:

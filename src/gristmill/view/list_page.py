@@ -40,7 +40,7 @@ def list_page(shelf: Shelf, query: Query, columns: Columns, scan: Scan, rows: Se
     items = [_item(row, query, columns, shelf.name) for row in rows]
     listed = el("ol", items, class_="rows", start=rows[0].number + 1) if rows else _nothing(query, scan)
     return Html(
-        el("h2", f"{TITLES[shelf.name]} rows", hidden=True)
+        el("h2", f"{TITLES[shelf.name]} rows" if shelf.name != "rows" else "Rows", class_="unseen")
         + ask(query, columns, scan)
         + note
         + status(scan, page, size, query)

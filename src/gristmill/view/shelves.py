@@ -64,7 +64,7 @@ class Library:
         self._lock = threading.Lock()
         self._shelves: dict[str, Shelf] = {}
         self._due = 0.0
-        self._counts: dict[str, int] = {}
+        self._sources: dict[tuple[str, int], FileSource] = {}
         self.room = _records_of(self.url, self.storage_options)
         """Where the records of the run are; None for a dataset without any."""
         self.is_run = self.room is not None and self.room.url == Store(self.url, self.storage_options).url
@@ -98,7 +98,12 @@ class Library:
         if dropped or self.is_run:
             shelf = self._shelf(DROPPED, ((file.path, file.size) for file in dropped), None)
             note = "" if dropped else "Dropped rows were not kept: run with rejected=True to see them here."
-            yield Shelf(DROPPED, shelf.sources, sum(map(self._count, shelf.sources)), note)
+            yield Shelf(
+                DROPPED,
+                shelf.sources,
+                sum(sum(source.groups) for source in shelf.sources if isinstance(source, FileSource)),
+                note,
+            )
         yield self._aside()
 
     def _entries(self) -> list[Entry]:
@@ -116,8 +121,14 @@ class Library:
         shown = [path for path in named if reader_for(extension_of(path)) in READABLE]
         hidden = len(named) - len(shown)
         note = f"{hidden:,} files are of a format that cannot be shown here." if hidden else ""
-        sources = tuple(FileSource(path, named[path], self.storage_options) for path in shown)
+        sources = tuple(self._source(path, named[path]) for path in shown)
         return Shelf(name, sources, rows if not hidden else None, note)
+
+    def _source(self, path: str, size: int) -> FileSource:
+        """One object for each file, which remembers what it has seen of it."""
+        if (path, size) not in self._sources:
+            self._sources[path, size] = FileSource(path, size, self.storage_options)
+        return self._sources[path, size]
 
     def _dataset(self) -> Shelf:
         kinds = tuple(ending for ending, reader in READERS.items() if reader in READABLE)
@@ -135,12 +146,6 @@ class Library:
             return bool(system.info(path)["type"] == "directory")
         except (OSError, KeyError):
             return False
-
-    def _count(self, source: Source) -> int:
-        """The rows of a Parquet file, from its footer."""
-        if source.id not in self._counts and isinstance(source, FileSource):
-            self._counts[source.id] = sum(source.groups)
-        return self._counts.get(source.id, 0)
 
     def _aside(self) -> Shelf:
         assert self.room is not None

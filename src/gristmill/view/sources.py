@@ -8,10 +8,12 @@ Gives up: jumping in compressed files, CSV and Arrow, which are read from their 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib import import_module
+from itertools import accumulate, islice
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -23,12 +25,15 @@ from gristmill.core.table import POSITION, conform, unify, without_views
 from gristmill.core.task import FileSlice, digest
 from gristmill.io.input import BadRecord, Input, ignore
 from gristmill.io.sniff import compression, extension_of, reader_for
+from gristmill.io.tables import bad_text, with_positions, without
 
 BLOCK = 2**20
 """Small, so that the first rows are there at once."""
 
 NEAR = 256 * 2**10
 """Rows of a file that are closer to each other than this are read in one go."""
+
+STEP_ROWS = 1024
 
 READABLE = {"JsonlReader": "jsonl", "ParquetReader": "parquet", "CsvReader": "csv", "ArrowReader": "arrow"}
 
@@ -68,6 +73,9 @@ class Source(Protocol):
     def fetch(self, positions: Sequence[int]) -> pa.Table:
         """The rows at some positions, in the order of the source."""
 
+    def head(self, rows: int) -> pa.Table:
+        """The first rows, up to so many."""
+
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
@@ -94,6 +102,9 @@ class TableSource:
     def fetch(self, positions: Sequence[int]) -> pa.Table:
         there = [position for position in sorted(positions) if 0 <= position < self.table.num_rows]
         return self._numbered().take(make_array(there, pa.int64()))
+
+    def head(self, rows: int) -> pa.Table:
+        return self._numbered().slice(0, rows)
 
     def _numbered(self) -> pa.Table:
         return self.table.append_column(POSITION, make_array(range(self.table.num_rows), pa.int64()))
@@ -185,31 +196,64 @@ class FileSource:
 
     def fetch(self, positions: Sequence[int]) -> pa.Table:
         wanted = sorted(positions)
-        found = []
-        for near in _near(wanted, 1 if self.kind == "parquet" else NEAR) if self.jumps else [wanted]:
-            found.append(self._between(near[0], near[-1] + 1, partial(_among, make_array(near, pa.int64()))))
-        return join(found)
+        near = list(self._near(wanted)) if self.jumps else [wanted]
+        return join(
+            [self._between(some[0], some[-1] + 1, partial(_among, make_array(some, pa.int64()))) for some in near]
+        )
+
+    def head(self, rows: int) -> pa.Table:
+        return join([table.slice(0, rows) for table in islice(self._steps(0, rows), 1)])
 
     def _between(self, start: int, end: int, choose: Callable[[pa.Table], pa.Table]) -> pa.Table:
-        part = FileSlice(self.path)
-        if self.kind == "parquet":
-            part = FileSlice(self.path, row_groups=self._groups_between(start, end))
-        elif self.jumps:
-            part = FileSlice(self.path, 0 if start <= 3 else start, end)  # a byte order mark is no row
         found = []
-        for table in self._tables(self._input(part), None):
+        for table in self._steps(start, end):
             if table.num_rows and table.column(POSITION)[0].as_py() >= end:
                 break
             found.append(choose(table))
         return join(found)
 
-    def _groups_between(self, start: int, end: int) -> tuple[int, ...]:
-        chosen, first = [], 0
-        for number, rows in enumerate(self.groups):
-            if first < end and first + rows > start:
-                chosen.append(number)
-            first += rows
-        return tuple(chosen)
+    def _steps(self, start: int, end: int) -> Iterator[pa.Table]:
+        """Tables that hold the rows between two positions, and perhaps others."""
+        if self.kind == "parquet":
+            return self._few_rows(start, end)
+        part = FileSlice(self.path)
+        if self.jumps:
+            part = FileSlice(self.path, 0 if start <= 3 else start, end)  # a byte order mark is no row
+        return self._tables(self._input(part), None)
+
+    def _few_rows(self, start: int, end: int) -> Iterator[pa.Table]:
+        """Rows of Parquet in small steps, so that few are decoded beside those that are wanted."""
+        import pyarrow.parquet as pq
+
+        first = 0
+        with self._input().open(read_ahead=False) as file:
+            parquet = pq.ParquetFile(pa.PythonFile(file, mode="r"), pre_buffer=False, buffer_size=BLOCK)
+            for group, rows in enumerate(self.groups):
+                if first < end and first + rows > start:
+                    yield from self._group(parquet, group, first, end)
+                first += rows
+
+    def _group(self, parquet: Any, group: int, first: int, end: int) -> Iterator[pa.Table]:
+        for batch in parquet.iter_batches(STEP_ROWS, row_groups=[group], use_threads=False):
+            if first >= end:
+                return
+            numbers = range(first, first + batch.num_rows)
+            table = with_positions(pa.Table.from_batches([batch]), numbers, None, self.path)
+            yield without_views(without(table, bad_text(batch, first)))
+            first += batch.num_rows
+
+    def _near(self, positions: Sequence[int]) -> Iterator[list[int]]:
+        """Positions, in groups of such as are read in one go: of one row group, or close to each other."""
+        ends = list(accumulate(self.groups)) if self.kind == "parquet" else []
+        some: list[int] = []
+        for position in positions:
+            apart = bisect_right(ends, some[-1]) != bisect_right(ends, position) if some and ends else False
+            if some and (apart or (not ends and position - some[-1] > NEAR)):
+                yield some
+                some = []
+            some.append(position)
+        if some:
+            yield some
 
     def _input(self, part: FileSlice | None = None, on_bad: Callable[[BadRecord], None] = ignore) -> Input:
         return Input(part or FileSlice(self.path), self.storage_options, BLOCK, on_bad)
@@ -244,15 +288,3 @@ def _within(table: pa.Table, start: int, end: int) -> pa.Table:
 
 def _among(values: pa.Array, table: pa.Table) -> pa.Table:
     return table.filter(pc.is_in(table.column(POSITION), value_set=values))
-
-
-def _near(positions: Sequence[int], gap: int) -> Iterator[list[int]]:
-    """Positions, in groups of such as lie close together."""
-    group: list[int] = []
-    for position in positions:
-        if group and position - group[-1] > gap:
-            yield group
-            group = []
-        group.append(position)
-    if group:
-        yield group

@@ -282,7 +282,7 @@ def histogram(scores: pa.Array) -> Mapping[str, Any]:
     if low == high and not integers:
         low, high = low - 0.5, high + 0.5
     if low > 0 and high / low > 200:
-        edges = np.geomspace(low, high, BINS + 1)
+        edges: Any = np.geomspace(low, high, BINS + 1)
     else:
         step = max((high - low + 1) // BINS, 1) if integers else (high - low) / BINS
         edges = low + step * np.arange(int((high - low) // step) + 2 if integers else BINS + 1)

@@ -15,7 +15,7 @@ from gristmill.view.markup import Html, el, safe
 from gristmill.view.query import Query
 from gristmill.view.whatif import Answer, Filter, Judged, Limits
 
-WIDTH, HEIGHT, BASE = 640, 180, 160
+WIDTH, BASE = 640, 160
 
 
 def whatif_page(filters: Sequence[Filter], judged: Judged | None, chosen: Limits) -> Html:
@@ -73,6 +73,15 @@ def _slider(name: str, label: str, value: float | None, edges: Sequence[float], 
         el("label", label, for_=f"{name}-number"),
         el(
             "input",
+            type="number",
+            step="any",
+            name=name,
+            id=f"{name}-number",
+            value="" if value is None else f"{value:.12g}",
+            placeholder="no limit",
+        ),
+        el(
+            "input",
             type="range",
             id=f"{name}-range",
             min=0,
@@ -82,15 +91,6 @@ def _slider(name: str, label: str, value: float | None, edges: Sequence[float], 
             aria_valuetext="no limit" if value is None else number(value),
             data_for=f"{name}-number",
             data_whole="1" if whole else "",
-        ),
-        el(
-            "input",
-            type="number",
-            step="any",
-            name=name,
-            id=f"{name}-number",
-            value="" if value is None else f"{value:.12g}",
-            placeholder="no limit",
         ),
         class_="slider",
     )
@@ -118,12 +118,10 @@ def picture(found: Mapping[str, Any], chosen: Limits, now: Limits) -> Html:
         )
     lines = [_line(edges, value, "was", "") for value in (now.low, now.high) if value is not None]
     lines += [_line(edges, value, "limit", name) for name, value in (("low", chosen.low), ("high", chosen.high))]
-    ends = [
-        el("text", number(edges[0]), x=0, y=HEIGHT - 4),
-        el("text", number(edges[-1]), x=WIDTH, y=HEIGHT - 4, text_anchor="end"),
-    ]
+    ends = el("div", el("span", number(edges[0])), el("span", number(edges[-1])), class_="ends n")
     label = f"{sum(counts):,} scores from {number(edges[0])} to {number(edges[-1])}"
-    return el("svg", bars, lines, ends, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=label)
+    drawn = el("svg", bars, lines, viewBox=f"0 0 {WIDTH} {BASE}", role="img", aria_label=label)
+    return Html(drawn + ends)
 
 
 def _line(edges: Sequence[float], value: float | None, kind: str, name: str) -> Html:
