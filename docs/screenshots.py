@@ -36,6 +36,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 COLUMNS, LINES = 110, 34
 MOST_BYTES = 200_000
+RUN = "out/run"
 COLOURS = {"default": "#e8e6e1", "brown": "#e0b252", "green": "#62c198", "red": "#f0817d", "cyan": "#8cc4ee"}
 
 
@@ -44,34 +45,34 @@ def main() -> None:
     if chromium is None:
         sys.exit("there is no Chromium on this machine: install one, for example with apt install chromium")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        os.chdir(folder)
+        Path("examples").symlink_to(ROOT / "examples")
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        terminal(browser, Path(folder) / "terminal")
-        run = curate(Path(folder) / "demo")
-        shoot(browser, f"file://{run}/report.html", "report", 1100, 1180)
-        page(browser, run)
+        terminal(browser)
+        curate()
+        shoot(browser, f"file://{folder}/{RUN}/report.html", "report", 1100, 1180)
+        page(browser)
         browser.close()
 
 
-def curate(folder: Path) -> Path:
+def curate() -> None:
     """The demo, with duplicates removed, and with all that a page can show of it."""
     stages = [
-        JsonlReader(ROOT / "examples" / "demo" / "data"),
+        JsonlReader("examples/demo/data"),
         ScoreFilter(UrlsFilter(max_url_to_text_ratio=0.2), score_field="url_ratio"),
         ScoreFilter(MeanWordLengthFilter(max_mean_word_length=12)),
         ScoreFilter(NonAlphaNumericFilter(max_non_alpha_numeric_to_text_ratio=0.3)),
         ScoreFilter(WordCountFilter(min_words=12), score_field="words"),
         FuzzyDeduplicationStage(),
-        JsonlWriter(folder / "out", mode="overwrite"),
+        JsonlWriter("out/clean", mode="overwrite"),
     ]
-    run = folder / "run"
-    Pipeline("demo", stages=stages).run(LocalExecutor(2), run, rejected=True, scores=True, max_errors=None)
-    return run
+    Pipeline("demo", stages=stages).run(LocalExecutor(2), RUN, rejected=True, scores=True, max_errors=None)
 
 
-def page(browser: Browser, run: Path) -> None:
-    with View(str(run)) as view:
-        shoot(browser, f"{view.url}rows?in=dropped", "view", 1100, 760)
-        shoot(browser, f"{view.url}row?in=dropped&stage=FuzzyDeduplicationStage&n=0", "view-row", 1100, 900)
+def page(browser: Browser) -> None:
+    with View(RUN) as view:
+        shoot(browser, f"{view.url}rows?in=dropped&search=people", "view", 1100, 800)
+        shoot(browser, f"{view.url}row?in=dropped&stage=FuzzyDeduplicationStage&n=0", "view-row", 1100, 1000)
         low = "whatif?column=WordCountFilter&low=20&high=300"
         shoot(browser, f"{view.url}{low}", "view-whatif", 1100, 860, scheme="dark")
 
@@ -95,10 +96,9 @@ def save(name: str, picture: bytes) -> None:
 # -- the terminal ----------------------------------------------------------------------------------------------
 
 
-def terminal(browser: Browser, folder: Path) -> None:
-    command = [str(Path(sys.executable).with_name("gristmill")), "run", "examples/demo/recipe.yaml"]
-    screen = played([*command, "--set", f"output={folder}/out"])
-    lines = ["<b>$ gristmill run examples/demo/recipe.yaml</b>", *drawn(screen, folder)]
+def terminal(browser: Browser) -> None:
+    screen = played([str(Path(sys.executable).with_name("gristmill")), "run", "examples/demo/recipe.yaml"])
+    lines = ["<b>$ gristmill run examples/demo/recipe.yaml</b>", *drawn(screen)]
     style = "body{margin:0;background:#16191b;padding:18px 22px;display:inline-block}"
     style += "pre{margin:0;color:#e8e6e1;font:14px/1.35 'DejaVu Sans Mono',monospace}"
     context = browser.new_context(viewport={"width": 1100, "height": 700})
@@ -114,7 +114,7 @@ def played(command: list[str]) -> pyte.Screen:
     stream = pyte.ByteStream(screen)
     leader, follower = pty.openpty()
     environment = {**os.environ, "COLUMNS": str(COLUMNS), "LINES": str(LINES), "TERM": "xterm-256color"}
-    with subprocess.Popen(command, stdout=follower, stderr=follower, cwd=ROOT, env=environment) as process:
+    with subprocess.Popen(command, stdout=follower, stderr=follower, env=environment) as process:
         os.close(follower)
         while True:
             try:
@@ -130,7 +130,7 @@ def played(command: list[str]) -> pyte.Screen:
     return screen
 
 
-def drawn(screen: pyte.Screen, folder: Path) -> list[str]:
+def drawn(screen: pyte.Screen) -> list[str]:
     """The lines of a screen as HTML."""
     lines = []
     for row in range(screen.lines):
@@ -142,8 +142,7 @@ def drawn(screen: pyte.Screen, folder: Path) -> list[str]:
                 parts.append(span(text, style))
                 text = ""
             style, text = now, text + cell.data
-        line = "".join([*parts, span(text, style)]).replace(str(folder), "out")
-        lines.append(line.rstrip())
+        lines.append("".join([*parts, span(text, style)]).rstrip())
     while lines and not lines[-1]:
         lines.pop()
     return lines

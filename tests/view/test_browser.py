@@ -1,4 +1,4 @@
-"""The page in a browser, with clicks and keys. Needs a Chromium on this machine and `pip install 'gristmill[browser]'`."""
+"""The page in a browser, with clicks and keys. Needs a Chromium here, and `pip install 'gristmill[browser]'`."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ def row_page(
         _fate(values, query.shelf),
         media(row, query, large=True),
         _text(text, row, query) if isinstance(text, str) else "",
-        _scores(filters, scores),
         _duplicates(text if isinstance(text, str) else "", cluster, columns.text),
+        _scores(filters, scores),
         _columns(values, columns, query.search),
     ]
     return safe(parts)
@@ -89,17 +89,17 @@ def _text(text: str, row: Row, query: Query) -> Html:
 
 def _scores(filters: Sequence[Filter], scores: Mapping[str, Any]) -> Html:
     rows: list[list[object]] = [
-        [one.column, shown(scores[one.column]), one.threshold or "", _verdict(one, scores)]
+        [one.column, shown(scores[one.column]), (one.threshold, _verdict(one, scores))]
         for one in filters
         if one.column in scores
     ]
     if not rows:
         return Html("")
-    return el("section", el("h2", "Scores"), table(["filter", "score", "wants", "verdict"], rows, frozenset((1,))))
+    return el("section", el("h2", "Scores"), table(["filter", "score", "wants"], rows, frozenset((1,))))
 
 
 def _verdict(one: Filter, scores: Mapping[str, Any]) -> object:
-    return el("b", "dropped it", class_="dropped") if scores.get("dropped_by") == one.stage else ""
+    return (" ", el("b", "and dropped it", class_="dropped")) if scores.get("dropped_by") == one.stage else ""
 
 
 def _duplicates(text: str, cluster: Cluster | None, field: str | None) -> Html:
