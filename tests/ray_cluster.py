@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,7 +60,13 @@ def _actors() -> list[str]:
 def _workers(mark: str) -> list[str]:
     from gristmill.executors.ray_client import marked
 
-    return [command for pid in marked(mark) if "executors.zygote" in (command := _command(pid))]
+    commands = [_command(pid) for pid in marked(mark)]
+    return [command for command in commands if "executors.zygote" in command or _title(command) in OURS]
+
+
+def _title(command: str) -> str:
+    """The actor that a process of Ray is for. It may be there when Ray has forgotten the actor."""
+    return re.split(r"[.(\0]", command.removeprefix("ray::"))[0] if command.startswith("ray::") else ""
 
 
 def _command(pid: int) -> str:

@@ -24,7 +24,7 @@ def batch(start: int, stop: int) -> DocumentBatch:
 
 def judged(parts: list[tuple[int, int]], shuffle: int = 0) -> Sketch:
     """All rows are scored by their number; odd ones are dropped. Each part is sent by itself."""
-    sketcher, sent = Sketcher(1), []
+    sketcher, sent = Sketcher([True]), []
     for start, stop in parts:
         rows = range(start, stop)
         keep = pa.array([row % 2 == 0 for row in rows], pa.bool_())
@@ -60,7 +60,7 @@ def test_samples_are_of_dropped_rows_with_their_scores():
 def test_rows_that_an_earlier_stage_has_marked_as_dropped_are_no_samples():
     rows = batch(0, 100).keep(pa.array([row >= 50 for row in range(100)]))
     keep = pa.array([row >= 80 for row in range(50, 100)])
-    sketcher = Sketcher(1)
+    sketcher = Sketcher([True])
     sketcher.decided(0, rows, Decision(keep, {"number": pa.array(range(50, 100))}))
     sketch = sketcher.take()[0]
     assert sketch.spread["number"].total() == 50
@@ -70,7 +70,7 @@ def test_rows_that_an_earlier_stage_has_marked_as_dropped_are_no_samples():
 
 
 def test_rows_are_looked_at_where_they_come_in_and_go_out():
-    sketcher = Sketcher(2)
+    sketcher = Sketcher([True, True])
     listed, rows = Task(data=None), batch(0, 10)
     sketcher.passed(0, False, listed, rows)
     sketcher.passed(0, False, rows, rows)  # in between nothing is counted
@@ -93,7 +93,7 @@ def test_small_whole_numbers_are_exact(number):
 
 
 def test_scores_that_are_no_numbers_are_left_out():
-    sketcher = Sketcher(1)
+    sketcher = Sketcher([True])
     scores = {"name": pa.array(["a", "b"]), "nan": pa.array([float("nan"), 1.0]), "none": pa.array([None, 2])}
     sketcher.decided(0, batch(0, 2), Decision(pa.array([True, True]), scores))
     found = sketcher.take()[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +11,9 @@ import pytest
 
 from gristmill import DocumentBatch, KeyedStage, LocalExecutor, Pipeline, VerdictStage
 from gristmill.core.errors import StageError
+from gristmill.dedup import ExactDeduplicationStage
 from gristmill.io.verdicts import KEEP, ROW, TASK, identities
+from gristmill.text import JsonlReader
 
 
 class SameWord(KeyedStage):
@@ -91,3 +94,11 @@ def test_keys_must_say_which_rows_they_belong_to() -> None:
 
     with pytest.raises(StageError, match=r"keys gave 1 rows for 2.*identities\(batch\)"):
         Pipeline("p", stages=[Odd()]).run(LocalExecutor(0), None, [DocumentBatch(rows) for rows in ROWS])
+
+
+def test_people_see_one_stage_and_not_the_parts_that_it_is_made_of(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n{"text": "one"}\n')
+    stages = [JsonlReader(str(tmp_path / "in.jsonl")), ExactDeduplicationStage(), ExactDeduplicationStage()]
+    result = Pipeline("p", stages=stages).run(LocalExecutor(0))
+    lines = [(line.name, line.rows_in, line.rows_out, line.dropped) for line in result.summary().stages[2:]]
+    assert lines == [("ExactDeduplicationStage", 3, 2, 1), ("ExactDeduplicationStage", 2, 2, 0)]

@@ -112,3 +112,17 @@ def test_nobody_gets_a_report_that_was_not_asked_for(data, tmp_path):
     assert not list(tmp_path.rglob("report.*"))
     pipeline(data, tmp_path / "out").run(LocalExecutor(0), max_errors=None, report=tmp_path / "here")
     assert sorted(path.name for path in (tmp_path / "here").iterdir()) == ["report.html", "report.json"]
+
+
+def test_a_run_without_a_report_remembers_no_rows(data, tmp_path):
+    seen = []
+
+    class Watch:
+        def started(self, plan): ...
+        def progressed(self, progress): ...
+        def finished(self, progress):
+            seen.append([name for name, stats in progress.stages if stats.sketch])
+
+    pipeline(data, tmp_path / "a").run(LocalExecutor(0), max_errors=None, observer=Watch())
+    pipeline(data, tmp_path / "b").run(LocalExecutor(0), tmp_path / "run", max_errors=None, observer=Watch())
+    assert seen == [[], ["read_jsonl", "WordCountFilter", "write_jsonl"]]

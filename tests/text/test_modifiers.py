@@ -146,6 +146,15 @@ def test_mixtures_of_marks_come_out_as_from_ftfy(text: str) -> None:
     assert one.modify_batch(pa.array([text], pa.string())).to_pylist() == [ftfy.fix_text(text, one._config)]
 
 
+@given(st.lists(st.tuples(documents, st.sampled_from(["latin-1", "cp1252", "cp1251", "utf-8"])), max_size=4))
+def test_what_was_read_in_a_wrong_encoding_comes_out_as_from_ftfy(parts: list[tuple[str | None, str]]) -> None:
+    text = "".join((one or "é").encode().decode(encoding, "replace") for one, encoding in parts)
+    again = text.encode("utf-8").decode("latin-1")
+    for one in (UnicodeReformatter(), UnicodeReformatter(unescape_html=True), UnicodeReformatter(max_decode_length=7)):
+        fixed = [ftfy.fix_text(broken, one._config) for broken in (text, again)]
+        assert one.modify_batch(pa.array([text, again], pa.string())).to_pylist() == fixed
+
+
 def test_keywords_and_defaults_are_those_of_ftfy_but_five() -> None:
     ours, theirs = vars(UnicodeReformatter()), ftfy.TextFixerConfig()._asdict()
     assert ours.keys() == theirs.keys()

@@ -73,8 +73,8 @@ class Flow:
         self.plan = plan
         self.quarantine = quarantine or Quarantine()
         self.pools = [_Pool() for _ in plan.groups]
-        self.stats = [[StageStats() for _ in group.stages] for group in plan.groups]
-        self.source_stats = StageStats()
+        self.stats = [[StageStats(part_of=stage.part_of) for stage in group.stages] for group in plan.groups]
+        self.source_stats = StageStats(part_of=plan.source.part_of if plan.source else "")
         self.results: deque[tuple[Lineage, Any]] = deque()
         """What has left the last stage; an entry without a reference says that its source is done."""
         self.sources_seen = self.sources_done = 0

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gristmill.core.plan import Plan
     from gristmill.core.stage import ProcessingStage
 
-_UNIMPORTANT = {*SETTINGS, "blocksize", "storage_options", "limit"}
+_UNIMPORTANT = {*SETTINGS, "blocksize", "storage_options", "limit", "part_of", "sketched"}
 _SECRET = re.compile(r"key$|token|secret|password|credential", re.IGNORECASE)
 _DEEPEST = 6
 

@@ -146,6 +146,8 @@ class Pipeline:
         plan = plan.with_rejects(*rejects) if rejects else plan
         for segment in plan.segments:
             executor.check(segment)
+        for stage in plan.everything if watcher.reporter else ():
+            stage.sketched = not stage.part_of
         with settled(plan, run):
             run.begin(plan)
             yield from run_segments(plan, executor, run, quarantine, watcher, initial_tasks)

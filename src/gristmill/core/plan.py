@@ -236,10 +236,18 @@ def decompose(stages: Iterable[ProcessingStage[Any, Any]]) -> list[ProcessingSta
             parts = stage.stages()
             if not parts:
                 raise PlanError(f"composite stage {stage.name!r} decomposes into nothing")
-            flat.extend(decompose(parts))
+            inner = decompose(parts)
+            flat.extend(_folded(inner, stage.name) if stage.folds else inner)
         else:
             flat.append(stage)
     return flat
+
+
+def _folded(parts: Sequence[ProcessingStage[Any, Any]], name: str) -> list[ProcessingStage[Any, Any]]:
+    parts = [copy.copy(part) for part in parts]
+    for part in parts:
+        part.part_of = name if part.name != name else ""
+    return parts
 
 
 def ways_through(stages: Sequence[ProcessingStage[Any, Any]]) -> list[list[ProcessingStage[Any, Any]]]:

@@ -83,10 +83,12 @@ class StageLine:
     seconds: float
     mb_per_s: float
     counts: dict[str, float]
+    waiting: int = 0
+    """Rows that wait in the stage for others, in a run that still goes on."""
 
     @property
     def dropped(self) -> int:
-        return max(self.rows_in - self.rows_out - self.quarantined, 0)
+        return max(self.rows_in - self.rows_out - self.quarantined - self.waiting, 0)
 
     def counted(self) -> tuple[str, str, str, str]:
         """Rows in, kept, dropped and quarantined, as people read them: a stage that takes or gives no rows has none
@@ -100,11 +102,34 @@ class StageLine:
         )
 
     @classmethod
-    def of(cls, name: str, stats: StageStats) -> StageLine:
-        size = max(stats.bytes_in, stats.bytes_out, int(stats.counts.get("bytes_read", 0)))
-        rate = size / 1e6 / stats.seconds if stats.seconds > 0 else 0.0
-        shown = {key: value for key, value in stats.counts.items() if key != "bytes_read"}
-        return cls(name, stats.rows_in, stats.rows_out, stats.quarantined, stats.seconds, rate, shown)
+    def of(cls, name: str, parts: Sequence[StageStats]) -> StageLine:
+        """A stage and what it is made of: rows come in at the first part that takes any, and leave the last."""
+        last = parts[-1]
+        counts: dict[str, float] = {}
+        for part in parts:
+            for key, value in part.counts.items():
+                counts[key] = counts.get(key, 0) + value
+        failed = sum(part.quarantined for part in parts)
+        came = next((part.rows_in for part in parts if part.rows_in), 0)
+        arrived = last.rows_in + failed - last.quarantined
+        rows = max(came, arrived) if len(parts) > 1 else last.rows_in  # some came in an earlier attempt
+        seconds = sum(part.seconds for part in parts)
+        size = max(*(part.bytes_in for part in parts), last.bytes_out, int(counts.pop("bytes_read", 0)))
+        rate = size / 1e6 / seconds if seconds > 0 else 0.0
+        waiting = rows - arrived if len(parts) > 1 else 0
+        return cls(name, rows, last.rows_out, failed, seconds, rate, counts, waiting)
+
+
+def _folded(stages: Sequence[tuple[str, StageStats]]) -> Iterator[tuple[str, list[StageStats]]]:
+    """The stages that people know, each with the parts that it is made of. The last part has the stage's name."""
+    parts: list[StageStats] = []
+    for place, (name, stats) in enumerate(stages):
+        parts.append(stats)
+        after = stages[place + 1] if place + 1 < len(stages) else None
+        if stats.part_of and after and stats.part_of in (after[0], after[1].part_of):
+            continue
+        yield stats.part_of or name, parts
+        parts = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +141,7 @@ class Summary:
 
     @classmethod
     def of(cls, progress: Progress) -> Summary:
-        return cls([StageLine.of(name, stats) for name, stats in progress.stages], progress.seconds)
+        return cls([StageLine.of(*parts) for parts in _folded(progress.stages)], progress.seconds)
 
     @property
     def rows_in(self) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,9 +60,11 @@ def _smallest(samples: list[tuple[float, dict[str, Any]]]) -> list[tuple[float, 
 class Sketcher:
     """Makes the sketches of a worker's stages. Remembers what it has sent, to send only what may still be wanted."""
 
-    def __init__(self, stages: int) -> None:
-        self._bounds = [1.0] * stages
-        self._drawn: list[list[float]] = [[] for _ in range(stages)]
+    def __init__(self, wanted: Sequence[bool]) -> None:
+        """`wanted` says of which stages."""
+        self._wanted = list(wanted)
+        self._bounds = [1.0] * len(wanted)
+        self._drawn: list[list[float]] = [[] for _ in wanted]
         self.sketches: dict[int, Sketch] = {}
 
     def take(self) -> dict[int, Sketch]:
@@ -71,6 +74,8 @@ class Sketcher:
 
     def decided(self, position: int, batch: Batch, decision: Decision) -> None:
         """A stage has judged a batch."""
+        if not self._wanted[position]:
+            return
         sketch = self.sketches.setdefault(position, Sketch())
         for name, scores in decision.scores.items():
             if (numbers := _numbers(scores)) is not None:
@@ -85,6 +90,8 @@ class Sketcher:
 
     def passed(self, position: int, writes: bool, parent: Task[Any], child: Task[Any]) -> None:
         """A task went through a stage. Looks at it where rows come in, out of what were none, and where they go out."""
+        if not self._wanted[position]:
+            return
         batch = parent if writes else child
         if isinstance(batch, Batch) and batch.num_items and (writes or not isinstance(parent, Batch)):
             self._profile(position, batch)

@@ -50,6 +50,12 @@ class ProcessingStage(Generic[In, Out]):
     branch: str = ""
     """The branch of a `Route` that the stage is on: tasks of other branches pass it by. Set by `Route`."""
 
+    part_of: str = ""
+    """The stage that people know, if this is one of the parts that it is made of. Set by the planner."""
+
+    sketched: bool = False
+    """Whether a report will tell of the rows that pass. Set for a run that writes one."""
+
     gather: ClassVar[bool] = False
     """True: the stage receives, as one `GatherTask`, all tasks that descend from one source."""
 
@@ -240,6 +246,9 @@ class SourceStage(ProcessingStage[EmptyTask, Out]):
 
 class CompositeStage(ProcessingStage[In, Out]):
     """A stage made of stages; they may be composites too."""
+
+    folds: ClassVar[bool] = False
+    """True: people are shown one stage, with the counts of its parts, and not the parts."""
 
     @abstractmethod
     def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:

@@ -27,6 +27,8 @@ class StageStats:
     counts: dict[str, float] = field(default_factory=dict)
     sketch: Sketch | None = None
     """What is remembered of its rows."""
+    part_of: str = ""
+    """The stage that people know, if this is a part of it."""
 
     def add(self, other: StageStats) -> None:
         self.tasks_in += other.tasks_in

@@ -76,7 +76,7 @@ class Worker:
         self.stats = [StageStats() for _ in self.stages]
         self.isolator = Isolator(self, budget) if budget is not None else None
         self.rejecter = rejecter
-        self.sketcher = Sketcher(len(self.stages))
+        self.sketcher = Sketcher([stage.sketched for stage in self.stages])
         self.mark = lru_cache(1)(mark)
         self._ready: list[int] = []
 

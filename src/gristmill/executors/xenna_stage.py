@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from typing import Any
 
 import cosmos_xenna.pipelines.v1 as xenna
@@ -42,10 +44,17 @@ class GroupStage(xenna.Stage):  # type: ignore[misc]
         return _Environment(wanted) if wanted else None
 
     def setup(self, worker_metadata: Any) -> None:
+        threading.Thread(target=_end_with_the_actor, daemon=True).start()
         self.station = Station(self.duty, self.desk)
 
     def process_data(self, in_data: list[bytes]) -> list[bytes]:
         return list(self.station.work(in_data))
+
+
+def _end_with_the_actor() -> None:
+    """Xenna's threads keep the process of an actor that has ended, and Ray does not know of it any more."""
+    threading.main_thread().join()
+    os._exit(0)
 
 
 class _Environment:

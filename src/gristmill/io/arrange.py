@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -40,6 +40,8 @@ class Repartition(CompositeStage[Batch, Batch]):
 
     Give one of: `rows` in each part, `bytes` in each part, about, as a number or like "128MB", or `num_partitions`.
     """
+
+    folds: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -117,6 +119,8 @@ class Shuffle(CompositeStage[Batch, Batch]):
     their numbers. `num_partitions` is how many output files there are, about one per 32 MB of input unless given.
     """
 
+    folds: ClassVar[bool] = True
+
     def __init__(self, seed: int = 0, num_partitions: int | None = None) -> None:
         super().__init__()
         if isinstance(seed, bool) or not isinstance(seed, int):
@@ -155,6 +159,8 @@ class Sort(CompositeStage[Batch, Batch]):
     `by` is a column or several. `num_partitions` is how many output files there are, each with a range of the keys:
     about one per 32 MB of input unless given. Rows of one key are in one file.
     """
+
+    folds: ClassVar[bool] = True
 
     def __init__(self, by: str | Sequence[str], descending: bool = False, num_partitions: int | None = None) -> None:
         super().__init__()

@@ -44,6 +44,7 @@ class KeyedStage(CompositeStage[Batch, Batch]):
     """
 
     is_base: ClassVar[bool] = True
+    folds: ClassVar[bool] = True
     key: str | Sequence[str] = ()
     order: Sequence[str] = ()
     """Columns by which the rows of a group are sorted; equal ones are in the order of the input."""

@@ -55,6 +55,7 @@ class VerdictStage(CompositeStage[Batch, Batch]):
     """
 
     is_base: ClassVar[bool] = True
+    folds: ClassVar[bool] = True
     adds: Sequence[str] = ()
     """Columns of the verdicts that are added to the rows that are kept; others are only seen with rejected rows."""
 

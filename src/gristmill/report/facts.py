@@ -82,11 +82,13 @@ def _failure(error: BaseException) -> str:
 def _stages(plan: Plan, progress: Progress, summary: Summary) -> list[dict[str, Any]]:
     told = {stage.name: thresholds_of(stage) for stage in plan.everything}
     stages = []
-    for line, (name, stats) in zip(summary.stages, progress.stages, strict=True):
-        thresholds: Mapping[str, str] = told.get(name, {})
+    sketches = {name: stats.sketch for name, stats in progress.stages}
+    for line in summary.stages:
+        thresholds: Mapping[str, str] = told.get(line.name, {})
+        sketch = sketches.get(line.name)
         stages.append(
             {
-                "name": name,
+                "name": line.name,
                 "rows_in": line.rows_in,
                 "rows_out": line.rows_out,
                 "dropped": line.dropped,
@@ -94,7 +96,7 @@ def _stages(plan: Plan, progress: Progress, summary: Summary) -> list[dict[str, 
                 "seconds": round(line.seconds, 3),
                 "mb_per_s": round(line.mb_per_s, 2),
                 "counts": line.counts,
-                **(_sketched(stats.sketch, thresholds) if stats.sketch else {}),
+                **(_sketched(sketch, thresholds) if sketch else {}),
             }
         )
     return stages

@@ -18,19 +18,13 @@ from gristmill.core.columns import literal, make_array
 from gristmill.core.compute import pc
 from gristmill.core.errors import require
 from gristmill.text.filters import as_array, check_count
+from gristmill.text.mojibake import SUSPECT, fix_texts
 
 if TYPE_CHECKING:
     from gristmill.text.filters import Texts
 
 URL = r"https?://\S+|www\.\S+"
 """What counts as a URL in `UrlRemover`. Scores are stricter (`reference.py`)."""
-
-
-_REPAIRED = r"&\x00-\x08\x0b\x0e-\x1f\x7f-\x9f" + "\u206a-\u206f\ufeff\ufff9-\ufffc"
-"""Entities, controls and escapes: what ftfy repairs besides mojibake."""
-
-_MOJIBAKE = rf"[{_REPAIRED}ŒœÃÂØÙ]|[^\x00-\x7f][^\x00-\x7f]"
-"""In all that ftfy takes for mojibake there are two neighbours outside ASCII, or one of these letters."""
 
 
 class DocumentModifier(ABC):
@@ -135,25 +129,10 @@ class UnicodeReformatter(DocumentModifier):
     def modify_batch(self, texts: Texts) -> pa.Array:
         texts = as_array(texts)
         rows = pc.match_substring_regex(texts, self._suspect).fill_null(literal(False, pa.bool_()))
-        fixed = [self._fix_lines(text) for text in texts.filter(rows).to_pylist()]
+        suspects = texts.filter(rows).to_pylist()
+        by_lines = self.fix_encoding and self.explain and not self._changes_good_text
+        fixed = fix_texts(suspects, self._config) if by_lines else [self.modify_document(text) for text in suspects]
         return pc.replace_with_mask(texts, rows, make_array(fixed, pa.string()))
-
-    def _fix_lines(self, text: str) -> str:
-        """What `modify_document` gives. ftfy goes line by line too; this leaves out the lines it cannot change."""
-        fix = require("ftfy", "text", "UnicodeReformatter").fix_text
-        config, suspect, sound = self._config, re.compile(self._suspect), self._sound
-        fixed = []
-        for line in re.findall(r"[^\n]*\n|[^\n]+", text):
-            fixed.append(fix(line, config) if suspect.search(line) and not sound(line) else line)
-            if config.unescape_html == "auto" and "<" in line:  # HTML: ftfy leaves entities alone from here on
-                config = config._replace(unescape_html=False)
-        return "".join(fixed)
-
-    def _sound(self, line: str) -> bool:
-        """Whether ftfy would leave a line of any characters alone: no mojibake, and nothing for its other repairs."""
-        if self._changes_good_text or len(line) > self.max_decode_length or re.search(f"[{_REPAIRED}]", line):
-            return False
-        return not require("ftfy.badness", "text", "UnicodeReformatter").is_bad(line)
 
     @property
     def _changes_good_text(self) -> bool:
@@ -164,7 +143,7 @@ class UnicodeReformatter(DocumentModifier):
     def _suspect(self) -> str:
         """Matches what ftfy might change. In printable ASCII, that is only an entity or a carriage return."""
         if not self._changes_good_text:
-            return _MOJIBAKE
+            return SUSPECT
         return r"[^\t\n\x0c -%'-~]" if self.fix_line_breaks else r"[^\t\n\r\x0c -%'-~]"
 
 
