@@ -34,7 +34,7 @@ from gristmill.view.server import View
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-COLUMNS, LINES = 110, 34
+COLUMNS, LINES = 130, 34
 MOST_BYTES = 200_000
 RUN = "out/run"
 COLOURS = {"default": "#e8e6e1", "brown": "#e0b252", "green": "#62c198", "red": "#f0817d", "cyan": "#8cc4ee"}
@@ -72,7 +72,8 @@ def curate() -> None:
 def page(browser: Browser) -> None:
     with View(RUN) as view:
         shoot(browser, f"{view.url}rows?in=dropped&search=people", "view", 1100, 800)
-        shoot(browser, f"{view.url}row?in=dropped&stage=FuzzyDeduplicationStage&n=0", "view-row", 1100, 1000)
+        changed = "row?in=dropped&stage=FuzzyDeduplicationStage&search=archive+of+this+site&n=0"
+        shoot(browser, f"{view.url}{changed}", "view-row", 1100, 1000)
         low = "whatif?column=WordCountFilter&low=20&high=300"
         shoot(browser, f"{view.url}{low}", "view-whatif", 1100, 860, scheme="dark")
 
@@ -142,7 +143,7 @@ def drawn(screen: pyte.Screen) -> list[str]:
                 parts.append(span(text, style))
                 text = ""
             style, text = now, text + cell.data
-        lines.append("".join([*parts, span(text, style)]).rstrip())
+        lines.append("".join([*parts, span(text, style)]).replace(f"{Path.cwd()}/", "").rstrip())
     while lines and not lines[-1]:
         lines.pop()
     return lines

@@ -254,6 +254,19 @@ def test_any_dataset_can_be_looked_at(tmp_path):
             assert "row 649" in Page(ask(view, page.links("row?")[-1])[1].decode()).text
 
 
+def test_a_run_and_a_dataset_may_lie_anywhere(tmp_path):
+    import fsspec
+
+    run = make_run(tmp_path)
+    memory = fsspec.filesystem("memory")
+    memory.put(str(run), "/there/run", recursive=True)
+    memory.pipe_file("/there/rows.jsonl", b'{"text": "far"}\n{"text": "away"}\n')
+    with View("memory://there/run") as view:
+        assert "Dropped by WordCountFilter" in look(view, "row", n=0, **{"in": "dropped"}).text
+    with View("memory://there/rows.jsonl") as view:
+        assert status(look(view, search="AWAY", **{"in": "rows"})) == "1 to 1 of 1 row"
+
+
 def test_a_place_without_data_is_refused_with_the_way_out(tmp_path):
     (tmp_path / "notes.txt").write_text("hello")
     for place, words in ((tmp_path / "nothing", "does not exist"), (tmp_path / "notes.txt", "cannot be shown")):

@@ -202,7 +202,8 @@ class FileSource:
         )
 
     def head(self, rows: int) -> pa.Table:
-        return join([table.slice(0, rows) for table in islice(self._steps(0, rows), 1)])
+        tables = self._few_rows(0, rows) if self.kind == "parquet" else self._tables(self._input(), None)
+        return join([table.slice(0, rows) for table in islice(tables, 1)])
 
     def _between(self, start: int, end: int, choose: Callable[[pa.Table], pa.Table]) -> pa.Table:
         found = []
