@@ -14,7 +14,6 @@ import typer
 
 from gristmill import __version__
 from gristmill.cli import quarantine
-from gristmill.cli import view as look
 from gristmill.cli.start import (
     ExecutorName,
     MaxErrors,
@@ -30,6 +29,7 @@ from gristmill.cli.start import (
     recipe_of,
     run_recipe,
 )
+from gristmill.cli.view import view
 
 app = typer.Typer(
     name="gristmill",
@@ -46,7 +46,6 @@ Settings = Annotated[
 ]
 
 app.add_typer(quarantine.app, name="quarantine")
-app.command()(look.view)
 
 
 def _print_version(wanted: bool) -> None:
@@ -184,6 +183,9 @@ def recipes() -> None:
         from gristmill.recipes.recipe import bundled
 
         show.print_recipes(bundled())
+
+
+app.command()(view)
 
 
 def main() -> None:
