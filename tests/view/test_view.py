@@ -6,17 +6,22 @@ import gzip
 import http.client
 import json
 import re
+import signal
+import subprocess
+import sys
 import time
 from html.parser import HTMLParser
 from urllib.parse import quote, urlencode
+from urllib.request import urlopen
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from gristmill import LocalExecutor, Pipeline
 from gristmill.core.errors import InputError
 from gristmill.view.server import View
-from tests.view.mill import EVIL, add_scores, add_source, make_media, make_run, png, wav
+from tests.view.mill import EVIL, add_scores, add_source, make_input, make_media, make_run, png, stages, wav
 
 
 class Page(HTMLParser):
@@ -202,6 +207,26 @@ def test_sources_appear_while_the_run_goes_on(tmp_path):
         after = json.loads(ask(view, "state?in=kept")[1])
     assert after["found"] == before["found"] + 30
     assert int(after["shelves"]["kept"]) == int(before["shelves"]["kept"]) + 30
+
+
+def test_what_was_set_aside_without_a_run_directory_is_beside_the_output(tmp_path):
+    make_input(tmp_path / "in", parts=1, rows=20)
+    Pipeline("beside", stages=stages(tmp_path, least=1)).run(LocalExecutor(0), max_errors=None)
+    with View(str(tmp_path / "out")) as view:
+        kept, aside = look(view, **{"in": "kept"}), look(view, **{"in": "quarantined"})
+    assert status(kept) == "1 to 19 of 19 rows"
+    assert "broken <u>line</u>" in aside.text
+
+
+def test_the_command_prints_an_address_and_ends_with_ctrl_c(run):
+    command = [sys.executable, "-m", "gristmill.cli.main", "view", str(run)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        url = process.stdout.readline().strip()
+        with urlopen(url) as answer:
+            assert b"small &lt;b&gt;mill" in answer.read()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+    assert url.startswith("http://127.0.0.1:")
 
 
 # -- what if -----------------------------------------------------------------------------------------------------

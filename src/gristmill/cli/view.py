@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Annotated
 
@@ -31,4 +32,5 @@ def view(
             import webbrowser
 
             webbrowser.open(served.url)
-        served.serve()
+        with contextlib.suppress(KeyboardInterrupt):  # the way to end it
+            served.serve()

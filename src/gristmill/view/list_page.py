@@ -90,7 +90,8 @@ def choices(scan: Scan, which: int, chosen: str) -> list[Html]:
 
 
 def _numbers(columns: Columns) -> list[tuple[str, str]]:
-    names = [(name, SCORE_LABELS.get(name, name)) for name in columns.numbers if name not in HIDDEN]
+    known = sorted(columns.numbers, key=lambda name: name != SCORE)
+    names = [(name, SCORE_LABELS.get(name, name)) for name in known if name not in HIDDEN]
     return [*names, *([(LENGTH, "length of text")] if columns.text else [])]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
+_SYMBOLS = {code: 0x2400 + code for code in range(32) if code not in b"\n\t\r"}
 _VOID = frozenset(("br", "img", "input", "link", "meta", "source"))
 
 
@@ -26,9 +27,8 @@ def safe(value: object) -> Html:
 
 
 def printable(text: str) -> str:
-    """The text without what a page cannot hold: lone surrogates, and characters that control a terminal."""
-    clean = text.encode("utf-8", "backslashreplace").decode()
-    return "".join(char if char >= " " or char in "\n\t\r" else "\N{SYMBOL FOR NULL}" for char in clean)
+    """The text with symbols in place of what a page cannot hold: lone surrogates, and characters that control."""
+    return text.encode("utf-8", "backslashreplace").decode().translate(_SYMBOLS)
 
 
 def el(name: str, /, *children: object, **attributes: Any) -> Html:

@@ -145,7 +145,9 @@ class Scores:
                 assert block.table is not None
                 tables.append(_typed(block.table, names))
                 rows += block.rows
-        return Judged(chosen, later, pa.concat_tables(tables).combine_chunks(), stamp) if rows else None
+        found = pa.concat_tables(tables).combine_chunks() if rows else None
+        numbers = found is not None and found.column(chosen.column).null_count < rows
+        return Judged(chosen, later, found, stamp) if numbers else None
 
     def of_row(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """The scores of the row that has these facts: the file and the position that it came from, or its id."""
