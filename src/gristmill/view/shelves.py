@@ -107,14 +107,17 @@ class Library:
         yield self._aside()
 
     def _entries(self) -> list[Entry]:
-        """Of each source that is done, what was written last."""
+        """Of each source that is done, what was written last. When the run is over, in the order of their names."""
         if self.room is None:
             return []
         plan = self.room.read("plan.json") or {}
         entries = [Entry.of(line) for line in self.room.lines("ledger")]
         if plan.get("whole"):
             entries = [entry for entry in entries if entry.attempt == plan.get("attempt")]
-        return list({entry.source: entry for entry in entries}.values())
+        latest = list({entry.source: entry for entry in entries}.values())
+        if self.room.get("metrics.json") is None:  # new ones come last while the run goes on
+            return latest
+        return sorted(latest, key=lambda entry: [file.path for file in entry.written])
 
     def _shelf(self, name: str, files: Iterable[tuple[str, int]], rows: int | None) -> Shelf:
         named = dict(files)
