@@ -107,21 +107,20 @@ class Library:
         yield self._aside()
 
     def _entries(self) -> list[Entry]:
-        """Of each source that is done, what was written last. When the run is over, in the order of their names."""
+        """Of each source that is done, what was written last."""
         if self.room is None:
             return []
         plan = self.room.read("plan.json") or {}
         entries = [Entry.of(line) for line in self.room.lines("ledger")]
         if plan.get("whole"):
             entries = [entry for entry in entries if entry.attempt == plan.get("attempt")]
-        latest = list({entry.source: entry for entry in entries}.values())
-        if self.room.get("metrics.json") is None:  # new ones come last while the run goes on
-            return latest
-        return sorted(latest, key=lambda entry: [file.path for file in entry.written])
+        return list({entry.source: entry for entry in entries}.values())
 
     def _shelf(self, name: str, files: Iterable[tuple[str, int]], rows: int | None) -> Shelf:
         named = dict(files)
         shown = [path for path in named if reader_for(extension_of(path)) in READABLE]
+        if self.room is None or self.room.get("metrics.json") is not None:  # else new ones come last: the run goes on
+            shown.sort(key=lambda path: path.rpartition(".")[0])
         hidden = len(named) - len(shown)
         note = f"{hidden:,} files are of a format that cannot be shown here." if hidden else ""
         sources = tuple(self._source(path, named[path]) for path in shown)
