@@ -73,7 +73,7 @@ def page(browser: Browser) -> None:
     with View(RUN) as view:
         shoot(browser, f"{view.url}rows?in=dropped&search=people", "view", 1100, 800)
         changed = "row?in=dropped&stage=FuzzyDeduplicationStage&search=archive+of+this+site&n=0"
-        shoot(browser, f"{view.url}{changed}", "view-row", 1100, 1000)
+        shoot(browser, f"{view.url}{changed}", "view-row", 1100, 1130)
         low = "whatif?column=WordCountFilter&low=20&high=300"
         shoot(browser, f"{view.url}{low}", "view-whatif", 1100, 860, scheme="dark")
 
