@@ -256,6 +256,19 @@ def test_moving_a_limit_counts_what_would_be_kept(run):
     assert "min_words=8" in row.text
 
 
+def test_scores_that_are_too_many_are_counted_in_part_and_that_is_said(run, monkeypatch):
+    if not (run / "scores").exists():
+        add_scores(run)
+    scores = run / "scores"
+    (scores / "part-2.parquet").write_bytes((scores / "part.parquet").read_bytes())
+    with View(str(run)) as view:
+        assert "There are more" not in look(view, "whatif").text
+    monkeypatch.setattr("gristmill.view.whatif.MOST_SCORES", 100)
+    with View(str(run)) as view:
+        assert "counts are of the first 200 rows" in look(view, "whatif").text
+    (scores / "part-2.parquet").unlink()
+
+
 # -- datasets ------------------------------------------------------------------------------------------------------
 
 

@@ -3,7 +3,8 @@
 A row goes on if its score lies within the limits and no other filter drops it. Filters after the one that dropped a row
 have scored it too, so their limits tell what they would have done.
 
-Gives up: what duplicates there would be among other rows; and rows beyond the first 20 million.
+Gives up: what duplicates there would be among other rows; and rows beyond those whose scores, and the scores of the
+filters that follow, are 100 million: it says so then.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from gristmill.view.sources import FileSource, whole
 
 FOLDER, INDEX = "scores", "scores/_scores.json"
 DROPPED, LANGUAGE, CHARS = "dropped_by", "language", "chars"
-MOST_ROWS = 20_000_000
+MOST_SCORES = 100_000_000
 BINS = 60
 
 _FLOAT = pa.float64()
@@ -137,17 +138,20 @@ class Scores:
         filters = self.filters()
         later = filters[filters.index(chosen) + 1 :]
         names = list(dict.fromkeys([chosen.column, *(one.column for one in later), DROPPED, LANGUAGE, CHARS]))
-        tables, rows = [], 0
+        tables, rows, partial = [], 0, False
         for source in sources:
-            if rows >= MOST_ROWS or chosen.column not in source.columns:
+            if chosen.column not in source.columns:
                 continue
+            if rows * len(names) >= MOST_SCORES:
+                partial = True
+                break
             for block in source.blocks(names, ignore):
                 assert block.table is not None
                 tables.append(_typed(block.table, names))
                 rows += block.rows
         found = pa.concat_tables(tables).combine_chunks() if rows else None
         numbers = found is not None and found.column(chosen.column).null_count < rows
-        return Judged(chosen, later, found, stamp) if numbers else None
+        return Judged(chosen, later, found, stamp, partial) if numbers else None
 
     def of_row(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """The scores of the row that has these facts: the file and the position that it came from, or its id."""
@@ -191,8 +195,8 @@ def _typed(table: pa.Table, names: Sequence[str]) -> pa.Table:
 class Judged:
     """Rows with their scores, in memory, ready for questions."""
 
-    def __init__(self, chosen: Filter, later: Sequence[Filter], table: pa.Table, stamp: str) -> None:
-        self.filter, self.stamp = chosen, stamp
+    def __init__(self, chosen: Filter, later: Sequence[Filter], table: Any, stamp: str, partial: bool) -> None:
+        self.filter, self.stamp, self.partial = chosen, stamp, partial
         self._rows = table.num_rows
         self._scores = _column(table, chosen.column)
         stages = _column(table, DROPPED)

@@ -28,6 +28,7 @@ def whatif_page(filters: Sequence[Filter], judged: Judged | None, chosen: Limits
         el("h2", "What if")
         + intro
         + _filters(filters, judged.filter)
+        + (el("p", f"There are more: counts are of the first {answer.rows:,} rows.") if judged.partial else "")
         + el("div", _sliders(judged, chosen), el("div", told(judged, answer, chosen), id="told"), class_="card")
     )
 
