@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-ray test-slow soak lint bench clean
+.PHONY: demo test test-ray test-slow test-browser screenshots soak lint bench clean
 
 demo: .venv/demo.stamp  ## curate the bundled corpus and show what happened
 	$(BIN)/gristmill run examples/demo/recipe.yaml
@@ -16,6 +16,12 @@ test-ray: .venv/dev.stamp  ## all executors on real Ray clusters, with faults: h
 
 test-slow: .venv/dev.stamp  ## what the suite shows, in more ways: two minutes
 	$(BIN)/pytest -m slow
+
+test-browser: .venv/browser.stamp  ## the page of gristmill view in a Chromium of this machine
+	$(BIN)/pytest -m slow tests/view
+
+screenshots: .venv/browser.stamp  ## the pictures in docs
+	$(BIN)/python docs/screenshots.py
 
 soak: .venv/dev.stamp  ## kill runs at random moments for a quarter of an hour
 	$(BIN)/python -m tests.promises.soak --minutes 15
@@ -43,3 +49,7 @@ clean:
 .venv/dev.stamp: .venv/python.stamp pyproject.toml constraints.txt $(wildcard kernels/*)
 	$(PIP) --editable '.[dev]'
 	touch $@ .venv/demo.stamp
+
+.venv/browser.stamp: .venv/dev.stamp
+	$(PIP) --editable '.[browser]'
+	touch $@

@@ -34,6 +34,7 @@ from gristmill.cli.start import (
     recipe_of,
     run_recipe,
 )
+from gristmill.cli.view import view
 from gristmill.core.errors import RecipeError
 
 app = typer.Typer(
@@ -210,6 +211,9 @@ def recipes() -> None:
         from gristmill.recipes.recipe import bundled
 
         show.print_recipes(bundled())
+
+
+app.command()(view)
 
 
 def main() -> None:

@@ -1,0 +1,161 @@
+"""Makes the pictures in this directory: a run in a terminal, its report, and the page of `gristmill view`.
+
+    make screenshots
+
+A Chromium must be on this machine. The terminal is emulated, so that what is seen is what people see.
+"""
+
+from __future__ import annotations
+
+import os
+import pty
+import shutil
+import subprocess
+import sys
+import tempfile
+from html import escape
+from pathlib import Path
+
+import pyte
+from playwright.sync_api import Browser, sync_playwright
+
+from gristmill import LocalExecutor, Pipeline
+from gristmill.dedup import FuzzyDeduplicationStage
+from gristmill.text import (
+    JsonlReader,
+    JsonlWriter,
+    MeanWordLengthFilter,
+    NonAlphaNumericFilter,
+    ScoreFilter,
+    UrlsFilter,
+    WordCountFilter,
+)
+from gristmill.view.server import View
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+COLUMNS, LINES = 130, 34
+MOST_BYTES = 200_000
+RUN = "out/run"
+COLOURS = {"default": "#e8e6e1", "brown": "#e0b252", "green": "#62c198", "red": "#f0817d", "cyan": "#8cc4ee"}
+
+
+def main() -> None:
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
+        sys.exit("there is no Chromium on this machine: install one, for example with apt install chromium")
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        os.chdir(folder)
+        Path("examples").symlink_to(ROOT / "examples")
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        terminal(browser)
+        curate()
+        shoot(browser, f"file://{folder}/{RUN}/report.html", "report", 1100, 1180)
+        page(browser)
+        browser.close()
+
+
+def curate() -> None:
+    """The demo, with duplicates removed, and with all that a page can show of it."""
+    stages = [
+        JsonlReader("examples/demo/data"),
+        ScoreFilter(UrlsFilter(max_url_to_text_ratio=0.2), score_field="url_ratio"),
+        ScoreFilter(MeanWordLengthFilter(max_mean_word_length=12)),
+        ScoreFilter(NonAlphaNumericFilter(max_non_alpha_numeric_to_text_ratio=0.3)),
+        ScoreFilter(WordCountFilter(min_words=12), score_field="words"),
+        FuzzyDeduplicationStage(),
+        JsonlWriter("out/clean", mode="overwrite"),
+    ]
+    Pipeline("demo", stages=stages).run(LocalExecutor(2), RUN, rejected=True, scores=True, max_errors=None)
+
+
+def page(browser: Browser) -> None:
+    with View(RUN) as view:
+        shoot(browser, f"{view.url}rows?in=dropped&search=people", "view", 1100, 800)
+        changed = "row?in=dropped&stage=FuzzyDeduplicationStage&search=archive+of+this+site&n=0"
+        shoot(browser, f"{view.url}{changed}", "view-row", 1100, 1130)
+        low = "whatif?column=WordCountFilter&low=20&high=300"
+        shoot(browser, f"{view.url}{low}", "view-whatif", 1100, 860, scheme="dark")
+
+
+def shoot(browser: Browser, url: str, name: str, width: int, height: int, scheme: str = "light") -> None:
+    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": height})
+    opened = context.new_page()
+    opened.goto(url)
+    opened.wait_for_timeout(1500)
+    save(name, opened.screenshot())
+    context.close()
+
+
+def save(name: str, picture: bytes) -> None:
+    path = HERE / f"{name}.png"
+    path.write_bytes(picture)
+    assert len(picture) < MOST_BYTES, f"{path} has {len(picture):,} bytes"
+    print(f"{path.relative_to(ROOT)}  {len(picture):,} bytes")
+
+
+# -- the terminal ----------------------------------------------------------------------------------------------
+
+
+def terminal(browser: Browser) -> None:
+    screen = played([str(Path(sys.executable).with_name("gristmill")), "run", "examples/demo/recipe.yaml"])
+    lines = ["<b>$ gristmill run examples/demo/recipe.yaml</b>", *drawn(screen)]
+    style = "body{margin:0;background:#16191b;padding:18px 22px;display:inline-block}"
+    style += "pre{margin:0;color:#e8e6e1;font:14px/1.35 'DejaVu Sans Mono',monospace}"
+    context = browser.new_context(viewport={"width": 1100, "height": 700})
+    opened = context.new_page()
+    opened.set_content(f"<style>{style}</style><pre>{chr(10).join(lines)}</pre>")
+    save("terminal", opened.locator("body").screenshot())
+    context.close()
+
+
+def played(command: list[str]) -> pyte.Screen:
+    """A command in a terminal of its own, and what is to be seen there when it has ended."""
+    screen = pyte.Screen(COLUMNS, LINES)
+    stream = pyte.ByteStream(screen)
+    leader, follower = pty.openpty()
+    environment = {**os.environ, "COLUMNS": str(COLUMNS), "LINES": str(LINES), "TERM": "xterm-256color"}
+    with subprocess.Popen(command, stdout=follower, stderr=follower, env=environment) as process:
+        os.close(follower)
+        while True:
+            try:
+                piece = os.read(leader, 65536)
+            except OSError:  # the other side has gone
+                break
+            if not piece:
+                break
+            stream.feed(piece)
+        if process.wait() != 0:
+            sys.exit(f"{' '.join(command)} failed")
+    os.close(leader)
+    return screen
+
+
+def drawn(screen: pyte.Screen) -> list[str]:
+    """The lines of a screen as HTML."""
+    lines = []
+    for row in range(screen.lines):
+        parts, text, style = [], "", None
+        for column in range(screen.columns):
+            cell = screen.buffer[row][column]
+            now = (cell.fg, cell.bold)
+            if now != style and text:
+                parts.append(span(text, style))
+                text = ""
+            style, text = now, text + cell.data
+        lines.append("".join([*parts, span(text, style)]).replace(f"{Path.cwd()}/", "").rstrip())
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def span(text: str, style: tuple[str, bool] | None) -> str:
+    colour, bold = style or ("default", False)
+    if not text.strip() or (colour == "default" and not bold):
+        return escape(text)
+    shade = COLOURS.get(colour, f"#{colour}" if len(colour) == 6 else COLOURS["default"])
+    return f"<span style='color:{shade}{';font-weight:700' if bold else ''}'>{escape(text)}</span>"
+
+
+if __name__ == "__main__":
+    main()

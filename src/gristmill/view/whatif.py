@@ -1,0 +1,296 @@
+"""What if: what would become of the rows of a run if one filter were stricter or less strict, from recorded scores.
+
+A row goes on if its score lies within the limits and no other filter drops it. Filters after the one that dropped a row
+have scored it too, so their limits tell what they would have done.
+
+Gives up: what duplicates there would be among other rows; and rows beyond those whose scores, and the scores of the
+filters that follow, are 100 million: it says so then.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from gristmill.core.columns import literal
+from gristmill.core.compute import pc
+from gristmill.core.errors import GristmillError
+from gristmill.io.input import ignore
+from gristmill.io.listing import list_files
+from gristmill.view.query import is_number
+from gristmill.view.shelves import Library
+from gristmill.view.sources import FileSource, whole
+
+FOLDER, INDEX = "scores", "scores/_scores.json"
+DROPPED, LANGUAGE, CHARS = "dropped_by", "language", "chars"
+MOST_SCORES = 100_000_000
+BINS = 60
+
+_FLOAT = pa.float64()
+_NUMBER = re.compile(r"(\w+)=(-?[\d.]+(?:e[+-]?\d+)?)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A filter with recorded scores: the stage that it belongs to, the column of its scores, and what it wants."""
+
+    stage: str
+    label: str
+    column: str
+    threshold: str
+
+    @property
+    def named(self) -> list[tuple[str, float]]:
+        """The numbers that its scores are compared with."""
+        found = [(name, float(value)) for name, value in _NUMBER.findall(self.threshold)]
+        clear = [(name, value) for name, value in found if name.startswith(("min", "max"))]
+        return clear or [(name, value) for name, value in found if name not in ("seed", "n")]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """From where to where a score is good. `open_low`: a score that is just the lowest is not."""
+
+    low: float | None = None
+    high: float | None = None
+    open_low: bool = False
+    open_high: bool = False
+
+    def good(self, scores: pa.Array) -> pa.Array:
+        """Whether each score is good; a row without one has not been judged, and passes."""
+        found = pa.repeat(literal(True, pa.bool_()), len(scores))
+        if self.low is not None:
+            found = pc.and_(
+                found, (pc.greater if self.open_low else pc.greater_equal)(scores, literal(self.low, _FLOAT))
+            )
+        if self.high is not None:
+            found = pc.and_(found, (pc.less if self.open_high else pc.less_equal)(scores, literal(self.high, _FLOAT)))
+        return pc.fill_null(found, literal(True, pa.bool_()))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Rows and characters that go on: now, and with other limits; and the rows by language."""
+
+    rows: int
+    kept: tuple[int, int]
+    dropped: tuple[int, int]
+    """By the filter itself."""
+    back: int
+    gone: int
+    """Rows that would be kept and are not now; rows that would no longer be kept."""
+    chars: tuple[int, int]
+    languages: tuple[tuple[str, int, int], ...]
+
+
+class Scores:
+    """The recorded scores of a run."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._loaded: dict[str, Judged] = {}
+        self._lock = threading.Lock()
+
+    def filters(self) -> list[Filter]:
+        """Those that judge rows by a number; none when the run was not asked to keep scores."""
+        room = self._library.room
+        raw = room.get(INDEX) if room else None
+        if raw is None:
+            return []
+        return [
+            Filter(stage["name"], label, column, str(stage.get("thresholds", {}).get(label) or ""))
+            for stage in orjson.loads(raw).get("stages", [])
+            for label, column in stage.get("columns", {}).items()
+        ]
+
+    def sources(self) -> list[FileSource]:
+        room = self._library.room
+        if room is None:
+            return []
+        try:
+            files = list_files(f"{room.url}/{FOLDER}", [".parquet"], self._library.storage_options)
+        except GristmillError:  # none are there yet
+            return []
+        return [FileSource(file.path, file.size or 0, self._library.storage_options) for file in files]
+
+    def judged(self, column: str) -> Judged | None:
+        """All rows that the filter with this column may have judged."""
+        with self._lock:
+            sources = self.sources()
+            stamp = str([(source.id, source.size) for source in sources])
+            known = self._loaded.pop(column, None)
+            if known is None or known.stamp != stamp:
+                chosen = [one for one in self.filters() if one.column == column]
+                known = self._load(chosen[0], sources, stamp) if chosen else None
+            if known is not None:
+                self._loaded[column] = known
+                while len(self._loaded) > 3:
+                    self._loaded.pop(next(iter(self._loaded)))
+            return known
+
+    def _load(self, chosen: Filter, sources: Sequence[FileSource], stamp: str) -> Judged | None:
+        filters = self.filters()
+        later = filters[filters.index(chosen) + 1 :]
+        names = list(dict.fromkeys([chosen.column, *(one.column for one in later), DROPPED, LANGUAGE, CHARS]))
+        tables, rows, partial = [], 0, False
+        for source in sources:
+            if chosen.column not in source.columns:
+                continue
+            if rows * len(names) >= MOST_SCORES:
+                partial = True
+                break
+            for block in source.blocks(names, ignore):
+                assert block.table is not None
+                tables.append(_typed(block.table, names))
+                rows += block.rows
+        found = pa.concat_tables(tables).combine_chunks() if rows else None
+        numbers = found is not None and found.column(chosen.column).null_count < rows
+        return Judged(chosen, later, found, stamp, partial) if numbers else None
+
+    def of_row(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """The scores of the row that has these facts: the file and the position that it came from, or its id."""
+        found: dict[str, Any] = {}
+        for source in self.sources():
+            if not set(wanted) <= set(source.columns):
+                continue
+            for block in source.blocks(list(wanted), ignore):
+                assert block.table is not None
+                place = _place(block.table, wanted)
+                if place >= 0:
+                    row = source.part(block.start + place, block.start + place + 1).to_pylist()[0]
+                    found |= {name: value for name, value in row.items() if value is not None}
+        return found
+
+
+def _place(table: pa.Table, wanted: Mapping[str, Any]) -> int:
+    """The number of the first row that has these values; -1 if there is none."""
+    same = pa.repeat(literal(True, pa.bool_()), table.num_rows)
+    for name, value in wanted.items():
+        kind = pa.int64() if isinstance(value, int) else pa.string()
+        same = pc.and_(same, pc.equal(table.column(name).cast(kind), literal(value, kind)))
+    return int(pc.index(same, literal(True, pa.bool_())).as_py())
+
+
+def _typed(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Scores and lengths as floats, the rest as text of few different values."""
+    columns = {}
+    for name in names:
+        column = table.column(name)
+        if name in (DROPPED, LANGUAGE):
+            columns[name] = column.cast(pa.string())
+        elif is_number(column.type) or pa.types.is_boolean(column.type):
+            plain = column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column
+            columns[name] = plain.cast(_FLOAT, safe=False)
+        else:
+            columns[name] = pa.nulls(table.num_rows, _FLOAT)
+    return pa.table(columns)
+
+
+class Judged:
+    """Rows with their scores, in memory, ready for questions."""
+
+    def __init__(self, chosen: Filter, later: Sequence[Filter], table: Any, stamp: str, partial: bool) -> None:
+        self.filter, self.stamp, self.partial = chosen, stamp, partial
+        self._rows = table.num_rows
+        self._scores = _column(table, chosen.column)
+        stages = _column(table, DROPPED)
+        self._free = pc.is_null(stages)
+        self._mine = _is(stages, chosen.stage)
+        self.now = limits_of(chosen, self._scores, self._mine, self._free)
+        follow, self._met = self._mine, pc.or_(self._free, self._mine)
+        for other in later:
+            self._met = pc.or_(self._met, _is(stages, other.stage))
+            if other.stage != chosen.stage:
+                scores = _column(table, other.column)
+                passes = limits_of(other, scores, _is(stages, other.stage), self._free).good(scores)
+                follow = pc.and_(follow, passes)
+        self._may = pc.or_(self._free, follow)  # no other filter drops it
+        self._languages = _column(table, LANGUAGE).dictionary_encode()
+        self._chars = pc.fill_null(_column(table, CHARS), literal(0.0, _FLOAT))
+        self.histogram = histogram(self._scores)
+
+    def ask(self, low: float | None, high: float | None) -> Answer:
+        """What there would be with these limits."""
+        now = self.now
+        same_low, same_high = low == now.low, high == now.high
+        limits = Limits(low, high, now.open_low and same_low, now.open_high and same_high)
+        good = limits.good(self._scores)
+        kept = self._free if same_low and same_high else pc.and_(self._may, good)
+        before, after = (self._count(which) for which in (self._free, kept))
+        drops = pc.and_(pc.invert(good), self._met)
+        languages = [
+            (name or "unknown", was, after[1].get(name, 0))
+            for name, was in sorted({**dict.fromkeys(after[1], 0), **before[1]}.items(), key=lambda item: -item[1])
+        ]
+        return Answer(
+            self._rows,
+            (self._free.true_count, kept.true_count),
+            (self._mine.true_count, self._mine.true_count if same_low and same_high else drops.true_count),
+            pc.and_(kept, pc.invert(self._free)).true_count,
+            pc.and_(self._free, pc.invert(kept)).true_count,
+            (before[0], after[0]),
+            tuple(languages[:20]) if len(self._languages.dictionary) else (),
+        )
+
+    def _count(self, chosen: pa.Array) -> tuple[int, dict[str | None, int]]:
+        chars = pc.sum(self._chars.filter(chosen)).as_py() or 0
+        counted = pc.value_counts(self._languages.filter(chosen))
+        names, counts = counted.field("values"), counted.field("counts").to_pylist()
+        return int(chars), dict(zip(names.to_pylist(), counts, strict=True))
+
+
+def _column(table: pa.Table, name: str) -> pa.Array:
+    return whole(table.column(name))
+
+
+def _is(stages: pa.Array, name: str) -> pa.Array:
+    return pc.fill_null(pc.equal(stages, literal(name, pa.string())), literal(False, pa.bool_()))
+
+
+def limits_of(one: Filter, scores: pa.Array, dropped: pa.Array, passed: pa.Array) -> Limits:
+    """Where a filter has its limits: by the names of its thresholds, else by what it dropped and what went on."""
+    good = pc.min_max(scores.filter(passed)).as_py()
+    bad = scores.filter(dropped)
+    low = high = None
+    for name, value in one.named:
+        if name.startswith("min"):
+            low = value
+        elif name.startswith("max"):
+            high = value
+        elif good["min"] is not None and len(bad):
+            below = pc.any(pc.less(bad, literal(good["min"], _FLOAT))).as_py()
+            low, high = (value, high) if below else (low, value)
+    return Limits(low, high, _open(bad, low), _open(bad, high))
+
+
+def _open(bad: pa.Array, limit: float | None) -> bool:
+    """Whether a score that is just the limit was dropped."""
+    return limit is not None and bool(pc.any(pc.equal(bad, literal(limit, _FLOAT))).as_py())
+
+
+def histogram(scores: pa.Array) -> Mapping[str, Any]:
+    """Counts in bins of equal width, or of equal ratio for numbers of very different sizes; the few that lie far out
+    are in the first and last."""
+    import numpy as np
+
+    values = scores.drop_null().to_numpy(zero_copy_only=False)
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return {"edges": [0.0, 1.0], "counts": [0]}
+    low, high = (float(value) for value in np.quantile(values, [0.002, 0.998]))
+    integers = bool((values == np.floor(values)).all())
+    if low == high and not integers:
+        low, high = low - 0.5, high + 0.5
+    if low > 0 and high / low > 200:
+        edges: Any = np.geomspace(low, high, BINS + 1)
+    else:
+        step = max((high - low + 1) // BINS, 1) if integers else (high - low) / BINS
+        edges = low + step * np.arange(int((high - low) // step) + 2 if integers else BINS + 1)
+    counts, _ = np.histogram(np.clip(values, edges[0], edges[-1]), edges)
+    return {"edges": [float(edge) for edge in edges], "counts": [int(count) for count in counts], "whole": integers}
