@@ -467,7 +467,7 @@ def test_a_damaged_version_is_told(tmp_path: Path, content: bytes) -> None:
 # -- everywhere ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", ["exact", pytest.param("fuzzy", marks=pytest.mark.slow)])
 def test_an_index_on_s3(tmp_path: Path, s3: dict[str, Any], stage: str) -> None:
     import s3fs
 
