@@ -30,11 +30,12 @@ def snapshots(folder: Path, kind: str, executor: Any) -> tuple[dict[str, bytes],
     """What there is after two snapshots: the files of the index, and the rows of the second that are kept."""
     stage: Any = {"exact": ExactDeduplicationStage, "fuzzy": FuzzyDeduplicationStage}[kind]
     options = {"word_ngrams": 2} if kind == "fuzzy" else {}
-    for name in ("old", "new"):
+    for name, place in (("old", LocalExecutor(0)), ("new", executor)):
         dedup = stage(id_field="id", num_partitions=3, extend=str(folder / "index"), **options)
         reader = JsonlReader(str(folder.parent / f"{name}.jsonl"), blocksize=3_000)
-        result = Pipeline("p", stages=[reader, dedup, JsonlWriter(str(folder / name))]).run(executor)
-    files = {path.name: path.read_bytes() for path in (folder / "index").rglob("*") if path.is_file()}
+        result = Pipeline("p", stages=[reader, dedup, JsonlWriter(str(folder / name))]).run(place)
+    index = folder / "index"
+    files = {str(path.relative_to(index)): path.read_bytes() for path in index.rglob("*") if path.is_file()}
     return files, [json.loads(line)["id"] for path in result.files() for line in Path(path).read_text().splitlines()]
 
 

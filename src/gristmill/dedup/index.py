@@ -10,7 +10,8 @@ cannot both become the next version. The second is told to start again; it then 
 An addition is named by what it was made of. So a run that is killed and started again adds once, and a run that is
 repeated finds what it has added before, and is not compared with it.
 
-What is given up: taking single documents out, and merging additions: reading costs a little for each of them.
+What is given up: taking single documents out, and merging additions: reading costs a little for each of them. And two
+runs that end in the same instant, on a store that cannot create an object only if there is none: one is then lost.
 """
 
 from __future__ import annotations

@@ -44,7 +44,8 @@ Keys = Callable[[], Iterator[pa.Table]]
 
 def extending(stage: IndexedStage, known: Known, spool: Spool, verdicts: Verdicts) -> list[ProcessingStage[Any, Any]]:
     """The stages that add what is kept to an index."""
-    exchange = _Additions([KEY], stage.num_partitions)
+    exchange = _Additions([KEY], stage.num_partitions, stage.memory_gb)
+    exchange.share = stage.key_share
     name = f"{stage.name}_index"
     return [
         KeptKeys(spool, verdicts, known, f"{name}_sources"),
@@ -57,8 +58,12 @@ def extending(stage: IndexedStage, known: Known, spool: Spool, verdicts: Verdict
 
 
 class _Additions(Exchange):
+    """Keys that are added, which are a `share` of the input."""
+
+    share = 1.0
+
     def size_up(self, nbytes: int | None) -> None:
-        super().size_up(None if nbytes is None else nbytes // 16)  # keys are small
+        super().size_up(None if nbytes is None else int(nbytes * self.share))
 
 
 @dataclass
