@@ -96,10 +96,10 @@ def large(found: dict[str, Any]) -> list[Row]:
 def growth(found: dict[str, Any]) -> list[Row]:
     rows = []
     for kind, what in WHAT.items():
-        values = [number(found[f"{kind}_growth_{times}x"], "x") for times in (4, 16)]
-        start = f"{found[f'{kind}_1x_us_per_document']['median']:.0f} µs"
-        sizes = f"4 and 16 times {found['documents']:,} documents"
-        rows.append((f"{what}, CPU per document, {sizes}", "at most 1.15x", f"{' and '.join(values)} of {start}"))
+        early, late = (f"{found[f'{kind}_{when}_us']['median']:.0f} µs" for when in ("early", "late"))
+        few, some, many = (f"{times * found['documents']:,}" for times in (1, 4, 16))
+        title = f"{what}, CPU per further document, {some} to {many} over {few} to {some}"
+        rows.append((title, "at most 1.15x", f"{number(found[f'{kind}_growth'], 'x')}; {late} over {early}"))
     return rows
 
 
