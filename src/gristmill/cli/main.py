@@ -78,6 +78,7 @@ def options(
 @app.command()
 def run(
     recipe: RecipeName,
+    *,
     settings: Settings = None,
     executor: ExecutorName = None,
     workers: Workers = None,

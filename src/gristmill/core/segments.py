@@ -23,8 +23,8 @@ from gristmill.core.executor import Executor, Here, Job, Observer, Progress, Rep
 from gristmill.core.rejects import RejectedFiles
 from gristmill.core.result import check_books
 from gristmill.core.run import Run, versions
-from gristmill.core.stage import implements
 from gristmill.core.scores import ScoreFiles
+from gristmill.core.stage import implements
 from gristmill.core.task import EmptyTask, Task, WrittenFiles, name_sources
 
 if TYPE_CHECKING:

@@ -161,7 +161,7 @@ class SimHashDeduplicationStage(VerdictStage):
         return steps
 
     def commit(self, verdicts: Exchange) -> CommitRuns:
-        return CommitVerdicts(verdicts, f"{self.name}_commit_verdicts", self.memory_gb)
+        return CommitVerdicts(verdicts, f"{self.name}_commit_verdicts", memory_gb=self.memory_gb)
 
 
 def _numbered(known: pa.Table) -> Numbers:
