@@ -124,7 +124,15 @@ def check_output(document: Path, block: Block, printed: str) -> None:
     assert same, f"{document.name}, line {block.line} prints\n{printed}\nand not\n{block.output}"
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+CLUSTERS = ("deploy.md", "executors.md")
+"""What they show is run with all that needs a cluster."""
+
+
+@pytest.mark.parametrize(
+    "document",
+    [pytest.param(path, marks=pytest.mark.ray) if path.name in CLUSTERS else path for path in DOCUMENTS],
+    ids=[path.name for path in DOCUMENTS],
+)
 def test_what_a_document_shows_runs(document: Path, place: Place) -> None:
     blocks = blocks_of(document)
     for block in blocks:

@@ -74,6 +74,7 @@ def test_gpus_are_reserved(cluster: str) -> None:
     assert {task.data for task in result} <= {((0,), "0"), ((1,), "1")}
 
 
+@pytest.mark.ray
 def test_what_can_never_run_is_refused_at_once(cluster: str) -> None:
     two = [AddOne().with_(name=name, resources=Resources(gpus=2)) for name in ("a", "b")]
     for stages, match in (

@@ -127,6 +127,7 @@ def test_replay_after_a_fix_leaves_no_trace(corpus: Path) -> None:
     assert contents(corpus / "out") == expected
 
 
+@pytest.mark.slow
 def test_a_replay_that_is_killed_is_gone_on_with(corpus: Path) -> None:
     expected = clean(corpus, FILES, ())
     poisoned(corpus).run(LocalExecutor(2), corpus / "run", max_errors=None)

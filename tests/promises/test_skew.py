@@ -14,7 +14,7 @@ import pyarrow as pa
 from gristmill import DocumentBatch, KeyedStage, LocalExecutor, Pipeline, ProcessingStage, SourceStage, Task
 from gristmill.io import keyed, partitions
 
-keyed.SORT_BYTES = keyed.BLOCK_BYTES = partitions.BLOCK_BYTES = 2 * 2**20
+keyed.BLOCK_BYTES = partitions.BLOCK_BYTES = 2 * 2**20
 TEXT = "x" * 1000
 
 class Rows(ProcessingStage):
@@ -26,6 +26,7 @@ class Rows(ProcessingStage):
 class Longest(KeyedStage):
     key = "key"
     num_partitions = 2
+    memory_gb = 8 / 1024
 
     def reduce(self, key, rows):
         numbers = [row["n"] for row in rows]

@@ -105,7 +105,9 @@ def kill_after(process: subprocess.Popen[bytes], out: Path, files: int, everythi
     return False
 
 
-@pytest.mark.parametrize(("writer", "moments"), [("megatron", [1, 6]), ("all at once", [1, 5, 14])])
+@pytest.mark.parametrize(
+    ("writer", "moments"), [("megatron", [1, 6]), pytest.param("all at once", [1, 5, 14], marks=pytest.mark.slow)]
+)
 def test_killed_and_started_again_they_end_with_the_same_bytes(corpus: Path, writer: str, moments: list[int]) -> None:
     pipeline(corpus, corpus / "fresh", writer, 10**6).run(LocalExecutor(0))
     kills = 0

@@ -403,14 +403,20 @@ def test_the_catalogue_is_what_the_packages_list() -> None:
     names = set(catalogue())
     classes = {name for name in gristmill.text.__all__ if isinstance(getattr(gristmill.text, name), type)}
     core = {
+        "BloomDeduplicationStage",
         "CountRows",
+        "Decontaminate",
         "ExactDeduplicationStage",
         "FuzzyDeduplicationStage",
+        "LineDeduplicationStage",
         "Repartition",
         "Route",
         "Sample",
         "Shuffle",
+        "SimHashDeduplicationStage",
         "Sort",
+        "SubstringDeduplicationStage",
+        "TextDuplicatesRemovalStage",
     }
     assert names == core | classes - {"DocumentFilter", "DocumentModifier"}
     kinds = {name: entry.kind for name, entry in catalogue().items()}
