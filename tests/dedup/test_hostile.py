@@ -94,6 +94,11 @@ def test_rows_that_are_not_found_again_are_told(tmp_path: Path) -> None:
     assert found.clusters_path is not None
     with pytest.warns(RuntimeWarning, match="lists 1 rows to remove, and 0 were removed"):
         TextDuplicatesRemovalWorkflow(source, found.clusters_path, tmp_path / "out").run(HERE)
+    again = TextDuplicatesRemovalWorkflow(
+        source, found.clusters_path, tmp_path / "resumed", id_field="id", cache_path=tmp_path / "run"
+    )
+    for resumed in (False, True):  # of what was done before, the summary says nothing
+        assert again.run(HERE).run.resumed is resumed
 
 
 def test_each_of_several_stages_has_its_cluster_table(tmp_path: Path) -> None:

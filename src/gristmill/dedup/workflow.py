@@ -345,7 +345,7 @@ class TextDuplicatesRemovalWorkflow(_Workflow):
         result = self.run_stages([self.reader(kind), stage, self.writer(kind)], executor, settings)
         summary = result.summary()
         removed, listed = summary[stage.name].dropped, stage.listed()
-        if listed is not None and removed != listed:
+        if listed is not None and removed != listed and not result.resumed:
             why = "some ids name several rows" if removed > listed else "is it the same input, with the same id_field?"
             told = f"{self.name}: the table lists {listed:,} rows to remove, and {removed:,} were removed: {why}"
             warnings.warn(told, RuntimeWarning, stacklevel=2)
