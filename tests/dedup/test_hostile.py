@@ -14,6 +14,7 @@ import pytest
 from gristmill import LocalExecutor, Pipeline, ProcessingStage
 from gristmill.core.errors import StageError
 from gristmill.dedup import (
+    Decontaminate,
     DedupIndex,
     ExactDeduplicationStage,
     ExactDeduplicationWorkflow,
@@ -138,3 +139,16 @@ def test_an_item_that_a_benchmark_has_many_times_is_still_found() -> None:
     assert {match.row for match in index.matches(pa.array(["clean", f"so: {item}"]))} == {1}
     wordings = pa.array([f"{item} {number}" for number in range(12)])
     assert not OverlapIndex(wordings, Rules()).matches(pa.array([item]))
+
+
+def test_items_that_can_hardly_be_found_are_told(tmp_path: Path) -> None:
+    passage = " ".join(f"word{number}" for number in range(40))
+    rows = [{"context": passage, "question": f"what is {number}"} for number in range(12)]
+    benchmark = {"path": write(tmp_path / "benchmark", b=rows), "text_fields": ["context", "question"]}
+    stages: list[Any] = [
+        JsonlReader(write(tmp_path / "in", a=[{"text": passage}])),
+        Decontaminate([benchmark], max_items=3),
+    ]
+    with pytest.warns(RuntimeWarning, match=r"of 12 of 12 items most words were not .* max_items=3"):
+        result = Pipeline("p", stages=stages).run(HERE)
+    assert result.summary()["Decontaminate"].counts["benchmark_items_too_common"] == 12

@@ -139,6 +139,7 @@ class OverlapIndex:
         keys, items_of, lengths = found["key"][order], found["row"][order], lengths[order]
         new = np.append(True, (keys[1:] != keys[:-1]) | (items_of[1:] != items_of[:-1]))[: len(keys)]
         keys, items_of, lengths = keys[new], items_of[new], lengths[new]
+        self._all = np.bincount(items_of, minlength=len(texts))
         if rules.max_items is not None:
             rare = _different_texts(keys, items_of, texts) <= rules.max_items
             keys, items_of, lengths = keys[rare], items_of[rare], lengths[rare]
@@ -178,6 +179,12 @@ class OverlapIndex:
     def too_short(self) -> Numbers:
         """The items that have too few words to be looked for."""
         return self.words < self.rules.min_words
+
+    @property
+    def too_common(self) -> Numbers:
+        """The items of which most runs do not count, because more than `max_items` items have them."""
+        found: Numbers = self._totals.sum(axis=0) * 2 < self._all
+        return found
 
     def matches(self, texts: Column) -> list[Match]:
         """The items that are in each text: rows in order, and of each row the items of the largest share first."""
