@@ -68,6 +68,11 @@ class Result(Sequence["Task[Any]"]):
         """Where the records of the run are: in its `run_dir`, or beside the output if something was set aside."""
         return (self._run.place or None) if self._run else None
 
+    @property
+    def resumed(self) -> bool:
+        """Whether some of the output was written by an earlier attempt, of which the summary says nothing."""
+        return bool(self._run and self._run.kept)
+
     def __repr__(self) -> str:
         return f"<Result of {len(self)} tasks>"
 

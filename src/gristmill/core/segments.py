@@ -144,6 +144,8 @@ def settled(plan: Plan, run: Run) -> Iterator[None]:
     for segment in plan.segments:
         for stage in segment.stages:
             stage.settle(f"{url}/{segment.number + 1}", options, lasting)
+    for stage in plan.everything:
+        stage.meet(plan.everything)
     try:
         yield
     finally:

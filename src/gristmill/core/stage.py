@@ -141,6 +141,9 @@ class ProcessingStage(Generic[In, Out]):
         """Once per run, in the driver, before `prepare`: a directory for what the stage keeps until the run is over,
         and one for what people will want to look at, with its storage options, if there is any."""
 
+    def meet(self, stages: Sequence[ProcessingStage[Any, Any]]) -> None:
+        """Once per run, in the driver, after `settle`: all stages of the pipeline."""
+
     def clear(self) -> None:
         """The run is over, and was given no directory of its own: remove what was kept for the rest of it."""
 

@@ -24,6 +24,7 @@ from gristmill.core.compute import pc
 from gristmill.core.sample import row_ids
 from gristmill.core.spread import column_of
 from gristmill.core.task import GatherTask, WrittenFiles, digest
+from gristmill.dedup.columns import values_of
 from gristmill.io.commit import SIDE_ROOM
 from gristmill.io.exchange import CommitRuns, Exchange
 from gristmill.io.partitions import sort_bytes
@@ -34,7 +35,7 @@ from gristmill.io.verdicts import KEEP
 from gristmill.io.write_parquet import GROUP_BYTES, GROUP_ROWS, row_groups
 
 if TYPE_CHECKING:
-    from gristmill.core.stage import Lasting
+    from gristmill.core.stage import Lasting, ProcessingStage
 
 FOLDER = "clusters"
 NOTHING = "nothing-found.parquet"
@@ -53,7 +54,7 @@ SCHEMA = pa.schema(
 def ids(batch: Batch, id_field: str | None) -> pa.Array:
     """A name for each row: what a column holds, or the hash of its file and its place in it."""
     if id_field is not None:
-        return column_of(batch.data, id_field).cast(pa.string()).combine_chunks()
+        return values_of(column_of(batch.data, id_field)).cast(pa.string())  # the same whatever else is in its block
     owner, numbers = row_ids(batch)
     start = literal(digest([owner]), pa.string())
     return pc.binary_join_element_wise(start, numbers.cast(pa.string()), literal("_", pa.string()))
@@ -62,7 +63,7 @@ def ids(batch: Batch, id_field: str | None) -> pa.Array:
 class CommitVerdicts(CommitRuns):
     """Commits verdicts, and writes the rows of the cluster table that are among them. `extra` names more columns."""
 
-    not_identity = ("target", "lasting", "place")
+    not_identity = ("target", "lasting", "place", "prefix", "others")
 
     def __init__(
         self,
@@ -76,12 +77,19 @@ class CommitVerdicts(CommitRuns):
         super().__init__(verdicts, name)
         self.extra, self.memory_gb, self.place = tuple(extra), memory_gb, place
         self.lasting: Target | None = None
+        self.prefix, self.others = "", tuple[str, ...]()
+        """How the files of this table begin, and those of other stages of the pipeline."""
 
     def settle(self, url: str, storage_options: Mapping[str, Any], lasting: Lasting = None) -> None:
         super().settle(url, storage_options, lasting)
+        self.prefix = f"segment{url.rpartition('/')[2]}-"
         if self.place:
             lasting = self.place.url, self.place.storage_options
         self.lasting = Target(f"{lasting[0]}/{FOLDER}", lasting[1]) if lasting else None
+
+    def meet(self, stages: Sequence[ProcessingStage[Any, Any]]) -> None:
+        them = [stage for stage in stages if isinstance(stage, CommitVerdicts) and stage is not self]
+        self.others = tuple(stage.prefix for stage in them)
 
     def side_room(self) -> tuple[str, Mapping[str, Any]]:
         target = self.place or self.target
@@ -125,13 +133,14 @@ class CommitVerdicts(CommitRuns):
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
         outputs = list(outputs)
         super().complete(outputs, info)
-        if self.lasting is None:
+        if self.lasting is None or not info:  # somebody wants to know what a run would do
             return
         known = {f"{path.rpartition('/')[2].removesuffix('.runs')}.parquet" for out in outputs for path in out.data}
         there = [name for name in self.lasting.names() if name.endswith(".parquet")]
-        for name in set(there) - known - {NOTHING}:  # of an earlier run, with more partitions
+        ours = {name for name in there if name in known or name.startswith(self.others)}
+        for name in set(there) - ours - {NOTHING}:  # of an earlier run, with more partitions
             self.lasting.remove(self.lasting.file(name))
-        if known.isdisjoint(there):
+        if not ours:
             self._record_nothing(self.lasting)
         else:
             self.lasting.remove(self.lasting.file(NOTHING))

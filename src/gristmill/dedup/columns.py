@@ -5,6 +5,7 @@ Arrays are made from their buffers: `pyarrow.array` would load pandas (see `core
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -73,6 +74,8 @@ def values_of(column: Column) -> pa.Array:
 def _text(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)  # JSON has none of them
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return json_text(value)

@@ -28,7 +28,7 @@ from gristmill.core.stage import Columns, CompositeStage, ProcessingStage, Worke
 from gristmill.core.table import VERDICT
 from gristmill.dedup.benchmarks import Benchmark, Items, benchmarks_of, read_items
 from gristmill.dedup.columns import flags
-from gristmill.dedup.overlap import Match, OverlapIndex, Rules, prepared, word_counts, words_of
+from gristmill.dedup.overlap import Match, OverlapIndex, Rules, words_of
 from gristmill.dedup.texts import texts_of, with_texts
 
 DOCUMENT, SPAN, MARK = ACTIONS = ("document", "span", "mark")
@@ -41,6 +41,8 @@ _TYPES = {BENCHMARK: pa.string(), ITEM: pa.string(), SHARE: pa.float64(), MATCH:
 _FOUND = "__found__"
 _LONGEST, _WORD = 300, 60
 _SEPARATOR = "\0"
+_MANY = 0.1
+"""The share of a benchmark's items from which on it is worth a warning that they can hardly be found."""
 
 
 class Library:
@@ -52,6 +54,7 @@ class Library:
         """Of the texts that the plan has seen: a run is not resumed with others."""
         self._sizes: list[int] = []
         self._short: list[int] = []
+        self._common: list[int] = []
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_read"}
@@ -72,10 +75,22 @@ class Library:
     def survey(self) -> None:
         """Read all benchmarks once, before the run, and remember how large they are."""
         items = read_items(self.benchmarks, self.storage_options)
-        short = word_counts(prepared(make_array(items.texts, pa.string()))) < self.rules.min_words
+        index = OverlapIndex(make_array(items.texts, pa.string()), self.rules)
         ends = list(accumulate(items.sizes, initial=0))
         self.stamp, self._sizes = items.stamp, items.sizes
-        self._short = [int(short[start:end].sum()) for start, end in pairwise(ends)]
+        self._short = [int(index.too_short[start:end].sum()) for start, end in pairwise(ends)]
+        self._common = [int(index.too_common[start:end].sum()) for start, end in pairwise(ends)]
+
+    def remark(self) -> str | None:
+        """A benchmark of which many items can hardly be found."""
+        for benchmark, size, common in zip(self.benchmarks, self._sizes, self._common, strict=False):
+            if common >= _MANY * size:
+                return (
+                    f"benchmark {benchmark.name!r}: of {common:,} of {size:,} items most words were not looked for, "
+                    f"because more than max_items={self.rules.max_items} items have them: raise max_items, or name in "
+                    "text_fields only columns that tell items apart"
+                )
+        return None
 
     def owner(self, item: int) -> int:
         """The number of the benchmark that an item belongs to."""
@@ -102,6 +117,8 @@ class Library:
             shown[f"{benchmark.name}_share_of_items"] = round(some / size, 6) if size else 0.0
             if self._short and self._short[number]:
                 shown[f"{benchmark.name}_items_too_short"] = self._short[number]
+            if self._common and self._common[number]:
+                shown[f"{benchmark.name}_items_too_common"] = self._common[number]
         return shown
 
 
@@ -192,6 +209,9 @@ class FindItems(ProcessingStage[Batch, Batch]):
             self.library.survey()
         except PlanError as error:
             raise type(error)(f"stage {self.name!r}: {error}") from error
+
+    def remark(self, stats: Any) -> str | None:
+        return self.library.remark()
 
     def setup(self, worker_metadata: WorkerMetadata) -> None:
         self.library.index  # noqa: B018  (reads the benchmarks)

@@ -24,14 +24,11 @@ import pyarrow as pa
 
 from gristmill.core.batch import Batch
 from gristmill.core.columns import literal, make_array
-from gristmill.core.errors import ColumnError
-from gristmill.core.spread import column_of
 from gristmill.core.stage import Columns
-from gristmill.core.table import is_json, is_text
 from gristmill.core.task import digest
 from gristmill.dedup.clustering import Clusters
 from gristmill.dedup.clusters import ID, ids
-from gristmill.dedup.columns import Numbers, from_numbers, numbers, whole
+from gristmill.dedup.columns import Numbers, from_numbers, numbers
 from gristmill.dedup.index import DedupIndex
 from gristmill.dedup.index_extend import Dropped, Keys
 from gristmill.dedup.index_fuzzy import BANDS, TABLES, TEXTS, rows_to_add
@@ -43,6 +40,7 @@ from gristmill.dedup.pairing import EXACT, NONE, SIGNATURE, VERIFY, Compare, Pai
 from gristmill.dedup.quality import in_sample, sample_share
 from gristmill.dedup.rows import BAND, BODY, NODE, ORDER, OTHER, RANK, SAMPLE, TEXT, nodes_of, packed, table_of
 from gristmill.dedup.sketch import NO_BODY, SET_BODY, SIGNATURE_BODY, Sketches, buckets_of, sketch
+from gristmill.dedup.texts import texts_of
 from gristmill.io.exchange import Exchange
 from gristmill.io.keyed import KeyedStage
 from gristmill.io.verdicts import ROW, TASK, identities
@@ -130,10 +128,7 @@ class FuzzyDeduplicationStage(IndexedStage):
         return ["data"], [self.text_field, *named]
 
     def keys(self, batch: Batch) -> pa.Table:
-        texts = whole(column_of(batch.data, self.text_field))
-        if not (is_text(texts.type) or is_json(texts.type) or pa.types.is_null(texts.type)):
-            raise ColumnError(f"stage {self.name!r} needs text in column {self.text_field!r}, which holds {texts.type}")
-        texts = texts.cast(pa.string()) if not is_text(texts.type) else texts
+        texts = texts_of(self.name, batch.data, self.text_field)
         nodes, known, named = nodes_of(batch), identities(batch), ids(batch, self.id_field)
         ranks = self._policy.rank(batch.data)
         tables = []

@@ -91,7 +91,7 @@ class Known:
         hashes = {digest(origin) for origin in rows.origins if origin}
         self._origins = tuple(sorted(hashes)[:_ORIGINS])
         where = sorted(hashes) or [self._run]
-        self._source = digest([rows.stamp, *where], 16) if any(where) else ""
+        self._source = digest([rows.moved, *where], 16) if any(where) else ""
         self._seen = []
         for index in self.indexes:
             version = index.read() or Version()
@@ -137,7 +137,7 @@ class Known:
     def begin(self, rows: Listing, verdicts: Listing) -> str:
         """The name of what this run adds."""
         self.look(rows)
-        self._name = digest([rows.stamp, verdicts.stamp, *(addition.name for _, addition in self.seen)], 8)
+        self._name = digest([rows.moved, verdicts.stamp, *(addition.name for _, addition in self.seen)], 8)
         return self._name
 
     @property

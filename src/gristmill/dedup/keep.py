@@ -6,7 +6,7 @@ id. So the choice does not depend on how documents arrived. Rank where the docum
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from gristmill.core.columns import make_array
 from gristmill.core.compute import pc
+from gristmill.core.table import is_json, is_text, table_to_rows
 from gristmill.dedup.columns import Numbers, flags, from_numbers, numbers, values_of, whole
 
 FIRST, LONGEST, HIGHEST, NEWEST, SOURCE = POLICIES = ("first", "longest", "highest", "newest", "source")
@@ -37,7 +38,7 @@ class Keep:
 
     policy: str = "first"
     field: str | None = None
-    order: Sequence[str] = ()
+    order: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
@@ -57,11 +58,11 @@ class Keep:
         if self.policy == LONGEST:
             return pc.utf8_length(values_of(column).cast(pa.large_string())).cast(pa.float64())
         if self.policy == NEWEST:
-            return _times(column)
+            return _without_nan(_times(column))
         if self.policy == SOURCE:
             places = {value: -float(place) for place, value in reversed(list(enumerate(self.order)))}
-            return make_array([places.get(value) for value in column.to_pylist()], pa.float64())
-        return column.cast(pa.float64())
+            return make_array([_place(places, value) for value in _python(column)], pa.float64())
+        return _without_nan(_scores(column))
 
 
 def policy(stage: str, keep: str | Keep | Mapping[str, Any], text: str | None, score_field: str | None = None) -> Keep:
@@ -85,17 +86,45 @@ def policy(stage: str, keep: str | Keep | Mapping[str, Any], text: str | None, s
     return Keep(keep, text if keep == LONGEST else score_field)
 
 
+def _python(column: pa.Array) -> list[Any]:
+    """The values of a column; those of JSON as what they stand for."""
+    return [row["value"] for row in table_to_rows(pa.table({"value": column}))]
+
+
+def _place(places: Mapping[Any, float], value: Any) -> float | None:
+    return places.get(value) if isinstance(value, Hashable) else None
+
+
+def _scores(column: pa.Array) -> pa.DoubleArray:
+    kind = column.type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
+        return column.cast(pa.float64(), safe=False)
+    return make_array([_score(value) for value in _python(column)], pa.float64())
+
+
+def _score(value: Any) -> float | None:
+    with suppress(ValueError, TypeError, OverflowError):
+        return float(value)
+    return None
+
+
+def _without_nan(ranks: pa.DoubleArray) -> pa.DoubleArray:
+    return pc.if_else(pc.is_nan(ranks), pa.nulls(len(ranks), pa.float64()), ranks)
+
+
 def _times(column: pa.Array) -> pa.DoubleArray:
     kind = column.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return make_array([_seconds(value) for value in column.to_pylist()], pa.float64())
+    if is_text(kind) or is_json(kind):
+        return make_array([_seconds(value) for value in _python(column)], pa.float64())
     if pa.types.is_temporal(kind):
         column = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
     return column.cast(pa.float64(), safe=False)
 
 
-def _seconds(text: str | None) -> float | None:
-    with suppress(ValueError, TypeError, OverflowError):
+def _seconds(text: Any) -> float | None:
+    if isinstance(text, int | float):
+        return float(text)
+    with suppress(ValueError, TypeError, OverflowError, AttributeError):
         time = datetime.fromisoformat((text or "").strip())
         return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
     return None

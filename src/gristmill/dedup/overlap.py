@@ -116,6 +116,16 @@ class Rules:
             raise ValueError(f"max_items={self.max_items} must be 1 or more, or None")
 
 
+def _different_texts(keys: Numbers, items: Numbers, texts: pa.Array) -> Numbers:
+    """For each run of an item how many different items have it: an item that is there twice is one."""
+    same = numbers(texts.dictionary_encode().indices, np.int64)[items]
+    order = np.lexsort((same, keys))
+    new = np.append(True, (np.diff(keys[order]) != 0) | (np.diff(same[order]) != 0))[: len(keys)]
+    _, places = np.unique(keys, return_inverse=True)
+    found: Numbers = np.bincount(places[order], new)[places] if len(keys) else np.zeros(0)
+    return found
+
+
 class OverlapIndex:
     """The runs of words of all items, to look documents up in."""
 
@@ -129,11 +139,11 @@ class OverlapIndex:
         keys, items_of, lengths = found["key"][order], found["row"][order], lengths[order]
         new = np.append(True, (keys[1:] != keys[:-1]) | (items_of[1:] != items_of[:-1]))[: len(keys)]
         keys, items_of, lengths = keys[new], items_of[new], lengths[new]
-        self.keys, starts, counts = np.unique(keys, return_index=True, return_counts=True)
+        self._all = np.bincount(items_of, minlength=len(texts))
         if rules.max_items is not None:
-            rare = np.repeat(counts <= rules.max_items, counts)
+            rare = _different_texts(keys, items_of, texts) <= rules.max_items
             keys, items_of, lengths = keys[rare], items_of[rare], lengths[rare]
-            self.keys, starts = np.unique(keys, return_index=True)
+        self.keys, starts = np.unique(keys, return_index=True)
         self._starts = np.append(starts, len(keys))
         self._items, self._lengths = items_of, lengths[starts]
         fuzzy = self._is_fuzzy(lengths)
@@ -169,6 +179,12 @@ class OverlapIndex:
     def too_short(self) -> Numbers:
         """The items that have too few words to be looked for."""
         return self.words < self.rules.min_words
+
+    @property
+    def too_common(self) -> Numbers:
+        """The items of which most runs do not count, because more than `max_items` items have them."""
+        found: Numbers = self._totals.sum(axis=0) * 2 < self._all
+        return found
 
     def matches(self, texts: Column) -> list[Match]:
         """The items that are in each text: rows in order, and of each row the items of the largest share first."""

@@ -20,7 +20,7 @@ from gristmill.core.errors import InputError
 from gristmill.core.stage import Columns, ProcessingStage
 from gristmill.core.task import FileSlice, digest
 from gristmill.dedup.clusters import ID, KEPT, ids
-from gristmill.dedup.columns import Numbers, flags, from_numbers
+from gristmill.dedup.columns import Numbers, flags, from_numbers, values_of
 from gristmill.dedup.digest import hash128
 from gristmill.io.input import Input
 from gristmill.io.listing import InputFile, Paths, list_files
@@ -64,11 +64,26 @@ class TextDuplicatesRemovalStage(ProcessingStage[Batch, Batch]):
         self.stamp = digest([f"{file.name} {file.size} {file.stamp}" for file in self._files()])
 
     def setup(self, worker_metadata: WorkerMetadata) -> None:
-        found = [_halves(column) for column in self._columns()]
-        low = np.concatenate([one[:, 0] for one in found] or [np.zeros(0, np.uint64)])
-        high = np.concatenate([one[:, 1] for one in found] or [np.zeros(0, np.uint64)])
-        order = np.argsort(low, kind="stable")
-        self._gone = low[order], high[order]
+        gone, kept = [np.zeros((0, 2), np.uint64)], [np.zeros((0, 2), np.uint64)]
+        for names, keep in self._columns():
+            there = flags(names.is_valid())
+            gone.append(_halves(names.filter(from_numbers(there & ~keep))))
+            kept.append(_halves(names.filter(from_numbers(there & keep))))
+        found = np.concatenate(gone)
+        found = found[np.argsort(found[:, 0], kind="stable")]
+        self._gone = found[:, 0], found[:, 1]
+        both = int(self._among(np.concatenate(kept)).sum())
+        if both:
+            raise InputError(
+                f"stage {self.name!r}: {both:,} ids of the table are those of rows to keep and of rows to remove too: "
+                "they name several rows, and all would be lost. Leave out id_field, here and where duplicates were "
+                "found, or remove them there"
+            )
+
+    def listed(self) -> int | None:
+        """How many rows a cluster table wants removed; None for a list of ids, which may be of other rows too."""
+        found = [keep for _, keep in self._columns()]
+        return sum(int((~keep).sum()) for keep in found) if any(keep.any() for keep in found) else None
 
     def _files(self) -> list[InputFile]:
         try:
@@ -76,7 +91,8 @@ class TextDuplicatesRemovalStage(ProcessingStage[Batch, Batch]):
         except InputError as error:
             raise InputError(f"stage {self.name!r}, ids_to_remove_path: {error}") from error
 
-    def _columns(self) -> Iterator[pa.Array]:
+    def _columns(self) -> Iterator[tuple[pa.Array, Numbers]]:
+        """Ids, and whether the row of each is to be kept."""
         import pyarrow.parquet as pq
 
         for path in (file.path for file in self._files()):
@@ -90,27 +106,33 @@ class TextDuplicatesRemovalStage(ProcessingStage[Batch, Batch]):
                     )
                 wanted = [self.duplicate_id_field, *([KEPT] if KEPT in names else [])]
                 for batch in table.iter_batches(batch_size=_ROWS, columns=wanted, use_threads=False):
-                    column = batch.column(self.duplicate_id_field).cast(pa.string())
-                    gone = column.filter(from_numbers(~flags(batch.column(KEPT)))) if KEPT in wanted else column
-                    yield gone.drop_null()
+                    names = values_of(batch.column(self.duplicate_id_field)).cast(pa.string())
+                    kept = flags(batch.column(KEPT)) if KEPT in wanted else np.zeros(len(names), np.bool_)
+                    yield names, kept
 
     def process(self, task: Batch) -> Batch:
         return self.apply(task, self.decide(task))
 
     def decide(self, batch: Batch) -> Decision:
+        late = self.id_field not in batch.data.column_names and self.id_field in self.planned_columns
+        if self.id_field and (late or not batch.num_items):  # a block of JSON in which no row has an id
+            return Decision(from_numbers(np.ones(batch.num_items, np.bool_)))
+        mine = ids(batch, self.id_field)
+        return Decision(from_numbers(~(self._among(_halves(mine)) & flags(mine.is_valid()))))
+
+    def _among(self, wanted: Numbers) -> Numbers:
+        """Whether each hash is that of an id to remove."""
         assert self._gone is not None, "setup comes before process"
         low, high = self._gone
-        mine = ids(batch, self.id_field)
-        wanted = _halves(mine)
         place = np.searchsorted(low, wanted[:, 0])
         gone = np.zeros(len(wanted), np.bool_)
-        there = (place < len(low)) & flags(mine.is_valid())
+        there = place < len(low)
         while there.any():  # as a rule once: hashes that share a half are as rare as they are few
             there[there] = low[place[there]] == wanted[there, 0]
             gone[there] |= high[place[there]] == wanted[there, 1]
             place += 1
             there &= ~gone & (place < len(low))
-        return Decision(from_numbers(~gone))
+        return gone
 
     def apply(self, batch: Batch, decision: Decision) -> Batch:
         return batch.keep(decision.keep)

@@ -11,6 +11,7 @@ bytes, resuming (with `cache_path`). Input is JSON lines or Parquet at any fsspe
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -343,5 +344,9 @@ class TextDuplicatesRemovalWorkflow(_Workflow):
         stage = TextDuplicatesRemovalStage(self.ids_to_remove_path, self.id_field, self.duplicate_id_field, options)
         result = self.run_stages([self.reader(kind), stage, self.writer(kind)], executor, settings)
         summary = result.summary()
-        removed = summary[stage.name].dropped
+        removed, listed = summary[stage.name].dropped, stage.listed()
+        if listed is not None and removed != listed and not result.resumed:
+            why = "some ids name several rows" if removed > listed else "is it the same input, with the same id_field?"
+            told = f"{self.name}: the table lists {listed:,} rows to remove, and {removed:,} were removed: {why}"
+            warnings.warn(told, RuntimeWarning, stacklevel=2)
         return DeduplicationResult(self.output_path, None, summary.rows_in, removed, 0, result)

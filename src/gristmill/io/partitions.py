@@ -52,6 +52,8 @@ class Listing:
     origins: list[tuple[str, ...]] = field(default_factory=list)
     """The files that each source stands for, to be named in messages."""
     stamp: str = ""
+    moved: str = ""
+    """A stamp of the rows that moved alone: how those that stay with their sources wait does not change it."""
     schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
     kind: type[Batch] = Batch
     dataset_name: str = ""
@@ -62,7 +64,7 @@ class Listing:
     @classmethod
     def of(cls, target: Target, outputs: Iterable[WrittenFiles]) -> Listing:
         listing = cls(target)
-        stamps, about = [], []
+        stamps, moved, about = [], [], []
         for output in sorted(outputs, key=lambda output: output.lineage.sort_key()):
             for file in output.written:
                 index = read_index(target, file.path)
@@ -70,8 +72,9 @@ class Listing:
                     raise AccountingError(f"{file.path} holds {index.rows:,} rows, and {output.rows:,} were written")
                 listing._add(output, file.path, index)
                 stamps.append(f"{output.lineage.source} {file.sha256}")
+                moved.append(f"{output.lineage.source} {index.moved}")
                 about.append(index)
-        listing.stamp = digest(stamps, 16)
+        listing.stamp, listing.moved = digest(stamps, 16), digest(moved, 16)
         if about:
             columns = [Fragment("", rows=0, size=0, schema=i.schema, added=i.added, wide=i.wide) for i in about]
             listing.schema = joint_schema(columns)

@@ -10,6 +10,7 @@ file. A run is some megabytes at most, so it is read at once. Partitions below 0
 from __future__ import annotations
 
 import base64
+import hashlib
 import importlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -63,6 +64,8 @@ class Index:
     kind: type[Batch] = Batch
     dataset_name: str = ""
     runs: list[Place] = field(default_factory=list)
+    moved: str = ""
+    """A hash of the rows that belong to partitions, and of nothing that stays with its source."""
 
     @property
     def rows(self) -> int:
@@ -78,6 +81,7 @@ class RunsWriter:
         self.file, self.index = file, index
         self.index.runs = []
         self._offset = 0
+        self._moved = hashlib.blake2b(digest_size=16)
 
     def spool(self, table: pa.Table, batch: Batch) -> None:
         """What is kept of a batch that stays with its source: its rows, or where they can be read again."""
@@ -103,6 +107,8 @@ class RunsWriter:
     def copy(self, partition: int, raw: Any, rows: int, nbytes: int, name: str = "") -> None:
         """A run as it is, from elsewhere."""
         self.file.write(raw)
+        if partition >= 0:
+            self._moved.update(raw)
         self.index.runs.append(Place(partition, self._offset, len(raw), rows, nbytes, name))
         self._offset += len(raw)
 
@@ -116,6 +122,7 @@ class RunsWriter:
             "kind": name_of_kind(about.kind),
             "dataset_name": about.dataset_name,
             "runs": [list(run) for run in about.runs],
+            "moved": self._moved.hexdigest(),
         }
         raw = orjson.dumps(told)
         self.file.write(raw + len(raw).to_bytes(8, "little") + _MAGIC)
@@ -172,6 +179,7 @@ def read_index(target: Target, path: str) -> Index:
         kind_named(told["kind"]),
         told["dataset_name"],
         [Place(*run) for run in told["runs"]],
+        told.get("moved", ""),
     )
 
 
