@@ -63,8 +63,9 @@ def _stage(tools: list[Any]) -> Any:
     from nemo_curator.stages.text.modifiers import Modify
 
     if isinstance(tools[0], DocumentFilter):
-        scores = "language" if type(tools[0]).__name__ == "FastTextLangId" else None
-        return ScoreFilter(tools, score_field=[scores] * len(tools) if scores else None)
+        if type(tools[0]).__name__ == "FastTextLangId":
+            return ScoreFilter(tools[0], score_field="language")
+        return ScoreFilter(tools)
     return Modify(tools)
 
 
