@@ -22,7 +22,7 @@ from gristmill.core.batch import Batch, in_place
 from gristmill.core.columns import literal, make_array
 from gristmill.core.compute import pc
 from gristmill.core.decide import Decision, thresholds_of
-from gristmill.core.table import POSITION, is_text
+from gristmill.core.table import POSITION, column_values, is_json, is_text
 from gristmill.core.task import Task, WrittenFiles
 
 if TYPE_CHECKING:
@@ -238,7 +238,9 @@ class Sheet:
         self._seen = table
         for fact, name in _telling(table, self.facts):
             with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                column = _whole(table.column(name).cast(pa.int64() if fact == TOKENS else pa.string()))
+                told = table.column(name)
+                plain = _plain(told) if is_json(told.type) else told
+                column = _whole(plain.cast(pa.int64() if fact == TOKENS else pa.string()))
                 self.facts[fact] = column if places is None else column.take(places)
 
     def written(self, writer: ProcessingStage[Any, Any]) -> Task[Any]:
@@ -270,6 +272,11 @@ def _telling(table: pa.Table, known: dict[str, pa.Array]) -> Iterator[tuple[str,
         kind = table.schema.field(name).type
         if pa.types.is_integer(kind) if fact == TOKENS else is_text(kind):
             yield fact, name
+
+
+def _plain(column: pa.ChunkedArray) -> pa.Array:
+    """The values of a column that mixes types, as text."""
+    return make_array([None if value is None else str(value) for value in column_values(column)], pa.string())
 
 
 def _carried(view: Batch | None, table: pa.Table) -> dict[str, Any]:
