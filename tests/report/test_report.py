@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gristmill import LocalExecutor, Pipeline, Sample, processing_stage
-from gristmill.core.errors import StageError
+from gristmill.core.errors import ErrorBudgetError, StageError
 from gristmill.dedup import ExactDeduplicationStage
 from gristmill.text import DocumentFilter, JsonlReader, JsonlWriter, ScoreFilter, WordCountFilter
 
@@ -117,6 +117,17 @@ def test_a_run_that_had_nothing_left_to_do_says_what_was_done_before(data, tmp_p
     told = facts(tmp_path / "run")
     assert (told["done_before"], told["not_counted"], told["rows_in"]) == (3, 3, 0)
     assert "3 sources were done before: their rows are not counted" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_an_attempt_that_stops_before_it_reads_keeps_what_others_have_counted(data, tmp_path):
+    stages = [JsonlReader(data), ScoreFilter(WordCountFilter(min_words=5)), JsonlWriter(tmp_path / "out")]
+    Pipeline("twice", stages=stages).run(LocalExecutor(0), tmp_path / "run", max_errors=None)
+    before = facts(tmp_path / "run")
+    with pytest.raises(ErrorBudgetError):  # of the first attempt
+        Pipeline("twice", stages=stages).run(LocalExecutor(0), tmp_path / "run", max_errors=0)
+    told = facts(tmp_path / "run")
+    assert [told[name] for name in ("rows_in", "rows_out")] == [before[name] for name in ("rows_in", "rows_out")]
+    assert [stage["rows_in"] for stage in told["stages"]] == [stage["rows_in"] for stage in before["stages"]]
 
 
 class Stumbles(DocumentFilter):

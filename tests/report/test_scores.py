@@ -305,6 +305,14 @@ def test_rows_without_a_language_are_counted_and_those_set_aside_are_not_kept(tm
     assert (found["before"], found["after"]) == ({"web": 2, "(none)": 1}, {"web": 1, "(none)": 1})
 
 
+def test_a_run_without_rows_is_not_said_to_have_no_scores_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text("")
+    stages = [JsonlReader(tmp_path / "in.jsonl"), ScoreFilter(WordCountFilter()), JsonlWriter(tmp_path / "out")]
+    Pipeline("none", stages=stages).run(HERE, tmp_path / "run", scores=True)
+    with pytest.raises(InputError, match="there are none yet"):
+        whatif(str(tmp_path / "run"), {"WordCountFilter.min_words": 4})
+
+
 def test_why_tells_where_a_row_comes_from_and_what_became_of_it(corpus: Path, tmp_path: Path) -> None:
     out, run = tmp_path / "out", tmp_path / "run"
     pipeline(corpus, out, filters()).run(HERE, run_dir=run, scores=True)

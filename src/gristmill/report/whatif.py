@@ -22,7 +22,7 @@ from gristmill.core.errors import InputError
 from gristmill.core.sample import draw
 from gristmill.core.scores import CHARS, DROPPED, FILE, LANGUAGE, PLACE, SOURCE, TOKENS, unique_names
 from gristmill.core.task import digest
-from gristmill.report.records import SCORES, WAY_OUT, Records, read_input
+from gristmill.report.records import SCORES, Records, read_input
 from gristmill.report.rules import Rule, Settings, rules_of
 
 SAMPLES, VALUES = 5, 1000
@@ -75,7 +75,7 @@ def whatif(
     """What a run would have kept with other parameters: `whatif("run", {"WordCountFilter.min_words": 30})`."""
     records = run if isinstance(run, Records) else Records(run, storage_options)
     if records.scores is None:
-        raise InputError(f"{records.place}: {WAY_OUT[SCORES]}")
+        raise InputError(f"{records.place}: {records.lacking(SCORES)}")
     rules = rules_of(records, settings)
     found = WhatIf(dict(settings))
     order = {name: number for number, name in enumerate(unique_names(stage["name"] for stage in records.stages))}

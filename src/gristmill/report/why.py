@@ -20,7 +20,7 @@ from gristmill.core.errors import InputError
 from gristmill.core.scores import CHARS, DROPPED, FACTS, FILE, ID, LANGUAGE, PLACE, SEGMENT, SOURCE, TOKENS
 from gristmill.core.table import is_json, table_to_rows
 from gristmill.core.task import digest
-from gristmill.report.records import REJECTED, SCORES, WAY_OUT, Records, read_line, row_id
+from gristmill.report.records import REJECTED, SCORES, Records, read_line, row_id
 from gristmill.report.rules import rules_of
 from gristmill.report.whatif import row_at
 
@@ -88,7 +88,7 @@ def why(run: str | Records, wanted: str, storage_options: Mapping[str, Any] | No
 
 
 def _not_found(records: Records, wanted: str) -> str:
-    lacking = [WAY_OUT[name] for name in (SCORES, REJECTED) if getattr(records, name) is None]
+    lacking = [records.lacking(name) for name in (SCORES, REJECTED) if getattr(records, name) is None]
     form = "Ask by the value of its column id, by its row id, or as FILE:POSITION"
     hint = f"{lacking[0]}. " if lacking and records.scores is None else ""
     return f"{records.place} knows no row {wanted!r}. {hint}{form}"
@@ -230,9 +230,9 @@ def _complete(records: Records, story: Story) -> None:
         story.line = _line(records, story) if len(story.outputs) == 1 else None
     _look_for_spans(records, story)
     if records.scores is None:
-        story.missing.append(WAY_OUT[SCORES])
+        story.missing.append(records.lacking(SCORES))
     if records.rejected is None and story.row is None:
-        story.missing.append(WAY_OUT[REJECTED])
+        story.missing.append(records.lacking(REJECTED))
 
 
 def _look_for_spans(records: Records, story: Story) -> None:
