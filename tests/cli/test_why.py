@@ -107,8 +107,8 @@ def test_why_finds_ids_of_mixed_types(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     filters = ScoreFilter(WordCountFilter(min_words=2))
     pipeline = Pipeline("mixed", stages=[JsonlReader(tmp_path / "in.jsonl"), filters, JsonlWriter(tmp_path / "out")])
-    for name, keep in (("scored", {"scores": True}), ("rejected", {"rejected": True})):
-        pipeline.run(LocalExecutor(0), tmp_path / name, **keep)
+    for name in ("scored", "rejected"):
+        pipeline.run(LocalExecutor(0), tmp_path / name, scores=name == "scored", rejected=name == "rejected")
         for wanted in ("7", "a b"):
             [story] = json.loads(gristmill("why", tmp_path / name, wanted, "--json").stdout)
             assert (story["id"], story["fate"]) == (wanted, "dropped")
