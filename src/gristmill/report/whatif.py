@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from gristmill.core.columns import literal, make_array
+from gristmill.core.columns import literal, make_array, whole
 from gristmill.core.compute import pc
 from gristmill.core.errors import InputError
 from gristmill.core.sample import draw
@@ -102,7 +102,7 @@ def is_aside(table: pa.Table, aside: Mapping[str, list[int]]) -> pa.Array:
     for file, places in aside.items():
         here = pc.equal(table.column(FILE), literal(file, pa.string()))
         there = pc.is_in(table.column(PLACE), value_set=make_array(places, pa.int64()))
-        mask = pc.or_(mask, _whole(pc.and_(here, there)))
+        mask = pc.or_(mask, whole(pc.and_(here, there)))
     return mask
 
 
@@ -149,7 +149,7 @@ class _Count:
         if not table.num_rows:
             return
         table = table.combine_chunks()
-        was = _whole(table.column(DROPPED))
+        was = whole(table.column(DROPPED))
         aside = is_aside(table, self.aside)
         kept = pc.and_(pc.is_null(was), pc.invert(aside))
         verdicts = {
@@ -181,7 +181,7 @@ class _Count:
         for name in by if SOURCE in by else [*by, FILE]:
             before, after = self._groups.setdefault(name, (Counter(), Counter()))
             for counts, mask in ((before, kept), (after, now)):
-                values = _whole(table.column(name)).filter(mask)
+                values = whole(table.column(name)).filter(mask)
                 more = _counted(values.fill_null(NONE))
                 counts.update({value: n for value, n in more.items() if value in counts or len(counts) < VALUES})
 
@@ -190,7 +190,7 @@ class _Count:
         rows = table.filter(mask)
         if not rows.num_rows or not self.samples:
             return
-        places = _whole(rows.column(PLACE)).cast(pa.uint64(), safe=False)
+        places = whole(rows.column(PLACE)).cast(pa.uint64(), safe=False)
         drawn = draw(places, int(digest(["what if", str(rows.column(FILE)[0])]), 16))
         best = pc.array_sort_indices(drawn).slice(0, self.samples)
         told = zip(drawn.take(best).to_pylist(), rows.take(best).to_pylist(), strict=True)
@@ -224,12 +224,6 @@ def verdict_of(rule: Rule, table: pa.Table, was: pa.Array, order: Mapping[str, i
 def _counted(values: pa.Array) -> dict[str, int]:
     counts = pc.value_counts(values.drop_null())
     return dict(zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True))
-
-
-def _whole(column: Any) -> pa.Array:
-    if not isinstance(column, pa.ChunkedArray):
-        return column
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _shown(row: Mapping[str, Any], records: Records, rules: Sequence[Rule]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from gristmill.core.columns import literal
+from gristmill.core.columns import literal, whole
 from gristmill.core.compute import pc
 from gristmill.core.errors import GristmillError
 from gristmill.core.scores import CHARS, DROPPED, LANGUAGE, unique_names
@@ -30,7 +30,7 @@ from gristmill.report.rules import Rule, rules_of
 from gristmill.report.whatif import NONE, all_rules, aside_places, is_aside, verdict_of
 from gristmill.view.query import is_number
 from gristmill.view.shelves import Library
-from gristmill.view.sources import FileSource, whole
+from gristmill.view.sources import FileSource
 
 FOLDER, INDEX = "scores", "scores/_scores.json"
 MOST_SCORES = 100_000_000
