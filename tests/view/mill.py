@@ -82,12 +82,12 @@ def make_run(folder: Path) -> Path:
     return folder / "run"
 
 
-def make_scored_run(folder: Path) -> Path:
+def make_scored_run(folder: Path, doubles: bool = False) -> Path:
     """A run that keeps scores: of words, then by a filter that says yes or no, then the lengths of words."""
     make_input(folder / "in")
     steps = stages(folder)
-    more = [ScoreFilter(EvenFilter()), ScoreFilter(MeanWordLengthFilter(min_mean_word_length=4.5))]
-    pipeline = Pipeline("small <b>mill</b>", stages=[*steps[:2], *more, *steps[2:]])
+    more = [ScoreFilter(EvenFilter()), ScoreFilter(MeanWordLengthFilter(min_mean_word_length=3.3))]
+    pipeline = Pipeline("small <b>mill</b>", stages=[*steps[:2], *more, *steps[3 if doubles else 2 :]])
     pipeline.run(LocalExecutor(0), folder / "run", max_errors=None, rejected=True, scores=True)
     return folder / "run"
 

@@ -242,9 +242,9 @@ def test_addresses_that_make_no_sense_are_answered(run):
 # -- what if -----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def scored(tmp_path_factory):
-    return make_scored_run(tmp_path_factory.mktemp("scored"))
+@pytest.fixture(scope="module", params=[False, True], ids=["once", "doubles"])
+def scored(tmp_path_factory, request):
+    return make_scored_run(tmp_path_factory.mktemp("scored"), request.param)
 
 
 def counted(text):
@@ -260,6 +260,7 @@ def test_moving_a_limit_counts_what_the_command_whatif_counts(scored, stage, par
     with View(str(scored)) as view:
         text = look(view, "told", column=stage, low=value, high=100000 if stage == "WordCountFilter" else 10).text
     told = whatif(str(scored), {f"{stage}.{parameter}": value}, 0)
+    assert told.before.rows > 10
     assert counted(text) == [told.after.rows, told.unknown.rows]
     assert f"in the run {told.before.rows}" in text or told.before.rows == told.after.rows
     assert int(re.search(r"(\d+)dropped by this filter", text)[1]) == told.stages[stage][1]
