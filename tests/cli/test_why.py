@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from gristmill import LocalExecutor, Pipeline
 from gristmill.cli.main import app
+from gristmill.text import JsonlReader, JsonlWriter, ScoreFilter, WordCountFilter
 
 STEERS = "\x1b[2Jgrist \x9b31m of the mill"
 
@@ -84,6 +86,33 @@ def test_whatif_apply_gives_what_a_run_gives_without_scoring_again(mill: Path) -
     assert "0 filters look their scores up, others compute them" in again
     assert "the input has changed" in again
     assert b'"new"' in b"".join(written(mill / "newer").values())
+
+
+def test_whatif_apply_does_not_touch_what_the_run_has_written(mill: Path) -> None:
+    before = written(mill / "out")
+    for place in (f"{mill}/out/", mill / "data" / ".." / "out", mill / "run"):
+        told = gristmill("whatif", mill / "run", "--set", "WordCountFilter.min_words=30", "--apply", place, code=2)
+        assert "choose another directory" in told.stderr
+    assert written(mill / "out") == before
+
+
+def test_whatif_apply_with_json_prints_json_only(mill: Path) -> None:
+    setting = ("--set", "WordCountFilter.min_words=30")
+    done = gristmill("whatif", mill / "run", *setting, "--json", "--apply", mill / "new", "--workers", "0")
+    assert json.loads(done.stdout)["before"]["rows"] > len(written(mill / "new"))
+
+
+def test_why_finds_ids_of_mixed_types(tmp_path: Path) -> None:
+    rows = [{"id": 7, "text": "short"}, {"id": "a b", "text": "short"}, {"id": "c", "text": "one two three"}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    filters = ScoreFilter(WordCountFilter(min_words=2))
+    pipeline = Pipeline("mixed", stages=[JsonlReader(tmp_path / "in.jsonl"), filters, JsonlWriter(tmp_path / "out")])
+    for name in ("scored", "rejected"):
+        pipeline.run(LocalExecutor(0), tmp_path / name, scores=name == "scored", rejected=name == "rejected")
+        for wanted in ("7", "a b"):
+            [story] = json.loads(gristmill("why", tmp_path / name, wanted, "--json").stdout)
+            assert (story["id"], story["fate"]) == (wanted, "dropped")
+    gristmill("why", tmp_path / "rejected", "nothing", code=2)
 
 
 def test_a_run_that_is_resumed_keeps_scores_as_it_did(mill: Path) -> None:

@@ -21,6 +21,7 @@ from gristmill.cli.main import app
 from gristmill.core.errors import PlanError
 from gristmill.dedup import ExactDeduplicationStage
 from gristmill.observe.estimate import Estimate, estimate
+from gristmill.observe.sip import Sip
 from gristmill.text import JsonlReader, JsonlWriter, ParquetReader, ParquetWriter, ScoreFilter, WordCountFilter
 from tests.recipes.own_stages import MakeDocuments
 
@@ -134,3 +135,11 @@ def test_durations_read_well(seconds: float, text: str) -> None:
 @pytest.mark.parametrize(("nbytes", "text"), [(0, "0 bytes"), (1200, "1.2 kB"), (34e6, "34 MB"), (1.25e13, "12 TB")])
 def test_sizes_read_well(nbytes: float, text: str) -> None:
     assert size(nbytes) == text
+
+
+def test_only_compressed_files_grow_when_they_are_read(tmp_path: Path) -> None:
+    lines = b"".join(b'{"text": "grist for the mill %d"}\n' % row for row in range(2000))
+    (tmp_path / "a.jsonl").write_bytes(lines)
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines))
+    sip = Sip(Pipeline("mixed", stages=[JsonlReader(tmp_path), JsonlWriter(tmp_path / "out")]))
+    assert sip.whole() == pytest.approx(2 * len(lines), rel=0.01)

@@ -15,7 +15,10 @@ import pytest
 
 from gristmill import LocalExecutor, Pipeline, Sample, processing_stage
 from gristmill.core.errors import StageError
+from gristmill.core.executor import Progress
+from gristmill.core.stats import StageStats
 from gristmill.dedup import ExactDeduplicationStage
+from gristmill.report.attempts import Attempt, together
 from gristmill.text import DocumentFilter, JsonlReader, JsonlWriter, ScoreFilter, WordCountFilter
 
 EVIL = "<script>alert('x')</script><img src=x onerror=alert(1)> two more words \u2028 &amp; \"quoted\" 'text'"
@@ -117,6 +120,16 @@ def test_a_run_that_had_nothing_left_to_do_says_what_was_done_before(data, tmp_p
     told = facts(tmp_path / "run")
     assert (told["done_before"], told["not_counted"], told["rows_in"]) == (3, 3, 0)
     assert "3 sources were done before: their rows are not counted" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_an_attempt_that_stops_before_it_reads_keeps_what_others_have_counted():
+    before = Attempt("1", "plan", 2.0, [("read", StageStats(rows_out=5)), ("part", StageStats(rows_in=5, part_of="x"))])
+    for done in ([], [("read", StageStats(rows_out=1))]):
+        told = together(Progress(stages=done, seconds=1.0), [before])
+        assert [name for name, _ in told.stages] == ["read", "part"]
+        assert told.stages[0][1].rows_out == 5 + len(done)
+        assert (told.stages[1][1].rows_in, told.stages[1][1].part_of, told.seconds) == (5, "x", 3.0)
+    assert len(together(Progress(stages=[("other", StageStats())]), [before]).stages) == 1
 
 
 class Stumbles(DocumentFilter):

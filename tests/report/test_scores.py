@@ -292,6 +292,27 @@ def test_one_of_several_stages_of_a_name_can_be_meant(corpus: Path, tmp_path: Pa
 # -- why ---------------------------------------------------------------------------------------------------
 
 
+def test_rows_without_a_language_are_counted_and_those_set_aside_are_not_kept(tmp_path: Path) -> None:
+    texts = ["flour flour fails", "one two three" * 9, "four five six seven " * 9]
+    rows = [{"text": text, "source": source} for text, source in zip(texts, ("web", None, "web"), strict=True)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({**row, "language": None}) + "\n" for row in rows))
+    steps = [JsonlReader(tmp_path / "in.jsonl"), ScoreFilter(WordCountFilter(min_words=1)), ScoreFilter(Picky())]
+    pipeline = Pipeline("few", stages=[*steps, JsonlWriter(tmp_path / "out")])
+    pipeline.run(HERE, tmp_path / "run", scores=True, max_errors=None)
+    told = whatif(str(tmp_path / "run"), {"WordCountFilter.min_words": 30})
+    assert told.groups["source"] == {"web": (1, 1), "(none)": (1, 0)}
+    found = json.loads((tmp_path / "run" / "report.json").read_bytes())["sources"]
+    assert (found["before"], found["after"]) == ({"web": 2, "(none)": 1}, {"web": 1, "(none)": 1})
+
+
+def test_a_run_without_rows_is_not_said_to_have_no_scores_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text("")
+    stages = [JsonlReader(tmp_path / "in.jsonl"), ScoreFilter(WordCountFilter()), JsonlWriter(tmp_path / "out")]
+    Pipeline("none", stages=stages).run(HERE, tmp_path / "run", scores=True)
+    with pytest.raises(InputError, match="there are none yet"):
+        whatif(str(tmp_path / "run"), {"WordCountFilter.min_words": 4})
+
+
 def test_why_tells_where_a_row_comes_from_and_what_became_of_it(corpus: Path, tmp_path: Path) -> None:
     out, run = tmp_path / "out", tmp_path / "run"
     pipeline(corpus, out, filters()).run(HERE, run_dir=run, scores=True)

@@ -16,10 +16,27 @@ from gristmill import LocalExecutor, Pipeline
 from gristmill.core.run import Entry
 from gristmill.core.store import Store
 from gristmill.dedup import ExactDeduplicationStage
-from gristmill.text import JsonlReader, JsonlWriter, ScoreFilter, WordCountFilter
+from gristmill.text import (
+    DocumentFilter,
+    JsonlReader,
+    JsonlWriter,
+    MeanWordLengthFilter,
+    ScoreFilter,
+    WordCountFilter,
+)
 
 EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> two more words of text"
 TWICE = "The mill by the river grinds what the farmers bring it, day and night"
+
+
+class EvenFilter(DocumentFilter):
+    """Keeps texts with an even number of characters."""
+
+    def score_document(self, text: str) -> bool:
+        return len(text) % 2 == 0
+
+    def keep_document(self, score: bool) -> bool:
+        return score
 
 
 def text_of(part: int, row: int) -> str:
@@ -65,34 +82,14 @@ def make_run(folder: Path) -> Path:
     return folder / "run"
 
 
-def add_scores(run: Path) -> None:
-    """Scores as a run with `scores=True` keeps them: of words by one filter, of quality by another after it."""
-    rows = [(part, row) for part in range(2) for row in range(100)]
-    words = [len(text_of(part, row).split()) for part, row in rows]
-    quality = [row / 100 for _, row in rows]
-    dropped = [
-        "WordCountFilter" if count < 8 else "Quality" if good > 0.9 else None
-        for count, good in zip(words, quality, strict=True)
-    ]
-    columns = {
-        "file": [f"part-{part}.jsonl" for part, _ in rows],
-        "position": list(range(200)),
-        "id": [f"{part}-{row}" for part, row in rows],
-        "language": ["de" if row % 4 == 0 else "en" for _, row in rows],
-        "chars": [len(text_of(part, row)) for part, row in rows],
-        "dropped_by": dropped,
-        "WordCountFilter": words,
-        "Quality": quality,
-    }
-    folder = run / "scores"
-    folder.mkdir()
-    pq.write_table(pa.table(columns), folder / "part.parquet")
-    told = [
-        {"stage": 1, "name": "WordCountFilter", "columns": {"WordCountFilter": "WordCountFilter"}},
-        {"stage": 2, "name": "Quality", "columns": {"Quality": "Quality"}, "thresholds": {"Quality": "cutoff=0.9"}},
-    ]
-    told[0]["thresholds"] = {"WordCountFilter": "min_words=8, max_words=100000"}
-    (folder / "_scores.json").write_text(json.dumps({"version": 1, "stages": told}))
+def make_scored_run(folder: Path, doubles: bool = False) -> Path:
+    """A run that keeps scores: of words, then by a filter that says yes or no, then the lengths of words."""
+    make_input(folder / "in")
+    steps = stages(folder)
+    more = [ScoreFilter(EvenFilter()), ScoreFilter(MeanWordLengthFilter(min_mean_word_length=3.3))]
+    pipeline = Pipeline("small <b>mill</b>", stages=[*steps[:2], *more, *steps[3 if doubles else 2 :]])
+    pipeline.run(LocalExecutor(0), folder / "run", max_errors=None, rejected=True, scores=True)
+    return folder / "run"
 
 
 def add_source(run: Path, out: Path, name: str, rows: int) -> None:

@@ -8,7 +8,7 @@ from importlib.resources import files
 import pytest
 
 from gristmill.view.server import View
-from tests.view.mill import add_scores, add_source, make_media, make_run
+from tests.view.mill import add_source, make_media, make_run, make_scored_run
 
 pytestmark = pytest.mark.slow
 
@@ -32,9 +32,7 @@ def browser():
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    made = make_run(tmp_path_factory.mktemp("browser"))
-    add_scores(made)
-    return made
+    return make_scored_run(tmp_path_factory.mktemp("browser"))
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +99,7 @@ def test_a_script_in_the_data_does_not_run(view, page):
 
 def test_a_slider_moves_the_counts(view, page):
     page.goto(f"{view.url}whatif?column=WordCountFilter")
-    before = number(page, "rows that go on")
+    before = number(page, "rows kept")
     slider = page.get_by_label("at least, slider")
     at = slider.input_value()
     slider.focus()
@@ -110,12 +108,12 @@ def test_a_slider_moves_the_counts(view, page):
             page.keyboard.press("ArrowRight")
     page.get_by_text("would no longer be kept").wait_for()
     assert slider.input_value() != at
-    assert number(page, "rows that go on") < before
+    assert number(page, "rows kept") < before
     assert page.locator("rect.out").count() > 0
     with page.expect_response("**/told?**"):
         page.get_by_label("at least", exact=True).fill("8")
     page.get_by_text("No row would change").wait_for()
-    assert number(page, "rows that go on") == before
+    assert number(page, "rows kept") == before
     page.get_by_label("at least", exact=True).fill("4")
     page.get_by_role("link", name="Look at the rows").click()
     page.get_by_role("heading", name="Dropped rows").wait_for()

@@ -20,8 +20,9 @@ import pytest
 
 from gristmill import LocalExecutor, Pipeline
 from gristmill.core.errors import InputError
+from gristmill.report.whatif import whatif
 from gristmill.view.server import View
-from tests.view.mill import EVIL, add_scores, add_source, make_input, make_media, make_run, png, stages, wav
+from tests.view.mill import EVIL, add_source, make_input, make_media, make_run, make_scored_run, png, stages, wav
 
 
 class Page(HTMLParser):
@@ -229,44 +230,58 @@ def test_the_command_prints_an_address_and_ends_with_ctrl_c(run):
     assert url.startswith("http://127.0.0.1:")
 
 
+def test_addresses_that_make_no_sense_are_answered(run):
+    with View(str(run)) as view:
+        assert ask(view, "rows?" + "&".join(f"a{n}=1" for n in range(99)))[0].status == 400
+        connection = http.client.HTTPConnection("127.0.0.1", view.port, timeout=20)
+        connection.request("GET", "http://[::1/", headers={"Host": f"127.0.0.1:{view.port}"})
+        assert connection.getresponse().status == 400
+        connection.close()
+
+
 # -- what if -----------------------------------------------------------------------------------------------------
 
 
-def test_moving_a_limit_counts_what_would_be_kept(run):
-    add_scores(run)
-    with View(str(run)) as view:
-        shown = {}
-        for low in ("8", "4", "12", ""):
-            shown[low] = look(view, "told", column="WordCountFilter", low=low, high="100000").text
-        page = look(view, "whatif")
+@pytest.fixture(scope="module", params=[False, True], ids=["once", "doubles"])
+def scored(tmp_path_factory, request):
+    return make_scored_run(tmp_path_factory.mktemp("scored"), request.param)
+
+
+def counted(text):
+    """Rows kept, rows of which nothing is known, and those that come back or are lost, as a page tells."""
+    found = (re.search(form, text) for form in (r"([\d,]+)rows kept", r"of (\d+) it is not known"))
+    return [int(one[1].replace(",", "")) if one else 0 for one in found]
+
+
+@pytest.mark.parametrize("low", [1, 4, 8, 9, 12])
+@pytest.mark.parametrize(("stage", "parameter"), [("WordCountFilter", "min_words"), ("MeanWordLengthFilter", "")])
+def test_moving_a_limit_counts_what_the_command_whatif_counts(scored, stage, parameter, low):
+    parameter, value = parameter or "min_mean_word_length", low if parameter else low / 2
+    with View(str(scored)) as view:
+        text = look(view, "told", column=stage, low=value, high=100000 if stage == "WordCountFilter" else 10).text
+    told = whatif(str(scored), {f"{stage}.{parameter}": value}, 0)
+    assert told.before.rows > 10
+    assert counted(text) == [told.after.rows, told.unknown.rows]
+    assert f"in the run {told.before.rows}" in text or told.before.rows == told.after.rows
+    assert int(re.search(r"(\d+)dropped by this filter", text)[1]) == told.stages[stage][1]
+
+
+def test_a_page_says_what_limits_there_are_and_where_they_were(scored):
+    with View(str(scored)) as view:
+        page = look(view, "whatif", column="WordCountFilter")
+        same = look(view, "told", column="WordCountFilter", low=8, high=100000).text
         row = look(view, "row", n=0, stage="WordCountFilter", **{"in": "dropped"})
-        upper = look(view, "told", column="Quality", low="", high="0.5").text
-    table = pq.read_table(run / "scores" / "part.parquet").to_pylist()
-
-    def kept(low, high=100000, cutoff=0.9):
-        return sum(low <= row["WordCountFilter"] <= high and row["Quality"] <= cutoff for row in table)
-
-    for low, text in shown.items():
-        assert re.search(r"([\d,]+)rows that go on", text)[1] == str(kept(int(low or 0)))
-    assert "No row would change" in shown["8"]
-    assert f"{kept(4) - kept(8)} rows would come back" in shown["4"]
-    assert f"{kept(8) - kept(12)} would no longer be kept" in shown["12"]
-    assert re.search(r"([\d,]+)rows that go on", upper)[1] == str(kept(8, cutoff=0.5))
+    assert "No row would change" in same
     assert [told["type"] for tag, told in page.elements if tag == "input"].count("range") == 2
     assert "min_words=8" in row.text
 
 
-def test_scores_that_are_too_many_are_counted_in_part_and_that_is_said(run, monkeypatch):
-    if not (run / "scores").exists():
-        add_scores(run)
-    scores = run / "scores"
-    (scores / "part-2.parquet").write_bytes((scores / "part.parquet").read_bytes())
-    with View(str(run)) as view:
+def test_scores_that_are_too_many_are_counted_in_part_and_that_is_said(scored, monkeypatch):
+    with View(str(scored)) as view:
         assert "There are more" not in look(view, "whatif").text
     monkeypatch.setattr("gristmill.view.whatif.MOST_SCORES", 100)
-    with View(str(run)) as view:
-        assert "counts are of the first 200 rows" in look(view, "whatif").text
-    (scores / "part-2.parquet").unlink()
+    with View(str(scored)) as view:
+        assert "counts are of the first 100 rows" in look(view, "whatif").text
 
 
 # -- datasets ------------------------------------------------------------------------------------------------------

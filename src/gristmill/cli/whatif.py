@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,7 +48,7 @@ def whatif(
         elif not quiet:
             print_whatif(found)
         if apply:
-            apply_to(run, settings, apply, executor, workers, quiet)
+            apply_to(run, settings, apply, executor, workers, quiet or as_json)
 
 
 def apply_to(
@@ -63,10 +64,12 @@ def apply_to(
     from gristmill.report.records import Records
 
     before = recipe_of(run, NEEDS_RECIPE).build()
-    writers = [type(stage).__name__ for stage in before.stages if hasattr(stage, "path")]
+    writers: list[Any] = [stage for stage in before.stages if hasattr(stage, "path")]
     if len(writers) != 1:
         raise InputError(f"--apply needs a recipe with one writer; that of {run} has {len(writers)}")
-    recipe = recipe_of(run, NEEDS_RECIPE, [*settings, f"{writers[0]}.path={out}"])
+    if _place(out) in (_place(run), _place(str(writers[0].path))):
+        raise InputError(f"--apply {out}: what the run has kept or written is there; choose another directory")
+    recipe = recipe_of(run, NEEDS_RECIPE, [*settings, f"{type(writers[0]).__name__}.path={out}"])
     pipeline, place = recipe.build(), f"{out.rstrip('/')}/_run"
     changed, recalled = changed_since(before, run), 0
     if not changed:
@@ -79,6 +82,14 @@ def apply_to(
     result = pipeline.run(make_executor(recipe, executor, workers), place, observer=observer)
     if not quiet:
         show.print_summary(result, place, place)
+
+
+def _place(url: str) -> str:
+    """A directory, whatever it is called."""
+    from gristmill.io.target import Target
+
+    target = Target(url)
+    return os.path.realpath(target.url) if target.local else target.url
 
 
 def print_whatif(found: WhatIf) -> None:

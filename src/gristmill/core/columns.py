@@ -63,3 +63,12 @@ def _bits(flags: Sequence[bool]) -> bytes:
         return b""
     digits = "".join(["1" if flag else "0" for flag in reversed(flags)])
     return int(digits, 2).to_bytes((len(flags) + 7) // 8, "little")
+
+
+def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """A column as one array. Arrow would load pandas to make an empty one."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return column.combine_chunks() if column.num_chunks else pa.nulls(0, column.type)

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from gristmill.core.batch import Batch, in_place
-from gristmill.core.columns import literal, make_array
+from gristmill.core.columns import literal, make_array, whole
 from gristmill.core.compute import pc
 from gristmill.core.decide import Decision, thresholds_of
-from gristmill.core.table import POSITION, is_text
+from gristmill.core.table import POSITION, column_values, is_json, is_text
 from gristmill.core.task import Task, WrittenFiles
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class ScoreKeeper:
 
     def _columns(self, position: int, stage: Any, scores: dict[str, Any]) -> dict[str, pa.Array]:
         named = {column_name(self.names[position], label, stage.name): column for label, column in scores.items()}
-        return {name: _whole(column) for name, column in named.items() if not pa.types.is_null(column.type)}
+        return {name: whole(column) for name, column in named.items() if not pa.types.is_null(column.type)}
 
 
 class Sheet:
@@ -188,14 +188,14 @@ class Sheet:
         if segment > 1 and "partition" in self.metadata:
             self.metadata["partition"] = f"{self.metadata['partition']}-{segment}"
         table = batch.data
-        self.rows = _whole(table.column(POSITION))
+        self.rows = whole(table.column(POSITION))
         self.facts: dict[str, pa.Array] = {}
         self.scores: dict[str, pa.Array] = {}
         self.dropped = pa.nulls(len(self.rows), pa.string())
         self._seen: pa.Table | None = None
         self._view: Batch | None = None
         if text_field in table.column_names and is_text(table.column(text_field).type):
-            self.facts[CHARS] = _whole(pc.utf8_length(table.column(text_field)).cast(pa.int64()))
+            self.facts[CHARS] = whole(pc.utf8_length(table.column(text_field)).cast(pa.int64()))
         self._look(table, None)
 
     def everything(self, batch: Batch) -> Batch:
@@ -230,7 +230,7 @@ class Sheet:
             if rows is None:
                 return None
             return in_place(_numbers(rows.true_count), rows)
-        there = _whole(column if rows is None else column.filter(rows))
+        there = whole(column if rows is None else column.filter(rows))
         return pc.index_in(self.rows, value_set=there)
 
     def _look(self, table: pa.Table, places: pa.Array | None) -> None:
@@ -238,7 +238,9 @@ class Sheet:
         self._seen = table
         for fact, name in _telling(table, self.facts):
             with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                column = _whole(table.column(name).cast(pa.int64() if fact == TOKENS else pa.string()))
+                told = table.column(name)
+                plain = _plain(told) if is_json(told.type) else told
+                column = whole(plain.cast(pa.int64() if fact == TOKENS else pa.string()))
                 self.facts[fact] = column if places is None else column.take(places)
 
     def written(self, writer: ProcessingStage[Any, Any]) -> Task[Any]:
@@ -272,6 +274,11 @@ def _telling(table: pa.Table, known: dict[str, pa.Array]) -> Iterator[tuple[str,
             yield fact, name
 
 
+def _plain(column: pa.ChunkedArray) -> pa.Array:
+    """The values of a column that mixes types, as text."""
+    return make_array([None if value is None else str(value) for value in column_values(column)], pa.string())
+
+
 def _carried(view: Batch | None, table: pa.Table) -> dict[str, Any]:
     """What is known of columns that a table shares with one that was seen before."""
     if view is None or not _same(table.column(POSITION), view.data.column(POSITION)):
@@ -294,12 +301,6 @@ def _address(column: pa.Array | pa.ChunkedArray) -> list[tuple[int, int]]:
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     last = [(chunk.buffers()[-1], chunk.offset) for chunk in chunks]
     return [(buffer.address if buffer else 0, offset) for buffer, offset in last]
-
-
-def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    if not isinstance(column, pa.ChunkedArray):
-        return column
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _joined(known: pa.Array | None, values: pa.Array) -> pa.Array:

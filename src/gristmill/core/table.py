@@ -136,11 +136,12 @@ def table_to_rows(table: pa.Table) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = table.to_pylist()
         return rows
     names = table.column_names
-    columns = [_column_values(column) for column in table.columns]
+    columns = [column_values(column) for column in table.columns]
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
-def _column_values(column: pa.ChunkedArray) -> list[Any]:
+def column_values(column: pa.ChunkedArray) -> list[Any]:
+    """Python values; JSON comes back as the objects that it holds."""
     values: list[Any] = column.to_pylist()
     if is_json(column.type):
         return [None if value is None else _parse(value) for value in values]
@@ -215,4 +216,4 @@ def _convert(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     if is_json(column.type):
         chunks = [chunk.storage.cast(kind.storage_type) for chunk in column.chunks]
         return pa.chunked_array([pa.ExtensionArray.from_storage(kind, chunk) for chunk in chunks], type=kind)
-    return pa.chunked_array([json_array(_column_values(column))], type=kind)
+    return pa.chunked_array([json_array(column_values(column))], type=kind)

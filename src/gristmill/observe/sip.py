@@ -6,6 +6,7 @@ What is given up: inputs that are not files, since only of files it is known how
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -71,7 +72,10 @@ class Sip:
         sizes = sum(file.size or 0 for file in self.files)
         if self.is_parquet:
             return self.input_bytes * sum(map(self._rows, self.files)) / max(sizes, 1)
-        return sum((file.size or 0) for file in self.source.files()) * self._expansion()
+        packed: Counter[str | None] = Counter()
+        for file in self.source.files():
+            packed[_packing(file)] += file.size or 0
+        return sum(size * self._expansion(suffix) for suffix, size in packed.items())
 
     def _rows(self, file: InputFile) -> int:
         import pyarrow.parquet as pq
@@ -79,16 +83,20 @@ class Sip:
         with Input(FileSlice(file.path), self.source.storage_options).open(read_ahead=False) as opened:
             return int(pq.ParquetFile(opened).metadata.num_rows)
 
-    def _expansion(self) -> float:
-        """How many bytes come of one, when files are compressed."""
+    def _expansion(self, suffix: str | None) -> float:
+        """How many bytes come of one, in files that are compressed so."""
         raw = text = 0
-        for file in self.files:
-            suffix = next((suffix for suffix in COMPRESSED if file.path.endswith(suffix)), None)
+        alike = [file for file in self.source.files() if file.size and _packing(file) == suffix] if suffix else []
+        for file in alike[:: max(1, len(alike) // len(self.files))][: len(self.files)]:
             with Input(FileSlice(file.path), self.source.storage_options).open() as opened:
-                head = opened.read(_LOOK_BYTES) if suffix else b""
+                head = opened.read(_LOOK_BYTES)
             raw += len(head)
             text += _unpacked(head, "gzip" if suffix == ".gz" else "zstd")
         return text / raw if raw else 1.0
+
+
+def _packing(file: InputFile) -> str | None:
+    return next((suffix for suffix in COMPRESSED if file.path.endswith(suffix)), None)
 
 
 def _unpacked(head: bytes, codec: str) -> int:

@@ -93,8 +93,10 @@ def together(progress: Progress, attempts: Sequence[Attempt]) -> Progress:
             total.sketch.add(now.sketch)
     seconds = progress.seconds
     for attempt in attempts:
-        if [name for name, _ in attempt.stages] == [name for name, _ in stages[: len(attempt.stages)]]:
+        if all(name == other for (name, _), (other, _) in zip(stages, attempt.stages, strict=False)):
             seconds += attempt.seconds
+            missing = attempt.stages[len(stages) :]  # where this one did not get
+            stages += [(name, StageStats(part_of=more.part_of)) for name, more in missing]
             for (_, total), (_, more) in zip(stages, attempt.stages, strict=False):
                 total.add(more)
     return replace(progress, stages=stages, seconds=seconds)

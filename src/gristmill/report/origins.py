@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.core.compute import pc
 from gristmill.core.scores import DROPPED, SOURCE
+from gristmill.report.whatif import NONE, aside_places, is_aside
 
 if TYPE_CHECKING:
     from gristmill.core.store import Store
@@ -40,12 +41,13 @@ def _by_column(records: Records) -> tuple[Counter[str], Counter[str]]:
     before: Counter[str] = Counter()
     after: Counter[str] = Counter()
     assert records.scores is not None
+    aside = aside_places(records)
     for table in records.scores.pieces([]):
-        kept = table.filter(pc.is_null(table.column(DROPPED)))
+        kept = table.filter(pc.and_(pc.is_null(table.column(DROPPED)), pc.invert(is_aside(table, aside))))
         for counts, rows in ((before, table), (after, kept)):
             found = pc.value_counts(rows.column(SOURCE))
             pairs = zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True)
-            counts.update({str(value): count for value, count in pairs})
+            counts.update({NONE if value is None else value: count for value, count in pairs})
     return before, after
 
 

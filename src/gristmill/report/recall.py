@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from gristmill.core.batch import DocumentBatch
-from gristmill.core.columns import literal
+from gristmill.core.columns import literal, whole
 from gristmill.core.compute import pc
 from gristmill.core.decide import Decision
 from gristmill.core.pipeline import Pipeline
@@ -97,14 +97,14 @@ class Recalled(ProcessingStage[DocumentBatch, DocumentBatch]):
         if known is None:
             return self._computed(batch)
         scores = {label: pc.drop_null(known.column(column)) for label, column in self.columns.items()}
-        verdicts = self.stage.judge({label: _whole(column) for label, column in scores.items()})
+        verdicts = self.stage.judge({label: whole(column) for label, column in scores.items()})
         if verdicts.keys() != scores.keys():
             return self._computed(batch)
         self.count("scores_recalled", batch.num_items)
         kept = pa.repeat(literal(True, pa.bool_()), batch.num_items)
         for verdict in verdicts.values():
             kept = pc.and_(kept, verdict)
-        return Decision(kept, {label: _whole(column) for label, column in scores.items()})
+        return Decision(kept, {label: whole(column) for label, column in scores.items()})
 
     def apply(self, batch: DocumentBatch, decision: Decision) -> DocumentBatch:
         return self.stage.apply(batch, decision)
@@ -144,18 +144,12 @@ class Recalled(ProcessingStage[DocumentBatch, DocumentBatch]):
         path = target.file(safe(f"{partition}{f'-{self.segment}' if self.segment > 1 else ''}") + ".parquet")
         if not target.exists(path):
             return None
-        places = _whole(table.column(POSITION))
+        places = whole(table.column(POSITION))
         first, last = pc.min_max(places).as_py().values()
         here = (ds.field(FILE) == file) & (ds.field(PLACE) >= first) & (ds.field(PLACE) <= last)
         with target.open(path) as source:
             found = pq.read_table(source, filters=here)
-        return found.take(pc.index_in(places, value_set=_whole(found.column(PLACE))))
-
-
-def _whole(column: Any) -> pa.Array:
-    if not isinstance(column, pa.ChunkedArray):
-        return column
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        return found.take(pc.index_in(places, value_set=whole(found.column(PLACE))))
 
 
 def changed_since(pipeline: Pipeline, place: str) -> Sequence[str]:

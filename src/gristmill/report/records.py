@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gristmill.core.quarantine import SetAside
 
 SCORES, REJECTED = "scores", "rejected"
+_IN_PLAN = {REJECTED: "rejects"}
 WAY_OUT = {
     SCORES: "scores were not kept: run with scores=True, or --scores",
     REJECTED: "rejected rows were not kept: run with rejected=True, or --rejected",
@@ -80,11 +81,16 @@ class Records:
         return found[1] if found else None
 
     def _dataset(self, folder: str) -> tuple[str, dataset.Dataset] | None:
-        told = self.plan.get({REJECTED: "rejects"}.get(folder, folder)) or {}
+        told = self.plan.get(_IN_PLAN.get(folder, folder)) or {}
         for place in (f"{self.place}/{folder}", told.get("place")):
             if place and (rows := open_parquet(place, self.options)) is not None:
                 return place, rows
         return None
+
+    def lacking(self, name: str) -> str:
+        """Why there are no scores, or no rejected rows."""
+        asked = self.plan.get(_IN_PLAN.get(name, name))
+        return f"{name} were to be kept, and there are none yet: no row got so far" if asked else WAY_OUT[name]
 
     @cached_property
     def _run(self) -> Run:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from gristmill.core.batch import in_place
+from gristmill.core.columns import whole
 from gristmill.core.compute import pc
 from gristmill.core.errors import InputError, did_you_mean, shorten
 from gristmill.core.stage import ProcessingStage
@@ -46,7 +47,7 @@ class Rule:
             return {}
         found = {}
         for label, column in there.items():
-            scores = _whole(table.column(column))
+            scores = whole(table.column(column))
             for name, keep in self.stage.judge({label: scores.drop_null()}).items():
                 found[name] = in_place(keep, pc.is_valid(scores))
         return found
@@ -56,10 +57,6 @@ class Rule:
         found = self.verdicts(table)
         known = [label for label, column in self.columns.items() if column in table.column_names]
         return reduce(pc.and_kleene, found.values()) if found and set(known) == set(found) else None
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def rules_of(records: Records, settings: Settings | None = None) -> list[Rule]:

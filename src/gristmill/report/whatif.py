@@ -16,17 +16,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from gristmill.core.columns import literal, make_array
+from gristmill.core.columns import literal, make_array, whole
 from gristmill.core.compute import pc
 from gristmill.core.errors import InputError
 from gristmill.core.sample import draw
 from gristmill.core.scores import CHARS, DROPPED, FILE, LANGUAGE, PLACE, SOURCE, TOKENS, unique_names
 from gristmill.core.task import digest
-from gristmill.report.records import SCORES, WAY_OUT, Records, read_input
+from gristmill.report.records import SCORES, Records, read_input
 from gristmill.report.rules import Rule, Settings, rules_of
 
 SAMPLES, VALUES = 5, 1000
-_TRUE, _FALSE = literal(True, pa.bool_()), literal(False, pa.bool_())
+NONE = "(none)"
+"""What rows without a language or a source are counted as."""
+
+_FALSE = literal(False, pa.bool_())
 
 
 @dataclass
@@ -72,11 +75,11 @@ def whatif(
     """What a run would have kept with other parameters: `whatif("run", {"WordCountFilter.min_words": 30})`."""
     records = run if isinstance(run, Records) else Records(run, storage_options)
     if records.scores is None:
-        raise InputError(f"{records.place}: {WAY_OUT[SCORES]}")
+        raise InputError(f"{records.place}: {records.lacking(SCORES)}")
     rules = rules_of(records, settings)
     found = WhatIf(dict(settings))
     order = {name: number for number, name in enumerate(unique_names(stage["name"] for stage in records.stages))}
-    count = _Count(found, rules, order, _aside(records), samples)
+    count = _Count(found, rules, order, aside_places(records), samples)
     for table in records.scores.pieces():
         count.add(table)
     count.close(records)
@@ -84,13 +87,31 @@ def whatif(
     return found
 
 
-def _aside(records: Records) -> dict[str, list[int]]:
+def aside_places(records: Records) -> dict[str, list[int]]:
     """Where the records in quarantine come from."""
     places: dict[str, list[int]] = {}
     for record in records.quarantined():
         if record.file is not None and record.position is not None:
             places.setdefault(record.file, []).append(record.position)
     return places
+
+
+def is_aside(table: pa.Table, aside: Mapping[str, list[int]]) -> pa.Array:
+    """Which rows are in quarantine."""
+    mask = pa.repeat(_FALSE, table.num_rows)
+    for file, places in aside.items():
+        here = pc.equal(table.column(FILE), literal(file, pa.string()))
+        there = pc.is_in(table.column(PLACE), value_set=make_array(places, pa.int64()))
+        mask = pc.or_(mask, whole(pc.and_(here, there)))
+    return mask
+
+
+def all_rules(rules: Sequence[Rule], was: pa.Array, order: Mapping[str, int]) -> list[Rule]:
+    """The rules, and a stage for each name that is none of theirs: one that drops rows without saying so."""
+    names = {rule.name for rule in rules}
+    others = [name for name in pc.unique(was).to_pylist() if name is not None and name not in names]
+    more = [Rule(name, order.get(name, -1), {}, {}) for name in others]
+    return sorted([*rules, *more], key=lambda rule: rule.number)
 
 
 def _notes(rules: Sequence[Rule], found: WhatIf) -> list[str]:
@@ -128,10 +149,12 @@ class _Count:
         if not table.num_rows:
             return
         table = table.combine_chunks()
-        was = _whole(table.column(DROPPED))
-        aside = self._set_aside(table)
+        was = whole(table.column(DROPPED))
+        aside = is_aside(table, self.aside)
         kept = pc.and_(pc.is_null(was), pc.invert(aside))
-        verdicts = {rule.name: verdict_of(rule, table, was, self.order) for rule in self._all(was)}
+        verdicts = {
+            rule.name: verdict_of(rule, table, was, self.order) for rule in all_rules(self.rules, was, self.order)
+        }
         dropped = reduce(pc.or_, [pc.equal(one, _FALSE).fill_null(_FALSE) for one in verdicts.values()], aside)
         known = reduce(pc.and_, [pc.is_valid(one) for one in verdicts.values()], pc.is_valid(aside))
         now = pc.and_(pc.invert(dropped), known)
@@ -143,21 +166,6 @@ class _Count:
         self._count_groups(table, kept, now)
         self._pick("gained", table, pc.and_(now, pc.invert(kept)))
         self._pick("lost", table, pc.and_(kept, pc.invert(now)))
-
-    def _all(self, was: pa.Array) -> list[Rule]:
-        """The rules, and a stage for each name that is none of theirs: one that drops rows without saying so."""
-        names = {rule.name for rule in self.rules}
-        others = [name for name in pc.unique(was).to_pylist() if name is not None and name not in names]
-        more = [Rule(name, self.order.get(name, -1), {}, {}) for name in others]
-        return sorted([*self.rules, *more], key=lambda rule: rule.number)
-
-    def _set_aside(self, table: pa.Table) -> pa.Array:
-        mask = pa.repeat(_FALSE, table.num_rows)
-        for file, places in self.aside.items():
-            here = pc.equal(table.column(FILE), literal(file, pa.string()))
-            there = pc.is_in(table.column(PLACE), value_set=make_array(places, pa.int64()))
-            mask = pc.or_(mask, _whole(pc.and_(here, there)))
-        return mask
 
     def _count_stages(self, was: pa.Array, verdicts: Mapping[str, pa.Array], aside: pa.Array) -> None:
         left = pc.invert(aside)
@@ -173,7 +181,8 @@ class _Count:
         for name in by if SOURCE in by else [*by, FILE]:
             before, after = self._groups.setdefault(name, (Counter(), Counter()))
             for counts, mask in ((before, kept), (after, now)):
-                more = _counted(_whole(table.column(name)).filter(mask))
+                values = whole(table.column(name)).filter(mask)
+                more = _counted(values.fill_null(NONE))
                 counts.update({value: n for value, n in more.items() if value in counts or len(counts) < VALUES})
 
     def _pick(self, kind: str, table: pa.Table, mask: pa.Array) -> None:
@@ -181,7 +190,7 @@ class _Count:
         rows = table.filter(mask)
         if not rows.num_rows or not self.samples:
             return
-        places = _whole(rows.column(PLACE)).cast(pa.uint64(), safe=False)
+        places = whole(rows.column(PLACE)).cast(pa.uint64(), safe=False)
         drawn = draw(places, int(digest(["what if", str(rows.column(FILE)[0])]), 16))
         best = pc.array_sort_indices(drawn).slice(0, self.samples)
         told = zip(drawn.take(best).to_pylist(), rows.take(best).to_pylist(), strict=True)
@@ -215,12 +224,6 @@ def verdict_of(rule: Rule, table: pa.Table, was: pa.Array, order: Mapping[str, i
 def _counted(values: pa.Array) -> dict[str, int]:
     counts = pc.value_counts(values.drop_null())
     return dict(zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True))
-
-
-def _whole(column: Any) -> pa.Array:
-    if not isinstance(column, pa.ChunkedArray):
-        return column
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _shown(row: Mapping[str, Any], records: Records, rules: Sequence[Rule]) -> dict[str, Any]:

@@ -9,17 +9,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pyarrow as pa
 
 from gristmill.core.errors import InputError
 from gristmill.core.scores import CHARS, DROPPED, FACTS, FILE, ID, LANGUAGE, PLACE, SEGMENT, SOURCE, TOKENS
+from gristmill.core.table import is_json, table_to_rows
 from gristmill.core.task import digest
-from gristmill.report.records import REJECTED, SCORES, WAY_OUT, Records, read_line, row_id
+from gristmill.report.records import REJECTED, SCORES, Records, read_line, row_id
 from gristmill.report.rules import rules_of
 from gristmill.report.whatif import row_at
+
+if TYPE_CHECKING:
+    from pyarrow import dataset
 
 MEMBERS = 20
 _ROW_ID = re.compile(r"([0-9a-f]{16})_([0-9]+)")
@@ -82,7 +88,7 @@ def why(run: str | Records, wanted: str, storage_options: Mapping[str, Any] | No
 
 
 def _not_found(records: Records, wanted: str) -> str:
-    lacking = [WAY_OUT[name] for name in (SCORES, REJECTED) if getattr(records, name) is None]
+    lacking = [records.lacking(name) for name in (SCORES, REJECTED) if getattr(records, name) is None]
     form = "Ask by the value of its column id, by its row id, or as FILE:POSITION"
     hint = f"{lacking[0]}. " if lacking and records.scores is None else ""
     return f"{records.place} knows no row {wanted!r}. {hint}{form}"
@@ -115,23 +121,29 @@ def _names(records: Records) -> Iterator[str]:
             yield from ("/".join(parts[start:]) for start in range(len(parts) - 1, -1, -1))
 
 
-def _condition(records: Records, wanted: str, file: str, position: str, schema: pa.Schema) -> Any:
+def _condition(records: Records, wanted: str, file: str, position: str, rows: dataset.Dataset) -> Any:
     from pyarrow import dataset as ds
 
     place = _places(records, wanted)
-    by_place = (ds.field(file) == place[0]) & (ds.field(position) == place[1]) if place else None
-    if ID not in schema.names:
-        return by_place
-    own = ds.field(ID)
-    by_id = (own if pa.types.is_string(schema.field(ID).type) else own.cast(pa.string())) == wanted
-    return by_id if by_place is None else by_id | by_place
+    places = [place] if place else []
+    by_id = None
+    if ID in rows.schema.names:
+        kind, own = rows.schema.field(ID).type, ds.field(ID)
+        if is_json(kind):  # of mixed types: Arrow cannot compare it
+            told = table_to_rows(rows.to_table(columns=[ID, file, position]))
+            places += [(row[file], row[position]) for row in told if str(row[ID]) == wanted]
+        else:
+            by_id = (own if pa.types.is_string(kind) else own.cast(pa.string())) == wanted
+    here = [(ds.field(file) == name) & (ds.field(position) == number) for name, number in places]
+    conditions = here if by_id is None else [by_id, *here]
+    return reduce(or_, conditions) if conditions else None
 
 
 def _from_scores(records: Records, wanted: str) -> list[Story]:
     scores = records.scores
     if scores is None:
         return []
-    condition = _condition(records, wanted, FILE, PLACE, scores.rows.schema)
+    condition = _condition(records, wanted, FILE, PLACE, scores.rows)
     lines = scores.find(condition) if condition is not None else []
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     for line in lines:
@@ -165,8 +177,8 @@ def _from_rejected(records: Records, wanted: str) -> list[Story]:
     rows = records.rejected
     if rows is None:
         return []
-    condition = _condition(records, wanted, "rejected_file", "rejected_position", rows.schema)
-    found = rows.to_table(filter=condition).to_pylist() if condition is not None else []
+    condition = _condition(records, wanted, "rejected_file", "rejected_position", rows)
+    found = table_to_rows(rows.to_table(filter=condition)) if condition is not None else []
     return [_rejected(row) for row in found]
 
 
@@ -218,9 +230,9 @@ def _complete(records: Records, story: Story) -> None:
         story.line = _line(records, story) if len(story.outputs) == 1 else None
     _look_for_spans(records, story)
     if records.scores is None:
-        story.missing.append(WAY_OUT[SCORES])
+        story.missing.append(records.lacking(SCORES))
     if records.rejected is None and story.row is None:
-        story.missing.append(WAY_OUT[REJECTED])
+        story.missing.append(records.lacking(REJECTED))
 
 
 def _look_for_spans(records: Records, story: Story) -> None:

@@ -18,12 +18,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from gristmill.core.columns import literal
+from gristmill.core.columns import literal, whole
 from gristmill.core.compute import pc
 from gristmill.core.table import POSITION, is_text
 from gristmill.io.input import BadRecord
 from gristmill.view.query import Columns, Query, matches, needs, numbers_of
-from gristmill.view.sources import Block, Source, whole
+from gristmill.view.sources import Block, Source
 
 REST_SECONDS = 20.0
 """After so long without a question a scan rests until the next one."""

@@ -118,11 +118,18 @@ class _Handler(BaseHTTPRequestHandler):
         view = self.server.view
         if self.headers.get("Host", "") not in (f"{HOST}:{view.port}", f"localhost:{view.port}"):
             return Reply(b"This page is for this machine only.\n", TEXT, 403)
-        address = urlsplit(self.path)
+        try:
+            address = urlsplit(self.path)
+            given = dict(parse_qsl(address.query, keep_blank_values=True, max_num_fields=50))
+        except ValueError:
+            return Reply(b"This is no address.\n", TEXT, 400)
         token, _, name = address.path.removeprefix("/").partition("/")
         if not hmac.compare_digest(token.encode(), view.token.encode()):
             return Reply(b"Open the address that gristmill view has printed: it holds a key.\n", TEXT, 403)
-        given = dict(parse_qsl(address.query, keep_blank_values=True, max_num_fields=50))
+        return self._answer(view, name, given)
+
+    @staticmethod
+    def _answer(view: View, name: str, given: Mapping[str, str]) -> Reply:
         try:
             return view.desk.answer(name, given)
         except NotHere as error:

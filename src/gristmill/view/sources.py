@@ -274,13 +274,6 @@ def join(tables: Sequence[pa.Table]) -> pa.Table:
     return pa.concat_tables([conform(table, schema) for table in some])
 
 
-def whole(column: pa.ChunkedArray) -> pa.Array:
-    """A column as one array. Arrow would load pandas to make an empty one."""
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return column.combine_chunks() if column.num_chunks else pa.nulls(0, column.type)
-
-
 def _within(table: pa.Table, start: int, end: int) -> pa.Table:
     places = table.column(POSITION)
     low, high = literal(start, pa.int64()), literal(end, pa.int64())

@@ -1,10 +1,10 @@
 """What if: what would become of the rows of a run if one filter were stricter or less strict, from recorded scores.
 
-A row goes on if its score lies within the limits and no other filter drops it. Filters after the one that dropped a row
-have scored it too, so their limits tell what they would have done.
+A row is kept if its score lies within the limits and no other filter drops it, as `report/whatif.py` tells. A row that
+was dropped before some stage could see it may be kept or not: such rows are counted apart.
 
-Gives up: what duplicates there would be among other rows; and rows beyond those whose scores, and the scores of the
-filters that follow, are 100 million: it says so then.
+Gives up: what duplicates there would be among other rows; and rows beyond those that have 100 million scores together:
+it says so then.
 """
 
 from __future__ import annotations
@@ -13,26 +13,31 @@ import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import orjson
 import pyarrow as pa
 
-from gristmill.core.columns import literal
+from gristmill.core.columns import literal, whole
 from gristmill.core.compute import pc
 from gristmill.core.errors import GristmillError
+from gristmill.core.scores import CHARS, DROPPED, LANGUAGE, unique_names
 from gristmill.io.input import ignore
 from gristmill.io.listing import list_files
+from gristmill.report.records import Records
+from gristmill.report.rules import Rule, rules_of
+from gristmill.report.whatif import NONE, all_rules, aside_places, is_aside, verdict_of
 from gristmill.view.query import is_number
 from gristmill.view.shelves import Library
-from gristmill.view.sources import FileSource, whole
+from gristmill.view.sources import FileSource
 
 FOLDER, INDEX = "scores", "scores/_scores.json"
-DROPPED, LANGUAGE, CHARS = "dropped_by", "language", "chars"
 MOST_SCORES = 100_000_000
 BINS = 60
 
 _FLOAT = pa.float64()
+_TRUE, _FALSE = literal(True, pa.bool_()), literal(False, pa.bool_())
 _NUMBER = re.compile(r"(\w+)=(-?[\d.]+(?:e[+-]?\d+)?)\b")
 
 
@@ -63,20 +68,20 @@ class Limits:
     open_high: bool = False
 
     def good(self, scores: pa.Array) -> pa.Array:
-        """Whether each score is good; a row without one has not been judged, and passes."""
-        found = pa.repeat(literal(True, pa.bool_()), len(scores))
+        """Whether each score is good; null where there is none."""
+        found = pa.repeat(_TRUE, len(scores))
         if self.low is not None:
             found = pc.and_(
                 found, (pc.greater if self.open_low else pc.greater_equal)(scores, literal(self.low, _FLOAT))
             )
         if self.high is not None:
             found = pc.and_(found, (pc.less if self.open_high else pc.less_equal)(scores, literal(self.high, _FLOAT)))
-        return pc.fill_null(found, literal(True, pa.bool_()))
+        return pc.if_else(pc.is_valid(scores), found, literal(None, pa.bool_()))
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Rows and characters that go on: now, and with other limits; and the rows by language."""
+    """Rows and characters that are kept: in the run, and with other limits; and the rows by language."""
 
     rows: int
     kept: tuple[int, int]
@@ -85,6 +90,8 @@ class Answer:
     back: int
     gone: int
     """Rows that would be kept and are not now; rows that would no longer be kept."""
+    unknown: int
+    """Rows that may be kept: they were dropped before some stage could see them."""
     chars: tuple[int, int]
     languages: tuple[tuple[str, int, int], ...]
 
@@ -127,31 +134,32 @@ class Scores:
             known = self._loaded.pop(column, None)
             if known is None or known.stamp != stamp:
                 chosen = [one for one in self.filters() if one.column == column]
-                known = self._load(chosen[0], sources, stamp) if chosen else None
+                known = self._load(chosen[0], stamp) if chosen else None
             if known is not None:
                 self._loaded[column] = known
                 while len(self._loaded) > 3:
                     self._loaded.pop(next(iter(self._loaded)))
             return known
 
-    def _load(self, chosen: Filter, sources: Sequence[FileSource], stamp: str) -> Judged | None:
-        filters = self.filters()
-        later = filters[filters.index(chosen) + 1 :]
-        names = list(dict.fromkeys([chosen.column, *(one.column for one in later), DROPPED, LANGUAGE, CHARS]))
+    def _load(self, chosen: Filter, stamp: str) -> Judged | None:
+        assert self._library.room is not None
+        records = Records(self._library.room.url, self._library.storage_options)
+        if records.scores is None or chosen.column not in records.scores.rows.schema.names:
+            return None
+        rules, aside = rules_of(records), aside_places(records)
+        order = {name: number for number, name in enumerate(unique_names(one["name"] for one in records.stages))}
+        columns = [column for rule in rules for column in rule.columns.values()]
         tables, rows, partial = [], 0, False
-        for source in sources:
-            if chosen.column not in source.columns:
-                continue
-            if rows * len(names) >= MOST_SCORES:
+        for piece in records.scores.pieces(columns):
+            if rows * len(columns) >= MOST_SCORES:
                 partial = True
                 break
-            for block in source.blocks(names, ignore):
-                assert block.table is not None
-                tables.append(_typed(block.table, names))
-                rows += block.rows
+            if piece.num_rows:
+                tables.append(_judged(chosen, piece.combine_chunks(), rules, order, aside))
+                rows += piece.num_rows
         found = pa.concat_tables(tables).combine_chunks() if rows else None
-        numbers = found is not None and found.column(chosen.column).null_count < rows
-        return Judged(chosen, later, found, stamp, partial) if numbers else None
+        numbers = found is not None and found.column("score").null_count < rows
+        return Judged(chosen, found, stamp, partial) if numbers else None
 
     def of_row(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """The scores of the row that has these facts: the file and the position that it came from, or its id."""
@@ -177,63 +185,83 @@ def _place(table: pa.Table, wanted: Mapping[str, Any]) -> int:
     return int(pc.index(same, literal(True, pa.bool_())).as_py())
 
 
-def _typed(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Scores and lengths as floats, the rest as text of few different values."""
-    columns = {}
-    for name in names:
-        column = table.column(name)
-        if name in (DROPPED, LANGUAGE):
-            columns[name] = column.cast(pa.string())
-        elif is_number(column.type) or pa.types.is_boolean(column.type):
-            plain = column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column
-            columns[name] = plain.cast(_FLOAT, safe=False)
+def _judged(
+    chosen: Filter, table: pa.Table, rules: Sequence[Rule], order: Mapping[str, int], aside: Mapping[str, list[int]]
+) -> pa.Table:
+    """What is to be known of each row: its score, what the run did with it, and what all others than the chosen filter
+    say: before its stage and in all. Those are null where they have not seen the row."""
+    was, apart = whole(table.column(DROPPED)), is_aside(table, aside)
+    before = others = pc.invert(apart)
+    for rule in all_rules(rules, was, order):
+        if rule.name == chosen.stage:
+            found = rule.verdicts(table)
+            unsaid = pc.if_else(_is(was, rule.name), literal(None, pa.bool_()), _TRUE)
+            mine = [found.get(label, unsaid) for label in rule.columns if label != chosen.label]
+            others, before = reduce(pc.and_kleene, mine, others), others
         else:
-            columns[name] = pa.nulls(table.num_rows, _FLOAT)
+            others = pc.and_kleene(others, verdict_of(rule, table, was, order))
+    columns = {
+        "score": _floats(table, chosen.column),
+        "kept": pc.and_(pc.is_null(was), pc.invert(apart)),
+        "mine": _is(was, chosen.stage),
+        "before": before,
+        "others": others,
+        LANGUAGE: _texts(table, LANGUAGE),
+        CHARS: pc.fill_null(_floats(table, CHARS), literal(0.0, _FLOAT)),
+    }
     return pa.table(columns)
+
+
+def _floats(table: pa.Table, name: str) -> pa.Array:
+    column = table.column(name) if name in table.column_names else None
+    if column is not None and pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    if column is None or not is_number(column.type):
+        return pa.nulls(table.num_rows, _FLOAT)
+    return whole(column.cast(_FLOAT, safe=False))
+
+
+def _texts(table: pa.Table, name: str) -> pa.Array:
+    if name not in table.column_names:
+        return pa.nulls(table.num_rows, pa.string())
+    return whole(table.column(name).cast(pa.string()))
 
 
 class Judged:
     """Rows with their scores, in memory, ready for questions."""
 
-    def __init__(self, chosen: Filter, later: Sequence[Filter], table: Any, stamp: str, partial: bool) -> None:
+    def __init__(self, chosen: Filter, table: pa.Table, stamp: str, partial: bool) -> None:
         self.filter, self.stamp, self.partial = chosen, stamp, partial
         self._rows = table.num_rows
-        self._scores = _column(table, chosen.column)
-        stages = _column(table, DROPPED)
-        self._free = pc.is_null(stages)
-        self._mine = _is(stages, chosen.stage)
-        self.now = limits_of(chosen, self._scores, self._mine, self._free)
-        follow, self._met = self._mine, pc.or_(self._free, self._mine)
-        for other in later:
-            self._met = pc.or_(self._met, _is(stages, other.stage))
-            if other.stage != chosen.stage:
-                scores = _column(table, other.column)
-                passes = limits_of(other, scores, _is(stages, other.stage), self._free).good(scores)
-                follow = pc.and_(follow, passes)
-        self._may = pc.or_(self._free, follow)  # no other filter drops it
+        self._scores, self._kept, self._mine = (_column(table, name) for name in ("score", "kept", "mine"))
+        self._others = _column(table, "others")
+        self._reach = pc.fill_null(_column(table, "before"), _FALSE)
+        self.now = limits_of(chosen, self._scores, self._mine, self._kept)
         self._languages = _column(table, LANGUAGE).dictionary_encode()
-        self._chars = pc.fill_null(_column(table, CHARS), literal(0.0, _FLOAT))
+        self._chars = _column(table, CHARS)
         self.histogram = histogram(self._scores)
 
     def ask(self, low: float | None, high: float | None) -> Answer:
         """What there would be with these limits."""
         now = self.now
         same_low, same_high = low == now.low, high == now.high
-        limits = Limits(low, high, now.open_low and same_low, now.open_high and same_high)
-        good = limits.good(self._scores)
-        kept = self._free if same_low and same_high else pc.and_(self._may, good)
-        before, after = (self._count(which) for which in (self._free, kept))
-        drops = pc.and_(pc.invert(good), self._met)
+        same = same_low and same_high
+        good = Limits(low, high, now.open_low and same_low, now.open_high and same_high).good(self._scores)
+        verdict = pc.and_kleene(self._others, good)
+        kept = self._kept if same else pc.fill_null(verdict, _FALSE)
+        drops = pc.and_(pc.invert(pc.fill_null(good, _TRUE)), self._reach)
+        before, after = (self._count(which) for which in (self._kept, kept))
         languages = [
-            (name or "unknown", was, after[1].get(name, 0))
+            (name or NONE, was, after[1].get(name, 0))
             for name, was in sorted({**dict.fromkeys(after[1], 0), **before[1]}.items(), key=lambda item: -item[1])
         ]
         return Answer(
             self._rows,
-            (self._free.true_count, kept.true_count),
-            (self._mine.true_count, self._mine.true_count if same_low and same_high else drops.true_count),
-            pc.and_(kept, pc.invert(self._free)).true_count,
-            pc.and_(self._free, pc.invert(kept)).true_count,
+            (self._kept.true_count, kept.true_count),
+            (self._mine.true_count, self._mine.true_count if same else drops.true_count),
+            pc.and_(kept, pc.invert(self._kept)).true_count,
+            pc.and_(self._kept, pc.invert(kept)).true_count,
+            0 if same else verdict.null_count,
             (before[0], after[0]),
             tuple(languages[:20]) if len(self._languages.dictionary) else (),
         )

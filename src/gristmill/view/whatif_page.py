@@ -142,34 +142,37 @@ def place(edges: Sequence[float], value: float) -> float:
 def told(judged: Judged, answer: Answer, chosen: Limits) -> Html:
     """The counts, as they are and as they would be."""
     tiles = [
-        _tile("rows that go on", *answer.kept, answer.rows),
+        _tile("rows kept", *answer.kept, answer.rows),
         _tile("dropped by this filter", *answer.dropped, answer.rows),
-        _tile("characters that go on", *answer.chars, 0),
+        _tile("characters kept", *answer.chars, 0),
     ]
     parts = [el("div", tiles, class_="tiles"), el("p", _changes(answer)), _look(judged, chosen, answer)]
     if answer.languages:
         rows: list[list[object]] = [[name, f"{was:,}", f"{then:,}"] for name, was, then in answer.languages]
-        parts.append(table(["language", "now", "then"], rows, frozenset((1, 2))))
+        parts.append(table(["language", "in the run", "with these limits"], rows, frozenset((1, 2))))
     return safe(parts)
 
 
 def _tile(what: str, now: int, then: int, of: int) -> Html:
     share = f" ({then / of:.1%})" if of else ""
-    change = f"now {now:,}" if then != now else "as now"
+    change = f"in the run {now:,}" if then != now else "as in the run"
     return el("div", el("b", f"{then:,}"), what, share, el("br"), el("span", change, class_="quiet"), class_="tile")
 
 
 def _changes(answer: Answer) -> str:
-    if not answer.back and not answer.gone:
+    if not answer.back and not answer.gone and not answer.unknown:
         return "No row would change."
     told = [f"{answer.back:,} rows would come back"] if answer.back else []
     told += [f"{answer.gone:,} would no longer be kept"] if answer.gone else []
+    if answer.unknown:
+        told += [f"of {answer.unknown:,} it is not known, because some stage has not seen them"]
     return ", ".join(told) + "."
 
 
 def _look(judged: Judged, chosen: Limits, answer: Answer) -> Html:
-    """A way to the rows that would come back: those that the filter has dropped, between the old and the new limit."""
-    if not answer.back:
+    """A way to the rows that would or may come back: those that the filter has dropped, between the old limit and the
+    new one."""
+    if not answer.back and not answer.unknown:
         return Html("")
     query = Query("dropped", stage=judged.filter.stage, score=SCORE, least=chosen.low, most=chosen.high)
     return el("p", el("a", "Look at the rows it has dropped within these limits", href=f"rows?{query.address()}"))
