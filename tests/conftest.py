@@ -12,7 +12,12 @@ from hypothesis import HealthCheck, settings
 os.environ["GRISTMILL_PROGRESS"] = "off"
 os.environ.setdefault("RAY_worker_niceness", "0")  # or what Ray starts gets nothing of a machine that does other things
 
-settings.register_profile("gristmill", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "gristmill",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="GRISTMILL_EXPLORE" not in os.environ,  # the same examples each time, or others to find something new
+)
 settings.load_profile("gristmill")
 
 
