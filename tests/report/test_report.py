@@ -7,13 +7,14 @@ import re
 import shutil
 import subprocess
 import tarfile
+import time
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from gristmill import LocalExecutor, Pipeline, Sample, processing_stage
+from gristmill import DocumentBatch, LocalExecutor, Pipeline, Sample, processing_stage
 from gristmill.core.errors import StageError
 from gristmill.core.executor import Progress
 from gristmill.core.stats import StageStats
@@ -273,3 +274,22 @@ def test_a_run_without_a_report_remembers_no_rows(data, tmp_path):
     pipeline(data, tmp_path / "a").run(LocalExecutor(0), max_errors=None, observer=Watch())
     pipeline(data, tmp_path / "b").run(LocalExecutor(0), tmp_path / "run", max_errors=None, observer=Watch())
     assert seen == [[], ["read_jsonl", "WordCountFilter", "write_jsonl"]]
+
+
+def test_sources_are_told_of_all_rows_or_not_at_all(tmp_path):
+    """Without a directory, a run keeps books from the first record on that it sets aside."""
+    (tmp_path / "in").mkdir()
+    for part, end in enumerate(["", "", "broken\n"]):
+        (tmp_path / "in" / f"{part}.jsonl").write_text('{"text": "one two three four five"}\n' * 10 + end)
+
+    @processing_stage(name="wait")
+    def wait(task: DocumentBatch) -> DocumentBatch:
+        time.sleep(0.6)
+        return task
+
+    waiting = pipeline(tmp_path / "in", tmp_path / "out")
+    waiting.stages.insert(1, wait)
+    waiting.run(LocalExecutor(0), max_errors=None, report=tmp_path / "out/_run")
+    assert facts(tmp_path / "out/_run")["sources"] == {}
+    pipeline(tmp_path / "in", tmp_path / "out").run(LocalExecutor(0), tmp_path / "run", max_errors=None)
+    assert sum(facts(tmp_path / "run")["sources"]["before"].values()) == 31

@@ -118,7 +118,7 @@ def _kept(run: Run, attempts: Sequence[Attempt], told: Mapping[str, Any]) -> dic
     }
     return {
         "read_twice": read_twice(attempts, first),
-        "sources": origins.sources(records, first, last),
+        "sources": origins.sources(records, first, last, told["rows_in"] - told["quarantined"]),
         "duplicates": duplicates(records),
         "predicted": origins.predicted(run.store, actual),
     }

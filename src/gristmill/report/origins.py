@@ -19,9 +19,12 @@ MOST = 30
 ESTIMATE = "estimate.json"
 
 
-def sources(records: Records, first: Sequence[Mapping[str, Any]], last: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def sources(
+    records: Records, first: Sequence[Mapping[str, Any]], last: Sequence[Mapping[str, Any]], rows: int
+) -> dict[str, Any]:
     """Rows read and kept by the column `source`, if scores tell it, else by input file, as entries of the ledger tell
-    for the first segment and the last."""
+    for the first segment and the last. Nothing, if these do not tell of all `rows`: a run without a directory keeps
+    books from the first record on that it sets aside."""
     if records.scores is not None and SOURCE in records.scores.rows.schema.names:
         return _told("source", *_by_column(records))
     before: Counter[str] = Counter()
@@ -30,7 +33,7 @@ def sources(records: Records, first: Sequence[Mapping[str, Any]], last: Sequence
         before[_name(entry)] += entry.get("read", 0)
     for entry in last:
         after[_name(entry)] += entry["rows"]
-    return _told("file", before, after)
+    return _told("file", before, after) if sum(before.values()) >= rows else {}
 
 
 def _name(entry: Mapping[str, Any]) -> str:
