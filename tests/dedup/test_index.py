@@ -347,9 +347,11 @@ def fork(folder, die_at):
 
 assert fork(root / "whole", 0) == 0
 number = int((root / "whole" / "count").read_text())
+killed = 0
 for die_at in range(number, 0, -max(number // most, 1)):
-    assert fork(root / str(die_at), die_at) == 9
+    killed += fork(root / str(die_at), die_at) == 9  # the last may not come: how often books are written depends on time
     assert fork(root / str(die_at), 0) == 0
+assert killed
 """
 
 
