@@ -349,7 +349,7 @@ assert fork(root / "whole", 0) == 0
 number = int((root / "whole" / "count").read_text())
 killed = 0
 for die_at in range(number, 0, -max(number // most, 1)):
-    killed += fork(root / str(die_at), die_at) == 9  # the last may not come: how often books are written depends on time
+    killed += fork(root / str(die_at), die_at) == 9  # the last may not come: books are written by time
     assert fork(root / str(die_at), 0) == 0
 assert killed
 """
