@@ -11,7 +11,7 @@ demo: .venv/demo.stamp  ## curate the bundled corpus and show what happened
 test: .venv/dev.stamp  ## the whole test suite, two files at a time
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-test-ray: .venv/dev.stamp  ## all executors on real Ray clusters, with faults: half an hour
+test-ray: .venv/dev.stamp  ## all executors on real Ray clusters, with faults: more than an hour
 	$(BIN)/pytest -m ray
 
 test-slow: .venv/dev.stamp  ## what the suite shows, in more ways: two minutes
