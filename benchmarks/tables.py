@@ -175,6 +175,24 @@ def _store(found: dict[str, Any]) -> list[Row]:
     return [(what, "at most 1.1x", value)]
 
 
+def _limits(found: dict[str, Any]) -> list[Row]:
+    titles = {
+        "copy": "copying bytes",
+        "find_lines": "counting lines",
+        "hash128": "hashing texts to 128 bits",
+        "sha256": "SHA-256",
+        "gunzip": "gunzip",
+        "unzstd": "decompressing zstd",
+        "orjson_parse": "parsing JSON lines with orjson",
+        "own_parse": "parsing them into Arrow with our kernel",
+        "orjson_write": "writing them with orjson",
+        "parquet_read": "reading Parquet (zstd)",
+        "parquet_write": "writing it",
+    }
+    speeds = [f"{title} {found[f'{name}_mb_per_cpu_s']['median']:,.0f}" for name, title in titles.items()]
+    return [("Limits of one core, MB per CPU second", "", "; ".join(speeds))]
+
+
 LINES: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
     "startup": _startup,
     "overhead": _overhead,
@@ -183,6 +201,7 @@ LINES: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
     "durability": _durability,
     "throughput": _throughput,
     "text": _text,
+    "limits": _limits,
     "filters": _filters,
     "modifiers": _modifiers,
     "language": _language,
