@@ -36,7 +36,7 @@ bench: .venv/dev.stamp  ## all figures over small inputs, beside the other syste
 	$(BIN)/python benchmarks/run.py --all --quick
 
 bench-full: .venv/dev.stamp  ## the figures of the README: some hours
-	$(BIN)/python benchmarks/run.py --all --readme
+	$(BIN)/python benchmarks/run.py --all --pages
 
 profile: .venv/dev.stamp  ## a flame graph of one workload: make profile WORKLOAD=filters
 	$(PIP) py-spy

@@ -100,13 +100,17 @@ def draw(all_bars: list[Bar]) -> str:
     return "".join([head, *lines, *parts, *marks, "</svg>\n"])
 
 
-def write(folder: Path = RESULTS) -> Path:
-    """Draw all results of a folder."""
+def all_bars(folder: Path = RESULTS) -> list[Bar]:
+    """What all results of a folder say."""
     figures: dict[str, Any] = {}
     for path in sorted(folder.glob("*.json")):
         figures |= json.loads(path.read_text()).get("figures", {})
+    return list(bars(figures))
+
+
+def write(folder: Path = RESULTS) -> Path:
     picture = folder / "ratios.svg"
-    picture.write_text(draw(list(bars(figures))))
+    picture.write_text(draw(all_bars(folder)))
     return picture
 
 

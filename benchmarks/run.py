@@ -5,7 +5,8 @@
     python benchmarks/run.py --all        all kinds, one after the other
     python benchmarks/run.py NAME...      only these figures of a kind
     ... --quick                           smaller inputs, one round; results go to work/quick
-    ... --readme                          also put the table into README.md, between its two markers
+    ... --pages                           also put the tables into docs/performance.md and README.md
+    ... --table                           measure nothing, only show the tables of the last results
 
 Peers are installed first, each in an environment of its own under the user's cache directory. One that cannot be
 installed, or fails, is told and left out.
@@ -27,7 +28,7 @@ from typing import Any
 import plots
 from kinds import PACKAGES, Figure, Kind, kinds, packages
 from measure import HERE, WORK, show
-from tables import put_into_readme, table
+from tables import PAGE, README, headline, put_into, table
 
 RESULTS = HERE / "results"
 QUICK = WORK / "quick"
@@ -86,7 +87,7 @@ def main() -> None:
     parser.add_argument("--all", action="store_const", const=list(kinds()), dest="kinds", help="all of these")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--quick", action="store_true", help="one round over smaller inputs; results go to work/quick")
-    parser.add_argument("--readme", action="store_true", help="put the table into README.md")
+    parser.add_argument("--pages", action="store_true", help="put the tables into docs/performance.md and README.md")
     parser.add_argument("--table", action="store_true", help="measure nothing: only make the table of the last results")
     parser.add_argument("--patience", type=float, default=60.0, help="seconds to wait for a quiet machine")
     options = parser.parse_args()
@@ -111,10 +112,10 @@ def report(name: str, options: argparse.Namespace) -> None:
         _save(found, path)
         print(f"\n{plots.write(path.parent)}")
     lines = table(json.loads(path.read_text()))
-    begin, end = (f"<!-- {'benchmarks' if name == 'core' else name}:{edge} -->" for edge in ("begin", "end"))
-    print(f"\n{begin}\n{lines}\n{end}")
-    if options.readme and not put_into_readme(lines, begin, end):
-        print(f"README.md has no {begin} and {end}: left as it is")
+    print(f"\n{lines}")
+    if options.pages:
+        put_into(PAGE, lines, name)
+        put_into(README, headline(plots.all_bars(RESULTS)), "ratios")
 
 
 def _save(report: dict[str, Any], path: Path) -> None:
