@@ -51,7 +51,7 @@ class Zygote:
         self.lingers = linger > 0
         here, there = socket.socketpair()
         call = f"serve({there.fileno()}, {linger})"
-        code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; {call}"
+        code = f"import gc, sys; gc.disable(); sys.path[:] = {sys.path!r}; from {__name__} import serve; {call}"
         env = dict.fromkeys(_THREADS, "1") | _MEMORY | os.environ.copy()
         self._process = subprocess.Popen(
             [sys.executable, "-c", code],
@@ -136,6 +136,7 @@ def _serve(control: socket.socket, file: socket.SocketIO, linger: float) -> None
             importlib.import_module(name)
     folders = _folders(file)
     gc.freeze()  # what is loaded here is shared with the workers as long as nobody touches it
+    gc.enable()  # while modules are loaded there is nothing to collect
     workers: set[int] = set()
     dismissed = False
     try:
