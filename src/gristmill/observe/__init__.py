@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gristmill.observe.events import Events
     from gristmill.observe.metrics import MetricsEndpoint
     from gristmill.observe.progress import LiveProgress, PlainProgress, Several, default_progress
+    from gristmill.observe.traces import Traces
 
 _HOME = {
     "Events": "events",
@@ -19,10 +20,11 @@ _HOME = {
     "MetricsEndpoint": "metrics",
     "PlainProgress": "progress",
     "Several": "progress",
+    "Traces": "traces",
     "default_progress": "progress",
 }
 
-__all__ = ["Events", "LiveProgress", "MetricsEndpoint", "PlainProgress", "Several", "default_progress"]
+__all__ = ["Events", "LiveProgress", "MetricsEndpoint", "PlainProgress", "Several", "Traces", "default_progress"]
 
 
 def __getattr__(name: str) -> Any:

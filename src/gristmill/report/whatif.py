@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from gristmill.core.columns import literal, make_array, whole
 from gristmill.core.compute import pc
-from gristmill.core.errors import InputError
+from gristmill.core.errors import InputError, shorten
 from gristmill.core.sample import draw
 from gristmill.core.scores import CHARS, DROPPED, FILE, LANGUAGE, PLACE, SOURCE, TOKENS, unique_names
 from gristmill.core.task import digest
@@ -121,6 +121,14 @@ def _notes(rules: Sequence[Rule], found: WhatIf) -> list[str]:
             f"{found.unknown.rows:,} rows more may be kept: they were dropped before some stage could see them, "
             "so it is not known what that would do"
         )
+    for setting in found.settings:
+        several = [rule.name for rule in rules if setting in rule.settings]
+        if len(several) > 1:
+            name, _, parameter = setting.rpartition(".")
+            notes.append(
+                f"{setting} changes {len(several)} filters: {shorten(several, 6)}. For one of them write its name, or "
+                f"{name}#2.{parameter} for the second"
+            )
     first = min((rule.number for rule in rules if rule.changed), default=0)
     later = [rule.name for rule in rules if rule.number > first and not rule.columns]
     if later:
