@@ -5,14 +5,14 @@ The names below are loaded when first used, so that `import gristmill` stays qui
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core import VERSION
 from gristmill.core import executor as _executor
+from gristmill.core.lazy import lazy
 
 if TYPE_CHECKING:
-    from gristmill.core.batch import Batch, DocumentBatch
+    from gristmill.core.batch import Batch, DocumentBatch, ImageBatch
     from gristmill.core.function import processing_stage
     from gristmill.core.pipeline import Pipeline
     from gristmill.core.resources import Resources
@@ -39,6 +39,7 @@ _HOME = {
     "DocumentBatch": "core.batch",
     "EmptyTask": "core.task",
     "FileGroupTask": "core.task",
+    "ImageBatch": "core.batch",
     "KeyedStage": "io.keyed",
     "LocalExecutor": "executors.local",
     "Pipeline": "core.pipeline",
@@ -67,6 +68,7 @@ __all__ = [
     "DocumentBatch",
     "EmptyTask",
     "FileGroupTask",
+    "ImageBatch",
     "KeyedStage",
     "LocalExecutor",
     "Pipeline",
@@ -88,17 +90,7 @@ __all__ = [
     "processing_stage",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'gristmill' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"gristmill.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = lazy(__name__, _HOME)
 
 
 def _local_executor() -> Any:

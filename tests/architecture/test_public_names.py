@@ -16,6 +16,7 @@ PUBLIC = {
         "DocumentBatch",
         "EmptyTask",
         "FileGroupTask",
+        "ImageBatch",
         "KeyedStage",
         "LocalExecutor",
         "Pipeline",

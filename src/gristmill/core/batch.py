@@ -181,6 +181,10 @@ class DocumentBatch(Batch):
     """Text documents, one per row."""
 
 
+class ImageBatch(Batch):
+    """Images, one per row, as they were encoded. Decoded pixels are objects of the rows, and never reach disk."""
+
+
 def in_place(values: pa.Array, rows: pa.BooleanArray) -> pa.Array:
     """One value for each row: those of the rows that are true, each in its row; null in the others."""
     if len(values) == len(rows):

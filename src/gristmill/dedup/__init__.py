@@ -5,8 +5,9 @@ The names below are loaded when first used.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gristmill.core.lazy import lazy
 
 if TYPE_CHECKING:
     from gristmill.dedup.bloom import BloomDeduplicationStage
@@ -60,14 +61,4 @@ __all__ = [
     "TextDuplicatesRemovalWorkflow",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'gristmill.dedup' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"gristmill.dedup.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = lazy(__name__, _HOME)

@@ -25,7 +25,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from gristmill.core.errors import MissingDependencyError, RecipeError, did_you_mean
 from gristmill.core.stage import ProcessingStage
 
-PACKAGES = ("text", "image", "video", "audio", "synthetic", "dedup")
+PACKAGES = ("text", "image", "video", "audio", "synthetic", "dedup", "download")
 PARTS = {"DocumentFilter": "filter", "DocumentModifier": "modifier"}
 """Base classes of what a stage is given as a parameter, and what people call them."""
 

@@ -1,0 +1,1 @@
+"""Models: one small interface over the engines that run them."""
