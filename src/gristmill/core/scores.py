@@ -65,7 +65,8 @@ def score_columns(stages: Sequence[ProcessingStage[Any, Any]]) -> list[dict[str,
         thresholds = thresholds_of(stage)
         columns = {label: column_name(name, label, stage.name) for label in (*thresholds, *_recorded(stage))}
         if columns or hasattr(stage, "decide"):
-            told.append({"stage": number, "name": name, "columns": columns, "thresholds": thresholds})
+            branch = {"branch": stage.branch} if stage.branch else {}
+            told.append({"stage": number, "name": name, "columns": columns, "thresholds": thresholds, **branch})
     return told
 
 

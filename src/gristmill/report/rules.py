@@ -42,6 +42,10 @@ class Rule:
     stage: Any = None
     settings: Sequence[str] = ()
     """Those that it was made anew with."""
+    branch: str = ""
+    """Of a `Route`."""
+    elsewhere: Sequence[str] = ()
+    """Rules on other branches: it never sees the rows that those drop."""
 
     @property
     def changed(self) -> bool:
@@ -76,9 +80,18 @@ def rules_of(records: Records, settings: Settings | None = None) -> list[Rule]:
         described = records.stages[told["stage"]] if told["stage"] < len(records.stages) else {}
         stage = maker.stage(described, told["name"])
         settings_of = maker.touched.get(told["name"], ())
-        rules.append(Rule(told["name"], told["stage"], told["columns"], told["thresholds"], stage, settings_of))
+        columns, thresholds, branch = told["columns"], told["thresholds"], told.get("branch", "")
+        rules.append(Rule(told["name"], told["stage"], columns, thresholds, stage, settings_of, branch))
     maker.check(rules)
+    for rule in rules:
+        rule.elsewhere = [other.name for other in rules if _apart(rule.branch, other.branch)]
     return rules
+
+
+def _apart(branch: str, other: str) -> bool:
+    """Whether no row goes along both branches."""
+    first, second = f"{branch}/", f"{other}/"
+    return bool(branch and other) and not first.startswith(second) and not second.startswith(first)
 
 
 @dataclass
