@@ -232,8 +232,6 @@ class Judged:
         self._rows = table.num_rows
         self._scores, self._kept, self._mine = (_column(table, name) for name in ("score", "kept", "mine"))
         self._others = _column(table, "others")
-        self._passing = pc.and_(pc.is_null(self._scores), self._kept)
-        """Those that the filter has not seen, since they went along another branch."""
         self._reach = pc.fill_null(_column(table, "before"), _FALSE)
         self.now = limits_of(chosen, self._scores, self._mine, self._kept)
         self._languages = _column(table, LANGUAGE).dictionary_encode()
@@ -246,7 +244,6 @@ class Judged:
         same_low, same_high = low == now.low, high == now.high
         same = same_low and same_high
         good = Limits(low, high, now.open_low and same_low, now.open_high and same_high).good(self._scores)
-        good = pc.if_else(self._passing, _TRUE, good)
         verdict = pc.and_kleene(self._others, good)
         kept = self._kept if same else pc.fill_null(verdict, _FALSE)
         drops = pc.and_(pc.invert(pc.fill_null(good, _TRUE)), self._reach)
