@@ -7,12 +7,18 @@ A Chromium must be on this machine. The terminal is emulated, so that what is se
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import pty
+import re
 import shutil
+import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 from html import escape
 from pathlib import Path
 
@@ -26,15 +32,20 @@ from gristmill.text import (
     JsonlWriter,
     MeanWordLengthFilter,
     NonAlphaNumericFilter,
+    RepeatingTopNGramsFilter,
     ScoreFilter,
     UrlsFilter,
+    WhiteSpaceFilter,
     WordCountFilter,
 )
 from gristmill.view.server import View
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
+import corpus
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-COLUMNS, LINES = 130, 34
+COLUMNS, LINES = 104, 30
 MOST_BYTES = 200_000
 RUN = "out/run"
 COLOURS = {"default": "#e8e6e1", "brown": "#e0b252", "green": "#62c198", "red": "#f0817d", "cyan": "#8cc4ee"}
@@ -50,7 +61,7 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         terminal(browser)
         curate()
-        shoot(browser, f"file://{folder}/{RUN}/report.html", "report", 1100, 1180)
+        shoot(browser, f"file://{folder}/{RUN}/report.html", "report", 1100, 1345)
         page(browser)
         browser.close()
 
@@ -63,6 +74,8 @@ def curate() -> None:
         ScoreFilter(MeanWordLengthFilter(max_mean_word_length=12)),
         ScoreFilter(NonAlphaNumericFilter(max_non_alpha_numeric_to_text_ratio=0.3)),
         ScoreFilter(WordCountFilter(min_words=12), score_field="words"),
+        ScoreFilter(WhiteSpaceFilter(max_white_space_ratio=0.22)),
+        ScoreFilter(RepeatingTopNGramsFilter(n=2, max_repeating_ngram_ratio=0.1)),
         FuzzyDeduplicationStage(),
         JsonlWriter("out/clean", mode="overwrite"),
     ]
@@ -75,7 +88,7 @@ def page(browser: Browser) -> None:
         changed = "row?in=dropped&stage=FuzzyDeduplicationStage&search=archive+of+this+site&n=0"
         shoot(browser, f"{view.url}{changed}", "view-row", 1100, 1130)
         low = "whatif?column=WordCountFilter&low=20&high=300"
-        shoot(browser, f"{view.url}{low}", "view-whatif", 1100, 860, scheme="dark")
+        shoot(browser, f"{view.url}{low}", "view-whatif", 1100, 1000, scheme="dark")
 
 
 def shoot(browser: Browser, url: str, name: str, width: int, height: int, scheme: str = "light") -> None:
@@ -96,39 +109,68 @@ def save(name: str, picture: bytes) -> None:
 
 # -- the terminal ----------------------------------------------------------------------------------------------
 
+RECIPE = """\
+name: web
+stages:
+  - JsonlReader: {file_paths: web}
+  - Modify: {modifier_fn: UnicodeReformatter}
+  - ScoreFilter: {filter_obj: {WordCountFilter: {min_words: 50}}}
+  - ScoreFilter: {filter_obj: {UrlsFilter: {max_url_to_text_ratio: 0.2}}}
+  - ScoreFilter: {filter_obj: {SymbolsToWordsFilter: {}}}
+  - ScoreFilter: {filter_obj: {RepeatingTopNGramsFilter: {n: 2}}}
+  - Modify: {modifier_fn: QuotationUnifier}
+    with: {num_workers: 1}
+  - JsonlWriter: {path: clean}
+"""
+FILES, FILE_BYTES, SHARE = 12, 8_000_000, 0.45
+
 
 def terminal(browser: Browser) -> None:
-    screen = played([str(Path(sys.executable).with_name("gristmill")), "run", "examples/demo/recipe.yaml"])
-    lines = ["<b>$ gristmill run examples/demo/recipe.yaml</b>", *drawn(screen)]
+    """A run that is about half done."""
+    lines = corpus.documents()
+    for number in range(FILES):
+        path = Path(f"web/part-{number:02}.jsonl")
+        path.parent.mkdir(exist_ok=True)
+        corpus._write(path, lines, FILE_BYTES)
+    Path("web.yaml").write_text(RECIPE)
+    screen = played([str(Path(sys.executable).with_name("gristmill")), "run", "web.yaml"])
+    shown = drawn(screen)
+    while shown and not shown[0]:
+        shown.pop(0)
     style = "body{margin:0;background:#16191b;padding:18px 22px;display:inline-block}"
     style += "pre{margin:0;color:#e8e6e1;font:14px/1.35 'DejaVu Sans Mono',monospace}"
-    context = browser.new_context(viewport={"width": 1100, "height": 700})
+    context = browser.new_context(viewport={"width": 1100, "height": 700}, device_scale_factor=2)
     opened = context.new_page()
-    opened.set_content(f"<style>{style}</style><pre>{chr(10).join(lines)}</pre>")
+    text = chr(10).join(["<b>$ gristmill run web.yaml</b>", *shown])
+    opened.set_content(f"<style>{style}</style><pre>{text}</pre>")
     save("terminal", opened.locator("body").screenshot())
     context.close()
 
 
 def played(command: list[str]) -> pyte.Screen:
-    """A command in a terminal of its own, and what is to be seen there when it has ended."""
+    """A command in a terminal of its own, and what is to be seen there in the middle of it."""
     screen = pyte.Screen(COLUMNS, LINES)
     stream = pyte.ByteStream(screen)
     leader, follower = pty.openpty()
-    environment = {**os.environ, "COLUMNS": str(COLUMNS), "LINES": str(LINES), "TERM": "xterm-256color"}
+    fcntl.ioctl(leader, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
+    environment = {**os.environ, "TERM": "xterm-256color"}
     with subprocess.Popen(command, stdout=follower, stderr=follower, env=environment) as process:
         os.close(follower)
-        while True:
-            try:
-                piece = os.read(leader, 65536)
-            except OSError:  # the other side has gone
-                break
-            if not piece:
-                break
-            stream.feed(piece)
-        if process.wait() != 0:
-            sys.exit(f"{' '.join(command)} failed")
+        while not halfway(screen):
+            stream.feed(os.read(leader, 65536))
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # the other side goes when it has ended
+            while os.read(leader, 65536):
+                pass
     os.close(leader)
     return screen
+
+
+def halfway(screen: pyte.Screen) -> bool:
+    """Whether enough is done, and all is there that a picture should show."""
+    text = "\n".join(screen.display)
+    done = re.search(r"(\d+) of (\d+) sources", text)
+    return bool(done and int(done[1]) >= SHARE * int(done[2]) and "left" in text and "bottleneck" in text)
 
 
 def drawn(screen: pyte.Screen) -> list[str]:
@@ -143,7 +185,7 @@ def drawn(screen: pyte.Screen) -> list[str]:
                 parts.append(span(text, style))
                 text = ""
             style, text = now, text + cell.data
-        lines.append("".join([*parts, span(text, style)]).replace(f"{Path.cwd()}/", "").rstrip())
+        lines.append("".join([*parts, span(text, style)]).rstrip())
     while lines and not lines[-1]:
         lines.pop()
     return lines

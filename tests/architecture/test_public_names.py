@@ -152,6 +152,7 @@ PUBLIC = {
         "MetricsEndpoint",
         "PlainProgress",
         "Several",
+        "Traces",
         "default_progress",
     ],
     "gristmill.recipes": [

@@ -123,5 +123,43 @@ def test_a_run_that_is_resumed_keeps_scores_as_it_did(mill: Path) -> None:
     assert {path.name: path.read_bytes() for path in (mill / "run" / "scores").glob("*.parquet")} == before
 
 
-def test_scores_need_a_run_directory(mill: Path) -> None:
-    assert "add --run-dir" in gristmill("run", mill / "recipe.yaml", "--scores", code=2).stderr
+def test_scores_lie_beside_the_output_when_there_is_no_run_directory(mill: Path) -> None:
+    for _ in range(2):  # a second run does all again
+        gristmill("run", mill / "recipe.yaml", "--workers", "0", "--scores", "--rejected", "-q")
+        told = json.loads((mill / "out" / "_run" / "report.json").read_text())
+        assert (told["rows_in"], sum(told["sources"]["before"].values()), told["attempts"]) == (120, 120, 1)
+    assert "dropped by WordCountFilter" in gristmill("why", mill / "out", "1-2").stdout
+    found = json.loads(gristmill("whatif", mill / "out", "--set", "WordCountFilter.min_words=3", "--json").stdout)
+    assert found["rows"] == 120
+    stages = json.loads((mill / "recipe.yaml").read_text())["stages"][:-1]
+    (mill / "dry.yaml").write_text(json.dumps({"name": "dry", "stages": stages}))
+    assert "add --run-dir" in gristmill("run", mill / "dry.yaml", "--scores", code=2).stderr
+
+
+def test_a_port_that_cannot_be_is_refused(mill: Path) -> None:
+    for port in ("99999999", "0.0.0.0:65536", "here"):
+        assert "such as 9464" in gristmill("run", mill / "recipe.yaml", "--metrics-port", port, code=2).stderr
+
+
+def test_one_of_two_filters_of_a_class_can_be_changed(tmp_path: Path) -> None:
+    rows = [{"id": n, "text": "grist " * n, "lang": None} for n in range(1, 31)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    count: list[Any] = [{"ScoreFilter": {"filter_obj": {"WordCountFilter": {"min_words": n}}}} for n in (10, 20)]
+    stages = [{"JsonlReader": {"file_paths": str(tmp_path / "in.jsonl")}}, *count]
+    stages.append({"JsonlWriter": {"path": str(tmp_path / "out")}})
+    (tmp_path / "recipe.yaml").write_text(json.dumps({"name": "two", "stages": stages}))
+    gristmill("run", tmp_path / "recipe.yaml", "--workers", "0", "--run-dir", tmp_path / "run", "--scores", "-q")
+
+    def kept(setting: str) -> int:
+        found = json.loads(gristmill("whatif", tmp_path / "run", "--set", setting, "--json").stdout)
+        assert ("WordCountFilter#2.min_words" in str(found["notes"])) == (setting == "WordCountFilter.min_words=5")
+        return int(found["after"]["rows"])
+
+    settings = [f"{name}.min_words=5" for name in ("WordCountFilter", "WordCountFilter#1", "WordCountFilter#2")]
+    assert [kept(setting) for setting in [*settings, "WordCountFilter 2.min_words=5"]] == [26, 11, 21, 21]
+    for setting in ("WordCountFilter#2.min_words=5", "WordCountFilter 2.min_words=5"):
+        gristmill("whatif", tmp_path / "run", "--set", setting, "--apply", tmp_path / setting, "--workers", "0", "-q")
+        assert sum(text.count(b"\n") for text in written(tmp_path / setting).values()) == 21
+    refused = gristmill("whatif", tmp_path / "run", "--set", "WordCountFilter#3.min_words=5", code=2)
+    assert "the run has 2 of WordCountFilter" in refused.stderr
+    assert "lang:" not in gristmill("why", tmp_path / "run", "3").stdout

@@ -201,8 +201,8 @@ def test_records_that_fail_do_not_disturb_the_scores_of_others(corpus: Path, tmp
 
 def test_what_cannot_be_is_refused(corpus: Path, tmp_path: Path) -> None:
     made = pipeline(corpus, tmp_path / "out", filters())
-    with pytest.raises(ValueError, match="scores=True keeps scores in the run directory"):
-        made.run(HERE, scores=True)
+    with pytest.raises(ValueError, match="scores=True keeps scores with the output, and there is none"):
+        Pipeline("nowhere", stages=made.stages[:-1]).run(HERE, scores=True)
     with pytest.raises(PlanError, match="scores=.* is where the output goes"):
         made.run(HERE, scores=str(tmp_path / "out"))
     with pytest.raises(PlanError, match="holds the input"):

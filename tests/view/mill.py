@@ -75,10 +75,10 @@ def stages(folder: Path, least: int = 8) -> list:
     ]
 
 
-def make_run(folder: Path) -> Path:
+def make_run(folder: Path, scores: bool = False) -> Path:
     make_input(folder / "in")
     pipeline = Pipeline("small <b>mill</b>", stages=stages(folder))
-    pipeline.run(LocalExecutor(0), folder / "run", max_errors=None, rejected=True)
+    pipeline.run(LocalExecutor(0), folder / "run", max_errors=None, rejected=True, scores=scores)
     return folder / "run"
 
 

@@ -8,7 +8,7 @@ from importlib.resources import files
 import pytest
 
 from gristmill.view.server import View
-from tests.view.mill import add_source, make_media, make_run, make_scored_run
+from tests.view.mill import add_source, make_media, make_run
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +32,7 @@ def browser():
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return make_scored_run(tmp_path_factory.mktemp("browser"))
+    return make_run(tmp_path_factory.mktemp("browser"), scores=True)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def test_new_sources_of_a_run_are_announced(browser, page, tmp_path):
 def test_pictures_are_seen_and_sound_is_played(page, tmp_path):
     with View(str(make_media(tmp_path / "media"))) as view:
         page.goto(view.url)
-        page.wait_for_function("[...document.images].every(image => image.complete)")
+        page.evaluate("Promise.all([...document.images].map(image => image.decode()))")
         assert page.evaluate("[...document.images].map(image => image.naturalWidth)") == [32, 32]
         played = "async () => { const one = document.querySelector('audio'); await one.play(); return one.duration; }"
         assert page.evaluate(played) == pytest.approx(0.1, abs=0.02)

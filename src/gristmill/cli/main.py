@@ -22,6 +22,7 @@ from gristmill.cli.start import (
     MetricsPort,
     OnError,
     Quiet,
+    TracesTo,
     Verbose,
     WithEstimate,
     Workers,
@@ -35,7 +36,6 @@ from gristmill.cli.start import (
     run_recipe,
 )
 from gristmill.cli.view import view
-from gristmill.core.errors import RecipeError
 
 app = typer.Typer(
     name="gristmill",
@@ -82,22 +82,23 @@ def run(
     settings: Settings = None,
     executor: ExecutorName = None,
     workers: Workers = None,
-    run_dir: Annotated[str | None, typer.Option("--run-dir", help="Where to keep the records of the run.")] = None,
-    scores: Annotated[bool, typer.Option("--scores", help="Keep every filter's score of every row there.")] = False,
-    rejected: Annotated[bool, typer.Option("--rejected", help="Keep the rows that stages drop there.")] = False,
+    run_dir: Annotated[
+        str | None, typer.Option("--run-dir", help="Where to keep the records of the run, to go on with it.")
+    ] = None,
+    scores: Annotated[bool, typer.Option("--scores", help="Keep every filter's score of every row.")] = False,
+    rejected: Annotated[bool, typer.Option("--rejected", help="Keep the rows that stages drop.")] = False,
     on_error: OnError = "quarantine",
     max_errors: MaxErrors = "1%",
     quiet: Quiet = False,
     as_json: AsEvents = False,
     metrics_port: MetricsPort = None,
+    traces: TracesTo = None,
     estimate: WithEstimate = False,
     verbose: Verbose = False,
 ) -> None:
     """Run a recipe and say what it did."""
     with errors(verbose):
-        policy = {**failure_policy(on_error, max_errors), "scores": scores, "rejected": rejected}
-        if (scores or rejected) and not run_dir:
-            raise RecipeError("--scores and --rejected are kept in the run directory: add --run-dir DIR")
+        policy = {**failure_policy(on_error, max_errors), "scores": scores, "rejected": rejected, "traces": traces}
         loaded = load(recipe, settings)
         place = make_executor(loaded, executor, workers, verbose)
         run_recipe(loaded, place, run_dir, quiet, as_json, metrics_port, estimate, **policy)
@@ -114,6 +115,7 @@ def resume(
     quiet: Quiet = False,
     as_json: AsEvents = False,
     metrics_port: MetricsPort = None,
+    traces: TracesTo = None,
     verbose: Verbose = False,
 ) -> None:
     """Go on with a run that was stopped, from the recipe that it was started with."""
@@ -125,7 +127,7 @@ def resume(
         if dry_run:
             show.print_left(*loaded.build().left_to_do(run_dir))
             return
-        policy |= kept_before(run_dir)
+        policy |= {**kept_before(run_dir), "traces": traces}
         place = make_executor(loaded, executor, workers, verbose)
         run_recipe(loaded, place, run_dir, quiet, as_json, metrics_port, **policy)
 

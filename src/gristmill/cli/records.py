@@ -17,7 +17,7 @@ from gristmill.cli.show import console, to_json
 from gristmill.core.errors import printable, shorten
 from gristmill.core.preview import short
 from gristmill.core.quarantine import RAISED
-from gristmill.core.result import counted_records
+from gristmill.core.result import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -121,7 +121,7 @@ def _print_list(out: Console, table: Table, more: int, cases: Cases) -> None:
     out.print(table)
     if more:
         out.print(f"... and {more:,} more; -n 0 lists all", style="dim")
-    out.print(f"{counted_records(cases.count)} in quarantine:", style="bold")
+    out.print(f"{counted(cases.count)} in quarantine:", style="bold")
     for cause in cases.most_common():
         out.print(Text(f"{cause.count:>9,}  ") + Text(printable(cause)), soft_wrap=True)
 
@@ -200,7 +200,7 @@ def print_replayed(before: Cases, after: Cases) -> None:
     still = sum(min(count, after.ids.get(name, 0)) for name, count in before.ids.items())
     new = after.count - still
     files = f" of {shorten(list(before.files))}" if before.files else ""
-    told = f"redone: {counted_records(before.count)}{files}; {before.count - still:,} left the quarantine"
+    told = f"redone: {counted(before.count)}{files}; {before.count - still:,} left the quarantine"
     told += f", {still:,} still in it" if still else ""
     told += f", {new:,} new in it" if new else ""
     out.print(told, style="yellow" if after.count else "green", soft_wrap=True)

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from gristmill.core.errors import printable
 from gristmill.core.preview import short
-from gristmill.core.result import counted_records
+from gristmill.core.result import counted
 
 if TYPE_CHECKING:
     from gristmill.core.preview import Preview
@@ -67,7 +67,7 @@ def print_summary(result: Result, run_dir: str | None, report: str | None) -> No
     out.print(_stage_table(summary, out.width))
     rows_in, rows_out = summary.rows_in, summary.rows_out
     share = f" ({rows_out / rows_in:.1%} kept)" if rows_in else ""
-    out.print(f"{rows_in:,} rows in, {rows_out:,} out{share}, in {summary.seconds:,.2f} s", style="bold")
+    out.print(f"{counted(rows_in, 'row')} in, {rows_out:,} out{share}, in {summary.seconds:,.2f} s", style="bold")
     out.print("the seconds of a stage are summed over workers", style="dim")
     for where in _places(result.files()):
         out.print(where, soft_wrap=True)
@@ -107,7 +107,7 @@ def failed_line(result: Result) -> str:
         return ""
     where = result.run_dir
     advice = f"gristmill quarantine list {shlex.quote(where)}" if where else "--run-dir keeps them to be looked at"
-    return f"{counted_records(count)} could not be processed: {advice}"
+    return f"{counted(count)} could not be processed: {advice}"
 
 
 def _places(files: Iterable[str]) -> list[str]:
@@ -116,7 +116,7 @@ def _places(files: Iterable[str]) -> list[str]:
         folders.setdefault(posixpath.dirname(file) or ".", []).append(posixpath.basename(file))
     shown = []
     for folder, names in folders.items():
-        count = f"{len(names):,} file{'s' if len(names) != 1 else ''}"
+        count = counted(len(names), "file")
         listed = ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")
         shown.append(f"wrote {count} to {folder}: {listed}")
     return shown
@@ -131,7 +131,8 @@ def print_left(changes: Sequence[str], left: Sequence[tuple[Lineage, str]], done
         out.print(f"to do: {printable(', '.join(lineage.files) or lineage.id)}: {why}", soft_wrap=True)
     if len(left) > 20:
         out.print(f"... and {len(left) - 20:,} more")
-    out.print(f"{done:,} sources are done, {len(left):,} are to do", style="bold")
+    is_done, is_left = ("is" if count == 1 else "are" for count in (done, len(left)))
+    out.print(f"{counted(done, 'source')} {is_done} done, {len(left):,} {is_left} to do", style="bold")
 
 
 def print_verdict(manifest: dict[str, Any], problems: Sequence[str]) -> None:
@@ -141,8 +142,8 @@ def print_verdict(manifest: dict[str, Any], problems: Sequence[str]) -> None:
         out.print(problem, style="yellow", soft_wrap=True)
     files = manifest["files"]
     size = sum(entry["bytes"] for entry in files)
-    verdict = f"{len(problems):,} problems" if problems else "all as it was written"
-    out.print(f"{len(files):,} files, {size:,} bytes: {verdict}", style="bold")
+    verdict = counted(len(problems), "problem") if problems else "all as it was written"
+    out.print(f"{counted(len(files), 'file')}, {size:,} bytes: {verdict}", style="bold")
 
 
 def print_preview(preview: Preview) -> None:
@@ -155,7 +156,7 @@ def print_preview(preview: Preview) -> None:
         for name, value in row.shown():
             out.print(Text("   ") + Text(f"{name}: ", "dim") + Text(value), soft_wrap=True)
     kept = sum(row.dropped_by is None for row in preview)
-    out.print(f"{len(preview)} rows, {kept} kept" if len(preview) else "no rows", style="bold")
+    out.print(f"{counted(len(preview), 'row')}, {kept} kept" if len(preview) else "no rows", style="bold")
     for note in preview.notes:
         out.print(Text(printable(f"could not be used: {note}"), "yellow"), soft_wrap=True)
 

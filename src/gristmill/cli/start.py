@@ -27,7 +27,6 @@ from gristmill.core.errors import (
 
 if TYPE_CHECKING:
     from gristmill.core.executor import Executor, Observer
-    from gristmill.core.pipeline import Pipeline
     from gristmill.core.result import Result
     from gristmill.observe.estimate import Estimate
     from gristmill.observe.events import Events
@@ -43,6 +42,10 @@ AsEvents = Annotated[bool, typer.Option("--json", help="Print events as lines of
 MetricsPort = Annotated[
     str | None,
     typer.Option("--metrics-port", metavar="[HOST:]PORT", help="Serve metrics for Prometheus while the run lasts."),
+]
+TracesTo = Annotated[
+    str | None,
+    typer.Option("--traces", metavar="URL", help="Send spans to this OpenTelemetry collector, by OTLP over HTTP."),
 ]
 WithEstimate = Annotated[
     bool, typer.Option("--estimate", help="Say first what the run will take, from a sample of some seconds.")
@@ -148,7 +151,7 @@ def run_recipe(
     estimate: bool = False,
     **options: Any,
 ) -> Result:
-    """Run a recipe and say what it did. `options` are those of `Pipeline.run`."""
+    """Run a recipe and say what it did. `options` are those of `Pipeline.run`, and `traces`."""
     from gristmill.cli import show
     from gristmill.cli.estimate import print_estimate, print_outcome
     from gristmill.core.executor import Silent
@@ -177,7 +180,7 @@ def _estimate(recipe: Recipe, executor: Executor | None, run_dir: str | None) ->
     from gristmill.observe.estimate import NAME
 
     told = make_estimate(recipe, executor)
-    place = (run_dir, {}) if run_dir else _beside_output(recipe.build())
+    place = (run_dir, {}) if run_dir else recipe.build().side_room()
     if place:
         Store(*place).write(NAME, told.facts())
     return told
@@ -223,6 +226,7 @@ def _run(
     run_dir: str | None,
     observer: Observer,
     metrics_port: str | None,
+    traces: str | None = None,
     **options: Any,
 ) -> tuple[Result, tuple[str, Mapping[str, Any]] | None]:
     """What the run gave, and the place beside the output where its records are, if it has no directory."""
@@ -231,11 +235,13 @@ def _run(
     pipeline = recipe.build()
     if run_dir:
         Store(run_dir).put("recipe.yaml", recipe.to_yaml().encode())
-    place = None if run_dir else _beside_output(pipeline)
+    place = None if run_dir else pipeline.side_room()
+    if not run_dir and not place and (options.get("scores") or options.get("rejected")):
+        raise RecipeError("--scores and --rejected lie beside the output, and there is none: add --run-dir DIR")
     if place:  # without a run directory the report lies beside the output
         options = {"report": place[0], "storage_options": place[1], **options}
     try:
-        with _terminable(), _metrics(metrics_port, observer) as watchers:
+        with _terminable(), _watched(observer, metrics_port, traces) as watchers:
             return pipeline.run(executor, run_dir, observer=watchers, **options), place
     finally:
         if place:
@@ -243,26 +249,24 @@ def _run(
 
 
 @contextlib.contextmanager
-def _metrics(port: str | None, observer: Observer) -> Iterator[Observer]:
-    """The observer, and with it an endpoint for metrics if there is to be one."""
-    if port is None:
+def _watched(observer: Observer, port: str | None, traces: str | None) -> Iterator[Observer]:
+    """The observer, and with it an endpoint for metrics and one that sends spans, if there are to be any."""
+    from gristmill.observe import MetricsEndpoint, Several, Traces
+
+    with contextlib.ExitStack() as stack:
+        if port is not None:
+            host, _, number = port.rpartition(":")
+            if not number.isdecimal() or int(number) > 65535:
+                raise RecipeError(
+                    f"--metrics-port {port}: write a port up to 65535, such as 9464, or an address such as 0.0.0.0:9464"
+                )
+            endpoint = stack.enter_context(MetricsEndpoint(int(number), *([host] if host else [])))
+            observer = Several(observer, endpoint)
+        if traces is not None:
+            if not traces.startswith(("http://", "https://")):
+                raise RecipeError(f"--traces {traces}: write the address of a collector, such as http://localhost:4318")
+            observer = Several(observer, stack.enter_context(Traces(traces)))
         yield observer
-        return
-    from gristmill.observe import MetricsEndpoint, Several
-
-    host, _, number = port.rpartition(":")
-    if not number.isdecimal():
-        raise RecipeError(f"--metrics-port {port}: write a port such as 9464, or an address such as 0.0.0.0:9464")
-    with MetricsEndpoint(int(number), *([host] if host else [])) as endpoint:
-        yield Several(observer, endpoint)
-
-
-def _beside_output(pipeline: Pipeline) -> tuple[str, Mapping[str, Any]] | None:
-    """Where records of a run without a directory lie, with the options of that place; None if nothing is written."""
-    from gristmill.core.stage import CompositeStage
-
-    last = pipeline.stages[-1] if pipeline.stages else None
-    return (last.stages()[-1] if isinstance(last, CompositeStage) else last).side_room() if last else None
 
 
 def _keep_beside_output(recipe: Recipe, place: tuple[str, Mapping[str, Any]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +13,7 @@ import typer
 from gristmill.cli.start import ExecutorName, Quiet, Verbose, Workers, allow_own_modules, errors
 from gristmill.cli.why import RunPlace
 from gristmill.core.errors import InputError
+from gristmill.core.result import counted
 
 if TYPE_CHECKING:
     from gristmill.report.whatif import Amount, WhatIf
@@ -22,7 +24,12 @@ NEEDS_RECIPE = "the run was started from Python: change the pipeline there and r
 def whatif(
     run: RunPlace,
     settings: Annotated[
-        list[str], typer.Option("--set", metavar="NAME=VALUE", help="A parameter, as FilterName.parameter=value.")
+        list[str],
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="A parameter, as Filter.parameter=value; Filter#2 is the second of them.",
+        ),
     ],
     samples: Annotated[int, typer.Option("-n", min=0, help="How many rows to show of those that change.")] = 3,
     apply: Annotated[
@@ -69,14 +76,18 @@ def apply_to(
         raise InputError(f"--apply needs a recipe with one writer; that of {run} has {len(writers)}")
     if _place(out) in (_place(run), _place(str(writers[0].path))):
         raise InputError(f"--apply {out}: what the run has kept or written is there; choose another directory")
-    recipe = recipe_of(run, NEEDS_RECIPE, [*settings, f"{type(writers[0]).__name__}.path={out}"])
+    changes = [
+        re.sub(r" (\d+)(\.\w+=)", r"#\1\2", setting, count=1) for setting in settings
+    ]  # as `why` names the second
+    recipe = recipe_of(run, NEEDS_RECIPE, [*changes, f"{type(writers[0]).__name__}.path={out}"])
     pipeline, place = recipe.build(), f"{out.rstrip('/')}/_run"
     changed, recalled = changed_since(before, run), 0
     if not changed:
         pipeline, recalled = recalling(pipeline, Records(run))
     if not quiet:
         since = f": {changed[0]}" if changed else ""
-        typer.echo(f"{recalled} filters look their scores up, others compute them{since}")
+        look = "filter looks its" if recalled == 1 else "filters look their"
+        typer.echo(f"{recalled} {look} scores up, others compute them{since}")
     Store(place).put("recipe.yaml", recipe.to_yaml().encode())
     observer = Silent() if quiet else default_progress()
     result = pipeline.run(make_executor(recipe, executor, workers), place, observer=observer)
@@ -101,11 +112,11 @@ def print_whatif(found: WhatIf) -> None:
     out = console()
     told = ", ".join(f"{name}={value}" for name, value in found.settings.items())
     out.print(Text(printable(f"what if {told}"), "bold"), soft_wrap=True)
-    out.print(f"of {found.rows:,} rows")
-    out.print(f"   kept then  {_amount(found.before)}")
-    out.print(f"   kept now   {_amount(found.after)}   {_change(found.before.rows, found.after.rows)}")
+    out.print(f"of {counted(found.rows, 'row')}")
+    out.print(f"   kept by the run  {_amount(found.before)}")
+    out.print(f"   kept with this   {_amount(found.after)}   {_change(found.before.rows, found.after.rows)}")
     if found.unknown.rows:
-        out.print(f"   not known  {_amount(found.unknown)}")
+        out.print(f"   not known        {_amount(found.unknown)}")
     changed = {name: pair for name, pair in found.stages.items() if pair[0] != pair[1]}
     _print_pairs("dropped by", changed)
     for group, pairs in found.groups.items():
@@ -117,7 +128,7 @@ def print_whatif(found: WhatIf) -> None:
 
 
 def _amount(amount: Amount) -> str:
-    parts = [f"{amount.rows:>12,} rows"]
+    parts = [f"{amount.rows:>12,} row{'' if amount.rows == 1 else 's'}"]
     parts += [f"{amount.chars:,} characters"] if amount.chars else []
     parts += [f"{amount.tokens:,} tokens"] if amount.tokens else []
     return ", ".join(parts)
@@ -140,7 +151,7 @@ def _print_pairs(title: str, pairs: dict[str, tuple[int, int]]) -> None:
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column(title, overflow="fold")
-    for name in ("then", "now", "change"):
+    for name in ("the run", "with this", "change"):
         table.add_column(name, justify="right")
     for name, (before, after) in pairs.items():
         table.add_row(Text(printable(name)), f"{before:,}", f"{after:,}", f"{after - before:+,}")

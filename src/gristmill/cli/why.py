@@ -77,7 +77,8 @@ def _lines(story: Story) -> list[tuple[str, Any]]:
         where = ", ".join(story.outputs[:3]) + (" ..." if len(story.outputs) > 3 else "")
         lines.append(("in the output", f"{where}, row {story.line:,}" if story.line else where))
     known = {"id", *story.facts}
-    return lines + [(name, short(value)) for name, value in (story.row or {}).items() if name not in known]
+    own = [(name, value) for name, value in (story.row or {}).items() if name not in known and value is not None]
+    return lines + [(name, short(value)) for name, value in own]
 
 
 def _cluster_lines(cluster: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -15,7 +15,7 @@ from gristmill.core.executor import (
     default_observer,
     default_reporter,
 )
-from gristmill.core.plan import Plan, make_plan
+from gristmill.core.plan import Plan, decompose, make_plan
 from gristmill.core.preview import Preview, make_preview
 from gristmill.core.quarantine import Budget, Quarantine
 from gristmill.core.result import Result
@@ -87,11 +87,15 @@ class Pipeline:
         quarantine. `on_error="quarantine"` sets records aside that a stage fails on, and stops the run when there
         are more than `max_errors` (a number, or a share of the rows, or None for no limit); `"raise"` stops at the
         first. `rejected` is a directory for the rows that stages drop, with stage, score and threshold, as Parquet;
-        True puts them into the run directory. `scores`, likewise, keeps what each filter thought of each row, for
-        `gristmill why` and `gristmill whatif`. `report.html` shows what happened to the data: it is written into
-        the run directory, if there is one, or into the directory `report`.
+        True puts them into the run directory, or else into `_run` beside the output. `scores`, likewise, keeps what
+        each filter thought of each row, for `gristmill why` and `gristmill whatif`. `report.html` shows what happened
+        to the data: it is written into the run directory, if there is one, or into the directory `report`.
         """
-        run = Run(run_dir, storage_options, replay)
+        room = None if run_dir else self.side_room()
+        if room and (rejected is True or scores is True or str(report) == room[0]):
+            run, storage_options = Run(*room, whole=True), {**room[1], **(storage_options or {})}
+        else:
+            run = Run(run_dir, storage_options, replay)
         store = run.store if report is True else Store(str(report), storage_options) if report else None
         watcher = Watcher(observer or default_observer(executor), default_reporter(store) if store else None)
         quarantine = _quarantine(run, on_error, max_errors)
@@ -103,6 +107,12 @@ class Pipeline:
             raise
         watcher.report(run, None)
         return Result(refs, watcher.last, run)
+
+    def side_room(self) -> tuple[str, Mapping[str, Any]] | None:
+        """Where records of a run without a directory lie, with the options of that place; None if nothing is
+        written."""
+        last = decompose(self.stages[-1:])
+        return last[-1].side_room() if last else None
 
     def left_to_do(
         self, run_dir: str | Path, initial_tasks: Sequence[Task[Any]] | None = None, *, replay: bool = False
@@ -172,7 +182,9 @@ def _beside(
     places: list[str | None] = []
     for name, wanted, what in (("rejected", rejected, "dropped rows"), ("scores", scores, "scores")):
         if wanted is True and not run.place:
-            raise ValueError(f"{name}=True keeps {what} in the run directory: give run_dir=..., or {name}='dir'")
+            raise ValueError(
+                f"{name}=True keeps {what} with the output, and there is none: give run_dir=... or {name}='dir'"
+            )
         places.append(f"{run.place}/{name}" if wanted is True else str(wanted) if wanted else None)
     return default_beside(places[0], places[1], storage_options or {}) if any(places) else None
 

@@ -185,7 +185,7 @@ class Summary:
             lines.append(f"{line.name:<{width}} {rows} {line.seconds:>9.2f} {line.mb_per_s:>8.1f}{notes}")
         lines.append(f"{self.seconds:.2f} s in all; seconds above are summed over workers")
         if self.quarantined:
-            lines.append(f"{counted_records(self.quarantined)} could not be processed")
+            lines.append(f"{counted(self.quarantined)} could not be processed")
         return "\n".join(lines)
 
 
@@ -193,8 +193,9 @@ def _columns(texts: Sequence[str]) -> str:
     return " ".join(f"{text:>12}" for text in texts)
 
 
-def counted_records(count: int) -> str:
-    return f"{count:,} record{'' if count == 1 else 's'}"
+def counted(count: int, what: str = "record") -> str:
+    """`1 record`, `2 records`."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def check_books(stages: Sequence[tuple[str, StageStats]]) -> None:

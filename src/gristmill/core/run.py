@@ -89,14 +89,19 @@ def _files(lines: list[dict[str, Any]] | None) -> tuple[WrittenFile, ...] | None
 
 class Run:
     """The records of a run. Without a directory there are none, and everything is done; but what goes to quarantine
-    is then kept beside the output, if there is one."""
+    is then kept beside the output, if there is one. A run that is `whole` keeps records, and does everything too."""
 
     def __init__(
-        self, url: str | Path | None = None, storage_options: Mapping[str, Any] | None = None, replay: bool = False
+        self,
+        url: str | Path | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        replay: bool = False,
+        whole: bool = False,
     ) -> None:
         self.store = Store(str(url), storage_options) if url else None
         self.storage_options = dict(storage_options or {})
-        self.before = self.store.read("plan.json") if self.store else None
+        self.whole = whole
+        self.before = self.store.read("plan.json") if self.store and not whole else None
         self.replay = replay
         self.entries: dict[str, Entry] = {}
         self.plan = ""
@@ -129,7 +134,8 @@ class Run:
     @property
     def scratch(self) -> str | None:
         """A local directory for results that do not fit in memory."""
-        return self.store.url if self.store and "://" not in self.store.url else None
+        lasts = self.store and not self.whole and "://" not in self.store.url
+        return self.store.url if self.store and lasts else None
 
     @property
     def ends(self) -> tuple[str, str]:
@@ -152,6 +158,7 @@ class Run:
                 writer.prepare(beside[name])
         self._record = {"name": plan.name, "plan": self.plan, "stages": described, "memories": memories}
         self._record |= {**beside, "text": str(plan), "versions": versions(), "attempt": self._attempt}
+        self._record |= {"whole": True} if self.whole else {}
         place = plan.everything[-1].side_room()
         side = Store(*place) if place else None
         if side and side.get("plan.json") is not None:  # what an earlier run has left there is no longer true
@@ -166,7 +173,8 @@ class Run:
         described = [stage for part in parts for stage in part]
         self.plan, self._segments = identity(described), [identity(part) for part in parts]
         self.changes = differences((self.before or {}).get("stages", described), described)
-        self.entries = self._read_ledger() if any(segment.durable for segment in plan.segments) else {}
+        known = not self.whole and any(segment.durable for segment in plan.segments)
+        self.entries = self._read_ledger() if known else {}
         if self.before and self.before.get("whole"):  # a run that did all from the start: older entries are not true
             last = self.before.get("attempt")
             self.entries = {source: entry for source, entry in self.entries.items() if entry.attempt == last}

@@ -65,7 +65,8 @@ def score_columns(stages: Sequence[ProcessingStage[Any, Any]]) -> list[dict[str,
         thresholds = thresholds_of(stage)
         columns = {label: column_name(name, label, stage.name) for label in (*thresholds, *_recorded(stage))}
         if columns or hasattr(stage, "decide"):
-            told.append({"stage": number, "name": name, "columns": columns, "thresholds": thresholds})
+            branch = {"branch": stage.branch} if stage.branch else {}
+            told.append({"stage": number, "name": name, "columns": columns, "thresholds": thresholds, **branch})
     return told
 
 
@@ -191,7 +192,7 @@ class Sheet:
         self.rows = whole(table.column(POSITION))
         self.facts: dict[str, pa.Array] = {}
         self.scores: dict[str, pa.Array] = {}
-        self.dropped = pa.nulls(len(self.rows), pa.string())
+        self._gone: dict[str, pa.BooleanArray] = {}
         self._seen: pa.Table | None = None
         self._view: Batch | None = None
         if text_field in table.column_names and is_text(table.column(text_field).type):
@@ -219,9 +220,20 @@ class Sheet:
             self._look(table, self._places(table, None))
 
     def drop(self, batch: Batch, gone: pa.BooleanArray, stage: str) -> None:
-        places = self._places(*batch.marked)
-        flags = gone if places is None else gone.take(places).fill_null(_FALSE)
-        self.dropped = pc.if_else(flags, pc.coalesce(self.dropped, literal(stage, pa.string())), self.dropped)
+        table, rows = batch.marked
+        if _same(table.column(POSITION), self.rows):
+            flags = gone if rows is None else pc.replace_with_mask(_flags(len(rows)), rows, gone)
+        else:
+            flags = gone.take(self._places(table, rows)).fill_null(_FALSE)
+        known = self._gone.get(stage)
+        self._gone[stage] = flags if known is None else pc.or_(known, flags)
+
+    def _dropped(self) -> pa.Array:
+        """The stage that dropped each row: the first, if there are several."""
+        found = pa.nulls(len(self.rows), pa.int64())
+        for number, flags in reversed(list(enumerate(self._gone.values()))):
+            found = pc.if_else(flags, literal(number, pa.int64()), found)
+        return make_array([*self._gone], pa.string()).take(found)
 
     def _places(self, table: pa.Table, rows: pa.BooleanArray | None) -> pa.Array | None:
         """Where each row of the sheet is among those of a batch; None: all are, in the same order."""
@@ -247,7 +259,7 @@ class Sheet:
         count = len(self.rows)
         file = pa.repeat(literal(self.metadata.get("file"), pa.string()), count)
         segment = pa.repeat(literal(self.segment, pa.int64()), count)
-        facts = {FILE: file, PLACE: self.rows, SEGMENT: segment, **self.facts, DROPPED: self.dropped}
+        facts = {FILE: file, PLACE: self.rows, SEGMENT: segment, **self.facts, DROPPED: self._dropped()}
         columns = {name: facts[name] for name in FACTS if name in facts} | self.scores
         batch = Batch(pa.table(columns), dataset_name=self.dataset_name, metadata=self.metadata)
         fragment: Any = writer.process(batch.named(self.lineage))
@@ -308,6 +320,10 @@ def _joined(known: pa.Array | None, values: pa.Array) -> pa.Array:
     if known is None or isinstance(values.type, pa.BaseExtensionType):
         return values
     return pc.coalesce(known, values)
+
+
+def _flags(count: int) -> pa.BooleanArray:
+    return pa.repeat(_FALSE, count)
 
 
 def _numbers(count: int) -> pa.Array:

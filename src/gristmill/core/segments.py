@@ -134,7 +134,7 @@ def settled(plan: Plan, run: Run) -> Iterator[None]:
     if plan.after is None:
         yield
         return
-    temporary = not run.store
+    temporary = not run.store or run.whole
     url, options, made = f"{run.place}/{FOLDER}", run.storage_options, ""
     if temporary:
         room = plan.everything[-1].spare_room()

@@ -7,9 +7,9 @@ place of the rows. That holds the scores of one source in memory, some 300 bytes
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pyarrow as pa
 
@@ -19,7 +19,7 @@ from gristmill.core.task import GatherTask
 from gristmill.io.commit import CommitFiles, Fragment, Parts, WriteFragments, data_files
 from gristmill.io.rejects import CommitRejected, WriteRejected, reject_stages
 from gristmill.io.target import Target
-from gristmill.io.write_parquet import GROUP_BYTES, ParquetFormat, row_groups, tables
+from gristmill.io.write_parquet import ParquetFormat, tables
 
 if TYPE_CHECKING:
     from gristmill.core.batch import Batch
@@ -42,19 +42,44 @@ class ScoreFragment(Fragment):
 
 @dataclass(frozen=True)
 class ScoreFormat(ParquetFormat):
-    """Parquet whose rows may lie in several fragments, each with some of the columns."""
+    """Parquet whose rows may lie in several fragments, each with some of the columns. It is written with little effort:
+    fragments are read once and soon, and scores are seldom the same."""
+
+    def write_fragment(self, table: pa.Table, file: BinaryIO) -> None:
+        with pa.ipc.new_stream(file, table.schema) as writer:
+            writer.write_table(table)
 
     def join(self, fragments: Sequence[Fragment], schema: pa.Schema, parts: Parts) -> None:
-        begun = {fragment.stage for fragment in fragments if isinstance(fragment, ScoreFragment)}
-        if len(begun) < 2:
-            super().join(fragments, schema, parts)
-            return
         import pyarrow.parquet as pq
 
-        whole = beside(pa.concat_tables(tables(fragments, schema, parts.target)))
-        with parts.create() as file, pq.ParquetWriter(file, schema, compression=self.compression) as writer:
-            for group in row_groups([whole], GROUP_BYTES, self.row_group_size):
+        pieces = tables(fragments, schema, parts.target)
+        if len({fragment.stage for fragment in fragments if isinstance(fragment, ScoreFragment)}) > 1:
+            pieces = iter([beside(pa.concat_tables(pieces))])
+        facts = [name for name in schema.names if name in FACTS]
+        with (
+            parts.create() as file,
+            pq.ParquetWriter(
+                file, schema, compression=self.compression, use_dictionary=facts, write_statistics=facts
+            ) as writer,
+        ):
+            for group in _groups(pieces, self.row_group_size):
                 writer.write_table(group, row_group_size=group.num_rows)
+
+
+def _groups(pieces: Iterable[pa.Table], most: int) -> Iterator[pa.Table]:
+    """The same rows in tables of `most` rows, however they are cut."""
+    waiting: list[pa.Table] = []
+    rows = 0
+    for piece in pieces:
+        start = 0
+        while start < piece.num_rows:
+            waiting.append(piece.slice(start, most - rows))
+            start, rows = start + waiting[-1].num_rows, rows + waiting[-1].num_rows
+            if rows == most:
+                yield pa.concat_tables(waiting)
+                waiting, rows = [], 0
+    if waiting:
+        yield pa.concat_tables(waiting)
 
 
 def beside(table: pa.Table) -> pa.Table:

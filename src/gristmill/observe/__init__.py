@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gristmill.observe.events import Events
     from gristmill.observe.metrics import MetricsEndpoint
     from gristmill.observe.progress import LiveProgress, PlainProgress, Several, default_progress
+    from gristmill.observe.traces import Traces
 
 _HOME = {
     "Events": "events",
@@ -20,9 +21,10 @@ _HOME = {
     "MetricsEndpoint": "metrics",
     "PlainProgress": "progress",
     "Several": "progress",
+    "Traces": "traces",
     "default_progress": "progress",
 }
 
-__all__ = ["Events", "LiveProgress", "MetricsEndpoint", "PlainProgress", "Several", "default_progress"]
+__all__ = ["Events", "LiveProgress", "MetricsEndpoint", "PlainProgress", "Several", "Traces", "default_progress"]
 
 __getattr__, __dir__ = lazy(__name__, _HOME)

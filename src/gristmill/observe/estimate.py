@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -32,6 +33,8 @@ SECONDS = 4.0
 NAME = "estimate.json"
 _FIRST_BYTES = 256 * 2**10
 _START_S = 0.5
+_WORKER_BYTES, _DRIVER_BYTES = 70_000_000, 90_000_000
+"""What a process takes before it has rows: Python, Arrow and what stages import."""
 _COPIES = 4
 """What a worker holds of a block: text, columns, and what is made of them."""
 
@@ -81,6 +84,7 @@ class _Taste:
     output_bytes: int
     temporary_bytes: int
     memory_bytes: int
+    """What it took more than there was before."""
 
 
 def estimate(pipeline: Pipeline, place: Executor, here: Executor, seconds: float = SECONDS) -> Estimate:
@@ -92,7 +96,7 @@ def estimate(pipeline: Pipeline, place: Executor, here: Executor, seconds: float
     _taste(sip, here, 1, _FIRST_BYTES)  # imports, and what else is done once
     small = _taste(sip, here, 1, _FIRST_BYTES)
     affordable = _FIRST_BYTES * seconds / max(small.seconds, 0.01)
-    count = int(min(max(affordable // sip.blocksize, 2), len(sip.files)))
+    count = int(min(max(affordable // (2 * _FIRST_BYTES), 2), len(sip.files)))
     block = int(min(max(affordable / count, _FIRST_BYTES), sip.blocksize))
     return _scaled(plan, sip, small, _taste(sip, here, count, block), place, block)
 
@@ -101,6 +105,7 @@ def _taste(sip: Sip, here: Executor, count: int, most_bytes: int) -> _Taste:
     last = _Last()
     with tempfile.TemporaryDirectory(prefix="gristmill-estimate-") as folder:
         _forget_peak()
+        before = _memory("VmRSS")
         began = time.perf_counter()
         pipeline = sip.pipeline(sip.files[:count], most_bytes, f"{folder}/out")
         pipeline.run(here, f"{folder}/run", max_errors=None, report=False, observer=last)
@@ -111,7 +116,7 @@ def _taste(sip: Sip, here: Executor, count: int, most_bytes: int) -> _Taste:
             count,
             _size(Path(folder, "out")),
             _size(Path(folder, "run", "segments")),
-            _peak(),
+            max(_memory("VmHWM") - before, 0),
         )
 
 
@@ -137,8 +142,9 @@ def _scaled(plan: Plan, sip: Sip, small: _Taste, large: _Taste, place: Executor,
         calls = sip.sources if spot.gathers else blocks
         seconds = _seconds(small, large, index, whole, calls)
         stages.append(StageEstimate(name, round(stats.rows_in * scale), round(stats.rows_out * scale), seconds))
-    worker = large.memory_bytes + _COPIES * (sip.blocksize - block)
-    memory = worker * workers + large.memory_bytes // 2  # a driver has the libraries, and no rows
+    rows = large.memory_bytes + _COPIES * (min(sip.blocksize, round(whole / blocks)) - block if sip.cuts else 0)
+    worker = _WORKER_BYTES + max(rows, 0)
+    memory = _DRIVER_BYTES + workers * (_WORKER_BYTES // 2 + max(rows, 0))  # libraries are shared, and counted once
     output, temporary = round(large.output_bytes * scale), round(large.temporary_bytes * scale)
     return Estimate(
         seconds=_wall(plan, sip, stages, workers, blocks),
@@ -245,14 +251,14 @@ def _forget_peak() -> None:
         return
 
 
-def _peak() -> int:
-    """The most memory that this process has had, since `_forget_peak` where that works."""
+def _memory(which: str) -> int:
+    """How much memory this process has (VmRSS), or has had since `_forget_peak` at most (VmHWM)."""
     try:
-        found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+        found = re.search(rf"{which}:\s+(\d+) kB", Path("/proc/self/status").read_text())
     except OSError:
         found = None
     if found:
         return int(found[1]) * 1024
     import resource
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from gristmill.core.errors import GristmillError, did_you_mean
 from gristmill.core.executor import Observer, Progress, Silent
+from gristmill.core.result import counted
 from gristmill.observe.draw import draw
 from gristmill.observe.look import Look, Watch
 from gristmill.observe.panel import Panel, terminal_size
@@ -118,15 +119,16 @@ class Several:
 def plain_line(look: Look) -> str:
     """Everything in one line."""
     failed = f", {look.quarantined:,} quarantined" if look.quarantined else ""
-    told = f"{look.rows_in:,} rows in, {look.rows_out:,} out{failed}; {total_line(look)}"
+    told = f"{counted(look.rows_in, 'row')} in, {look.rows_out:,} out{failed}; {total_line(look)}"
     return f"{told}; {bottleneck_line(look)}" if look.bottleneck else told
 
 
 def total_line(look: Look) -> str:
     """Sources done of those seen, time, time left, and how fast it goes."""
     more = "" if look.listing_done else "+"
+    what = "source" if look.sources_seen == 1 and look.listing_done else "sources"
     parts = [f"part {look.segment + 1} of {look.segments}"] if look.segments > 1 else []
-    parts += [f"{look.sources_done:,} of {look.sources_seen:,}{more} sources", clock(look.seconds)]
+    parts += [f"{look.sources_done:,} of {look.sources_seen:,}{more} {what}", clock(look.seconds)]
     if look.seconds_left is not None:
         parts.append(f"{clock(look.seconds_left)} left{' in this part' if look.segments > 1 else ''}")
     if look.rate:

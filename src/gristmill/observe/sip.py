@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from gristmill.core.errors import PlanError
@@ -57,7 +58,7 @@ class Sip:
         """The same stages over the first `most_bytes` of some files, with output in the directory `out`."""
         listed = copy.copy(self.source)
         listed._listing, listed.files_per_partition = list(files), 1
-        reader = _sipping(self.stages[1], most_bytes)
+        reader = _sipping(self.stages[1], most_bytes, self._weights(files))
         targets: dict[str, Target] = {}
         rest = []
         for stage in map(copy.copy, self.stages[2:]):
@@ -66,6 +67,11 @@ class Sip:
                 stage.target = own  # type: ignore[attr-defined]
             rest.append(stage)
         return Pipeline(self.name, stages=[_FirstTasks(listed), reader, *rest])
+
+    def _weights(self, files: Sequence[InputFile]) -> dict[str, float]:
+        """How much larger each file is than the mean. Of a larger one more is taken."""
+        sizes = {file.path: (file.size or 0) * self._expansion(_packing(file)) for file in files}
+        return {path: size * len(sizes) / sum(sizes.values()) for path, size in sizes.items()}
 
     def whole(self) -> float:
         """How much there is: rows of Parquet files, or else bytes as they are parsed."""
@@ -83,6 +89,7 @@ class Sip:
         with Input(FileSlice(file.path), self.source.storage_options).open(read_ahead=False) as opened:
             return int(pq.ParquetFile(opened).metadata.num_rows)
 
+    @cache  # noqa: B019  it lives as long as the estimate
     def _expansion(self, suffix: str | None) -> float:
         """How many bytes come of one, in files that are compressed so."""
         raw = text = 0
@@ -129,17 +136,17 @@ class _FirstTasks(SourceStage[FileGroupTask]):
             yield tasks[:1]
 
 
-def _sipping(reader: ProcessingStage[Any, Any], most: int) -> ProcessingStage[Any, Any]:
-    """The reader, which ends after so many bytes of each task."""
+def _sipping(reader: ProcessingStage[Any, Any], most: int, weights: Mapping[str, float]) -> ProcessingStage[Any, Any]:
+    """The reader, which ends after so many bytes of each task, times the weight of its file."""
     kind = type(reader)
 
     def process(self: Any, task: Any) -> Iterator[Task[Any]]:
-        taken = 0
+        taken, enough = 0, most * weights.get(task.data[0], 1.0)
         answer = kind.process(self, task)
         for batch in [answer] if isinstance(answer, Task) else answer or ():
             yield batch
             taken += batch.nbytes
-            if taken >= most:
+            if taken >= enough:
                 return
 
     other = copy.copy(reader)

@@ -126,6 +126,7 @@ def escape(value: Any) -> Any:
 
 def _set_parameter(form: Form, key: str, value: Any, place: str) -> None:
     target, _, parameter = key.rpartition(".")
+    target, _, wanted = target.partition("#")
     found: set[str] = set()
     matches = 0
 
@@ -136,6 +137,8 @@ def _set_parameter(form: Form, key: str, value: Any, place: str) -> None:
         if target not in names:
             return
         matches += 1
+        if wanted and wanted != str(matches):
+            return
         entry = find(name, place) if name != executor else None
         known = list(entry.parameters) if entry else [parameter]
         if parameter in known or (entry and takes_any(entry.cls)):
@@ -152,6 +155,8 @@ def _set_parameter(form: Form, key: str, value: Any, place: str) -> None:
     for stage in [*form.stages, *([form.executor] if form.executor else [])]:
         change(stage.target, stage.params, stage.settings if stage is not form.executor else None)
         stage.params = _walk(stage.params, change)
+    if wanted and matches and not (wanted.isdecimal() and 0 < int(wanted) <= matches):
+        raise RecipeError(f"--set {key}=...: {place} has {matches} of {target}: write {target}#1 to {target}#{matches}")
     if not matches:
         raise RecipeError(
             f"--set {key}=...: {place} has no {target!r}.{did_you_mean(target, found)} "

@@ -62,7 +62,7 @@ class Diary:
 
     def earlier(self, run: Run) -> list[Attempt]:
         """The attempts before this one whose work is part of what there is now."""
-        if not self._about or run.store is None:
+        if not self._about or run.store is None or run.whole:
             return []
         now = self._about["attempt"]
         names = dict.fromkeys(entry["attempt"] for entry in current(run.store.lines("ledger")))
@@ -70,9 +70,11 @@ class Diary:
         return [one for one in found if one and one.plan == self._about["plan"]]
 
 
-def current(lines: Any) -> list[dict[str, Any]]:
-    """Of each source, the entry of the ledger that was made last."""
-    return list({entry["source"]: entry for entry in lines}.values())
+def current(lines: Any, record: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """Of each source, the entry of the ledger that was made last; in a run that did all, as its `record` says, by
+    the last attempt."""
+    only = record.get("attempt") if record and record.get("whole") else None
+    return list({entry["source"]: entry for entry in lines if only in (None, entry["attempt"])}.values())
 
 
 def _read(store: Store, name: str) -> Attempt | None:

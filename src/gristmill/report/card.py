@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gristmill.core.errors import InputError
+from gristmill.core.result import counted
 from gristmill.core.store import Store
 from gristmill.report.write import FACTS
 
@@ -54,11 +55,11 @@ def _about(facts: Facts) -> str:
     rows_in, rows_out = facts["rows_in"], facts["rows_out"]
     share = f" ({rows_out / rows_in:.1%})" if rows_in else ""
     kept = f"{rows_out:,} of {rows_in:,} documents{share}"
-    where = f"in {facts['files']:,} files of {facts['bytes'] / 1e6:,.1f} MB together"
+    where = f"in {counted(facts['files'], 'file')} of {facts['bytes'] / 1e6:,.1f} MB together"
     made = f"Made with Gristmill {_text(facts['versions']['gristmill'])}, {_text(facts['finished'])}."
     lines = [f"# {_text(facts['name'])}", "", f"{kept}, {where}. {made}"]
     if facts["quarantined"]:
-        lines.append(f"{facts['quarantined']:,} records could not be processed, and are not in it.")
+        lines.append(f"{counted(facts['quarantined'])} could not be processed: not in it.")
     if facts["outcome"] != "finished":
         lines += ["", f"**Not complete: {_text(facts['outcome'])}**"]
     return "\n".join([*lines, ""])
@@ -104,9 +105,8 @@ def _duplicates(facts: Facts) -> str:
     found = facts.get("duplicates")
     if not found or not found["clusters"]:
         return ""
-    return (
-        f"## Duplicates\n\n{found['rows']:,} documents were in {found['clusters']:,} clusters; one of each was kept.\n"
-    )
+    clusters = counted(found["clusters"], "cluster")
+    return f"## Duplicates\n\n{found['rows']:,} documents were in {clusters}; one of each was kept.\n"
 
 
 def _made(facts: Facts) -> str:

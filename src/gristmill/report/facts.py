@@ -5,7 +5,6 @@ Gives up: more of a sample than some thousand characters, so that a report stays
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from gristmill.report import origins
 from gristmill.report.attempts import Attempt, current, read_twice, together
 from gristmill.report.duplicates import duplicates
 from gristmill.report.records import Records
+from gristmill.report.spread import histogram, named_limits
 
 if TYPE_CHECKING:
     from gristmill.core.executor import Progress
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 POINTS, RECORDS, BINS = 240, 20, 48
 SAMPLE_CHARS, OUTCOME_CHARS = 2000, 4000
-_NUMBER = re.compile(r"(\w+)=(-?[\d.]+(?:e[+-]?\d+)?)\b")
 
 
 class Timeline:
@@ -107,7 +106,7 @@ def _kept(run: Run, attempts: Sequence[Attempt], told: Mapping[str, Any]) -> dic
     if not run.store or run.store.get("plan.json") is None:
         return {}
     records = Records(run.place, run.storage_options)
-    entries = current(run.store.lines("ledger"))
+    entries = current(run.store.lines("ledger"), records.plan)
     first, last = ([entry for entry in entries if entry["plan"] == end] for end in run.ends)
     actual = {
         "seconds": told["seconds"],
@@ -149,9 +148,9 @@ def _stages(plan: Plan, progress: Progress) -> list[dict[str, Any]]:
 
 def _sketched(sketch: Sketch, thresholds: Mapping[str, str]) -> dict[str, Any]:
     return {
-        "spread": {name: histogram(buckets) for name, buckets in sketch.spread.items() if buckets},
+        "spread": {name: _bars(buckets) for name, buckets in sketch.spread.items() if buckets},
         "thresholds": {name: text for name, text in thresholds.items() if text},
-        "limits": {name: limits(text) for name, text in thresholds.items()},
+        "limits": {name: [limit for _, limit in named_limits(text)] for name, text in thresholds.items()},
         "values": {name: dict(counts.most_common()) for name, counts in sketch.values.items()},
         "samples": [{**sample, "row": _clipped(sample["row"])} for _, sample in sketch.samples],
     }
@@ -171,43 +170,8 @@ def _clipped(row: Mapping[str, Any], most: int = SAMPLE_CHARS) -> dict[str, Any]
     return shown
 
 
-def limits(threshold: str) -> list[float]:
-    """The numbers of a threshold that a score is compared with."""
-    return [float(number) for name, number in _NUMBER.findall(threshold) if name != "seed"]
-
-
-def histogram(buckets: Counter[int]) -> dict[str, Any]:
-    """Counts in bins of equal width, of equal ratio where numbers of very different sizes meet. The few that lie far
-    out are in the first and last bin."""
-    pairs = sorted((lower_bound(bucket), count) for bucket, count in buckets.items())
-    low, high = _quantile(pairs, 0.002), _quantile(pairs, 0.998)
-    total = sum(count for _, count in pairs)
-    known = {"rows": total, "least": pairs[0][0], "most": pairs[-1][0], "middle": _quantile(pairs, 0.5)}
-    if low == high:
-        return {**known, "edges": [low, high], "counts": [total]}
-    ratio = low > 0 and high / low > 200 and high > 1  # shares are compared by their difference
-    bins = min(BINS, len(pairs))
-    steps = [index / bins for index in range(bins + 1)]
-    edges = [low * (high / low) ** step if ratio else low + (high - low) * step for step in steps]
-    counts = [0] * bins
-    for number, count in pairs:
-        counts[_bin(edges, number)] += count
-    return {**known, "edges": edges, "counts": counts}
-
-
-def _bin(edges: Sequence[float], number: float) -> int:
-    from bisect import bisect_right
-
-    return min(max(bisect_right(edges, number) - 1, 0), len(edges) - 2)
-
-
-def _quantile(pairs: Sequence[tuple[float, int]], share: float) -> float:
-    left = share * sum(count for _, count in pairs)
-    for number, count in pairs:
-        left -= count
-        if left <= 0:
-            return number
-    return pairs[-1][0]
+def _bars(buckets: Counter[int]) -> dict[str, Any]:
+    return histogram([lower_bound(bucket) for bucket in buckets], list(buckets.values()), min(BINS, len(buckets)))
 
 
 def _records(run: Run) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from gristmill.core.result import counted
 from gristmill.report import charts
 
 Facts = Mapping[str, Any]
@@ -42,7 +43,7 @@ def _head(facts: Facts) -> str:
         (f"{rows_out:,}", "rows out", share),
         (f"{aside:,}", "in quarantine", ""),
         (f"{facts['seconds']:,.1f} s", "of time", rate),
-        (f"{facts['bytes'] / 1e6:,.1f} MB", "written", f"{facts['files']:,} files"),
+        (f"{facts['bytes'] / 1e6:,.1f} MB", "written", counted(facts["files"], "file")),
     ]
     shown = "".join(f"<div class=tile><b>{big}</b>{what}<br><small>{more}</small></div>" for big, what, more in tiles)
     failed = "" if facts["outcome"] == "finished" else f"<p class=failed>{escape(facts['outcome'])}</p>"
@@ -55,10 +56,11 @@ def _attempts(facts: Facts) -> list[str]:
     """What to know of a run that was stopped and went on."""
     notes = [f"{facts['attempts']:,} attempts, counted together."] if facts["attempts"] > 1 else []
     if facts["not_counted"]:
-        notes.append(f"{facts['not_counted']:,} sources were done before: their rows are not counted.")
+        before = "was done before: its" if facts["not_counted"] == 1 else "were done before: their"
+        notes.append(f"{counted(facts['not_counted'], 'source')} {before} rows are not counted.")
     if facts.get("read_twice"):
         notes.append(
-            f"{facts['read_twice']:,} rows are counted twice: an attempt was stopped in the middle of their source."
+            f"{counted(facts['read_twice'], 'row')} counted twice: an attempt was stopped in the middle of a source."
         )
     return notes
 
@@ -158,7 +160,7 @@ def _duplicates(facts: Facts) -> str:
         for size, count in _few(found["sizes"])
     )
     head = "<tr><th scope=col class=n>rows alike<th scope=col class=n>clusters<th scope=col class=n>rows</tr>"
-    told = f"<p>{found['rows']:,} rows are in {found['clusters']:,} clusters; one of each is kept.</p>"
+    told = f"<p>{found['rows']:,} rows are in {counted(found['clusters'], 'cluster')}; one of each is kept.</p>"
     table = f"<div class='card scroll' tabindex=0><table>{head}{sizes}</table></div>"
     examples = "".join(map(_cluster, found["examples"]))
     return _section("Duplicates", f"{told}<div class=cards>{table}{examples}</div>")

@@ -27,6 +27,7 @@ from gristmill.dedup.clusters import FOLDER as CLUSTERS
 from gristmill.io.commit import SIDE_ROOM
 from gristmill.io.scores import ABOUT
 from gristmill.io.target import Target
+from gristmill.report.attempts import current
 
 if TYPE_CHECKING:
     from pyarrow import dataset
@@ -102,7 +103,7 @@ class Records:
     @cached_property
     def entries(self) -> list[dict[str, Any]]:
         """The sources that are done, as the ledger tells, each as it was done last."""
-        return list({entry["source"]: entry for entry in self.store.lines("ledger")}.values())
+        return current(self.store.lines("ledger"), self.plan)
 
     def input_of(self, file: str) -> str | None:
         """The full path of an input file, which rows know by its name below the root."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from gristmill.report.records import Records
 
 Settings = Mapping[str, Any]
-"""New parameters: `ClassName.parameter`, or `name of a stage.parameter`, and the value."""
+"""New parameters: `Class.parameter`, `Class#2.parameter` for the second of two, or `name of a stage.parameter`, and the
+value."""
 
 
 @dataclass
@@ -38,7 +40,16 @@ class Rule:
     columns: Mapping[str, str]
     thresholds: Mapping[str, str]
     stage: Any = None
-    changed: bool = False
+    settings: Sequence[str] = ()
+    """Those that it was made anew with."""
+    branch: str = ""
+    """Of a `Route`."""
+    elsewhere: Sequence[str] = ()
+    """Rules on other branches: it never sees the rows that those drop."""
+
+    @property
+    def changed(self) -> bool:
+        return bool(self.settings)
 
     def verdicts(self, table: pa.Table) -> dict[str, pa.Array]:
         """What each filter says to the scores of a table, by label; null where there is no score."""
@@ -68,10 +79,19 @@ def rules_of(records: Records, settings: Settings | None = None) -> list[Rule]:
     for told in records.scores.stages:
         described = records.stages[told["stage"]] if told["stage"] < len(records.stages) else {}
         stage = maker.stage(described, told["name"])
-        changed = told["name"] in maker.touched
-        rules.append(Rule(told["name"], told["stage"], told["columns"], told["thresholds"], stage, changed))
+        settings_of = maker.touched.get(told["name"], ())
+        columns, thresholds, branch = told["columns"], told["thresholds"], told.get("branch", "")
+        rules.append(Rule(told["name"], told["stage"], columns, thresholds, stage, settings_of, branch))
     maker.check(rules)
+    for rule in rules:
+        rule.elsewhere = [other.name for other in rules if _apart(rule.branch, other.branch)]
     return rules
+
+
+def _apart(branch: str, other: str) -> bool:
+    """Whether no row goes along both branches."""
+    first, second = f"{branch}/", f"{other}/"
+    return bool(branch and other) and not first.startswith(second) and not second.startswith(first)
 
 
 @dataclass
@@ -80,8 +100,8 @@ class _Maker:
 
     settings: Settings
     used: set[str] = field(default_factory=set)
-    touched: set[str] = field(default_factory=set)
-    known: set[str] = field(default_factory=set)
+    touched: dict[str, list[str]] = field(default_factory=dict)
+    made_of: Counter[str] = field(default_factory=Counter)
     failures: dict[str, str] = field(default_factory=dict)
 
     def stage(self, described: Mapping[str, Any], name: str) -> Any:
@@ -107,7 +127,9 @@ class _Maker:
             for name, parameter in parameters.items()
             if name in described and not (described[name] is None and parameter.default is not None)
         }
-        names = {kind.__name__, str(getattr(kind, "name", "")), stage}
+        self.made_of[kind.__name__] += 1
+        nth = f"{kind.__name__}#{self.made_of[kind.__name__]}"
+        names = {kind.__name__, nth, str(getattr(kind, "name", "")), stage}
         given |= self._changes(kind, names - {""}, parameters, stage)
         return kind(**given)
 
@@ -120,15 +142,17 @@ class _Maker:
             if parameter in parameters:
                 found[parameter] = value
                 self.used.add(setting)
-                self.touched.add(stage)
-            elif target == kind.__name__:
+                self.touched.setdefault(stage, []).append(setting)
+            elif target.partition("#")[0] == kind.__name__:
                 hint = did_you_mean(parameter, parameters)
                 raise InputError(f"{target} has no parameter {parameter!r}.{hint} There are: {', '.join(parameters)}")
         return found
 
     def check(self, rules: Sequence[Rule]) -> None:
         for setting in self.settings.keys() - self.used:
-            target = setting.rpartition(".")[0]
+            target, _, number = setting.rpartition(".")[0].partition("#")
+            if number and (there := self.made_of[target]):
+                raise InputError(f"{setting}: the run has {there} of {target}: write {target}#1 to {target}#{there}")
             if target in self.failures:
                 raise InputError(f"{setting}: {target} cannot be made again from the plan: {self.failures[target]}")
             names = [rule.name for rule in rules]

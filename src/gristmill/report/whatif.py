@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from gristmill.core.columns import literal, make_array, whole
 from gristmill.core.compute import pc
-from gristmill.core.errors import InputError
+from gristmill.core.errors import InputError, shorten
 from gristmill.core.sample import draw
 from gristmill.core.scores import CHARS, DROPPED, FILE, LANGUAGE, PLACE, SOURCE, TOKENS, unique_names
 from gristmill.core.task import digest
@@ -121,6 +121,14 @@ def _notes(rules: Sequence[Rule], found: WhatIf) -> list[str]:
             f"{found.unknown.rows:,} rows more may be kept: they were dropped before some stage could see them, "
             "so it is not known what that would do"
         )
+    for setting in found.settings:
+        several = [rule.name for rule in rules if setting in rule.settings]
+        if len(several) > 1:
+            name, _, parameter = setting.rpartition(".")
+            notes.append(
+                f"{setting} changes {len(several)} filters: {shorten(several, 6)}. For one of them write its name, or "
+                f"{name}#2.{parameter} for the second"
+            )
     first = min((rule.number for rule in rules if rule.changed), default=0)
     later = [rule.name for rule in rules if rule.number > first and not rule.columns]
     if later:
@@ -209,16 +217,18 @@ class _Count:
 
 def verdict_of(rule: Rule, table: pa.Table, was: pa.Array, order: Mapping[str, int]) -> pa.Array:
     """Whether a stage keeps each row: as it did, if it has the same parameters as then and the row got there; else as
-    its scores say; null if there are none."""
+    its scores say; null if there are none. Rows of other branches pass it by."""
     by_score = rule.verdict(table)
-    if rule.changed and by_score is not None:
-        return by_score
     names = [name for name in pc.unique(was).to_pylist() if name is not None]
     before = [name for name in names if order.get(name, -1) < rule.number]
     gone = pc.is_in(was, value_set=make_array(before, pa.string())) if before else pa.repeat(_FALSE, len(was))
     then = pc.invert(pc.equal(was, literal(rule.name, pa.string())).fill_null(_FALSE))
     unseen = by_score if by_score is not None else pa.nulls(len(was), pa.bool_())
-    return pc.if_else(gone, unseen, then)
+    if rule.elsewhere:
+        passing = pc.is_in(was, value_set=make_array([*rule.elsewhere], pa.string()))
+        unseen = pc.if_else(passing, literal(True, pa.bool_()), unseen)
+    seen = pc.coalesce(by_score, then) if rule.changed and by_score is not None else then
+    return pc.if_else(gone, unseen, seen)
 
 
 def _counted(values: pa.Array) -> dict[str, int]:

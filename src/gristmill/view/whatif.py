@@ -9,7 +9,6 @@ it says so then.
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from gristmill.io.input import ignore
 from gristmill.io.listing import list_files
 from gristmill.report.records import Records
 from gristmill.report.rules import Rule, rules_of
+from gristmill.report.spread import histogram, named_limits
 from gristmill.report.whatif import NONE, all_rules, aside_places, is_aside, verdict_of
 from gristmill.view.query import is_number
 from gristmill.view.shelves import Library
@@ -38,7 +38,6 @@ BINS = 60
 
 _FLOAT = pa.float64()
 _TRUE, _FALSE = literal(True, pa.bool_()), literal(False, pa.bool_())
-_NUMBER = re.compile(r"(\w+)=(-?[\d.]+(?:e[+-]?\d+)?)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +52,7 @@ class Filter:
     @property
     def named(self) -> list[tuple[str, float]]:
         """The numbers that its scores are compared with."""
-        found = [(name, float(value)) for name, value in _NUMBER.findall(self.threshold)]
-        clear = [(name, value) for name, value in found if name.startswith(("min", "max"))]
-        return clear or [(name, value) for name, value in found if name not in ("seed", "n")]
+        return named_limits(self.threshold)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +236,7 @@ class Judged:
         self.now = limits_of(chosen, self._scores, self._mine, self._kept)
         self._languages = _column(table, LANGUAGE).dictionary_encode()
         self._chars = _column(table, CHARS)
-        self.histogram = histogram(self._scores)
+        self.histogram = histogram(self._scores.drop_null().to_numpy(zero_copy_only=False), bins=BINS)
 
     def ask(self, low: float | None, high: float | None) -> Answer:
         """What there would be with these limits."""
@@ -300,25 +297,3 @@ def limits_of(one: Filter, scores: pa.Array, dropped: pa.Array, passed: pa.Array
 def _open(bad: pa.Array, limit: float | None) -> bool:
     """Whether a score that is just the limit was dropped."""
     return limit is not None and bool(pc.any(pc.equal(bad, literal(limit, _FLOAT))).as_py())
-
-
-def histogram(scores: pa.Array) -> Mapping[str, Any]:
-    """Counts in bins of equal width, or of equal ratio for numbers of very different sizes; the few that lie far out
-    are in the first and last."""
-    import numpy as np
-
-    values = scores.drop_null().to_numpy(zero_copy_only=False)
-    values = values[np.isfinite(values)]
-    if not len(values):
-        return {"edges": [0.0, 1.0], "counts": [0]}
-    low, high = (float(value) for value in np.quantile(values, [0.002, 0.998]))
-    integers = bool((values == np.floor(values)).all())
-    if low == high and not integers:
-        low, high = low - 0.5, high + 0.5
-    if low > 0 and high / low > 200:
-        edges: Any = np.geomspace(low, high, BINS + 1)
-    else:
-        step = max((high - low + 1) // BINS, 1) if integers else (high - low) / BINS
-        edges = low + step * np.arange(int((high - low) // step) + 2 if integers else BINS + 1)
-    counts, _ = np.histogram(np.clip(values, edges[0], edges[-1]), edges)
-    return {"edges": [float(edge) for edge in edges], "counts": [int(count) for count in counts], "whole": integers}

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 import orjson
 
 from gristmill.core.rejects import SCORE
+from gristmill.core.result import counted
 from gristmill.view.cells import number
 from gristmill.view.frame import table
 from gristmill.view.markup import Html, el, safe
@@ -162,7 +163,7 @@ def _tile(what: str, now: int, then: int, of: int) -> Html:
 def _changes(answer: Answer) -> str:
     if not answer.back and not answer.gone and not answer.unknown:
         return "No row would change."
-    told = [f"{answer.back:,} rows would come back"] if answer.back else []
+    told = [f"{counted(answer.back, 'row')} would come back"] if answer.back else []
     told += [f"{answer.gone:,} would no longer be kept"] if answer.gone else []
     if answer.unknown:
         told += [f"of {answer.unknown:,} it is not known, because some stage has not seen them"]

@@ -1,0 +1,44 @@
+"""How numbers are spread, and the limits that thresholds name."""
+
+from __future__ import annotations
+
+import pytest
+
+from gristmill.report.spread import histogram, named_limits
+
+
+@pytest.mark.parametrize(
+    ("threshold", "limits"),
+    [
+        ("min_words=50, max_words=1e5", [("min_words", 50.0), ("max_words", 1e5)]),
+        ("n=2, max_repeating_ngram_ratio=0.2", [("max_repeating_ngram_ratio", 0.2)]),
+        ("cutoff=-0.5, seed=7", [("cutoff", -0.5)]),
+        ("not (max_ratio=.25)", [("max_ratio", 0.25)]),
+        ("", []),
+    ],
+)
+def test_limits_have_names(threshold: str, limits: list[tuple[str, float]]) -> None:
+    assert named_limits(threshold) == limits
+
+
+@pytest.mark.parametrize(
+    ("numbers", "counts", "edges", "bars"),
+    [
+        ([1, 2, 2, 4], None, [1, 2, 3, 4, 5], [1, 2, 0, 1]),  # whole numbers have a bar each
+        ([7, 7], None, [7, 8], [2]),
+        ([0.25, 0.25], None, [-0.25, 0.75], [2]),
+        ([0.5, 0.515625], [3, 4], [0.5, 0.515625, 0.53125], [3, 4]),  # a bar is as wide as what a sketch tells apart
+        ([float("nan"), 3.0], None, [3, 4], [1]),
+        ([], None, [0, 1], [0]),
+    ],
+)
+def test_bars(numbers: list[float], counts: list[int] | None, edges: list[float], bars: list[int]) -> None:
+    found = histogram(numbers, counts)
+    assert (found["edges"], found["counts"]) == (edges, bars)
+    assert found["rows"] == sum(bars)
+
+
+def test_numbers_of_very_different_sizes_get_bars_of_one_ratio() -> None:
+    found = histogram([2**power for power in range(16)], bins=15)
+    assert max(found["counts"]) <= 2
+    assert found["edges"][1] / found["edges"][0] == pytest.approx(2)
