@@ -27,7 +27,7 @@ from gristmill.text import (
     ScoreFilter,
     split_words,
 )
-from gristmill.text.fasttext import Model
+from gristmill.models.fasttext import Model
 
 TEXTS = {
     "en": "All human beings are born free and equal in dignity and rights.\nThey are endowed with reason.",

@@ -17,24 +17,60 @@ if TYPE_CHECKING:
         HttpDownloader,
         URLGenerator,
     )
+    from gristmill.download.common_crawl import CommonCrawlDownloadExtractStage, CommonCrawlUrlGenerator
+    from gristmill.download.html import (
+        HTMLExtractorAlgorithm,
+        JusTextExtractor,
+        ResiliparseExtractor,
+        TrafilaturaExtractor,
+    )
+    from gristmill.download.objects import ObjectDownloader
+    from gristmill.download.pages import CommonCrawlHTMLExtractor
     from gristmill.download.stages import DocumentDownloadExtractStage
+    from gristmill.download.stop_lists import get_stop_list_dict
+    from gristmill.download.warc_ranges import CommonCrawlWARCReader
+    from gristmill.download.warc_read import CommonCrawlWarcIterator, WarcReader
 
 _HOME: dict[str, str] = {
+    "CommonCrawlDownloadExtractStage": "common_crawl",
+    "CommonCrawlHTMLExtractor": "pages",
+    "CommonCrawlUrlGenerator": "common_crawl",
+    "CommonCrawlWARCReader": "warc_ranges",
+    "CommonCrawlWarcIterator": "warc_read",
     "DocumentDownloadExtractStage": "stages",
     "DocumentDownloader": "base",
     "DocumentExtractor": "base",
     "DocumentIterator": "base",
+    "HTMLExtractorAlgorithm": "html",
     "HttpDownloader": "base",
+    "JusTextExtractor": "html",
+    "ObjectDownloader": "objects",
+    "ResiliparseExtractor": "html",
+    "TrafilaturaExtractor": "html",
     "URLGenerator": "base",
+    "WarcReader": "warc_read",
+    "get_stop_list_dict": "stop_lists",
 }
 
 __all__ = [
+    "CommonCrawlDownloadExtractStage",
+    "CommonCrawlHTMLExtractor",
+    "CommonCrawlUrlGenerator",
+    "CommonCrawlWARCReader",
+    "CommonCrawlWarcIterator",
     "DocumentDownloadExtractStage",
     "DocumentDownloader",
     "DocumentExtractor",
     "DocumentIterator",
+    "HTMLExtractorAlgorithm",
     "HttpDownloader",
+    "JusTextExtractor",
+    "ObjectDownloader",
+    "ResiliparseExtractor",
+    "TrafilaturaExtractor",
     "URLGenerator",
+    "WarcReader",
+    "get_stop_list_dict",
 ]
 
 __getattr__, __dir__ = lazy(__name__, _HOME)
