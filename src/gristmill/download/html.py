@@ -175,7 +175,11 @@ class TrafilaturaExtractor(_DenseParagraphs):
         return [line for line in (text or "").split("\n") if line]
 
 
-_BY_NAME = {"justext": JusTextExtractor, "resiliparse": ResiliparseExtractor, "trafilatura": TrafilaturaExtractor}
+_BY_NAME: dict[str, type[HTMLExtractorAlgorithm]] = {
+    "justext": JusTextExtractor,
+    "resiliparse": ResiliparseExtractor,
+    "trafilatura": TrafilaturaExtractor,
+}
 
 
 def algorithm_of(

@@ -65,13 +65,13 @@ class CommonCrawlHTMLExtractor(DocumentExtractor):
         kind = (record.get("content_type") or "").lower()
         if record.get("warc_type") == "conversion":  # of a WET file: it is text already
             text = _as_text(content, kind).strip()
-            return (self.language(text), text) if text else self._none("no_text")
+            return (self.language(text), text) if text else self._left("no_text")
         if record.get("status") not in (None, 200):
-            return self._none(f"status_{record['status']}")
+            return self._left(f"status_{record['status']}")
         if kind and not kind.startswith(_HTML):
-            return self._none("not_html")
+            return self._left("not_html")
         html = _as_text(content, kind).replace("\0", "")
-        return self._extracted(html) if html.strip() else self._none("no_text")
+        return self._extracted(html) if html.strip() else self._left("no_text")
 
     def _extracted(self, html: str) -> tuple[str, str] | None:
         algorithm = self.algorithm
@@ -79,16 +79,18 @@ class CommonCrawlHTMLExtractor(DocumentExtractor):
         language = self.language(_visible(html) if algorithm.language_first else "\n".join(everything))
         words = self.stop_words(language)
         if words is None:
-            return self._none("no_text" if language == UNKNOWN else f"no_stop_list_{language}")
+            return self._left("no_text" if language == UNKNOWN else f"no_stop_list_{language}")
         if algorithm.language_first:
             chosen = algorithm.extract_text(html, words, language) or []
             language = self.language("\n".join(chosen)) if chosen else language
         else:
             chosen = algorithm.chosen(everything, words, language)
-        return (language, "\n\n".join(chosen)) if chosen else self._none("no_text")
+        return (language, "\n\n".join(chosen)) if chosen else self._left("no_text")
 
-    def _none(self, reason: str) -> None:
+    def _left(self, reason: str) -> tuple[str, str] | None:
+        """Nothing, for this reason."""
         self.count(reason)
+        return None
 
     def stop_words(self, language: str) -> frozenset[str] | None:
         return stop_list(language) if self.stop_lists is None else self.stop_lists.get(language)

@@ -12,9 +12,8 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from gristmill.core.errors import MissingDependencyError
+from gristmill.core.errors import require
 from gristmill.download.members import (
     SIGNATURE,
     Damage,
@@ -192,7 +191,8 @@ def unchunk(body: bytes) -> bytes:
     line = re.match(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\n]*)?\r?\n", body)
     if line is None:
         return body
-    pieces, at = [], 0
+    pieces: list[bytes] = []
+    at = 0
     while line:
         size = int(line[1], 16)
         at = line.end()
@@ -234,11 +234,7 @@ def _inflated(body: bytes, bits: int, most: int) -> bytes:
 
 
 def _unbrotli(body: bytes, most: int) -> bytes:
-    library: Any
-    try:
-        import brotli as library
-    except ImportError as error:
-        raise MissingDependencyError("a page is compressed with Brotli: pip install brotli") from error
+    library = require("brotli", "web", "reading a page that is compressed with Brotli")
     try:
         limit = {"output_buffer_limit": most + 1} if library.__version__ >= "1.2" else {}
         plain: bytes = library.Decompressor().process(body, **limit)
