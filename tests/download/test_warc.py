@@ -77,7 +77,7 @@ def test_however_a_file_is_cut_the_rows_are_the_same(tmp_path: Path) -> None:
 
 def test_a_warc_file_inside_of_a_record_is_no_place_to_cut(tmp_path: Path) -> None:
     """In a member that is stored rather than compressed, its bytes lie in the file as they are."""
-    inner = write_warc(tmp_path / "inner.warc.gz", pages_of(600)).read_bytes()
+    inner = write_warc(tmp_path / "inner.warc.gz", pages_of(150)).read_bytes()
     head = f"WARC/1.0\r\nWARC-Type: resource\r\nContent-Length: {len(inner)}\r\n\r\n".encode()
     stored = gzip.compress(head + inner + b"\r\n\r\n", compresslevel=0)
     outer = write_warc(tmp_path / "a.warc.gz", pages_of(3)).read_bytes()
@@ -87,7 +87,7 @@ def test_a_warc_file_inside_of_a_record_is_no_place_to_cut(tmp_path: Path) -> No
     size = path.stat().st_size
     with path.open("rb") as file:
         inside = next_start(file, len(outer) + 10, gzip=True)
-        found = {safe_start(file, at, size) for at in range(1, size, 20_011)}
+        found = {safe_start(file, at, size) for at in range(1, size, size // 5)}
     assert inside not in starts, "no record of the inner file can be seen: the test shows nothing"
     assert found <= {*starts, size}
 

@@ -142,9 +142,14 @@ def safe_start(file: Readable, after: int, size: int) -> int:
     gzip = is_gzip(file)
     if not gzip:  # no length says where a record begins: such a file is one part
         return size
+    passed = after
     for offset in _places(file, after, MAGIC):
-        if _inflates_to_record(file, offset) and _unbroken(file, offset, size):
+        if offset < passed or not _inflates_to_record(file, offset):
+            continue
+        broken = _breaks(file, offset, size)
+        if broken is None:
             return offset
+        passed = broken  # what follows each other up to there is of one kind
     return size
 
 
@@ -171,17 +176,20 @@ def _inflates_to_record(file: Readable, offset: int) -> bool:
         return False
 
 
-def _unbroken(file: Readable, start: int, size: int) -> bool:
-    """Whether good members follow each other from `start` for longer than a stored block, or to the end."""
+def _breaks(file: Readable, start: int, size: int) -> int | None:
+    """None if good members follow each other from `start` for longer than a stored block, or to the end; else the place
+    where they do not."""
     members = GzipMembers(file, start)
+    good = start + 1
     while members.offset - start <= STORED_BLOCK and members.offset < size:
+        good = max(good, members.offset)
         try:
             members.begin()
             if members.read(len(SIGNATURE)) != SIGNATURE:
-                return False
+                return good
             while members.read(FEED * 16):
                 if members.offset - start > UNBROKEN:
-                    return True
+                    return None
         except Damage:
-            return False
-    return True
+            return good
+    return None
