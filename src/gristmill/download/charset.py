@@ -33,7 +33,7 @@ def decode(raw: bytes, content_type: str = "") -> str:
         return raw.decode("ascii")
     names = list(dict.fromkeys(filter(None, map(_known, _claims(raw, content_type)))))
     try:  # nothing but UTF-8 looks like UTF-8, whatever is claimed
-        if not any(name.startswith(("utf-16", "iso-2022")) for name in names):
+        if not any(name.startswith(("utf-16", "iso2022")) for name in names):
             return raw.decode("utf-8")
     except UnicodeDecodeError:
         pass
