@@ -161,8 +161,6 @@ def test_a_charset_that_is_a_lie_does_not_count() -> None:
 class Hangs(HTMLExtractorAlgorithm):
     """A page that a library never comes back from."""
 
-    language_first = True
-
     def extract_text(self, html: str, stop_words: frozenset[str], language: str) -> list[str] | None:
         while "Page 3" in html:
             time.sleep(0.1)

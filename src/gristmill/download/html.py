@@ -12,39 +12,45 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from gristmill.core.errors import did_you_mean, require
+from gristmill.download.paragraphs import Maker
 from gristmill.download.stop_lists import UNSPACED
 
 
 class HTMLExtractorAlgorithm(ABC):
-    """Gives the paragraphs of a page. What it raises sets the page aside."""
-
-    language_first: ClassVar[bool] = False
-    """True: it needs to know the language, and is told that of all text of the page; else it is told that of the text
-    which `paragraphs` gives."""
+    """Gives the paragraphs of a page that are text. What it raises sets the page aside."""
 
     def setup(self) -> None:  # noqa: B027  some have nothing to load
         """Once per worker: import what is heavy."""
 
     @abstractmethod
     def extract_text(self, html: str, stop_words: frozenset[str], language: str) -> list[str] | None:
-        """The paragraphs that are text."""
+        """The paragraphs that are text. The language is that of all text of the page."""
 
-    def paragraphs(self, html: str) -> list[str]:
-        """All paragraphs that the library gives, before stop words are asked for."""
-        raise NotImplementedError
 
-    def chosen(self, paragraphs: list[str], stop_words: frozenset[str], language: str) -> list[str]:
+class InSteps(HTMLExtractorAlgorithm):
+    """One that can make paragraphs before it knows their language: a page is then parsed once."""
+
+    @abstractmethod
+    def paragraphs(self, html: str) -> list[Any]:
+        """All paragraphs, before stop words are asked for."""
+
+    @abstractmethod
+    def texts(self, paragraphs: list[Any]) -> list[str]:
+        """What they say."""
+
+    @abstractmethod
+    def chosen(self, paragraphs: list[Any], stop_words: frozenset[str], language: str) -> list[str]:
         """Those of them that are text."""
-        raise NotImplementedError
+
+    def extract_text(self, html: str, stop_words: frozenset[str], language: str) -> list[str] | None:
+        return self.chosen(self.paragraphs(html), stop_words, language)
 
 
-class JusTextExtractor(HTMLExtractorAlgorithm):
+class JusTextExtractor(InSteps):
     """jusText. `is_boilerplate=False` keeps boilerplate too; None keeps it only for languages without spaces."""
-
-    language_first = True
 
     def __init__(
         self,
@@ -65,44 +71,54 @@ class JusTextExtractor(HTMLExtractorAlgorithm):
     def setup(self) -> None:
         require("justext", "web", "JusTextExtractor")
 
-    def extract_text(self, html: str, stop_words: frozenset[str], language: str) -> list[str] | None:
-        from justext import justext
+    def paragraphs(self, html: str) -> list[Any]:
+        from justext import core
         from lxml.etree import ParserError
 
         try:
-            found = justext(
-                html,
-                stop_words,
-                self.length_low,
-                self.length_high,
-                self.stopwords_low,
-                self.stopwords_high,
-                self.max_link_density,
-                self.max_heading_distance,
-                self.no_headings,
-            )
+            tree = core.preprocessor(core.html_to_dom(html))
         except ParserError:  # a page without anything in it
-            return None
+            return []
+        return Maker(core.PARAGRAPH_TAGS).paragraphs(tree)
+
+    def texts(self, paragraphs: list[Any]) -> list[str]:
+        return [one.text for one in paragraphs]
+
+    def chosen(self, paragraphs: list[Any], stop_words: frozenset[str], language: str) -> list[str]:
+        from justext import core
+
         drop = language not in UNSPACED if self.is_boilerplate is None else self.is_boilerplate
-        return [one.text for one in found if not (drop and one.is_boilerplate)]
+        if not drop:
+            return self.texts(paragraphs)
+        core.classify_paragraphs(
+            paragraphs,
+            stop_words,
+            self.length_low,
+            self.length_high,
+            self.stopwords_low,
+            self.stopwords_high,
+            self.max_link_density,
+            self.no_headings,
+        )
+        core.revise_paragraph_classification(paragraphs, self.max_heading_distance)
+        return [one.text for one in paragraphs if not one.is_boilerplate]
 
 
-class _DenseParagraphs(HTMLExtractorAlgorithm):
+class _DenseParagraphs(InSteps):
     """What the two share that know nothing of stop words: paragraphs without enough of them are left out after it."""
 
     required_stopword_density: float
 
-    def extract_text(self, html: str, stop_words: frozenset[str], language: str) -> list[str] | None:
-        return self.chosen(self.paragraphs(html), stop_words, language)
+    def texts(self, paragraphs: list[Any]) -> list[str]:
+        return paragraphs
 
-    def chosen(self, paragraphs: list[str], stop_words: frozenset[str], language: str) -> list[str]:
+    def chosen(self, paragraphs: list[Any], stop_words: frozenset[str], language: str) -> list[str]:
         if language in UNSPACED or self.required_stopword_density <= 0:
             return paragraphs
-        return [one for one in paragraphs if self._dense(one.split(), stop_words)]
+        return [one for one in paragraphs if self._dense(one.lower().split(), stop_words)]
 
     def _dense(self, words: list[str], stop_words: frozenset[str]) -> bool:
-        hits = sum([word in stop_words or word.lower() in stop_words for word in words])
-        return bool(words) and hits >= self.required_stopword_density * len(words)
+        return bool(words) and sum(map(stop_words.__contains__, words)) >= self.required_stopword_density * len(words)
 
 
 class ResiliparseExtractor(_DenseParagraphs):
@@ -117,7 +133,7 @@ class ResiliparseExtractor(_DenseParagraphs):
     def setup(self) -> None:
         require("resiliparse.extract.html2text", "web", "ResiliparseExtractor")
 
-    def paragraphs(self, html: str) -> list[str]:
+    def paragraphs(self, html: str) -> list[Any]:
         from resiliparse.extract.html2text import extract_plain_text
 
         text = extract_plain_text(html, main_content=self.main_content, alt_texts=self.alt_texts)
@@ -166,7 +182,7 @@ class TrafilaturaExtractor(_DenseParagraphs):
                     self._config["DEFAULT"][name.upper()] = str(getattr(self, name))
         return self._config
 
-    def paragraphs(self, html: str) -> list[str]:
+    def paragraphs(self, html: str) -> list[Any]:
         import trafilatura
         from trafilatura.deduplication import LRU_TEST
 

@@ -9,19 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import pyarrow as pa
-
-from gristmill.core.columns import make_array
 from gristmill.core.errors import require
 from gristmill.download.base import DocumentExtractor
 from gristmill.download.charset import decode
-from gristmill.download.html import HTMLExtractorAlgorithm, algorithm_of
+from gristmill.download.html import HTMLExtractorAlgorithm, InSteps, algorithm_of
 from gristmill.download.stop_lists import as_stop_lists, stop_list
-from gristmill.models.fasttext import UNKNOWN, Model
+from gristmill.models.fasttext import LABEL, UNKNOWN, Model
 
 COLUMNS = ["url", "warc_id", "source_id", "language", "text"]
 
-SAMPLE = 5000
+SAMPLE = 1000
 """Characters that the language is told by."""
 
 _HTML = ("text/html", "application/xhtml")
@@ -75,17 +72,21 @@ class CommonCrawlHTMLExtractor(DocumentExtractor):
 
     def _extracted(self, html: str) -> tuple[str, str] | None:
         algorithm = self.algorithm
-        everything = [] if algorithm.language_first else algorithm.paragraphs(html)
-        language = self.language(_visible(html) if algorithm.language_first else "\n".join(everything))
+        parts = algorithm.paragraphs(html) if isinstance(algorithm, InSteps) else None
+        everything = "\n".join(algorithm.texts(parts)) if isinstance(algorithm, InSteps) and parts else ""
+        language = self.language(_visible(html) if parts is None else everything)
         words = self.stop_words(language)
         if words is None:
             return self._left("no_text" if language == UNKNOWN else f"no_stop_list_{language}")
-        if algorithm.language_first:
-            chosen = algorithm.extract_text(html, words, language) or []
-            language = self.language("\n".join(chosen)) if chosen else language
+        if isinstance(algorithm, InSteps) and parts is not None:
+            chosen = algorithm.chosen(parts, words, language)
         else:
-            chosen = algorithm.chosen(everything, words, language)
-        return (language, "\n\n".join(chosen)) if chosen else self._left("no_text")
+            chosen = algorithm.extract_text(html, words, language) or []
+        text = "\n\n".join(chosen)
+        if not text:
+            return self._left("no_text")
+        most = 2 * len(text) >= len(everything) > 0  # of what the language was told by
+        return (language if most else self.language(text)), text
 
     def _left(self, reason: str) -> tuple[str, str] | None:
         """Nothing, for this reason."""
@@ -102,7 +103,8 @@ class CommonCrawlHTMLExtractor(DocumentExtractor):
             return UNKNOWN
         if sample.isupper():
             sample = sample.lower()
-        return self._model.best(make_array([sample], pa.string()))[0][0]
+        labels, _ = self._model.load().predict(" ".join(sample.split()))
+        return str(labels[0]).removeprefix(LABEL)
 
 
 def _as_text(content: bytes | str, content_type: str) -> str:
