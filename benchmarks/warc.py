@@ -66,8 +66,8 @@ def _page(text: str, lot: random.Random) -> str:
     return (
         f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>A page</title>{scripts}'
         f"<style>p{{margin:0}}</style></head><body><header><nav><ul>{links}</ul></nav></header><main><article>"
-        f"<h1>A page</h1>{body}</article><aside>{side}</aside></main><!-- end --><footer><p>Copyright, terms, privacy</p>"
-        f"</footer>{scripts}"
+        f"<h1>A page</h1>{body}</article><aside>{side}</aside></main><!-- end --><footer>"
+        f"<p>Copyright, terms, privacy</p></footer>{scripts}"
         "</body></html>"
     )
 

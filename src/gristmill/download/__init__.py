@@ -10,13 +10,6 @@ from typing import TYPE_CHECKING
 from gristmill.core.lazy import lazy
 
 if TYPE_CHECKING:
-    from gristmill.download.base import (
-        DocumentDownloader,
-        DocumentExtractor,
-        DocumentIterator,
-        HttpDownloader,
-        URLGenerator,
-    )
     from gristmill.download.common_crawl import CommonCrawlDownloadExtractStage, CommonCrawlUrlGenerator
     from gristmill.download.html import (
         HTMLExtractorAlgorithm,
@@ -26,6 +19,13 @@ if TYPE_CHECKING:
     )
     from gristmill.download.objects import ObjectDownloader
     from gristmill.download.pages import CommonCrawlHTMLExtractor
+    from gristmill.download.source import (
+        DocumentDownloader,
+        DocumentExtractor,
+        DocumentIterator,
+        HttpDownloader,
+        URLGenerator,
+    )
     from gristmill.download.stages import DocumentDownloadExtractStage
     from gristmill.download.stop_lists import get_stop_list_dict
     from gristmill.download.warc_ranges import CommonCrawlWARCReader
@@ -38,16 +38,16 @@ _HOME: dict[str, str] = {
     "CommonCrawlWARCReader": "warc_ranges",
     "CommonCrawlWarcIterator": "warc_read",
     "DocumentDownloadExtractStage": "stages",
-    "DocumentDownloader": "base",
-    "DocumentExtractor": "base",
-    "DocumentIterator": "base",
+    "DocumentDownloader": "source",
+    "DocumentExtractor": "source",
+    "DocumentIterator": "source",
     "HTMLExtractorAlgorithm": "html",
-    "HttpDownloader": "base",
+    "HttpDownloader": "source",
     "JusTextExtractor": "html",
     "ObjectDownloader": "objects",
     "ResiliparseExtractor": "html",
     "TrafilaturaExtractor": "html",
-    "URLGenerator": "base",
+    "URLGenerator": "source",
     "WarcReader": "warc_read",
     "get_stop_list_dict": "stop_lists",
 }

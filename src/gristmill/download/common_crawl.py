@@ -17,10 +17,10 @@ from gristmill.core.batch import DocumentBatch
 from gristmill.core.errors import DownloadError, PlanError
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import EmptyTask
-from gristmill.download.base import DocumentDownloader, HttpDownloader, URLGenerator
 from gristmill.download.html import HTMLExtractorAlgorithm
 from gristmill.download.objects import ObjectDownloader, read_object
 from gristmill.download.pages import CommonCrawlHTMLExtractor
+from gristmill.download.source import DocumentDownloader, HttpDownloader, URLGenerator
 from gristmill.download.stages import DocumentDownloadExtractStage
 from gristmill.download.warc_read import CommonCrawlWarcIterator
 from gristmill.io.http import HttpClient, Manners

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gristmill.core.errors import DownloadError, GristmillError
-from gristmill.download.base import DocumentDownloader
+from gristmill.download.source import DocumentDownloader
 from gristmill.io.input import file_system
 from gristmill.io.listing import _stamp
 

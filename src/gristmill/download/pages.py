@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gristmill.core.errors import require
-from gristmill.download.base import DocumentExtractor
 from gristmill.download.charset import decode
 from gristmill.download.html import HTMLExtractorAlgorithm, InSteps, algorithm_of
+from gristmill.download.source import DocumentExtractor
 from gristmill.download.stop_lists import as_stop_lists, stop_list
 from gristmill.models.fasttext import LABEL, UNKNOWN, Model
 

@@ -14,10 +14,10 @@ from gristmill.core.batch import DocumentBatch
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.table import POSITION
 from gristmill.core.task import EmptyTask, FileSlice
-from gristmill.download.base import DocumentExtractor, DocumentIterator
 from gristmill.download.html import HTMLExtractorAlgorithm
 from gristmill.download.members import safe_start
 from gristmill.download.pages import CommonCrawlHTMLExtractor
+from gristmill.download.source import DocumentExtractor, DocumentIterator
 from gristmill.download.stages import DocumentExtractStage, DocumentIterateStage
 from gristmill.download.warc import MAX_RECORD, RAW, WarcRecord, http_response, read_warc
 from gristmill.io.files import WHOLE, FilePartitioningStage
