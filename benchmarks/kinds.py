@@ -21,6 +21,7 @@ import store
 import throughput
 import tiny
 import versus
+import warc
 from peers.install import pins
 
 import dedup
@@ -107,6 +108,20 @@ def kinds(patience_s: float = 60.0) -> dict[str, Kind]:
             },
             "deduplication, beside five other systems",
             packages=lambda: {peer: pins(peer)[peer] for peer in dedup.PEERS},
+        ),
+        "warc": Kind(
+            {
+                "warc": lambda: warc.versus(1, 50),
+                "warc_extract": lambda: warc.extract(1, 50),
+                "warc_memory": lambda: warc.memory(1, (100, 1000)),
+            },
+            {
+                "warc": lambda: warc.versus(1, 5),
+                "warc_extract": lambda: warc.extract(1, 5),
+                "warc_memory": lambda: warc.memory(1, (20, 60)),
+            },
+            "WARC files to text, beside NeMo Curator",
+            packages=curator,
         ),
         "ray": Kind(
             {
