@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         URLGenerator,
     )
     from gristmill.download.stages import DocumentDownloadExtractStage
+    from gristmill.download.wikipedia import WikipediaDownloadExtractStage
 
 _HOME: dict[str, str] = {
     "DocumentDownloadExtractStage": "stages",
@@ -26,6 +27,7 @@ _HOME: dict[str, str] = {
     "DocumentIterator": "base",
     "HttpDownloader": "base",
     "URLGenerator": "base",
+    "WikipediaDownloadExtractStage": "wikipedia",
 }
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "DocumentIterator",
     "HttpDownloader",
     "URLGenerator",
+    "WikipediaDownloadExtractStage",
 ]
 
 __getattr__, __dir__ = lazy(__name__, _HOME)

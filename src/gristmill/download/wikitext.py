@@ -173,8 +173,8 @@ class WikitextCleaner:
                     break
             pieces = stack[-1][1] if stack else out
             pieces.append(self._template(inside, title) if opener == "{{" else HOLE)
-        for _, held in stack:
-            out += held
+        for kind, held in stack:
+            out += ["|", *held] if kind == "{|" else held
         out.append(text[done:])
         return "".join(out), open_now["{|"] > 0
 
@@ -350,7 +350,7 @@ def _lines(text: str, broken: bool) -> str:
                 out += ["", heading, ""]
             waiting.clear()
             out.append(line.rstrip(" "))
-        elif not raw.strip():
+        elif not line.strip(" "):
             out.append("")
     return "\n".join(out)
 
