@@ -36,7 +36,9 @@ KEEP, INLINE, DROP = MATH = ("keep", "inline", "drop")
 MOST_FILES_IN = 200
 MOST_TEXT = 16 * 2**20
 
-_COMMENT = re.compile(r"(?<!\\)((?:\\\\)*)%[^\n]*(?:\n[ \t]*)?")
+_COMMENT = re.compile(
+    r"(\\begin\s*\{(verbatim|lstlisting|minted|Verbatim)\}.*?\\end\{\2\})|(?<!\\)((?:\\\\)*)%[^\n]*(?:\n[ \t]*)?", re.DOTALL
+)
 _ENDS = re.compile(r"[ \t]*\r?\n|\r")
 _IFFALSE = re.compile(r"\\iffalse(?![a-zA-Z]).*?\\fi(?![a-zA-Z])", re.DOTALL)
 _INPUT = re.compile(r"\\(?:input|include|subfile)(?![a-zA-Z])\s*(?:\{([^{}]*)\}|([^\s{}\\]+))")
@@ -85,7 +87,7 @@ def join(files: Mapping[str, str]) -> str:
 def _without_comments(text: str) -> str:
     text = _CONTROL.sub("", _ENDS.sub("\n", text))
     if "%" in text:
-        text = _COMMENT.sub(r"\1", text)
+        text = _COMMENT.sub(lambda found: found[1] or found[3] or "", text)
     return _IFFALSE.sub("", text) if "\\iffalse" in text else text
 
 
@@ -105,7 +107,8 @@ def _put_in(text: str, files: Mapping[str, str], path: list[str]) -> str:
             return ""
         left[0] -= 1
         left[1] -= len(files[known])
-        return "\n" + _INPUT.sub(lambda inner: wanted(inner, [*path, known]), files[known]) + "\n"
+        text = _INPUT.sub(lambda inner: wanted(inner, [*path, known]), files[known])
+        return f"\n\n{text}\n\n" if "include" in found[0] else f"{text} "
 
     return _INPUT.sub(lambda found: wanted(found, path), text)
 

@@ -7,6 +7,7 @@ What would not end is cut off: expansions and characters have a budget, and what
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 MOST_EXPANSIONS = 100_000
@@ -25,6 +26,8 @@ _COUNT = re.compile(r"\s*\[(\d)\]")
 _PATTERN = re.compile(r"((?:#[1-9])*)\s*(?=\{)")
 _LET = re.compile(r"\s*\\([a-zA-Z@]+)\s*=?\s*(\\[a-zA-Z@]+|\S)")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_SQUARE = re.compile(r"\\.|[{}\[\]]|\n[ \t]*\n", re.DOTALL)
+_NEAR, _LONGEST_OPTION = 400, 1000
 
 
 class Macro(NamedTuple):
@@ -35,20 +38,44 @@ class Macro(NamedTuple):
 
 def group(text: str, start: int, pair: str = "{}") -> tuple[str, int] | None:
     """What is between the bracket at `start` and the one that closes it, and where it goes on."""
+    if pair == "[]":
+        return _options(text, start)
     depth = 0
-    finder = _BRACE if pair == "{}" else _SQUARE
-    for found in finder.finditer(text, start):
+    for found in _BRACE.finditer(text, start, start + _NEAR):
         mark = found.group()
-        if mark == pair[0] or (mark == "{" and pair != "{}"):
-            depth += 1
-        elif mark == pair[1] or (mark == "}" and pair != "{}"):
-            depth -= 1
-            if depth <= 0:
+        depth += (mark == "{") - (mark == "}")
+        if depth == 0 and mark == "}":
+            return text[start + 1 : found.start()], found.end()
+    end = _closed(text).get(start) if start + _NEAR < len(text) else None
+    return None if end is None else (text[start + 1 : end], end + 1)
+
+
+@lru_cache(4)
+def _closed(text: str) -> dict[int, int]:
+    """Where each bracket of a long text is closed, found at once: to look for each alone would take for ever."""
+    closed: dict[int, int] = {}
+    opened: list[int] = []
+    for found in _BRACE.finditer(text):
+        if found.group() == "{":
+            opened.append(found.start())
+        elif found.group() == "}" and opened:
+            closed[opened.pop()] = found.start()
+    return closed
+
+
+def _options(text: str, start: int) -> tuple[str, int] | None:
+    """What is in square brackets, which is short and of one paragraph."""
+    depth = inner = 0
+    for found in _SQUARE.finditer(text, start, start + _LONGEST_OPTION):
+        mark = found.group()
+        if mark[0] == "\n" or (mark == "}" and not inner):
+            return None
+        inner += (mark == "{") - (mark == "}")
+        if not inner:
+            depth += (mark == "[") - (mark == "]")
+            if depth == 0 and mark == "]":
                 return text[start + 1 : found.start()], found.end()
     return None
-
-
-_SQUARE = re.compile(r"\\.|[{}\[\]]|\n[ \t]*\n", re.DOTALL)
 
 
 class Expander:
