@@ -175,6 +175,60 @@ def resume(folder: str, output: str, run_dir: str) -> dict[str, object]:
     return {"rows": result.summary().rows_in, "files": len(result.files())}
 
 
+def warc(path: str, output: str, extractor: str) -> dict[str, object]:
+    """The text of the pages of a WARC file, to JSON lines."""
+    from gristmill import Pipeline
+    from gristmill.download import WarcReader
+    from gristmill.text import JsonlWriter
+
+    stages = [WarcReader(path, extractor=extractor), JsonlWriter(output, mode="overwrite")]
+    return {"rows": Pipeline("warc", stages=stages).run().summary().rows_out}
+
+
+def warc_extract(path: str, extractor: str) -> dict[str, object]:
+    """CPU seconds of our extraction and of the library's, page by page, and on how many pages they agree."""
+    import time
+
+    from gristmill.download import CommonCrawlWarcIterator, get_stop_list_dict
+    from gristmill.download.charset import decode
+    from gristmill.download.html import InSteps, algorithm_of
+
+    words = get_stop_list_dict(["en"])["en"]
+    kwargs = {} if extractor == "justext" else {"required_stopword_density": 0}
+    kwargs |= {"deduplicate": False} if extractor == "trafilatura" else {}
+    algorithm = algorithm_of(extractor, kwargs)
+    assert isinstance(algorithm, InSteps)
+    bare = _bare(extractor, words)
+    ours_s = bare_s = pages = same = 0.0
+    for record in CommonCrawlWarcIterator().iterate(path):
+        html = decode(record["content"], record["content_type"])
+        began = time.process_time()
+        found = algorithm.extract_text(html, words, "en") if pages % 2 else bare(html)
+        middle = time.process_time()
+        theirs = bare(html) if pages % 2 else algorithm.extract_text(html, words, "en")
+        first, second = middle - began, time.process_time() - middle
+        ours_s += first if pages % 2 else second
+        bare_s += second if pages % 2 else first
+        pages += 1
+        same += found == theirs
+    return {"ours_s": ours_s, "bare_s": bare_s, "pages": int(pages), "same": int(same)}
+
+
+def _bare(extractor: str, words: frozenset[str]):
+    import justext
+    import trafilatura
+    from resiliparse.extract.html2text import extract_plain_text
+
+    def lines(text: str | None) -> list[str]:
+        return [line for line in (text or "").split("\n") if line]
+
+    return {
+        "resiliparse": lambda html: lines(extract_plain_text(html, main_content=True)),
+        "justext": lambda html: [one.text for one in justext.justext(html, words) if not one.is_boilerplate],
+        "trafilatura": lambda html: lines(trafilatura.extract(html)),
+    }[extractor]
+
+
 if __name__ == "__main__":
     import json
 

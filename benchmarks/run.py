@@ -5,6 +5,7 @@
     python benchmarks/run.py --readme     also put the table into README.md, between its two markers
     python benchmarks/run.py --ray        the figures on Ray instead: results/ray.json, about 10 minutes a round
     python benchmarks/run.py --peers      side by side with NeMo Curator: results/peers.json, about 8 minutes a round
+    python benchmarks/run.py --warc       WARC files to text, beside NeMo Curator: results/warc.json, about 10 minutes
     python benchmarks/run.py --dedup      deduplication, beside five other systems: results/dedup.json, about 20 minutes
 
 Peers are installed first, under the user's cache directory. Any of these takes the names of single figures.
@@ -35,6 +36,7 @@ import store
 import throughput
 import tiny
 import versus
+import warc
 from measure import HERE, show
 from peers.install import pins
 from tables import LINES, put_into_readme, table
@@ -63,6 +65,12 @@ def figures(kind: str, quick: bool, patience_s: float) -> dict[str, Figure]:
             "large": lambda: dedup.large(1, 20_000 if quick else 200_000),
             "growth": lambda: dedup.growth(1, 1_250 if quick else 12_500),
             "bound": lambda: dedup.bound(1, 200_000 if quick else 2_000_000),
+        }
+    if kind == "warc":
+        return {
+            "warc": lambda: warc.versus(1, 5 if quick else 50),
+            "warc_extract": lambda: warc.extract(1, 5 if quick else 50),
+            "warc_memory": lambda: warc.memory(1, (20, 60) if quick else (100, 1000)),
         }
     if kind == "ray":
         return {
@@ -138,7 +146,7 @@ def _packages(kind: str) -> dict[str, str]:
     found = {name: version(name) for name in (*PACKAGES, *(["ray"] if kind in ("ray", "peers") else []))}
     if kind == "dedup":
         found |= {peer: pins(peer)[peer] for peer in dedup.PEERS}
-    if kind == "peers":
+    if kind in ("peers", "warc"):
         peer = pins("nemo-curator")
         found |= {"nemo-curator": f"{peer['nemo-curator']} with pandas {peer['pandas']} and ray {peer['ray']}"}
     return found
@@ -153,6 +161,7 @@ def main() -> None:
     parser.add_argument("figures", nargs="*", help=f"only these: {', '.join(LINES)}")
     parser.add_argument("--ray", action="store_true", help="the figures on a Ray cluster of this machine")
     parser.add_argument("--peers", action="store_true", help="side by side with other curation systems")
+    parser.add_argument("--warc", action="store_true", help="WARC files to text, beside NeMo Curator")
     parser.add_argument("--dedup", action="store_true", help="deduplication, beside systems that do it on CPUs")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--quick", action="store_true", help="one round over smaller inputs; nothing is written")
@@ -163,13 +172,13 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := set(options.figures) - set(LINES):
         parser.error(f"no figure {', '.join(unknown)}; there are {', '.join(LINES)}")
-    kind = next((name for name in ("peers", "ray", "dedup") if getattr(options, name)), "core")
+    kind = next((name for name in ("peers", "ray", "dedup", "warc") if getattr(options, name)), "core")
     path = RESULTS / f"{kind}.json"
     begin, end = (f"<!-- {'benchmarks' if kind == 'core' else kind}:{edge} -->" for edge in ("begin", "end"))
     if options.table:
         report = json.loads(path.read_text())
     else:
-        rounds = options.rounds or (1 if options.quick or kind in ("ray", "dedup") else 3)
+        rounds = options.rounds or (1 if options.quick or kind in ("ray", "dedup", "warc") else 3)
         report = {"machine": machine(kind), "load_before": round(os.getloadavg()[0], 1)}
         report["figures"] = run_all(rounds, kind, options.quick, options.patience, options.figures)
         for name, found in report["figures"].items():

@@ -175,6 +175,38 @@ def _store(found: dict[str, Any]) -> list[Row]:
     return [(what, "at most 1.1x", value)]
 
 
+def _warc(found: dict[str, Any]) -> list[Row]:
+    ours = {name: found[f"{name}_own_cpu_s"] for name in ("resiliparse", "justext", "trafilatura")}
+    return [
+        (
+            f"WARC to text, {name}, {found['pages_mb']} MB of pages: CPU of NeMo Curator's stage over ours",
+            "at least 2",
+            f"{_num(found[f'{name}_ratio'])}; ours {_num(cpu, 's')}",
+        )
+        for name, cpu in ours.items()
+    ]
+
+
+def _warc_extract(found: dict[str, Any]) -> list[Row]:
+    names = ("resiliparse", "justext", "trafilatura")
+    return [
+        ("Extraction over a call of the bare library, CPU: " + name, "at most 1.1", _num(found[f"{name}_over_bare"]))
+        for name in names
+    ] + [
+        (
+            "Pages whose text is that of the bare library",
+            "all",
+            ", ".join(f"{found[f'{name}_same']:,} of {found[f'{name}_pages']:,}" for name in names),
+        )
+    ]
+
+
+def _warc_memory(found: dict[str, Any]) -> list[Row]:
+    sizes = [key.removesuffix("_worker_rss_mb") for key in found if key.endswith("_worker_rss_mb")]
+    peaks = " and ".join(f"{_num(found[f'{size}_worker_rss_mb'], 'MB')} at {size}" for size in sizes)
+    return [("Memory of a worker, pages of two sizes: growth", "at most 1.2", f"{_num(found['growth'])} ({peaks})")]
+
+
 LINES: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
     "startup": _startup,
     "overhead": _overhead,
@@ -189,6 +221,9 @@ LINES: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
     "tiny": _tiny,
     "balance": _balance,
     "store": _store,
+    "warc": _warc,
+    "warc_extract": _warc_extract,
+    "warc_memory": _warc_memory,
     **dedup_tables.LINES,
 }
 

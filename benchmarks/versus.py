@@ -53,7 +53,7 @@ def heuristics() -> Tools:
 
 
 def language_tools() -> Tools:
-    from gristmill.text.fasttext import Model
+    from gristmill.models.fasttext import Model
 
     return [("FastTextLangId", {"model_path": str(Model(None, "versus").file()), "min_langid_score": 0.0})]
 

@@ -131,6 +131,20 @@ def _score(tool: Any, text: str) -> tuple[Any, bool | None]:
         return type(error).__name__, None
 
 
+def warc(path: str, output: str, extractor: str) -> dict[str, object]:
+    """The text of the pages of a WARC file by its own iterator, extractor and stage, without an executor."""
+    from nemo_curator.stages.text.download.base.iterator import DocumentIterateExtractStage
+    from nemo_curator.stages.text.download.common_crawl.extract import CommonCrawlHTMLExtractor
+    from nemo_curator.stages.text.download.common_crawl.warc_iterator import CommonCrawlWarcIterator
+    from nemo_curator.tasks import FileGroupTask
+
+    stage = DocumentIterateExtractStage(CommonCrawlWarcIterator(), CommonCrawlHTMLExtractor(extractor))
+    batch = stage.process(FileGroupTask(dataset_name="warc", data=[path]))
+    frame = batch.to_pandas()
+    frame.to_json(output, orient="records", lines=True, force_ascii=False)
+    return {"rows": len(frame)}
+
+
 if __name__ == "__main__":
     answer = globals()[sys.argv[1]](*sys.argv[2:])
     print(json.dumps(answer))

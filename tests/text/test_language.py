@@ -14,6 +14,7 @@ import pytest
 from gristmill import DocumentBatch, LocalExecutor, Pipeline
 from gristmill.core.errors import InputError, MissingDependencyError, PlanError
 from gristmill.core.stage import WorkerMetadata
+from gristmill.models.fasttext import Model
 from gristmill.recipes import recipe_of
 from gristmill.text import (
     FastTextLangId,
@@ -27,7 +28,6 @@ from gristmill.text import (
     ScoreFilter,
     split_words,
 )
-from gristmill.text.fasttext import Model
 
 TEXTS = {
     "en": "All human beings are born free and equal in dignity and rights.\nThey are endowed with reason.",

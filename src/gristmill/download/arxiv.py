@@ -26,7 +26,7 @@ from gristmill.core.errors import DownloadError
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.table import POSITION
 from gristmill.core.task import EmptyTask
-from gristmill.download.base import DocumentExtractor, DocumentIterator, URLGenerator
+from gristmill.download.source import DocumentExtractor, DocumentIterator, URLGenerator
 from gristmill.download.latex import KEEP, LatexCleaner
 from gristmill.download.paper_archive import SOURCE, read_papers
 from gristmill.download.published import PublishedDownloader, bare, checksum_of, manners_for, with_checksum

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from gristmill.download.base import HttpDownloader, file_name
+from gristmill.download.source import HttpDownloader, file_name
 from gristmill.io.http import Manners
 
 _KINDS = ("md5", "sha1", "sha256", "sha512")

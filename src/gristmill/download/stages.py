@@ -23,8 +23,8 @@ from gristmill.core.resources import Resources
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage, SourceStage, WorkerMetadata
 from gristmill.core.table import POSITION, table_to_rows
 from gristmill.core.task import EmptyTask, FileGroupTask, FileSlice, Task
-from gristmill.download.base import DocumentDownloader, DocumentExtractor, DocumentIterator, URLGenerator
 from gristmill.download.rows import size_of, to_table
+from gristmill.download.source import DocumentDownloader, DocumentExtractor, DocumentIterator, URLGenerator
 from gristmill.io.files import FilePartition
 from gristmill.io.input import BadRecord
 

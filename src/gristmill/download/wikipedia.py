@@ -22,7 +22,7 @@ import orjson
 from gristmill.core.errors import DownloadError
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import EmptyTask
-from gristmill.download.base import DocumentExtractor, DocumentIterator, URLGenerator, file_name
+from gristmill.download.source import DocumentExtractor, DocumentIterator, URLGenerator, file_name
 from gristmill.download.published import PublishedDownloader, manners_for, with_checksum
 from gristmill.download.stages import DocumentDownloadExtractStage
 from gristmill.download.wiki_dump import PART, cut, read_pages

@@ -235,7 +235,7 @@ class HttpClient:
         if most is not None and claimed.isdecimal() and int(claimed) > most:
             raise DownloadError(url, f"{int(claimed):,} bytes, more than the limit of {most:,} (max_bytes)")
         total = 0
-        while piece := answer.read(PIECE):
+        while piece := answer.read1(PIECE):
             total += len(piece)
             if most is not None and total > most:
                 raise DownloadError(url, f"more than the limit of {most:,} bytes (max_bytes)")

@@ -13,9 +13,9 @@ from gristmill.core.compute import pc
 from gristmill.core.decide import Decision
 from gristmill.core.errors import PlanError, did_you_mean, shorten
 from gristmill.core.stage import ProcessingStage
+from gristmill.models.fasttext import UNKNOWN, Model
 from gristmill.text import stats
 from gristmill.text.columns import text_column
-from gristmill.text.fasttext import UNKNOWN, Model
 from gristmill.text.filters import DocumentFilter, as_array, check_count, check_ratio, values_of
 
 if TYPE_CHECKING:

@@ -1,0 +1,118 @@
+"""Pages: from a record of a WARC or WET file to a document, with its language.
+
+The language is that of the text, not of the page with its markup. A page that gives no document is dropped with a
+reason, and the summary of the run counts them: not_html, status_404, no_text, no_stop_list_xx.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gristmill.core.errors import require
+from gristmill.download.charset import decode
+from gristmill.download.html import HTMLExtractorAlgorithm, InSteps, algorithm_of
+from gristmill.download.source import DocumentExtractor
+from gristmill.download.stop_lists import as_stop_lists, stop_list
+from gristmill.models.fasttext import LABEL, UNKNOWN, Model
+
+COLUMNS = ["url", "warc_id", "source_id", "language", "text"]
+
+SAMPLE = 1000
+"""Characters that the language is told by."""
+
+_HTML = ("text/html", "application/xhtml")
+
+
+class CommonCrawlHTMLExtractor(DocumentExtractor):
+    """The text of pages. `stop_lists` are words by language, as in {"en": {"the", ...}}; by default those that there
+    are, and pages of other languages are dropped and counted."""
+
+    def __init__(
+        self,
+        algorithm: HTMLExtractorAlgorithm | str | None = None,
+        algorithm_kwargs: Mapping[str, Any] | None = None,
+        stop_lists: Mapping[str, Iterable[str]] | None = None,
+    ) -> None:
+        self.algorithm = algorithm_of(algorithm, algorithm_kwargs)
+        self.stop_lists = as_stop_lists(stop_lists)
+        self._model = Model(None, "telling the language of pages")
+
+    def setup(self) -> None:
+        self.algorithm.setup()
+        self._model.load()
+        require("resiliparse.extract.html2text", "web", "telling the language of pages")
+
+    def input_columns(self) -> list[str]:
+        return ["url", "warc_id", "source_id", "content"]
+
+    def output_columns(self) -> list[str]:
+        return COLUMNS
+
+    def extract(self, record: dict[str, Any]) -> dict[str, Any] | None:
+        found = self._text_of(record)
+        if found is None:
+            return None
+        language, text = found
+        known = {name: record.get(name) for name in COLUMNS[:3]}
+        return {**known, "language": language, "text": text}
+
+    def _text_of(self, record: Mapping[str, Any]) -> tuple[str, str] | None:
+        content = record.get("content") or b""
+        kind = (record.get("content_type") or "").lower()
+        if record.get("warc_type") == "conversion":  # of a WET file: it is text already
+            text = _as_text(content, kind).strip()
+            return (self.language(text), text) if text else self._left("no_text")
+        if record.get("status") not in (None, 200):
+            return self._left(f"status_{record['status']}")
+        if kind and not kind.startswith(_HTML):
+            return self._left("not_html")
+        html = _as_text(content, kind).replace("\0", "")
+        return self._extracted(html) if html.strip() else self._left("no_text")
+
+    def _extracted(self, html: str) -> tuple[str, str] | None:
+        algorithm = self.algorithm
+        parts = algorithm.paragraphs(html) if isinstance(algorithm, InSteps) else None
+        everything = "\n".join(algorithm.texts(parts)) if isinstance(algorithm, InSteps) and parts else ""
+        language = self.language(_visible(html) if parts is None else everything)
+        words = self.stop_words(language)
+        if words is None:
+            return self._left("no_text" if language == UNKNOWN else f"no_stop_list_{language}")
+        if isinstance(algorithm, InSteps) and parts is not None:
+            chosen = algorithm.chosen(parts, words, language)
+        else:
+            chosen = algorithm.extract_text(html, words, language) or []
+        text = "\n\n".join(chosen)
+        if not text:
+            return self._left("no_text")
+        most = 2 * len(text) >= len(everything) > 0  # of what the language was told by
+        return (language if most else self.language(text)), text
+
+    def _left(self, reason: str) -> tuple[str, str] | None:
+        """Nothing, for this reason."""
+        self.count(reason)
+        return None
+
+    def stop_words(self, language: str) -> frozenset[str] | None:
+        return stop_list(language) if self.stop_lists is None else self.stop_lists.get(language)
+
+    def language(self, text: str) -> str:
+        """The code of the language of a text; "und" for one without letters."""
+        sample = text[:SAMPLE]
+        if not any(map(str.isalpha, sample)):
+            return UNKNOWN
+        if sample.isupper():
+            sample = sample.lower()
+        labels, _ = self._model.load().predict(" ".join(sample.split()))
+        return str(labels[0]).removeprefix(LABEL)
+
+
+def _as_text(content: bytes | str, content_type: str) -> str:
+    return content if isinstance(content, str) else decode(content, content_type)
+
+
+def _visible(html: str) -> str:
+    """All text of a page, with menus and without scripts: enough to tell its language by."""
+    from resiliparse.extract.html2text import extract_plain_text
+
+    return str(extract_plain_text(html, preserve_formatting=False, links=False))
