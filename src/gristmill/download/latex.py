@@ -1,0 +1,317 @@
+"""LaTeX to text: one source, or the files of one archive.
+
+    LatexCleaner().clean({"main.tex": r"\\newcommand{\\R}[1]{\\mathbb R^{#1}} \\begin{document}In $\\R{3}$...\\end{document}"})
+
+Macros are expanded with their arguments (`latex_macros.py`), files of the archive put in where they are wanted, accents and
+symbols become characters. What is left out: comments, the preamble but for the title, authors, bibliography, pictures,
+tables but for their captions, citations and references. Formulas stay as LaTeX between dollars (`math="keep"`), only those
+within sentences (`"inline"`), or none (`"drop"`).
+
+It gives up being TeX: conditions, counters, and what packages of other archives define. Commands that it does not know
+are left out, and what they are given is kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from gristmill.download.holes import HOLE, mend
+from gristmill.download.latex_macros import Expander, argument, group
+from gristmill.download.latex_symbols import (
+    ACCENTS,
+    DROPPED,
+    FLOATS,
+    FORMULAS,
+    HOLES,
+    LEFT_OUT,
+    LITERAL,
+    SECTIONS,
+    STATEMENTS,
+    SYMBOLS,
+    accented,
+)
+
+KEEP, INLINE, DROP = MATH = ("keep", "inline", "drop")
+MOST_FILES_IN = 200
+MOST_TEXT = 16 * 2**20
+
+_COMMENT = re.compile(
+    r"(\\begin\s*\{(verbatim|lstlisting|minted|Verbatim)\}.*?\\end\{\2\})|(?<!\\)((?:\\\\)*)%[^\n]*(?:\n[ \t]*)?", re.DOTALL
+)
+_ENDS = re.compile(r"[ \t]*\r?\n|\r")
+_IFFALSE = re.compile(r"\\iffalse(?![a-zA-Z]).*?\\fi(?![a-zA-Z])", re.DOTALL)
+_INPUT = re.compile(r"\\(?:input|include|subfile)(?![a-zA-Z])\s*(?:\{([^{}]*)\}|([^\s{}\\]+))")
+_PACKAGE = re.compile(r"\\usepackage\s*(?:\[[^\]]*\])?\s*\{([^{}]*)\}")
+_BEGIN_DOCUMENT, _END_DOCUMENT = re.compile(r"\\begin\s*\{document\}"), re.compile(r"\\end\s*\{document\}|\\bye\b")
+_DOCUMENT = re.compile(r"\\document(?:class|style)|\\begin\s*\{document\}")
+_TITLE = re.compile(r"\\(?:title|icmltitle|Title)\s*(?:\[[^\]]*\])?\s*(?=\{)")
+_TOKEN = re.compile(r"\\(?:([a-zA-Z@]+)\*?|(.)|$)|[{}~&]|\$\$?|--+|``|''|\n[ \t]*\n\s*|\n", re.DOTALL)
+_DOLLAR = re.compile(r"(?<!\\)\$")
+_DOLLARS = re.compile(r"(?<!\\)\$\$")
+_LABEL = re.compile(r"\\(?:label|tag\*?|nonumber|notag)(?![a-zA-Z])\s*(?:\{[^{}]*\})?")
+_OPTION = re.compile(r"[ \t]*\n?[ \t]*(?=\[)")
+_LENGTH = re.compile(r"\s*=?\s*-?[0-9.]*\s*(?:pt|cm|mm|in|em|ex|\\[a-zA-Z]+)?")
+_SKIPS = frozenset("vskip hskip kern parindent parskip baselineskip textwidth textheight topmargin oddsidemargin".split())
+_STASHED = re.compile("\x02([0-9]+)\x03")
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+
+class LatexCleaner:
+    """Turns LaTeX sources into text."""
+
+    def __init__(self, math: str = KEEP, captions: bool = True) -> None:
+        if math not in MATH:
+            raise ValueError(f"math is {math!r}, must be 'keep', 'inline' or 'drop'")
+        self.math, self.captions = math, captions
+
+    def clean(self, source: str | Mapping[str, str]) -> str:
+        """The text of a paper: of one source, or of files by their names in the archive."""
+        files = {"main.tex": source} if isinstance(source, str) else dict(source)
+        return _Paper(self.math, self.captions).text(join(files))
+
+
+def join(files: Mapping[str, str]) -> str:
+    """One source of the files of an archive, without comments."""
+    bare = {name: _without_comments(text) for name, text in files.items()}
+    sources = {name: text for name, text in bare.items() if not name.endswith((".sty", ".cls"))}
+    if not sources:
+        return ""
+    main = max(sources, key=lambda name: (len(_DOCUMENT.findall(sources[name])), len(sources[name]), name))
+    text = _put_in(sources[main], bare, [main])
+    packages = [name.strip() for found in _PACKAGE.finditer(text) for name in found[1].split(",")]
+    local = [bare[f"{name}.sty"] for name in packages if f"{name}.sty" in bare]
+    return "\n".join([*(_definitions(style) for style in local), text])[:MOST_TEXT]
+
+
+def _without_comments(text: str) -> str:
+    text = _CONTROL.sub("", _ENDS.sub("\n", text))
+    if "%" in text:
+        text = _COMMENT.sub(lambda found: found[1] or found[3] or "", text)
+    return _IFFALSE.sub("", text) if "\\iffalse" in text else text
+
+
+def _definitions(style: str) -> str:
+    """A package of the archive. What it does is not wanted, only the macros that it defines."""
+    return "\n".join(line for line in style.split("\n") if re.match(r"\s*\\(?:new|renew|provide)command|\s*\\def", line))
+
+
+def _put_in(text: str, files: Mapping[str, str], path: list[str]) -> str:
+    """With the files that it asks for in their places. A file is not put into itself."""
+    left = [MOST_FILES_IN, MOST_TEXT]
+
+    def wanted(found: re.Match[str], path: list[str]) -> str:
+        name = (found[1] or found[2] or "").strip().removeprefix("./")
+        known = next((known for known in (name, f"{name}.tex", f"{name}.TEX") if known in files), None)
+        if known is None or known in path or len(path) > 20 or left[0] <= 0 or left[1] <= 0:
+            return ""
+        left[0] -= 1
+        left[1] -= len(files[known])
+        text = _INPUT.sub(lambda inner: wanted(inner, [*path, known]), files[known])
+        return f"\n\n{text}\n\n" if "include" in found[0] else f"{text} "
+
+    return _INPUT.sub(lambda found: wanted(found, path), text)
+
+
+class _Paper:
+    """The state of one conversion."""
+
+    def __init__(self, math: str, captions: bool) -> None:
+        self.math, self.captions = math, captions
+        self.stash: list[str] = []
+        self.out: list[str] = []
+
+    def text(self, source: str) -> str:
+        expanded = Expander().expand(source)
+        begin = _BEGIN_DOCUMENT.search(expanded)
+        end = _END_DOCUMENT.search(expanded, begin.end()) if begin else _END_DOCUMENT.search(expanded)
+        body = expanded[begin.end() if begin else 0 : end.start() if end else len(expanded)]
+        title = _TITLE.search(expanded)
+        if title and (found := group(expanded, title.end())):
+            self._convert(found[0])
+            self.out.append("\n\n")
+            body = body if begin and title.start() < begin.end() else _TITLE.sub(r"\\relax", body)
+        self._convert(body)
+        text = mend("".join(self.out))
+        return _STASHED.sub(lambda found: self.stash[int(found[1])], text).strip() if self.stash else text
+
+    def _convert(self, text: str, depth: int = 0) -> None:
+        """Text to `out`. What is in brackets is not looked into apart: brackets and commands before them just go."""
+        at = 0
+        while found := _TOKEN.search(text, at):
+            self.out.append(text[at : found.start()])
+            at = found.end()
+            mark = found.group()
+            if found[1]:
+                at = self._command(found[1], text, at, depth)
+            elif mark[0] == "\\":
+                at = self._symbol(found[2] or " ", text, at)
+            elif mark[0] == "$":
+                at = self._dollars(mark, text, at)
+            else:
+                self.out.append(_MARKS[mark] if mark in _MARKS else _dash(mark) if mark[0] == "-" else "\n\n")
+        self.out.append(text[at:])
+
+    def _command(self, name: str, text: str, at: int, depth: int) -> int:  # noqa: PLR0911
+        if name == "begin":
+            return self._environment(text, at, depth)
+        if name == "end":
+            self.out.append("\n")
+            return argument(text, at)[1]
+        if name in SECTIONS:
+            title, at = argument(text, _options(text, at))
+            self.out.append("\n\n")
+            self._deeper(title, depth)
+            self.out.append("\n\n")
+            return at
+        if name in ("caption", "footnote", "footnotetext"):
+            words, at = argument(text, _options(text, at))
+            self.out.append("\n\n" if name == "caption" else " (")
+            self._deeper(words, depth)
+            self.out.append("\n\n" if name == "caption" else ")")
+            return at
+        if name == "item":
+            self.out.append("\n- ")
+            return self._item(text, at, depth)
+        if name in ("verb", "lstinline") and (end := text.find(text[at : at + 1], at + 1)) > 0 and text[at : at + 1]:
+            self._keep(text[at + 1 : end])
+            return end + 1
+        if name in SYMBOLS:
+            self.out.append(SYMBOLS[name])
+            return _eat_space(text, at)
+        if name in ACCENTS and len(name) == 1:
+            base, at = argument(text, at)
+            self.out.append(accented(name, base))
+            return at
+        if name in _SKIPS and (length := _LENGTH.match(text, at)):
+            return length.end()
+        if name in DROPPED:
+            return self._dropped(name, text, at)
+        return _after(name, text, at)
+
+    def _dropped(self, name: str, text: str, at: int) -> int:
+        self.out.append(HOLE if name in HOLES else "")
+        at = _options(text, at)
+        for _ in range(DROPPED[name]):
+            start = _eat_space(text, at)
+            if text[start : start + 1] != "{":
+                break
+            at = _options(text, argument(text, start)[1])
+        return at
+
+    def _deeper(self, text: str, depth: int) -> None:
+        if depth < 30:
+            self._convert(text, depth + 1)
+
+    def _item(self, text: str, at: int, depth: int) -> int:
+        start = _eat_space(text, at)
+        if text[start : start + 1] == "[" and (found := group(text, start, "[]")):
+            self._deeper(found[0], depth)
+            self.out.append(" ")
+            return found[1]
+        return start
+
+    def _symbol(self, mark: str, text: str, at: int) -> int:
+        if mark in ACCENTS and mark not in "=." or (mark in "=." and text[at : at + 1].isalpha()):
+            base, at = argument(text, at)
+            self.out.append(accented(mark, base))
+            return at
+        if mark in "([":
+            end = text.find("\\)" if mark == "(" else "\\]", at)
+            if end >= 0:
+                self._formula(text[at:end], display=mark == "[")
+                return end + 2
+            return at
+        if mark == "\\":
+            self.out.append("\n")
+            return _options(text, at + 1 if text[at : at + 1] == "*" else at)
+        if mark in "#$%&_{}":
+            self._keep(mark)
+        elif mark in " ,;:!>\n/":
+            self.out.append("" if mark in "!/" else " ")
+        return at
+
+    def _dollars(self, mark: str, text: str, at: int) -> int:
+        end = (_DOLLARS if mark == "$$" else _DOLLAR).search(text, at)
+        inner = text[at : end.start()] if end else ""
+        if end is None or (mark == "$" and "\n\n" in inner):
+            return at  # a dollar that nothing closes
+        if inner.strip():
+            self._formula(inner, display=mark == "$$")
+        return end.end()
+
+    def _formula(self, inner: str, display: bool) -> None:
+        inner = " ".join(_LABEL.sub("", inner).split())
+        if not inner or self.math == DROP or (display and self.math == INLINE):
+            self.out.append(HOLE)
+        elif display:
+            self.out.append("\n")
+            self._keep(f"$$ {inner} $$")
+            self.out.append("\n")
+        else:
+            self._keep(f"${inner}$")
+
+    def _keep(self, text: str) -> None:
+        """Text that must not be changed by what follows."""
+        self.stash.append(_STASHED.sub("", text))
+        self.out.append(f"\x02{len(self.stash) - 1}\x03")
+
+    def _environment(self, text: str, at: int, depth: int) -> int:
+        full, at = argument(text, at)
+        name = full.strip().rstrip("*")
+        kind = FORMULAS | LITERAL | LEFT_OUT | FLOATS
+        if name not in kind:
+            at = _options(text, at)
+            self.out.append(f"\n\n{STATEMENTS[name]}. " if name in STATEMENTS and name != "abstract" else "\n\n")
+            return at
+        end = text.find(f"\\end{{{full}}}", at)
+        inner = text[at : end if end >= 0 else len(text)]
+        if end < 0 and name not in LEFT_OUT:
+            return at
+        after = end + len(full) + 6 if end >= 0 else len(text)
+        if name in FORMULAS:
+            self._formula(inner.removeprefix("{").strip() if name == "alignat" else inner, display=name != "math")
+        elif name in LITERAL:
+            self.out.append("\n")
+            self._keep(inner[_options(inner, 0) :].strip("\n"))
+            self.out.append("\n")
+        elif name in FLOATS and self.captions:
+            self._captions(inner, depth)
+        return after
+
+    def _captions(self, inner: str, depth: int) -> None:
+        for found in re.finditer(r"\\caption\*?(?![a-zA-Z])", inner):
+            words, _ = argument(inner, _options(inner, found.end()))
+            self.out.append("\n\n")
+            self._deeper(words, depth)
+            self.out.append("\n\n")
+
+
+_MARKS = {"{": "", "}": "", "~": " ", "&": " ", "``": "“", "''": "”", "\n": " "}
+
+
+def _dash(mark: str) -> str:
+    return {2: "–", 3: "—"}.get(len(mark), mark)
+
+
+def _options(text: str, at: int) -> int:
+    """Where it goes on after options in square brackets."""
+    for _ in range(3):
+        found = _OPTION.match(text, at)
+        inside = group(text, found.end(), "[]") if found else None
+        if inside is None:
+            return at
+        at = inside[1]
+    return at
+
+
+def _eat_space(text: str, at: int) -> int:
+    while at < len(text) and text[at] in " \t":
+        at += 1
+    return at
+
+
+def _after(name: str, text: str, at: int) -> int:
+    """After a command that is not known: without its options, if it has arguments too."""
+    end = _options(text, at)
+    return end if end > at and text[end : end + 1] == "{" else _eat_space(text, at)
