@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from gristmill.dedup.fuzzy import FuzzyDeduplicationStage
     from gristmill.dedup.index import DedupIndex
     from gristmill.dedup.keep import Keep
+    from gristmill.dedup.ranking import RankingStrategy
     from gristmill.dedup.removal import TextDuplicatesRemovalStage
     from gristmill.dedup.repeated import LineDeduplicationStage
+    from gristmill.dedup.semantic import SemanticDeduplicationStage
     from gristmill.dedup.simhash import SimHashDeduplicationStage
     from gristmill.dedup.substring import SubstringDeduplicationStage
     from gristmill.dedup.workflow import (
@@ -38,6 +40,8 @@ _HOME = {
     "FuzzyDeduplicationWorkflow": "workflow",
     "Keep": "keep",
     "LineDeduplicationStage": "repeated",
+    "RankingStrategy": "ranking",
+    "SemanticDeduplicationStage": "semantic",
     "SimHashDeduplicationStage": "simhash",
     "SubstringDeduplicationStage": "substring",
     "TextDuplicatesRemovalStage": "removal",
@@ -55,6 +59,8 @@ __all__ = [
     "FuzzyDeduplicationWorkflow",
     "Keep",
     "LineDeduplicationStage",
+    "RankingStrategy",
+    "SemanticDeduplicationStage",
     "SimHashDeduplicationStage",
     "SubstringDeduplicationStage",
     "TextDuplicatesRemovalStage",
