@@ -7,8 +7,18 @@ from __future__ import annotations
 
 from gristmill.core.lazy import lazy
 
-_HOME: dict[str, str] = {}
+_HOME: dict[str, str] = {
+    "BadImage": "formats",
+    "Header": "formats",
+    "ImageReaderStage": "read",
+    "WebDatasetReader": "read",
+    "decode": "decode",
+    "decoded": "decode",
+    "header": "formats",
+    "headers_of": "decode",
+    "pixels_of": "decode",
+}
 
-__all__: list[str] = []
+__all__ = list(_HOME)
 
 __getattr__, __dir__ = lazy(__name__, _HOME)
