@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
+_DECODED = ("pixels", "headers")
+
 ORIGIN = "_origin"
 """What a reader has noted on a batch: that is true as long as nothing has happened to its rows (`io/again.py`)."""
 
@@ -182,7 +184,16 @@ class DocumentBatch(Batch):
 
 
 class ImageBatch(Batch):
-    """Images, one per row, as they were encoded. Decoded pixels are objects of the rows, and never reach disk."""
+    """Images, one per row, as they were encoded. Decoded pixels are objects of the rows, and never reach disk.
+
+    Nor do they travel to other processes when the encoded images do: they are made again (`image/decode.py`).
+    """
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        if "image" in state["data"].column_names:
+            state["objects"] = {name: values for name, values in self.objects.items() if not name.startswith(_DECODED)}
+        return state
 
 
 def in_place(values: pa.Array, rows: pa.BooleanArray) -> pa.Array:

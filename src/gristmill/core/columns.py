@@ -1,8 +1,8 @@
 """Arrow columns from Python values, built from their buffers.
 
 `pyarrow.array` and `pyarrow.scalar` import pandas when it is installed, to ask whether the value is a pandas
-object, which costs every process more than half a second. Columns of the four types that data is made of, and of
-the unsigned integers that hashes are, are built here instead; others go to pyarrow.
+object, which costs every process more than half a second. Columns of the four types that data is made of, of bytes,
+and of the unsigned integers that hashes are, are built here instead; others go to pyarrow.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 _STRING, _INT, _UINT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.uint64(), pa.float64(), pa.bool_()
+_BINARY = pa.large_binary()
+_CODES = {_INT: "q", _UINT: "Q", _FLOAT: "d"}
 _LARGEST = 2**31 - 1
 
 
@@ -26,12 +28,10 @@ def make_array(values: Iterable[Any], kind: pa.DataType) -> pa.Array:
     validity = pa.py_buffer(_bits(present)) if missing else None
     if kind == _STRING:
         return _strings(listed, validity, missing)
-    if kind == _INT:
-        return _numbers("q", kind, listed, validity, missing)
-    if kind == _UINT:
-        return _numbers("Q", kind, listed, validity, missing)
-    if kind == _FLOAT:
-        return _numbers("d", kind, listed, validity, missing)
+    if kind == _BINARY:
+        return _binaries(listed, validity, missing)
+    if kind in _CODES:
+        return _numbers(_CODES[kind], kind, listed, validity, missing)
     if kind == _BOOL:
         bits = pa.py_buffer(_bits([bool(value) for value in listed]))
         return pa.Array.from_buffers(kind, len(listed), [validity, bits], missing)
@@ -50,6 +50,12 @@ def _strings(values: Sequence[str | None], validity: pa.Buffer | None, missing: 
     offsets = pa.py_buffer(array("i" if small else "q", ends).tobytes())
     kind = _STRING if small else pa.large_string()
     return pa.Array.from_buffers(kind, len(values), [validity, offsets, pa.py_buffer(b"".join(raw))], missing)
+
+
+def _binaries(values: Sequence[bytes | None], validity: pa.Buffer | None, missing: int) -> pa.Array:
+    raw = [b"" if value is None else value for value in values]
+    offsets = pa.py_buffer(array("q", accumulate(map(len, raw), initial=0)).tobytes())
+    return pa.Array.from_buffers(_BINARY, len(values), [validity, offsets, pa.py_buffer(b"".join(raw))], missing)
 
 
 def _numbers(code: str, kind: pa.DataType, values: Sequence[Any], validity: pa.Buffer | None, missing: int) -> pa.Array:

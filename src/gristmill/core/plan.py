@@ -28,6 +28,7 @@ from gristmill.core.stage import (
     SourceStage,
     check_settings,
     implements,
+    led,
     worker_count,
 )
 from gristmill.core.table import is_json, is_text
@@ -182,7 +183,7 @@ def make_plan(
 ) -> Plan:
     """Compile a pipeline. Raises a PlanError that names the stage and the way out."""
     check_tasks(initial_tasks)
-    flat = [copy.copy(stage) for stage in decompose(stages)]
+    flat = [copy.copy(stage) for stage in led(decompose(stages), initial_tasks)]
     if not flat:
         raise PlanError(f"pipeline {name!r} has no stages: add some with add_stage(...)")
     for stage in flat:
@@ -315,10 +316,8 @@ def check_types(stages: Sequence[ProcessingStage[Any, Any]]) -> None:
 
 
 def _sample(source: SourceStage[Any] | None, initial_tasks: Sequence[Task[Any]] | None) -> Task[Any] | None:
-    if source is not None:
-        first = next(source.sources(), ())
-        return first[0] if first else None
-    return initial_tasks[0] if initial_tasks else None
+    first = next(source.sources(), ()) if source is not None else initial_tasks
+    return first[0] if first else None
 
 
 def check_columns(stages: Sequence[ProcessingStage[Any, Any]], sample: Task[Any] | None) -> None:

@@ -122,6 +122,10 @@ class ProcessingStage(Generic[In, Out]):
     def check(self) -> None:
         """Raise a PlanError if the stage can be seen to fail: missing paths, impossible parameters."""
 
+    def lead(self) -> SourceStage[Any] | None:
+        """What lists the work of this stage if it is the first of a pipeline; None: it gets one empty task."""
+        return None
+
     def reads(self) -> Sequence[str]:
         """The files that the stage reads, as far as it knows."""
         return ()
@@ -297,6 +301,12 @@ class CompositeStage(ProcessingStage[In, Out]):
 
     def outputs(self) -> tuple[list[str], Columns]:
         return self.decompose()[-1].outputs()
+
+
+def led(stages: list[ProcessingStage[Any, Any]], tasks: object) -> list[ProcessingStage[Any, Any]]:
+    """The stages of a pipeline after what lists the work of the first, if it has that and was given no tasks."""
+    lead = stages[0].lead() if stages and tasks is None else None
+    return stages if lead is None else [lead, *stages]
 
 
 def check_settings(stage: ProcessingStage[Any, Any]) -> None:

@@ -144,11 +144,11 @@ def column_values(column: pa.ChunkedArray) -> list[Any]:
     """Python values; JSON comes back as the objects that it holds."""
     values: list[Any] = column.to_pylist()
     if is_json(column.type):
-        return [None if value is None else _parse(value) for value in values]
+        return [None if value is None else parse_json(value) for value in values]
     return values
 
 
-def _parse(text: str) -> Any:
+def parse_json(text: str) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:  # numbers beyond what orjson reads

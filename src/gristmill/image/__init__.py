@@ -7,8 +7,37 @@ from __future__ import annotations
 
 from gristmill.core.lazy import lazy
 
-_HOME: dict[str, str] = {}
+_HOME: dict[str, str] = {
+    "BadImage": "formats",
+    "Header": "formats",
+    "ImageAnimatedFilter": "filters",
+    "ImageAspectRatioFilter": "filters",
+    "ImageBlurFilter": "filters",
+    "ImageBorderFilter": "signs",
+    "ImageBrightnessFilter": "filters",
+    "ImageColourfulnessFilter": "filters",
+    "ImageContrastFilter": "filters",
+    "ImageConvertStage": "transform",
+    "ImageEntropyFilter": "filters",
+    "ImageFileSizeFilter": "filters",
+    "ImageFilter": "filters",
+    "ImageFormatFilter": "filters",
+    "ImagePerceptualHashStage": "hash",
+    "ImageReaderStage": "read",
+    "ImageResizeStage": "transform",
+    "ImageResolutionFilter": "filters",
+    "ImageScore": "score",
+    "ImageScoreFilter": "score",
+    "ImageTextFilter": "signs",
+    "ImageWatermarkFilter": "signs",
+    "WebDatasetReader": "read",
+    "decode": "decode",
+    "decoded": "decode",
+    "header": "formats",
+    "headers_of": "decode",
+    "pixels_of": "decode",
+}
 
-__all__: list[str] = []
+__all__ = list(_HOME)
 
 __getattr__, __dir__ = lazy(__name__, _HOME)

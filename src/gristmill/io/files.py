@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 from gristmill.core.errors import InputError
@@ -17,9 +17,9 @@ from gristmill.core.stage import SourceStage
 from gristmill.core.task import FileGroupTask, FileSlice, digest
 from gristmill.io.input import Input, block_bytes
 from gristmill.io.listing import InputFile, Paths, as_paths, list_files
-from gristmill.io.sniff import COMPRESSED, LINES, PARQUET, READERS, compression, extension_of, with_compressed
+from gristmill.io.sniff import COMPRESSED, LINES, PARQUET, READERS, TARS, compression, extension_of, with_compressed
 
-BY_LINES, BY_ROW_GROUPS, WHOLE = "lines", "row_groups", "whole"
+BY_LINES, BY_ROW_GROUPS, BY_MEMBERS, WHOLE = CUTS = ("lines", "row_groups", "members", "whole")
 
 _STEM_BYTES = 120
 
@@ -73,8 +73,8 @@ class FilePartitioningStage(SourceStage[FileGroupTask]):
         for what, number in (("files_per_partition", files_per_partition), ("limit", limit)):
             if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
                 raise ValueError(f"{what} is {number!r}, must be a whole number, 1 or more, or None")
-        if split_by not in (None, BY_LINES, BY_ROW_GROUPS, WHOLE):
-            raise ValueError(f"split_by is {split_by!r}, must be 'lines', 'row_groups' or 'whole'")
+        if split_by not in (None, *CUTS):
+            raise ValueError(f"split_by is {split_by!r}, must be 'lines', 'row_groups', 'members' or 'whole'")
         self.file_paths = file_paths
         self.files_per_partition = files_per_partition or 1
         self.blocksize = block_bytes(blocksize)
@@ -148,6 +148,8 @@ class FilePartitioningStage(SourceStage[FileGroupTask]):
             yield FileSlice(file.path), file.size or self.blocksize
         elif how == BY_ROW_GROUPS and file.size > self.blocksize:
             yield from self._row_groups(file)
+        elif how == BY_MEMBERS and file.size > self.blocksize and "://" not in file.path:
+            yield from self._members(file, file.size)
         elif how == BY_LINES and (file.size <= self.blocksize or not self._is_compressed(file.path)):
             for start in range(0, max(file.size, 1), self.blocksize):
                 part = FileSlice(file.path, start, min(start + self.blocksize, file.size))
@@ -159,6 +161,16 @@ class FilePartitioningStage(SourceStage[FileGroupTask]):
         """Whether the content is compressed although the name does not say so: then it cannot be cut."""
         with Input(FileSlice(path), self.storage_options).open() as opened:
             return compression(path, opened.read(64)) is not None
+
+    def _members(self, file: InputFile, size: int) -> Iterator[tuple[FileSlice, int]]:
+        """Parts of a tar on this machine, where jumping from header to header costs little."""
+        from gristmill.io.tar import cuts
+
+        whole = Input(FileSlice(file.path), self.storage_options)
+        places = [0, *(() if self._is_compressed(file.path) else cuts(whole, self.blocksize)), size]
+        for start, end in pairwise(places):
+            part = FileSlice(file.path, start, end) if len(places) > 2 else FileSlice(file.path)
+            yield part, end - start
 
     def _row_groups(self, file: InputFile) -> Iterator[tuple[FileSlice, int]]:
         from gristmill.io.parquet import row_group_bytes
@@ -182,6 +194,8 @@ def _split_by(path: str) -> str:
     extension = extension_of(path)
     if extension in PARQUET:
         return BY_ROW_GROUPS
+    if extension in TARS:
+        return BY_MEMBERS
     return BY_LINES if extension in with_compressed(LINES) else WHOLE
 
 

@@ -15,6 +15,7 @@ TABLES = (".csv", ".tsv")
 TEXTS = (".txt", ".text", ".md")
 PARQUET = (".parquet", ".pq")
 ARROW = (".arrow", ".arrows", ".ipc", ".feather")
+TARS = (".tar", ".tgz")
 
 READERS = {
     **dict.fromkeys(LINES, "JsonlReader"),
@@ -22,6 +23,7 @@ READERS = {
     **dict.fromkeys(TABLES, "CsvReader"),
     **dict.fromkeys(ARROW, "ArrowReader"),
     **dict.fromkeys(TEXTS, "TextReader"),
+    **dict.fromkeys(TARS, "WebDatasetReader"),
 }
 
 _MAGIC = (
@@ -38,8 +40,8 @@ _MAGIC = (
     (b"\x1f\x8b", "gzip", None),
     (b"\x28\xb5\x2f\xfd", "zstd", None),
     (b"%PDF", "PDF", None),
-    (b"\x89PNG", "a PNG image", None),
-    (b"\xff\xd8\xff", "a JPEG image", None),
+    (b"\x89PNG", "a PNG image", "ImageDirectoryReader"),
+    (b"\xff\xd8\xff", "a JPEG image", "ImageDirectoryReader"),
     (b"SQLite format 3", "an SQLite database", None),
     (b"\xff\xfe", "text in UTF-16", None),
     (b"\xfe\xff", "text in UTF-16", None),
@@ -91,7 +93,7 @@ def looks_like(head: bytes) -> tuple[str, str | None]:
         if head.startswith(magic):
             return kind, reader
     if head[257:262] == b"ustar":
-        return "a tar archive", None
+        return "a tar archive", "WebDatasetReader"
     if b"\0" in head:
         return "", None
     text = head.removeprefix(codecs.BOM_UTF8).lstrip()

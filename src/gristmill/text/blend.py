@@ -35,7 +35,8 @@ from gristmill.core.errors import ColumnError, InputError
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage, SourceStage
 from gristmill.core.task import EmptyTask, FileGroupTask, Lineage, Task, digest
 from gristmill.io.files import FilePartition, FilePartitioningStage
-from gristmill.text.read import SKIP, FileReader, ReaderStage
+from gristmill.io.reader import SKIP
+from gristmill.text.read import FileReader, ReaderStage
 from gristmill.text.resample import check_factor, drawn, take
 
 KEY = "blend"

@@ -13,151 +13,34 @@ neighbours are read either way.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from gristmill.core.batch import DocumentBatch
-from gristmill.core.errors import BadRecordError, InputError, did_you_mean
-from gristmill.core.stage import Columns, CompositeStage, ProcessingStage
+from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.table import POSITION
-from gristmill.core.task import EmptyTask, FileGroupTask, FileSlice, Task
+from gristmill.core.task import EmptyTask, FileGroupTask
 from gristmill.io import sniff
-from gristmill.io.again import JSONL, PARQUET, Origin, note_origin
+from gristmill.io.again import JSONL, PARQUET
 from gristmill.io.arrow import peek_arrow, read_arrow
 from gristmill.io.csv import CsvFormat, peek_csv, read_csv
-from gristmill.io.files import BY_LINES, BY_ROW_GROUPS, WHOLE, FilePartition, FilePartitioningStage
-from gristmill.io.input import BadRecord, Input, block_bytes
+from gristmill.io.files import BY_LINES, BY_ROW_GROUPS, WHOLE, FilePartitioningStage
+from gristmill.io.input import Input
 from gristmill.io.jsonl import peek_jsonl, read_jsonl
-from gristmill.io.lines import MAX_LINE, line_number
+from gristmill.io.lines import MAX_LINE
 from gristmill.io.listing import Paths
 from gristmill.io.parquet import peek_parquet, read_parquet
 from gristmill.io.plain import FILE_NAME, TEXT, peek_text, read_text_file, read_text_lines
-
-QUARANTINE, RAISE, SKIP = ON_BAD_RECORD = ("quarantine", "raise", "skip")
-
-
-class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
-    """Reads the files of a task, block by block. A format writes `tables` and `schema`."""
-
-    unit: ClassVar[str] = "row"
-    options: ClassVar[tuple[str, ...]] = ()
-    """What `read_kwargs` may hold, beside `storage_options`."""
-
-    again: ClassVar[str] = ""
-    """The format, if parts of such files can be read a second time at little cost (`io/again.py`)."""
-
-    def __init__(
-        self,
-        fields: Sequence[str] | None = None,
-        read_kwargs: Mapping[str, Any] | None = None,
-        blocksize: int | str | None = None,
-        on_bad_record: str = QUARANTINE,
-    ) -> None:
-        super().__init__()
-        if on_bad_record not in ON_BAD_RECORD:
-            raise ValueError(f"on_bad_record is {on_bad_record!r}, must be 'quarantine', 'raise' or 'skip'")
-        if isinstance(fields, str):
-            raise TypeError(f"fields is the text {fields!r}, must be a list of names: [{fields!r}]")
-        self.fields = None if fields is None else list(fields)
-        self.read_kwargs = dict(read_kwargs or {})
-        self.blocksize = block_bytes(blocksize)
-        self.on_bad_record = on_bad_record
-        known = ("storage_options", *self.options)
-        for key in self.read_kwargs:
-            if key not in known:
-                raise ValueError(
-                    f"stage {self.name!r}: read_kwargs has no {key!r}.{did_you_mean(key, known)} "
-                    f"There are: {', '.join(known)}"
-                )
-
-    @abstractmethod
-    def tables(self, source: Input) -> Iterator[pa.Table]:
-        """The rows of one part of a file, with a POSITION column."""
-
-    @abstractmethod
-    def schema(self, source: Input) -> pa.Schema | None:
-        """The columns that `tables` gives, from a look at the beginning of the file."""
-
-    def outputs(self) -> tuple[list[str], Columns]:
-        return [], list(self.fields or [])
-
-    def process(self, task: FileGroupTask) -> Iterator[DocumentBatch]:
-        empty = True
-        for part in task.parts():
-            origin = self._origin(task, part)
-            for block, table in enumerate(self.tables(self.source(task, part))):
-                empty = False
-                batch = self.batch(task, table, {"file": name_of(task, part)})
-                if origin:
-                    note_origin(batch, replace(origin, block=block))
-                yield batch
-        if empty:
-            yield self.nothing(task)
-
-    def _origin(self, task: FileGroupTask, part: FileSlice) -> Origin | None:
-        source = self.source(task, part)
-        if not self.again or source.storage_options or (self.unit == "byte" and part.end is None):
-            return None
-        options = {key: value for key, value in self.read_kwargs.items() if key in self.options}
-        return Origin(self.again, part, self.blocksize, self.fields, options)
-
-    def nothing(self, task: FileGroupTask) -> DocumentBatch:
-        """A batch without rows: a writer wants to know of a source that gives nothing."""
-        return self.batch(task, pa.table({POSITION: pa.nulls(0, pa.int64())}), {})
-
-    def peek(self, sample: Task[Any]) -> Mapping[str, pa.DataType] | None:
-        if not isinstance(sample, FileGroupTask) or not sample.data:
-            return None
-        try:
-            schema = self.schema(self.source(sample, sample.parts()[0]))
-        except InputError as error:
-            raise InputError(f"stage {self.name!r}: {error}") from error
-        except OSError:  # told, or set aside, when the file is read
-            return None
-        return None if schema is None else dict(zip(schema.names, schema.types, strict=True))
-
-    def source(self, task: FileGroupTask, part: FileSlice) -> Input:
-        options = {**self.read_kwargs.get("storage_options", {}), **task.storage_options}
-        source = Input(part, options, self.blocksize, on_bytes=partial(self.count, "bytes_read"))
-        return replace(source, on_bad=partial(self._bad, source, name_of(task, part)))
-
-    def batch(self, task: FileGroupTask, table: pa.Table, metadata: Mapping[str, Any]) -> DocumentBatch:
-        return DocumentBatch(table, dataset_name=task.dataset_name, metadata={**task.metadata, **metadata})
-
-    def _bad(self, source: Input, file: str, record: BadRecord) -> None:
-        if self.on_bad_record == SKIP:
-            self.count("bad_records", record.records)
-            return
-        if self.on_bad_record == QUARANTINE:
-            with suppress(BadRecordError):  # a run with on_error="raise" has no quarantine
-                self.set_aside(
-                    record.reason,
-                    content=record.content,
-                    file=file,
-                    position=record.position,
-                    records=record.records,
-                )
-                return
-        # Lines are counted only here: to do so for each of many bad records would take for ever.
-        number = line_number(source, record.position) if self.unit == "byte" else None
-        where = f"line {number:,} (byte {record.position:,})" if number else f"{self.unit} {record.position:,}"
-        shown = f": {record.raw[:80]!r}" if record.raw else ""
-        raise BadRecordError(
-            f"{source.path}, {where}: {record.reason}{shown}. To set such records aside and go on, use "
-            'on_bad_record="quarantine" and on_error="quarantine", the defaults; to count them and leave them out, '
-            'use on_bad_record="skip"'
-        )
+from gristmill.io.reader import QUARANTINE, SKIP, FilesReader, name_of
 
 
-def name_of(task: FileGroupTask, part: FileSlice) -> str:
-    """The name by which users know the file: below the directory that was read."""
-    return task.name_of(part.path) if isinstance(task, FilePartition) else part.path
+class ReaderStage(FilesReader[FileGroupTask, DocumentBatch]):
+    """Reads documents from the files of a task, block by block. A format writes `tables` and `schema`."""
+
+    kind = DocumentBatch
 
 
 class JsonlReaderStage(ReaderStage):

@@ -1,0 +1,180 @@
+"""What an encoded image is, from its bytes: format, size, mode, frames and EXIF orientation, without decoding it.
+
+JPEG is read here, since its header is all that most images need; the other formats are read by Pillow, which is
+only asked about those listed here: nothing of a file decides that some other decoder is run on it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from gristmill.core.errors import require
+
+JPEG, PNG, WEBP, GIF, BMP, TIFF, AVIF = "jpeg", "png", "webp", "gif", "bmp", "tiff", "avif"
+FORMATS = (JPEG, PNG, WEBP, GIF, BMP, TIFF, AVIF)
+
+EXTENSIONS: Mapping[str, tuple[str, ...]] = {
+    JPEG: ("jpg", "jpeg"),
+    PNG: ("png",),
+    WEBP: ("webp",),
+    GIF: ("gif",),
+    BMP: ("bmp",),
+    TIFF: ("tiff", "tif"),
+    AVIF: ("avif",),
+}
+"""What files of each format are called, the usual name first."""
+
+IMAGE_EXTENSIONS = tuple(name for names in EXTENSIONS.values() for name in names)
+
+_MAGIC = (
+    (b"\xff\xd8\xff", JPEG),
+    (b"\x89PNG\r\n\x1a\n", PNG),
+    (b"GIF87a", GIF),
+    (b"GIF89a", GIF),
+    (b"BM", BMP),
+    (b"II*\0", TIFF),
+    (b"MM\0*", TIFF),
+    (b"II+\0", TIFF),
+    (b"MM\0+", TIFF),
+)
+_FRAMES = frozenset({0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF})
+_BARE = frozenset({0x01, *range(0xD0, 0xD9)})
+_MODES = {1: "L", 3: "RGB", 4: "CMYK"}
+_ORIENTATION = 0x0112
+_SIDEWAYS = frozenset({5, 6, 7, 8})
+
+
+class BadImage(ValueError):
+    """Bytes that are no image which can be decoded, and why."""
+
+
+class Header(NamedTuple):
+    """What is known of an image without decoding it. Width and height are as it is shown: EXIF rotation applied."""
+
+    width: int
+    height: int
+    mode: str
+    format: str
+    frames: int = 1
+    orientation: int = 1
+
+    @property
+    def pixels(self) -> int:
+        return self.width * self.height
+
+
+def format_of(data: Any) -> str | None:
+    """The format that the first bytes show; None if it is none of `FORMATS`."""
+    head = bytes(data[:32])
+    for magic, name in _MAGIC:
+        if head.startswith(magic):
+            return name
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return WEBP
+    if head[4:8] == b"ftyp" and (b"avif" in head[8:] or b"avis" in head[8:]):
+        return AVIF
+    return None
+
+
+def extension_of(data: Any) -> str | None:
+    """The usual extension of files with these bytes; None for what is no image."""
+    name = format_of(data)
+    return None if name is None else EXTENSIONS[name][0]
+
+
+def header(data: Any) -> Header:
+    """What is known of an image without decoding it. Raises BadImage."""
+    if not len(data):
+        raise BadImage("an empty image: no bytes")
+    kind = format_of(data)
+    if kind is None:
+        raise BadImage(f"not an image that is known ({', '.join(FORMATS)}): it begins with {bytes(data[:12])!r}")
+    found = jpeg_header(data) if kind == JPEG else None
+    if found is not None:
+        return found
+    try:
+        return header_of(open_image(data, kind), kind)
+    except BadImage:
+        raise
+    except Exception as error:  # each of Pillow's formats has errors of its own
+        raise BadImage(f"{kind} that cannot be read: {type(error).__name__}: {error}") from error
+
+
+def open_image(data: Any, kind: str) -> Any:
+    """The image as Pillow opens it: nothing is decoded yet, and its size is to be looked at first."""
+    image = require("PIL.Image", "image", "images")
+    if kind.upper() not in image.OPEN:
+        image.preinit()
+    if kind.upper() not in image.OPEN:
+        image.init()
+    if kind.upper() not in image.OPEN:
+        raise BadImage(f"{kind}, which this Pillow was built without")
+    # Not Image.open, whose own limit of pixels is one for the whole process.
+    return image.OPEN[kind.upper()][0](io.BytesIO(data), "")
+
+
+def header_of(image: Any, kind: str, count_frames: bool = True) -> Header:
+    """What is known of an image that Pillow has opened. To count frames it has to look through all of a GIF."""
+    orientation = orientation_of(image)
+    width, height = image.size
+    if orientation in _SIDEWAYS and kind != TIFF:  # of which Pillow has turned the size by now
+        width, height = height, width
+    frames = int(getattr(image, "n_frames", 1)) if count_frames else 1
+    return Header(width, height, image.mode, kind, frames, orientation)
+
+
+def orientation_of(image: Any) -> int:
+    """The EXIF orientation of an image that Pillow has opened."""
+    return _one_to_eight(image.getexif().get(_ORIENTATION, 1))
+
+
+def jpeg_header(data: Any) -> Header | None:
+    """The header of a JPEG; None when its segments are not in order, which Pillow may yet make sense of."""
+    view = memoryview(data)
+    at, end, orientation = 2, len(view), 1
+    while at + 9 < end and view[at] == 0xFF:
+        marker = view[at + 1]
+        if marker == 0xFF or marker in _BARE:
+            at += 1 if marker == 0xFF else 2
+            continue
+        size = int.from_bytes(view[at + 2 : at + 4], "big")
+        if marker == 0xE1 and bytes(view[at + 4 : at + 10]) == b"Exif\0\0":
+            orientation = exif_orientation(bytes(view[at + 10 : at + 2 + size]))
+        if marker in _FRAMES:
+            precision, height, width, parts = _frame(view, at)
+            if precision != 8 or parts not in _MODES or not width or not height:
+                return None
+            if orientation in _SIDEWAYS:
+                width, height = height, width
+            return Header(width, height, _MODES[parts], JPEG, 1, orientation)
+        if marker in (0xD9, 0xDA) or size < 2:
+            return None
+        at += 2 + size
+    return None
+
+
+def _frame(view: memoryview, at: int) -> tuple[int, int, int, int]:
+    height, width = (int.from_bytes(view[start : start + 2], "big") for start in (at + 5, at + 7))
+    return view[at + 4], height, width, view[at + 9]
+
+
+def exif_orientation(tiff: bytes) -> int:
+    """The orientation in an EXIF block, 1 to 8; 1 when there is none that makes sense."""
+    order = {b"II*\0": "little", b"MM\0*": "big"}.get(tiff[:4])
+    if order is None:
+        return 1
+
+    def number(start: int, size: int) -> int:
+        return int.from_bytes(tiff[start : start + size], order)  # type: ignore[arg-type]
+
+    first = number(4, 4)
+    for entry in range(first + 2, min(first + 2 + 12 * number(first, 2), len(tiff)), 12):
+        if number(entry, 2) == _ORIENTATION:
+            return _one_to_eight(number(entry + 8, 2))
+    return 1
+
+
+def _one_to_eight(orientation: Any) -> int:
+    return orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
