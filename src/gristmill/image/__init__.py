@@ -10,7 +10,9 @@ from gristmill.core.lazy import lazy
 _HOME: dict[str, str] = {
     "BadImage": "formats",
     "Header": "formats",
+    "ImageParquetWriter": "write",
     "ImageReaderStage": "read",
+    "ImageWriterStage": "write",
     "WebDatasetReader": "read",
     "decode": "decode",
     "decoded": "decode",
