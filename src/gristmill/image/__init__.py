@@ -9,7 +9,11 @@ from gristmill.core.lazy import lazy
 
 _HOME: dict[str, str] = {
     "BadImage": "formats",
+    "ConvertImageBatchToDocumentBatchStage": "convert",
     "Header": "formats",
+    "ImageDirectoryReader": "folders",
+    "ImageDownloadStage": "download",
+    "ImageParquetReader": "tables",
     "ImageParquetWriter": "write",
     "ImageReaderStage": "read",
     "ImageWriterStage": "write",
