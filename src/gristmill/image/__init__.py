@@ -18,7 +18,7 @@ _HOME: dict[str, str] = {
     "ImageReaderStage": "read",
     "ImageWriterStage": "write",
     "WebDatasetReader": "read",
-    "decode": "decode",
+    "decode_image": "decode",
     "decoded": "decode",
     "header": "formats",
     "headers_of": "decode",

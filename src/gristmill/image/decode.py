@@ -87,6 +87,10 @@ def decode(data: Any, max_pixels: int | None = MAX_PIXELS, at_least: int | None 
         raise BadImage(f"{kind} that cannot be decoded: {type(error).__name__}: {error}") from error
 
 
+decode_image = decode
+"""Its name in `gristmill.image`, where `decode` is this file."""
+
+
 def _check_size(width: int, height: int, max_pixels: int | None) -> None:
     if max_pixels is not None and width * height > max_pixels:
         raise BadImage(
