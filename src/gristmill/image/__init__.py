@@ -10,7 +10,11 @@ from gristmill.core.lazy import lazy
 _HOME: dict[str, str] = {
     "BadImage": "formats",
     "Header": "formats",
+    "ImageAestheticFilterStage": "model_filters",
+    "ImageEmbeddingStage": "embed",
+    "ImageNSFWFilterStage": "model_filters",
     "ImageReaderStage": "read",
+    "ImageTextSimilarityStage": "model_filters",
     "WebDatasetReader": "read",
     "decode": "decode",
     "decoded": "decode",
