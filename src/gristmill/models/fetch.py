@@ -86,7 +86,10 @@ class Wanted:
         place.parent.mkdir(parents=True, exist_ok=True)
         partial = tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent)
         try:
-            hub.snapshot_download(name, revision=revision, local_dir=partial, allow_patterns=list(FILES))
+            mirror = os.environ.get("HF_ENDPOINT")  # read now: the library looks once, when it is imported
+            hub.snapshot_download(
+                name, revision=revision, local_dir=partial, allow_patterns=list(FILES), endpoint=mirror
+            )
             shutil.rmtree(Path(partial, ".cache"), ignore_errors=True)
             _move(Path(partial), place)
         except Exception as error:
