@@ -46,6 +46,7 @@ PUBLIC = {
         "ExactDeduplicationWorkflow",
         "FuzzyDeduplicationStage",
         "FuzzyDeduplicationWorkflow",
+        "ImageDuplicatesRemovalStage",
         "Keep",
         "LineDeduplicationStage",
         "SimHashDeduplicationStage",

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gristmill.core.batch import Batch
 from gristmill.core.decide import Decides, Decision, decide_each
-from gristmill.core.errors import GristmillError, OutputError, StageError, describe_error
+from gristmill.core.errors import DownloadError, GristmillError, OutputError, StageError, describe_error
 from gristmill.core.isolate import Isolator, mark
 from gristmill.core.rejects import complete
 from gristmill.core.sketch import Sketcher
@@ -316,8 +316,9 @@ class Worker:
 
     def failure(self, position: int, lineage: Lineage | None, error: BaseException, doing: str = "") -> StageError:
         details, reason = trace_of(error), describe_error(error)
-        if isinstance(error, GristmillError):  # says all there is to say, and will say it again, unless there is room
-            return self._error(position, lineage, str(error), hopeless=not isinstance(error, OutputError))
+        if isinstance(error, GristmillError):  # says all there is to say, and says it again, unless the world changes
+            hopeless = not isinstance(error, OutputError | DownloadError)
+            return self._error(position, lineage, str(error), hopeless=hopeless)
         return self._error(position, lineage, f"{doing} raised {reason}" if doing else reason, details)
 
     def _error(

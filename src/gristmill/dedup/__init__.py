@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gristmill.dedup.fuzzy import FuzzyDeduplicationStage
     from gristmill.dedup.index import DedupIndex
     from gristmill.dedup.keep import Keep
-    from gristmill.dedup.removal import TextDuplicatesRemovalStage
+    from gristmill.dedup.removal import ImageDuplicatesRemovalStage, TextDuplicatesRemovalStage
     from gristmill.dedup.repeated import LineDeduplicationStage
     from gristmill.dedup.simhash import SimHashDeduplicationStage
     from gristmill.dedup.substring import SubstringDeduplicationStage
@@ -36,6 +36,7 @@ _HOME = {
     "ExactDeduplicationWorkflow": "workflow",
     "FuzzyDeduplicationStage": "fuzzy",
     "FuzzyDeduplicationWorkflow": "workflow",
+    "ImageDuplicatesRemovalStage": "removal",
     "Keep": "keep",
     "LineDeduplicationStage": "repeated",
     "SimHashDeduplicationStage": "simhash",
@@ -53,6 +54,7 @@ __all__ = [
     "ExactDeduplicationWorkflow",
     "FuzzyDeduplicationStage",
     "FuzzyDeduplicationWorkflow",
+    "ImageDuplicatesRemovalStage",
     "Keep",
     "LineDeduplicationStage",
     "SimHashDeduplicationStage",

@@ -9,12 +9,18 @@ from gristmill.core.lazy import lazy
 
 _HOME: dict[str, str] = {
     "BadImage": "formats",
+    "ConvertImageBatchToDocumentBatchStage": "convert",
     "Header": "formats",
     "ImageAestheticFilterStage": "model_filters",
+    "ImageDirectoryReader": "folders",
+    "ImageDownloadStage": "download",
     "ImageEmbeddingStage": "embed",
     "ImageNSFWFilterStage": "model_filters",
+    "ImageParquetReader": "tables",
+    "ImageParquetWriter": "write",
     "ImageReaderStage": "read",
     "ImageTextSimilarityStage": "model_filters",
+    "ImageWriterStage": "write",
     "WebDatasetReader": "read",
     "decode": "decode",
     "decoded": "decode",

@@ -38,7 +38,6 @@ from gristmill.image.formats import (
     Header,
     format_of,
     header,
-    header_of,
     jpeg_header,
     open_image,
     orientation_of,
@@ -75,7 +74,7 @@ def decode(data: Any, max_pixels: int | None = MAX_PIXELS, at_least: int | None 
     kind = format_of(view)
     try:
         if kind == JPEG and (found := jpeg_header(view)) and found.mode != "CMYK":
-            _check_size(found, max_pixels)
+            _check_size(found.width, found.height, max_pixels)
             pixels = _turbo(view, at_least)
             if pixels is not None:
                 return _frozen(_upright(pixels, found.orientation))
@@ -88,10 +87,10 @@ def decode(data: Any, max_pixels: int | None = MAX_PIXELS, at_least: int | None 
         raise BadImage(f"{kind} that cannot be decoded: {type(error).__name__}: {error}") from error
 
 
-def _check_size(found: Header, max_pixels: int | None) -> None:
-    if max_pixels is not None and found.pixels > max_pixels:
+def _check_size(width: int, height: int, max_pixels: int | None) -> None:
+    if max_pixels is not None and width * height > max_pixels:
         raise BadImage(
-            f"{found.width:,} x {found.height:,} pixels are more than max_pixels={max_pixels:,}: refused, since so "
+            f"{width:,} x {height:,} pixels are more than max_pixels={max_pixels:,}: refused, since so "
             "large a picture may be made to exhaust memory"
         )
 
@@ -129,9 +128,9 @@ def _by_pillow(view: memoryview, kind: str | None, max_pixels: int | None, at_le
         header(view)  # says what is wrong with it
         raise AssertionError("an image of no format has no header")
     image = open_image(view, kind)
-    _check_size(header_of(image, kind, count_frames=False), max_pixels)
+    _check_size(image.width, image.height, max_pixels)
     image.load()
-    orientation = orientation_of(image)  # of some formats Pillow has applied it by now
+    orientation = orientation_of(image, kind, view)  # to TIFF Pillow has applied it by now
     image = to_rgb(image)
     factor = min(image.size) // at_least if at_least else 1
     return _upright(np.asarray(image.reduce(factor) if factor > 1 else image), orientation)
