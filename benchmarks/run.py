@@ -6,6 +6,7 @@
     python benchmarks/run.py --ray        the figures on Ray instead: results/ray.json, about 10 minutes a round
     python benchmarks/run.py --peers      side by side with NeMo Curator: results/peers.json, about 8 minutes a round
     python benchmarks/run.py --dedup      deduplication, beside five other systems: results/dedup.json, about 20 minutes
+    python benchmarks/run.py --image-models   what is added to a model of images: results/image_models.json, 5 minutes
 
 Peers are installed first, under the user's cache directory. Any of these takes the names of single figures.
 
@@ -27,6 +28,7 @@ from typing import Any
 
 import balance
 import durability
+import image_models
 import memory
 import overhead
 import scaling
@@ -64,6 +66,8 @@ def figures(kind: str, quick: bool, patience_s: float) -> dict[str, Figure]:
             "growth": lambda: dedup.growth(1, 1_250 if quick else 12_500),
             "bound": lambda: dedup.bound(1, 200_000 if quick else 2_000_000),
         }
+    if kind == "image_models":
+        return {"image_models": lambda: image_models.run(1, 120 if quick else image_models.MANY)}
     if kind == "ray":
         return {
             "tiny": lambda: tiny.run(1),
@@ -154,6 +158,7 @@ def main() -> None:
     parser.add_argument("--ray", action="store_true", help="the figures on a Ray cluster of this machine")
     parser.add_argument("--peers", action="store_true", help="side by side with other curation systems")
     parser.add_argument("--dedup", action="store_true", help="deduplication, beside systems that do it on CPUs")
+    parser.add_argument("--image-models", action="store_true", help="what is added to a model of images")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--quick", action="store_true", help="one round over smaller inputs; nothing is written")
     parser.add_argument("--keep", action="store_true", help="write the results of --quick too")
@@ -163,7 +168,7 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := set(options.figures) - set(LINES):
         parser.error(f"no figure {', '.join(unknown)}; there are {', '.join(LINES)}")
-    kind = next((name for name in ("peers", "ray", "dedup") if getattr(options, name)), "core")
+    kind = next((name for name in ("peers", "ray", "dedup", "image_models") if getattr(options, name)), "core")
     path = RESULTS / f"{kind}.json"
     begin, end = (f"<!-- {'benchmarks' if kind == 'core' else kind}:{edge} -->" for edge in ("begin", "end"))
     if options.table:

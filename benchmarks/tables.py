@@ -175,6 +175,19 @@ def _store(found: dict[str, Any]) -> list[Row]:
     return [(what, "at most 1.1x", value)]
 
 
+def _image_models(found: dict[str, Any]) -> list[Row]:
+    loop, mine = _num(found["loop_cpu_ms"], "ms"), _num(found["pipeline_cpu_ms"], "ms")
+    return [
+        (
+            "Image model in a pipeline, above the model in a loop, CPU",
+            "at most 5 %",
+            _num(found["overhead_percent"], "%", 1),
+        ),
+        ("Image model, CPU for each picture", "", f"{mine}; in a loop {loop}"),
+        ("Preparing pictures while the model works", "overlaps", _num(found["overlap_percent"], "%", 1)),
+    ]
+
+
 LINES: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
     "startup": _startup,
     "overhead": _overhead,
@@ -189,6 +202,7 @@ LINES: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
     "tiny": _tiny,
     "balance": _balance,
     "store": _store,
+    "image_models": _image_models,
     **dedup_tables.LINES,
 }
 

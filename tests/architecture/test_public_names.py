@@ -147,6 +147,7 @@ PUBLIC = {
         "split_words",
         "write_unigrams",
     ],
+    "gristmill.models": ["Device", "Model", "Preprocess", "Wanted", "export", "load_model"],
     "gristmill.observe": [
         "Events",
         "LiveProgress",
