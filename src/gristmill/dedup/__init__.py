@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from gristmill.dedup.index import DedupIndex
     from gristmill.dedup.keep import Keep
     from gristmill.dedup.removal import ImageDuplicatesRemovalStage, TextDuplicatesRemovalStage
+    from gristmill.dedup.ranking import RankingStrategy
+    from gristmill.dedup.removal import TextDuplicatesRemovalStage
     from gristmill.dedup.repeated import LineDeduplicationStage
+    from gristmill.dedup.semantic import SemanticDeduplicationStage
     from gristmill.dedup.simhash import SimHashDeduplicationStage
     from gristmill.dedup.substring import SubstringDeduplicationStage
     from gristmill.dedup.workflow import (
@@ -39,6 +42,8 @@ _HOME = {
     "ImageDuplicatesRemovalStage": "removal",
     "Keep": "keep",
     "LineDeduplicationStage": "repeated",
+    "RankingStrategy": "ranking",
+    "SemanticDeduplicationStage": "semantic",
     "SimHashDeduplicationStage": "simhash",
     "SubstringDeduplicationStage": "substring",
     "TextDuplicatesRemovalStage": "removal",
@@ -57,6 +62,8 @@ __all__ = [
     "ImageDuplicatesRemovalStage",
     "Keep",
     "LineDeduplicationStage",
+    "RankingStrategy",
+    "SemanticDeduplicationStage",
     "SimHashDeduplicationStage",
     "SubstringDeduplicationStage",
     "TextDuplicatesRemovalStage",

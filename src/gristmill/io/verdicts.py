@@ -77,6 +77,11 @@ class VerdictStage(CompositeStage[Batch, Batch]):
     def rounds(self) -> Sequence[KeyedStage]:
         raise NotImplementedError
 
+    def spool(self, first: KeyedStage, spools: bool) -> Spool:
+        """Where batches wait and keys begin their way; one that looks at all keys before the first round may take its
+        place."""
+        return Spool(self, first.columns, first.num_partitions, spools)
+
     def commit(self, verdicts: Exchange) -> CommitRuns:
         """The stage that commits verdicts; one that keeps a record of them may take its place."""
         return CommitRuns(verdicts, f"{self.name}_commit_verdicts")
@@ -100,7 +105,7 @@ class VerdictStage(CompositeStage[Batch, Batch]):
         rounds = self.rounds()
         for one in rounds:
             one.memory_gb = one.memory_gb or self.memory_gb
-        spool = Spool(self, rounds[0].columns, rounds[0].num_partitions, spools)
+        spool = self.spool(rounds[0], spools)
         verdicts = Verdicts(spool)
         parts: list[ProcessingStage[Any, Any]] = [
             WriteRuns(spool, f"{self.name}_spool"),

@@ -1,0 +1,191 @@
+"""The two rounds of semantic deduplication in which embeddings move: to which cells rows go, and what they meet there.
+
+Rows that go to several cells are written for each of them. A cell that does not fit into memory is sorted on disk, and
+rows are compared as they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.batch import Batch
+from gristmill.core.columns import literal
+from gristmill.core.stage import Columns
+from gristmill.dedup.cells import SLACK, Cell, best_links, near_pairs, shorten
+from gristmill.dedup.columns import Numbers, from_numbers, numbers, whole
+from gristmill.dedup.embeddings import matrix_of
+from gristmill.dedup.greedy import CELL, LINKS, MEMBER, NODE, RANK, TRUTH, VECTOR, pack_links
+from gristmill.dedup.kmeans import Cells
+from gristmill.dedup.ranking import HARD, binary, ordered_bytes
+from gristmill.io.keyed import DeclaredReduce, KeyedStage, Reduce
+from gristmill.io.partitions import Part, Partitions, batch_of, blocks, sort_bytes
+
+if TYPE_CHECKING:
+    from gristmill.dedup.semantic import Sampling
+    from gristmill.io.exchange import Exchange
+
+ASKED = 64
+"""Of rows of a block that are near one that is compared with all, so many are noted."""
+
+SENT = {CELL: pa.int64(), **MEMBER, VECTOR: pa.binary(), LINKS: pa.large_binary()}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is known when all rows have been seen: the cells, rows that are compared with all others, and the directions
+    of the short form."""
+
+    cells: Cells
+    asked: Numbers
+    queries: Numbers
+    basis: Numbers
+
+
+def sent(rows: int, **columns: Any) -> pa.Table:
+    """Rows for the next round, with nulls in the columns that they have no use for."""
+    return pa.table(
+        {name: columns[name].cast(kind) if name in columns else pa.nulls(rows, kind) for name, kind in SENT.items()}
+    )
+
+
+class Unsorted(DeclaredReduce):
+    """Gives a round the rows of a partition as they come."""
+
+    def process(self, task: Part) -> Iterator[Batch]:
+        start = 0
+        for table in blocks(task.pieces()):
+            made = self.keyed.process_groups(table)
+            yield batch_of(task, made, start)
+            start += made.num_rows
+        if not start:
+            yield batch_of(task, sent(0), 0)
+
+
+class Assign(KeyedStage):
+    """Sends each row to the cell of its nearest centroid, and to those whose border is near."""
+
+    def __init__(self, key: str, which_to_keep: str | None, metric: str, eps: float) -> None:
+        super().__init__()
+        self.key, self.which_to_keep, self.metric, self.eps = key, which_to_keep, metric, eps
+        self.spool: Sampling | None = None
+
+    def lister(self, exchange: Exchange, name: str) -> Partitions:
+        self.spool = exchange  # type: ignore[assignment]
+        return super().lister(exchange, name)
+
+    def reducer(self) -> Reduce:
+        return Unsorted(self)
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return [], [CELL]
+
+    def plan(self) -> Plan:
+        assert self.spool is not None
+        return self.spool.load()
+
+    def process_groups(self, table: pa.Table) -> pa.Table:
+        cells = self.plan().cells
+        rows = matrix_of(table[VECTOR], cells.centroids.shape[1])
+        homes, also, others, start = [], [], [], 0
+        for home, row, other in cells.assign(rows):
+            homes.append(home)
+            also.append(row + start)
+            others.append(other)
+            start += len(home)
+        home = np.concatenate(homes)
+        row = np.concatenate([np.arange(len(home)), *also])
+        cell = np.concatenate([home, *others])
+        self.count("rows_compared", len(home))
+        self.count("rows_sent_to_other_clusters", len(row) - len(home))
+        known = {name: table[name] for name in (*MEMBER, VECTOR)}
+        if self.which_to_keep:
+            known[RANK] = self._ranked(rows, cells.centroids, home, whole(table[RANK]))
+        places = from_numbers(row)
+        moved = {name: column.take(places) for name, column in known.items()}
+        return pa.concat_tables(
+            [sent(len(row), **moved, **{CELL: from_numbers(cell)}), self._truth(table, known[RANK], rows)]
+        )
+
+    def _ranked(self, rows: Numbers, centroids: Numbers, home: Numbers, ranks: pa.Array) -> pa.Array:
+        """Ranks by the distance to the centroid, and then as they were."""
+        distances = np.empty(len(rows))
+        for start in range(0, len(rows), 4096):
+            mine = rows[start : start + 4096].astype(np.float64)
+            centre = centroids[home[start : start + 4096]].astype(np.float64)
+            if self.metric == "l2":
+                found = np.sqrt(((mine - centre) ** 2).sum(axis=1))
+            else:
+                lengths = np.sqrt(np.einsum("ij,ij->i", centre, centre))
+                found = 1 - np.einsum("ij,ij->i", mine, centre) / np.maximum(lengths, 1e-30)
+            distances[start : start + 4096] = found
+        begins = ordered_bytes(np.round(-distances if self.which_to_keep == HARD else distances, 12))
+        made = [begin.tobytes() + rest for begin, rest in zip(begins, ranks.to_pylist(), strict=True)]
+        return binary(made)
+
+    def _truth(self, table: pa.Table, ranks: pa.Array, rows: Numbers) -> pa.Table:
+        """Pairs of rows that are compared with all, and rows that are near them, with the rank of these."""
+        plan, nodes = self.plan(), numbers(table[NODE], np.int64)
+        asked, basis = plan.asked, plan.basis
+        short = (shorten(rows, basis), shorten(plan.queries, basis)) if len(basis) else None
+        v, u, scores = near_pairs(rows, plan.queries, 1 - self.eps - SLACK, short=short)
+        some = best_links(u, scores, np.zeros(len(u), np.bool_), v, ASKED)  # the row itself is the most similar one
+        v, u, scores = v[some], u[some], scores[some]
+        links = pack_links(np.arange(len(v)), nodes[v], scores, len(v))
+        cell = pa.repeat(literal(TRUTH, pa.int64()), len(v))
+        ranks = whole(ranks).take(from_numbers(v))
+        return sent(len(v), **{NODE: from_numbers(asked[u]), RANK: ranks, LINKS: links, CELL: cell})
+
+
+class Compare(KeyedStage):
+    """Compares the rows of each cell, and links those that are near each other."""
+
+    key: str | Sequence[str] = CELL
+    order = (RANK,)
+
+    def __init__(self, assign: Assign, eps: float, greedy: bool) -> None:
+        super().__init__()
+        self.assign, self.eps, self.greedy = assign, eps, greedy
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return [], [CELL]
+
+    def process_sorted(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        cell: Cell | None = None
+        about: list[pa.Table] = []
+        for table in tables:
+            of = numbers(table[CELL], np.int64)
+            starts = np.flatnonzero(np.append(True, of[1:] != of[:-1])[: len(of)]).tolist()
+            for start, stop in zip(starts, [*starts[1:], len(of)], strict=True):
+                part = table.slice(start, stop - start)
+                if of[start] == TRUTH:
+                    yield part.drop_columns([VECTOR])
+                    continue
+                if cell is None or cell.number != of[start]:
+                    yield from self._linked(cell, about)
+                    most, basis = sort_bytes(self.memory_gb), self.assign.plan().basis
+                    cell = Cell(int(of[start]), 1 - self.eps - SLACK, self.greedy, most, basis)
+                    about = []
+                vectors = whole(part[VECTOR])
+                cell.add(matrix_of(vectors, len(vectors[0].as_py()) // 4))
+                about.append(part.select([CELL, *MEMBER]))
+        yield from self._linked(cell, about)
+
+    def _linked(self, cell: Cell | None, about: Sequence[pa.Table]) -> Iterator[pa.Table]:
+        """The rows of a cell that are near another, each with its links to rows before it."""
+        if cell is None:
+            return
+        self.count("n_clusters")
+        self.count("pairs_alike", len(cell.links()[0]))
+        u, v, scores = cell.links()
+        if not len(u):
+            return
+        members = pa.concat_tables(about)
+        there, places = np.unique(np.concatenate([u, v]), return_inverse=True)
+        nodes = numbers(members[NODE], np.int64)
+        links = pack_links(places[len(u) :], nodes[u], scores, len(there))
+        yield members.take(from_numbers(there)).append_column(LINKS, links)
