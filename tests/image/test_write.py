@@ -12,7 +12,13 @@ import pytest
 
 from gristmill import ImageBatch, LocalExecutor
 from gristmill.core.errors import GristmillError
-from gristmill.image import ImageParquetWriter, ImageWriterStage, WebDatasetReader
+from gristmill.image import (
+    ImageDirectoryReader,
+    ImageDirectoryWriter,
+    ImageParquetWriter,
+    ImageWriterStage,
+    WebDatasetReader,
+)
 from tests.image.pictures import INLINE, Decode, archive, contents, encoded, rows, run, samples
 
 
@@ -142,6 +148,22 @@ def test_images_go_to_parquet_and_back(tmp_path: Path) -> None:
     run(WebDatasetReader(str(tmp_path / "in.tar")), ImageParquetWriter(tmp_path / "out"))
     [file] = (tmp_path / "out").glob("*.parquet")
     assert pq.read_table(file).column("image").to_pylist() == [encoded(number) for number in range(4)]
+
+
+def test_images_go_to_directories_with_an_index(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for count in (4, 2):  # what is no longer there does not stay
+        archive(tmp_path / "in.tar", samples(count))
+        run(WebDatasetReader(str(tmp_path / "in.tar")), ImageDirectoryWriter(out))
+        [index] = out.glob("*.parquet")
+        files = {path.name: path.read_bytes() for path in index.with_suffix("").iterdir()}
+        assert files == dict(samples(count))
+        assert pq.read_table(index).column("image_id").to_pylist() == [f"s{number:04}" for number in range(count)]
+    again = rows(ImageDirectoryReader(str(out)))
+    assert [row["image"] for row in again] == [encoded(0), encoded(1)]
+    archive(tmp_path / "in.tar", [])
+    run(WebDatasetReader(str(tmp_path / "in.tar")), ImageDirectoryWriter(out))
+    assert not contents(out)
 
 
 def test_rows_without_images_are_refused(tmp_path: Path) -> None:

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from gristmill.dedup.fuzzy import FuzzyDeduplicationStage
     from gristmill.dedup.index import DedupIndex
     from gristmill.dedup.keep import Keep
-    from gristmill.dedup.removal import ImageDuplicatesRemovalStage, TextDuplicatesRemovalStage
     from gristmill.dedup.ranking import RankingStrategy
-    from gristmill.dedup.removal import TextDuplicatesRemovalStage
+    from gristmill.dedup.removal import ImageDuplicatesRemovalStage, TextDuplicatesRemovalStage
     from gristmill.dedup.repeated import LineDeduplicationStage
     from gristmill.dedup.semantic import SemanticDeduplicationStage
     from gristmill.dedup.simhash import SimHashDeduplicationStage

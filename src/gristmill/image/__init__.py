@@ -13,6 +13,7 @@ _HOME: dict[str, str] = {
     "Header": "formats",
     "ImageAestheticFilterStage": "model_filters",
     "ImageDirectoryReader": "folders",
+    "ImageDirectoryWriter": "write",
     "ImageDownloadStage": "download",
     "ImageEmbeddingStage": "embed",
     "ImageNSFWFilterStage": "model_filters",

@@ -34,6 +34,7 @@ from gristmill.image.samples import (
     TEXT_FILE,
 )
 from gristmill.io.tar import END, member_header, padding
+from gristmill.io.target import Target
 from gristmill.io.write_parquet import ParquetFormat, row_groups, tables
 
 if TYPE_CHECKING:
@@ -92,6 +93,44 @@ class WebDatasetFormat:
                         at += len(piece)
                 places.append(place)
         tar.write(END)
+
+
+@dataclass(frozen=True)
+class DirectoryFormat:
+    """A directory of files for each partition, and an index of them beside it."""
+
+    name: str = "images"
+    extension: str = ".parquet"
+    extensions: tuple[str, ...] = (".parquet",)
+    target_file_size: int | None = None
+
+    def write_fragment(self, table: pa.Table, file: BinaryIO) -> None:
+        ParquetFormat().write_fragment(table, file)
+
+    def join(self, fragments: Sequence[Fragment], schema: pa.Schema, parts: Parts) -> None:
+        """The index goes first and comes back last: while it is there, so are its files."""
+        if IMAGE not in schema.names:
+            raise ColumnError(f"the rows have no column {IMAGE!r}, so there are no files to write")
+        target, taken = parts.target, set[str]()
+        target.remove(target.file(parts.stem + self.extension))
+        clear_folder(target, parts.stem)
+        kept: list[pa.Table] = []
+        places: list[tuple[str, int, int]] = []
+        for table in tables(fragments, schema, target):
+            kept.append(without_bytes(table))
+            for row in rows_of(table):
+                key = unused(fit_key(row.get(IMAGE_ID)), taken)
+                for extension, data in files_of(row):
+                    with target.create(target.file(parts.stem, f"{key}.{extension or 'file'}")) as out:
+                        out.write(data)
+                places.append((f"{parts.stem}/{key}", 0, len(row.get(IMAGE) or b"")))
+        with parts.create() as file:
+            write_index(kept, places, file)
+
+
+def clear_folder(target: Target, name: str) -> None:
+    """Remove what an earlier run has left in a directory of the output."""
+    Target(target.file(name), target.storage_options).clear()
 
 
 def _shards(pieces: Iterable[pa.Table], images: int) -> Iterator[Iterator[pa.Table]]:

@@ -16,9 +16,9 @@ from typing import Any
 
 from gristmill.core.batch import ImageBatch
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage
-from gristmill.core.task import WrittenFiles
+from gristmill.core.task import GatherTask, WrittenFile, WrittenFiles
 from gristmill.image.samples import IMAGE
-from gristmill.image.shards import WebDatasetFormat
+from gristmill.image.shards import DirectoryFormat, WebDatasetFormat, clear_folder
 from gristmill.io.commit import MODES, CommitFiles, Format, WriteFragments
 from gristmill.io.input import parse_size
 from gristmill.io.target import Target
@@ -108,3 +108,42 @@ class ImageParquetWriter(_ImageWriter):
     def _format(self) -> Format:
         size = None if self.target_file_size is None else parse_size(self.target_file_size)
         return ParquetFormat(self.compression, target_file_size=size)
+
+
+class ImageDirectoryWriter(_ImageWriter):
+    """Writes image files with their captions, metadata, labels and sidecars beside them: a directory for each
+    partition of the input, and an index that appears when all of it is there."""
+
+    def __init__(
+        self,
+        output_dir: str | os.PathLike[str],
+        fields: Sequence[str] | None = None,
+        mode: str = "ignore",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._keep(output_dir, fields, mode, storage_options)
+        if mode not in ("ignore", "error"):
+            raise ValueError(f"{self.name}: mode is {mode!r}, must be 'ignore' or 'error'")
+
+    def decompose(self) -> list[ProcessingStage[Any, Any]]:
+        first, commit = super().decompose()
+        assert isinstance(commit, CommitFiles)
+        return [first, _CommitDirectories(commit.target, commit.form, commit.fields, commit.mode)]
+
+    def _format(self) -> Format:
+        return DirectoryFormat()
+
+
+class _CommitDirectories(CommitFiles):
+    """Puts files into directories; what stands for a directory in the books is its index."""
+
+    def process(self, task: GatherTask) -> WrittenFiles:
+        everything: list[Any] = task.data
+        if not any(fragment.size for fragment in everything):
+            clear_folder(self.target, self.stem(task))
+        return super().process(task)
+
+    def discard(self, files: Sequence[WrittenFile]) -> None:
+        super().discard(files)
+        for file in files:
+            clear_folder(self.target, file.path.rpartition("/")[2].removesuffix(".parquet"))
