@@ -5,7 +5,21 @@ The names below are loaded when first used.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gristmill.core.lazy import lazy
+
+if TYPE_CHECKING:
+    from gristmill.image.convert import ConvertImageBatchToDocumentBatchStage
+    from gristmill.image.decode import decode_image, decoded, headers_of, pixels_of
+    from gristmill.image.download import ImageDownloadStage
+    from gristmill.image.embed import ImageEmbeddingStage
+    from gristmill.image.folders import ImageDirectoryReader
+    from gristmill.image.formats import BadImage, Header, header
+    from gristmill.image.model_filters import ImageAestheticFilterStage, ImageNSFWFilterStage, ImageTextSimilarityStage
+    from gristmill.image.read import ImageReaderStage, WebDatasetReader
+    from gristmill.image.tables import ImageParquetReader
+    from gristmill.image.write import ImageDirectoryWriter, ImageParquetWriter, ImageWriterStage
 
 _HOME: dict[str, str] = {
     "BadImage": "formats",
@@ -30,6 +44,27 @@ _HOME: dict[str, str] = {
     "pixels_of": "decode",
 }
 
-__all__ = list(_HOME)
+__all__ = [
+    "BadImage",
+    "ConvertImageBatchToDocumentBatchStage",
+    "Header",
+    "ImageAestheticFilterStage",
+    "ImageDirectoryReader",
+    "ImageDirectoryWriter",
+    "ImageDownloadStage",
+    "ImageEmbeddingStage",
+    "ImageNSFWFilterStage",
+    "ImageParquetReader",
+    "ImageParquetWriter",
+    "ImageReaderStage",
+    "ImageTextSimilarityStage",
+    "ImageWriterStage",
+    "WebDatasetReader",
+    "decode_image",
+    "decoded",
+    "header",
+    "headers_of",
+    "pixels_of",
+]
 
 __getattr__, __dir__ = lazy(__name__, _HOME)

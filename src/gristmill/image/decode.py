@@ -32,6 +32,7 @@ from gristmill.core.batch import ImageBatch
 from gristmill.core.columns import whole
 from gristmill.core.errors import BadRecordError, MissingDependencyError, require
 from gristmill.core.table import POSITION, table_to_rows
+from gristmill.image.buffers import POOL
 from gristmill.image.formats import (
     JPEG,
     BadImage,
@@ -75,7 +76,7 @@ def decode(data: Any, max_pixels: int | None = MAX_PIXELS, at_least: int | None 
     try:
         if kind == JPEG and (found := jpeg_header(view)) and found.mode != "CMYK":
             _check_size(found.width, found.height, max_pixels)
-            pixels = _turbo(view, at_least)
+            pixels = _turbo(view, at_least, None if at_least else POOL.borrow(3 * found.pixels))
             if pixels is not None:
                 return _frozen(_upright(pixels, found.orientation))
         return _frozen(_by_pillow(view, kind, max_pixels, at_least))
@@ -99,12 +100,12 @@ def _check_size(width: int, height: int, max_pixels: int | None) -> None:
         )
 
 
-def _turbo(view: memoryview, at_least: int | None) -> Pixels | None:
+def _turbo(view: memoryview, at_least: int | None, room: Pixels | None) -> Pixels | None:
     """None for what libjpeg-turbo has reservations about: Pillow is to decide."""
     simplejpeg = require("simplejpeg", "image", "images")
     least = at_least or 0
     try:
-        pixels: Pixels = simplejpeg.decode_jpeg(view, "RGB", min_height=least, min_width=least)
+        pixels: Pixels = simplejpeg.decode_jpeg(view, "RGB", min_height=least, min_width=least, buffer=room)
     except ValueError as error:
         if any(damage in str(error) for damage in _DAMAGE):
             raise BadImage(f"a damaged jpeg: {error}") from error
