@@ -1,4 +1,4 @@
-"""Figures: semantic deduplication of embeddings, Parquet to Parquet, against brute force.
+"""Figures: semantic deduplication of embeddings, from Parquet to a table of rows to drop, against brute force.
 
     semantic   200,000 embeddings of 512 dimensions, at eps=0.05: which rows are dropped, held against a comparison of
                all rows with all (F1), and CPU seconds of both from start to end
@@ -92,14 +92,19 @@ def unit(rows: Any) -> Any:
 
 
 def own(folder: str, output: str, arguments: str) -> None:
-    from gristmill import Pipeline
-    from gristmill.dedup import RankingStrategy, SemanticDeduplicationStage
-    from gristmill.text import ParquetReader, ParquetWriter
+    from gristmill.dedup import RankingStrategy, SemanticDeduplicationWorkflow
 
-    ranking = RankingStrategy(["score"])
-    stage = SemanticDeduplicationStage("id", "embedding", eps=EPS, ranking_strategy=ranking, **json.loads(arguments))
-    result = Pipeline("semantic", stages=[ParquetReader(folder), stage, ParquetWriter(output)]).run()
-    print(json.dumps(result.summary()[stage.name].counts))
+    workflow = SemanticDeduplicationWorkflow(
+        folder,
+        output,
+        embedding_field="embedding",
+        eps=EPS,
+        ranking_strategy=RankingStrategy(["score"]),
+        perform_removal=False,
+        **json.loads(arguments),
+    )
+    summary = workflow.run().run.summary()
+    print(json.dumps(next(stage.counts for stage in summary.stages if "estimated_recall" in stage.counts)))
 
 
 def brute(folder: str, output: str) -> None:
@@ -161,7 +166,7 @@ def run(rounds: int = 1, rows: int = 200_000, arguments: dict[str, Any] | None =
         "rows": rows,
         "dimensions": DIM,
         "eps": EPS,
-        **_agreement(folder, output, truth),
+        **_agreement(output, truth),
         "estimated_recall": counts["estimated_recall"],
         "clusters": counts["n_clusters"],
         "sent_to_others": round(counts["rows_sent_to_other_clusters"] / rows, 3),
@@ -181,10 +186,10 @@ def _brute_seconds(folder: Path, truth: Path, env: dict[str, str]) -> float:
     return float(noted.read_text())
 
 
-def _agreement(folder: Path, output: Path, truth: Path) -> dict[str, Any]:
+def _agreement(output: Path, truth: Path) -> dict[str, Any]:
     """Which rows were dropped, by both."""
-    everything = set(pq.read_table(folder, columns=["id"])["id"].to_pylist())
-    dropped = everything - set(pq.read_table(output, columns=["id"])["id"].to_pylist())
+    found = pq.read_table(output / "clusters", columns=["id", "kept"]).to_pylist()
+    dropped = {row["id"] for row in found if not row["kept"]}
     wanted = set(json.loads(truth.read_text()))
     both = len(dropped & wanted)
     precision, recall = both / max(len(dropped), 1), both / max(len(wanted), 1)

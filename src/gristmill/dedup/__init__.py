@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from gristmill.dedup.fuzzy import FuzzyDeduplicationStage
     from gristmill.dedup.index import DedupIndex
     from gristmill.dedup.keep import Keep
+    from gristmill.dedup.perceptual import PerceptualHashDeduplicationStage
     from gristmill.dedup.ranking import RankingStrategy
     from gristmill.dedup.removal import ImageDuplicatesRemovalStage, TextDuplicatesRemovalStage
     from gristmill.dedup.repeated import LineDeduplicationStage
     from gristmill.dedup.semantic import SemanticDeduplicationStage
+    from gristmill.dedup.semantic_workflow import SemanticDeduplicationWorkflow
     from gristmill.dedup.simhash import SimHashDeduplicationStage
     from gristmill.dedup.substring import SubstringDeduplicationStage
     from gristmill.dedup.workflow import (
@@ -41,8 +43,10 @@ _HOME = {
     "ImageDuplicatesRemovalStage": "removal",
     "Keep": "keep",
     "LineDeduplicationStage": "repeated",
+    "PerceptualHashDeduplicationStage": "perceptual",
     "RankingStrategy": "ranking",
     "SemanticDeduplicationStage": "semantic",
+    "SemanticDeduplicationWorkflow": "semantic_workflow",
     "SimHashDeduplicationStage": "simhash",
     "SubstringDeduplicationStage": "substring",
     "TextDuplicatesRemovalStage": "removal",
@@ -61,8 +65,10 @@ __all__ = [
     "ImageDuplicatesRemovalStage",
     "Keep",
     "LineDeduplicationStage",
+    "PerceptualHashDeduplicationStage",
     "RankingStrategy",
     "SemanticDeduplicationStage",
+    "SemanticDeduplicationWorkflow",
     "SimHashDeduplicationStage",
     "SubstringDeduplicationStage",
     "TextDuplicatesRemovalStage",

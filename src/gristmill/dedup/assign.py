@@ -58,7 +58,7 @@ class Unsorted(DeclaredReduce):
 
     def process(self, task: Part) -> Iterator[Batch]:
         start = 0
-        for table in blocks(task.pieces()):
+        for table in blocks(task.pieces(), sort_bytes(self.keyed.memory_gb)):  # at once, as a rule: it is one file then
             made = self.keyed.process_groups(table)
             yield batch_of(task, made, start)
             start += made.num_rows
@@ -98,18 +98,17 @@ class Assign(KeyedStage):
             others.append(other)
             start += len(home)
         home = np.concatenate(homes)
-        row = np.concatenate([np.arange(len(home)), *also])
-        cell = np.concatenate([home, *others])
+        row, cell = np.concatenate(also), np.concatenate(others)
         self.count("rows_compared", len(home))
-        self.count("rows_sent_to_other_clusters", len(row) - len(home))
+        self.count("rows_sent_to_other_clusters", len(row))
         known = {name: table[name] for name in (*MEMBER, VECTOR)}
         if self.which_to_keep:
             known[RANK] = self._ranked(rows, cells.centroids, home, whole(table[RANK]))
+        there = sent(len(home), **known, **{CELL: from_numbers(home)})
         places = from_numbers(row)
-        moved = {name: column.take(places) for name, column in known.items()}
-        return pa.concat_tables(
-            [sent(len(row), **moved, **{CELL: from_numbers(cell)}), self._truth(table, known[RANK], rows)]
-        )
+        again = {name: column.take(places) for name, column in known.items()}
+        copies = sent(len(row), **again, **{CELL: from_numbers(cell)})
+        return pa.concat_tables([there, copies, self._truth(table, known[RANK], rows)])
 
     def _ranked(self, rows: Numbers, centroids: Numbers, home: Numbers, ranks: pa.Array) -> pa.Array:
         """Ranks by the distance to the centroid, and then as they were."""

@@ -74,9 +74,9 @@ def _means(rows: Numbers, labels: Numbers, before: Numbers) -> Numbers:
     order = np.argsort(labels, kind="stable")
     sizes = np.bincount(labels, minlength=k)
     there = np.flatnonzero(sizes)
-    starts = (np.cumsum(sizes) - sizes)[there]
-    means = before.copy()
-    means[there] = np.add.reduceat(rows[order], starts, axis=0) / sizes[there, None]
+    means, ordered = before.copy(), rows[order]
+    for cell, end in zip(there.tolist(), np.cumsum(sizes[there]).tolist(), strict=True):
+        means[cell] = ordered[end - sizes[cell] : end].mean(axis=0)
     empty = np.flatnonzero(sizes == 0)
     for cell, large in zip(empty.tolist(), np.argsort(-sizes, kind="stable").tolist(), strict=False):
         mine = rows[labels == large]

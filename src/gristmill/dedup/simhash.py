@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -98,7 +98,50 @@ def near_pairs(hashes: Column, within: int = 3, blocks: int = 6) -> pa.Table:
 # -- as a stage ----------------------------------------------------------------------------------------------
 
 
-class SimHashDeduplicationStage(VerdictStage):
+class HashDistanceStage(VerdictStage):
+    """Drops each row of which 64 bits are nearly those of another; of those that are alike, one is kept."""
+
+    is_base: ClassVar[bool] = True
+    radius: int
+    id_field: str | None
+    num_partitions: int | None
+    _policy: Keep
+
+    def hashes(self, batch: Batch) -> pa.Array:
+        """The bits of each row, as uint64; null for one that is like no other."""
+        raise NotImplementedError
+
+    def keys(self, batch: Batch) -> pa.Table:
+        hashes = self.hashes(batch)
+        known = identities(batch)
+        about = pa.table(
+            [
+                from_numbers(_numbered(known)),
+                self._policy.rank(batch.data),
+                pa.repeat(literal(_place(batch), pa.string()), batch.num_items),
+                ids(batch, self.id_field),
+                known[TASK],
+                known[ROW],
+            ],
+            _ABOUT,
+        )
+        rows = search_rows(from_numbers(np.arange(batch.num_items)), hashes, self.radius, self.radius + 2)
+        found = about.take(rows["id"]).append_column(_BITS, hashes.take(rows["id"]))
+        key = pa.Array.from_buffers(pa.binary(8), len(rows), [None, whole(rows["key"]).buffers()[1]])
+        return found.append_column(_KEY, key)
+
+    def rounds(self) -> Sequence[KeyedStage]:
+        steps: list[KeyedStage] = [NearHashes(self.radius), NearClusters()]
+        for step in steps:
+            step.name = f"{self.name}_{type(step).__name__.lower()}"
+            step.num_partitions = self.num_partitions
+        return steps
+
+    def commit(self, verdicts: Exchange) -> CommitRuns:
+        return CommitVerdicts(verdicts, f"{self.name}_commit_verdicts", memory_gb=self.memory_gb)
+
+
+class SimHashDeduplicationStage(HashDistanceStage):
     """Drops each row whose text is nearly that of another, by 64 bits for each; of those that are alike, one is kept.
 
     Alike are texts whose SimHashes, of runs of `word_ngrams` words, differ in at most `radius` bits, and those that
@@ -134,34 +177,8 @@ class SimHashDeduplicationStage(VerdictStage):
         named = [name for name in (self._policy.field, self.id_field) if name and name != self.text_field]
         return ["data"], [self.text_field, *named]
 
-    def keys(self, batch: Batch) -> pa.Table:
-        hashes = simhashes(texts_of(self.name, batch.data, self.text_field), self._how)
-        known = identities(batch)
-        about = pa.table(
-            [
-                from_numbers(_numbered(known)),
-                self._policy.rank(batch.data),
-                pa.repeat(literal(_place(batch), pa.string()), batch.num_items),
-                ids(batch, self.id_field),
-                known[TASK],
-                known[ROW],
-            ],
-            _ABOUT,
-        )
-        rows = search_rows(from_numbers(np.arange(batch.num_items)), hashes, self.radius, self.radius + 2)
-        found = about.take(rows["id"]).append_column(_BITS, hashes.take(rows["id"]))
-        key = pa.Array.from_buffers(pa.binary(8), len(rows), [None, whole(rows["key"]).buffers()[1]])
-        return found.append_column(_KEY, key)
-
-    def rounds(self) -> Sequence[KeyedStage]:
-        steps: list[KeyedStage] = [NearHashes(self.radius), NearClusters()]
-        for step in steps:
-            step.name = f"{self.name}_{type(step).__name__.lower()}"
-            step.num_partitions = self.num_partitions
-        return steps
-
-    def commit(self, verdicts: Exchange) -> CommitRuns:
-        return CommitVerdicts(verdicts, f"{self.name}_commit_verdicts", memory_gb=self.memory_gb)
+    def hashes(self, batch: Batch) -> pa.Array:
+        return simhashes(texts_of(self.name, batch.data, self.text_field), self._how)
 
 
 def _numbered(known: pa.Table) -> Numbers:

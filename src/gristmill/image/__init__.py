@@ -14,11 +14,28 @@ if TYPE_CHECKING:
     from gristmill.image.decode import decode_image, decoded, headers_of, pixels_of
     from gristmill.image.download import ImageDownloadStage
     from gristmill.image.embed import ImageEmbeddingStage
+    from gristmill.image.filters import (
+        ImageAnimatedFilter,
+        ImageAspectRatioFilter,
+        ImageBlurFilter,
+        ImageBrightnessFilter,
+        ImageColourfulnessFilter,
+        ImageContrastFilter,
+        ImageEntropyFilter,
+        ImageFileSizeFilter,
+        ImageFilter,
+        ImageFormatFilter,
+        ImageResolutionFilter,
+    )
     from gristmill.image.folders import ImageDirectoryReader
     from gristmill.image.formats import BadImage, Header, header
+    from gristmill.image.hash import ImagePerceptualHashStage
     from gristmill.image.model_filters import ImageAestheticFilterStage, ImageNSFWFilterStage, ImageTextSimilarityStage
     from gristmill.image.read import ImageReaderStage, WebDatasetReader
+    from gristmill.image.score import ImageScore, ImageScoreFilter
+    from gristmill.image.signs import ImageBorderFilter, ImageTextFilter, ImageWatermarkFilter
     from gristmill.image.tables import ImageParquetReader
+    from gristmill.image.transform import ImageConvertStage, ImageResizeStage
     from gristmill.image.write import ImageDirectoryWriter, ImageParquetWriter, ImageWriterStage
 
 _HOME: dict[str, str] = {
@@ -26,15 +43,34 @@ _HOME: dict[str, str] = {
     "ConvertImageBatchToDocumentBatchStage": "convert",
     "Header": "formats",
     "ImageAestheticFilterStage": "model_filters",
+    "ImageAnimatedFilter": "filters",
+    "ImageAspectRatioFilter": "filters",
+    "ImageBlurFilter": "filters",
+    "ImageBorderFilter": "signs",
+    "ImageBrightnessFilter": "filters",
+    "ImageColourfulnessFilter": "filters",
+    "ImageContrastFilter": "filters",
+    "ImageConvertStage": "transform",
     "ImageDirectoryReader": "folders",
     "ImageDirectoryWriter": "write",
     "ImageDownloadStage": "download",
     "ImageEmbeddingStage": "embed",
+    "ImageEntropyFilter": "filters",
+    "ImageFileSizeFilter": "filters",
+    "ImageFilter": "filters",
+    "ImageFormatFilter": "filters",
     "ImageNSFWFilterStage": "model_filters",
     "ImageParquetReader": "tables",
     "ImageParquetWriter": "write",
+    "ImagePerceptualHashStage": "hash",
     "ImageReaderStage": "read",
+    "ImageResizeStage": "transform",
+    "ImageResolutionFilter": "filters",
+    "ImageScore": "score",
+    "ImageScoreFilter": "score",
+    "ImageTextFilter": "signs",
     "ImageTextSimilarityStage": "model_filters",
+    "ImageWatermarkFilter": "signs",
     "ImageWriterStage": "write",
     "WebDatasetReader": "read",
     "decode_image": "decode",
@@ -49,15 +85,34 @@ __all__ = [
     "ConvertImageBatchToDocumentBatchStage",
     "Header",
     "ImageAestheticFilterStage",
+    "ImageAnimatedFilter",
+    "ImageAspectRatioFilter",
+    "ImageBlurFilter",
+    "ImageBorderFilter",
+    "ImageBrightnessFilter",
+    "ImageColourfulnessFilter",
+    "ImageContrastFilter",
+    "ImageConvertStage",
     "ImageDirectoryReader",
     "ImageDirectoryWriter",
     "ImageDownloadStage",
     "ImageEmbeddingStage",
+    "ImageEntropyFilter",
+    "ImageFileSizeFilter",
+    "ImageFilter",
+    "ImageFormatFilter",
     "ImageNSFWFilterStage",
     "ImageParquetReader",
     "ImageParquetWriter",
+    "ImagePerceptualHashStage",
     "ImageReaderStage",
+    "ImageResizeStage",
+    "ImageResolutionFilter",
+    "ImageScore",
+    "ImageScoreFilter",
+    "ImageTextFilter",
     "ImageTextSimilarityStage",
+    "ImageWatermarkFilter",
     "ImageWriterStage",
     "WebDatasetReader",
     "decode_image",

@@ -183,9 +183,9 @@ class WriteRuns(WriteFragments):
         self.target.clear()
 
     def process(self, task: Batch) -> Fragment:
-        if task.objects:
+        if lost := task.__getstate__()["objects"]:  # what would go to another process: pixels are made again there
             raise ContractError(
-                f"stage {self.name!r}: rows with objects in memory ({', '.join(task.objects)}) cannot pass from one "
+                f"stage {self.name!r}: rows with objects in memory ({', '.join(lost)}) cannot pass from one "
                 "segment to the next: put the stage that makes them after it"
             )
         self.exchange.planned = self.planned_columns

@@ -37,6 +37,9 @@ SAMPLE = -2
 RUN_BYTES = 8 * 2**20
 """A run ends with the piece that makes it this long."""
 
+LARGE, PIECE = 2**18, 2**16
+"""Of runs that are larger, a piece is compressed to see whether it is worth it."""
+
 _MAGIC = b"gristmill runs 1"
 _END = len(_MAGIC) + 8
 _TAIL = 64 * 2**10
@@ -152,10 +155,21 @@ def value_bytes(table: pa.Table) -> int:
 
 def stream_of(table: pa.Table) -> pa.Buffer:
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+    options = pa.ipc.IpcWriteOptions(compression="lz4" if _shrinks(table) else None, use_threads=False)
     with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
         writer.write_table(table)
     return sink.getvalue()
+
+
+def _shrinks(table: pa.Table) -> bool:
+    """Whether compression is worth it, by a piece of the largest column: images and embeddings stay as they are."""
+    if table.nbytes < LARGE:
+        return True
+    chunk = max((chunk for column in table.columns for chunk in column.chunks), key=lambda chunk: int(chunk.nbytes))
+    largest = max((buffer for buffer in chunk.buffers() if buffer), key=lambda buffer: int(buffer.size))
+    start = largest.size // 2
+    some = largest.slice(start, min(PIECE, largest.size - start))
+    return len(pa.compress(some, codec="lz4_raw")) < 0.9 * some.size
 
 
 def table_of(raw: bytes) -> pa.Table:

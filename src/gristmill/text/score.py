@@ -12,18 +12,15 @@ each. A stage is named after what it runs, so that summaries and errors read wel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import reduce
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from gristmill.core.batch import DocumentBatch, in_place
-from gristmill.core.columns import literal, make_array
-from gristmill.core.compute import pc
-from gristmill.core.decide import Decision
+from gristmill.core.batch import DocumentBatch
+from gristmill.core.columns import make_array
 from gristmill.core.errors import ContractError, shorten
+from gristmill.core.score import DroppingStage, Step
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.table import table_to_rows, to_array
 from gristmill.text import english, stats
@@ -77,80 +74,13 @@ class _TextStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         return tool.statistics()
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """One filter of a stage: what it reads, under which label and in which column its scores are given."""
+class _DroppingStage(DroppingStage[DocumentBatch], _TextStage):
+    """A stage that decides which documents to keep."""
 
-    tool: DocumentFilter | Function
-    field: str
-    label: str
-    score_field: str | None = None
-    invert: bool = False
-
-
-class _DroppingStage(_TextStage):
-    """A stage that decides which rows to keep, one step after the other."""
-
-    _steps: list[_Step]
-
-    def process(self, task: DocumentBatch) -> DocumentBatch:
-        return self.apply(task, self.decide(task))
-
-    def decide(self, batch: DocumentBatch) -> Decision:
-        alive = pa.repeat(literal(True, pa.bool_()), batch.num_items)
-        scores = {}
-        for step in self._steps:
-            self._look(step, batch)
-            found, verdict = self._judge(step, batch)
-            keep = self._kept(step, verdict)
-            scores[step.label] = in_place(found, alive)
-            alive = in_place(keep, alive).fill_null(literal(False, pa.bool_()))
-            batch = batch.keep(keep)
-        return Decision(alive, scores)
-
-    def decide_all(self, everything: DocumentBatch, batch: DocumentBatch) -> Decision:
-        """The same for all rows that lie in a batch, also those that were dropped before, and by every filter, also
-        those after one that drops the row."""
-        judged = {step.label: self._judge(step, everything) for step in self._steps}
-        known = set(everything.data.column_names)
-        batch.memo.update({name: value for name, value in everything.memo.items() if name in known})
-        for step in self._steps:
-            self._look(step, batch)
-        kept = [self._kept(step, judged[step.label][1]) for step in self._steps]
-        return Decision(reduce(pc.and_, kept), {label: scores for label, (scores, _) in judged.items()})
-
-    def judge(self, scores: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
-        """The verdict of each filter, by its label, on scores that it gave before. Those that it cannot tell from the
-        score alone are left out."""
-        found = {}
-        for step in self._steps:
-            if step.label in scores and isinstance(step.tool, DocumentFilter) and not draws_lots(step.tool):
-                found[step.label] = self._kept(step, answered(step.tool, "keep_batch", scores[step.label]))
-        return found
-
-    @staticmethod
-    def _kept(step: _Step, keep: pa.Array) -> pa.Array:
-        keep = keep.cast(pa.bool_()).fill_null(literal(False, pa.bool_()))
-        return pc.invert(keep) if step.invert else keep
-
-    def _look(self, step: _Step, batch: DocumentBatch) -> None:
-        """Count what else there is to see in the rows that a filter is given."""
-
-    def apply(self, batch: DocumentBatch, decision: Decision) -> DocumentBatch:
-        for step in self._steps:
-            if step.score_field is not None:
-                batch = batch.with_column(step.score_field, decision.scores[step.label])
-        return batch.keep(decision.keep)
-
-    def thresholds(self) -> dict[str, str]:
-        """What each filter compares its scores with, by the label of the scores."""
-        tools = [(step, step.tool) for step in self._steps if isinstance(step.tool, DocumentFilter)]
-        told = {step.label: (tool.threshold(), step.invert) for step, tool in tools}
-        return {label: f"not ({text})" if inverted else text for label, (text, inverted) in told.items()}
-
-    def _judge(self, step: _Step, batch: DocumentBatch) -> tuple[pa.Array, pa.Array]:
-        """The scores and the verdicts."""
-        raise NotImplementedError
+    def _verdict(self, step: Step, scores: pa.Array) -> pa.Array | None:
+        if not isinstance(step.tool, DocumentFilter) or draws_lots(step.tool):
+            return None
+        return answered(step.tool, "keep_batch", scores)
 
 
 class ScoreFilter(_DroppingStage):
@@ -182,7 +112,7 @@ class ScoreFilter(_DroppingStage):
         fields, labels = spread("text_field", text_field, count), unique([one.name for one in filters])
         targets = distinct("score_field", spread("score_field", score_field, count))
         inverts = spread("invert", invert, count)
-        self._steps = [_Step(*parts) for parts in zip(filters, fields, labels, targets, inverts, strict=True)]
+        self._steps = [Step(*parts) for parts in zip(filters, fields, labels, targets, inverts, strict=True)]
 
     def inputs(self) -> tuple[list[str], Columns]:
         return ["data"], {step.field: "string" for step in self._steps}
@@ -199,12 +129,12 @@ class ScoreFilter(_DroppingStage):
     def remark(self, stats: Any) -> str | None:
         return english.remark_on(self.name, stats)
 
-    def _look(self, step: _Step, batch: DocumentBatch) -> None:
+    def _look(self, step: Step, batch: DocumentBatch) -> None:
         english_only = isinstance(step.tool, DocumentFilter) and step.tool.english_only
         if english_only and (others := english.count_others(self, batch, step.field)):
             self.count(english.COUNTER, others)
 
-    def _judge(self, step: _Step, batch: DocumentBatch) -> tuple[pa.Array, pa.Array]:
+    def _judge(self, step: Step, batch: DocumentBatch) -> tuple[pa.Array, pa.Array]:
         assert isinstance(step.tool, DocumentFilter)
         scores = scored(self, step.tool, batch, step.field)
         return scores, judged(step.tool, scores, batch)
@@ -233,7 +163,7 @@ class Filter(_DroppingStage):
         fields, inverts = spread("filter_field", filter_field, len(tools)), spread("invert", invert, len(tools))
         labels = unique([name_of(*pair) for pair in zip(tools, fields, strict=True)])
         steps = zip(tools, fields, labels, inverts, strict=True)
-        self._steps = [_Step(tool, field, label, invert=flip) for tool, field, label, flip in steps]
+        self._steps = [Step(tool, field, label, invert=flip) for tool, field, label, flip in steps]
 
     def inputs(self) -> tuple[list[str], Columns]:
         return ["data"], list(dict.fromkeys(step.field for step in self._steps))
@@ -241,7 +171,7 @@ class Filter(_DroppingStage):
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], []
 
-    def _judge(self, step: _Step, batch: DocumentBatch) -> tuple[pa.Array, pa.Array]:
+    def _judge(self, step: Step, batch: DocumentBatch) -> tuple[pa.Array, pa.Array]:
         column = values_in(self, batch, step.field)
         if isinstance(step.tool, DocumentFilter):
             return column, judged(step.tool, column, batch)

@@ -1,0 +1,104 @@
+"""What stages that score rows and drop some of them have in common, whatever their rows are.
+
+A stage has steps, one for each filter, and says how a step scores and judges a batch. Scores in columns, rejected rows,
+reports and what-if questions follow from that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from gristmill.core.batch import Batch, in_place
+from gristmill.core.columns import literal
+from gristmill.core.compute import pc
+from gristmill.core.decide import Decision
+from gristmill.core.stage import ProcessingStage
+
+B = TypeVar("B", bound=Batch)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One filter of a stage: what it reads, under which label and in which column its scores are given."""
+
+    tool: Any
+    field: str
+    label: str
+    score_field: str | None = None
+    invert: bool = False
+
+
+class DroppingStage(ProcessingStage[B, B]):
+    """A stage that decides which rows to keep, one step after the other."""
+
+    _steps: list[Step]
+
+    def process(self, task: B) -> B:
+        return self.apply(task, self.decide(task))
+
+    def decide(self, batch: B) -> Decision:
+        alive = pa.repeat(literal(True, pa.bool_()), batch.num_items)
+        scores = {}
+        for step in self._steps:
+            self._look(step, batch)
+            found, verdict = self._judge(step, batch)
+            keep = self._kept(step, verdict)
+            scores[step.label] = in_place(found, alive)
+            alive = in_place(keep, alive).fill_null(literal(False, pa.bool_()))
+            batch = batch.keep(keep)
+        return Decision(alive, scores)
+
+    def decide_all(self, everything: B, batch: B) -> Decision:
+        """The same for all rows that lie in a batch, also those that were dropped before, and by every filter, also
+        those after one that drops the row."""
+        judged = {step.label: self._judge(step, everything) for step in self._steps}
+        known = set(everything.data.column_names)
+        batch.memo.update({name: value for name, value in everything.memo.items() if name in known})
+        for step in self._steps:
+            self._look(step, batch)
+        kept = [self._kept(step, judged[step.label][1]) for step in self._steps]
+        return Decision(reduce(pc.and_, kept), {label: scores for label, (scores, _) in judged.items()})
+
+    def judge(self, scores: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+        """The verdict of each filter, by its label, on scores that it gave before. Those that it cannot tell from the
+        score alone are left out."""
+        found = {}
+        for step in self._steps:
+            if step.label in scores and (verdict := self._verdict(step, scores[step.label])) is not None:
+                found[step.label] = self._kept(step, verdict)
+        return found
+
+    @staticmethod
+    def _kept(step: Step, keep: pa.Array) -> pa.Array:
+        keep = keep.cast(pa.bool_()).fill_null(literal(False, pa.bool_()))
+        return pc.invert(keep) if step.invert else keep
+
+    def apply(self, batch: B, decision: Decision) -> B:
+        for step in self._steps:
+            if step.score_field is not None:
+                batch = batch.with_column(step.score_field, decision.scores[step.label])
+        return batch.keep(decision.keep)
+
+    def thresholds(self) -> dict[str, str]:
+        """What each filter compares its scores with, by the label of the scores."""
+        tools = [step for step in self._steps if hasattr(step.tool, "threshold")]
+        told = {step.label: (step.tool.threshold(), step.invert) for step in tools}
+        return {label: f"not ({text})" if inverted else text for label, (text, inverted) in told.items()}
+
+    # -- what a kind of stage says ---------------------------------------------------------------------
+
+    def _judge(self, step: Step, batch: B) -> tuple[pa.Array, pa.Array]:
+        """The scores and the verdicts."""
+        raise NotImplementedError
+
+    def _verdict(self, step: Step, scores: pa.Array) -> pa.Array | None:
+        """The verdicts on scores alone; None if they cannot be told."""
+        raise NotImplementedError
+
+    def _look(self, step: Step, batch: B) -> None:
+        """Count what else there is to see in the rows that a filter is given."""
