@@ -5,6 +5,7 @@
     python benchmarks/run.py --readme     also put the table into README.md, between its two markers
     python benchmarks/run.py --ray        the figures on Ray instead: results/ray.json, about 10 minutes a round
     python benchmarks/run.py --peers      side by side with NeMo Curator: results/peers.json, about 8 minutes a round
+    python benchmarks/run.py --semantic   deduplication of embeddings, beside brute force: results/semantic.json
     python benchmarks/run.py --dedup      deduplication, beside five other systems: results/dedup.json, about 20 minutes
 
 Peers are installed first, under the user's cache directory. Any of these takes the names of single figures.
@@ -30,6 +31,7 @@ import durability
 import memory
 import overhead
 import scaling
+import semantic
 import startup
 import store
 import throughput
@@ -64,6 +66,8 @@ def figures(kind: str, quick: bool, patience_s: float) -> dict[str, Figure]:
             "growth": lambda: dedup.growth(1, 1_250 if quick else 12_500),
             "bound": lambda: dedup.bound(1, 200_000 if quick else 2_000_000),
         }
+    if kind == "semantic":
+        return {"semantic": lambda: semantic.run(1, 20_000 if quick else 200_000)}
     if kind == "ray":
         return {
             "tiny": lambda: tiny.run(1),
@@ -154,6 +158,7 @@ def main() -> None:
     parser.add_argument("--ray", action="store_true", help="the figures on a Ray cluster of this machine")
     parser.add_argument("--peers", action="store_true", help="side by side with other curation systems")
     parser.add_argument("--dedup", action="store_true", help="deduplication, beside systems that do it on CPUs")
+    parser.add_argument("--semantic", action="store_true", help="deduplication of embeddings, beside brute force")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--quick", action="store_true", help="one round over smaller inputs; nothing is written")
     parser.add_argument("--keep", action="store_true", help="write the results of --quick too")
@@ -163,13 +168,13 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := set(options.figures) - set(LINES):
         parser.error(f"no figure {', '.join(unknown)}; there are {', '.join(LINES)}")
-    kind = next((name for name in ("peers", "ray", "dedup") if getattr(options, name)), "core")
+    kind = next((name for name in ("peers", "ray", "dedup", "semantic") if getattr(options, name)), "core")
     path = RESULTS / f"{kind}.json"
     begin, end = (f"<!-- {'benchmarks' if kind == 'core' else kind}:{edge} -->" for edge in ("begin", "end"))
     if options.table:
         report = json.loads(path.read_text())
     else:
-        rounds = options.rounds or (1 if options.quick or kind in ("ray", "dedup") else 3)
+        rounds = options.rounds or (1 if options.quick or kind in ("ray", "dedup", "semantic") else 3)
         report = {"machine": machine(kind), "load_before": round(os.getloadavg()[0], 1)}
         report["figures"] = run_all(rounds, kind, options.quick, options.patience, options.figures)
         for name, found in report["figures"].items():

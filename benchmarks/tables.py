@@ -175,6 +175,19 @@ def _store(found: dict[str, Any]) -> list[Row]:
     return [(what, "at most 1.1x", value)]
 
 
+def _semantic(found: dict[str, Any]) -> list[Row]:
+    what = f"Semantic duplicates, {found['rows']:,} embeddings of {found['dimensions']}, eps={found['eps']}"
+    both = f"{found['flat_cpu_s']['median']:.0f} s over {found['cpu_s']['median']:.1f} s"
+    return [
+        (f"{what}: F1 against brute force", f"{found['f1']:.4f}", "0.99"),
+        (
+            f"{what}: CPU of a flat index (faiss) over Gristmill's",
+            f"{_num(found['times_faster'], 'x', 1)} ({both})",
+            "20x",
+        ),
+    ]
+
+
 LINES: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
     "startup": _startup,
     "overhead": _overhead,
@@ -190,6 +203,7 @@ LINES: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
     "balance": _balance,
     "store": _store,
     **dedup_tables.LINES,
+    "semantic": _semantic,
 }
 
 
