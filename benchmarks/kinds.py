@@ -18,6 +18,7 @@ import limits
 import memory
 import overhead
 import scaling
+import semantic
 import startup
 import store
 import throughput
@@ -110,6 +111,13 @@ def kinds(patience_s: float = 60.0) -> dict[str, Kind]:
             },
             "deduplication, beside five other systems",
             packages=lambda: {peer: pins(peer)[peer] for peer in dedup.PEERS},
+        ),
+        "semantic": Kind(
+            {"semantic": lambda: semantic.run(1, 200_000)},
+            {"semantic": lambda: semantic.run(1, 20_000)},
+            "deduplication of embeddings, beside brute force",
+            rounds=1,
+            packages=lambda: packages("faiss-cpu"),
         ),
         "warc": Kind(
             {

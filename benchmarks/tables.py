@@ -242,6 +242,16 @@ def _image_models(found: dict[str, Any]) -> list[Row]:
         ("An image model in a pipeline, above a loop of it, CPU", "at most 5 %", above),
         ("An image model, CPU for each picture", "", value),
         ("Time of making pictures ready in which the model works", "it overlaps", overlap),
+def _semantic(found: dict[str, Any]) -> list[Row]:
+    what = f"Semantic duplicates, {found['rows']:,} embeddings of {found['dimensions']}, eps={found['eps']}"
+    both = f"{found['flat_cpu_s']['median']:.0f} s over {found['cpu_s']['median']:.1f} s"
+    return [
+        (f"{what}: F1 against brute force", f"{found['f1']:.4f}", "0.99"),
+        (
+            f"{what}: CPU of a flat index (faiss) over Gristmill's",
+            f"{_num(found['times_faster'], 'x', 1)} ({both})",
+            "20x",
+        ),
     ]
 
 
@@ -266,6 +276,7 @@ LINES: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
     "image": _image,
     "image_models": _image_models,
     **dedup_tables.LINES,
+    "semantic": _semantic,
 }
 
 
