@@ -182,7 +182,7 @@ class Run:
         self._compare(plan)
         done = 0
         left: list[tuple[Lineage, str]] = []
-        for segment in plan.segments:
+        for segment in in_turn(plan):
             kept = []
             for tasks in filter(None, sources_of(segment)):
                 first = tasks[0].lineage
@@ -338,6 +338,15 @@ class Run:
         if self.store:
             stages = [{"name": name, **asdict(replace(stats, sketch=None))} for name, stats in progress.stages]
             self.store.write("metrics.json", {"seconds": progress.seconds, "stages": stages})
+
+
+def in_turn(plan: Plan) -> Iterator[Plan]:
+    """The segments one after the other; some more than once, if a stage wants that when they are complete."""
+    place = 0
+    while place < len(plan.segments):
+        segment = plan.segments[place]
+        yield segment
+        place += 1 - segment.stages[-1].repeats()
 
 
 def _missing(plan: Plan, entry: Entry) -> str | None:

@@ -170,6 +170,11 @@ class ProcessingStage(Generic[In, Out]):
         """Once per run, in the driver, after all went well, on the last stage of a segment: `outputs` is all that it
         has written."""
 
+    def repeats(self) -> int:
+        """After `complete`: how many segments run again before the next one, this one among them. For work in rounds
+        of which nobody knows before how many there are."""
+        return 0
+
     def tally(self, counts: Mapping[str, float]) -> Mapping[str, float]:
         """Once per run, in the driver: the counters as people are to see them, from those that all workers counted."""
         return counts
