@@ -76,6 +76,7 @@ def run_segments(
     for task in run.kept:
         yield task.lineage, Here(task)
     if segment.durable:
+        run.forget(segment)
         segment.stages[-1].complete([*run.kept, *outputs], info)
 
 

@@ -131,8 +131,10 @@ class SimHashDeduplicationStage(VerdictStage):
         self._policy = policy("SimHashDeduplicationStage", keep, text_field, score_field)
 
     def inputs(self) -> tuple[list[str], Columns]:
-        named = [name for name in (self._policy.field, self.id_field) if name and name != self.text_field]
-        return ["data"], [self.text_field, *named]
+        return ["data"], {
+            **{name: "" for name in (self._policy.field, self.id_field) if name},
+            self.text_field: "string",
+        }
 
     def keys(self, batch: Batch) -> pa.Table:
         hashes = simhashes(texts_of(self.name, batch.data, self.text_field), self._how)

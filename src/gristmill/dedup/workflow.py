@@ -42,14 +42,14 @@ FILETYPES = ("jsonl", "parquet")
 
 @dataclass(frozen=True)
 class DeduplicationResult:
-    """What a workflow has found and done. Counts of a resumed run are those of all its attempts, but `documents`."""
+    """What a workflow has found and done. Counts of a resumed run are those of all its attempts."""
 
     output_path: str
     """Where the output is: files, or only the cluster table."""
     clusters_path: str | None
     """The cluster table, if this workflow has made one."""
     documents: int
-    """Rows that were read by this attempt."""
+    """Rows that were read."""
     duplicates: int
     """Rows that were removed, or are to be."""
     clusters: int
@@ -164,7 +164,7 @@ class _Finding(_Workflow):
             place, options = self.output_path, self.output_options
         table = Target(f"{place}/{FOLDER}", options)
         duplicates, clusters = count_clusters(table)
-        return DeduplicationResult(self.output_path, table.url, result.summary().rows_in, duplicates, clusters, result)
+        return DeduplicationResult(self.output_path, table.url, result.rows_read, duplicates, clusters, result)
 
 
 class Identify(CompositeStage[Batch, WrittenFiles]):
@@ -343,10 +343,10 @@ class TextDuplicatesRemovalWorkflow(_Workflow):
         options = self.duplicate_id_read_kwargs.get("storage_options")
         stage = TextDuplicatesRemovalStage(self.ids_to_remove_path, self.id_field, self.duplicate_id_field, options)
         result = self.run_stages([self.reader(kind), stage, self.writer(kind)], executor, settings)
-        summary = result.summary()
-        removed, listed = summary[stage.name].dropped, stage.listed()
-        if listed is not None and removed != listed and not result.resumed:
+        written = sum(task.rows for task in result if isinstance(task, WrittenFiles))
+        removed, listed = result.rows_read - written - len(result.quarantined()), stage.listed()
+        if listed is not None and removed != listed:
             why = "some ids name several rows" if removed > listed else "is it the same input, with the same id_field?"
             told = f"{self.name}: the table lists {listed:,} rows to remove, and {removed:,} were removed: {why}"
             warnings.warn(told, RuntimeWarning, stacklevel=2)
-        return DeduplicationResult(self.output_path, None, summary.rows_in, removed, 0, result)
+        return DeduplicationResult(self.output_path, None, result.rows_read, removed, 0, result)
