@@ -10,13 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gristmill import LocalExecutor
+from gristmill import LocalExecutor, Pipeline
 from gristmill.core.errors import ColumnError, GristmillError, InputError, PlanError
 from gristmill.dedup import (
     ExactDeduplicationWorkflow,
     FuzzyDeduplicationWorkflow,
     TextDuplicatesRemovalWorkflow,
 )
+from gristmill.text import JsonlReader
 
 HERE = LocalExecutor(0)
 
@@ -213,3 +214,29 @@ def test_lists_and_structs_pass_but_are_no_texts(tmp_path: Path, kind: str) -> N
             GristmillError, match=f"(?s)stage '.*column '{field}'.*(list|struct).*: name a (text )?column"
         ):
             workflow(tmp_path / "in.parquet", tmp_path / "no", text_field=field).run(HERE)
+
+
+def test_the_curve_and_the_quality_are_told(tmp_path: Path) -> None:
+    rows = [{"text": " ".join(f"w{seed}x{n}" for n in range(60)) + end} for seed in range(20) for end in ("", " more")]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    workflow = FuzzyDeduplicationWorkflow(
+        tmp_path / "in.jsonl", tmp_path / "out", word_ngrams=5, num_bands=None, minhashes_per_band=None, threshold=0.7
+    )
+    told = str(workflow.run(HERE)).splitlines()
+    assert told[0].startswith("40 documents read, 20 duplicates in 20 clusters")
+    assert told[1] == "recall of about 100.0%, precision of about 100.0%, by a sample"
+    assert "bands of" in told[2]
+    plan = str(Pipeline("p", stages=[JsonlReader(tmp_path / "in.jsonl"), workflow.stage()]).plan())
+    assert all(line in plan for line in told[2:])
+
+
+def test_precision_tells_of_candidates_that_are_not_alike(tmp_path: Path) -> None:
+    rows = [
+        {"text": " ".join(f"w{seed}x{n}" for n in range(start, start + 60))} for seed in range(40) for start in (0, 30)
+    ]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options: dict[str, Any] = {"num_bands": 100, "minhashes_per_band": 1, "threshold": 0.8, "word_ngrams": 5}
+    workflow = FuzzyDeduplicationWorkflow(tmp_path / "in.jsonl", tmp_path / "out", verify="none", **options)
+    counts = workflow.run(HERE).run.summary()["FuzzyDeduplicationStage"].counts
+    assert counts["estimated_precision"] == 0
+    assert counts["sample_dropped"] > 5

@@ -158,7 +158,8 @@ class Plan:
             workers = f", {group.num_workers} workers" if group.num_workers else ""
             gathered = ", gathers each source" if group.gather else ""
             lines.append(f"  group {group.index}  ({group.resources}{workers}{gathered})")
-            lines.extend(f"             {_describe(stage)}" for stage in group.stages)
+            for stage in group.stages:
+                lines += [f"             {_describe(stage)}", *(f"               {note}" for note in stage.notes())]
         return lines
 
 

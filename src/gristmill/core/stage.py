@@ -134,6 +134,10 @@ class ProcessingStage(Generic[In, Out]):
         """The columns that `process(sample)` would give, from a cheap look; None when it cannot tell."""
         return None
 
+    def notes(self) -> Sequence[str]:
+        """What a plan should say of the stage: lines."""
+        return ()
+
     def size_up(self, nbytes: int | None) -> None:
         """How many bytes the pipeline reads, as far as that is known."""
 

@@ -12,7 +12,7 @@ What is given up: time, for what does not fit: each round passes all pairs throu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from gristmill.dedup.clusters import CLUSTER, ID, PARTNER, SIMILARITY
 from gristmill.dedup.columns import Numbers, from_numbers, numbers, whole
 from gristmill.dedup.components import components
 from gristmill.dedup.index_join import SNAPSHOT
+from gristmill.dedup.lsh import show_curve
 from gristmill.dedup.pairing import NONE
 from gristmill.dedup.quality import Told, tallied
 from gristmill.dedup.rounds import Ordered, Partners, Rounds, Whole
@@ -148,6 +149,10 @@ class Clusters(Partners):
 
 class Judge(Ordered):
     """Gives verdicts: on everything at once, or on a partition of what the rounds have found."""
+
+    def notes(self) -> Sequence[str]:
+        assert isinstance(self.keyed, Clusters)
+        return show_curve(self.keyed.bands, self.keyed.rows).splitlines()
 
     def process(self, task: Part) -> Iterator[Batch]:
         if not isinstance(task, Whole):

@@ -56,10 +56,12 @@ class DeduplicationResult:
     """How many different rows have duplicates."""
     run: Result
     """The run itself: `summary()`, `files()`, `quarantined()`."""
+    quality: str = ""
+    """How well near duplicates are found: shares of a sample, and the curve."""
 
     def __str__(self) -> str:
         found = f"{self.documents:,} documents read, {self.duplicates:,} duplicates in {self.clusters:,} clusters"
-        return f"{found}; output in {self.output_path}"
+        return f"{found}; output in {self.output_path}" + (f"\n{self.quality}" if self.quality else "")
 
 
 class _Workflow:
@@ -164,7 +166,17 @@ class _Finding(_Workflow):
             place, options = self.output_path, self.output_options
         table = Target(f"{place}/{FOLDER}", options)
         duplicates, clusters = count_clusters(table)
-        return DeduplicationResult(self.output_path, table.url, result.rows_read, duplicates, clusters, result)
+        quality = _quality(stage, result)
+        return DeduplicationResult(self.output_path, table.url, result.rows_read, duplicates, clusters, result, quality)
+
+
+def _quality(stage: VerdictStage, result: Result) -> str:
+    if not isinstance(stage, FuzzyDeduplicationStage):
+        return ""
+    counts = {name: value for line in result.summary().stages for name, value in line.counts.items()}
+    shares = [(what, counts.get(f"estimated_{what}")) for what in ("recall", "precision")]
+    told = [f"{what} of about {share:.1%}" for what, share in shares if share is not None]
+    return "\n".join([*([f"{', '.join(told)}, by a sample"] if told else []), stage.curve()])
 
 
 class Identify(CompositeStage[Batch, WrittenFiles]):
