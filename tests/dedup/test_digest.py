@@ -151,6 +151,7 @@ def test_urls_of_one_page_are_equal(url: str, same: str) -> None:
         ("http://example.com/?p=1", "http://example.com/?p=2"),
         ("http://example.com:8080/", "http://example.com/"),
         ("http://example.com/a%2Fb", "http://example.com/a/b"),
+        ("http://example.com/?sid=1", "http://example.com/?sid=2"),
         ("not a url", "nor this"),
     ],
 )

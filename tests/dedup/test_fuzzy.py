@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gristmill import DocumentBatch, LocalExecutor, Pipeline
-from gristmill.dedup import FuzzyDeduplicationStage, Keep, clustering, pairing
+from gristmill.dedup import FuzzyDeduplicationStage, Keep, pairing
 from gristmill.dedup.minhash import Shingling
 from gristmill.dedup.quality import similar_pairs
 from gristmill.text import JsonlReader, JsonlWriter
@@ -240,14 +240,6 @@ def test_partitions_that_do_not_fit_into_memory_give_the_same(monkeypatch: pytes
     monkeypatch.setattr(pairing, "sort_bytes", lambda _: 0)
     assert kept(texts, threshold=0.7) == wanted
     assert kept(texts[:6], threshold=0.7, memory_gb=1e-4, num_partitions=1) == wanted[:2]
-
-
-@pytest.mark.parametrize("links", [1, 5])
-def test_pairs_that_join_nothing_new_can_be_left_out(links: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = [text(seed, copy) for copy in range(7) for seed in range(3)]
-    wanted = kept(texts, threshold=0.6, batch=3, num_partitions=4)
-    monkeypatch.setattr(clustering, "HELD_LINKS", links)
-    assert kept(texts, threshold=0.6, batch=3, num_partitions=4) == wanted == [0, 1, 2]
 
 
 @pytest.mark.slow

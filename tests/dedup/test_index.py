@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gristmill import DocumentBatch, LocalExecutor, Pipeline
-from gristmill.core.errors import GristmillError, PlanError
+from gristmill.core.errors import GristmillError, InputError, PlanError
 from gristmill.core.spread import spread
 from gristmill.dedup import DedupIndex, ExactDeduplicationStage, FuzzyDeduplicationStage
 from gristmill.dedup.index_files import overlap
@@ -419,6 +419,13 @@ def test_an_index_that_does_not_fit_is_refused_before_the_run(tmp_path: Path, st
     index = indexed("exact", tmp_path)
     with pytest.raises(PlanError, match=message):
         Pipeline("p", stages=[stage(index)]).plan([DocumentBatch(OLD)])
+
+
+def test_a_file_is_no_index(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for options in ({"extend": str(tmp_path / "file")}, {"against": [str(tmp_path / "file")]}):
+        with pytest.raises(InputError, match="is a file, and an index is a directory"):
+            Pipeline("p", stages=[ExactDeduplicationStage(**options)]).plan([DocumentBatch(OLD)])
 
 
 def test_an_index_of_other_bands_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gristmill.core.table import json_array
 from gristmill.dedup.components import components
 from gristmill.dedup.keep import Keep, choose_kept, removed
 
@@ -95,3 +96,21 @@ def test_each_cluster_keeps_its_best_whatever_the_order(
         compared = not row["kept"] and {(row["id"], best), (best, row["id"])} & set(edges)
         assert row["similarity"] == (1 / (1 + row["id"] + best) if compared else None)
     assert len(removed(found)) == len(clusters) - len(members)
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint64(), None])
+def test_large_whole_numbers_are_told_apart(kind: pa.DataType | None) -> None:
+    values = [0, 5, 2**53, 2**53 + 1, 2**53 + 2, 10**18, 10**18 + 1, 10**18 + 2, 2**62, 2**63 - 2**20]
+    column = json_array(values) if kind is None else pa.array(values, kind)
+    ranks = Keep("highest", "score").rank(pa.table({"score": column})).to_pylist()
+    assert ranks == sorted(set(ranks))
+    assert len(ranks) == len(values)
+
+
+def test_ranks_do_not_depend_on_the_type_of_a_block() -> None:
+    values = [-1e300, -(2**60), -3, 0, 2**53, 10**18, 2**62, 2**63 - 2**20, 2.0**63, 1e300, float("inf")]
+    keep = Keep("highest", "score")
+    floats = keep.rank(pa.table({"score": pa.array(map(float, values), pa.float64())})).to_pylist()
+    assert floats == sorted(set(floats))
+    whole = keep.rank(pa.table({"score": pa.array(values[1:8], pa.int64())})).to_pylist()
+    assert whole == floats[1:8]

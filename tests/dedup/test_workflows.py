@@ -10,13 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gristmill import LocalExecutor
-from gristmill.core.errors import InputError, PlanError
+from gristmill import LocalExecutor, Pipeline
+from gristmill.core.errors import ColumnError, GristmillError, InputError, PlanError
 from gristmill.dedup import (
     ExactDeduplicationWorkflow,
     FuzzyDeduplicationWorkflow,
     TextDuplicatesRemovalWorkflow,
 )
+from gristmill.text import JsonlReader
 
 HERE = LocalExecutor(0)
 
@@ -79,7 +80,7 @@ def test_fuzzy(tmp_path: Path) -> None:
     assert texts(tmp_path / "out") == rows[:2]
     assert (first.documents, first.duplicates, first.clusters) == (4, 2, 1)
     again = workflow.run(HERE)
-    assert (again.documents, again.duplicates, again.clusters) == (0, 2, 1)
+    assert (again.documents, again.duplicates, again.clusters) == (4, 2, 1)
     found = FuzzyDeduplicationWorkflow(
         tmp_path / "in.jsonl", tmp_path / "found", perform_removal=False, num_bands=None, minhashes_per_band=None
     ).run(HERE)
@@ -149,5 +150,93 @@ def test_an_index_of_what_other_files_had(corpus: Path, tmp_path: Path) -> None:
     found = ExactDeduplicationWorkflow(corpus, tmp_path / "found", perform_removal=False, **options).run(HERE)
     assert (first.duplicates, then.duplicates) == (0, found.duplicates)
     assert not set(texts(tmp_path / "a")) & set(texts(tmp_path / "all"))
+    assert first.clusters == 0
+    assert then.clusters == found.clusters == 34  # of most of them, the one that is kept is in the index
     with pytest.raises(PlanError, match="extend needs perform_removal"):
         ExactDeduplicationWorkflow(corpus, tmp_path / "no", perform_removal=False, extend="index").run(HERE)
+
+
+def test_counts_of_a_resumed_run_are_those_of_all_attempts(corpus: Path, tmp_path: Path) -> None:
+    found = ExactDeduplicationWorkflow(corpus, tmp_path / "found", perform_removal=False).run(HERE)
+    workflow = TextDuplicatesRemovalWorkflow(
+        corpus, found.clusters_path or "", tmp_path / "out", cache_path=tmp_path / "cache"
+    )
+    first = workflow.run(HERE)
+    (corpus / "c.jsonl").touch()
+    next((tmp_path / "out").glob("*c*.jsonl")).unlink()
+    again = workflow.run(HERE)
+    assert again.run.resumed
+    assert (again.documents, again.duplicates) == (first.documents, first.duplicates) == (90, found.duplicates)
+
+
+def test_output_of_an_input_file_that_is_gone_goes_too(corpus: Path, tmp_path: Path) -> None:
+    workflow = ExactDeduplicationWorkflow(corpus, tmp_path / "out", cache_path=tmp_path / "cache")
+    workflow.run(HERE)
+    (corpus / "a.jsonl").unlink()
+    workflow.run(HERE)
+    ExactDeduplicationWorkflow(corpus, tmp_path / "new").run(HERE)
+    there, wanted = contents(tmp_path / "out"), contents(tmp_path / "new")
+    assert {name: raw for name, raw in there.items() if name != "_manifest.json"} == {
+        name: raw for name, raw in wanted.items() if name != "_manifest.json"
+    }
+    names = [{file["name"] for file in json.loads(found["_manifest.json"])["files"]} for found in (there, wanted)]
+    assert names[0] == names[1]
+
+
+def test_the_cluster_table_may_not_lie_with_the_input(corpus: Path) -> None:
+    with pytest.raises(PlanError, match="holds the input"):
+        ExactDeduplicationWorkflow(corpus, corpus, perform_removal=False).run(HERE)
+
+
+def test_columns_that_the_first_file_lacks_are_null_there(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text('{"text": "same"}\n{"text": "other"}\n')
+    (tmp_path / "in" / "b.jsonl").write_text('{"text": "same", "score": 1, "name": "b"}\n')
+    options: dict[str, Any] = {"keep": "highest", "score_field": "score", "id_field": "name"}
+    result = ExactDeduplicationWorkflow(tmp_path / "in", tmp_path / "out", **options).run(HERE)
+    assert texts(tmp_path / "out") == ["other", "same"]
+    assert result.duplicates == 1
+    with pytest.raises(ColumnError, match="needs column 'scores'"):
+        ExactDeduplicationWorkflow(tmp_path / "in", tmp_path / "o", keep="highest", score_field="scores").run(HERE)
+
+
+@pytest.mark.parametrize("kind", ["exact", "fuzzy"])
+def test_lists_and_structs_pass_but_are_no_texts(tmp_path: Path, kind: str) -> None:
+    table = pa.table(
+        {"text": ["a b c", "a b c", "d e f"], "tags": [["x"], None, []], "more": [{"n": 1}, None, {"n": 2}]}
+    )
+    pq.write_table(table, tmp_path / "in.parquet")
+    workflow: Any = ExactDeduplicationWorkflow if kind == "exact" else FuzzyDeduplicationWorkflow
+    result = workflow(tmp_path / "in.parquet", tmp_path / "out").run(HERE)
+    assert pq.read_table(result.run.files()[0]).equals(table.take([0, 2]))
+    for field in ("tags", "more"):
+        with pytest.raises(
+            GristmillError, match=f"(?s)stage '.*column '{field}'.*(list|struct).*: name a (text )?column"
+        ):
+            workflow(tmp_path / "in.parquet", tmp_path / "no", text_field=field).run(HERE)
+
+
+def test_the_curve_and_the_quality_are_told(tmp_path: Path) -> None:
+    rows = [{"text": " ".join(f"w{seed}x{n}" for n in range(60)) + end} for seed in range(20) for end in ("", " more")]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    workflow = FuzzyDeduplicationWorkflow(
+        tmp_path / "in.jsonl", tmp_path / "out", word_ngrams=5, num_bands=None, minhashes_per_band=None, threshold=0.7
+    )
+    told = str(workflow.run(HERE)).splitlines()
+    assert told[0].startswith("40 documents read, 20 duplicates in 20 clusters")
+    assert told[1] == "recall of about 100.0%, precision of about 100.0%, by a sample"
+    assert "bands of" in told[2]
+    plan = str(Pipeline("p", stages=[JsonlReader(tmp_path / "in.jsonl"), workflow.stage()]).plan())
+    assert all(line in plan for line in told[2:])
+
+
+def test_precision_tells_of_candidates_that_are_not_alike(tmp_path: Path) -> None:
+    rows = [
+        {"text": " ".join(f"w{seed}x{n}" for n in range(start, start + 60))} for seed in range(40) for start in (0, 30)
+    ]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options: dict[str, Any] = {"num_bands": 100, "minhashes_per_band": 1, "threshold": 0.8, "word_ngrams": 5}
+    workflow = FuzzyDeduplicationWorkflow(tmp_path / "in.jsonl", tmp_path / "out", verify="none", **options)
+    counts = workflow.run(HERE).run.summary()["FuzzyDeduplicationStage"].counts
+    assert counts["estimated_precision"] == 0
+    assert counts["sample_dropped"] > 5

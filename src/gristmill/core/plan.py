@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from gristmill.core.errors import ColumnError, PlanError, did_you_mean, shorten
+from gristmill.core.errors import ColumnError, PlanError, shorten
 from gristmill.core.function import task_types
+from gristmill.core.needs import check_columns_of_some
 from gristmill.core.rejects import Rejecter
 from gristmill.core.resources import Resources
 from gristmill.core.scores import ScoreKeeper
@@ -31,13 +32,10 @@ from gristmill.core.stage import (
     led,
     worker_count,
 )
-from gristmill.core.table import is_json, is_text
 from gristmill.core.task import Lineage, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    import pyarrow as pa
+    from collections.abc import Iterable, Sequence
 
 
 @dataclass(frozen=True)
@@ -161,7 +159,8 @@ class Plan:
             workers = f", {group.num_workers} workers" if group.num_workers else ""
             gathered = ", gathers each source" if group.gather else ""
             lines.append(f"  group {group.index}  ({group.resources}{workers}{gathered})")
-            lines.extend(f"             {_describe(stage)}" for stage in group.stages)
+            for stage in group.stages:
+                lines += [f"             {_describe(stage)}", *(f"               {note}" for note in stage.notes())]
         return lines
 
 
@@ -198,9 +197,8 @@ def make_plan(
         if not (resuming and stage.writes):  # the output of the run that is resumed is there, and may be
             stage.check()
     check_places(flat)
-    sample = _sample(source, initial_tasks)
     for way in ways:
-        check_columns(way, sample)
+        check_columns_of_some(way, source, initial_tasks)
     size = _input_bytes(source, initial_tasks)
     for stage in flat:
         stage.size_up(size)
@@ -313,66 +311,6 @@ def check_types(stages: Sequence[ProcessingStage[Any, Any]]) -> None:
                 f"stage {after.name!r} takes {takes.__name__}, but {before.name!r} before it gives "
                 f"{gives.__name__}: put a stage between them that turns one into the other"
             )
-
-
-def _sample(source: SourceStage[Any] | None, initial_tasks: Sequence[Task[Any]] | None) -> Task[Any] | None:
-    first = next(source.sources(), ()) if source is not None else initial_tasks
-    return first[0] if first else None
-
-
-def check_columns(stages: Sequence[ProcessingStage[Any, Any]], sample: Task[Any] | None) -> None:
-    """Each stage's columns must come from somewhere, as far as that can be known before running.
-
-    No other check of columns stops a run: what this one has found may be missing in a block, or of another type.
-    """
-    known = dict(_columns_of(sample)) if sample is not None else {}
-    closed = bool(known)
-    for stage in stages:
-        needs = stage.inputs()[1]
-        if closed:
-            _check_needs(stage, needs, known)
-            stage.planned_columns = tuple(needs)
-        seen = stage.peek(sample) if sample is not None else None
-        if seen is not None:
-            known, closed = dict(seen), True
-        gives = stage.outputs()[1]
-        known.update(gives if isinstance(gives, dict) else dict.fromkeys(gives))
-        if not implements(stage, "outputs") and not isinstance(stage, SourceStage) and seen is None:
-            closed = False  # a stage that does not say what it adds may add anything
-
-
-def _columns_of(sample: Task[Any]) -> Mapping[str, Any]:
-    schema = getattr(sample.data, "schema", None)
-    return {field.name: field.type for field in schema} if schema is not None and sample.num_items else {}
-
-
-def _check_needs(
-    stage: ProcessingStage[Any, Any], needs: Iterable[str], known: Mapping[str, pa.DataType | str | None]
-) -> None:
-    for column in needs:
-        if column not in known:
-            there = [name for name in known if not name.startswith("_")]
-            raise ColumnError(
-                f"stage {stage.name!r} needs column {column!r}, which nothing before it gives. "
-                f"There are: {shorten(there, 12) or 'none'}.{did_you_mean(column, there)} "
-                "Name the right column in the stage (for text stages: text_field=...)"
-            )
-        wanted = needs[column] if isinstance(needs, dict) else None
-        kind = known[column]
-        if wanted == "string" and kind is not None and not _may_be_text(kind):
-            raise ColumnError(
-                f"stage {stage.name!r} needs text in column {column!r}, which holds {kind}: "
-                "name a text column in the stage (for text stages: text_field=...)"
-            )
-
-
-def _may_be_text(kind: Any) -> bool:
-    import pyarrow as pa
-
-    if isinstance(kind, str):
-        return kind == "string"
-    dictionary = pa.types.is_dictionary(kind) and is_text(kind.value_type)
-    return is_text(kind) or is_json(kind) or pa.types.is_null(kind) or bool(dictionary)
 
 
 def _cut(stages: Sequence[ProcessingStage[Any, Any]], fuse: bool, own_source: bool) -> list[Group]:

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, overload
 
 from gristmill.core.errors import AccountingError
+from gristmill.core.executor import rows_read
 from gristmill.core.task import FileGroupTask
 
 if TYPE_CHECKING:
@@ -62,6 +63,12 @@ class Result(Sequence["Task[Any]"]):
     def files(self) -> list[str]:
         """The files that the last stage wrote."""
         return [path for task in self if isinstance(task, FileGroupTask) for path in task.data]
+
+    @property
+    def rows_read(self) -> int:
+        """Rows of the input that this attempt has read, and those of sources that earlier ones have done."""
+        before = self._run.spent[1] if self._run else 0
+        return before + rows_read(stats for _, stats in self._progress.stages[:2])  # of the first segment
 
     @property
     def run_dir(self) -> str | None:

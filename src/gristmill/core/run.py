@@ -111,6 +111,7 @@ class Run:
         self.kept: list[WrittenFiles] = []
         self.outputs: list[WrittenFiles] = []
         """What the segment that runs now kept of an earlier attempt, and what it has written."""
+        self._listed: set[str] = set()
         self.spent = (0, 0)
         """How many records of the sources that are kept are in quarantine, and how many were read."""
         self.rejected: list[str] = []
@@ -190,7 +191,7 @@ class Run:
         self._compare(plan)
         done = 0
         left: list[tuple[Lineage, str]] = []
-        for segment in plan.segments:
+        for segment in in_turn(plan):
             kept = []
             for tasks in filter(None, sources_of(segment)):
                 first = tasks[0].lineage
@@ -228,12 +229,13 @@ class Run:
 
     def to_do(self, sources: Iterator[Sequence[Task[Any]]], plan: Plan) -> Iterator[Sequence[Task[Any]]]:
         """The sources that are not done yet. What was written for one that has to be done again is removed first."""
-        self.kept, self._segment = [], self._segments[plan.number]
+        self.kept, self._segment, self._listed = [], self._segments[plan.number], set()
         for tasks in sources:
             if not tasks or not plan.durable:
                 yield tasks
                 continue
             first = tasks[0].lineage
+            self._listed.add(first.source)
             fingerprint = tasks[0].fingerprint()
             entry = self.entries.get(first.source)
             if entry and self.why_redo(plan, first.source, fingerprint) is None:
@@ -250,6 +252,14 @@ class Run:
                     stage.discard((*(entry.rejected or ()), *(entry.scores or ())))
             self._open[first.source] = _Open(fingerprint, first.files)
             yield tasks
+
+    def forget(self, plan: Plan) -> None:
+        """Remove what the last segment has written for sources that are no longer there. What rows of other sources
+        were compared with has changed, so it belongs to no output; where each file is by itself it is left."""
+        written = {file.path for output in (*self.kept, *self.outputs) for file in output.written}
+        for entry in self.entries.values() if plan.number else ():
+            if entry.source not in self._listed:
+                plan.stages[-1].discard([file for file in entry.written if file.path not in written])
 
     def wrote(self, source: str, output: Task[Any]) -> None:
         """The last stage has written something for a source."""
@@ -346,6 +356,15 @@ class Run:
         if self.store:
             stages = [{"name": name, **asdict(replace(stats, sketch=None))} for name, stats in progress.stages]
             self.store.write("metrics.json", {"seconds": progress.seconds, "stages": stages})
+
+
+def in_turn(plan: Plan) -> Iterator[Plan]:
+    """The segments one after the other; some more than once, if a stage wants that when they are complete."""
+    place = 0
+    while place < len(plan.segments):
+        segment = plan.segments[place]
+        yield segment
+        place += 1 - segment.stages[-1].repeats()
 
 
 def _missing(plan: Plan, entry: Entry) -> str | None:

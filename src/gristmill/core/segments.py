@@ -3,7 +3,7 @@
 Each segment is a plan that an executor runs as if it were alone. The last stage of one writes files into the run
 directory, and the source of the next lists what is in them (`io/exchange.py`). So each exchange is a checkpoint: the
 ledger knows which sources of which segment are done. Counts, progress, quarantine and the error budget are those of
-the whole.
+the whole. Some segments may run more than once (`ProcessingStage.repeats`), and those with nothing to do are passed by.
 
 What is given up: working on the next segment before the last source of this one is through.
 """
@@ -16,15 +16,17 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import describe_error
 from gristmill.core.executor import Executor, Here, Job, Observer, Progress, Reporter
 from gristmill.core.rejects import RejectedFiles
 from gristmill.core.result import check_books
-from gristmill.core.run import Run, versions
+from gristmill.core.run import Run, in_turn, versions
 from gristmill.core.scores import ScoreFiles
 from gristmill.core.stage import implements
+from gristmill.core.stats import StageStats
 from gristmill.core.task import EmptyTask, Task, WrittenFiles, name_sources
 
 if TYPE_CHECKING:
@@ -47,11 +49,13 @@ def run_segments(
     """Run one segment after the other; yield what leaves the last stage of the last one."""
     info = {"pipeline": plan.name, "plan": run.plan, "versions": versions()}
     try:
-        for segment in plan.segments:
+        for segment in in_turn(plan):
+            watcher.turn_page(segment)
             sources = run.to_do(sources_of(segment, initial_tasks), segment)
-            job = Job(segment, sources, watcher, quarantine, run.scratch)
+            first = next(sources, None) if segment.number else []
+            job = Job(segment, chain([first] if first else [], sources), watcher, quarantine, run.scratch)
             outputs = run.outputs = []
-            for lineage, ref in _outputs(job, executor, run, outputs):
+            for lineage, ref in _outputs(job, executor, run, outputs) if first is not None else ():
                 if segment.after is None:
                     yield lineage, ref
                 else:
@@ -61,7 +65,6 @@ def run_segments(
                 break
             run.flush()
             segment.stages[-1].complete([*run.kept, *outputs], info)
-            watcher.turn_page()
     finally:
         _tally(plan, watcher.last)
         run.end(watcher.last)
@@ -73,6 +76,7 @@ def run_segments(
     for task in run.kept:
         yield task.lineage, Here(task)
     if segment.durable:
+        run.forget(segment)
         segment.stages[-1].complete([*run.kept, *outputs], info)
 
 
@@ -94,6 +98,18 @@ def _outputs(job: Job, executor: Executor, run: Run, outputs: list[WrittenFiles]
             outputs.append(output.named(lineage))
             run.wrote(lineage.source, output)
         yield lineage, ref
+
+
+def _added(
+    before: Sequence[tuple[str, StageStats]], now: Sequence[tuple[str, StageStats]]
+) -> list[tuple[str, StageStats]]:
+    """What stages have done in several turns."""
+    if not before:
+        return list(now)
+    sums = [(name, stats.copy()) for name, stats in before]
+    for (_, total), (_, more) in zip(sums, now, strict=True):
+        total.add(more)
+    return sums
 
 
 def _balance(segment: Plan, quarantine: Quarantine, watcher: Watcher) -> None:
@@ -165,6 +181,9 @@ class Watcher:
         self.last = Progress()
         """Of all."""
         self._before = Progress()
+        self._pages: dict[int, list[tuple[str, StageStats]]] = {}
+        self._page = 0
+        """What the stages of each segment have done in turns that are over, and the segment that runs now."""
         self._plan: Plan | None = None
 
     def started(self, plan: Plan) -> None:
@@ -184,17 +203,22 @@ class Watcher:
     def _take(self, progress: Progress) -> None:
         before = self._before
         self.segment = progress
+        pages = {**self._pages, self._page: _added(self._pages.get(self._page, []), progress.stages)}
         self.last = replace(
             progress,
-            stages=[*before.stages, *progress.stages],
+            stages=[stage for page in sorted(pages) for stage in pages[page]],
             sources_seen=before.sources_seen + progress.sources_seen,
             sources_done=before.sources_done + progress.sources_done,
             seconds=before.seconds + progress.seconds,
         )
 
-    def turn_page(self) -> None:
-        """The next segment begins."""
-        self._before = self.last
+    def turn_page(self, segment: Plan) -> None:
+        """A segment begins. Its stages have done nothing yet in this turn."""
+        if self._plan is not None:
+            self._pages[self._page] = _added(self._pages.get(self._page, []), self.segment.stages)
+            self._before = self.last
+            self._page = segment.number
+            self._take(Progress([(stage.name, StageStats(part_of=stage.part_of)) for stage in segment.stages]))
 
     def close(self) -> None:
         """The run is over, well or not."""

@@ -138,6 +138,10 @@ class ProcessingStage(Generic[In, Out]):
         """The columns that `process(sample)` would give, from a cheap look; None when it cannot tell."""
         return None
 
+    def notes(self) -> Sequence[str]:
+        """What a plan should say of the stage: lines."""
+        return ()
+
     def size_up(self, nbytes: int | None) -> None:
         """How many bytes the pipeline reads, as far as that is known."""
 
@@ -173,6 +177,11 @@ class ProcessingStage(Generic[In, Out]):
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
         """Once per run, in the driver, after all went well, on the last stage of a segment: `outputs` is all that it
         has written."""
+
+    def repeats(self) -> int:
+        """After `complete`: how many segments run again before the next one, this one among them. For work in rounds
+        of which nobody knows before how many there are."""
+        return 0
 
     def tally(self, counts: Mapping[str, float]) -> Mapping[str, float]:
         """Once per run, in the driver: the counters as people are to see them, from those that all workers counted."""

@@ -4,85 +4,67 @@ A row is in a cluster with each row that it is alike, and with those that these 
 and each other one names a partner: the row that is kept, where the two were compared, or else the one that it is most
 similar to. So each row that is dropped is alike some row of its cluster, though perhaps not the one that is kept.
 
-What is given up: clusters are made in the memory of one worker, of about 150 bytes for each row that has a duplicate.
+One worker makes them in its memory if all pairs and rows fit there; else all workers do, in rounds (`rounds.py`), with
+the same verdicts.
+
+What is given up: time, for what does not fit: each round passes all pairs through two exchanges.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from gristmill.core.batch import Batch
 from gristmill.core.columns import literal
 from gristmill.core.compute import pc
+from gristmill.core.stage import ProcessingStage
 from gristmill.core.task import order_key
 from gristmill.dedup.clusters import CLUSTER, ID, PARTNER, SIMILARITY
 from gristmill.dedup.columns import Numbers, from_numbers, numbers, whole
-from gristmill.dedup.components import components, spanning
+from gristmill.dedup.components import components
 from gristmill.dedup.index_join import SNAPSHOT
-from gristmill.dedup.lsh import probability
-from gristmill.dedup.pairing import NONE, Step
-from gristmill.dedup.quality import estimated_recall
+from gristmill.dedup.lsh import show_curve
+from gristmill.dedup.pairing import NONE
+from gristmill.dedup.quality import Told, tallied
+from gristmill.dedup.rounds import Ordered, Partners, Rounds, Whole
 from gristmill.dedup.rows import LINK, NODE, ORDER, RANK, TRUTH, by_node, of_kind, unpack
+from gristmill.io.exchange import CommitRuns, WriteRuns
+from gristmill.io.keyed import Reduce
+from gristmill.io.partitions import Part, batch_of
 from gristmill.io.verdicts import KEEP, ROW, TASK
 
 ESTIMATED = "estimated_recall"
 FEW, POOR = 20, 0.9
 """A run says so if it finds fewer than this share of the pairs of its sample, and there are more than a few."""
 
-HELD_LINKS = 2**22
-"""When there are so many pairs, those that join nothing new are left out."""
 
-SIZES = (2, 3, 5, 10, 100, 1000)
-"""Clusters are counted by size, from each of these on."""
-
-
-class Clusters(Step):
+class Clusters(Partners):
     """Makes clusters of all pairs, and gives a verdict on each row that is in one."""
 
-    key: str | Sequence[str] = ()
-
     def __init__(self, verify: str, threshold: float, bands: int, rows: int) -> None:
-        super().__init__()
-        self.verify, self.threshold, self.bands, self.rows = verify, threshold, bands, rows
+        super().__init__(Told(threshold, bands, rows), scored=verify != NONE)
+        self.threshold, self.bands, self.rows = threshold, bands, rows
 
-    def process_sorted(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-        members, truth, fresh = list[pa.Table](), list[Numbers](), list[Numbers]()
-        links = np.zeros((0, 3), np.int64)
-        for table in tables:
-            told = [SNAPSHOT] if SNAPSHOT in table.column_names else []
-            members.append(table.filter(pc.is_valid(table[NODE])).select([NODE, RANK, ORDER, ID, TASK, ROW, *told]))
-            truth.append(unpack(of_kind(table, TRUTH), 3))
-            fresh.append(unpack(of_kind(table, LINK), 3))
-            if sum(map(len, fresh)) > HELD_LINKS + len(links):
-                links, fresh = _fewer(np.concatenate([links, *fresh])), []
-        if members:
-            known, nodes = by_node(pa.concat_tables(members))
-            links = np.concatenate([links, *fresh])
-            u, v = (np.searchsorted(nodes, links[:, side]) for side in (0, 1))
-            cluster = numbers(components(from_numbers(u), from_numbers(v))["cluster"])  # all members are in a pair
-            self._estimate(nodes, cluster, np.concatenate(truth))
-            if len(links):
-                yield self._verdicts(known, cluster, u, v, links[:, 2].view(np.float64))
+    def decompose(self) -> list[ProcessingStage[Any, Any]]:
+        rounds = Rounds(self.name, self.num_partitions, self.memory_gb)
+        links = rounds.links
+        return [
+            WriteRuns(links, f"{self.name}_write"),
+            CommitRuns(links, f"{self.name}_commit"),
+            *rounds.stages(),
+            rounds.last(f"{self.name}_partitions"),
+            self.reducer(),
+        ]
 
-    def _estimate(self, nodes: Numbers, cluster: Numbers, truth: Numbers) -> None:
-        """Tell how many of the pairs of the sample are in one cluster, and how many of them the curve promises."""
-        similarity = truth[:, 2].view(np.float64)
-        truth, similarity = truth[similarity >= self.threshold], similarity[similarity >= self.threshold]
-        if not len(truth):
-            return
-        places = [np.minimum(np.searchsorted(nodes, truth[:, side]), max(len(nodes) - 1, 0)) for side in (0, 1)]
-        found = np.zeros(len(truth), np.bool_)
-        if len(nodes):
-            there = (nodes[places[0]] == truth[:, 0]) & (nodes[places[1]] == truth[:, 1])
-            found = there & (cluster[places[0]] == cluster[places[1]])
-        self.count("sample_pairs", len(truth))
-        self.count("sample_pairs_found", int(found.sum()))
-        self.count(ESTIMATED, round(estimated_recall(similarity, found), 4))
-        promised = probability(similarity, self.bands, self.rows)
-        self.count("expected_recall", round(estimated_recall(similarity, promised), 4))
+    def reducer(self) -> Reduce:
+        return Judge(self)
+
+    def tally(self, counts: Mapping[str, float]) -> Mapping[str, float]:
+        return tallied(counts)
 
     def remark(self, stats: Any) -> str | None:
         counts = stats.counts
@@ -94,22 +76,56 @@ class Clusters(Step):
             "minhashes per band, or neither: then both are chosen by the threshold"
         )
 
-    def _verdicts(self, members: pa.Table, cluster: Numbers, u: Numbers, v: Numbers, scores: Numbers) -> pa.Table:
-        places = _places(members)
+    # -- in memory -------------------------------------------------------------------------------------------
+
+    def at_once(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """Verdicts on all rows, from all pairs."""
+        members, truth, links = list[pa.Table](), [np.zeros((0, 3), np.int64)], [np.zeros((0, 3), np.int64)]
+        for table in tables:
+            told = [SNAPSHOT] if SNAPSHOT in table.column_names else []
+            members.append(table.filter(pc.is_valid(table[NODE])).select([NODE, RANK, ORDER, ID, TASK, ROW, *told]))
+            truth.append(unpack(of_kind(table, TRUTH), 3))
+            links.append(unpack(of_kind(table, LINK), 3))
+        if not members:
+            return
+        known, nodes = by_node(pa.concat_tables(members))
+        pairs = np.concatenate(links)
+        one, other = (np.searchsorted(nodes, pairs[:, side]) for side in (0, 1))
+        half = one < other  # pairs are there both ways
+        cluster = numbers(components(from_numbers(one[half]), from_numbers(other[half]))["cluster"])
+        order, keepers = self._keepers(known, cluster)
+        self._estimate_all(nodes, cluster, keepers, np.concatenate(truth))
+        if len(pairs):
+            partner, similarity = _partners(one, other, pairs[:, 2].view(np.float64), keepers)
+            yield self._table(known, order, keepers, partner, similarity)
+
+    def _keepers(self, members: pa.Table, cluster: Numbers) -> tuple[Numbers, Numbers]:
+        """Rows in the order of clusters, the best first, and for each the one that its cluster keeps."""
         ranks = pc.fill_null(whole(members[RANK]), literal(-np.inf, pa.float64()))
-        order = np.lexsort((places, -numbers(ranks), cluster))
-        first = np.append(True, cluster[order][1:] != cluster[order][:-1])
+        order = np.lexsort((_places(members), -numbers(ranks), cluster))
+        first = np.append(True, cluster[order][1:] != cluster[order][:-1])[: len(order)]
         sizes = np.diff(np.append(np.flatnonzero(first), len(order)))
         keepers = np.empty(len(cluster), np.int64)
         keepers[order] = np.repeat(order[first], sizes)
-        self._tell(sizes)
-        partner, similarity = _partners(u, v, scores, keepers)
-        return self._table(members.take(from_numbers(order)), order, keepers, partner, similarity, members)
+        self.told.sizes(self, sizes)
+        return order, keepers
+
+    def _estimate_all(self, nodes: Numbers, cluster: Numbers, keepers: Numbers, truth: Numbers) -> None:
+        """Tell how many of the pairs of the sample are in one cluster, and whether what is kept is like what is not."""
+        there, places = np.ones(len(truth), np.bool_), []
+        for side in (0, 1):
+            place = np.minimum(np.searchsorted(nodes, truth[:, side]), max(len(nodes) - 1, 0))
+            there &= nodes[place] == truth[:, side] if len(nodes) else False
+            places.append(place)
+        same, kept = np.zeros(len(truth), np.bool_), np.zeros(len(truth), np.bool_)
+        one, other = places[0][there], places[1][there]
+        same[there], kept[there] = cluster[one] == cluster[other], (keepers[one] == other) & (one != other)
+        self.told.pairs(self, truth[:, 2].view(np.float64), truth[:, 0] < truth[:, 1], same, kept)
 
     def _table(
-        self, rows: pa.Table, order: Numbers, keepers: Numbers, partner: Numbers, similarity: Numbers, members: pa.Table
+        self, members: pa.Table, order: Numbers, keepers: Numbers, partner: Numbers, similarity: Numbers
     ) -> pa.Table:
-        names = whole(members[ID])
+        names, rows = whole(members[ID]), members.take(from_numbers(order))
         kept = from_numbers(keepers[order] == order)
         score = from_numbers(similarity[order])
         unknown = pa.nulls(len(order), pa.float64())
@@ -121,7 +137,7 @@ class Clusters(Step):
                 rows[ID],
                 names.take(from_numbers(keepers[order])),
                 pc.if_else(kept, pa.nulls(len(order), pa.string()), names.take(from_numbers(partner[order]))),
-                unknown if self.verify == NONE else pc.if_else(kept, unknown, score),
+                pc.if_else(kept, unknown, score) if self.scored else unknown,
             ],
             [TASK, ROW, KEEP, ID, CLUSTER, PARTNER, SIMILARITY],
         )
@@ -130,21 +146,22 @@ class Clusters(Step):
         theirs = pc.if_else(kept, literal(None, pa.string()), members[SNAPSHOT].take(from_numbers(partner[order])))
         return found.append_column(SNAPSHOT, theirs).filter(pc.is_null(rows[SNAPSHOT]))  # none on what is known
 
-    def _tell(self, sizes: Numbers) -> None:
-        self.count("clusters", len(sizes))
-        self.count("largest_cluster", int(sizes.max()))
-        for low, high in zip(SIZES, [*SIZES[1:], np.inf], strict=True):
-            there = int(((sizes >= low) & (sizes < high)).sum())
-            if there:
-                most = "" if high == np.inf else f"_to_{int(high) - 1}"
-                self.count(f"clusters_of_{low}{most if int(low) + 1 != high else ''}", there)
 
+class Judge(Ordered):
+    """Gives verdicts: on everything at once, or on a partition of what the rounds have found."""
 
-def _fewer(links: Numbers) -> Numbers:
-    """Pairs that connect the same, the most similar first."""
-    links = links[np.argsort(-links[:, 2].view(np.float64), kind="stable")]
-    fewer: Numbers = links[spanning(links[:, 0], links[:, 1])]
-    return fewer
+    def notes(self) -> Sequence[str]:
+        assert isinstance(self.keyed, Clusters)
+        return show_curve(self.keyed.bands, self.keyed.rows).splitlines()
+
+    def process(self, task: Part) -> Iterator[Batch]:
+        if not isinstance(task, Whole):
+            yield from super().process(task)
+            return
+        assert isinstance(self.keyed, Clusters)
+        self.keyed.__dict__["_aside"] = self.__dict__.get("_aside")
+        made = list(self.keyed.at_once(piece for piece in task.pieces() if piece.num_rows))
+        yield batch_of(task, made[0] if made else pa.table({}), 0)
 
 
 def _places(members: pa.Table) -> Numbers:
@@ -157,13 +174,12 @@ def _places(members: pa.Table) -> Numbers:
     place = np.empty(len(names), np.int64)
     place[ranks] = np.arange(len(names))
     rows = numbers(members[ROW], np.int64)
-    found: Numbers = place[codes] * (rows.max() + 1) + rows
+    found: Numbers = place[codes] * (rows.max(initial=0) + 1) + rows
     return found
 
 
-def _partners(u: Numbers, v: Numbers, scores: Numbers, keepers: Numbers) -> tuple[Numbers, Numbers]:
+def _partners(one: Numbers, other: Numbers, score: Numbers, keepers: Numbers) -> tuple[Numbers, Numbers]:
     """For each row the partner, and how similar it is: the one that is kept, if they were compared."""
-    one, other, score = np.concatenate([u, v]), np.concatenate([v, u]), np.concatenate([scores, scores])
     order = np.lexsort((other, -score, keepers[one] != other, one))
     first = order[np.append(True, one[order][1:] != one[order][:-1])]
     return other[first], score[first]

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from gristmill.core.batch import Batch
@@ -24,7 +25,8 @@ from gristmill.core.compute import pc
 from gristmill.core.sample import row_ids
 from gristmill.core.spread import column_of
 from gristmill.core.task import GatherTask, WrittenFiles, digest
-from gristmill.dedup.columns import values_of
+from gristmill.dedup.columns import numbers, values_of
+from gristmill.dedup.digest import hash64
 from gristmill.io.commit import SIDE_ROOM
 from gristmill.io.exchange import CommitRuns, Exchange
 from gristmill.io.partitions import sort_bytes
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 FOLDER = "clusters"
 NOTHING = "nothing-found.parquet"
 ID, CLUSTER, KEPT, PARTNER, SIMILARITY = "id", "cluster", "kept", "partner", "similarity"
+SNAPSHOT = "snapshot"
 SCHEMA = pa.schema(
     [
         (ID, pa.string()),
@@ -90,6 +93,9 @@ class CommitVerdicts(CommitRuns):
     def meet(self, stages: Sequence[ProcessingStage[Any, Any]]) -> None:
         them = [stage for stage in stages if isinstance(stage, CommitVerdicts) and stage is not self]
         self.others = tuple(stage.prefix for stage in them)
+
+    def owns(self) -> str | None:
+        return self.place.url if self.place else None
 
     def side_room(self) -> tuple[str, Mapping[str, Any]]:
         target = self.place or self.target
@@ -159,10 +165,15 @@ def count_clusters(target: Target) -> tuple[int, int]:
     import pyarrow.parquet as pq
 
     gone = kept = 0
+    found = [np.zeros(0, np.uint64)]
     for name in target.names():
         if name.endswith(".parquet"):
             with target.open(target.file(name)) as file:
-                for batch in pq.ParquetFile(file).iter_batches(columns=[KEPT], use_threads=False):
+                table = pq.ParquetFile(file)
+                indexed = SNAPSHOT in table.schema_arrow.names  # the row that a cluster keeps may be in an index
+                for batch in table.iter_batches(columns=[KEPT, *([CLUSTER] if indexed else [])], use_threads=False):
                     true = batch.column(KEPT).true_count
                     kept, gone = kept + true, gone + batch.num_rows - true
-    return gone, kept
+                    if indexed:
+                        found.append(np.unique(numbers(hash64(batch.column(CLUSTER)))))
+    return gone, len(np.unique(np.concatenate(found))) or kept

@@ -124,8 +124,10 @@ class FuzzyDeduplicationStage(IndexedStage):
         return show_curve(self._bands, self._rows)
 
     def inputs(self) -> tuple[list[str], Columns]:
-        named = [name for name in (self._policy.field, self.id_field) if name and name != self.text_field]
-        return ["data"], [self.text_field, *named]
+        return ["data"], {
+            **{name: "" for name in (self._policy.field, self.id_field) if name},
+            self.text_field: "string",
+        }
 
     def keys(self, batch: Batch) -> pa.Table:
         texts = texts_of(self.name, batch.data, self.text_field)

@@ -125,7 +125,11 @@ class DedupIndex:
     @property
     def versions(self) -> list[int]:
         """The numbers of the versions that can be read, from the first to the last."""
-        names = [name.removesuffix(".json") for name in self._target.names(_VERSIONS) if name.endswith(".json")]
+        try:
+            there = self._target.names(_VERSIONS)
+        except NotADirectoryError as error:
+            raise InputError(f"{self.url} is a file, and an index is a directory: give another path") from error
+        names = [name.removesuffix(".json") for name in there if name.endswith(".json")]
         return sorted(int(name) for name in names if name.isdecimal())
 
     def read(self, version: int | None = None) -> Version | None:

@@ -21,15 +21,13 @@ from gristmill.core.errors import PlanError
 from gristmill.core.stage import Lasting
 from gristmill.core.table import conform
 from gristmill.core.task import digest
+from gristmill.dedup.clusters import SNAPSHOT as SNAPSHOT  # noqa: PLC0414  of rows of an index; new ones have none
 from gristmill.dedup.columns import Numbers
 from gristmill.dedup.index import Addition, DedupIndex, Version, fits
 from gristmill.dedup.index_files import KnownFile
 from gristmill.io.exchange import MOST_PARTITIONS, Exchange
 from gristmill.io.partitions import SORT_BYTES, Listing, Part, Partitions
 from gristmill.io.target import Target
-
-SNAPSHOT = "snapshot"
-"""Of a row that comes from an index: what it was added with. New rows have none."""
 
 READ_BYTES = 256 * 2**20
 """Of an index, for each partition, if nobody says how many there should be."""

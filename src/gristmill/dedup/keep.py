@@ -18,7 +18,7 @@ import pyarrow as pa
 from gristmill.core.columns import make_array
 from gristmill.core.compute import pc
 from gristmill.core.table import is_json, is_text, table_to_rows
-from gristmill.dedup.columns import Numbers, flags, from_numbers, numbers, values_of, whole
+from gristmill.dedup.columns import Numbers, flags, from_numbers, numbers, validity, values_of, whole
 
 FIRST, LONGEST, HIGHEST, NEWEST, SOURCE = POLICIES = ("first", "longest", "highest", "newest", "source")
 
@@ -98,14 +98,51 @@ def _place(places: Mapping[Any, float], value: Any) -> float | None:
 def _scores(column: pa.Array) -> pa.DoubleArray:
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
-        return column.cast(pa.float64(), safe=False)
+        return _ranked(column)
     return make_array([_score(value) for value in _python(column)], pa.float64())
 
 
 def _score(value: Any) -> float | None:
+    if isinstance(value, int) and not isinstance(value, bool) and _EXACT < abs(value) < 2**63:
+        return float(_ranked(make_array([value], pa.int64()))[0].as_py())
     with suppress(ValueError, TypeError, OverflowError):
-        return float(value)
+        return float(_ranked(make_array([float(value)], pa.float64()))[0].as_py())
     return None
+
+
+_EXACT, _FINE, _MOST = 2**53, 2**61, 2**63 - 1
+"""Up to the first of them all whole numbers are floats; up to the second each has a rank of its own."""
+
+
+def _ranked(column: pa.Array) -> pa.DoubleArray:
+    """Numbers as floats that are in the same order: whole ones that a float cannot tell apart become neighbours."""
+    floats = column.cast(pa.float64(), safe=False)
+    values = numbers(floats)
+    large = np.abs(values) >= _EXACT
+    if not large.any():
+        return floats
+    steps = _steps(_sizes(column, values))
+    if not pa.types.is_integer(column.type):
+        more = np.abs(values).view(np.int64) - np.array([2.0**63]).view(np.int64)[0]
+        steps = np.where(more >= 0, _steps(np.array([_MOST])) + more // 16, steps)
+    start = np.array([float(_EXACT)]).view(np.int64)[0]
+    return from_numbers(np.where(large, np.sign(values) * (start + steps).view(np.float64), values), validity(column))
+
+
+def _sizes(column: pa.Array, values: Numbers) -> Numbers:
+    """The numbers without sign and fraction, as far as 64 bits hold them."""
+    found: Numbers = np.minimum(np.nan_to_num(np.abs(values)), 2.0**63 - 1024).astype(np.int64)
+    if pa.types.is_signed_integer(column.type):
+        found = np.abs(np.maximum(numbers(column, np.int64), -_MOST))
+    elif pa.types.is_unsigned_integer(column.type):
+        found = np.minimum(numbers(column, np.uint64), np.uint64(_MOST)).astype(np.int64)
+    return found
+
+
+def _steps(sizes: Numbers) -> Numbers:
+    """How many floats after the first that is large each has its place."""
+    found: Numbers = np.minimum(sizes, _FINE) - _EXACT + np.maximum(sizes - _FINE, 0) // 4
+    return found
 
 
 def _without_nan(ranks: pa.DoubleArray) -> pa.DoubleArray:
@@ -118,7 +155,7 @@ def _times(column: pa.Array) -> pa.DoubleArray:
         return make_array([_seconds(value) for value in _python(column)], pa.float64())
     if pa.types.is_temporal(kind):
         column = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
-    return column.cast(pa.float64(), safe=False)
+    return _ranked(column)
 
 
 def _seconds(text: Any) -> float | None:

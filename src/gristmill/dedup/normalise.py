@@ -109,11 +109,12 @@ def _map(function: Callable[[str], str], texts: pa.Array) -> pa.LargeStringArray
 # fmt: off
 TRACKERS = frozenset([
     "fbclid", "gclid", "dclid", "gbraid", "wbraid", "msclkid", "yclid", "twclid", "ttclid", "igshid", "mc_cid",
-    "_ga", "_gl", "_hsenc", "_hsmi", "mkt_tok", "oly_anon_id", "oly_enc_id", "vero_id", "s_cid", "ref_src", "sessionid",
-    "mc_eid", "phpsessid", "jsessionid", "sid",
+    "_ga", "_gl", "_hsenc", "_hsmi", "mkt_tok", "oly_anon_id", "oly_enc_id", "vero_id", "ref_src", "mc_eid",
+    "phpsessid", "jsessionid",
 ])
 # fmt: on
-"""Parameters of a query that say who came, and not where to; all that begin with `utm_` too."""
+"""Parameters of a query that say who came, and not where to; all that begin with `utm_` too. Names that sites also use
+for what a page is about, such as `sid`, are none of them."""
 
 _URL = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.\-]*):)?//([^/?#]*)([^?#]*)(?:\?([^#]*))?")
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")

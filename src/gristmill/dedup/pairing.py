@@ -40,6 +40,7 @@ from gristmill.dedup.rows import (
     by_bucket,
     by_node,
     distinct_rows,
+    keys_of,
     of_kind,
     pack,
     pack_links,
@@ -185,7 +186,8 @@ class Compare(Step):
         kept = from_numbers(alike)
         pairs, others = pairs.filter(kept), others.filter(kept)
         links = pack_links(LINK, numbers(pairs[NODE]), numbers(pairs[OTHER]), found[alike])
-        members, _ = by_node(pa.concat_tables([without_body(pairs), without_body(others)]))
+        members, nodes = by_node(pa.concat_tables([without_body(pairs), without_body(others)]))
+        members = members.set_column(members.column_names.index(KEY), KEY, keys_of(buckets_of(nodes)))
         return pa.concat_tables([members, links, of_kind(table, TRUTH)], promote_options="default")
 
     def _similarity(self, one: pa.Array, other: pa.Array) -> Numbers:

@@ -7,8 +7,10 @@ is not in the sample; take a sample that keeps candidates together to see more o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +18,7 @@ import pyarrow as pa
 from gristmill.core.native import kernels
 from gristmill.dedup import reference
 from gristmill.dedup.columns import Column, Numbers, as_text, from_numbers, numbers
-from gristmill.dedup.lsh import band_rows, bucket_pairs
+from gristmill.dedup.lsh import band_rows, bucket_pairs, probability
 from gristmill.dedup.minhash import Shingling, signatures, similarity
 from gristmill.dedup.sketch import set_jaccard
 
@@ -162,7 +164,72 @@ def sample_pairs(leasts: Numbers, nodes: Numbers, sets: pa.Array) -> tuple[Numbe
     return nodes[one], nodes[other], found
 
 
-def estimated_recall(similarity: Numbers, found: Numbers) -> float:
-    """The share of pairs that are found, from those of a sample: similar pairs are in it more often, and weigh less."""
-    weights = 1 / similarity
-    return float((weights * found).sum() / weights.sum()) if len(weights) else 1.0
+SIZES = (2, 3, 5, 10, 100, 1000)
+"""Clusters are counted by size, from each of these on."""
+
+_WEIGHT, _FOUND, _PROMISED, _KEPT, _RIGHT, _LARGEST = "_all", "_found", "_promised", "_kept", "_right", "_largest "
+
+
+@dataclass(frozen=True)
+class Told:
+    """Counts what was found, in parts that add up; `tallied` makes of their sums what people are to see.
+
+    Pairs of a sample stand for all: similar ones are in it more often, and weigh less.
+    """
+
+    threshold: float = 0.0
+    bands: int = 1
+    rows: int = 1
+
+    def sizes(self, stage: Counts, sizes: Numbers, largest: bool = True) -> None:
+        """Clusters of these sizes were found."""
+        if not len(sizes):
+            return
+        stage.count("clusters", len(sizes))
+        for low, high in zip(SIZES, [*SIZES[1:], np.inf], strict=True):
+            there = int(((sizes >= low) & (sizes < high)).sum())
+            if there:
+                most = "" if high == np.inf else f"_to_{int(high) - 1}"
+                stage.count(f"clusters_of_{low}{most if int(low) + 1 != high else ''}", there)
+        if largest:
+            self.largest(stage, int(sizes.max()))
+
+    def largest(self, stage: Counts, size: int) -> None:
+        stage.count(f"{_LARGEST}{size}")
+
+    def pairs(self, stage: Counts, similarity: Numbers, once: Numbers, same: Numbers, kept: Numbers) -> None:
+        """Pairs of the sample, each both ways: which of them are the first of the two, which are of one cluster, and
+        which of a row that was dropped and the one that was kept."""
+        alike = similarity >= self.threshold
+        weights = 1 / np.maximum(similarity, 1e-3)
+        true = once & alike
+        if true.any():
+            stage.count("sample_pairs", int(true.sum()))
+            stage.count("sample_pairs_found", int((true & same).sum()))
+            stage.count(_WEIGHT, float(weights[true].sum()))
+            stage.count(_FOUND, float(weights[true & same].sum()))
+            promised = probability(similarity[true], self.bands, self.rows)
+            stage.count(_PROMISED, float((weights[true] * promised).sum()))
+        if kept.any():
+            stage.count("sample_dropped", int(kept.sum()))
+            stage.count(_KEPT, float(weights[kept].sum()))
+            stage.count(_RIGHT, float(weights[kept & alike].sum()))
+
+
+class Counts(Protocol):
+    """What can count, as stages do."""
+
+    def count(self, name: str, value: float = 1) -> None: ...
+
+
+def tallied(counts: Mapping[str, float]) -> dict[str, float]:
+    """The counts as people are to see them."""
+    told = {name: value for name, value in counts.items() if not name.startswith("_")}
+    sizes = [int(name.removeprefix(_LARGEST)) for name in counts if name.startswith(_LARGEST)]
+    if sizes:
+        told["largest_cluster"] = max(sizes)
+    shares = [("estimated_recall", _FOUND, _WEIGHT), ("expected_recall", _PROMISED, _WEIGHT)]
+    for name, part, whole in [*shares, ("estimated_precision", _RIGHT, _KEPT)]:
+        if counts.get(whole):
+            told[name] = round(counts.get(part, 0.0) / counts[whole], 4)
+    return told

@@ -4,7 +4,7 @@
     TEXT     what is known of a text, and its body
     PAIR     pairs `u, v` that are to be compared, packed, 16 bytes, where `u` is; later one, with what is known of `u`
     WANTED   the same pairs where `v` is
-    LINK     pairs that are alike, packed, 24 bytes: `u, v` and their similarity
+    LINK     pairs that are alike, packed, 24 bytes: `u, v` and their similarity, and `v, u` where `v` is
     SAMPLE   a text of the sample by which quality is measured, with its least shingle and its set of shingles
     TRUTH    pairs of the sample, packed like links, with their true similarity
 
@@ -27,7 +27,7 @@ from gristmill.core.sample import row_ids
 from gristmill.core.task import digest
 from gristmill.dedup.clusters import ID
 from gristmill.dedup.columns import Numbers, from_numbers, numbers, whole
-from gristmill.dedup.sketch import BUCKETS
+from gristmill.dedup.sketch import BUCKETS, buckets_of
 from gristmill.io.verdicts import ROW, TASK
 
 KEY, KIND, NODE, OTHER = "__key__", "__kind__", "__node__", "__other__"
@@ -49,12 +49,15 @@ ABOUT = (BODY, RANK, ORDER, ID, TASK, ROW)
 """What is known of a text."""
 
 
+def keys_of(buckets: Numbers) -> pa.Array:
+    return pa.Array.from_buffers(pa.binary(8), len(buckets), [None, pa.py_buffer(np.ascontiguousarray(buckets, "<u8"))])
+
+
 def table_of(kind: int, buckets: Numbers, **columns: Any) -> pa.Table:
     """Rows of a kind, with nulls in the columns that it has no use for."""
     count = len(buckets)
-    keys = np.ascontiguousarray(buckets, "<u8")
     made = {
-        KEY: pa.Array.from_buffers(pa.binary(8), count, [None, pa.py_buffer(keys)]),
+        KEY: keys_of(buckets),
         KIND: from_numbers(np.full(count, kind, np.int64)),
         **columns,
     }
@@ -73,9 +76,9 @@ def pack(kind: int, buckets: Numbers, records: Numbers) -> pa.Table:
 
 
 def pack_links(kind: int, u: Numbers, v: Numbers, similarity: Numbers) -> pa.Table:
-    """Pairs with their similarity. They all end up in one place, whatever their bucket is."""
-    records = np.stack([u, v, similarity.view(np.int64)], axis=1)
-    return pack(kind, np.zeros(len(records), np.int64), records)
+    """Pairs with their similarity, where each of the two is."""
+    one, other, score = np.concatenate([u, v]), np.concatenate([v, u]), np.concatenate([similarity, similarity])
+    return pack(kind, buckets_of(one), np.stack([one, other, score.view(np.int64)], axis=1))
 
 
 def packed(kind: int, data: Any, ends: Numbers, size: int) -> pa.Table:

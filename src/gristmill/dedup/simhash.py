@@ -174,8 +174,10 @@ class SimHashDeduplicationStage(HashDistanceStage):
         self._policy = policy("SimHashDeduplicationStage", keep, text_field, score_field)
 
     def inputs(self) -> tuple[list[str], Columns]:
-        named = [name for name in (self._policy.field, self.id_field) if name and name != self.text_field]
-        return ["data"], [self.text_field, *named]
+        return ["data"], {
+            **{name: "" for name in (self._policy.field, self.id_field) if name},
+            self.text_field: "string",
+        }
 
     def hashes(self, batch: Batch) -> pa.Array:
         return simhashes(texts_of(self.name, batch.data, self.text_field), self._how)

@@ -42,24 +42,26 @@ FILETYPES = ("jsonl", "parquet")
 
 @dataclass(frozen=True)
 class DeduplicationResult:
-    """What a workflow has found and done. Counts of a resumed run are those of all its attempts, but `documents`."""
+    """What a workflow has found and done. Counts of a resumed run are those of all its attempts."""
 
     output_path: str
     """Where the output is: files, or only the cluster table."""
     clusters_path: str | None
     """The cluster table, if this workflow has made one."""
     documents: int
-    """Rows that were read by this attempt."""
+    """Rows that were read."""
     duplicates: int
     """Rows that were removed, or are to be."""
     clusters: int
     """How many different rows have duplicates."""
     run: Result
     """The run itself: `summary()`, `files()`, `quarantined()`."""
+    quality: str = ""
+    """How well near duplicates are found: shares of a sample, and the curve."""
 
     def __str__(self) -> str:
         found = f"{self.documents:,} documents read, {self.duplicates:,} duplicates in {self.clusters:,} clusters"
-        return f"{found}; output in {self.output_path}"
+        return f"{found}; output in {self.output_path}" + (f"\n{self.quality}" if self.quality else "")
 
 
 class _Workflow:
@@ -164,7 +166,17 @@ class _Finding(_Workflow):
             place, options = self.output_path, self.output_options
         table = Target(f"{place}/{FOLDER}", options)
         duplicates, clusters = count_clusters(table)
-        return DeduplicationResult(self.output_path, table.url, result.summary().rows_in, duplicates, clusters, result)
+        quality = _quality(stage, result)
+        return DeduplicationResult(self.output_path, table.url, result.rows_read, duplicates, clusters, result, quality)
+
+
+def _quality(stage: VerdictStage, result: Result) -> str:
+    if not isinstance(stage, FuzzyDeduplicationStage):
+        return ""
+    counts = {name: value for line in result.summary().stages for name, value in line.counts.items()}
+    shares = [(what, counts.get(f"estimated_{what}")) for what in ("recall", "precision")]
+    told = [f"{what} of about {share:.1%}" for what, share in shares if share is not None]
+    return "\n".join([*([f"{', '.join(told)}, by a sample"] if told else []), stage.curve()])
 
 
 class Identify(CompositeStage[Batch, WrittenFiles]):
@@ -343,10 +355,10 @@ class TextDuplicatesRemovalWorkflow(_Workflow):
         options = self.duplicate_id_read_kwargs.get("storage_options")
         stage = TextDuplicatesRemovalStage(self.ids_to_remove_path, self.id_field, self.duplicate_id_field, options)
         result = self.run_stages([self.reader(kind), stage, self.writer(kind)], executor, settings)
-        summary = result.summary()
-        removed, listed = summary[stage.name].dropped, stage.listed()
-        if listed is not None and removed != listed and not result.resumed:
+        written = sum(task.rows for task in result if isinstance(task, WrittenFiles))
+        removed, listed = result.rows_read - written - len(result.quarantined()), stage.listed()
+        if listed is not None and removed != listed:
             why = "some ids name several rows" if removed > listed else "is it the same input, with the same id_field?"
             told = f"{self.name}: the table lists {listed:,} rows to remove, and {removed:,} were removed: {why}"
             warnings.warn(told, RuntimeWarning, stacklevel=2)
-        return DeduplicationResult(self.output_path, None, summary.rows_in, removed, 0, result)
+        return DeduplicationResult(self.output_path, None, result.rows_read, removed, 0, result)

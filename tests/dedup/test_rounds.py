@@ -1,0 +1,171 @@
+"""Clusters that do not fit into memory are made in rounds, and are those that one worker would have made."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gristmill import DocumentBatch, LocalExecutor, Pipeline
+from gristmill.dedup import FuzzyDeduplicationStage, rounds
+from gristmill.dedup.clustering import Clusters
+from gristmill.dedup.columns import from_numbers
+from gristmill.dedup.rows import LINK, NODE, ORDER, RANK, TEXT, TRUTH, pack_links, table_of
+from gristmill.dedup.sketch import buckets_of
+from gristmill.text import JsonlReader, JsonlWriter
+
+# -- any graph -----------------------------------------------------------------------------------------------
+
+numbers = st.integers(-12, 12) | st.integers(-(2**63), 2**63 - 1)
+graphs = st.lists(st.tuples(numbers, numbers, st.sampled_from([0.8, 0.9, 1.0])), max_size=30)
+PATH = [(number, number + 1, 0.8) for number in range(-20, 20)]
+STAR = [(0, number, 0.9) for number in range(1, 60)]
+
+
+def tables(edges: list[tuple[int, int, float]], size: int) -> list[DocumentBatch]:
+    """Rows and links as `Compare` gives them, in batches."""
+    pairs = {(min(u, v), max(u, v)): s for u, v, s in edges if u != v}
+    nodes = np.array(sorted({node for pair in pairs for node in pair}), np.int64)
+    count = len(nodes)
+    about: dict[str, Any] = {
+        NODE: from_numbers(nodes),
+        RANK: pa.array([[None, 1.0, 2.0][int(node) % 3] for node in nodes], pa.float64()),
+        ORDER: pa.array([int(node) % 2 for node in nodes], pa.int64()),
+        "id": pa.array([f"row {node}" for node in nodes], pa.string()),
+        "__task__": pa.array([f"a{int(node) % 2}.{int(node) % 13}" for node in nodes], pa.string()),
+        "__row__": pa.array(range(count), pa.int64()),
+    }
+    u, v = (np.array([pair[side] for pair in pairs], np.int64) for side in (0, 1))
+    scores = np.array(list(pairs.values()), np.float64)
+    rows = pa.concat_tables(
+        [
+            table_of(TEXT, buckets_of(nodes), **about),
+            pack_links(LINK, u, v, scores),
+            pack_links(TRUTH, np.append(u, 1), np.append(v, 99), np.append(scores, 0.85)),
+        ]
+    )
+    return [DocumentBatch(rows.slice(start, size)) for start in range(0, rows.num_rows, size)]
+
+
+def judged(tasks: list[DocumentBatch], held: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    stage = Clusters("exact", 0.8, 20, 9)
+    stage.name, stage.num_partitions = "clusters", 2
+    with patch.object(rounds, "HELD_BYTES", held):
+        result = Pipeline("p", stages=[stage]).run(LocalExecutor(0), initial_tasks=tasks)
+    found = [row for task in result for row in task.to_rows()]
+    for row in found:
+        row.pop("__position__", None)
+    return sorted(found, key=lambda row: row["id"]), result.summary()["clusters"].counts
+
+
+@settings(max_examples=6, deadline=None)
+@given(graphs, st.integers(1, 40))
+@example([], 5)
+@example(PATH, 7)
+@example(STAR, 100)
+def test_rounds_give_the_verdicts_of_one_worker(edges: list[tuple[int, int, float]], size: int) -> None:
+    tasks = tables(edges, size)
+    wanted, counts = judged(tasks, 10**9)
+    found, told = judged(tasks, 0)
+    assert found == wanted
+    assert told == pytest.approx(counts)
+
+
+def test_blocks_may_end_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = tables([*PATH[:12], *STAR[:15], *[(-40 - n, -41 - n, 0.9) for n in range(4)]], 1000)
+    wanted = judged(tasks, 10**9)
+    cut = rounds.blocks
+    monkeypatch.setattr(rounds, "blocks", lambda pieces: cut(pieces, 200))
+    found, told = judged(tasks, 0)
+    assert found == wanted[0]
+    assert told == pytest.approx(wanted[1])
+
+
+# -- in a run ------------------------------------------------------------------------------------------------
+
+
+def write(folder: Path) -> Path:
+    """Chains of texts, of which each is like the next one, and copies; in two files."""
+    rng = random.Random(5)
+    chains = [[f"w{rng.randrange(10**6)}" for _ in range(150)] for _ in range(6)]
+    texts = [" ".join(words[start : start + 100]) for start in range(0, 50, 2) for words in chains]
+    texts += texts[:20] + [f"only once {number}" for number in range(10)]
+    (folder / "in").mkdir()
+    for part in range(2):
+        rows = [{"id": n, "text": text, "score": n % 7} for n, text in enumerate(texts) if n // 6 % 2 == part]
+        (folder / "in" / f"{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder / "in"
+
+
+def run(
+    source: Path, out: Path, run_dir: Path | None = None, **options: Any
+) -> tuple[Any, list[Any], dict[str, float]]:
+    stage = FuzzyDeduplicationStage(word_ngrams=3, threshold=0.8, id_field="id", num_partitions=3, **options)
+    pipeline = Pipeline("p", stages=[JsonlReader(source), stage, JsonlWriter(out)])
+    counts = pipeline.run(LocalExecutor(0), run_dir).summary()["FuzzyDeduplicationStage"].counts
+    clusters = pq.read_table((run_dir or out / "_run") / "clusters").sort_by("id").to_pylist()
+    return {path.name: path.read_bytes() for path in out.glob("*.jsonl")}, clusters, counts
+
+
+@pytest.mark.parametrize(
+    ("keep", "memory_gb"), [pytest.param("first", 1e-5, marks=pytest.mark.slow), ("highest", 1e-4)]
+)
+def test_the_same_bytes_with_little_memory(tmp_path: Path, keep: str, memory_gb: float) -> None:
+    source = write(tmp_path)
+    options: dict[str, Any] = {"keep": keep, "score_field": "score" if keep == "highest" else None}
+    files, clusters, counts = run(source, tmp_path / "one", **options)
+    assert counts["clusters"] == 6
+    assert counts["largest_cluster"] > 25  # longer than what was compared reaches
+    few = run(source, tmp_path / "two", tmp_path / "run", memory_gb=memory_gb, **options)
+    assert list((tmp_path / "run" / "segments" / "6").iterdir())  # rounds were needed
+    assert few[:2] == (files, clusters)
+    assert few[2] == pytest.approx(counts)
+
+
+def test_a_run_that_stops_between_rounds_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write(tmp_path)
+    wanted = run(source, tmp_path / "one")
+    calls = {"now": 0, "last": 5}
+    star = rounds.Small.star
+
+    def counted(self: Any, pairs: pa.Table) -> Any:
+        calls["now"] += 1
+        if calls["now"] > calls["last"]:
+            raise KeyboardInterrupt
+        return star(self, pairs)
+
+    monkeypatch.setattr(rounds.Small, "star", counted)
+    monkeypatch.setattr(rounds, "HELD_BYTES", 0)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            run(source, tmp_path / "two", tmp_path / "run")
+        calls["now"] = 0
+    calls["last"] = 10**9
+    assert run(source, tmp_path / "two", tmp_path / "run")[:2] == wanted[:2]
+    assert (tmp_path / "run" / "segments" / "6").exists()
+
+
+def test_rows_of_an_index_are_partners_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write(tmp_path)
+    options: dict[str, Any] = {"word_ngrams": 3, "id_field": "id", "num_partitions": 2}
+    old = FuzzyDeduplicationStage(**options, extend=str(tmp_path / "index"))
+    Pipeline("p", stages=[JsonlReader(source / "0.jsonl"), old, JsonlWriter(tmp_path / "old")]).run(LocalExecutor(0))
+    found = []
+    for name, held in (("one", 10**9), ("two", 0)):
+        monkeypatch.setattr(rounds, "HELD_BYTES", held)
+        new = FuzzyDeduplicationStage(**options, against=[str(tmp_path / "index")])
+        reader = JsonlReader(source / "1.jsonl")
+        Pipeline("p", stages=[reader, new, JsonlWriter(tmp_path / name)]).run(LocalExecutor(0))
+        table = pq.read_table(tmp_path / name / "_run" / "clusters").sort_by("id")
+        found.append((table.to_pylist(), [path.read_bytes() for path in (tmp_path / name).glob("*.jsonl")]))
+    assert found[0] == found[1]
+    assert any(row["snapshot"] for row in found[0][0])
