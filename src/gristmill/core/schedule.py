@@ -146,9 +146,10 @@ def chunk(
     """
     if seconds_per_task is None:
         return batch_size
-    worth = (GPU_CALL_SECONDS if gpu else CALL_SECONDS) / max(seconds_per_task, 1e-7)
-    fair = queued / (2 * max(workers, 1))
-    wanted = min(worth, max(fair, LEAST_SECONDS / max(seconds_per_task, 1e-7)), MAX_CHUNK, GIVES_BYTES / max(gives_bytes, 1.0))
+    pace = max(seconds_per_task, 1e-7)
+    worth = (GPU_CALL_SECONDS if gpu else CALL_SECONDS) / pace
+    fair = max(queued / (2 * max(workers, 1)), LEAST_SECONDS / pace)
+    wanted = min(worth, fair, MAX_CHUNK, GIVES_BYTES / max(gives_bytes, 1.0))
     return max(batch_size, int(wanted) // batch_size * batch_size)
 
 
