@@ -130,7 +130,8 @@ def kinds(patience_s: float = 60.0) -> dict[str, Kind]:
                 "warc_extract": lambda: warc.extract(1, 5),
                 "warc_memory": lambda: warc.memory(1, (20, 60)),
             },
-            "WARC files to text, beside NeMo Curator",
+            "WARC files to text, beside NeMo Curator and the bare libraries",
+            rounds=1,
             packages=curator,
         ),
         "ray": Kind(

@@ -18,7 +18,7 @@ from gristmill.models.fasttext import LABEL, UNKNOWN, Model
 
 COLUMNS = ["url", "warc_id", "source_id", "language", "text"]
 
-SAMPLE = 300
+SAMPLE = 240
 """Characters that the language is told by."""
 
 _HTML = ("text/html", "application/xhtml")
@@ -71,18 +71,17 @@ class CommonCrawlHTMLExtractor(DocumentExtractor):
         return self._extracted(html) if html.strip() else self._left("no_text")
 
     def _extracted(self, html: str) -> tuple[str, str] | None:
-        algorithm = self.algorithm
-        in_steps = isinstance(algorithm, InSteps)
-        parts = algorithm.paragraphs(html) if in_steps else []
-        sample = _sample(algorithm.texts(parts) if in_steps else _visible(html).split("\n"))
+        steps = self.algorithm if isinstance(self.algorithm, InSteps) else None
+        parts = steps.paragraphs(html) if steps else []
+        sample = _sample(steps.texts(parts) if steps else _visible(html).split("\n"))
         language = self.language(sample)
         words = self.stop_words(language)
         if words is None:
             return self._left("no_text" if language == UNKNOWN else f"no_stop_list_{language}")
-        if in_steps:
-            chosen = algorithm.chosen(parts, words, language)
+        if steps:
+            chosen = steps.chosen(parts, words, language)
         else:
-            chosen = algorithm.extract_text(html, words, language) or []
+            chosen = self.algorithm.extract_text(html, words, language) or []
         text = "\n\n".join(chosen)
         if not text:
             return self._left("no_text")
