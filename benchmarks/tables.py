@@ -200,7 +200,11 @@ def _image(found: dict[str, Any]) -> list[Row]:
     over, times = _num(found["over_turbo"], "", 2), _num(found["times_webdataset"], "", 2)
     bare, own = _num(found["turbo_ms"], "ms", 2), _num(found["read_decode_ms"], "ms", 2)
     return [
-        ("Reading and decoding JPEG, CPU, times that of libjpeg-turbo alone", "at most 1.2", f"{over}: {own} to {bare}"),
+        (
+            "Reading and decoding JPEG, CPU, times that of libjpeg-turbo alone",
+            "at most 1.2",
+            f"{over}: {own} to {bare}",
+        ),
         ("Reading, decoding and resizing, times the speed of webdataset with Pillow, per CPU", "at least 1", times),
     ]
 
@@ -212,6 +216,16 @@ def _image_models(found: dict[str, Any]) -> list[Row]:
         ("An image model in a pipeline, above a loop of it, CPU", "at most 5 %", above),
         ("An image model, CPU for each picture", "", value),
         ("Time of making pictures ready in which the model works", "it overlaps", overlap),
+    ]
+
+
+def _semantic(found: dict[str, Any]) -> list[Row]:
+    what = f"Semantic duplicates, {found['rows']:,} embeddings of {found['dimensions']}, eps={found['eps']}"
+    both = f"{found['flat_cpu_s']['median']:.0f} s over {found['cpu_s']['median']:.1f} s"
+    faster = f"{_num(found['times_faster'], 'x', 1)} ({both})"
+    return [
+        (f"{what}: F1 against brute force", "0.99", f"{found['f1']:.4f}"),
+        (f"{what}: CPU of a flat index (faiss) over Gristmill's", "20x", faster),
     ]
 
 
@@ -233,6 +247,7 @@ LINES: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
     "image": _image,
     "image_models": _image_models,
     **dedup_tables.LINES,
+    "semantic": _semantic,
 }
 
 

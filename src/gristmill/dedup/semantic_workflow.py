@@ -49,7 +49,7 @@ class SemanticDeduplicationWorkflow(_Finding):
         ranking_strategy: RankingStrategy | Mapping[str, Any] | None = None,
         greedy: bool = True,
         n_probe: int = 4,
-        border: float = 0.3,
+        border: float = 0.25,
         embedding_dim: int | None = None,
         random_state: int = 42,
         max_iter: int = 300,

@@ -72,6 +72,7 @@ class ParquetFormat:
 
         if not schema.names:
             raise ColumnError("the rows have no columns, which a Parquet file cannot hold")
+        schema = pa.schema([field.with_type(_plain(field.type)) for field in schema], schema.metadata)
         most = self.target_file_size
         size = GROUP_BYTES if most is None else min(GROUP_BYTES, most)
         groups = row_groups(tables(fragments, schema, parts.target), size, self.row_group_size)
@@ -84,6 +85,12 @@ class ParquetFormat:
                     writer.write_table(group, row_group_size=group.num_rows)
                     if most is not None and file.tell() >= most:
                         break
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type, with the usual name for the values of a list of fixed size: other names do not survive a pickle, so
+    that files would depend on whether there are workers."""
+    return pa.list_(kind.value_type, kind.list_size) if pa.types.is_fixed_size_list(kind) else kind
 
 
 def tables(fragments: Iterable[Fragment], schema: pa.Schema, target: Target) -> Iterator[pa.Table]:
