@@ -148,7 +148,9 @@ def chunk(
         return batch_size
     worth = (GPU_CALL_SECONDS if gpu else CALL_SECONDS) / max(seconds_per_task, 1e-7)
     fair = queued / (2 * max(workers, 1))
-    wanted = min(worth, max(fair, LEAST_SECONDS / max(seconds_per_task, 1e-7)), MAX_CHUNK, GIVES_BYTES / max(gives_bytes, 1.0))
+    wanted = min(
+        worth, max(fair, LEAST_SECONDS / max(seconds_per_task, 1e-7)), MAX_CHUNK, GIVES_BYTES / max(gives_bytes, 1.0)
+    )
     return max(batch_size, int(wanted) // batch_size * batch_size)
 
 
