@@ -81,10 +81,10 @@ class Preprocess:
         mean, scale = self.mean[::step], 1 / self.spread[::step]
         if self.first:
             mean, scale = mean[:, None, None], scale[:, None, None]
-        floats = np.subtract(ready, mean, dtype=np.float32)
+        floats: Array = np.subtract(ready, mean, dtype=np.float32)
         if not (self.spread == 1).all():
             floats *= scale
-        return floats.astype(self.dtype, copy=False)
+        return floats if self.dtype == "float32" else floats.astype(self.dtype)
 
     def _resized(self, pixels: Array) -> Array:
         height, width = pixels.shape[:2]
