@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gristmill import LocalExecutor, Pipeline, Resources, processing_stage
+from gristmill import LocalExecutor, Pipeline, ProcessingStage, Resources, processing_stage
 from gristmill.core.errors import RecipeError
 from gristmill.recipes import bundled, catalogue, load_recipe, parse_settings, recipe_of, schema
 from gristmill.text import Filter, Modify, Score, ScoreFilter, UnicodeReformatter, WordCountFilter
@@ -418,7 +419,14 @@ def test_the_catalogue_is_what_the_packages_list() -> None:
         "SubstringDeduplicationStage",
         "TextDuplicatesRemovalStage",
     }
-    assert names == core | classes - {"DocumentFilter", "DocumentModifier"}
+    others = [importlib.import_module(f"gristmill.{package}") for package in ("dedup", "download", "image")]
+    stages = {
+        name
+        for package in others
+        for name in package.__all__
+        if isinstance(kind := getattr(package, name), type) and issubclass(kind, ProcessingStage)
+    }
+    assert names == core | stages | classes - {"DocumentFilter", "DocumentModifier"}
     kinds = {name: entry.kind for name, entry in catalogue().items()}
     assert kinds["JsonlReader"] == "reader"
     assert kinds["ParquetWriter"] == "writer"
