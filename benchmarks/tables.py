@@ -201,7 +201,7 @@ def _image(found: dict[str, Any]) -> list[Row]:
     bare, own = _num(found["turbo_ms"], "ms", 2), _num(found["read_decode_ms"], "ms", 2)
     return [
         (
-            "Reading and decoding JPEG, CPU, times that of libjpeg-turbo alone",
+            "Reading and decoding JPEG, CPU, times libjpeg-turbo alone",
             "at most 1.2",
             f"{over}: {own} to {bare}",
         ),
