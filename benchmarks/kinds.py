@@ -12,7 +12,6 @@ from typing import Any
 
 import balance
 import durability
-import image
 import image_models
 import limits
 import memory
@@ -28,6 +27,7 @@ import warc
 from peers.install import pins
 
 import dedup
+import image
 import text
 
 Figure = Callable[[], dict[str, Any]]
@@ -147,6 +147,12 @@ def kinds(patience_s: float = 60.0) -> dict[str, Kind]:
             },
             "on a Ray cluster of this machine",
             packages=lambda: packages("ray"),
+        ),
+        "semantic": Kind(
+            {"semantic": lambda: semantic.run(1)},
+            {"semantic": lambda: semantic.run(1, 20_000)},
+            "deduplication of embeddings, beside brute force",
+            rounds=1,
         ),
         "image": Kind(
             {"image": lambda: image.run(1)},

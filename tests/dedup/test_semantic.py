@@ -13,7 +13,7 @@ import pytest
 
 from gristmill import DocumentBatch, LocalExecutor, Pipeline
 from gristmill.core.errors import GristmillError
-from gristmill.dedup import RankingStrategy, SemanticDeduplicationStage
+from gristmill.dedup import RankingStrategy, SemanticDeduplicationStage, SemanticDeduplicationWorkflow
 from gristmill.dedup.cells import Cell
 from gristmill.dedup.greedy import kept_in_order
 from gristmill.dedup.kmeans import Cells, fit
@@ -250,3 +250,26 @@ def test_a_run_tells_when_it_misses_pairs() -> None:
         few = kept(stage, rows, 100)
     every = SemanticDeduplicationStage(eps=0.01, n_clusters=80, n_probe=20, border=1.0, **FIRST)
     assert len(few) > len(kept(every, rows, 100))
+
+
+def test_the_workflow_takes_what_scripts_of_others_give(tmp_path: Path) -> None:
+    table = pa.table({"id": ["a", "b", "c"], "embeddings": at(0, 1, 90)})
+    (tmp_path / "in").mkdir()
+    pq.write_table(table, tmp_path / "in" / "a.parquet")
+    found = SemanticDeduplicationWorkflow(
+        str(tmp_path / "in"),
+        str(tmp_path / "out"),
+        n_clusters=2,
+        cache_path=str(tmp_path / "cache"),
+        input_filetype="parquet",
+        which_to_keep="easy",
+        max_iter=300,
+        init="k-means||",
+        oversampling_factor=2.0,
+        pairwise_batch_size=1024,
+        verbose=False,
+    ).run(LocalExecutor(0))
+    assert (found.documents, found.duplicates, found.clusters) == (3, 1, 1)
+    assert pq.read_table(tmp_path / "out", columns=["id"]).num_rows == 2
+    with pytest.raises(TypeError, match="metric"):
+        SemanticDeduplicationWorkflow("in", "out", metric="cosine")

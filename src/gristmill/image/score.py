@@ -72,7 +72,7 @@ def scored(tool: ImageFilter, batch: ImageBatch, field: str, max_pixels: int | N
 
 
 def _filters(stage: str, given: ImageFilter | Sequence[ImageFilter]) -> list[ImageFilter]:
-    filters = [given] if isinstance(given, ImageFilter) else list(given) if isinstance(given, list | tuple) else [given]
+    filters: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
     for one in filters:
         if not isinstance(one, ImageFilter):
             hint = f"write {one.__name__}(...), not the class" if isinstance(one, type) else f"not {one!r}"

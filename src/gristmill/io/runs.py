@@ -169,7 +169,7 @@ def _shrinks(table: pa.Table) -> bool:
     largest = max((buffer for buffer in chunk.buffers() if buffer), key=lambda buffer: int(buffer.size))
     start = largest.size // 2
     some = largest.slice(start, min(PIECE, largest.size - start))
-    return len(pa.compress(some, codec="lz4_raw")) < 0.9 * some.size
+    return bool(len(pa.compress(some, codec="lz4_raw")) < 0.9 * some.size)
 
 
 def table_of(raw: bytes) -> pa.Table:
