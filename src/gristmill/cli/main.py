@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from gristmill import __version__
-from gristmill.cli import card, index, metrics, quarantine, whatif, why
+from gristmill.cli import card, index, metrics, models, quarantine, whatif, why
 from gristmill.cli.doctor import doctor
 from gristmill.cli.start import (
     AsEvents,
@@ -55,6 +55,7 @@ app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(metrics.app, name="metrics")
 app.command()(doctor)
 app.add_typer(index.app, name="index")
+app.add_typer(models.app, name="models")
 app.command()(why.why)
 app.command()(whatif.whatif)
 app.command()(card.card)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pyarrow as pa
 
     from gristmill.core.batch import Batch
@@ -21,6 +23,8 @@ class Decision:
 
     keep: pa.Array
     scores: dict[str, pa.Array] = field(default_factory=dict)
+    aside: pa.Array | None = None
+    """Rows that are not kept because the stage has set them aside: they are in quarantine, and not rejected."""
 
 
 @runtime_checkable
@@ -31,9 +35,16 @@ class Decides(Protocol):
 
     def apply(self, batch: Any, decision: Decision) -> Batch: ...
 
-    # It may also have `thresholds() -> dict[str, str]`: what the scores of each name are compared with.
+    # It may also have `thresholds() -> dict[str, str]`: what the scores of each name are compared with; and
+    # `decide_batch(batches) -> list[Decision]`, to work on `batch_size` of them at once.
 
 
 def thresholds_of(stage: Any) -> dict[str, str]:
     told = getattr(stage, "thresholds", None)
     return told() if isinstance(stage, Decides) and callable(told) else {}
+
+
+def decide_each(stage: Any, batches: Sequence[Batch]) -> Sequence[Decision]:
+    """What a stage thinks of the rows of each batch."""
+    together = getattr(stage, "decide_batch", None)
+    return together(batches) if together else [stage.decide(batch) for batch in batches]

@@ -10,6 +10,7 @@
     ├── BadRecordError            a record of an input file cannot be read
     ├── ContractError             a stage broke the rules, for example returned something that is no task
     ├── OutputError               a file cannot be written: no right to, no room (also an OSError)
+    ├── DownloadError             something cannot be fetched from the web (also an OSError)
     ├── LostTaskError             what a task held was lost with the node that it lay on
     ├── AccountingError           rows were lost or doubled between two stages; a defect
     └── StageError                a stage failed on a task; names the stage, the task and its files
@@ -133,6 +134,17 @@ def cannot_write(path: str, error: OSError, stage: str = "") -> OutputError:
         return OutputError(error.path, error.reason, error.errno, stage)
     name = error.filename if isinstance(error.filename, str) else path
     return OutputError(name, error.strerror or str(error), error.errno, stage)
+
+
+class DownloadError(GristmillError, OSError):
+    """Something cannot be fetched. `transient`: it may work later, and was tried several times already."""
+
+    def __init__(self, url: str, reason: str, status: int | None = None, transient: bool = False) -> None:
+        super().__init__(f"{printable(url, 500)}: {reason}")
+        self.url, self.reason, self.status, self.transient = url, reason, status, transient
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.url, self.reason, self.status, self.transient)
 
 
 class LostTaskError(GristmillError):

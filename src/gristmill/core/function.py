@@ -35,7 +35,7 @@ def processing_stage(function: Callable[[Any], Any], /) -> FunctionStage: ...
 def processing_stage(
     *,
     name: str | None = None,
-    resources: Resources | Mapping[str, float] | None = None,
+    resources: Resources | Mapping[str, Any] | None = None,
     batch_size: int | None = None,
 ) -> Callable[[Callable[[Any], Any]], FunctionStage]: ...
 
@@ -45,7 +45,7 @@ def processing_stage(
     /,
     *,
     name: str | None = None,
-    resources: Resources | Mapping[str, float] | None = None,
+    resources: Resources | Mapping[str, Any] | None = None,
     batch_size: int | None = None,
 ) -> FunctionStage | Callable[[Callable[[Any], Any]], FunctionStage]:
     """Make a stage from a function of one task that returns a task, several, or None to drop it."""

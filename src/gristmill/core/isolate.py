@@ -319,6 +319,9 @@ class Isolator:
 
     def collect(self, position: int, lineage: Lineage, failed: bool) -> None:
         """Take what a stage has set aside by itself; after a failure it will do so again."""
+        if self.worker.rejecter:
+            places = (note["position"] for note in self.notes if not failed)
+            self.worker.rejecter.aside = [place for place in places if place is not None]
         if self.notes and not failed and not self.repeating:
             name = self.worker.stages[position].name
             for note in list(self.notes):

@@ -15,6 +15,7 @@ from gristmill.core.executor import (
     default_observer,
     default_reporter,
 )
+from gristmill.core.place import placed
 from gristmill.core.plan import Plan, make_plan
 from gristmill.core.preview import Preview, make_preview
 from gristmill.core.quarantine import Budget, Quarantine
@@ -145,7 +146,7 @@ class Pipeline:
         executor = executor or default_executor()
         if not hasattr(executor, "execute"):
             raise TypeError(f"the executor is {executor!r}, which is none: pass LocalExecutor() or another executor")
-        plan = make_plan(self.name, self.stages, initial_tasks, executor.fuse, run.resuming)
+        plan = make_plan(self.name, placed(self.stages, executor), initial_tasks, executor.fuse, run.resuming)
         plan = keeping(plan, *beside) if beside else plan
         for segment in plan.segments:
             executor.check(segment)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from gristmill.core.batch import Batch
-from gristmill.core.columns import literal
+from gristmill.core.columns import literal, make_array
 from gristmill.core.compute import pc
 from gristmill.core.decide import Decision, thresholds_of
 from gristmill.core.table import POSITION, VERDICT
@@ -50,6 +50,8 @@ class Rejecter:
     scores: ScoreKeeper | None = None
     """What keeps scores, if they are wanted: they go the same way. Without a `writer` only they are."""
     send: Callable[[Task[Any]], None] = field(default=lambda fragment: None, repr=False)
+    aside: list[int] = field(default_factory=list, repr=False)
+    """Positions of rows that the stage has just set aside: they are in quarantine, and were not dropped."""
 
     @property
     def name(self) -> str:
@@ -68,7 +70,7 @@ class Rejecter:
     ) -> None:
         """A stage has answered for a task, whose first row is row `start` of the batch that it was cut from."""
         if self.writer:
-            self.write(position, task, start, self.dropped(stage, task, answer, decision))
+            self.write(position, task, start, self._not_aside(self.dropped(stage, task, answer, decision)))
         if self.scores:
             self.scores.judged(position, stage, task, answer, decision)
 
@@ -79,6 +81,11 @@ class Rejecter:
         if decision is not None and isinstance(task, Batch):
             return _explained(stage, task, decision)
         return self._missing(stage, task, answer)
+
+    def _not_aside(self, rows: pa.Table | None) -> pa.Table | None:
+        if rows is None or not self.aside:
+            return rows
+        return rows.filter(pc.invert(pc.is_in(rows.column(PLACE), value_set=make_array(self.aside, pa.int64()))))
 
     def _missing(self, stage: ProcessingStage[Any, Any], task: Task[Any], answer: Answer[Any]) -> pa.Table | None:
         """The rows that a stage without a verdict has left out, known by their positions."""
@@ -118,6 +125,8 @@ def complete(answer: Answer[Any]) -> Answer[Any]:
 def _explained(stage: Any, task: Batch, decision: Decision) -> pa.Table | None:
     """The dropped rows with the filter that dropped each: the last one that gave it a score."""
     dropped = pc.invert(decision.keep)
+    if decision.aside is not None:
+        dropped = pc.and_not(dropped, decision.aside)
     if not pc.any(dropped).as_py():
         return None
     thresholds = thresholds_of(stage)

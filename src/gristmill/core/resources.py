@@ -10,17 +10,21 @@ class Resources:
     """What one worker of a stage needs.
 
     `gpus` may be a fraction (0.25: four workers share a GPU). `gpu_memory_gb` asks for a part of one
-    GPU by its memory; it becomes a share only on the machine where the worker is placed.
+    GPU by its memory; it becomes a share only on the machine where the worker is placed. With `or_cpu`, the stage
+    runs without a GPU where there is none (`core/place.py`).
     """
 
     cpus: float = 1.0
     gpus: float = 0.0
     gpu_memory_gb: float = 0.0
     memory_gb: float = 0.0
+    or_cpu: bool = False
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
+            if field.name == "or_cpu":
+                continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
                 raise ValueError(f"Resources({field.name}={value!r}): must be a number, 0 or more")
         if self.gpus > 1 and self.gpus != int(self.gpus):
@@ -44,5 +48,5 @@ class Resources:
         return self.gpu_memory_gb / total_gb
 
     def __str__(self) -> str:
-        wishes = [f"{field.name}={getattr(self, field.name):g}" for field in fields(self)]
-        return " ".join(wish for wish in wishes if not wish.endswith("=0")) or "nothing"
+        wishes = [f"{name}={value:g}" for name, value in vars(self).items() if value and name != "or_cpu"]
+        return " ".join([*wishes, *(["or_cpu"] if self.or_cpu else [])]) or "nothing"

@@ -19,8 +19,8 @@ from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gristmill.core.batch import Batch
-from gristmill.core.decide import Decides, Decision
-from gristmill.core.errors import GristmillError, OutputError, StageError, describe_error
+from gristmill.core.decide import Decides, Decision, decide_each
+from gristmill.core.errors import DownloadError, GristmillError, OutputError, StageError, describe_error
 from gristmill.core.isolate import Isolator, mark
 from gristmill.core.rejects import complete
 from gristmill.core.sketch import Sketcher
@@ -243,28 +243,28 @@ class Worker:
     def _answers(self, position: int, tasks: list[Task[Any]]) -> tuple[Any, list[Decision | None]]:
         """What the stage answers, and what it thought of each row, if it is one that can tell."""
         stage = self.stages[position]
-        decisions: list[Decision | None] = [None] * len(tasks)
+        found: list[Decision | None] = [None] * len(tasks)
         if _vectorised(stage):
             answers = stage.process_batch(tasks)
         elif isinstance(stage, Decides):
-            decisions = [self._decision(position, stage, task) for task in tasks]
-            pairs = zip(tasks, decisions, strict=True)
-            answers = [stage.apply(task, found) if found else stage.process(task) for task, found in pairs]
+            found = self._decisions(position, stage, tasks)
+            pairs = zip(tasks, found, strict=True)
+            answers = [stage.apply(task, decision) if decision else stage.process(task) for task, decision in pairs]
         else:
             answers = [stage.process(task) for task in tasks]
         if self.rejecter and isinstance(answers, _LISTS):
             whole = zip(tasks, answers, strict=False)
             answers = [complete(answer) if isinstance(task, Batch) else answer for task, answer in whole]
-        return answers, decisions
+        return answers, found
 
-    def _decision(self, position: int, stage: Any, task: Task[Any]) -> Decision | None:
-        if not isinstance(task, Batch):
-            return None
-        decision = self.keeper.decide(position, stage, task) if self.keeper else None
-        if decision is not None or not task.num_items:
-            return decision
-        found: Decision = stage.decide(task)
-        return found
+    def _decisions(self, position: int, stage: Any, tasks: list[Task[Any]]) -> list[Decision | None]:
+        batches = {index: task for index, task in enumerate(tasks) if isinstance(task, Batch)}
+        found = (
+            {index: self.keeper.decide(position, stage, task) for index, task in batches.items()} if self.keeper else {}
+        )
+        ask = [index for index, task in batches.items() if found.get(index) is None and task.num_items]
+        found.update(zip(ask, decide_each(stage, [batches[index] for index in ask]), strict=True))
+        return [found.get(index) for index in range(len(tasks))]
 
     @contextmanager
     def _beside(self, position: int, lineage: Lineage | None) -> Iterator[None]:
@@ -316,8 +316,9 @@ class Worker:
 
     def failure(self, position: int, lineage: Lineage | None, error: BaseException, doing: str = "") -> StageError:
         details, reason = trace_of(error), describe_error(error)
-        if isinstance(error, GristmillError):  # says all there is to say, and will say it again, unless there is room
-            return self._error(position, lineage, str(error), hopeless=not isinstance(error, OutputError))
+        if isinstance(error, GristmillError):  # says all there is to say, and says it again, unless the world changes
+            hopeless = not isinstance(error, OutputError | DownloadError)
+            return self._error(position, lineage, str(error), hopeless=hopeless)
         return self._error(position, lineage, f"{doing} raised {reason}" if doing else reason, details)
 
     def _error(

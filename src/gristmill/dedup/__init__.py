@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gristmill.dedup.keep import Keep
     from gristmill.dedup.perceptual import PerceptualHashDeduplicationStage
     from gristmill.dedup.ranking import RankingStrategy
-    from gristmill.dedup.removal import TextDuplicatesRemovalStage
+    from gristmill.dedup.removal import ImageDuplicatesRemovalStage, TextDuplicatesRemovalStage
     from gristmill.dedup.repeated import LineDeduplicationStage
     from gristmill.dedup.semantic import SemanticDeduplicationStage
     from gristmill.dedup.semantic_workflow import SemanticDeduplicationWorkflow
@@ -40,6 +40,7 @@ _HOME = {
     "ExactDeduplicationWorkflow": "workflow",
     "FuzzyDeduplicationStage": "fuzzy",
     "FuzzyDeduplicationWorkflow": "workflow",
+    "ImageDuplicatesRemovalStage": "removal",
     "Keep": "keep",
     "LineDeduplicationStage": "repeated",
     "PerceptualHashDeduplicationStage": "perceptual",
@@ -61,6 +62,7 @@ __all__ = [
     "ExactDeduplicationWorkflow",
     "FuzzyDeduplicationStage",
     "FuzzyDeduplicationWorkflow",
+    "ImageDuplicatesRemovalStage",
     "Keep",
     "LineDeduplicationStage",
     "PerceptualHashDeduplicationStage",

@@ -9,7 +9,7 @@ What is given up: 16 bytes of memory in each worker for each id in the table.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +39,7 @@ class TextDuplicatesRemovalStage(ProcessingStage[Batch, Batch]):
     """
 
     takes_empty = True
+    parameter: ClassVar[str] = "ids_to_remove_path"
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class TextDuplicatesRemovalStage(ProcessingStage[Batch, Batch]):
         try:
             return list_files(self.ids_to_remove_path, [".parquet"], self.storage_options)
         except InputError as error:
-            raise InputError(f"stage {self.name!r}, ids_to_remove_path: {error}") from error
+            raise InputError(f"stage {self.name!r}, {self.parameter}: {error}") from error
 
     def _columns(self) -> Iterator[tuple[pa.Array, Numbers]]:
         """Ids, and whether the row of each is to be kept."""
@@ -136,6 +137,23 @@ class TextDuplicatesRemovalStage(ProcessingStage[Batch, Batch]):
 
     def apply(self, batch: Batch, decision: Decision) -> Batch:
         return batch.keep(decision.keep)
+
+
+class ImageDuplicatesRemovalStage(TextDuplicatesRemovalStage):
+    """Drops the images whose `image_id_field` is among the ids in the Parquet files of `removal_parquets_dir`."""
+
+    parameter = "removal_parquets_dir"
+
+    def __init__(
+        self,
+        removal_parquets_dir: Paths,
+        duplicate_id_field: str = ID,
+        image_id_field: str = "image_id",
+        verbose: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(removal_parquets_dir, image_id_field, duplicate_id_field, storage_options)
+        self.removal_parquets_dir, self.image_id_field, self.verbose = removal_parquets_dir, image_id_field, verbose
 
 
 def _halves(column: pa.Array) -> Numbers:

@@ -5,10 +5,36 @@ The names below are loaded when first used.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gristmill.core.lazy import lazy
 
-_HOME: dict[str, str] = {}
+if TYPE_CHECKING:
+    from gristmill.download.base import (
+        DocumentDownloader,
+        DocumentExtractor,
+        DocumentIterator,
+        HttpDownloader,
+        URLGenerator,
+    )
+    from gristmill.download.stages import DocumentDownloadExtractStage
 
-__all__: list[str] = []
+_HOME: dict[str, str] = {
+    "DocumentDownloadExtractStage": "stages",
+    "DocumentDownloader": "base",
+    "DocumentExtractor": "base",
+    "DocumentIterator": "base",
+    "HttpDownloader": "base",
+    "URLGenerator": "base",
+}
+
+__all__ = [
+    "DocumentDownloadExtractStage",
+    "DocumentDownloader",
+    "DocumentExtractor",
+    "DocumentIterator",
+    "HttpDownloader",
+    "URLGenerator",
+]
 
 __getattr__, __dir__ = lazy(__name__, _HOME)

@@ -5,11 +5,44 @@ The names below are loaded when first used.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gristmill.core.lazy import lazy
+
+if TYPE_CHECKING:
+    from gristmill.image.convert import ConvertImageBatchToDocumentBatchStage
+    from gristmill.image.decode import decode_image, decoded, headers_of, pixels_of
+    from gristmill.image.download import ImageDownloadStage
+    from gristmill.image.embed import ImageEmbeddingStage
+    from gristmill.image.filters import (
+        ImageAnimatedFilter,
+        ImageAspectRatioFilter,
+        ImageBlurFilter,
+        ImageBrightnessFilter,
+        ImageColourfulnessFilter,
+        ImageContrastFilter,
+        ImageEntropyFilter,
+        ImageFileSizeFilter,
+        ImageFilter,
+        ImageFormatFilter,
+        ImageResolutionFilter,
+    )
+    from gristmill.image.folders import ImageDirectoryReader
+    from gristmill.image.formats import BadImage, Header, header
+    from gristmill.image.hash import ImagePerceptualHashStage
+    from gristmill.image.model_filters import ImageAestheticFilterStage, ImageNSFWFilterStage, ImageTextSimilarityStage
+    from gristmill.image.read import ImageReaderStage, WebDatasetReader
+    from gristmill.image.score import ImageScore, ImageScoreFilter
+    from gristmill.image.signs import ImageBorderFilter, ImageTextFilter, ImageWatermarkFilter
+    from gristmill.image.tables import ImageParquetReader
+    from gristmill.image.transform import ImageConvertStage, ImageResizeStage
+    from gristmill.image.write import ImageDirectoryWriter, ImageParquetWriter, ImageWriterStage
 
 _HOME: dict[str, str] = {
     "BadImage": "formats",
+    "ConvertImageBatchToDocumentBatchStage": "convert",
     "Header": "formats",
+    "ImageAestheticFilterStage": "model_filters",
     "ImageAnimatedFilter": "filters",
     "ImageAspectRatioFilter": "filters",
     "ImageBlurFilter": "filters",
@@ -18,10 +51,17 @@ _HOME: dict[str, str] = {
     "ImageColourfulnessFilter": "filters",
     "ImageContrastFilter": "filters",
     "ImageConvertStage": "transform",
+    "ImageDirectoryReader": "folders",
+    "ImageDirectoryWriter": "write",
+    "ImageDownloadStage": "download",
+    "ImageEmbeddingStage": "embed",
     "ImageEntropyFilter": "filters",
     "ImageFileSizeFilter": "filters",
     "ImageFilter": "filters",
     "ImageFormatFilter": "filters",
+    "ImageNSFWFilterStage": "model_filters",
+    "ImageParquetReader": "tables",
+    "ImageParquetWriter": "write",
     "ImagePerceptualHashStage": "hash",
     "ImageReaderStage": "read",
     "ImageResizeStage": "transform",
@@ -29,15 +69,57 @@ _HOME: dict[str, str] = {
     "ImageScore": "score",
     "ImageScoreFilter": "score",
     "ImageTextFilter": "signs",
+    "ImageTextSimilarityStage": "model_filters",
     "ImageWatermarkFilter": "signs",
+    "ImageWriterStage": "write",
     "WebDatasetReader": "read",
-    "decode": "decode",
+    "decode_image": "decode",
     "decoded": "decode",
     "header": "formats",
     "headers_of": "decode",
     "pixels_of": "decode",
 }
 
-__all__ = list(_HOME)
+__all__ = [
+    "BadImage",
+    "ConvertImageBatchToDocumentBatchStage",
+    "Header",
+    "ImageAestheticFilterStage",
+    "ImageAnimatedFilter",
+    "ImageAspectRatioFilter",
+    "ImageBlurFilter",
+    "ImageBorderFilter",
+    "ImageBrightnessFilter",
+    "ImageColourfulnessFilter",
+    "ImageContrastFilter",
+    "ImageConvertStage",
+    "ImageDirectoryReader",
+    "ImageDirectoryWriter",
+    "ImageDownloadStage",
+    "ImageEmbeddingStage",
+    "ImageEntropyFilter",
+    "ImageFileSizeFilter",
+    "ImageFilter",
+    "ImageFormatFilter",
+    "ImageNSFWFilterStage",
+    "ImageParquetReader",
+    "ImageParquetWriter",
+    "ImagePerceptualHashStage",
+    "ImageReaderStage",
+    "ImageResizeStage",
+    "ImageResolutionFilter",
+    "ImageScore",
+    "ImageScoreFilter",
+    "ImageTextFilter",
+    "ImageTextSimilarityStage",
+    "ImageWatermarkFilter",
+    "ImageWriterStage",
+    "WebDatasetReader",
+    "decode_image",
+    "decoded",
+    "header",
+    "headers_of",
+    "pixels_of",
+]
 
 __getattr__, __dir__ = lazy(__name__, _HOME)

@@ -32,13 +32,13 @@ from gristmill.core.batch import ImageBatch
 from gristmill.core.columns import whole
 from gristmill.core.errors import BadRecordError, MissingDependencyError, require
 from gristmill.core.table import POSITION, table_to_rows
+from gristmill.image.buffers import POOL
 from gristmill.image.formats import (
     JPEG,
     BadImage,
     Header,
     format_of,
     header,
-    header_of,
     jpeg_header,
     open_image,
     orientation_of,
@@ -75,8 +75,8 @@ def decode(data: Any, max_pixels: int | None = MAX_PIXELS, at_least: int | None 
     kind = format_of(view)
     try:
         if kind == JPEG and (found := jpeg_header(view)) and found.mode != "CMYK":
-            _check_size(found, max_pixels)
-            pixels = _turbo(view, at_least)
+            _check_size(found.width, found.height, max_pixels)
+            pixels = _turbo(view, at_least, None if at_least else POOL.borrow(3 * found.pixels))
             if pixels is not None:
                 return _frozen(_upright(pixels, found.orientation))
         return _frozen(_by_pillow(view, kind, max_pixels, at_least))
@@ -88,20 +88,24 @@ def decode(data: Any, max_pixels: int | None = MAX_PIXELS, at_least: int | None 
         raise BadImage(f"{kind} that cannot be decoded: {type(error).__name__}: {error}") from error
 
 
-def _check_size(found: Header, max_pixels: int | None) -> None:
-    if max_pixels is not None and found.pixels > max_pixels:
+decode_image = decode
+"""Its name in `gristmill.image`, where `decode` is this file."""
+
+
+def _check_size(width: int, height: int, max_pixels: int | None) -> None:
+    if max_pixels is not None and width * height > max_pixels:
         raise BadImage(
-            f"{found.width:,} x {found.height:,} pixels are more than max_pixels={max_pixels:,}: refused, since so "
+            f"{width:,} x {height:,} pixels are more than max_pixels={max_pixels:,}: refused, since so "
             "large a picture may be made to exhaust memory"
         )
 
 
-def _turbo(view: memoryview, at_least: int | None) -> Pixels | None:
+def _turbo(view: memoryview, at_least: int | None, room: Pixels | None) -> Pixels | None:
     """None for what libjpeg-turbo has reservations about: Pillow is to decide."""
     simplejpeg = require("simplejpeg", "image", "images")
     least = at_least or 0
     try:
-        pixels: Pixels = simplejpeg.decode_jpeg(view, "RGB", min_height=least, min_width=least)
+        pixels: Pixels = simplejpeg.decode_jpeg(view, "RGB", min_height=least, min_width=least, buffer=room)
     except ValueError as error:
         if any(damage in str(error) for damage in _DAMAGE):
             raise BadImage(f"a damaged jpeg: {error}") from error
@@ -129,9 +133,9 @@ def _by_pillow(view: memoryview, kind: str | None, max_pixels: int | None, at_le
         header(view)  # says what is wrong with it
         raise AssertionError("an image of no format has no header")
     image = open_image(view, kind)
-    _check_size(header_of(image, kind, count_frames=False), max_pixels)
+    _check_size(image.width, image.height, max_pixels)
     image.load()
-    orientation = orientation_of(image)  # of some formats Pillow has applied it by now
+    orientation = orientation_of(image, kind, view)  # to TIFF Pillow has applied it by now
     image = to_rgb(image)
     factor = min(image.size) // at_least if at_least else 1
     return _upright(np.asarray(image.reduce(factor) if factor > 1 else image), orientation)

@@ -95,7 +95,7 @@ def header(data: Any) -> Header:
     if found is not None:
         return found
     try:
-        return header_of(open_image(data, kind), kind)
+        return header_of(open_image(data, kind), kind, data)
     except BadImage:
         raise
     except Exception as error:  # each of Pillow's formats has errors of its own
@@ -115,19 +115,31 @@ def open_image(data: Any, kind: str) -> Any:
     return image.OPEN[kind.upper()][0](io.BytesIO(data), "")
 
 
-def header_of(image: Any, kind: str, count_frames: bool = True) -> Header:
+def header_of(image: Any, kind: str, data: Any) -> Header:
     """What is known of an image that Pillow has opened. To count frames it has to look through all of a GIF."""
-    orientation = orientation_of(image)
+    orientation = orientation_of(image, kind, data)
     width, height = image.size
     if orientation in _SIDEWAYS and kind != TIFF:  # of which Pillow has turned the size by now
         width, height = height, width
-    frames = int(getattr(image, "n_frames", 1)) if count_frames else 1
-    return Header(width, height, image.mode, kind, frames, orientation)
+    return Header(width, height, image.mode, kind, int(getattr(image, "n_frames", 1)), orientation)
 
 
-def orientation_of(image: Any) -> int:
-    """The EXIF orientation of an image that Pillow has opened."""
+def orientation_of(image: Any, kind: str, data: Any) -> int:
+    """The EXIF orientation that is yet to be applied to an image that Pillow has opened."""
+    if kind == PNG:
+        return exif_orientation(_png_exif(memoryview(data)))  # Pillow would decode it first
     return _one_to_eight(image.getexif().get(_ORIENTATION, 1))
+
+
+def _png_exif(view: memoryview) -> bytes:
+    """The eXIf chunk of a PNG, wherever it is."""
+    at = 8
+    while at + 8 <= len(view):
+        size = int.from_bytes(view[at : at + 4], "big")
+        if bytes(view[at + 4 : at + 8]) == b"eXIf":
+            return bytes(view[at + 8 : at + 8 + size]).removeprefix(b"Exif\0\0")
+        at += 12 + size
+    return b""
 
 
 def jpeg_header(data: Any) -> Header | None:

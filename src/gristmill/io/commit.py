@@ -214,13 +214,15 @@ class CommitFiles(ProcessingStage[GatherTask, WrittenFiles]):
 
 
 class Parts:
-    """The final files of one partition, in the making: one, or numbered ones if files have a target size."""
+    """The final files of one partition, in the making: one, or numbered ones if files have a target size. A format
+    that names more extensions as `beside` makes a file of each of them after each of its own."""
 
     def __init__(self, target: Target, run: str, stem: str, form: Format) -> None:
         self.target, self.run, self.stem, self.form = target, run, stem, form
         self.rewritten: list[str] = []
         self._drafts: list[str | None] = []
         self._numbered = form.target_file_size is not None
+        self._kinds: tuple[str, ...] = (form.extension, *getattr(form, "beside", ()))
 
     def create(self) -> AbstractContextManager[BinaryIO]:
         """The next file, to write to."""
@@ -269,7 +271,8 @@ class Parts:
         return names
 
     def _number(self, index: int) -> str:
-        return f"{self.stem}-{index:05}{self.form.extension}"
+        number, kind = divmod(index, len(self._kinds))
+        return f"{self.stem}-{number:05}{self._kinds[kind]}"
 
     def _name(self, index: int) -> str:
         return self._number(index) if self._numbered else self.stem + self.form.extension

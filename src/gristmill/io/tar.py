@@ -281,3 +281,29 @@ def _pax(data: bytes) -> dict[str, str]:
             told[key.decode()] = value.decode("utf-8", "backslashreplace")
         data = data[length:]
     return told
+
+
+def member_header(name: str, size: int) -> bytes:
+    """The header of a file, which depends on nothing but its name and size: no time, no owner."""
+    raw = name.encode("utf-8", "surrogateescape")
+    if len(raw) > 100 or size >= 8**11 or not name.isascii():
+        import tarfile
+
+        told = tarfile.TarInfo(name)
+        told.size = size
+        return told.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+    block = bytearray(BLOCK)
+    block[: len(raw)] = raw
+    block[100:136] = b"0000644\0" + b"0000000\0" * 2 + f"{size:011o}\0".encode()
+    block[136:157] = b"00000000000\0" + _SPACES + b"0"
+    block[257:265] = b"ustar\x0000"
+    block[148:156] = f"{sum(block):06o}\0 ".encode()
+    return bytes(block)
+
+
+def padding(size: int) -> bytes:
+    """What fills up the last block of a file."""
+    return bytes(-size % BLOCK)
+
+
+END = bytes(2 * BLOCK)

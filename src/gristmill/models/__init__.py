@@ -1,1 +1,31 @@
-"""Models: one small interface over the engines that run them."""
+"""Models: one small interface over the engines that run them.
+
+The names below are loaded when first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gristmill.core.lazy import lazy
+
+if TYPE_CHECKING:
+    from gristmill.models.fetch import Wanted as Wanted
+    from gristmill.models.model import Device as Device
+    from gristmill.models.model import Model as Model
+    from gristmill.models.model import load_model as load_model
+    from gristmill.models.onnx_graph import export as export
+    from gristmill.models.preprocess import Preprocess as Preprocess
+
+_HOME: dict[str, str] = {
+    "Device": "model",
+    "Model": "model",
+    "Preprocess": "preprocess",
+    "Wanted": "fetch",
+    "export": "onnx_graph",
+    "load_model": "model",
+}
+
+__all__ = ["Device", "Model", "Preprocess", "Wanted", "export", "load_model"]
+
+__getattr__, __dir__ = lazy(__name__, _HOME)

@@ -26,10 +26,10 @@ from gristmill.core.errors import MissingDependencyError, RecipeError, did_you_m
 from gristmill.core.stage import ProcessingStage
 
 PACKAGES = ("text", "image", "video", "audio", "synthetic", "dedup", "download")
-PARTS = {"DocumentFilter": "filter", "DocumentModifier": "modifier"}
+PARTS = {"DocumentFilter": "filter", "DocumentModifier": "modifier", "ImageFilter": "filter"}
 """Base classes of what a stage is given as a parameter, and what people call them."""
 
-_KIND_OF_FILE = {"read": "reader", "write": "writer"}
+_KIND_OF_FILE = {"read": "reader", "folders": "reader", "tables": "reader", "write": "writer"}
 _CONFIG = ConfigDict(arbitrary_types_allowed=True, coerce_numbers_to_str=True)
 
 

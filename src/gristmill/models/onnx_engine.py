@@ -1,0 +1,46 @@
+"""ONNX Runtime as an engine: on CUDA if the worker has a GPU and the installed runtime can use it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gristmill.core.errors import InputError, require
+from gristmill.models.model import Array, Device, Input
+
+_TYPES = {
+    "tensor(float)": "float32", "tensor(float16)": "float16", "tensor(uint8)": "uint8",
+    "tensor(int64)": "int64", "tensor(int32)": "int32",
+}  # fmt: skip
+
+
+class OnnxModel:
+    """A graph, from a file or from its bytes."""
+
+    def __init__(self, graph: Path | bytes, device: Device) -> None:
+        runtime = require("onnxruntime", "onnx", "running an ONNX model")
+        runtime.set_default_logger_severity(3)  # it warns of what users cannot change
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = device.threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # cores belong to other workers too
+        wanted = ["CUDAExecutionProvider"] if device.gpu else []
+        providers = [name for name in wanted if name in runtime.get_available_providers()] + ["CPUExecutionProvider"]
+        source = str(graph) if isinstance(graph, Path) else graph
+        try:
+            self._session = runtime.InferenceSession(source, options, providers=providers)
+        except Exception as error:
+            name = source if isinstance(source, str) else "the graph made of the weights"
+            raise InputError(f"{name} is no model that ONNX Runtime can load: {error}") from error
+        self.inputs = tuple(_input(one) for one in self._session.get_inputs())
+        self.outputs = tuple(one.name for one in self._session.get_outputs())
+
+    def __call__(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        return dict(zip(self.outputs, self._session.run(None, dict(arrays)), strict=True))
+
+
+def _input(told: Any) -> Input:
+    shape = tuple(size if isinstance(size, int) and size > 0 else None for size in told.shape)
+    return Input(told.name, shape, _TYPES.get(told.type, told.type))
