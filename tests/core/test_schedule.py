@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from gristmill.core.schedule import (
     CALL_SECONDS,
-    LEAST_SECONDS,
     EDGE_BYTES,
     EDGE_TASKS,
+    LEAST_SECONDS,
     MAX_CHUNK,
     UNBOUNDED,
     UNKNOWN_BYTES,
