@@ -41,7 +41,7 @@ from gristmill.io.partitions import sort_bytes
 from gristmill.io.verdicts import ROW, TASK, Spool, VerdictStage, identities
 
 AUTO = "auto"
-CLUSTER_ROWS = 4096
+CLUSTER_ROWS = 8192
 """Rows of a cluster, on average, if nobody says how many there are: fewer are compared quickly, and more clusters have
 more borders. Of very many rows there are more in a cluster."""
 
