@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-MOST_EXPANSIONS = 100_000
+MOST_EXPANSIONS = 50_000
 MOST_TEXT = 4 * 2**20
 """Characters that expansions may add to a source."""
 
@@ -184,7 +184,9 @@ class Expander:
             else:
                 value, at = argument(text, at)
             args.append(value)
-        return _PARAMETER.sub(lambda found: args[int(found[1]) - 1] if int(found[1]) <= len(args) else "", macro.body), at
+        return _PARAMETER.sub(
+            lambda found: args[int(found[1]) - 1] if int(found[1]) <= len(args) else "", macro.body
+        ), at
 
 
 def argument(text: str, at: int) -> tuple[str, int]:

@@ -1,8 +1,8 @@
 """Dump files of MediaWiki: pages out of XML in concatenated bz2 streams, from any place in the file.
 
 A part of a file is read from the first stream that begins in it to the last. Streams are found by their first bytes, so
-no index is needed. Each page is parsed for itself, without entities of its own, so a bad one costs itself alone; a damaged
-stream costs the pages after the damage up to the next stream. Both are told with their place.
+no index is needed. Each page is parsed for itself, without entities of its own, so a bad one costs itself alone; a
+damaged stream costs the pages after the damage up to the next stream. Both are told with their place.
 
 It gives up pages of more than 64 MiB, which no wiki has.
 """
@@ -181,7 +181,7 @@ def parse_page(raw: bytes, position: int, namespaces: tuple[str, ...] = ()) -> P
     path: list[str] = []
     found: dict[str, list[str]] = {}
 
-    def start(name: str, attributes: dict[str, str]) -> None:
+    def start(name: str, _: dict[str, str]) -> None:
         path.append(name)
         if name == "redirect":
             found.setdefault("redirect", [])
@@ -204,4 +204,6 @@ def parse_page(raw: bytes, position: int, namespaces: tuple[str, ...] = ()) -> P
 
     redirect = "redirect" in found
     namespace = int(of("ns") or 0)
-    return Page(of("title"), of("id"), namespace, redirect, of("revision/model"), of("revision/text"), position, namespaces)
+    return Page(
+        of("title"), of("id"), namespace, redirect, of("revision/model"), of("revision/text"), position, namespaces
+    )
