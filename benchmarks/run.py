@@ -7,6 +7,7 @@
     python benchmarks/run.py --peers      side by side with NeMo Curator: results/peers.json, about 8 minutes a round
     python benchmarks/run.py --warc       WARC files to text, beside NeMo Curator: results/warc.json, about 10 minutes
     python benchmarks/run.py --dedup      deduplication, beside five other systems: results/dedup.json, about 20 minutes
+    python benchmarks/run.py --sources    wikitext and LaTeX to text: results/sources.json, a minute
 
 Peers are installed first, under the user's cache directory. Any of these takes the names of single figures.
 
@@ -31,6 +32,7 @@ import durability
 import memory
 import overhead
 import scaling
+import sources
 import startup
 import store
 import throughput
@@ -72,6 +74,8 @@ def figures(kind: str, quick: bool, patience_s: float) -> dict[str, Figure]:
             "warc_extract": lambda: warc.extract(1, 5 if quick else 50),
             "warc_memory": lambda: warc.memory(1, (20, 60) if quick else (100, 1000)),
         }
+    if kind == "sources":
+        return {"sources": lambda: sources.run(50 if quick else 400)}
     if kind == "ray":
         return {
             "tiny": lambda: tiny.run(1),
@@ -162,6 +166,7 @@ def main() -> None:
     parser.add_argument("--ray", action="store_true", help="the figures on a Ray cluster of this machine")
     parser.add_argument("--peers", action="store_true", help="side by side with other curation systems")
     parser.add_argument("--warc", action="store_true", help="WARC files to text, beside NeMo Curator")
+    parser.add_argument("--sources", action="store_true", help="wikitext and LaTeX to text, beside mwparserfromhell")
     parser.add_argument("--dedup", action="store_true", help="deduplication, beside systems that do it on CPUs")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--quick", action="store_true", help="one round over smaller inputs; nothing is written")
@@ -172,13 +177,13 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := set(options.figures) - set(LINES):
         parser.error(f"no figure {', '.join(unknown)}; there are {', '.join(LINES)}")
-    kind = next((name for name in ("peers", "ray", "dedup", "warc") if getattr(options, name)), "core")
+    kind = next((name for name in ("peers", "ray", "dedup", "warc", "sources") if getattr(options, name)), "core")
     path = RESULTS / f"{kind}.json"
     begin, end = (f"<!-- {'benchmarks' if kind == 'core' else kind}:{edge} -->" for edge in ("begin", "end"))
     if options.table:
         report = json.loads(path.read_text())
     else:
-        rounds = options.rounds or (1 if options.quick or kind in ("ray", "dedup", "warc") else 3)
+        rounds = options.rounds or (1 if options.quick or kind in ("ray", "dedup", "warc", "sources") else 3)
         report = {"machine": machine(kind), "load_before": round(os.getloadavg()[0], 1)}
         report["figures"] = run_all(rounds, kind, options.quick, options.patience, options.figures)
         for name, found in report["figures"].items():

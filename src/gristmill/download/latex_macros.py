@@ -32,7 +32,7 @@ _NEAR, _LONGEST_OPTION = 400, 1000
 
 class Macro(NamedTuple):
     body: str
-    count: int = 0
+    arity: int = 0
     default: str | None = None
 
 
@@ -165,7 +165,7 @@ class Expander:
 
     def _apply(self, macro: Macro, text: str, at: int, frames: list[tuple[str, int]]) -> tuple[str, int]:
         """The body with its arguments, and where the text goes on. Space after a name without arguments is eaten."""
-        if not macro.count:
+        if not macro.arity:
             end = at
             while end < len(text) and text[end] in " \t":
                 end += 1
@@ -176,7 +176,7 @@ class Expander:
             given = group(text, start, "[]") if text[start : start + 1] == "[" else None
             args.append(given[0] if given else macro.default)
             at = given[1] if given else at
-        while len(args) < macro.count:
+        while len(args) < macro.arity:
             if _skip(text, at) >= len(text) and frames:  # a macro at the end of another takes what follows that
                 text_after, at_after = frames.pop()
                 value, after = argument(text_after, at_after)

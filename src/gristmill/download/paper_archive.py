@@ -33,11 +33,11 @@ class Paper(NamedTuple):
 class _Bounded:
     """A stream that may not go on for ever: a megabyte of gzip can hold a gigabyte."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: Any) -> None:
         self.stream, self.left = stream, MOST_UNPACKED
 
     def read(self, size: int = -1) -> bytes:
-        data = self.stream.read(size if size >= 0 else self.left + 1)
+        data: bytes = self.stream.read(size if size >= 0 else self.left + 1)
         self.left -= len(data)
         if self.left < 0:
             raise ValueError(f"more than {MOST_UNPACKED:,} bytes when unpacked")

@@ -67,13 +67,14 @@ def read_pages(path: str, start: int = 0, end: int | None = None) -> Iterator[Pa
         namespaces = _namespaces(opened)
         place = 0 if start == 0 else _next_stream(opened, start)
         while place is not None and (end is None or place < end):
-            stream = _Stream(opened, place)
+            here = place
+            stream = _Stream(opened, here)
             try:
-                yield from _pages(iter(stream), place * _PER_BYTE, namespaces)
+                yield from _pages(iter(stream), here * _PER_BYTE, namespaces)
                 place = stream.after
             except _Damaged as error:
-                yield BadRecord(place, f"{error}: the rest of this stream of pages is lost")
-                place = _next_stream(opened, place + 1)
+                yield BadRecord(here, f"{error}: the rest of this stream of pages is lost")
+                place = _next_stream(opened, here + 1)
 
 
 class _Stream:

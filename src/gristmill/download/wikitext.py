@@ -215,10 +215,10 @@ class WikitextCleaner:
             flags = rest
         elif bar:
             flags = rest
-        choices = dict(part.partition(":")[::2] for part in flags.split(";") if ":" in part)
+        choices = [part.partition(":") for part in flags.split(";") if ":" in part]
         if not choices:
             return flags
-        named = {key.strip().lower(): value.strip() for key, value in choices.items()}
+        named = {key.strip().lower(): value.strip() for key, _, value in choices}
         for key in (f"{self.language}-hans", f"{self.language}-cn", self.language):
             if key in named:
                 return named[key]
