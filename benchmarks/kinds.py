@@ -18,6 +18,7 @@ import memory
 import overhead
 import scaling
 import semantic
+import sources
 import startup
 import store
 import throughput
@@ -101,7 +102,6 @@ def kinds(patience_s: float = 60.0) -> dict[str, Kind]:
                 "large": lambda: dedup.large(1, 200_000),
                 "growth": lambda: dedup.growth(1, 12_500),
                 "bound": lambda: dedup.bound(1, 2_000_000),
-                "semantic": lambda: semantic.run(1),
             },
             {
                 "exact": lambda: dedup.exact(1, 5_000),
@@ -109,7 +109,6 @@ def kinds(patience_s: float = 60.0) -> dict[str, Kind]:
                 "large": lambda: dedup.large(1, 20_000),
                 "growth": lambda: dedup.growth(1, 1_250),
                 "bound": lambda: dedup.bound(1, 200_000),
-                "semantic": lambda: semantic.run(1, 20_000),
             },
             "deduplication, beside five other systems",
             packages=lambda: {peer: pins(peer)[peer] for peer in dedup.PEERS},
@@ -150,11 +149,12 @@ def kinds(patience_s: float = 60.0) -> dict[str, Kind]:
             "on a Ray cluster of this machine",
             packages=lambda: packages("ray"),
         ),
-        "semantic": Kind(
-            {"semantic": lambda: semantic.run(1)},
-            {"semantic": lambda: semantic.run(1, 20_000)},
-            "deduplication of embeddings, beside brute force",
+        "sources": Kind(
+            {"sources": lambda: sources.run(400)},
+            {"sources": lambda: sources.run(50)},
+            "wikitext and LaTeX to text, beside mwparserfromhell",
             rounds=1,
+            packages=lambda: packages("mwparserfromhell"),
         ),
         "image": Kind(
             {"image": lambda: image.run(1)},

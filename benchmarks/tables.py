@@ -261,6 +261,15 @@ def _image_models(found: dict[str, Any]) -> list[Row]:
     ]
 
 
+def _sources(found: dict[str, Any]) -> list[Row]:
+    times = found["wikitext_mb"]["median"] / found["mwparserfromhell_mb"]["median"]
+    wiki = f"{_num(found['wikitext_mb'])} ({times:.1f} times)"
+    return [
+        ("Wikitext to text, MB per CPU second", "5 times mwparserfromhell", wiki),
+        ("LaTeX to text, MB per CPU second", "", _num(found["latex_mb"])),
+    ]
+
+
 LINES: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
     "startup": _startup,
     "overhead": _overhead,
@@ -276,6 +285,7 @@ LINES: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
     "tiny": _tiny,
     "balance": _balance,
     "store": _store,
+    "sources": _sources,
     "warc": _warc,
     "warc_extract": _warc_extract,
     "warc_memory": _warc_memory,

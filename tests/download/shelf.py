@@ -64,7 +64,7 @@ def open_shelf() -> Iterator[Shelf]:
                 return
             self.wfile.write(body[start:])
 
-        do_HEAD = do_GET
+        do_HEAD = do_GET  # noqa: N815
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

@@ -1,5 +1,7 @@
 """Dumps of Wikipedia from a server on this machine: several languages, damage, faults of the server."""
 
+# ruff: noqa: E501  rows of tables
+
 from __future__ import annotations
 
 import bz2
@@ -20,7 +22,11 @@ from gristmill.io.input import BadRecord
 from gristmill.text import JsonlWriter
 from tests.download.shelf import Shelf, open_shelf, rows_of
 
-NAMES = {"de": ("Medium", "Datei", "Kategorie"), "en": ("Media", "File", "Category"), "gsw": ("Medium", "Bildli", "Grubb")}
+NAMES = {
+    "de": ("Medium", "Datei", "Kategorie"),
+    "en": ("Media", "File", "Category"),
+    "gsw": ("Medium", "Bildli", "Grubb"),
+}
 ARTICLES = {
     "de": [("Hund", "Der '''Hund''' ist ein [[Haustier]].[[Datei:Hund.jpg|mini|Ein Hund]]\n[[Kategorie:Hund]]")],
     "gsw": [("Hund", "Dr '''Hund''' isch e [[Tier]].[[Bildli:Hund.jpg|mini|E Hund]]\n[[Grubb:Hund]]")],
@@ -62,7 +68,9 @@ def put_dump(shelf: Shelf, language: str, date: str = "20240601", status: str = 
     shelf.files[path] = body
     facts = {"size": len(body), "url": path, "sha1": hashlib.sha1(body).hexdigest(), "md5": "0" * 32}
     index = {"size": 3, "url": path.replace(".xml", "-index.txt"), "sha1": "0" * 40}
-    jobs = {"articlesmultistreamdump": {"status": status, "files": {name.replace(".xml", "-index.txt"): index, name: facts}}}
+    jobs = {
+        "articlesmultistreamdump": {"status": status, "files": {name.replace(".xml", "-index.txt"): index, name: facts}}
+    }
     shelf.files[f"/{wiki}/{date}/dumpstatus.json"] = json.dumps({"version": "0.8", "jobs": jobs}).encode()
     listing = shelf.files.get(f"/{wiki}/", b"<a href='../'>..</a>")
     shelf.files[f"/{wiki}/"] = listing + f'\n<a href="{date}/">{date}/</a>'.encode()
@@ -118,7 +126,11 @@ def test_a_date_that_is_not_complete_is_refused(shelf: Shelf, tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("settings", "told"),
-    [({"language": "EN/.."}, "code as in the address"), ({"dump_date": "June"}, "20240601"), ({"url_limit": 0}, "url_limit")],
+    [
+        ({"language": "EN/.."}, "code as in the address"),
+        ({"dump_date": "June"}, "20240601"),
+        ({"url_limit": 0}, "url_limit"),
+    ],
 )
 def test_wrong_settings_are_told_at_once(settings: dict[str, object], told: str) -> None:
     with pytest.raises(ValueError, match=told):
@@ -144,7 +156,9 @@ def test_parts_of_a_file_give_what_the_whole_gives(tmp_path: Path) -> None:
     for size in (50, 300, 1000):
         parts = [page for start, end in cut(str(file), size) for page in read_pages(str(file), start, end)]
         assert parts == whole
-    assert [page.position for page in whole if not isinstance(page, BadRecord)] == sorted({page.position for page in whole})
+    assert [page.position for page in whole if not isinstance(page, BadRecord)] == sorted(
+        {page.position for page in whole}
+    )
     plain = tmp_path / "dump.xml"
     plain.write_bytes(bz2.decompress(file.read_bytes()))
     assert [page.text for page in read_pages(str(plain))] == [page.text for page in whole]  # type: ignore[union-attr]

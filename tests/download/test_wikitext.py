@@ -1,5 +1,7 @@
 """Wikitext to text: a table of what people write, and what must hold whatever they write."""
 
+# ruff: noqa: E501, RUF005  rows of tables
+
 from __future__ import annotations
 
 import re
@@ -100,7 +102,24 @@ def test_namespaces_of_the_wiki_itself_are_known() -> None:
 MARKUP = st.lists(
     st.sampled_from(
         ["[[", "]]", "{{", "}}", "{|", "|}", "|", "\n", "=", "==", "*", "#", "'''", "''", "<ref>", "</ref>", "<ref/>"]
-        + ["<!--", "-->", "<b>", "</b>", "a", "b c", "File:", "lang|", "http://", "[", "]", "{", "}", "\x01", "\x02", "0\x03"]
+        + [
+            "<!--",
+            "-->",
+            "<b>",
+            "</b>",
+            "a",
+            "b c",
+            "File:",
+            "lang|",
+            "http://",
+            "[",
+            "]",
+            "{",
+            "}",
+            "\x01",
+            "\x02",
+            "0\x03",
+        ]
         + ["<math>", "</math>", "__TOC__", "-{", "}-", ":", " "]
     ),
     max_size=60,

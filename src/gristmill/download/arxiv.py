@@ -2,9 +2,10 @@
 
     ArxivDownloadExtractStage(download_dir="papers")
 
-The archives are in a bucket whose readers pay for the transfer, with a manifest that has their checksums; `base` may also
-be the https address of a mirror, or another bucket. Each archive is a tar of papers, a paper a gzipped file or tar. Nothing
-is unpacked to disk (`paper_archive.py`). Papers are turned into text by `latex.py`; those without a source are counted.
+The archives are in a bucket whose readers pay for the transfer, with a manifest that has their checksums; `base` may
+also be the https address of a mirror, or another bucket. Each archive is a tar of papers, a paper a gzipped file or
+tar. Nothing is unpacked to disk (`paper_archive.py`). Papers are turned into text by `latex.py`; those without a source
+are counted.
 
 It gives up papers that are there as PDF only, and old ones that are PostScript.
 """
@@ -26,10 +27,10 @@ from gristmill.core.errors import DownloadError
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.table import POSITION
 from gristmill.core.task import EmptyTask
-from gristmill.download.source import DocumentExtractor, DocumentIterator, URLGenerator
 from gristmill.download.latex import KEEP, LatexCleaner
 from gristmill.download.paper_archive import SOURCE, read_papers
 from gristmill.download.published import PublishedDownloader, bare, checksum_of, manners_for, with_checksum
+from gristmill.download.source import DocumentExtractor, DocumentIterator, URLGenerator
 from gristmill.download.stages import DocumentDownloadExtractStage
 from gristmill.io.http import HttpClient, Manners
 from gristmill.io.input import BadRecord, file_system
@@ -59,9 +60,7 @@ class ArxivUrlGenerator(URLGenerator):
             return sorted(self._listed())
         files = [dict(_FIELD.findall(entry)) for entry in _FILE.findall(manifest)]
         found = {file["filename"]: file.get("md5sum") for file in files if file.get("filename", "").endswith(".tar")}
-        return [
-            with_checksum(f"{self.base}/{name.rsplit('/', 1)[-1]}", "md5", found[name]) for name in sorted(found)
-        ]
+        return [with_checksum(f"{self.base}/{name.rsplit('/', 1)[-1]}", "md5", found[name]) for name in sorted(found)]
 
     def _manifest(self) -> str | None:
         url = f"{self.base}/{MANIFEST}"

@@ -26,8 +26,8 @@ def mend(text: str) -> str:
 def _fill(text: str) -> str:
     first, *rest = text.split(HOLE)
     pieces = [first]
-    for part in rest:
-        left, right = pieces[-1], part.lstrip(" ")
+    for piece in rest:
+        part, left, right = piece, pieces[-1], piece.lstrip(" ")
         bare, inner = left.rstrip(" ,;:"), part.lstrip(" ,;:")
         if bare.endswith(_OPEN) and inner.startswith(_SHUT):
             left, part = bare[:-1].rstrip(" "), inner[1:]

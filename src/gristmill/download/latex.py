@@ -1,11 +1,11 @@
 """LaTeX to text: one source, or the files of one archive.
 
-    LatexCleaner().clean({"main.tex": r"\\newcommand{\\R}[1]{\\mathbb R^{#1}} \\begin{document}In $\\R{3}$...\\end{document}"})
+    LatexCleaner().clean({"main.tex": r"\\newcommand{\\to}[1]{to #1}\\begin{document}Up \\to{here}.\\end{document}"})
 
-Macros are expanded with their arguments (`latex_macros.py`), files of the archive put in where they are wanted, accents and
-symbols become characters. What is left out: comments, the preamble but for the title, authors, bibliography, pictures,
-tables but for their captions, citations and references. Formulas stay as LaTeX between dollars (`math="keep"`), only those
-within sentences (`"inline"`), or none (`"drop"`).
+Macros are expanded with their arguments (`latex_macros.py`), files of the archive put in where they are wanted, accents
+and symbols become characters. What is left out: comments, the preamble but for the title, authors, bibliography,
+pictures, tables but for their captions, citations and references. Formulas stay as LaTeX between dollars
+(`math="keep"`), only those within sentences (`"inline"`), or none (`"drop"`).
 
 It gives up being TeX: conditions, counters, and what packages of other archives define. Commands that it does not know
 are left out, and what they are given is kept.
@@ -31,13 +31,15 @@ from gristmill.download.latex_symbols import (
     SYMBOLS,
     accented,
 )
+from gristmill.download.words import words
 
 KEEP, INLINE, DROP = MATH = ("keep", "inline", "drop")
 MOST_FILES_IN = 200
 MOST_TEXT = 16 * 2**20
 
 _COMMENT = re.compile(
-    r"(\\begin\s*\{(verbatim|lstlisting|minted|Verbatim)\}.*?\\end\{\2\})|(?<!\\)((?:\\\\)*)%[^\n]*(?:\n[ \t]*)?", re.DOTALL
+    r"(\\begin\s*\{(verbatim|lstlisting|minted|Verbatim)\}.*?\\end\{\2\})|(?<!\\)((?:\\\\)*)%[^\n]*(?:\n[ \t]*)?",
+    re.DOTALL,
 )
 _ENDS = re.compile(r"[ \t]*\r?\n|\r")
 _IFFALSE = re.compile(r"\\iffalse(?![a-zA-Z]).*?\\fi(?![a-zA-Z])", re.DOTALL)
@@ -52,7 +54,7 @@ _DOLLARS = re.compile(r"(?<!\\)\$\$")
 _LABEL = re.compile(r"\\(?:label|tag\*?|nonumber|notag)(?![a-zA-Z])\s*(?:\{[^{}]*\})?")
 _OPTION = re.compile(r"[ \t]*\n?[ \t]*(?=\[)")
 _LENGTH = re.compile(r"\s*=?\s*-?[0-9.]*\s*(?:pt|cm|mm|in|em|ex|\\[a-zA-Z]+)?")
-_SKIPS = frozenset("vskip hskip kern parindent parskip baselineskip textwidth textheight topmargin oddsidemargin".split())
+_SKIPS = words("vskip hskip kern parindent parskip baselineskip textwidth textheight topmargin oddsidemargin")
 _STASHED = re.compile("\x02([0-9]+)\x03")
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
@@ -93,7 +95,9 @@ def _without_comments(text: str) -> str:
 
 def _definitions(style: str) -> str:
     """A package of the archive. What it does is not wanted, only the macros that it defines."""
-    return "\n".join(line for line in style.split("\n") if re.match(r"\s*\\(?:new|renew|provide)command|\s*\\def", line))
+    return "\n".join(
+        line for line in style.split("\n") if re.match(r"\s*\\(?:new|renew|provide)command|\s*\\def", line)
+    )
 
 
 def _put_in(text: str, files: Mapping[str, str], path: list[str]) -> str:
@@ -152,7 +156,7 @@ class _Paper:
                 self.out.append(_MARKS[mark] if mark in _MARKS else _dash(mark) if mark[0] == "-" else "\n\n")
         self.out.append(text[at:])
 
-    def _command(self, name: str, text: str, at: int, depth: int) -> int:  # noqa: PLR0911
+    def _command(self, name: str, text: str, at: int, depth: int) -> int:  # noqa: C901, PLR0911
         if name == "begin":
             return self._environment(text, at, depth)
         if name == "end":
@@ -187,7 +191,7 @@ class _Paper:
             return length.end()
         if name in DROPPED:
             return self._dropped(name, text, at)
-        return _after(name, text, at)
+        return _after(text, at)
 
     def _dropped(self, name: str, text: str, at: int) -> int:
         self.out.append(HOLE if name in HOLES else "")
@@ -212,7 +216,7 @@ class _Paper:
         return start
 
     def _symbol(self, mark: str, text: str, at: int) -> int:
-        if mark in ACCENTS and mark not in "=." or (mark in "=." and text[at : at + 1].isalpha()):
+        if (mark in ACCENTS and mark not in "=.") or (mark in "=." and text[at : at + 1].isalpha()):
             base, at = argument(text, at)
             self.out.append(accented(mark, base))
             return at
@@ -311,7 +315,7 @@ def _eat_space(text: str, at: int) -> int:
     return at
 
 
-def _after(name: str, text: str, at: int) -> int:
+def _after(text: str, at: int) -> int:
     """After a command that is not known: without its options, if it has arguments too."""
     end = _options(text, at)
     return end if end > at and text[end : end + 1] == "{" else _eat_space(text, at)

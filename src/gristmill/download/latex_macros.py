@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-MOST_EXPANSIONS = 100_000
+MOST_EXPANSIONS = 50_000
 MOST_TEXT = 4 * 2**20
 """Characters that expansions may add to a source."""
 
@@ -32,7 +32,7 @@ _NEAR, _LONGEST_OPTION = 400, 1000
 
 class Macro(NamedTuple):
     body: str
-    count: int = 0
+    arity: int = 0
     default: str | None = None
 
 
@@ -165,7 +165,7 @@ class Expander:
 
     def _apply(self, macro: Macro, text: str, at: int, frames: list[tuple[str, int]]) -> tuple[str, int]:
         """The body with its arguments, and where the text goes on. Space after a name without arguments is eaten."""
-        if not macro.count:
+        if not macro.arity:
             end = at
             while end < len(text) and text[end] in " \t":
                 end += 1
@@ -176,7 +176,7 @@ class Expander:
             given = group(text, start, "[]") if text[start : start + 1] == "[" else None
             args.append(given[0] if given else macro.default)
             at = given[1] if given else at
-        while len(args) < macro.count:
+        while len(args) < macro.arity:
             if _skip(text, at) >= len(text) and frames:  # a macro at the end of another takes what follows that
                 text_after, at_after = frames.pop()
                 value, after = argument(text_after, at_after)
@@ -184,7 +184,9 @@ class Expander:
             else:
                 value, at = argument(text, at)
             args.append(value)
-        return _PARAMETER.sub(lambda found: args[int(found[1]) - 1] if int(found[1]) <= len(args) else "", macro.body), at
+        return _PARAMETER.sub(
+            lambda found: args[int(found[1]) - 1] if int(found[1]) <= len(args) else "", macro.body
+        ), at
 
 
 def argument(text: str, at: int) -> tuple[str, int]:

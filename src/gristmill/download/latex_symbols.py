@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import unicodedata
 
+from gristmill.download.words import words
+
 _COMBINING = {
     "`": "\u0300", "'": "\u0301", "^": "\u0302", "~": "\u0303", "=": "\u0304", "u": "\u0306", ".": "\u0307",
     '"': "\u0308", "r": "\u030a", "H": "\u030b", "v": "\u030c", "d": "\u0323", "c": "\u0327", "k": "\u0328",
@@ -18,19 +20,20 @@ SYMBOLS = {
     "S": "§", "P": "¶", "dag": "†", "ddag": "‡", "copyright": "©", "pounds": "£", "euro": "€", "texteuro": "€",
     "ldots": "...", "dots": "...", "textellipsis": "...", "textendash": "–", "textemdash": "—", "textbackslash": "\\",
     "textasciitilde": "~", "textasciicircum": "^", "textunderscore": "_", "textbar": "|", "textless": "<",
-    "textgreater": ">", "textbraceleft": "{", "textbraceright": "}", "textdegree": "°", "degree": "°", "texttrademark": "™",
-    "textregistered": "®", "textquoteleft": "‘", "textquoteright": "’", "textquotedblleft": "“", "textquotedblright": "”",
-    "textquotedbl": '"', "textmu": "µ", "textohm": "Ω", "textbullet": "•", "textperiodcentered": "·", "slash": "/",
-    "guillemotleft": "«", "guillemotright": "»", "og": "« ", "fg": " »", "quad": " ", "qquad": " ", "enspace": " ",
-    "thinspace": " ", "space": " ", "nobreakspace": " ", "newline": "\n", "linebreak": "\n", "par": "\n\n", "TeX": "TeX",
-    "LaTeX": "LaTeX", "LaTeXe": "LaTeX2e", "BibTeX": "BibTeX", "lq": "‘", "rq": "’", "hfill": " ", "today": "",
-    "textmd": "", "ie": "i.e.", "eg": "e.g.",
+    "textgreater": ">", "textbraceleft": "{", "textbraceright": "}", "textdegree": "°", "degree": "°", "texttrademark":
+    "™", "textregistered": "®", "textquoteleft": "‘", "textquoteright": "’", "textquotedblleft": "“",
+    "textquotedblright": "”", "textquotedbl": '"', "textmu": "µ", "textohm": "Ω", "textbullet": "•",
+    "textperiodcentered": "·", "slash": "/", "guillemotleft": "«", "guillemotright": "»", "og": "« ", "fg": " »",
+    "quad": " ", "qquad": " ", "enspace": " ", "thinspace": " ", "space": " ", "nobreakspace": " ", "newline": "\n",
+    "linebreak": "\n", "par": "\n\n", "TeX": "TeX", "LaTeX": "LaTeX", "LaTeXe": "LaTeX2e", "BibTeX": "BibTeX", "lq":
+    "‘", "rq": "’", "hfill": " ", "today": "", "textmd": "", "ie": "i.e.", "eg": "e.g.",
 }  # fmt: skip
 """Commands without arguments that stand for text."""
 
 DROPPED = {
     **dict.fromkeys(
-        """
+        words(
+            """
         label ref eqref pageref autoref cref Cref vref nameref cite citep citet citealp citealt citeauthor citeyear
         citeyearpar nocite parencite textcite autocite footcite supercite onlinecite citenum citen bibliography
         bibliographystyle printbibliography addbibresource includegraphics epsfig psfig epsfbox psfrag input include
@@ -41,13 +44,14 @@ DROPPED = {
         special write openout tag captionsetup geometry thanksref corref fntext cortext ead dedicatory received accepted
         preprint numberwithin allowdisplaybreaks newenvironment renewenvironment
         subjclass titlerunning authorrunning numberofauthors conferenceinfo CopyrightYear crdata terms
-        """.split(),
+        """
+        ),
         1,
     ),
     **dict.fromkeys(
-        "setlength addtolength settowidth textcolor definecolor resizebox scalebox rotatebox newtheorem".split(), 1
+        words("setlength addtolength settowidth textcolor definecolor resizebox scalebox rotatebox newtheorem"), 1
     ),
-    **dict.fromkeys("setlength addtolength addcontentsline setcounter addtocounter settowidth numberwithin".split(), 2),
+    **dict.fromkeys(words("setlength addtolength addcontentsline setcounter addtocounter settowidth numberwithin"), 2),
     "addcontentsline": 3,
     "resizebox": 2,
     "definecolor": 3,
@@ -76,26 +80,27 @@ HOLES = frozenset(
     or name.endswith(("cite", "ref"))
 )
 
-SECTIONS = frozenset("part chapter section subsection subsubsection paragraph subparagraph".split())
+SECTIONS = words("part chapter section subsection subsubsection paragraph subparagraph")
 
-FORMULAS = frozenset(
+FORMULAS = words(
     """
     equation align eqnarray gather multline displaymath math flalign alignat eqalign subequations dmath IEEEeqnarray
     xalignat split
-    """.split()
+    """
 )
-LITERAL = frozenset("verbatim lstlisting minted Verbatim alltt listing".split())
-LEFT_OUT = frozenset(
+LITERAL = words("verbatim lstlisting minted Verbatim alltt listing")
+LEFT_OUT = words(
     """
     thebibliography comment tikzpicture picture pspicture tabular tabularx tabulary longtable array keywords CCSXML
     filecontents pgfpicture references refsection NoHyper psfrags
-    """.split()
+    """
 )
-FLOATS = frozenset("figure table wrapfigure wraptable sidewaysfigure sidewaystable SCfigure subfigure algorithm float".split())
+FLOATS = words("figure table wrapfigure wraptable sidewaysfigure sidewaystable SCfigure subfigure algorithm float")
 STATEMENTS = {
     "theorem": "Theorem", "thm": "Theorem", "lemma": "Lemma", "lem": "Lemma", "proposition": "Proposition",
-    "prop": "Proposition", "corollary": "Corollary", "cor": "Corollary", "definition": "Definition", "defn": "Definition",
-    "proof": "Proof", "remark": "Remark", "example": "Example", "conjecture": "Conjecture", "abstract": "Abstract",
+    "prop": "Proposition", "corollary": "Corollary", "cor": "Corollary", "definition": "Definition", "defn":
+    "Definition", "proof": "Proof", "remark": "Remark", "example": "Example", "conjecture": "Conjecture", "abstract":
+    "Abstract",
 }  # fmt: skip
 
 

@@ -33,11 +33,11 @@ class Paper(NamedTuple):
 class _Bounded:
     """A stream that may not go on for ever: a megabyte of gzip can hold a gigabyte."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: Any) -> None:
         self.stream, self.left = stream, MOST_UNPACKED
 
     def read(self, size: int = -1) -> bytes:
-        data = self.stream.read(size if size >= 0 else self.left + 1)
+        data: bytes = self.stream.read(size if size >= 0 else self.left + 1)
         self.left -= len(data)
         if self.left < 0:
             raise ValueError(f"more than {MOST_UNPACKED:,} bytes when unpacked")
@@ -55,16 +55,17 @@ def read_papers(path: str) -> Iterator[Paper | BadRecord]:
                 if member.isfile() and member.name.lower().endswith((".gz", ".pdf", ".tex")):
                     yield _read(archive, member)
             place = archive.offset
-        if not _ended(path, size):
+        if not _ends_at(path, place):
             yield BadRecord(size, "the archive has no end mark, so it was cut off")
     except tarfile.TarError as error:
         yield BadRecord(place, f"the archive cannot be read on: {error}. Remove it and fetch it again")
 
 
-def _ended(path: str, size: int) -> bool:
+def _ends_at(path: str, place: int) -> bool:
+    """Whether the mark of an archive's end is there."""
     with open(path, "rb") as opened:
-        opened.seek(max(0, size - _BLOCK))
-        return size == 0 or not opened.read(_BLOCK).strip(b"\0")
+        opened.seek(place)
+        return opened.read(_BLOCK) == bytes(_BLOCK)
 
 
 def _read(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Paper | BadRecord:

@@ -2,9 +2,9 @@
 
     PdfExtractor().extract({"content": pdf_bytes})   ->  {"text": "...", "pages": 3}
 
-Text is in the order in which the pages show it; words that were hyphenated at the end of a line are whole again, lines of
-a paragraph are joined. A file that is damaged, encrypted or larger than the limits raises, so its record is set aside with
-the reason; one that takes for ever ends with its worker (`timeout_s` of the stage).
+Text is in the order in which the pages show it; words that were hyphenated at the end of a line are whole again, lines
+of a paragraph are joined. A file that is damaged, encrypted or larger than the limits raises, so its record is set
+aside with the reason; one that takes for ever ends with its worker (`timeout_s` of the stage).
 
 It gives up pictures of text, which need OCR, and columns that the file itself does not draw one after the other.
 """
@@ -20,7 +20,9 @@ from gristmill.download.source import DocumentExtractor
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff]")
 _HYPHEN = re.compile("(?<=[^\\W\\d_])(?:-|\u00ad|\u2010|\x02|\ufffe)\n(?=[a-zß-öø-ÿа-я])")
-_LIGATURES = str.maketrans({"ﬀ": "ff", "ﬁ": "fi", "ﬂ": "fl", "ﬃ": "ffi", "ﬄ": "ffl", "ﬅ": "st", "ﬆ": "st", "\u00ad": ""})
+_LIGATURES = str.maketrans(
+    {"ﬀ": "ff", "ﬁ": "fi", "ﬂ": "fl", "ﬃ": "ffi", "ﬄ": "ffl", "ﬅ": "st", "ﬆ": "st", "\u00ad": ""}
+)
 _BLANKS = re.compile(r"\n{3,}")
 _PASSWORD = 4
 """What PDFium calls a file that wants a password."""

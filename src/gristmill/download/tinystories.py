@@ -17,8 +17,8 @@ from gristmill.core.batch import DocumentBatch
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.table import POSITION
 from gristmill.core.task import EmptyTask
-from gristmill.download.source import DocumentIterator, URLGenerator
 from gristmill.download.published import PublishedDownloader, manners_for
+from gristmill.download.source import DocumentIterator, URLGenerator
 from gristmill.download.stages import DocumentDownloadExtractStage
 from gristmill.io.http import Manners
 from gristmill.io.input import BadRecord

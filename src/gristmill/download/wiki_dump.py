@@ -1,8 +1,8 @@
 """Dump files of MediaWiki: pages out of XML in concatenated bz2 streams, from any place in the file.
 
 A part of a file is read from the first stream that begins in it to the last. Streams are found by their first bytes, so
-no index is needed. Each page is parsed for itself, without entities of its own, so a bad one costs itself alone; a damaged
-stream costs the pages after the damage up to the next stream. Both are told with their place.
+no index is needed. Each page is parsed for itself, without entities of its own, so a bad one costs itself alone; a
+damaged stream costs the pages after the damage up to the next stream. Both are told with their place.
 
 It gives up pages of more than 64 MiB, which no wiki has.
 """
@@ -67,13 +67,14 @@ def read_pages(path: str, start: int = 0, end: int | None = None) -> Iterator[Pa
         namespaces = _namespaces(opened)
         place = 0 if start == 0 else _next_stream(opened, start)
         while place is not None and (end is None or place < end):
-            stream = _Stream(opened, place)
+            here = place
+            stream = _Stream(opened, here)
             try:
-                yield from _pages(iter(stream), place * _PER_BYTE, namespaces)
+                yield from _pages(iter(stream), here * _PER_BYTE, namespaces)
                 place = stream.after
             except _Damaged as error:
-                yield BadRecord(place, f"{error}: the rest of this stream of pages is lost")
-                place = _next_stream(opened, place + 1)
+                yield BadRecord(here, f"{error}: the rest of this stream of pages is lost")
+                place = _next_stream(opened, here + 1)
 
 
 class _Stream:
@@ -181,7 +182,7 @@ def parse_page(raw: bytes, position: int, namespaces: tuple[str, ...] = ()) -> P
     path: list[str] = []
     found: dict[str, list[str]] = {}
 
-    def start(name: str, attributes: dict[str, str]) -> None:
+    def start(name: str, _: dict[str, str]) -> None:
         path.append(name)
         if name == "redirect":
             found.setdefault("redirect", [])
@@ -204,4 +205,6 @@ def parse_page(raw: bytes, position: int, namespaces: tuple[str, ...] = ()) -> P
 
     redirect = "redirect" in found
     namespace = int(of("ns") or 0)
-    return Page(of("title"), of("id"), namespace, redirect, of("revision/model"), of("revision/text"), position, namespaces)
+    return Page(
+        of("title"), of("id"), namespace, redirect, of("revision/model"), of("revision/text"), position, namespaces
+    )

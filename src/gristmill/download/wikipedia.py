@@ -19,16 +19,16 @@ from urllib.parse import quote
 
 import orjson
 
+from gristmill.core.batch import DocumentBatch
 from gristmill.core.errors import DownloadError
 from gristmill.core.stage import CompositeStage, ProcessingStage
+from gristmill.core.table import POSITION
 from gristmill.core.task import EmptyTask
-from gristmill.download.source import DocumentExtractor, DocumentIterator, URLGenerator, file_name
 from gristmill.download.published import PublishedDownloader, manners_for, with_checksum
+from gristmill.download.source import DocumentExtractor, DocumentIterator, URLGenerator, file_name
 from gristmill.download.stages import DocumentDownloadExtractStage
 from gristmill.download.wiki_dump import PART, cut, read_pages
 from gristmill.download.wikitext import KEEP, WikitextCleaner
-from gristmill.core.batch import DocumentBatch
-from gristmill.core.table import POSITION
 from gristmill.io.http import HttpClient, Manners
 from gristmill.io.input import BadRecord
 
@@ -70,7 +70,8 @@ class WikipediaUrlGenerator(URLGenerator):
             files = self._files(client, self.dump_date)
             if files is None:
                 raise DownloadError(
-                    f"{index}{self.dump_date}/", "this dump is not complete: take another dump_date, or none for the newest"
+                    f"{index}{self.dump_date}/",
+                    "this dump is not complete: take another dump_date, or none for the newest",
                 )
             return files
         listing = client.fetch(index).body.decode("utf-8", "replace")
@@ -79,7 +80,9 @@ class WikipediaUrlGenerator(URLGenerator):
             files = self._files(client, date)
             if files:
                 return files
-        raise DownloadError(index, f"none of the newest dumps is complete ({', '.join(dates[:_MOST_DATES]) or 'there is none'})")
+        raise DownloadError(
+            index, f"none of the newest dumps is complete ({', '.join(dates[:_MOST_DATES]) or 'there is none'})"
+        )
 
     def _files(self, client: HttpClient, date: str) -> list[str] | None:
         """The files of one date with their checksums; None if they are not all there."""

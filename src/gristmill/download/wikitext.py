@@ -28,14 +28,16 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _TAGS = (
     "abbr|b|bdi|bdo|big|blockquote|br|caption|center|cite|code|col|colgroup|data|dd|del|dfn|div|dl|dt|em|font|h[1-6]|hr|i|"
     "ins|kbd|li|link|mark|meta|ol|p|poem|q|rb|rbc|rp|rt|rtc|ruby|s|samp|small|span|strike|strong|sub|sup|table|td|th|time|"
-    "tr|tt|u|ul|var|wbr|noinclude|includeonly|onlyinclude|section|langconvert|tvar|translate|ref|references|nowiki|pre|math|"
+    "tr|tt|u|ul|var|wbr|noinclude|includeonly|onlyinclude|section|langconvert|tvar|translate|ref|references|nowiki|pre|"
+    "math|"
     "source|syntaxhighlight|gallery|chem|ce"
 )
 _LITERAL = ("nowiki", "pre", "source", "syntaxhighlight")
 _FORMULA = ("math", "chem", "ce")
 _LEFT_OUT = (
-    "ref", "references", "gallery", "timeline", "imagemap", "score", "mapframe", "maplink", "graph", "hiero", "inputbox",
-    "categorytree", "templatedata", "templatestyles", "indicator", "section", "dynamicpagelist", "includeonly", "rss",
+    "ref", "references", "gallery", "timeline", "imagemap", "score", "mapframe", "maplink", "graph", "hiero",
+    "inputbox", "categorytree", "templatedata", "templatestyles", "indicator", "section", "dynamicpagelist",
+    "includeonly", "rss",
 )  # fmt: skip
 _OPAQUE = re.compile(rf"<!--|<({'|'.join((*_LITERAL, *_FORMULA, *_LEFT_OUT))})\b([^<>]*)>", re.IGNORECASE)
 _CLOSE = {name: re.compile(rf"</{name}\s*>", re.IGNORECASE) for name in (*_LITERAL, *_FORMULA, *_LEFT_OUT)}
@@ -73,7 +75,7 @@ class WikitextCleaner:
         self.templates = {**TEMPLATES, **BY_LANGUAGE.get(language, {})}
         self.dropped = MEDIA | CATEGORY | {name.strip().lower() for name in namespaces}
 
-    def clean(self, text: str, title: str = "") -> str:
+    def clean(self, text: str, title: str = "") -> str:  # noqa: C901  a step for each kind of markup
         """The text of a page. It never fails, whatever the page holds."""
         if HOLE in text or _OPEN in text or _SHUT in text:
             text = _CONTROL.sub("", text)
@@ -161,7 +163,7 @@ class WikitextCleaner:
                     stack.append((token, pieces))
                     open_now[token] += 1
                 continue
-            opener = "{{" if token == "}}" else "{|"
+            opener = "{{" if token == "}}" else "{|"  # noqa: S105
             if not open_now[opener]:
                 continue
             inside: list[str] = []
@@ -213,10 +215,10 @@ class WikitextCleaner:
             flags = rest
         elif bar:
             flags = rest
-        choices = dict(part.partition(":")[::2] for part in flags.split(";") if ":" in part)
+        choices = [part.partition(":") for part in flags.split(";") if ":" in part]
         if not choices:
             return flags
-        named = {key.strip().lower(): value.strip() for key, value in choices.items()}
+        named = {key.strip().lower(): value.strip() for key, _, value in choices}
         for key in (f"{self.language}-hans", f"{self.language}-cn", self.language):
             if key in named:
                 return named[key]
@@ -323,7 +325,7 @@ def _line_quotes(line: str) -> str:
     return _QUOTES.sub(left, line)
 
 
-def _lines(text: str, broken: bool) -> str:
+def _lines(text: str, broken: bool) -> str:  # noqa: C901  a case for each first letter
     """Headings, lists and indents as plain lines. A heading waits until there is something under it."""
     out: list[str] = []
     waiting: list[tuple[int, str]] = []

@@ -4,11 +4,15 @@ A dump says in its header what its own namespaces are called; the names below ad
 It gives up templates that are not in the list: what they would show is left out.
 """
 
+# ruff: noqa: E501  words
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-MEDIA = frozenset(
+from gristmill.download.words import words
+
+MEDIA = words(
     """
     file image media fil fail fayl fájl fișier fişier bild bilde billede beeld lêer datei medium fichier média archivo
     imagen medio immagine ficheiro arquivo imagem imaxe multimédia bestand afbeelding tiedosto kuva mynd skrá plik grafika
@@ -17,16 +21,16 @@ MEDIA = frozenset(
     പ്രമാണം ചിത്രം ಚಿತ್ರ ચિત્ર ਤਸਵੀਰ ගොනුව රූපය ไฟล์ ภาพ berkas gambar imej talaksan ファイル 画像 メディア 파일 그림
     文件 檔案 档案 图像 圖像 ფაილი სურათი պատկեր ֆայլ pilt attēls vaizdas fitxategi irudi fitxer imatge dosiero fasciculus
     imago delwedd íomhá picha skeda figura spesiaal payl larawan медиа медія медији wêne dosye ဖိုင် រូបភាព ຮູບ
-    """.split()
+    """
 ) | {"tập tin", "hình"}
 
-CATEGORY = frozenset(
+CATEGORY = words(
     """
     category kategorie catégorie categoría categoria categorie kategori luokka flokkur kategoria kategória kategorija
     категорија категория категорія катэгорыя санат κατηγορία kateqoriya turkum تصنيف رده קטגוריה زمرہ श्रेणी वर्ग
     বিষয়শ্রেণী பகுப்பு వర్గం വർഗ്ഗം ವರ್ಗ શ્રેણી ਸ਼੍ਰੇਣੀ ප්‍රවර්ගය หมวดหมู่ kategorya カテゴリ 분류 分类 分類 კატეგორია
     կատեգորիա kategooria kategorio categori catagóir jamii ангилал төркем kaarangay kategoriya kategorî ကဏ္ဍ ចំណាត់ថ្នាក់ ໝວດ
-    """.split()
+    """
 ) | {"thể loại"}
 
 Shown = Callable[[Sequence[str], dict[str, str]], str]
@@ -51,8 +55,8 @@ def _fixed(text: str) -> Shown:
 
 def _measure(args: Sequence[str], _: dict[str, str]) -> str:
     """`{{convert|5|to|8|km|mi}}`: as it was written, without what it is in other units."""
-    words = {"to", "and", "x", "by", "or", "-", "–", "à", "et", "y"}
-    parts = list(args[:4] if len(args) > 2 and args[1] in words else args[:2])
+    between = {"to", "and", "x", "by", "or", "-", "–", "à", "et", "y"}
+    parts = list(args[:4] if len(args) > 2 and args[1] in between else args[:2])
     return " ".join(part for part in parts if part)
 
 
@@ -95,10 +99,10 @@ _ONE = """
     samp text resize font color colour ill illm interlanguage\u00a0link link-interwiki nihongo2 not\u00a0a\u00a0typo as\u00a0written
     visible\u00a0anchor vanchor anchored formatnum lc uc lcfirst ucfirst smallcaps sc caps allcaps okina\u00a0word script linktext
     wikt-lang\u00a0text lien lnobr citation\u00a0bloc "  „ pn esd numberof nombre\u00a0romain langue\u00a0simple
-    """.split(" ")
+    """
 
 TEMPLATES: dict[str, Shown] = {
-    **{name.strip().replace("\u00a0", " "): nth(0) for name in _ONE if name.strip()},
+    **{name.strip().replace("\u00a0", " "): nth(0) for name in _ONE.split(" ") if name.strip()},
     **dict.fromkeys(["lang", "langx", "transl", "transliteration", "langue", "язык", "wikt-lang"], last),
     **dict.fromkeys(["quote", "blockquote", "quotation", "cquote", "bq", "verse translation", "citation bloc"], _text),
     **dict.fromkeys(["convert", "cvt", "unité", "unidad", "nombre", "unit", "nb"], _measure),
