@@ -25,7 +25,7 @@ from gristmill.core.columns import make_array
 from gristmill.core.errors import ContractError, GristmillError
 from gristmill.core.spread import column_of, split, spread
 from gristmill.core.stage import Columns, Lasting
-from gristmill.core.table import POSITION, conform, table_to_rows
+from gristmill.core.table import POSITION, conform, table_to_rows, wide_columns
 from gristmill.core.task import GatherTask, WrittenFiles
 from gristmill.io.commit import (
     CommitFiles,
@@ -33,7 +33,6 @@ from gristmill.io.commit import (
     WriteFragments,
     columns_to_write,
     safe,
-    wide_columns,
 )
 from gristmill.io.partitions import Listing, sort_bytes
 from gristmill.io.runs import SPOOL, Index, RunsWriter, read_index, runs_of
