@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 PARTITION_BYTES = 32 * 2**20
 """Of input, for each partition, if nobody says how many there should be."""
 
+LARGE_RUN = 2**18
+"""Runs of this size, as they are, need not be joined to larger ones."""
+
 MOST_PARTITIONS = 4096
 UNKNOWN = 16
 """So many partitions, if it is not known how large the input is."""
@@ -131,8 +134,11 @@ class RunsFormat:
         first = inside[0][1]
         with parts.create() as file:
             writer = RunsWriter(file, Index(schema, added, wide, first.kind, first.dataset_name))
+            every = [run for _, index in inside for run in index.runs if run.partition >= 0]
+            large = sum(run.length for run in every) >= LARGE_RUN * len(every)
+            large &= all(index.schema.equals(schema) for _, index in inside)
             for partition in sorted({run.partition for _, index in inside for run in index.runs}):
-                if partition < 0:
+                if partition < 0 or large:
                     for path, index in inside:
                         _copy(target, path, index, partition, writer)
                 else:

@@ -70,6 +70,10 @@ class VerdictStage(CompositeStage[Batch, Batch]):
     def keys(self, batch: Batch) -> pa.Table:
         raise NotImplementedError
 
+    def late(self, keys: pa.Table) -> pa.BooleanArray | None:
+        """Which keys the first round has no use for: a later one asks for them (`Spool.late_runs`)."""
+        return None
+
     def rounds(self) -> Sequence[KeyedStage]:
         raise NotImplementedError
 
@@ -97,6 +101,8 @@ class VerdictStage(CompositeStage[Batch, Batch]):
         for one in rounds:
             one.memory_gb = one.memory_gb or self.memory_gb
         spool = Spool(self, rounds[0].columns, rounds[0].num_partitions, spools)
+        for one in rounds:
+            one.begun(spool)
         verdicts = Verdicts(spool)
         parts: list[ProcessingStage[Any, Any]] = [
             WriteRuns(spool, f"{self.name}_spool"),
@@ -161,7 +167,14 @@ class Spool(Exchange):
                 )
             known = identities(batch)
             keys = keys.append_column(TASK, known.column(TASK)).append_column(ROW, known.column(ROW))
-        yield from split(keys, spread(keys, self.key, self.partitions))
+        numbers = spread(keys, self.key, self.partitions)
+        if (late := self.stage.late(keys)) is not None:
+            numbers = pc.if_else(late, pc.add(numbers, literal(self.partitions, numbers.type)), numbers)
+        yield from split(keys, numbers)
+
+    def late_runs(self, partition: int) -> Iterator[Run]:
+        """Where the keys of a partition are that the first round does not get."""
+        return self.listing.runs_of(self.partitions + partition)
 
     def list_files(self, outputs: Iterable[WrittenFiles]) -> None:
         super().list_files(outputs)
