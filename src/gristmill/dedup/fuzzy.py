@@ -112,7 +112,7 @@ class FuzzyDeduplicationStage(IndexedStage):
         self._how = Shingling("words", word_ngrams, seed) if word_ngrams else Shingling("chars", char_ngrams, seed)
         self._policy = policy("FuzzyDeduplicationStage", keep, text_field, score_field)
         self._share = sample_share(None)
-        self.key_share = 1.0 if verify == EXACT and not word_ngrams else 0.25
+        self.key_share = 1.0 if verify == EXACT and not word_ngrams else 0.6
         chosen = choose_bands(threshold)  # which checks the threshold
         self._bands = chosen[0] if num_bands is None else num_bands
         self._rows = chosen[1] if minhashes_per_band is None else minhashes_per_band
