@@ -28,7 +28,7 @@ from gristmill.core.stage import Columns, CompositeStage, ProcessingStage
 from gristmill.core.table import POSITION
 from gristmill.core.task import EmptyTask, FileGroupTask, FileSlice, Task
 from gristmill.io import sniff
-from gristmill.io.again import JSONL, PARQUET, Origin, note_origin
+from gristmill.io.again import JSONL, PARQUET, Lines, Origin, note_origin
 from gristmill.io.arrow import peek_arrow, read_arrow
 from gristmill.io.csv import CsvFormat, peek_csv, read_csv
 from gristmill.io.files import BY_LINES, BY_ROW_GROUPS, WHOLE, FilePartition, FilePartitioningStage
@@ -91,11 +91,14 @@ class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
         empty = True
         for part in task.parts():
             origin = self._origin(task, part)
-            for block, table in enumerate(self.tables(self.source(task, part))):
+            lines: list[Lines] = []
+            source = replace(self.source(task, part), on_lines=partial(_note, lines))
+            for block, table in enumerate(self.tables(source)):
                 empty = False
                 batch = self.batch(task, table, {"file": name_of(task, part)})
                 if origin:
-                    note_origin(batch, replace(origin, block=block))
+                    note_origin(batch, replace(origin, block=block), lines[-1] if lines else None)
+                lines.clear()
                 yield batch
         if empty:
             yield self.nothing(task)
@@ -153,6 +156,10 @@ class ReaderStage(ProcessingStage[FileGroupTask, DocumentBatch]):
             'on_bad_record="quarantine" and on_error="quarantine", the defaults; to count them and leave them out, '
             'use on_bad_record="skip"'
         )
+
+
+def _note(lines: list[Lines], *told: Any) -> None:
+    lines.append(Lines(*told))
 
 
 def name_of(task: FileGroupTask, part: FileSlice) -> str:
