@@ -1,4 +1,4 @@
-/* JSON lines to columns and back: the two functions that the module offers. */
+/* JSON lines to columns and back: the functions that the module offers. */
 
 #ifndef GRISTMILL_JSON_H
 #define GRISTMILL_JSON_H
@@ -7,6 +7,7 @@
 
 PyObject *json_columns(PyObject *self, PyObject *block);
 PyObject *json_lines(PyObject *self, PyObject *args);
+PyObject *keep_lines(PyObject *self, PyObject *args);
 
 /* Bytes that are collected. Appending reserves first. */
 typedef struct {

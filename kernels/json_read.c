@@ -11,6 +11,7 @@ right, nothing is said but that it is so: Python then reads the block line by li
 enum { UNKNOWN, STRINGS, OTHERS };
 enum { FINE = 0, UNLIKE = 1, NO_MEMORY = -1 };
 #define MOST_COLUMNS 256
+#define LARGE (1 << 18)
 
 typedef struct {
     const uint8_t *spelling; /* the key as it first stood in the block, with its escapes */
@@ -31,11 +32,12 @@ typedef struct {
     int64_t rows;
     Heap starts; /* int64: where each row's line begins */
     Heap key;    /* one that is looked for */
+    int plain;   /* all lines so far are as they would be written: strings, keys and what is between them */
 } Reader;
 
 static inline void skip_blanks(Reader *r, const uint8_t *end) {
     while (r->p < end && (*r->p == ' ' || *r->p == '\t' || *r->p == '\r'))
-        r->p++;
+        r->p++, r->plain = 0;
 }
 
 /* -- strings ------------------------------------------------------------------------------------------------- */
@@ -119,11 +121,21 @@ static uint8_t *unescape_code(const uint8_t **p, const uint8_t *end, uint8_t *to
     return encode(to, 0x10000 + ((uint32_t)(code - 0xD800) << 10) + (uint32_t)(other - 0xDC00));
 }
 
-static uint8_t *unescape(const uint8_t **p, const uint8_t *end, uint8_t *to) {
+/* Whether the \u escape of these four digits is the one that is written for a character. */
+static int is_own(const uint8_t *digits) {
+    uint8_t low = digits[3];
+    if (digits[0] != '0' || digits[1] != '0' || (digits[2] != '0' && digits[2] != '1') || (low >= 'A' && low <= 'F'))
+        return 0;
+    return digits[2] == '1' || !strchr("89acd", low); /* those have an escape of one letter, but for 0x0b */
+}
+
+static uint8_t *unescape(Reader *r, const uint8_t **p, const uint8_t *end, uint8_t *to) {
     if (end - *p < 2)
         return NULL;
     uint8_t c = (*p)[1];
     *p += 2;
+    if (c == '/' || (c == 'u' && (end - *p < 4 || !is_own(*p))))
+        r->plain = 0;
     switch (c) {
     case '"': case '\\': case '/': *to++ = c; return to;
     case 'b': *to++ = '\b'; return to;
@@ -138,7 +150,10 @@ static uint8_t *unescape(const uint8_t **p, const uint8_t *end, uint8_t *to) {
 
 /* Decodes the string that begins after a quote; what it becomes is never longer than what it is. */
 static int read_string(Reader *r, const uint8_t *end, Heap *to) {
-    uint8_t *start = heap_reserve(to, (size_t)(end - r->p)), *out = start;
+    size_t most = (size_t)(end - r->p), rest = (size_t)(r->end - r->p);
+    if (to->room.size > LARGE && to->size + most > to->room.size && rest > most)
+        most = rest; /* grown once, it is not copied again and again; what is not used is never touched */
+    uint8_t *start = heap_reserve(to, most), *out = start;
     if (!start)
         return NO_MEMORY;
     const uint8_t *p = r->p;
@@ -151,7 +166,7 @@ static int read_string(Reader *r, const uint8_t *end, Heap *to) {
         if (*p == '"')
             break;
         if (*p == '\\') {
-            if (!(out = unescape(&p, end, out)))
+            if (!(out = unescape(r, &p, end, out)))
                 return UNLIKE;
             continue;
         }
@@ -281,6 +296,7 @@ static int add_column(Reader *r, const uint8_t *spelling, size_t size) {
     Values *v = &r->columns[r->count++];
     v->spelling = spelling, v->spelling_size = size;
     v->nulls = r->rows;
+    r->plain &= !r->rows;
     return append(&v->key, r->key.room.memory, r->key.size);
 }
 
@@ -334,6 +350,7 @@ static int end_object(Reader *r, const uint8_t *end, int keys) {
     for (int i = 0; keys < r->count && i < r->count; i++) {
         if (r->columns[i].seen == r->rows + 1)
             continue;
+        r->plain = 0;
         int failed = add_null(&r->columns[i], r->rows);
         if (failed)
             return failed;
@@ -348,6 +365,7 @@ static int read_object(Reader *r, const uint8_t *end) {
         return end_object(r, end, 0);
     for (int index = 0, keys = 1;; index++, keys++) {
         int failed = read_key(r, end, &index);
+        r->plain &= index == keys - 1;
         if (failed || (failed = read_value(r, end, &r->columns[index])))
             return failed;
         skip_blanks(r, end);
@@ -367,6 +385,7 @@ static int read_lines(Reader *r) {
         if (!end)
             end = r->end;
         skip_blanks(r, end);
+        r->plain &= r->p < end && end < r->end;
         if (r->p < end) {
             int64_t start = line - begin;
             int failed = *r->p == '{' ? read_object(r, end) : UNLIKE;
@@ -381,8 +400,46 @@ static int read_lines(Reader *r) {
 
 /* -- results -------------------------------------------------------------------------------------------------- */
 
-static PyObject *as_bytes(const Heap *heap) {
-    return PyBytes_FromStringAndSize(heap->room.memory, (Py_ssize_t)heap->size);
+/* Memory that was filled here, as an object with the buffer protocol: columns are large, and need not be copied. */
+typedef struct {
+    PyObject_HEAD
+    void *memory;
+    Py_ssize_t size;
+} Owned;
+
+static int owned_buffer(PyObject *self, Py_buffer *view, int flags) {
+    Owned *owned = (Owned *)self;
+    return PyBuffer_FillInfo(view, self, owned->memory, owned->size, 1, flags);
+}
+
+static void owned_free(PyObject *self) {
+    free(((Owned *)self)->memory);
+    PyObject_Free(self);
+}
+
+static PyBufferProcs owned_procs = {owned_buffer, NULL};
+static PyTypeObject owned_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "gristmill._kernels.Memory",
+    .tp_basicsize = sizeof(Owned),
+    .tp_dealloc = owned_free,
+    .tp_as_buffer = &owned_procs,
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+};
+
+/* What was collected; it is no longer the heap's. */
+static PyObject *as_object(Heap *heap) {
+    if (PyType_Ready(&owned_type))
+        return NULL;
+    void *memory = realloc(heap->room.memory, heap->size + !heap->size);
+    Owned *owned = memory ? PyObject_New(Owned, &owned_type) : NULL;
+    if (!memory)
+        return PyErr_NoMemory();
+    heap->room.memory = memory; /* it may have moved */
+    if (owned) {
+        owned->memory = memory, owned->size = (Py_ssize_t)heap->size;
+        heap->room.memory = NULL;
+    }
+    return (PyObject *)owned;
 }
 
 static PyObject *bitmap(const Values *v, int64_t rows) {
@@ -401,13 +458,13 @@ static PyObject *bitmap(const Values *v, int64_t rows) {
 }
 
 /* A column: (key, ends, strings, bitmap, nulls), or (key, JSON values with a comma after each). */
-static PyObject *column_of(const Values *v, int64_t rows) {
+static PyObject *column_of(Values *v, int64_t rows) {
     const char *key = v->key.size ? v->key.room.memory : "";
     Py_ssize_t key_size = (Py_ssize_t)v->key.size;
     if (v->kind == STRINGS)
-        return Py_BuildValue("(s#NNNL)", key, key_size, as_bytes(&v->ends), as_bytes(&v->bytes), bitmap(v, rows),
+        return Py_BuildValue("(s#NNNL)", key, key_size, as_object(&v->ends), as_object(&v->bytes), bitmap(v, rows),
                              (long long)v->nulls);
-    return Py_BuildValue("(s#N)", key, key_size, as_bytes(&v->bytes));
+    return Py_BuildValue("(s#N)", key, key_size, as_object(&v->bytes));
 }
 
 static PyObject *result_of(Reader *r) {
@@ -424,7 +481,7 @@ static PyObject *result_of(Reader *r) {
         else
             Py_CLEAR(columns);
     }
-    return columns ? Py_BuildValue("(NN)", columns, as_bytes(&r->starts)) : NULL;
+    return columns ? Py_BuildValue("(NNO)", columns, as_object(&r->starts), r->plain ? Py_True : Py_False) : NULL;
 }
 
 static void reader_free(Reader *r) {
@@ -451,6 +508,7 @@ PyObject *json_columns(PyObject *Py_UNUSED(self), PyObject *block) {
     }
     r->p = view.buf;
     r->end = r->p + view.len;
+    r->plain = 1;
     int failed;
     Py_BEGIN_ALLOW_THREADS;
     failed = read_lines(r);
@@ -464,4 +522,44 @@ PyObject *json_columns(PyObject *Py_UNUSED(self), PyObject *block) {
     reader_free(r);
     PyBuffer_Release(&view);
     return result;
+}
+
+/* -- lines as they are ------------------------------------------------------------------------------------------ */
+
+static int64_t move_lines(uint8_t *bytes, int64_t size, const uint8_t *bits, int64_t rows) {
+    uint8_t *to = bytes, *from = bytes, *end = bytes + size; /* `from`: the first of some lines in a row that are kept */
+    const uint8_t *p = bytes;
+    for (int64_t row = 0; row < rows; row++) {
+        const uint8_t *line = p, *stop = p < end ? memchr(p, '\n', (size_t)(end - p)) : NULL;
+        if (!stop)
+            return -1;
+        p = stop + 1;
+        if (bits[row >> 3] >> (row & 7) & 1)
+            continue;
+        if (to != from)
+            memmove(to, from, (size_t)(line - from));
+        to += line - from;
+        from = bytes + (p - bytes);
+    }
+    if (to != from)
+        memmove(to, from, (size_t)(p - from));
+    return p == end ? to + (p - from) - bytes : -1;
+}
+
+PyObject *keep_lines(PyObject *Py_UNUSED(self), PyObject *args) {
+    Py_buffer block, bits;
+    Py_ssize_t rows;
+    if (!PyArg_ParseTuple(args, "w*y*n", &block, &bits, &rows))
+        return NULL;
+    int64_t left = -1;
+    if (rows < 0 || bits.len < (rows + 7) / 8)
+        PyErr_SetString(PyExc_ValueError, "keep_lines takes a bit for each line");
+    else {
+        Py_BEGIN_ALLOW_THREADS;
+        left = move_lines(block.buf, block.len, bits.buf, rows);
+        Py_END_ALLOW_THREADS;
+    }
+    PyBuffer_Release(&block);
+    PyBuffer_Release(&bits);
+    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(left);
 }

@@ -187,47 +187,78 @@ found:
     return 1;
 }
 
-/* The next number that is another one after `shift` bits of it are gone. */
-static inline int set_step(SetReader *reader, int shift, uint64_t *value) {
-    uint64_t before = *value;
-    while (set_next(reader))
-        if ((*value = reader->value >> shift) != before)
-            return 1;
+/* A set that has been read, and what it was read from: the first of a pair is as a rule that of the pair before it. */
+typedef struct {
+    Room room;
+    Text code;
+    uint32_t count;
+    int bits;
+} Numbers;
+
+static int is_same(Text one, Text other) {
+    return one.size == other.size && (one.bytes == other.bytes || !memcmp(one.bytes, other.bytes, (size_t)one.size));
+}
+
+/* Reads a whole set. Returns -1 if it cannot be read, -2 without memory. */
+static int read_set(Text code, Numbers *numbers) {
+    if (numbers->code.size && is_same(code, numbers->code))
+        return 0;
+    numbers->code.size = 0;
+    SetReader reader = set_open(code);
+    if (reader.damaged || reader.left > reader.end) /* each number takes a bit at least */
+        return -1;
+    uint64_t *values = room(&numbers->room, (size_t)reader.left * 8);
+    if (!values)
+        return -2;
+    uint32_t count = 0;
+    while (set_next(&reader))
+        values[count++] = reader.value;
+    if (reader.damaged)
+        return -1;
+    numbers->code = code, numbers->count = count, numbers->bits = reader.bits;
     return 0;
 }
 
-/* Returns -1 for codes that cannot be read. */
-static double set_similarity(Text left, Text right) {
+/* Leaves `shift` bits of each number out, and what is the same then. Returns how many are left. */
+static uint32_t shorten(uint64_t *values, uint32_t count, int shift) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        values[kept] = values[i] >> shift;
+        kept += !kept || values[kept] != values[kept - 1];
+    }
+    return kept;
+}
+
+/* Returns -1 for codes that cannot be read, -2 without memory. */
+static double set_similarity(Text left, Text right, Numbers *one, Numbers *other) {
     if (!left.size || !right.size)
         return 0;
-    if (left.size == right.size && left.size > HEAD + 8 && !memcmp(left.bytes, right.bytes, (size_t)left.size))
+    if (left.size > HEAD + 8 && is_same(left, right))
         return 1; /* as most pairs of many corpora are */
-    SetReader one = set_open(left), other = set_open(right);
-    int bits = one.bits < other.bits ? one.bits : other.bits;
-    int one_shift = one.bits - bits, other_shift = other.bits - bits;
-    uint64_t a = UINT64_MAX, b = UINT64_MAX, both = 0, all = 0;
-    int more_a = set_step(&one, one_shift, &a), more_b = set_step(&other, other_shift, &b);
-    while (more_a && more_b) {
-        int take_a = a <= b, take_b = b <= a;
-        both += (uint64_t)(take_a & take_b);
-        all++;
-        if (take_a)
-            more_a = set_step(&one, one_shift, &a);
-        if (take_b)
-            more_b = set_step(&other, other_shift, &b);
+    int failed = read_set(left, one);
+    if (failed || (failed = read_set(right, other)))
+        return failed;
+    Numbers *longer = one->bits > other->bits ? one : other;
+    int shift = longer->bits - (one->bits < other->bits ? one->bits : other->bits);
+    if (shift) {
+        longer->count = shorten(longer->room.memory, longer->count, shift);
+        longer->code.size = 0; /* it is no longer what it was read from */
     }
-    for (; more_a; more_a = set_step(&one, one_shift, &a))
-        all++;
-    for (; more_b; more_b = set_step(&other, other_shift, &b))
-        all++;
-    return one.damaged || other.damaged || !all ? -1 : (double)both / (double)all;
+    const uint64_t *a = one->room.memory, *b = other->room.memory;
+    uint32_t i = 0, j = 0, both = 0;
+    while (i < one->count && j < other->count) { /* without a branch, which would be guessed wrongly too often */
+        uint64_t x = a[i], y = b[j];
+        both += x == y;
+        i += x <= y;
+        j += y <= x;
+    }
+    return (double)both / ((double)one->count + (double)other->count - (double)both);
 }
 
 /* set_jaccard(left, right): the Jaccard similarity of the sets of each row, as 64-bit floats. */
 PyObject *set_jaccard(PyObject *Py_UNUSED(self), PyObject *args) {
     PyObject *left_object, *right_object, *result = NULL;
     Column left, right;
-    int damaged = 0;
     if (!PyArg_ParseTuple(args, "OO", &left_object, &right_object) || column_open(&left, left_object))
         return NULL;
     if (column_open(&right, right_object)) {
@@ -239,16 +270,22 @@ PyObject *set_jaccard(PyObject *Py_UNUSED(self), PyObject *args) {
     else
         result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)left.array->length * 8);
     if (result) {
-        double *found = (double *)(void *)PyBytes_AS_STRING(result);
+        double *found = (double *)(void *)PyBytes_AS_STRING(result), least = 0;
+        Numbers one = {0}, other = {0};
         Py_BEGIN_ALLOW_THREADS;
         for (int64_t row = 0; row < left.array->length; row++) {
-            found[row] = set_similarity(column_text(&left, row), column_text(&right, row));
-            damaged |= found[row] < 0;
+            found[row] = set_similarity(column_text(&left, row), column_text(&right, row), &one, &other);
+            least = found[row] < least ? found[row] : least;
         }
         Py_END_ALLOW_THREADS;
-        if (damaged) {
+        free(one.room.memory);
+        free(other.room.memory);
+        if (least < 0) {
             Py_CLEAR(result);
-            PyErr_SetString(PyExc_ValueError, "a set of shingles cannot be read: it is damaged");
+            if (least < -1)
+                PyErr_NoMemory();
+            else
+                PyErr_SetString(PyExc_ValueError, "a set of shingles cannot be read: it is damaged");
         }
     }
     column_close(&left);

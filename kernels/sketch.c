@@ -208,6 +208,10 @@ static int64_t not_alone(const uint8_t *data, size_t count, Buckets *found) {
 }
 
 /* Pairs of the `size` different nodes of a key. */
+/* Of many entries with one key each is paired with the first of its circle, and that with the first of all: what is
+   known of a text goes to all that it is paired with, so these must not be too many. lsh.py has the same number. */
+enum { CIRCLE = 256 };
+
 static int pair_up(const Entry *entries, size_t size, size_t all_up_to, Buckets *found) {
     size_t more = size <= all_up_to ? size * (size - 1) / 2 : 2 * size;
     Pair *pairs = room(&found->pairs, (found->count + more) * sizeof *pairs);
@@ -215,9 +219,10 @@ static int pair_up(const Entry *entries, size_t size, size_t all_up_to, Buckets 
         return -1;
     for (size_t i = 0; i < size; i++) {
         if (size > all_up_to) {
+            size_t hub = i % CIRCLE ? i - i % CIRCLE : 0;
             if (i > 0)
-                pairs[found->count++] = (Pair){entries[0].node, entries[i].node};
-            if (i > 1)
+                pairs[found->count++] = (Pair){entries[hub].node, entries[i].node};
+            if (i > hub + 1)
                 pairs[found->count++] = (Pair){entries[i - 1].node, entries[i].node};
         } else
             for (size_t j = i + 1; j < size; j++)

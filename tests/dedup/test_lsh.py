@@ -13,8 +13,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gristmill.dedup import lsh, quality, reference
+from gristmill.dedup.components import components
 from gristmill.dedup.lsh import band_columns, band_rows, bucket_pairs, choose_bands, curve, probability, show_curve
 from gristmill.dedup.minhash import Shingling, matrix, signatures
+from gristmill.dedup.sketch import entry_pairs
 from tests.dedup.texts import columns
 
 WORDS = Shingling("words", 5)
@@ -81,6 +83,18 @@ def test_buckets_give_pairs(rows: list[tuple[int, int]], all_up_to: int) -> None
         else:
             wanted |= {(nodes[0], node) for node in nodes[1:]} | set(pairwise(nodes))
     assert list(zip(found["u"].to_pylist(), found["v"].to_pylist(), strict=True)) == sorted(wanted)
+
+
+def test_no_document_of_a_large_bucket_has_too_many_pairs() -> None:
+    count = 3000
+    entries = np.stack([np.zeros(count, np.int64), np.arange(count)[::-1] * 7], axis=1)
+    found = entry_pairs(np.ascontiguousarray(entries).tobytes(), 8)
+    twin = bucket_pairs(pa.array(entries[:, 0].view(np.uint64)), pa.array(entries[:, 1]), 8)
+    pairs = sorted(set(map(tuple, found.tolist())))
+    assert pairs == list(zip(twin["u"].to_pylist(), twin["v"].to_pylist(), strict=True))
+    assert len(pairs) < 2 * count
+    assert np.bincount(found.reshape(-1) // 7).max() < 300
+    assert set(components(twin["u"], twin["v"])["cluster"].to_pylist()) == {0}
 
 
 def test_the_curve() -> None:

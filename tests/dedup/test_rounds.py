@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gristmill import DocumentBatch, LocalExecutor, Pipeline
-from gristmill.dedup import FuzzyDeduplicationStage, rounds
+from gristmill.dedup import FuzzyDeduplicationStage, rounds, steps
 from gristmill.dedup.clustering import Clusters
 from gristmill.dedup.columns import from_numbers
 from gristmill.dedup.rows import LINK, NODE, ORDER, RANK, TEXT, TRUTH, pack_links, table_of
@@ -83,8 +83,8 @@ def test_rounds_give_the_verdicts_of_one_worker(edges: list[tuple[int, int, floa
 def test_blocks_may_end_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = tables([*PATH[:12], *STAR[:15], *[(-40 - n, -41 - n, 0.9) for n in range(4)]], 1000)
     wanted = judged(tasks, 10**9)
-    cut = rounds.blocks
-    monkeypatch.setattr(rounds, "blocks", lambda pieces: cut(pieces, 200))
+    cut = steps.blocks
+    monkeypatch.setattr(steps, "blocks", lambda pieces: cut(pieces, 200))
     found, told = judged(tasks, 0)
     assert found == wanted[0]
     assert told == pytest.approx(wanted[1])
@@ -135,7 +135,7 @@ def test_a_run_that_stops_between_rounds_goes_on(tmp_path: Path, monkeypatch: py
     source = write(tmp_path)
     wanted = run(source, tmp_path / "one")
     calls = {"now": 0, "last": 5}
-    star = rounds.Small.star
+    star = steps.Small.star
 
     def counted(self: Any, pairs: pa.Table) -> Any:
         calls["now"] += 1
@@ -143,7 +143,7 @@ def test_a_run_that_stops_between_rounds_goes_on(tmp_path: Path, monkeypatch: py
             raise KeyboardInterrupt
         return star(self, pairs)
 
-    monkeypatch.setattr(rounds.Small, "star", counted)
+    monkeypatch.setattr(steps.Small, "star", counted)
     monkeypatch.setattr(rounds, "HELD_BYTES", 0)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):

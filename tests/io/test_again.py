@@ -87,3 +87,48 @@ def test_a_file_that_changes_while_it_is_in_use_stops_the_run(tmp_path: Path) ->
         Pipeline("p", stages=[JsonlReader(str(path)), Meddled(), JsonlWriter(str(tmp_path / "out"))]).run(
             LocalExecutor(0)
         )
+
+
+class Looks(ProcessingStage[Any, Any]):
+    """Looks at the rows, and changes nothing."""
+
+    def process(self, task: Any) -> Any:
+        assert task.data.column_names[:2] == ["id", "text"]
+        return task
+
+
+@pytest.mark.parametrize("blocksize", [500, 10**6])
+@pytest.mark.parametrize("form", ["plain", "spaced", "mixed", "escaped"])
+@pytest.mark.parametrize("looks", [False, True])
+def test_lines_that_are_copied_are_those_that_would_be_written(
+    tmp_path: Path, blocksize: int, form: str, looks: bool
+) -> None:
+    rows = [{"id": number, "text": f'"grain"\n{number % 30} é', "score": number / 4} for number in range(60)]
+    plain = [json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in rows]
+    other = [json.dumps(row, ensure_ascii=form == "escaped") for row in rows]
+    lines = {"plain": plain, "mixed": plain[:25] + other[25:]}.get(form, other)
+    (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
+    between = [Looks()] if looks else []
+    stages = [
+        JsonlReader(str(tmp_path / "a.jsonl"), blocksize=blocksize),
+        ExactDeduplicationStage(),
+        *between,
+        JsonlWriter(str(tmp_path / "out")),
+    ]
+    result = Pipeline("p", stages=stages).run(LocalExecutor(0), rejected=str(tmp_path / "gone") if looks else False)
+    [path] = result.files()
+    assert Path(path).read_text().splitlines() == plain[:30]
+    assert result.summary()["ExactDeduplicationStage"].dropped == 30
+
+
+def test_lines_are_copied_only_from_a_file_that_has_not_changed(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in ROWS))
+
+    class Meddling(ExactDeduplicationStage):
+        def rounds(self) -> Sequence[KeyedStage]:
+            return [Meddles(path)]
+
+    stages = [JsonlReader(str(path)), Meddling(), JsonlWriter(str(tmp_path / "out"))]
+    with pytest.raises(StageError, match="has changed since this run has read it"):
+        Pipeline("p", stages=stages).run(LocalExecutor(0))

@@ -57,8 +57,9 @@ def line_of(row: Any, form: int) -> bytes:
         {"ensure_ascii": False},
         {"separators": (",", ":")},
         {"separators": (" ,\t", " : ")},
+        {"separators": (",", ":"), "ensure_ascii": False},
     ]
-    return json.dumps(row, **styles[form % 4]).encode() + (b" \r" if form > 3 else b"")
+    return json.dumps(row, **styles[form % 5]).encode() + (b" \r" if form > 4 else b"")
 
 
 def slowly(block: bytes, fields: list[str] | None) -> Any:
@@ -68,9 +69,11 @@ def slowly(block: bytes, fields: list[str] | None) -> Any:
 
 def check_reading(block: bytes, fields: list[str] | None = None) -> bool:
     """Whether it was read in C; then as Python reads it."""
-    table = jsonl.quick_table(block, 7, fields)
+    table, plain = jsonl.quick_table(block, 7, fields)
     if table is None:
         return False
+    if plain and plain():
+        assert b"".join(write_jsonl.encode(table.drop_columns([POSITION]))) == block
     wanted = slowly(block, fields)
     assert wanted is not None, "C reads what Python refuses"
     assert table.schema == wanted.schema
@@ -79,7 +82,7 @@ def check_reading(block: bytes, fields: list[str] | None = None) -> bool:
     return True
 
 
-@given(same_keys() | some_keys(), st.integers(0, 7), st.sampled_from([None, ["text"], ["b", "a", "zz"]]))
+@given(same_keys() | some_keys(), st.integers(0, 9), st.sampled_from([None, ["text"], ["b", "a", "zz"]]))
 @example([{"a": None}, {"a": "x"}, {"a": None}], 0, None)
 @example([{"a": "x"}, {}, {"b": 1}, {"b": 2, "a": "y"}, {}], 0, None)
 @example([{"a": None}, {"a": None}], 0, None)
@@ -87,13 +90,13 @@ def test_what_c_reads_is_what_python_reads(rows: list[dict[str, Any]], form: int
     check_reading(b"\n".join(line_of(row, form) for row in rows), fields)
 
 
-@given(st.lists(text | st.none(), min_size=1), st.integers(0, 7))
+@given(st.lists(text | st.none(), min_size=1), st.integers(0, 9))
 def test_strings_are_read_in_c(texts: list[str | None], form: int) -> None:
     rows = [{"id": number, "text": text, "x": 1.5, "meta": {"k": [text]}} for number, text in enumerate(texts)]
     assert check_reading(b"\n\n \n".join(line_of(row, form) for row in rows) + b"\n")
 
 
-@given(same_keys() | some_keys(), st.integers(0, 7), st.data())
+@given(same_keys() | some_keys(), st.integers(0, 9), st.data())
 def test_damaged_lines_are_left_to_python(rows: list[dict[str, Any]], form: int, data: st.DataObject) -> None:
     block = bytearray(b"\n".join(line_of(row, form) for row in rows))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -177,9 +180,43 @@ def test_all_types_are_written_the_same() -> None:
     check_writing(pa.concat_tables([table.slice(2), table.slice(0, 1)] * 40))
 
 
+@pytest.mark.parametrize(
+    ("block", "plain"),
+    [
+        (b'{"a":"x"}\n', True),
+        (b'{"a":"x"}', False),  # it would end with a newline
+        (b'{"a":"x"}\r\n', False),
+        (b'{"a":"x"}\n\n', False),
+        (b'{"a": "x"}\n', False),
+        (b'{"a":"x","b":"y"}\n{"a":"x","b":null}\n', True),
+        (b'{"a":"x","b":"y"}\n{"b":"x","a":"y"}\n', False),
+        (b'{"a":"x","b":"y"}\n{"a":"x"}\n', False),
+        (b'{"a":"x"}\n{"a":"x","b":"y"}\n', False),
+        (b'{"a":"\\"\\\\\\b\\f\\n\\r\\t\\u0000\\u000b\\u001f\x7f"}\n', True),
+        (b'{"a":"\\/"}\n', False),
+        (b'{"a":"\\u001F"}\n', False),
+        (b'{"a":"\\u000a"}\n', False),
+        (b'{"a":"\\u0020"}\n', False),
+        (b'{"\\u00e9":"x"}\n', False),
+        ('{"é":"ü"}\n'.encode(), True),
+        (b'{"a":1,"b":1.5,"c":true,"d":null,"e":{"x":[1,2]}}\n', True),
+        (b'{"a":1}\n{"a":1.5}\n', False),
+        (b'{"a":1e3}\n', False),
+        (b'{"a":-0}\n', False),
+        (b'{"a":9007199254740993}\n', False),  # beside floats of other blocks it would be JSON
+        (b'{"a":{"x": 1}}\n', False),
+    ],
+)
+def test_lines_that_would_be_written_just_so_are_known(block: bytes, plain: bool) -> None:
+    table, told = jsonl.quick_table(block, 0)
+    assert table is not None
+    assert bool(told and told()) == plain
+    check_reading(block)
+
+
 def test_positions_are_those_of_the_lines() -> None:
     block = b'\n{"a":"x"}\n\n {"a":"y"}\n'
-    table = jsonl.quick_table(block, 100, None)
+    table, _ = jsonl.quick_table(block, 100, None)
     assert table is not None
     assert table.column(POSITION).to_pylist() == [101, 112]
     assert orjson.loads(block[12:].split(b"\n")[0]) == {"a": "y"}

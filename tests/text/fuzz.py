@@ -160,6 +160,8 @@ def main(path: str, seconds: str, seed: str) -> None:
         kernels.text_stats(texts, mask, tuple(names))
         kernels.json_lines(((b'{"a":', texts, draw.random() < 0.5), (b',"b":', texts, False)))
         kernels.json_columns(exactly(lines(draw)))
+        block = bytearray(lines(draw))
+        kernels.keep_lines(block, draw.randbytes(block.count(b"\n") // 8 + 1), block.count(b"\n"))
         deduplicate(kernels, draw, texts)
         rounds += 1
     print(rounds)

@@ -4,13 +4,13 @@ The objects (decoded frames, waveforms) live in memory only and never reach disk
 acts on both, so they cannot come apart.
 
 Rows that are dropped are only marked, and the others copied when somebody looks at `data`: a chain of filters
-copies its text once, not once per filter.
+copies its text once, not once per filter. In the same way rows may be `Unread`, until somebody looks at them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import pyarrow as pa
 
@@ -28,6 +28,18 @@ _DECODED = ("pixels", "headers")
 
 ORIGIN = "_origin"
 """What a reader has noted on a batch: that is true as long as nothing has happened to its rows (`io/again.py`)."""
+
+
+class Unread(Protocol):
+    """Rows that are known, and not yet in memory."""
+
+    @property
+    def num_rows(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def read(self) -> pa.Table: ...
 
 
 @dataclass
@@ -49,8 +61,9 @@ class Batch(Task[pa.Table]):
     def __getattr__(self, name: str) -> Any:
         if name != "data" or "_marked" not in self.__dict__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        table, rows = self.__dict__.pop("_marked")
-        self.data = table.filter(rows)
+        table, rows = self.marked
+        self.__dict__.pop("_marked", None)
+        self.data = table if rows is None else table.filter(rows)
         return self.data
 
     def __getstate__(self) -> dict[str, Any]:
@@ -60,10 +73,29 @@ class Batch(Task[pa.Table]):
     @property
     def marked(self) -> tuple[pa.Table, pa.BooleanArray | None]:
         """The rows where they lie: a table, and which of its rows are in the batch (None: all)."""
-        if "data" in self.__dict__:
-            return self.data, None
-        table, rows = self.__dict__["_marked"]
-        return table, rows
+        if self.unread:
+            self.__dict__["_marked"] = (self.unread.read(), self._where[1])
+        return self._where
+
+    @property
+    def _where(self) -> tuple[Any, pa.BooleanArray | None]:
+        """The same, without reading what is `unread`."""
+        return (self.data, None) if "data" in self.__dict__ else self.__dict__["_marked"]
+
+    @property
+    def left(self) -> pa.BooleanArray | None:
+        """Which rows are in the batch of those that lie there (None: all)."""
+        return self._where[1]
+
+    @property
+    def unread(self) -> Any:
+        """What the rows are to be read from, if nobody has looked at them yet."""
+        rows = self._where[0]
+        return None if isinstance(rows, pa.Table) else rows
+
+    def read_later(self, rows: Unread) -> Self:
+        """The same batch, with rows that are read when somebody looks at them; those that were marked stay so."""
+        return self._marking(rows, self._where[1], {})
 
     @property
     def memo(self) -> dict[str, Any]:
@@ -77,13 +109,13 @@ class Batch(Task[pa.Table]):
 
     @property
     def num_items(self) -> int:
-        table, rows = self.marked
+        table, rows = self._where
         return int(table.num_rows if rows is None else rows.true_count)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the rows; an estimate while others are only marked as dropped."""
-        table, rows = self.marked
+        table, rows = self._where
         return int(table.nbytes if rows is None else table.nbytes * rows.true_count // len(rows))
 
     def get_columns(self) -> list[str]:
@@ -135,15 +167,15 @@ class Batch(Task[pa.Table]):
             mask = mask.combine_chunks()
         if mask.null_count:
             mask = mask.fill_null(literal(False, pa.bool_()))
-        table, rows = self.marked
+        table, rows = self._where
         if mask.true_count < len(mask):
             rows = mask if rows is None else pc.replace_with_mask(rows, rows, mask)
-        return self._marking(table, rows, dict(self.memo))
+        return self._marking(table, rows, {} if self.unread else dict(self.memo))
 
-    def _marking(self, table: pa.Table, rows: pa.BooleanArray | None, memo: dict[str, Any]) -> Self:
+    def _marking(self, table: Any, rows: pa.BooleanArray | None, memo: dict[str, Any]) -> Self:
         other = object.__new__(type(self))
         own = {name: value for name, value in self.__dict__.items() if name not in ("data", "_marked", ORIGIN)}
-        where = {"data": table} if rows is None else {"_marked": (table, rows)}
+        where = {"data": table} if rows is None and isinstance(table, pa.Table) else {"_marked": (table, rows)}
         other.__dict__.update(own, _memo=(table, memo), **where)
         return other
 

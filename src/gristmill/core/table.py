@@ -17,6 +17,7 @@ import orjson
 import pyarrow as pa
 
 from gristmill.core.columns import make_array
+from gristmill.core.compute import pc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -217,3 +218,14 @@ def _convert(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
         chunks = [chunk.storage.cast(kind.storage_type) for chunk in column.chunks]
         return pa.chunked_array([pa.ExtensionArray.from_storage(kind, chunk) for chunk in chunks], type=kind)
     return pa.chunked_array([json_array(column_values(column))], type=kind)
+
+
+def wide_columns(table: pa.Table) -> frozenset[str]:
+    """Integer columns with values that a float cannot hold."""
+    names: list[str] = []
+    for column, values in zip(table.schema, table.columns, strict=True):
+        if column.type in (pa.int64(), pa.uint64()):
+            low, high = pc.min_max(values).as_py().values()
+            if low is not None and not -EXACT <= low <= high <= EXACT:
+                names.append(column.name)
+    return frozenset(names)

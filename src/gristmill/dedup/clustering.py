@@ -30,8 +30,9 @@ from gristmill.dedup.index_join import SNAPSHOT
 from gristmill.dedup.lsh import show_curve
 from gristmill.dedup.pairing import NONE
 from gristmill.dedup.quality import Told, tallied
-from gristmill.dedup.rounds import Ordered, Partners, Rounds, Whole
+from gristmill.dedup.rounds import Rounds, Whole
 from gristmill.dedup.rows import LINK, NODE, ORDER, RANK, TRUTH, by_node, of_kind, unpack
+from gristmill.dedup.steps import Ordered, Partners
 from gristmill.io.exchange import CommitRuns, WriteRuns
 from gristmill.io.keyed import Reduce
 from gristmill.io.partitions import Part, batch_of

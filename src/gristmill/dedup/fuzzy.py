@@ -4,7 +4,8 @@ Rows stay in their sources. What moves through exchanges is small (`io/verdicts.
 
     bands      each text has a MinHash signature, which is cut into bands; texts that share a band are candidates
     pairs      candidates of a band are paired, and the pairs are sent to the first text of each (`pairing.py`)
-    compare    what the first text is compared by is sent on to the second; pairs that are similar enough stay
+    compare    what the first text is compared by is sent on to the second; pairs that are similar enough stay. What is
+               known of texts lies there since the beginning, and is read twice, not sent on
     clusters   pairs make clusters, and in each one row is kept (`clustering.py`)
 
 A row is known by a number that depends only on its file and its place there, so candidates, pairs and clusters are
@@ -24,11 +25,12 @@ import pyarrow as pa
 
 from gristmill.core.batch import Batch
 from gristmill.core.columns import literal, make_array
+from gristmill.core.compute import pc
 from gristmill.core.stage import Columns
 from gristmill.core.task import digest
 from gristmill.dedup.clustering import Clusters
 from gristmill.dedup.clusters import ID, ids
-from gristmill.dedup.columns import Numbers, from_numbers, numbers
+from gristmill.dedup.columns import Numbers, from_numbers, numbers, whole
 from gristmill.dedup.index import DedupIndex
 from gristmill.dedup.index_extend import Dropped, Keys
 from gristmill.dedup.index_fuzzy import BANDS, TABLES, TEXTS, rows_to_add
@@ -38,7 +40,7 @@ from gristmill.dedup.lsh import choose_bands, show_curve
 from gristmill.dedup.minhash import Shingling
 from gristmill.dedup.pairing import EXACT, NONE, SIGNATURE, VERIFY, Compare, Pairs, Senders, Step
 from gristmill.dedup.quality import in_sample, sample_share
-from gristmill.dedup.rows import BAND, BODY, NODE, ORDER, OTHER, RANK, SAMPLE, TEXT, nodes_of, packed, table_of
+from gristmill.dedup.rows import BAND, BODY, KIND, NODE, ORDER, OTHER, RANK, SAMPLE, TEXT, nodes_of, packed, table_of
 from gristmill.dedup.sketch import NO_BODY, SET_BODY, SIGNATURE_BODY, Sketches, buckets_of, sketch
 from gristmill.dedup.texts import texts_of
 from gristmill.io.exchange import Exchange
@@ -110,7 +112,7 @@ class FuzzyDeduplicationStage(IndexedStage):
         self._how = Shingling("words", word_ngrams, seed) if word_ngrams else Shingling("chars", char_ngrams, seed)
         self._policy = policy("FuzzyDeduplicationStage", keep, text_field, score_field)
         self._share = sample_share(None)
-        self.key_share = 1.0 if verify == EXACT and not word_ngrams else 0.25
+        self.key_share = 1.0 if verify == EXACT and not word_ngrams else 0.6
         chosen = choose_bands(threshold)  # which checks the threshold
         self._bands = chosen[0] if num_bands is None else num_bands
         self._rows = chosen[1] if minhashes_per_band is None else minhashes_per_band
@@ -156,6 +158,9 @@ class FuzzyDeduplicationStage(IndexedStage):
                 self._sample(made, some, mine),
             ]
         return pa.concat_tables(tables)
+
+    def late(self, keys: pa.Table) -> pa.BooleanArray:
+        return pc.equal(whole(keys[KIND]), literal(TEXT, pa.int64()))
 
     @property
     def _body(self) -> int:

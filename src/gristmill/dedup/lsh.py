@@ -23,6 +23,9 @@ SURE = 0.995
 SIZE = 260
 """Numbers of a signature, at first."""
 
+CIRCLE = 256
+"""Of many documents of a bucket so many are paired with one of them."""
+
 PAIRS = pa.schema([("u", pa.int64()), ("v", pa.int64())])
 
 
@@ -141,9 +144,10 @@ def band_rows(ids: Column, signatures: Column, bands: int, rows: int, only: rang
 def bucket_pairs(keys: Column, ids: Column, all_up_to: int = 2) -> pa.Table:
     """Pairs `u < v` of ids (64-bit integers) that have a key in common.
 
-    A bucket of more than `all_up_to` documents gives its first document with each other one, and neighbours in the
-    order of ids: enough for clusters, and no more than twice as many as there are documents. Smaller ones give all
-    pairs, so that each can be verified. No pair comes twice, nor a document with itself.
+    A bucket of more than `all_up_to` documents gives neighbours in the order of ids, and its first document with each
+    other one; if they are more than `CIRCLE`, the first of each so many with these, and with the first of all. That is
+    enough for clusters, no more than twice as many as there are documents, and not too many for any of them. Smaller
+    ones give all pairs, so that each can be verified. No pair comes twice, nor a document with itself.
     """
     key, node = _repeated(numbers(keys, np.uint64), numbers(ids, np.int64))
     starts = np.flatnonzero(np.append(True, key[1:] != key[:-1])) if len(key) else np.zeros(0, np.int64)
@@ -155,7 +159,8 @@ def bucket_pairs(keys: Column, ids: Column, all_up_to: int = 2) -> pa.Table:
         u.append(node[begin + left].reshape(-1))
         v.append(node[begin + right].reshape(-1))
     large = np.repeat(sizes > max(all_up_to, 1), sizes)
-    firsts = np.repeat(node[starts], sizes)
+    begin, place = np.repeat(starts, sizes), np.arange(len(key)) - np.repeat(starts, sizes)
+    firsts = node[np.where(place % CIRCLE, begin + place - place % CIRCLE, begin)]
     follows = large & np.append(False, key[1:] == key[:-1])[: len(key)]
     before = np.roll(node, 1)
     u += [firsts[follows], before[follows]]

@@ -1,8 +1,11 @@
 """Pairs of texts that may be alike, and whether they are: three rounds over exchanges (`rows.py`).
 
-    Pairs      texts that share a band are candidates; pairs go to where each of the two texts is
+    Pairs      texts that share a band are candidates; pairs go to where the first of the two texts is
     Senders    what is known of the first text of a pair goes on to the second
     Compare    pairs that are similar enough stay
+
+What is known of texts was put into the same partitions at the beginning, and is not moved: `Senders` and `Compare` read
+it there.
 
 If many texts share a band they are paired with the first of them and with their neighbours, not each with each.
 """
@@ -10,7 +13,7 @@ If many texts share a band they are paired with the first of them and with their
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +21,7 @@ import pyarrow as pa
 from gristmill.core.batch import Batch
 from gristmill.core.compute import pc
 from gristmill.core.stage import Columns
+from gristmill.core.task import digest
 from gristmill.dedup.columns import Numbers, from_numbers, numbers, whole
 from gristmill.dedup.index_fuzzy import known_pairs
 from gristmill.dedup.index_join import SNAPSHOT, Known, KnownPartitions, Match
@@ -27,31 +31,29 @@ from gristmill.dedup.rows import (
     ABOUT,
     BAND,
     BODY,
-    COLUMNS,
     KEY,
     LINK,
     NODE,
     OTHER,
     PAIR,
     SAMPLE,
-    TEXT,
     TRUTH,
-    WANTED,
     by_bucket,
     by_node,
     distinct_rows,
-    keys_of,
     of_kind,
     pack,
     pack_links,
     table_of,
+    texts_among,
     unpack,
     without_body,
 )  # fmt: skip
 from gristmill.dedup.sketch import buckets_of, entry_pairs, set_jaccard, signature_jaccard
 from gristmill.io.exchange import Exchange
 from gristmill.io.keyed import DeclaredReduce, KeyedStage, Reduce
-from gristmill.io.partitions import Part, Partitions, batch_of, sort_bytes
+from gristmill.io.partitions import Listing, Part, Partitions, Run, batch_of, sort_bytes
+from gristmill.io.verdicts import Spool
 
 ALL_PAIRS = 8
 """Up to so many texts of a band are compared each with each."""
@@ -68,10 +70,24 @@ class Step(KeyedStage):
     key: str | Sequence[str] = KEY
     known: Known | None = None
     match: Match | None = None
+    with_texts: ClassVar[bool] = False
+    """Whether it gets what is known of the texts of its partition."""
+    _spool: Spool | None = None
+
+    def begun(self, first: Exchange) -> None:
+        self._spool = first if isinstance(first, Spool) else None
+
+    def exchange(self) -> Exchange:
+        if not self.columns or self._spool is None:
+            return super().exchange()
+        return AsMany(self.columns, self.num_partitions, self.memory_gb, self._spool)
 
     def lister(self, exchange: Exchange, name: str) -> Partitions:
+        spool = self._spool if self.with_texts else None
         if self.known is None or self.match is None:
-            return super().lister(exchange, name)
+            return TextPartitions(exchange, name, spool) if spool else super().lister(exchange, name)
+        if spool:
+            return KnownTextPartitions(exchange, name, self.known, self.match, spool)
         return KnownPartitions(exchange, name, self.known, self.match)
 
     def outputs(self) -> tuple[list[str], Columns]:
@@ -79,6 +95,46 @@ class Step(KeyedStage):
 
     def reducer(self) -> Reduce:
         return AtOnce(self)
+
+
+class AsMany(Exchange):
+    """One with the partitions of the spool."""
+
+    def __init__(self, key: Sequence[str], num_partitions: int | None, memory_gb: float | None, spool: Spool) -> None:
+        super().__init__(key, num_partitions, memory_gb)
+        self._spool = spool
+
+    def size_up(self, nbytes: int | None) -> None:
+        self.partitions = self._spool.partitions
+
+
+class TextPartitions(Partitions):
+    """Lists partitions with what is known of their texts, which waits in the spool."""
+
+    def __init__(self, exchange: Exchange, name: str, spool: Spool) -> None:
+        super().__init__(exchange, name)
+        self._spool = spool
+
+    def sources(self) -> Iterator[Sequence[Part]]:
+        spool = self._spool.listing
+        for number, parts in enumerate(super().sources()):
+            yield [self._with_texts(part, list(self._spool.late_runs(number)), spool) for part in parts]
+
+    def _with_texts(self, part: Part, texts: list[Run], spool: Listing) -> Part:
+        if not part.data:  # no pair is here
+            return part
+        part.data += texts
+        part.rows += sum(run.stop for run in texts)
+        part.stamp = digest([part.stamp, spool.stamp], 16)
+        return part
+
+
+class KnownTextPartitions(KnownPartitions, TextPartitions):
+    """The same, with what is known of their keys."""
+
+    def __init__(self, exchange: Exchange, name: str, known: Known, match: Match, spool: Spool) -> None:
+        TextPartitions.__init__(self, exchange, name, spool)
+        self.known, self.match = known, match
 
 
 class AtOnce(DeclaredReduce):
@@ -98,12 +154,11 @@ class AtOnce(DeclaredReduce):
 
 
 class Pairs(Step):
-    """Pairs the texts of each band, and tells both of each pair."""
+    """Pairs the texts of each band, and tells the first of each pair."""
 
     def process_groups(self, table: pa.Table) -> pa.Table:
-        """What is known of texts, as it is, and pairs."""
         new, known = _entries(of_kind(table, BAND))
-        held, count, asked = [np.zeros((0, 2), np.int64)], 0, [of_kind(table, TEXT).select(list(COLUMNS))]
+        held, count, asked = [np.zeros((0, 2), np.int64)], 0, list[pa.Table]()
         for number in sorted(new):
             found = _paired(new.pop(number), known.get(number, []))
             held.append(found)
@@ -144,16 +199,17 @@ def _paired(new: Sequence[memoryview], known: Sequence[memoryview]) -> Numbers:
 
 def _asked(pairs: Numbers) -> pa.Table:
     pairs = distinct_rows(pairs)
-    return pa.concat_tables([pack(PAIR, buckets_of(pairs[:, 0]), pairs), pack(WANTED, buckets_of(pairs[:, 1]), pairs)])
+    return pack(PAIR, buckets_of(pairs[:, 0]), pairs)
 
 
 class Senders(Step):
-    """Sends what is known of the first text of each pair to the second, and keeps of the others what is asked for."""
+    """Sends what is known of the first text of each pair to the second."""
+
+    with_texts = True
 
     def process_groups(self, table: pa.Table) -> pa.Table:
-        texts, nodes = by_node(of_kind(table, TEXT))
-        wanted = np.isin(nodes, unpack(of_kind(table, WANTED), 2)[:, 1])
         pairs = distinct_rows(unpack(of_kind(table, PAIR), 2))
+        texts, nodes = texts_among(table, pairs[:, 0])
         self.count("candidate_pairs", len(pairs))
         about = texts.take(from_numbers(np.searchsorted(nodes, pairs[:, 0])))
         sent = table_of(
@@ -164,20 +220,21 @@ class Senders(Step):
         )
         if self.known is not None:
             sent = sent.append_column(SNAPSHOT, about[SNAPSHOT])
-        kept = texts.filter(from_numbers(wanted)).select(sent.column_names)
-        return pa.concat_tables([kept, sent, of_kind(table, TRUTH).select(sent.column_names)])
+        return pa.concat_tables([sent, of_kind(table, TRUTH).select(sent.column_names)])
 
 
 class Compare(Step):
     """Compares the texts of each pair. Of those that are alike gives both, and the pair."""
+
+    with_texts = True
 
     def __init__(self, verify: str, least: float, how: Shingling) -> None:
         super().__init__()
         self.verify, self.least, self.how = verify, least, how
 
     def process_groups(self, table: pa.Table) -> pa.Table:
-        texts, nodes = by_node(of_kind(table, TEXT))
         pairs = of_kind(table, PAIR)
+        texts, nodes = texts_among(table, numbers(pairs[OTHER]))
         others = texts.take(from_numbers(np.searchsorted(nodes, numbers(pairs[OTHER]))))
         found = self._similarity(whole(pairs[BODY]), whole(others[BODY]))
         alike = found >= self.least
@@ -186,8 +243,7 @@ class Compare(Step):
         kept = from_numbers(alike)
         pairs, others = pairs.filter(kept), others.filter(kept)
         links = pack_links(LINK, numbers(pairs[NODE]), numbers(pairs[OTHER]), found[alike])
-        members, nodes = by_node(pa.concat_tables([without_body(pairs), without_body(others)]))
-        members = members.set_column(members.column_names.index(KEY), KEY, keys_of(buckets_of(nodes)))
+        members, _ = by_node(pa.concat_tables([without_body(pairs), without_body(others)]))
         return pa.concat_tables([members, links, of_kind(table, TRUTH)], promote_options="default")
 
     def _similarity(self, one: pa.Array, other: pa.Array) -> Numbers:

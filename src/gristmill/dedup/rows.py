@@ -3,7 +3,6 @@
     BAND     entries of one bucket, packed: the key of a band and the number of a text, 16 bytes (`sketch.py`)
     TEXT     what is known of a text, and its body
     PAIR     pairs `u, v` that are to be compared, packed, 16 bytes, where `u` is; later one, with what is known of `u`
-    WANTED   the same pairs where `v` is
     LINK     pairs that are alike, packed, 24 bytes: `u, v` and their similarity, and `v, u` where `v` is
     SAMPLE   a text of the sample by which quality is measured, with its least shingle and its set of shingles
     TRUTH    pairs of the sample, packed like links, with their true similarity
@@ -32,7 +31,7 @@ from gristmill.io.verdicts import ROW, TASK
 
 KEY, KIND, NODE, OTHER = "__key__", "__kind__", "__node__", "__other__"
 BODY, RANK, ORDER = "__body__", "__rank__", "__order__"
-BAND, TEXT, PAIR, WANTED, LINK, SAMPLE, TRUTH = range(7)
+BAND, TEXT, PAIR, LINK, SAMPLE, TRUTH = range(6)
 COLUMNS = {
     KEY: pa.binary(8),
     KIND: pa.int64(),
@@ -124,6 +123,12 @@ def by_node(table: pa.Table) -> tuple[pa.Table, Numbers]:
     """Rows in the order of their numbers, once each."""
     nodes, first = np.unique(numbers(table[NODE]), return_index=True)
     return table.take(from_numbers(first)), nodes
+
+
+def texts_among(table: pa.Table, wanted: Numbers) -> tuple[pa.Table, Numbers]:
+    """What is known of some texts, in the order of their numbers, once each."""
+    there = np.isin(numbers(table[NODE]), wanted) & (numbers(table[KIND]) == TEXT)
+    return by_node(table.filter(from_numbers(there)))
 
 
 def distinct_rows(pairs: Numbers) -> Numbers:

@@ -32,8 +32,8 @@ _LINGER = 2.0
 LAST_WORDS = ".last"
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _MEMORY = {
-    "MALLOC_TRIM_THRESHOLD_": str(2**26),
-    "MALLOC_MMAP_THRESHOLD_": str(2**25),
+    "MALLOC_TRIM_THRESHOLD_": str(2**27),
+    "MALLOC_MMAP_THRESHOLD_": str(2**27),
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
 """Memory of one block is used again for the next, instead of being given back, asked for and cleared each time."""

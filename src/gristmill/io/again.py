@@ -4,25 +4,39 @@ A reader notes on each batch where it comes from. The note is lost as soon as an
 goes to another process. A stage that would put the batch into a file keeps the note instead (`verdicts.py`), and the
 rows are read a second time, with the same cuts.
 
+JSON lines that are just as they would be written again are not even parsed a second time: a writer copies those that
+are kept (`Copy`), unless somebody looks at the rows before.
+
 What is given up: files that change while they are in use. That is found out, and stops the run. Compressed files, and
 files that need storage options, which must not be written down, are kept the long way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
 
 from gristmill.core.batch import ORIGIN, Batch
 from gristmill.core.errors import InputError
+from gristmill.core.native import kernels
 from gristmill.core.task import FileSlice
 from gristmill.io.input import Input, file_system, ignore
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from typing import BinaryIO
 
 JSONL, PARQUET = "jsonl", "parquet"
+
+
+class Lines(NamedTuple):
+    """Where the lines of a block are, and whether they are just as they would be written."""
+
+    start: int
+    size: int
+    plain: Callable[[], bool]
 
 
 @dataclass(frozen=True)
@@ -36,12 +50,15 @@ class Origin:
     options: Mapping[str, Any] | None = None
     block: int = 0
     stamp: str = ""
+    lines: tuple[int, int] | None = None
+    """Where its lines begin and how many bytes they are, if they are just as they would be written."""
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Origin:
         part = dict(told["part"])
-        groups = part.pop("row_groups")
-        return cls(**{**told, "part": FileSlice(**part, row_groups=None if groups is None else tuple(groups))})
+        groups, lines = part.pop("row_groups"), told.get("lines")
+        found = FileSlice(**part, row_groups=None if groups is None else tuple(groups))
+        return cls(**{**told, "part": found, "lines": tuple(lines) if lines else None})
 
     def told(self) -> dict[str, Any]:
         return asdict(self)
@@ -49,15 +66,19 @@ class Origin:
     @property
     def first(self) -> Origin:
         """The first block of the same part."""
-        return replace(self, block=0)
+        return replace(self, block=0, lines=None)
 
-    def tables(self) -> Iterator[pa.Table]:
-        """The blocks of the part. Records that cannot be read were told of when they were read first."""
-        source = Input(self.part, {}, self.blocksize, on_bad=ignore)
+    def check(self) -> None:
+        """Raise if the file is no longer the same."""
         if stamp_of(self.part.path) != self.stamp:
             raise InputError(
                 f"{self.part.path} has changed since this run has read it for the first time: start the run again"
             )
+
+    def tables(self) -> Iterator[pa.Table]:
+        """The blocks of the part. Records that cannot be read were told of when they were read first."""
+        source = Input(self.part, {}, self.blocksize, on_bad=ignore)
+        self.check()
         if self.format == PARQUET:
             from gristmill.io.parquet import read_parquet
 
@@ -78,19 +99,21 @@ def stamp_of(path: str) -> str:
     return " ".join(str(mark) for mark in marks if mark is not None)
 
 
-def note_origin(batch: Batch, origin: Origin) -> None:
+def note_origin(batch: Batch, origin: Origin, lines: Lines | None = None) -> None:
     """Note where a batch was read from."""
-    batch.__dict__[ORIGIN] = (batch.data, origin)
+    batch.__dict__[ORIGIN] = (batch.data, origin, lines)
 
 
 def origin_of(batch: Batch) -> Origin | None:
     """Where a batch can be read from again as it is; None if nothing is known of it."""
     table: pa.Table | None
     origin: Origin
-    table, origin = batch.__dict__.get(ORIGIN, (None, None))
+    lines: Lines | None
+    table, origin, lines = batch.__dict__.get(ORIGIN, (None, None, None))
     if table is None or batch.marked[0] is not table or batch.marked[1] is not None or batch.objects:
         return None
-    return replace(origin, stamp=stamp_of(origin.part.path))
+    place = (lines.start, lines.size) if lines and lines.plain() else None
+    return replace(origin, stamp=stamp_of(origin.part.path), lines=place)
 
 
 class Again:
@@ -109,5 +132,82 @@ class Again:
             found = next(self._tables, None)
             self._next += 1
         if found is None or found.num_rows != rows:
-            raise InputError(f"{origin.part.path} has other rows than when this run has read it first: start it again")
+            raise _other_rows(origin)
         return found
+
+
+Finish = Callable[[pa.Table], pa.Table]
+
+
+def _as_it_is(table: pa.Table) -> pa.Table:
+    return table
+
+
+class Copy:
+    """Lines of a file that nobody has looked at (`Batch.unread`): they can be read as rows, or copied as they are."""
+
+    def __init__(self, columns: pa.Table) -> None:
+        """`columns` has those of the rows, and no row."""
+        self.columns = columns
+        self.num_rows = self.nbytes = 0
+        self._pieces: list[tuple[Origin, int, Finish]] = []
+
+    def add(self, origin: Origin, rows: int, nbytes: int, finish: Finish = _as_it_is) -> None:
+        """Some more lines; `finish` is what is done to their rows once they are read."""
+        self._pieces.append((origin, rows, finish))
+        self.num_rows += rows
+        self.nbytes += nbytes
+
+    def as_read(self) -> Copy:
+        """The same rows, as they are in the file."""
+        other = Copy(self.columns)
+        other.num_rows, other.nbytes = self.num_rows, self.nbytes
+        other._pieces = [(origin, rows, _as_it_is) for origin, rows, _ in self._pieces]
+        return other
+
+    def read(self) -> pa.Table:
+        """All rows."""
+        from gristmill.io.jsonl import quick_table
+
+        tables = []
+        for origin, rows, finish in self._pieces:
+            raw = _read(origin)
+            table, _ = quick_table(raw, origin.lines[0] if origin.lines else 0)
+            if table is None or table.num_rows != rows:
+                raise _other_rows(origin)
+            tables.append(finish(table))
+        return pa.concat_tables(tables, promote_options="default")
+
+    def write(self, file: BinaryIO, rows: pa.BooleanArray | None) -> None:
+        """The lines of some rows, or of all."""
+        start = 0
+        for origin, count, _ in self._pieces:
+            raw = _read(origin)
+            if rows is None:
+                if raw.count(b"\n") != count:
+                    raise _other_rows(origin)
+                file.write(raw)
+                continue
+            flags = pa.concat_arrays([rows.slice(start, count), pa.nulls(0, pa.bool_())])  # begins with a whole byte
+            size = kernels.keep_lines(raw, flags.buffers()[1], count)
+            if size < 0:
+                raise _other_rows(origin)
+            file.write(memoryview(raw)[:size])
+            start += count
+
+
+def _read(origin: Origin) -> bytearray:
+    """The lines of a block."""
+    assert origin.lines is not None
+    origin.check()
+    with Input(origin.part, {}).open() as file:
+        start, size = origin.lines
+        file.seek(start)
+        raw = bytearray(size)
+        if file.readinto(raw) != size:
+            raise _other_rows(origin)
+    return raw
+
+
+def _other_rows(origin: Origin) -> InputError:
+    return InputError(f"{origin.part.path} has other rows than when this run has read it first: start it again")

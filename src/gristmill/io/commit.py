@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 import pyarrow as pa
 
 from gristmill.core.batch import Batch
-from gristmill.core.compute import pc
 from gristmill.core.errors import ColumnError, InputError, cannot_write, did_you_mean, shorten
 from gristmill.core.stage import ProcessingStage
-from gristmill.core.table import EXACT, JSON, POSITION, unify
+from gristmill.core.table import JSON, POSITION, unify, wide_columns
 from gristmill.core.task import GatherTask, Task, WrittenFile, WrittenFiles, digest
 from gristmill.io.manifest import MANIFEST, write_manifest
 from gristmill.io.target import TEMPORARY, Target
@@ -54,7 +53,8 @@ class Fragment(Task[str]):
 
 
 class Format(Protocol):
-    """How rows become files. One fragment holds one batch; `join` makes the final files from all of them."""
+    """How rows become files. One fragment holds one batch; `join` makes the final files from all of them. One that has
+    `takes_lines` copies lines of JSON that are just as it would write them (`again.py`)."""
 
     @property
     def name(self) -> str: ...
@@ -106,19 +106,24 @@ class WriteFragments(ProcessingStage[Batch, Fragment]):
         self._run = memory["run"] = self.target.new_run()
 
     def process(self, task: Batch) -> Fragment:
-        table, added = columns_to_write(task.data, self.fields)
+        copied = task.unread if self.fields is None and getattr(self.form, "takes_lines", False) else None
+        read = copied.columns if copied else task.data
+        table, added = columns_to_write(read, self.fields)
         path = self.target.file(TEMPORARY, self._run, safe(task.lineage.id) or "batch")
-        if table.num_rows:
+        if task.num_items:
             with _naming(self.name, path), self.target.create(path) as file:
-                self.form.write_fragment(table, file)
+                if copied:
+                    copied.write(file, task.left)
+                else:
+                    self.form.write_fragment(table, file)
         return Fragment(
             path,
-            rows=table.num_rows,
-            size=self.target.size(path) if table.num_rows else 0,
+            rows=task.num_items,
+            size=self.target.size(path) if task.num_items else 0,
             schema=table.schema,
             added=added,
             wide=wide_columns(table),
-            seen=tuple(name for name in task.data.column_names if name != POSITION),
+            seen=tuple(name for name in read.column_names if name != POSITION),
             dataset_name=task.dataset_name,
             metadata=dict(task.metadata),
         )
@@ -297,16 +302,6 @@ def _decoded(kind: pa.DataType) -> pa.DataType:
     """The type without dictionary or run-length encoding, which depend on the rows around."""
     encoded = pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind)
     return kind.value_type if encoded else kind
-
-
-def wide_columns(table: pa.Table) -> frozenset[str]:
-    names: list[str] = []
-    for column, values in zip(table.schema, table.columns, strict=True):
-        if column.type in (pa.int64(), pa.uint64()):
-            low, high = pc.min_max(values).as_py().values()
-            if low is not None and not -EXACT <= low <= high <= EXACT:
-                names.append(column.name)
-    return frozenset(names)
 
 
 def joint_schema(fragments: Sequence[Fragment]) -> pa.Schema:

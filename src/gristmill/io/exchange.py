@@ -25,7 +25,7 @@ from gristmill.core.columns import make_array
 from gristmill.core.errors import ContractError, GristmillError
 from gristmill.core.spread import column_of, split, spread
 from gristmill.core.stage import Columns, Lasting
-from gristmill.core.table import POSITION, conform, table_to_rows
+from gristmill.core.table import POSITION, conform, table_to_rows, wide_columns
 from gristmill.core.task import GatherTask, WrittenFiles
 from gristmill.io.commit import (
     CommitFiles,
@@ -33,7 +33,6 @@ from gristmill.io.commit import (
     WriteFragments,
     columns_to_write,
     safe,
-    wide_columns,
 )
 from gristmill.io.partitions import Listing, sort_bytes
 from gristmill.io.runs import SPOOL, Index, RunsWriter, read_index, runs_of
@@ -44,6 +43,9 @@ if TYPE_CHECKING:
 
 PARTITION_BYTES = 32 * 2**20
 """Of input, for each partition, if nobody says how many there should be."""
+
+LARGE_RUN = 2**18
+"""Runs of this size, as they are, need not be joined to larger ones."""
 
 MOST_PARTITIONS = 4096
 UNKNOWN = 16
@@ -132,8 +134,11 @@ class RunsFormat:
         first = inside[0][1]
         with parts.create() as file:
             writer = RunsWriter(file, Index(schema, added, wide, first.kind, first.dataset_name))
+            every = [run for _, index in inside for run in index.runs if run.partition >= 0]
+            large = sum(run.length for run in every) >= LARGE_RUN * len(every)
+            large &= all(index.schema.equals(schema) for _, index in inside)
             for partition in sorted({run.partition for _, index in inside for run in index.runs}):
-                if partition < 0:
+                if partition < 0 or large:
                     for path, index in inside:
                         _copy(target, path, index, partition, writer)
                 else:

@@ -59,13 +59,18 @@ def ignore(_: object) -> None:
 
 @dataclass(frozen=True)
 class Input:
-    """A part of a file. `on_bad` gets each bad record, and may raise; `on_bytes` gets how much was read."""
+    """A part of a file. `on_bad` gets each bad record, and may raise; `on_bytes` gets how much was read.
+
+    `on_lines` is told, before a table is given whose lines may be just as they would be written, where these begin, how
+    many bytes they are, and whom to ask whether it is so.
+    """
 
     part: FileSlice
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     blocksize: int = BLOCK
     on_bad: Callable[[BadRecord], None] = refuse
     on_bytes: Callable[[int], None] = ignore
+    on_lines: Callable[[int, int, Callable[[], bool]], None] | None = None
 
     @property
     def path(self) -> str:
@@ -98,6 +103,14 @@ class OpenFile:
             self.failure = error
             raise
         return data
+
+    def readinto(self, room: bytearray) -> int:
+        """Fills the room, unless the file is over."""
+        view = memoryview(room)
+        done = 0
+        while done < len(view) and (more := self._file.readinto(view[done:])):
+            done += more
+        return done
 
     def seek(self, offset: int, whence: int = 0) -> int:
         return int(self._file.seek(offset, whence))

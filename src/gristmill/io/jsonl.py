@@ -10,6 +10,8 @@ other, and any in which something is wrong, line by line.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -19,10 +21,11 @@ from gristmill.core.columns import literal, make_array
 from gristmill.core.compute import pc
 from gristmill.core.errors import InputError
 from gristmill.core.native import kernels
-from gristmill.core.table import POSITION, TooDeep, is_deep, is_json, to_array
+from gristmill.core.table import POSITION, TooDeep, is_deep, is_json, to_array, wide_columns
 from gristmill.io.input import MOST_BAD, RAW_BYTES, BadRecord, check_names
 from gristmill.io.lines import HEAD, MAX_LINE, read_head, read_lines
 from gristmill.io.sniff import is_text, wrong_format
+from gristmill.io.write_jsonl import texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from gristmill.io.input import Input
 
 Row = dict[str, Any]
+Plain = Callable[[], bool]
+"""Whether lines are just as they would be written. Only asked if somebody wants to know."""
 
 
 def read_jsonl(
@@ -52,6 +57,8 @@ def _next_table(source: Input, parser: _Parser) -> pa.Table | None:
     if table is None:  # even so, give something when more is to come: bad records are taken away between tables
         return make_table([], [], []) if parser.goes_on else None
     if not _rounded(table):
+        if parser.plain and source.on_lines:
+            source.on_lines(parser.offset, len(parser.block), parser.plain)
         return table
     positions = table.column(POSITION).to_pylist()
     return make_table(parser.exactly(positions), positions, parser.fields, source.path)
@@ -64,6 +71,7 @@ class _Parser:
         self.block, self.offset, self.fields, self.path = block, offset, fields, path
         self.lines: Iterator[bytes | memoryview] | None = None
         self.next: int | None = offset
+        self.plain: Plain | None = None
 
     @property
     def goes_on(self) -> bool:
@@ -72,7 +80,7 @@ class _Parser:
     def table(self) -> tuple[pa.Table | None, list[BadRecord]]:
         """The next table, None if it has no rows, and the bad records."""
         if self.lines is None:
-            table = quick_table(self.block, self.offset, self.fields)
+            table, self.plain = quick_table(self.block, self.offset, self.fields)
             if table is not None:
                 self.next = None
                 return table, []
@@ -120,27 +128,41 @@ def _rounded(table: pa.Table) -> bool:
     return False
 
 
-def quick_table(block: bytes, offset: int, fields: Sequence[str] | None) -> pa.Table | None:
+def quick_table(block: Any, offset: int, fields: Sequence[str] | None = None) -> tuple[pa.Table | None, Plain | None]:
     """The table of a block in which all is as it should be; None if the lines must be looked at one by one."""
     found = None if kernels is None else kernels.json_columns(block)
     if found is None:
-        return None
-    columns, raw_starts = found
-    count = len(raw_starts) // 8
+        return None, None
+    columns, raw_starts, plain = found
+    count = memoryview(raw_starts).nbytes // 8
     read: dict[str, pa.Array] = {}
     try:
         for name, *parts in columns:
             read[name] = _others(count, *parts) if len(parts) == 1 else _strings(count, *parts)
     except (orjson.JSONDecodeError, TooDeep):
-        return None
+        return None, None
     if POSITION in read:
-        return None
+        return None, None
+    others = [(read[name], parts[0]) for name, *parts in columns if len(parts) == 1]
     if fields is not None:
+        plain = False
         read = {name: read[name] if name in read else pa.nulls(count) for name in fields}
         read.pop(POSITION, None)
     starts = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(raw_starts)])
     read[POSITION] = pc.add(starts, literal(offset, pa.int64())) if offset else starts
-    return pa.table(read)
+    return pa.table(read), partial(_is_plain, others) if plain else None
+
+
+def _is_plain(others: Sequence[tuple[pa.Array, bytes]]) -> bool:
+    """Whether columns that are no strings are written as they were read, from the text of their values, with a comma
+    after each. Large integers are written in another way beside floats, of which other blocks may have some."""
+    for column, values in others:
+        if wide_columns(pa.table([column], ["values"])):
+            return False
+        written = ",".join("null" if text is None else text for text in texts(column)[0].to_pylist())
+        if written.encode() != memoryview(values)[:-1]:
+            return False
+    return True
 
 
 def _strings(count: int, ends: bytes, data: bytes, bitmap: bytes | None, nulls: int) -> pa.Array:

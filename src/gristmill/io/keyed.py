@@ -86,14 +86,21 @@ class KeyedStage(CompositeStage[Batch, Batch]):
         return found[0]
 
     def decompose(self) -> list[ProcessingStage[Any, Any]]:
-        combines = type(self).combine is not KeyedStage.combine
-        exchange = Combined(self) if combines else Exchange(self.columns, self.partitions, self.memory_gb)
+        exchange = self.exchange()
         return [
             WriteRuns(exchange, f"{self.name}_write"),
             CommitRuns(exchange, f"{self.name}_commit"),
             self.lister(exchange, f"{self.name}_partitions"),
             self.reducer(),
         ]
+
+    def exchange(self) -> Exchange:
+        """What rows come through."""
+        combines = type(self).combine is not KeyedStage.combine
+        return Combined(self) if combines else Exchange(self.columns, self.partitions, self.memory_gb)
+
+    def begun(self, first: Exchange) -> None:
+        """It is one of several rounds, of which the first gets its rows from there."""
 
     def lister(self, exchange: Exchange, name: str) -> Partitions:
         """The stage that lists the partitions; one that has more rows to add to them may take its place."""

@@ -16,7 +16,7 @@ from gristmill.core.errors import BadRecordError, InputError, did_you_mean
 from gristmill.core.stage import Columns, ProcessingStage
 from gristmill.core.table import POSITION
 from gristmill.core.task import FileGroupTask, FileSlice, Task
-from gristmill.io.again import Origin, note_origin
+from gristmill.io.again import Lines, Origin, note_origin
 from gristmill.io.files import FilePartition
 from gristmill.io.input import BadRecord, Input, block_bytes
 from gristmill.io.lines import line_number
@@ -79,11 +79,14 @@ class FilesReader(ProcessingStage[Files, Rows]):
         empty = True
         for part in task.parts():
             origin = self._origin(task, part)
-            for block, table in enumerate(self.tables(self.source(task, part))):
+            lines: list[Lines] = []
+            source = replace(self.source(task, part), on_lines=partial(_note, lines))
+            for block, table in enumerate(self.tables(source)):
                 empty = False
                 batch = self.batch(task, table, {"file": name_of(task, part)})
                 if origin:
-                    note_origin(batch, replace(origin, block=block))
+                    note_origin(batch, replace(origin, block=block), lines[-1] if lines else None)
+                lines.clear()
                 yield batch
         if empty:
             yield self.nothing(task)
@@ -143,6 +146,10 @@ class FilesReader(ProcessingStage[Files, Rows]):
             'on_bad_record="quarantine" and on_error="quarantine", the defaults; to count them and leave them out, '
             'use on_bad_record="skip"'
         )
+
+
+def _note(lines: list[Lines], *told: Any) -> None:
+    lines.append(Lines(*told))
 
 
 def name_of(task: FileGroupTask, part: FileSlice) -> str:

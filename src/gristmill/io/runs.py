@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import importlib
+import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import reduce
@@ -23,6 +24,7 @@ import pyarrow as pa
 from gristmill.core.batch import Batch
 from gristmill.core.compute import pc
 from gristmill.core.errors import InputError
+from gristmill.core.native import kernels
 from gristmill.io.write_parquet import row_bytes
 
 if TYPE_CHECKING:
@@ -84,7 +86,7 @@ class RunsWriter:
         self.file, self.index = file, index
         self.index.runs = []
         self._offset = 0
-        self._moved = hashlib.blake2b(digest_size=16)
+        self._moved = hashlib.blake2b(digest_size=16)  # of hashes of runs, which are quicker
 
     def spool(self, table: pa.Table, batch: Batch) -> None:
         """What is kept of a batch that stays with its source: its rows, or where they can be read again."""
@@ -111,7 +113,7 @@ class RunsWriter:
         """A run as it is, from elsewhere."""
         self.file.write(raw)
         if partition >= 0:
-            self._moved.update(raw)
+            self._moved.update(_hash(raw))
         self.index.runs.append(Place(partition, self._offset, len(raw), rows, nbytes, name))
         self._offset += len(raw)
 
@@ -129,6 +131,14 @@ class RunsWriter:
         }
         raw = orjson.dumps(told)
         self.file.write(raw + len(raw).to_bytes(8, "little") + _MAGIC)
+
+
+def _hash(raw: Any) -> bytes:
+    if kernels is None:
+        return hashlib.blake2b(raw, digest_size=16).digest()
+    ends = pa.py_buffer(struct.pack("=qq", 0, len(raw)))
+    one = pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, pa.py_buffer(raw)])
+    return kernels.hash128(one, 0)  # type: ignore[no-any-return]
 
 
 def name_of_kind(kind: type[Batch]) -> str:

@@ -23,24 +23,20 @@ import pyarrow as pa
 from gristmill.core.batch import Batch
 from gristmill.core.columns import literal, make_array
 from gristmill.core.compute import pc
-from gristmill.core.decide import Decision
 from gristmill.core.errors import ContractError
+from gristmill.core.native import kernels
 from gristmill.core.spread import column_of, split, spread
 from gristmill.core.stage import Columns, CompositeStage, Lasting, ProcessingStage, SourceStage
-from gristmill.core.table import VERDICT
 from gristmill.core.task import Task, WrittenFiles, digest
 from gristmill.io.again import Again, Origin, origin_of
 from gristmill.io.exchange import CommitRuns, Exchange, WriteRuns
+from gristmill.io.judge import KEEP, ROW, TASK, Copied, Judge, attached
 from gristmill.io.keyed import KeyedStage
 from gristmill.io.partitions import Part, Run
 from gristmill.io.runs import SPOOL, kind_named, name_of_kind, read_index, read_run
 from gristmill.io.target import Target
 
-TASK, ROW = "__task__", "__row__"
-"""What a row is known by while its keys are under way: its batch, and its number there."""
-
-KEEP = "keep"
-"""The column of verdicts that says whether the row is kept; without it, it is dropped."""
+__all__ = ["KEEP", "ROW", "TASK", "Judge", "Spool", "VerdictStage", "Verdicts", "identities"]
 
 CHUNK_BYTES = 64 * 2**20
 """Of the spool, that is read by one worker at a time; its verdicts are held in memory."""
@@ -74,6 +70,10 @@ class VerdictStage(CompositeStage[Batch, Batch]):
     def keys(self, batch: Batch) -> pa.Table:
         raise NotImplementedError
 
+    def late(self, keys: pa.Table) -> pa.BooleanArray | None:
+        """Which keys the first round has no use for: a later one asks for them (`Spool.late_runs`)."""
+        return None
+
     def rounds(self) -> Sequence[KeyedStage]:
         raise NotImplementedError
 
@@ -106,6 +106,8 @@ class VerdictStage(CompositeStage[Batch, Batch]):
         for one in rounds:
             one.memory_gb = one.memory_gb or self.memory_gb
         spool = self.spool(rounds[0], spools)
+        for one in rounds:
+            one.begun(spool)
         verdicts = Verdicts(spool)
         parts: list[ProcessingStage[Any, Any]] = [
             WriteRuns(spool, f"{self.name}_spool"),
@@ -170,7 +172,14 @@ class Spool(Exchange):
                 )
             known = identities(batch)
             keys = keys.append_column(TASK, known.column(TASK)).append_column(ROW, known.column(ROW))
-        yield from split(keys, spread(keys, self.key, self.partitions))
+        numbers = spread(keys, self.key, self.partitions)
+        if (waiting := self.stage.late(keys)) is not None:
+            numbers = pc.if_else(waiting, pc.add(numbers, literal(self.partitions, numbers.type)), numbers)
+        yield from split(keys, numbers)
+
+    def late_runs(self, partition: int) -> Iterator[Run]:
+        """Where the keys of a partition are that the first round does not get."""
+        return self.listing.runs_of(self.partitions + partition)
 
     def list_files(self, outputs: Iterable[WrittenFiles]) -> None:
         super().list_files(outputs)
@@ -207,7 +216,7 @@ def _chunks(target: Target, path: str) -> Iterator[Chunk]:
             yield chunk
             chunk, size = Chunk(), 0
         chunk.names.append(run.name)
-        chunk.runs.append(Run(path, run.offset, run.length, 0, run.rows))
+        chunk.runs.append(Run(path, run.offset, run.length, 0, run.rows, run.nbytes))
         size += run.nbytes
     if chunk.names:
         yield chunk
@@ -308,17 +317,26 @@ class ReadSpool(ProcessingStage[SpoolPart, Batch]):
     def process(self, task: SpoolPart) -> Iterator[Batch]:
         pieces = list(task.verdicts.pieces())
         judged = pa.concat_tables(pieces).combine_chunks() if pieces else None
-        again = Again()
+        again, copied = Again(), Copied()
         for run, name in zip(task.data, task.names, strict=True):
             table = read_run(task.target, run.path, run.offset, run.length)
             known = dict(table.schema.metadata)
             about = orjson.loads(known.pop(_ABOUT))
-            origin = about.pop("origin")
-            if origin:
-                table = again.table(Origin.of(origin), run.stop)
+            told = about.pop("origin")
+            origin = Origin.of(told) if told else None
             table = table.replace_schema_metadata(known or None)
             mine = judged.filter(pc.equal(judged.column(TASK), literal(name, pa.string()))) if judged else None
+            lines = origin is not None and origin.lines is not None and not known and not self.adds and kernels
+            if not lines or not copied.fits(table.schema, about, run.nbytes):
+                yield from copied.batches()
+                copied = Copied()
+            if lines and origin:
+                copied.add(table, about, origin, run, mine)
+                continue
+            if origin:
+                table = again.table(origin, run.stop).replace_schema_metadata(known or None)
             yield kind_named(about.pop("kind"))(attached(table, mine, self.adds), **about)
+        yield from copied.batches()
 
 
 def _about(stage: VerdictStage, batch: Batch, origin: Origin | None) -> bytes:
@@ -331,55 +349,3 @@ def _about(stage: VerdictStage, batch: Batch, origin: Origin | None) -> bytes:
             f"stage {stage.name!r}: rows wait in files here, and the metadata of a batch cannot go there ({error}). "
             "Keep numbers, text, lists and dicts in it"
         ) from error
-
-
-def attached(table: pa.Table, verdicts: pa.Table | None, adds: Sequence[str] = ()) -> pa.Table:
-    """The rows, with the verdict on each and what else there is to say."""
-    count = table.num_rows
-    if verdicts is None or not verdicts.num_rows:
-        return table.append_column(VERDICT, pa.repeat(literal(True, pa.bool_()), count))
-    verdicts = verdicts.take(pc.sort_indices(verdicts.column(ROW)))
-    numbers = pc.indices_nonzero(pa.repeat(literal(True, pa.bool_()), count)).cast(pa.int64())
-    named = pc.is_in(numbers, value_set=verdicts.column(ROW).combine_chunks())
-    if named.true_count != verdicts.num_rows:
-        raise ContractError(f"{verdicts.num_rows} verdicts name {named.true_count} rows: give at most one for each")
-    drops = pa.repeat(literal(False, pa.bool_()), verdicts.num_rows)
-    keep = verdicts.column(KEEP).combine_chunks() if KEEP in verdicts.column_names else drops
-    everywhere = pa.repeat(literal(True, pa.bool_()), count)
-    table = table.append_column(VERDICT, pc.replace_with_mask(everywhere, named, keep))
-    for name in verdicts.column_names:
-        if name in (TASK, ROW, KEEP):
-            continue
-        values = verdicts.column(name).combine_chunks()
-        told = pc.replace_with_mask(pa.nulls(count, values.type), named, values)
-        if name not in table.column_names:
-            table = table.append_column(name, told)
-        elif name in adds:  # other columns of the user's are not ours to change
-            table = table.set_column(table.column_names.index(name), name, told)
-    return table
-
-
-class Judge(ProcessingStage[Batch, Batch]):
-    """Drops the rows whose verdict says so."""
-
-    takes_empty = True
-
-    def __init__(self, stage: VerdictStage) -> None:
-        super().__init__()
-        self.stage, self.name = stage, stage.name
-
-    def outputs(self) -> tuple[list[str], Columns]:
-        return ["data"], list(self.stage.adds)
-
-    def process(self, task: Batch) -> Batch:
-        return self.apply(task, self.decide(task))
-
-    def decide(self, batch: Batch) -> Decision:
-        return Decision(batch.data.column(VERDICT).combine_chunks())
-
-    def apply(self, batch: Batch, decision: Decision) -> Batch:
-        kept = batch.keep(decision.keep)
-        table = kept.data
-        first = table.column_names.index(VERDICT)
-        extra = [name for name in table.column_names[first:] if name not in self.stage.adds]
-        return kept.with_data(table.drop_columns(extra))

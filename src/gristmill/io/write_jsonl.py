@@ -59,6 +59,10 @@ class JsonlFormat:
     def extension(self) -> str:
         return EXTENSIONS[self.compression]
 
+    @property
+    def takes_lines(self) -> bool:
+        return not self.sort_keys
+
     def write_fragment(self, table: pa.Table, file: BinaryIO) -> None:
         for lines in encode(self._sorted(table), self.sort_keys):
             file.write(lines)
@@ -134,14 +138,14 @@ def encode(table: pa.Table, sort_keys: bool = False) -> Iterator[bytes]:
             yield b"{}\n" * batch.num_rows
             continue
         if kernels is not None:
-            cells = zip(keys, (_texts(column, option) for column in batch.columns), strict=True)
+            cells = zip(keys, (texts(column, option) for column in batch.columns), strict=True)
             yield kernels.json_lines(tuple((key, *cell) for key, cell in cells))
             continue
         columns = [_values(column) for column in batch.columns]
         yield b"".join([dumps(dict(zip(names, row, strict=True)), plain, option) for row in zip(*columns, strict=True)])
 
 
-def _texts(column: pa.Array, option: int) -> tuple[pa.Array, bool]:
+def texts(column: pa.Array, option: int = 0) -> tuple[pa.Array, bool]:
     """A column as strings, and whether these are JSON."""
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
