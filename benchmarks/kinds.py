@@ -12,7 +12,6 @@ from typing import Any
 
 import balance
 import durability
-import image_models
 import limits
 import memory
 import overhead
