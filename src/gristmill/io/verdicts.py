@@ -168,8 +168,8 @@ class Spool(Exchange):
             known = identities(batch)
             keys = keys.append_column(TASK, known.column(TASK)).append_column(ROW, known.column(ROW))
         numbers = spread(keys, self.key, self.partitions)
-        if (late := self.stage.late(keys)) is not None:
-            numbers = pc.if_else(late, pc.add(numbers, literal(self.partitions, numbers.type)), numbers)
+        if (waiting := self.stage.late(keys)) is not None:
+            numbers = pc.if_else(waiting, pc.add(numbers, literal(self.partitions, numbers.type)), numbers)
         yield from split(keys, numbers)
 
     def late_runs(self, partition: int) -> Iterator[Run]:
