@@ -12,6 +12,7 @@ from typing import Any
 
 import balance
 import durability
+import image_models
 import limits
 import memory
 import overhead
