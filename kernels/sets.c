@@ -255,18 +255,33 @@ static double set_similarity(Text left, Text right, Numbers *one, Numbers *other
     return (double)both / ((double)one->count + (double)other->count - (double)both);
 }
 
-/* set_jaccard(left, right): the Jaccard similarity of the sets of each row, as 64-bit floats. */
+/* Whether each of some numbers is that of a row. */
+static int are_rows(const Py_buffer *rows, int64_t count, int64_t most) {
+    const int64_t *row = rows->buf;
+    int fine = rows->len == count * 8;
+    for (int64_t i = 0; fine && i < count; i++)
+        fine = row[i] >= 0 && row[i] < most;
+    return fine;
+}
+
+/* set_jaccard(left, right, rows): the Jaccard similarity of each set and that of a row of the others, as 64-bit floats. */
 PyObject *set_jaccard(PyObject *Py_UNUSED(self), PyObject *args) {
     PyObject *left_object, *right_object, *result = NULL;
     Column left, right;
-    if (!PyArg_ParseTuple(args, "OO", &left_object, &right_object) || column_open(&left, left_object))
+    Py_buffer rows;
+    if (!PyArg_ParseTuple(args, "OOy*", &left_object, &right_object, &rows))
         return NULL;
-    if (column_open(&right, right_object)) {
-        column_close(&left);
+    if (column_open(&left, left_object)) {
+        PyBuffer_Release(&rows);
         return NULL;
     }
-    if (!column_is_bytes(&left) || !column_is_bytes(&right) || left.array->length != right.array->length)
-        PyErr_SetString(PyExc_TypeError, "set_jaccard takes two columns of bytes, of one length");
+    if (column_open(&right, right_object)) {
+        column_close(&left);
+        PyBuffer_Release(&rows);
+        return NULL;
+    }
+    if (!column_is_bytes(&left) || !column_is_bytes(&right) || !are_rows(&rows, left.array->length, right.array->length))
+        PyErr_SetString(PyExc_TypeError, "set_jaccard takes two columns of bytes, and for each row of one a row of the other");
     else
         result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)left.array->length * 8);
     if (result) {
@@ -274,7 +289,8 @@ PyObject *set_jaccard(PyObject *Py_UNUSED(self), PyObject *args) {
         Numbers one = {0}, other = {0};
         Py_BEGIN_ALLOW_THREADS;
         for (int64_t row = 0; row < left.array->length; row++) {
-            found[row] = set_similarity(column_text(&left, row), column_text(&right, row), &one, &other);
+            Text mine = column_text(&left, row), theirs = column_text(&right, ((const int64_t *)rows.buf)[row]);
+            found[row] = set_similarity(mine, theirs, &one, &other);
             least = found[row] < least ? found[row] : least;
         }
         Py_END_ALLOW_THREADS;
@@ -290,5 +306,6 @@ PyObject *set_jaccard(PyObject *Py_UNUSED(self), PyObject *args) {
     }
     column_close(&left);
     column_close(&right);
+    PyBuffer_Release(&rows);
     return result;
 }

@@ -14,7 +14,8 @@ import pytest
 
 from gristmill import DocumentBatch, LocalExecutor, Pipeline
 from gristmill.dedup import FuzzyDeduplicationStage, Keep, pairing
-from gristmill.dedup.minhash import Shingling
+from gristmill.dedup.lsh import band_hashes
+from gristmill.dedup.minhash import Shingling, signatures
 from gristmill.dedup.quality import similar_pairs
 from gristmill.text import JsonlReader, JsonlWriter
 
@@ -228,6 +229,20 @@ def test_bands_that_miss_pairs_are_told_of() -> None:
 
 def test_the_curve_is_there_to_look_at() -> None:
     assert "29 bands of 8 rows" in FuzzyDeduplicationStage().curve()
+
+
+def test_each_band_finds_pairs_of_its_own() -> None:
+    bands, rows, pairs = 4, 2, [(text(seed), text(seed, 8)) for seed in range(60)]
+    alone: dict[int, tuple[str, str]] = {}
+    for pair in pairs:
+        signed = signatures(pa.array(pair), Shingling("words", 5), bands * rows)
+        one, other = band_hashes(signed, bands, rows)
+        if (one == other).sum() == 1:
+            alone[int((one == other).argmax())] = pair
+    assert sorted(alone) == list(range(bands))
+    for band, pair in alone.items():
+        found = kept(list(pair), num_bands=bands, minhashes_per_band=rows, verify="none")
+        assert found == [0], f"band {band}"
 
 
 # -- size ----------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def sketch(kernels: Any, draw: random.Random, texts: pa.Array, how: tuple[str, i
     stops = struct.unpack(f"{len(leasts) // 8 + 1}q", ends)
     sets = [bodies[start:end] for start, end in pairwise(stops)]
     column = pa.array(sets, pa.binary())
-    kernels.set_jaccard(column, column)
+    kernels.set_jaccard(column, column, struct.pack(f"{len(column)}q", *range(len(column))))
     for raw in sets[:2]:
         damaged = bytearray(raw[: draw.randrange(len(raw) + 1)] if draw.random() < 0.5 else raw)
         for _ in range(draw.randrange(4)):
@@ -75,7 +75,7 @@ def sketch(kernels: Any, draw: random.Random, texts: pa.Array, how: tuple[str, i
             pa.binary(), 1, [None, pa.py_buffer(struct.pack("2i", 0, len(damaged))), exactly(bytes(damaged))]
         )
         with contextlib.suppress(ValueError):
-            kernels.set_jaccard(one, pa.array([raw], pa.binary()))
+            kernels.set_jaccard(one, pa.array([raw], pa.binary()), bytes(8))
     edges = struct.pack("8q", *(draw.randrange(5) for _ in range(8)))
     kernels.forest(edges[:32], edges[32:])
 

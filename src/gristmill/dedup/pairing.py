@@ -85,7 +85,7 @@ class Step(KeyedStage):
     def lister(self, exchange: Exchange, name: str) -> Partitions:
         spool = self._spool if self.with_texts else None
         if self.known is None or self.match is None:
-            return TextPartitions(exchange, name, spool) if spool else super().lister(exchange, name)
+            return TextPartitions.of(exchange, name, spool) if spool else super().lister(exchange, name)
         if spool:
             return KnownTextPartitions(exchange, name, self.known, self.match, spool)
         return KnownPartitions(exchange, name, self.known, self.match)
@@ -111,9 +111,13 @@ class AsMany(Exchange):
 class TextPartitions(Partitions):
     """Lists partitions with what is known of their texts, which waits in the spool."""
 
-    def __init__(self, exchange: Exchange, name: str, spool: Spool) -> None:
-        super().__init__(exchange, name)
-        self._spool = spool
+    _spool: Spool
+
+    @classmethod
+    def of(cls, exchange: Exchange, name: str, spool: Spool) -> Partitions:
+        made = cls(exchange, name)
+        made._spool = spool
+        return made
 
     def sources(self) -> Iterator[Sequence[Part]]:
         spool = self._spool.listing
@@ -235,22 +239,31 @@ class Compare(Step):
     def process_groups(self, table: pa.Table) -> pa.Table:
         pairs = of_kind(table, PAIR)
         texts, nodes = texts_among(table, numbers(pairs[OTHER]))
-        others = texts.take(from_numbers(np.searchsorted(nodes, numbers(pairs[OTHER]))))
-        found = self._similarity(whole(pairs[BODY]), whole(others[BODY]))
+        rows = np.searchsorted(nodes, numbers(pairs[OTHER]))
+        found = self._similarities(pairs[BODY], whole(texts[BODY]), rows)
         alike = found >= self.least
         self.count("pairs_compared", len(found))
         self.count("pairs_alike", int(alike.sum()))
-        kept = from_numbers(alike)
-        pairs, others = pairs.filter(kept), others.filter(kept)
+        pairs = without_body(pairs).filter(from_numbers(alike))
+        others = without_body(texts).take(from_numbers(rows[alike]))
         links = pack_links(LINK, numbers(pairs[NODE]), numbers(pairs[OTHER]), found[alike])
-        members, _ = by_node(pa.concat_tables([without_body(pairs), without_body(others)]))
+        members, _ = by_node(pa.concat_tables([pairs, others]))
         return pa.concat_tables([members, links, of_kind(table, TRUTH)], promote_options="default")
 
-    def _similarity(self, one: pa.Array, other: pa.Array) -> Numbers:
+    def _similarities(self, bodies: pa.ChunkedArray, others: pa.Array, rows: Numbers) -> Numbers:
+        """How similar each text is to that of a row of the others."""
+        found, start = [np.zeros(0)], 0
+        for some in bodies.chunks:
+            found.append(self._similarity(some, others, rows[start : start + len(some)]))
+            start += len(some)
+        return np.concatenate(found)
+
+    def _similarity(self, one: pa.Array, others: pa.Array, rows: Numbers) -> Numbers:
         if self.verify == NONE:
             return np.ones(len(one))
+        if self.verify == EXACT and self.how.unit == "words":
+            return set_jaccard(one, others, rows)
+        other = others.take(from_numbers(rows))
         if self.verify == SIGNATURE:
             return signature_jaccard(one, other)
-        if self.how.unit == "words":
-            return set_jaccard(one, other)
         return numbers(jaccard(one.cast(pa.string()), other.cast(pa.string()), self.how))

@@ -20,8 +20,6 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.batch import Batch
-from gristmill.core.columns import literal
-from gristmill.core.compute import pc
 from gristmill.core.sample import row_ids
 from gristmill.core.task import digest
 from gristmill.dedup.clusters import ID
@@ -64,7 +62,13 @@ def table_of(kind: int, buckets: Numbers, **columns: Any) -> pa.Table:
 
 
 def of_kind(table: pa.Table, kind: int) -> pa.Table:
-    return table.filter(pc.equal(table[KIND], literal(kind, pa.int64())))
+    """The rows of a kind. What lies together is as a rule of one, and is not copied."""
+    parts = []
+    for batch in table.to_batches():
+        mine = numbers(batch[KIND]) == kind
+        if mine.any():
+            parts.append(batch if mine.all() else batch.filter(from_numbers(mine)))
+    return pa.Table.from_batches(parts, table.schema)
 
 
 def pack(kind: int, buckets: Numbers, records: Numbers) -> pa.Table:
@@ -127,8 +131,8 @@ def by_node(table: pa.Table) -> tuple[pa.Table, Numbers]:
 
 def texts_among(table: pa.Table, wanted: Numbers) -> tuple[pa.Table, Numbers]:
     """What is known of some texts, in the order of their numbers, once each."""
-    there = np.isin(numbers(table[NODE]), wanted) & (numbers(table[KIND]) == TEXT)
-    return by_node(table.filter(from_numbers(there)))
+    texts = of_kind(table, TEXT)
+    return by_node(texts.filter(from_numbers(np.isin(numbers(texts[NODE]), wanted))))
 
 
 def distinct_rows(pairs: Numbers) -> Numbers:

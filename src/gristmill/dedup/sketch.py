@@ -108,11 +108,13 @@ def entry_pairs(entries: bytes | memoryview, all_up_to: int) -> Numbers:
     return np.stack([numbers(pairs["u"]), numbers(pairs["v"])], axis=1)
 
 
-def set_jaccard(left: Column, right: Column) -> Numbers:
-    """The Jaccard similarity of the sets of shingles of each row; 0 where there is none."""
+def set_jaccard(left: Column, right: Column, rows: Numbers | None = None) -> Numbers:
+    """The Jaccard similarity of each set of shingles and that of the same row of the others, or of those of `rows`; 0
+    where there is none."""
+    rows = np.arange(len(left)) if rows is None else np.ascontiguousarray(rows, np.int64)
     if kernels is not None:
-        return np.frombuffer(kernels.set_jaccard(left, right), np.float64)
-    pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
+        return np.frombuffer(kernels.set_jaccard(left, right, rows), np.float64)
+    pairs = zip(left.to_pylist(), right.take(from_numbers(rows)).to_pylist(), strict=True)
     return np.array([reference.set_jaccard(a or b"", b or b"") for a, b in pairs], np.float64)
 
 

@@ -25,7 +25,7 @@ from gristmill.core.batch import Batch
 from gristmill.core.compute import pc
 from gristmill.core.errors import InputError
 from gristmill.core.native import kernels
-from gristmill.io.write_parquet import row_bytes
+from gristmill.io.write_parquet import array_bytes
 
 if TYPE_CHECKING:
     from gristmill.io.target import Target
@@ -157,7 +157,7 @@ def kind_named(name: str) -> type[Batch]:
 
 def value_bytes(table: pa.Table) -> int:
     """The bytes of all values: the same however the rows are cut."""
-    return int(pc.sum(row_bytes(table)).as_py() or 0) if table.num_columns else 0
+    return sum(pc.sum(array_bytes(chunk)).as_py() or 0 for column in table.columns for chunk in column.chunks)
 
 
 def stream_of(table: pa.Table) -> pa.Buffer:

@@ -121,20 +121,21 @@ def row_bytes(table: pa.Table) -> pa.Array:
     total = pa.repeat(literal(0, pa.int64()), table.num_rows)
     for column in table.combine_chunks().columns:
         chunk = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
-        total = pc.add(total, _value_bytes(chunk))
+        total = pc.add(total, array_bytes(chunk))
     return total
 
 
-def _value_bytes(array: pa.Array) -> pa.Array:
+def array_bytes(array: pa.Array) -> pa.Array:
+    """The bytes of each value."""
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
-        return _value_bytes(array.storage)
+        return array_bytes(array.storage)
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
-        return _value_bytes(array.cast(pa.large_binary()))
+        return array_bytes(array.cast(pa.large_binary()))
     if any(test(kind) for test in _BYTES):
         return pc.fill_null(pc.binary_length(array).cast(pa.int64()), literal(0, pa.int64()))
     if pa.types.is_struct(kind) and kind.num_fields:
-        return reduce(pc.add, map(_value_bytes, array.flatten()))
+        return reduce(pc.add, map(array_bytes, array.flatten()))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
         return _list_bytes(array)
     return pa.repeat(literal(8 * getattr(kind, "list_size", 1), pa.int64()), len(array))
@@ -142,7 +143,7 @@ def _value_bytes(array: pa.Array) -> pa.Array:
 
 def _list_bytes(array: pa.Array) -> pa.Array:
     zero = make_array([0], pa.int64())
-    sums = pa.concat_arrays([zero, pc.cumulative_sum(_value_bytes(array.values))])
+    sums = pa.concat_arrays([zero, pc.cumulative_sum(array_bytes(array.values))])
     offsets = array.offsets
     sizes = pc.subtract(sums.take(offsets[1:]), sums.take(offsets[:-1]))
     return pc.if_else(array.is_valid(), sizes, literal(0, pa.int64()))
