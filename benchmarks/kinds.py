@@ -100,7 +100,6 @@ def kinds(patience_s: float = 60.0) -> dict[str, Kind]:
                 "large": lambda: dedup.large(1, 200_000),
                 "growth": lambda: dedup.growth(1, 12_500),
                 "bound": lambda: dedup.bound(1, 2_000_000),
-                "semantic": lambda: semantic.run(1),
             },
             {
                 "exact": lambda: dedup.exact(1, 5_000),
@@ -108,7 +107,6 @@ def kinds(patience_s: float = 60.0) -> dict[str, Kind]:
                 "large": lambda: dedup.large(1, 20_000),
                 "growth": lambda: dedup.growth(1, 1_250),
                 "bound": lambda: dedup.bound(1, 200_000),
-                "semantic": lambda: semantic.run(1, 20_000),
             },
             "deduplication, beside five other systems",
             packages=lambda: {peer: pins(peer)[peer] for peer in dedup.PEERS},
@@ -126,6 +124,12 @@ def kinds(patience_s: float = 60.0) -> dict[str, Kind]:
             },
             "on a Ray cluster of this machine",
             packages=lambda: packages("ray"),
+        ),
+        "semantic": Kind(
+            {"semantic": lambda: semantic.run(1)},
+            {"semantic": lambda: semantic.run(1, 20_000)},
+            "deduplication of embeddings, beside brute force",
+            rounds=1,
         ),
         "image": Kind(
             {"image": lambda: image.run(1)},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -95,3 +96,25 @@ def test_a_recipe_keeps_and_drops_what_it_should(
     if name == "code":
         assert "ghp_" not in rows["module"]["text"]
         assert rows["module"]["comments"] > 0.1
+
+
+def test_the_recipe_for_images_keeps_one_of_each_and_none_that_is_tiny_or_blank(tmp_path: Path) -> None:
+    from PIL import Image
+
+    from tests.image.pictures import archive, encode
+
+    photos = sorted((Path(__file__).parents[2] / "examples" / "images" / "photos").glob("*.jpg"))[:3]
+    files = []
+    for photo in photos:
+        image = Image.open(photo)
+        files += [(f"{photo.stem}.jpg", photo.read_bytes())]
+        files += [(f"{photo.stem}-copy.png", encode(image.resize((image.width // 2, image.height // 2)), "png"))]
+        files += [(f"{photo.stem}-tiny.jpg", encode(image.resize((60, 50)), "jpeg"))]
+    files += [("blank.jpg", encode(Image.new("RGB", (300, 300), "grey"), "jpeg"))]
+    archive(tmp_path / "in.tar", files)
+    settings = [f"input={tmp_path / 'in.tar'}", f"output={tmp_path / 'out'}"]
+    command = ["run", "images", "--workers", "0", *(part for one in settings for part in ("--set", one))]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    [index] = (tmp_path / "out").glob("*.parquet")
+    assert pq.read_table(index).column("image_id").to_pylist() == [photo.stem for photo in photos]

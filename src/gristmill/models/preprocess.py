@@ -74,12 +74,17 @@ class Preprocess:
 
     def __call__(self, pixels: Array) -> Array:
         """A picture (height, width, RGB, of bytes) as a model takes it."""
-        cut = self._cropped(self._resized(pixels))
-        if not self.whole:
-            cut = ((cut - self.mean) / self.spread).astype(self.dtype, copy=False)
-        if self.flip:
-            cut = cut[:, :, ::-1]
-        return np.ascontiguousarray(cut.transpose(2, 0, 1) if self.first else cut)
+        cut, step = self._cropped(self._resized(pixels)), -1 if self.flip else 1
+        ready = np.ascontiguousarray(cut[:, :, ::step].transpose(2, 0, 1) if self.first else cut[:, :, ::step])
+        if self.whole:
+            return ready
+        mean, scale = self.mean[::step], 1 / self.spread[::step]
+        if self.first:
+            mean, scale = mean[:, None, None], scale[:, None, None]
+        floats: Array = np.subtract(ready, mean, dtype=np.float32)
+        if not (self.spread == 1).all():
+            floats *= scale
+        return floats if self.dtype == "float32" else floats.astype(self.dtype)
 
     def _resized(self, pixels: Array) -> Array:
         height, width = pixels.shape[:2]
