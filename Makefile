@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-ray test-slow test-browser screenshots soak lint bench clean
+.PHONY: demo test test-ray test-slow test-browser screenshots soak lint bench bench-full profile clean
 
 demo: .venv/demo.stamp  ## curate the bundled corpus and show what happened
 	$(BIN)/gristmill run examples/demo/recipe.yaml
@@ -32,8 +32,15 @@ lint: .venv/dev.stamp  ## style, types and the layer rule
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: .venv/dev.stamp  ## the figures of the README
-	$(BIN)/python benchmarks/run.py
+bench: .venv/dev.stamp  ## all figures over small inputs, beside the other systems: 15 minutes
+	$(BIN)/python benchmarks/run.py --all --quick
+
+bench-full: .venv/dev.stamp  ## the figures of the README: some hours
+	$(BIN)/python benchmarks/run.py --all --pages
+
+profile: .venv/dev.stamp  ## a flame graph of one workload: make profile WORKLOAD=filters
+	$(PIP) py-spy
+	$(BIN)/python benchmarks/flame.py $(or $(WORKLOAD),filters)
 
 clean:
 	rm -rf .venv out

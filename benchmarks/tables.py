@@ -1,17 +1,20 @@
-"""The figures of results/*.json next to their targets, as Markdown, and into README.md."""
+"""The figures of results/*.json next to their targets, as Markdown, for docs/performance.md and README.md."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import balance
 import dedup_tables
 from dedup_tables import number as _num
 from measure import HERE
+from plots import Bar
 
 README = HERE.parent / "README.md"
+PAGE = HERE.parent / "docs" / "performance.md"
 AGREEMENT = HERE / "results" / "agreement.json"
 
 Row = tuple[str, str, str]
@@ -175,6 +178,24 @@ def _store(found: dict[str, Any]) -> list[Row]:
     return [(what, "at most 1.1x", value)]
 
 
+def _limits(found: dict[str, Any]) -> list[Row]:
+    titles = {
+        "copy": "copying bytes",
+        "find_lines": "counting lines",
+        "hash128": "hashing texts to 128 bits",
+        "sha256": "SHA-256",
+        "gunzip": "gunzip",
+        "unzstd": "decompressing zstd",
+        "orjson_parse": "parsing JSON lines with orjson",
+        "own_parse": "parsing them into Arrow with our kernel",
+        "orjson_write": "writing them with orjson",
+        "parquet_read": "reading Parquet (zstd)",
+        "parquet_write": "writing it",
+    }
+    speeds = [f"{title} {found[f'{name}_mb_per_cpu_s']['median']:,.0f}" for name, title in titles.items()]
+    return [("Limits of one core, MB per CPU second", "", "; ".join(speeds))]
+
+
 def _warc(found: dict[str, Any]) -> list[Row]:
     ours = {name: found[f"{name}_own_cpu_s"] for name in ("resiliparse", "justext", "trafilatura")}
     return [
@@ -224,6 +245,7 @@ LINES: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
     "durability": _durability,
     "throughput": _throughput,
     "text": _text,
+    "limits": _limits,
     "filters": _filters,
     "modifiers": _modifiers,
     "language": _language,
@@ -243,13 +265,19 @@ def _size(name: str) -> str:
     return f"{number} MB" if number < 1000 else f"{number / 1000:g} GB"
 
 
-def put_into_readme(text: str, begin_mark: str, end_mark: str) -> bool:
-    """Replace what is between the markers of README.md; False if it has none."""
-    if not README.exists():
+def headline(bars: Iterable[Bar]) -> str:
+    """The ratios of all results, for README.md."""
+    lines = ["| The same work | by | CPU over Gristmill's |", "|---|---|---|"]
+    lines += [f"| {bar.workload} | {bar.system} | {_num(bar.ratio, 'x', 1)} |" for bar in bars]
+    return "\n".join(lines)
+
+
+def put_into(page: Path, text: str, mark: str) -> bool:
+    """Put lines between two marks of a page. False: it has no such marks."""
+    begin, end = (f"<!-- {mark}:{edge} -->" for edge in ("begin", "end"))
+    before, found, rest = page.read_text().partition(begin)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
         return False
-    before, begin, rest = README.read_text().partition(begin_mark)
-    _, end, after = rest.partition(end_mark)
-    if not (begin and end):
-        return False
-    README.write_text(f"{before}{begin_mark}\n{text}\n{end_mark}{after}")
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}")
     return True

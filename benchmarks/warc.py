@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 import shutil
 import sys
@@ -23,8 +24,7 @@ from typing import Any
 
 from corpus import documents
 from measure import HERE, WORK, Measured, job, measure, show, stable
-from peers.install import interpreter
-from versus import ray_of_our_own
+from peers.install import additions, interpreter
 
 EXTRACTORS = ("resiliparse", "justext", "trafilatura")
 OUT = WORK / "warc"
@@ -89,16 +89,9 @@ def _records(url: str, page: bytes, lot: random.Random) -> Iterator[bytes]:
 
 
 def curator(path: Path, extractor: str) -> Measured:
-    command = [
-        interpreter("nemo-curator"),
-        HERE / "peers" / "curator_jobs.py",
-        "warc",
-        path,
-        OUT / "peer.jsonl",
-        extractor,
-    ]
-    with ray_of_our_own():
-        return measure([*map(str, command)], log=OUT / "peer.log")
+    job = (HERE / "peers" / "curator_jobs.py", "warc", path, OUT / "peer.jsonl", extractor)
+    env = {**os.environ, "PYTHONPATH": str(additions("nemo-curator", "web"))}
+    return measure([str(interpreter("nemo-curator")), *map(str, job)], env=env, log=OUT / "peer.log")
 
 
 def versus(rounds: int = 1, size: int = 50, extractors: tuple[str, ...] = EXTRACTORS) -> dict[str, Any]:

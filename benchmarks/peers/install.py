@@ -48,6 +48,17 @@ def interpreter(peer: str) -> Path:
     return python
 
 
+def additions(peer: str, kind: str) -> Path:
+    """A directory with more packages for a peer, to be named in PYTHONPATH: those of KIND/NAME.txt."""
+    wanted = LISTS / kind / f"{peer}.txt"
+    home = CACHE / f"{peer}-{kind}-{hashlib.sha256(wanted.read_bytes()).hexdigest()[:8]}"
+    if not (home / "complete").exists():
+        pip = [str(interpreter(peer)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        subprocess.run([*pip, "--upgrade", "--target", str(home), "--requirement", str(wanted)], check=True)
+        (home / "complete").touch()
+    return home
+
+
 def main() -> None:
     for peer in sys.argv[1:] or peers():
         print(interpreter(peer))

@@ -31,6 +31,19 @@ make(folder, 400)
 print(json.dumps(check(folder)))
 """
 
+PAGES = """
+import json, plots
+from kinds import kinds
+from tables import headline, table
+blocks = [("README.md", "ratios", headline(plots.all_bars()))]
+for name in kinds():
+    path = plots.RESULTS / f"{name}.json"
+    if not path.exists():  # not measured yet
+        continue
+    blocks.append(("docs/performance.md", name, table(json.loads(path.read_text()))))
+print(json.dumps({"blocks": blocks, "picture": plots.draw(plots.all_bars())}))
+"""
+
 MEASURES = """
 import json, subprocess, sys
 from measure import measure
@@ -41,15 +54,15 @@ child.kill()
 """
 
 
-@pytest.mark.parametrize(
-    ("kind", "mark"), [("core", "benchmarks"), ("ray", "ray"), ("peers", "peers"), ("dedup", "dedup")]
-)
-def test_the_tables_of_the_readme_are_those_of_the_results(kind: str, mark: str) -> None:
-    options = [] if kind == "core" else [f"--{kind}"]
-    command = [sys.executable, str(BENCHMARKS / "run.py"), "--table", *options]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    block = re.compile(f"<!-- {mark}:begin -->\n.*\n<!-- {mark}:end -->", re.S)
-    assert block.search((ROOT / "README.md").read_text())[0] == block.search(printed)[0]
+def test_the_pages_say_what_the_results_say() -> None:
+    """The tables of docs/performance.md, the ratios of README.md and their picture."""
+    printed = subprocess.run([sys.executable, "-c", PAGES], capture_output=True, text=True, check=True, cwd=BENCHMARKS)
+    wanted = json.loads(printed.stdout)
+    for page, mark, text in wanted["blocks"]:
+        block = re.search(f"<!-- {mark}:begin -->\n(.*)\n<!-- {mark}:end -->", (ROOT / page).read_text(), re.S)
+        assert block, f"{page} has no table {mark!r}"
+        assert block[1] == text, f"{page}: {mark}"
+    assert (BENCHMARKS / "results" / "ratios.svg").read_text() == wanted["picture"]
 
 
 def test_scores_agree_with_those_of_the_peer_but_for_reasons_that_are_told() -> None:

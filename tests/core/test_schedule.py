@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gristmill.core.schedule import (
     CALL_SECONDS,
+    LEAST_SECONDS,
     EDGE_BYTES,
     EDGE_TASKS,
     MAX_CHUNK,
@@ -49,7 +50,14 @@ def test_a_chunk_is_short_and_leaves_work_for_the_others(queued: int, workers: i
     size = chunk(queued, workers, pace, batch)
     if size > batch:
         assert size * pace <= CALL_SECONDS * (1 + 1e-9)
-        assert size * workers * 2 <= queued
+        assert size * workers * 2 <= queued or size * pace <= LEAST_SECONDS * (1 + 1e-9)
+
+
+def test_what_is_done_in_a_moment_is_not_divided() -> None:
+    assert chunk(40, 2, 1e-4) == 100
+    assert chunk(400, 2, 1e-4) == 100
+    assert chunk(400, 2, 1e-3) == 100
+    assert chunk(40, 2, 1e-2) == 10
 
 
 def test_the_first_call_measures() -> None:

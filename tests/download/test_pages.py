@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gristmill import LocalExecutor, Pipeline
 from gristmill.download import (
@@ -92,6 +94,51 @@ def test_the_text_is_what_the_bare_libraries_give() -> None:
         lines = [line for line in (trafilatura.extract(html) or "").split("\n") if line]
         ours = TrafilaturaExtractor(required_stopword_density=0, deduplicate=False)
         assert ours.extract_text(html, words, "en") == lines
+
+
+NAMES = [
+    "p",
+    "div",
+    "b",
+    "a",
+    "br",
+    "h2",
+    "td",
+    "table",
+    "tr",
+    "li",
+    "span",
+    "select",
+    "script",
+    "form",
+    "!--x--",
+    "x:y",
+]
+PIECES = st.one_of(
+    st.sampled_from([f"<{name}>" for name in NAMES] + [f"</{name}>" for name in NAMES if name[0] != "!"]),
+    st.sampled_from(
+        ["the mill and the river ", " ", "\n\t", "\u00a0 ", "\r\n", "©", "&copy; ", "word" * 30, "\u2028x", "&nbsp;"]
+    ),
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(PIECES, max_size=60))
+def test_the_paragraphs_of_any_page_are_those_of_justext(pieces: list[str]) -> None:
+    import justext
+    from lxml.etree import ParserError
+
+    html = f"<html><body>{''.join(pieces)}</body></html>"
+    words = frozenset(("the", "and"))
+    try:
+        bare = justext.justext(html, words, length_low=10, length_high=20)
+    except ParserError:
+        bare = []
+    extractor = JusTextExtractor(length_low=10, length_high=20)
+    ours = extractor.paragraphs(html)
+    assert [(one.text, one.dom_path) for one in ours] == [(one.text, one.dom_path) for one in bare]
+    assert [one.chars_count_in_links for one in ours] == [one.chars_count_in_links for one in bare]
+    assert extractor.chosen(ours, words, "en") == [one.text for one in bare if not one.is_boilerplate]
 
 
 def test_what_trafilatura_gives_does_not_depend_on_the_pages_before() -> None:

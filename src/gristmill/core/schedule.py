@@ -28,6 +28,9 @@ from itertools import pairwise
 CALL_SECONDS = 0.1
 """The work that one call should hold: long against a round trip, short against a run."""
 
+LEAST_SECONDS = 0.01
+"""Less work than this is not divided between workers: the round trips would take longer than the work."""
+
 GPU_CALL_SECONDS = 0.5
 """The same for workers that hold a GPU: nobody else waits for it, and no moment of it should be lost between calls."""
 
@@ -145,7 +148,7 @@ def chunk(
         return batch_size
     worth = (GPU_CALL_SECONDS if gpu else CALL_SECONDS) / max(seconds_per_task, 1e-7)
     fair = queued / (2 * max(workers, 1))
-    wanted = min(worth, fair, MAX_CHUNK, GIVES_BYTES / max(gives_bytes, 1.0))
+    wanted = min(worth, max(fair, LEAST_SECONDS / max(seconds_per_task, 1e-7)), MAX_CHUNK, GIVES_BYTES / max(gives_bytes, 1.0))
     return max(batch_size, int(wanted) // batch_size * batch_size)
 
 

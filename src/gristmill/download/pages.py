@@ -6,7 +6,7 @@ reason, and the summary of the run counts them: not_html, status_404, no_text, n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gristmill.core.errors import require
@@ -18,7 +18,7 @@ from gristmill.models.fasttext import LABEL, UNKNOWN, Model
 
 COLUMNS = ["url", "warc_id", "source_id", "language", "text"]
 
-SAMPLE = 1000
+SAMPLE = 240
 """Characters that the language is told by."""
 
 _HTML = ("text/html", "application/xhtml")
@@ -62,7 +62,7 @@ class CommonCrawlHTMLExtractor(DocumentExtractor):
         kind = (record.get("content_type") or "").lower()
         if record.get("warc_type") == "conversion":  # of a WET file: it is text already
             text = _as_text(content, kind).strip()
-            return (self.language(text), text) if text else self._left("no_text")
+            return (self.language(_sample(text.split("\n"))), text) if text else self._left("no_text")
         if record.get("status") not in (None, 200):
             return self._left(f"status_{record['status']}")
         if kind and not kind.startswith(_HTML):
@@ -71,22 +71,21 @@ class CommonCrawlHTMLExtractor(DocumentExtractor):
         return self._extracted(html) if html.strip() else self._left("no_text")
 
     def _extracted(self, html: str) -> tuple[str, str] | None:
-        algorithm = self.algorithm
-        parts = algorithm.paragraphs(html) if isinstance(algorithm, InSteps) else None
-        everything = "\n".join(algorithm.texts(parts)) if isinstance(algorithm, InSteps) and parts else ""
-        language = self.language(_visible(html) if parts is None else everything)
+        steps = self.algorithm if isinstance(self.algorithm, InSteps) else None
+        parts = steps.paragraphs(html) if steps else []
+        sample = _sample(steps.texts(parts) if steps else _visible(html).split("\n"))
+        language = self.language(sample)
         words = self.stop_words(language)
         if words is None:
             return self._left("no_text" if language == UNKNOWN else f"no_stop_list_{language}")
-        if isinstance(algorithm, InSteps) and parts is not None:
-            chosen = algorithm.chosen(parts, words, language)
+        if steps:
+            chosen = steps.chosen(parts, words, language)
         else:
-            chosen = algorithm.extract_text(html, words, language) or []
+            chosen = self.algorithm.extract_text(html, words, language) or []
         text = "\n\n".join(chosen)
         if not text:
             return self._left("no_text")
-        most = 2 * len(text) >= len(everything) > 0  # of what the language was told by
-        return (language if most else self.language(text)), text
+        return (language if sample in text else self.language(_sample(chosen))), text
 
     def _left(self, reason: str) -> tuple[str, str] | None:
         """Nothing, for this reason."""
@@ -96,15 +95,20 @@ class CommonCrawlHTMLExtractor(DocumentExtractor):
     def stop_words(self, language: str) -> frozenset[str] | None:
         return stop_list(language) if self.stop_lists is None else self.stop_lists.get(language)
 
-    def language(self, text: str) -> str:
+    def language(self, sample: str) -> str:
         """The code of the language of a text; "und" for one without letters."""
-        sample = text[:SAMPLE]
         if not any(map(str.isalpha, sample)):
             return UNKNOWN
         if sample.isupper():
             sample = sample.lower()
         labels, _ = self._model.load().predict(" ".join(sample.split()))
         return str(labels[0]).removeprefix(LABEL)
+
+
+def _sample(paragraphs: Sequence[str]) -> str:
+    """What the language is told by: the beginning of the longest paragraph, or of all if none is long."""
+    longest = max(paragraphs, key=len, default="")
+    return longest[:SAMPLE] if len(longest) >= SAMPLE // 2 else "\n\n".join(paragraphs)[:SAMPLE]
 
 
 def _as_text(content: bytes | str, content_type: str) -> str:
@@ -115,4 +119,4 @@ def _visible(html: str) -> str:
     """All text of a page, with menus and without scripts: enough to tell its language by."""
     from resiliparse.extract.html2text import extract_plain_text
 
-    return str(extract_plain_text(html, preserve_formatting=False, links=False))
+    return str(extract_plain_text(html, links=False))

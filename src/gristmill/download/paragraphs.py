@@ -90,7 +90,9 @@ class Maker:
     def _begin(self) -> None:
         """A paragraph begins, and the one before it is over."""
         if self._nodes:
-            self.made.append(Paragraph(self._where, self._nodes, self._linked))
+            made = Paragraph(self._where, self._nodes, self._linked)
+            if made.text:
+                self.made.append(made)
             self._nodes = []
         self._where = self._path[-1] if self._path else ""
         self._linked = 0

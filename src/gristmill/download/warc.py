@@ -35,6 +35,8 @@ RAW = 4096
 """So much of a damaged record is kept, to know it by."""
 
 _END = re.compile(rb"\r?\n\r?\n")
+_LENGTH = re.compile(rb"^Content-Length:[ \t]*(.*?)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
+_KIND = re.compile(rb"^WARC-Type:[ \t]*(.*?)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 
 
 @dataclass(slots=True)
@@ -122,12 +124,11 @@ class _Reader:
     def _one(self, rest: bytes) -> tuple[WarcRecord | BadRecord | None, bytes]:
         """One record (None: of another kind), and what was read beyond it."""
         head, block = self._head(rest)
-        headers = _headers(head)
-        length = headers.get("content-length", "")
-        if not length.isdecimal():
-            raise Damage(f"a record whose Content-Length is {length!r}")
-        size = int(length)
-        wanted = self.kinds is None or headers.get("warc-type", "") in self.kinds
+        length, kind = _LENGTH.search(head), _KIND.search(head)
+        if length is None or not length[1].isdigit():
+            raise Damage(f"a record whose Content-Length is {length[1].decode('utf-8', 'replace') if length else ''!r}")
+        size = int(length[1])
+        wanted = self.kinds is None or (kind is not None and kind[1].decode("utf-8", "replace") in self.kinds)
         if not wanted or size > self.most:
             left = self._skip(size - len(block))
             too_large = f"a record of {size:,} bytes, more than max_record_bytes={self.most:,}"
@@ -137,7 +138,7 @@ class _Reader:
             block += self.members.read(missing)
         if len(block) < size:
             raise Damage(f"a record that ends after {len(block):,} of {size:,} bytes")
-        return WarcRecord(self.at, headers, block[:size]), block[size:]
+        return WarcRecord(self.at, _headers(head), block[:size]), block[size:]
 
     def _skip(self, size: int) -> bytes:
         """Pass over so many bytes without holding them."""

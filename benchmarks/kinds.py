@@ -1,0 +1,148 @@
+"""The kinds of figures: what is measured, how often, and which packages the results depend on.
+
+A figure is a function that measures one round. Each kind has a file of results and a table in README.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+import balance
+import durability
+import limits
+import memory
+import overhead
+import scaling
+import sources
+import startup
+import store
+import throughput
+import tiny
+import versus
+import warc
+from peers.install import pins
+
+import dedup
+import text
+
+Figure = Callable[[], dict[str, Any]]
+PACKAGES = ("gristmill", "pyarrow", "orjson", "numpy", "ftfy")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Figures that are measured and shown together. `quick` ones have smaller inputs."""
+
+    figures: dict[str, Figure]
+    quick: dict[str, Figure]
+    about: str
+    rounds: int = 3
+    packages: Callable[[], dict[str, str]] = field(default=dict)
+    """What is compared with, beside the packages of Gristmill's own environment."""
+
+
+def packages(*names: str) -> dict[str, str]:
+    return {name: version(name) for name in names}
+
+
+def curator() -> dict[str, str]:
+    peer = pins("nemo-curator")
+    return {"nemo-curator": f"{peer['nemo-curator']} with pandas {peer['pandas']} and ray {peer['ray']}"}
+
+
+def _core(patience_s: float) -> Kind:
+    measured = {
+        "startup": lambda: startup.run(1),
+        "overhead": lambda: overhead.run(1),
+        "memory": lambda: memory.run(1),
+        "scaling": lambda: scaling.run(1, patience_s=patience_s),
+        "durability": lambda: durability.run(1),
+        "throughput": lambda: throughput.run(1),
+        "text": lambda: text.run(1),
+        "limits": lambda: limits.run(1),
+    }
+    quick = measured | {
+        "memory": lambda: memory.run(1, (50, 150), (50,)),
+        "scaling": lambda: scaling.run(1, throughput.SIX),
+        "throughput": lambda: throughput.run(1, 50),
+        "text": lambda: text.run(1, 50),
+        "limits": lambda: limits.run(1, 20),
+    }
+    return Kind(measured, quick, "what Gristmill itself costs, and the limits of the machine")
+
+
+def kinds(patience_s: float = 60.0) -> dict[str, Kind]:
+    """All of them, in the order of README.md."""
+    return {
+        "core": _core(patience_s),
+        "peers": Kind(
+            {
+                "filters": lambda: versus.filters(1, 100),
+                "modifiers": lambda: versus.modifiers(1, 50),
+                "language": lambda: versus.language(1, 50),
+            },
+            {
+                "filters": lambda: versus.filters(1, 13),
+                "modifiers": lambda: versus.modifiers(1, 13),
+                "language": lambda: versus.language(1, 13),
+            },
+            "side by side with NeMo Curator",
+            packages=lambda: packages("ray") | curator(),
+        ),
+        "dedup": Kind(
+            {
+                "exact": lambda: dedup.exact(1, 50_000),
+                "fuzzy": lambda: dedup.fuzzy(1, 50_000),
+                "large": lambda: dedup.large(1, 200_000),
+                "growth": lambda: dedup.growth(1, 12_500),
+                "bound": lambda: dedup.bound(1, 2_000_000),
+            },
+            {
+                "exact": lambda: dedup.exact(1, 5_000),
+                "fuzzy": lambda: dedup.fuzzy(1, 5_000),
+                "large": lambda: dedup.large(1, 20_000),
+                "growth": lambda: dedup.growth(1, 1_250),
+                "bound": lambda: dedup.bound(1, 200_000),
+            },
+            "deduplication, beside five other systems",
+            packages=lambda: {peer: pins(peer)[peer] for peer in dedup.PEERS},
+        ),
+        "warc": Kind(
+            {
+                "warc": lambda: warc.versus(1, 50),
+                "warc_extract": lambda: warc.extract(1, 50),
+                "warc_memory": lambda: warc.memory(1, (100, 1000)),
+            },
+            {
+                "warc": lambda: warc.versus(1, 5),
+                "warc_extract": lambda: warc.extract(1, 5),
+                "warc_memory": lambda: warc.memory(1, (20, 60)),
+            },
+            "WARC files to text, beside NeMo Curator and the bare libraries",
+            rounds=1,
+            packages=curator,
+        ),
+        "sources": Kind(
+            {"sources": lambda: sources.run(400)},
+            {"sources": lambda: sources.run(50)},
+            "Wikitext and LaTeX to text, beside mwparserfromhell",
+            rounds=1,
+        ),
+        "ray": Kind(
+            {
+                "tiny": lambda: tiny.run(1),
+                "balance": lambda: balance.run(1, tuple(balance.CASES)),
+                "store": lambda: store.run(1, 10.0),
+            },
+            {
+                "tiny": lambda: tiny.run(1),
+                "balance": lambda: balance.run(1, ("steady",)),
+                "store": lambda: store.run(1, 0.5),
+            },
+            "on a Ray cluster of this machine",
+            packages=lambda: packages("ray"),
+        ),
+    }

@@ -1,0 +1,88 @@
+"""Limits: what one core of this machine can do with the same bytes, with nothing around it.
+
+Megabytes per CPU second, the best of some turns, for each step that every curation system has to take: copying bytes,
+finding lines, hashing, decompressing, parsing and writing JSON, reading and writing Parquet, decoding JPEG. The tables
+put Gristmill's own figures beside them: what is left between the two is what Gristmill itself costs.
+
+    python benchmarks/limits.py [MEGABYTES]
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.json
+import pyarrow.parquet as pq
+from corpus import corpus
+from measure import show, stable
+
+from gristmill import _kernels
+
+TURNS = 5
+Step = Callable[[], object]
+
+
+def run(rounds: int = 1, megabytes: int = 50) -> dict[str, Any]:
+    path = corpus(megabytes * 10**6)[0]
+    found: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        for name, (size, step) in _steps(path.read_bytes()).items():
+            found.setdefault(f"{name}_mb_per_cpu_s", []).append(size / 1e6 / _best(step))
+        found.setdefault("read_mb_per_cpu_s", []).append(path.stat().st_size / 1e6 / _best(lambda: _read(str(path))))
+    return {"megabytes": megabytes} | {name: stable(values, 0) for name, values in sorted(found.items())}
+
+
+def _steps(data: bytes) -> dict[str, tuple[int, Step]]:
+    """What is measured, and the bytes that go in."""
+    lines = data.splitlines()
+    rows = [orjson.loads(line) for line in lines]
+    texts = pa.array([row["text"] for row in rows], pa.large_string())
+    packed = gzip.compress(data, 6)
+    zstd = pa.compress(data, codec="zstd", asbytes=True)
+    table = pa.Table.from_pylist(rows)
+    parquet = io.BytesIO()
+    pq.write_table(table, parquet, compression="zstd")
+    size, text_size = len(data), texts.nbytes
+    return {
+        "copy": (size, lambda: bytearray(data)),
+        "find_lines": (size, lambda: data.count(b"\n")),
+        "split_lines": (size, data.splitlines),
+        "hash128": (text_size, lambda: _kernels.hash128(texts, 0)),
+        "sha256": (size, lambda: hashlib.sha256(data).digest()),
+        "gunzip": (size, lambda: gzip.decompress(packed)),
+        "unzstd": (size, lambda: pa.decompress(zstd, size, codec="zstd")),
+        "orjson_parse": (size, lambda: [orjson.loads(line) for line in lines]),
+        "orjson_write": (size, lambda: [orjson.dumps(row) for row in rows]),
+        "arrow_parse": (size, lambda: pyarrow.json.read_json(io.BytesIO(data), pa.json.ReadOptions(use_threads=False))),
+        "own_parse": (size, lambda: _kernels.json_columns(data)),
+        "parquet_read": (size, lambda: pq.read_table(io.BytesIO(parquet.getvalue()), use_threads=False)),
+        "parquet_write": (size, lambda: pq.write_table(table, io.BytesIO(), compression="zstd")),
+    }
+
+
+def _read(path: str) -> None:
+    buffer = bytearray(2**20)
+    with open(path, "rb", buffering=0) as file:
+        while file.readinto(buffer):
+            pass
+
+
+def _best(step: Step) -> float:
+    seconds = []
+    for _ in range(TURNS):
+        began = time.process_time()
+        step()
+        seconds.append(time.process_time() - began)
+    return max(min(seconds), 1e-6)
+
+
+if __name__ == "__main__":
+    show(run(1, *map(int, sys.argv[1:])))
