@@ -40,7 +40,7 @@ def ray_cluster(**options: Any) -> Iterator[str]:
     assert "RAY_ADDRESS" not in os.environ
 
 
-def left_over(mark: str, seconds: float = 10.0) -> list[str]:
+def left_over(mark: str, seconds: float = 60.0) -> list[str]:
     """Actors and processes of runs that are still there after some time."""
     deadline = time.monotonic() + seconds
     while (found := _actors() + _workers(mark)) and time.monotonic() < deadline:

@@ -28,6 +28,7 @@ from gristmill.text import (
     UrlRemover,
     WordCountFilter,
 )
+from tests.conformance.conftest import cluster  # noqa: F401  what runs on a cluster asks for it
 from tests.conformance.executors import make, params
 
 LANGUAGES = ["en", "de", "fr", None]
