@@ -137,8 +137,8 @@ class KnownTextPartitions(KnownPartitions, TextPartitions):
     """The same, with what is known of their keys."""
 
     def __init__(self, exchange: Exchange, name: str, known: Known, match: Match, spool: Spool) -> None:
-        TextPartitions.__init__(self, exchange, name, spool)
-        self.known, self.match = known, match
+        KnownPartitions.__init__(self, exchange, name, known, match)
+        self._spool = spool
 
 
 class AtOnce(DeclaredReduce):
