@@ -145,7 +145,7 @@ def _agreement(found: dict[str, Any]) -> Row:
     equal = sum(one["equal"] for one in filters)
     unexplained = sum(one["differ"].get("unexplained", 0) for one in filters)
     value = f"{equal:,} of {scores:,}; {scores - equal - unexplained:,} differ as intended, {unexplained} otherwise"
-    return "Scores equal to Curator's to 1e-9 ([more](docs/agreement.md))", "all but the intended", value
+    return "Scores equal to Curator's to 1e-9 ([more](agreement.md))", "all but the intended", value
 
 
 def _tiny(found: dict[str, Any]) -> list[Row]:
