@@ -23,7 +23,7 @@ class Decision:
 
     keep: pa.Array
     scores: dict[str, pa.Array] = field(default_factory=dict)
-    aside: pa.Array | None = None
+    aside: pa.Array | None = field(default=None, kw_only=True)
     """Rows that are not kept because the stage has set them aside: they are in quarantine, and not rejected."""
 
 
