@@ -86,7 +86,7 @@ class SampleReader(FilesReader[FileGroupTask, ImageBatch]):
 def _no_image(sample: Sample, chosen: str | None) -> BadRecord:
     if chosen is not None:
         return BadRecord(sample.position, f"sample {sample.key!r}: its image .{chosen} is empty: no bytes")
-    there = ", ".join(f".{extension}" for extension in sample.files)
+    there = ", ".join(f".{extension}" if extension else "a file without extension" for extension in sample.files)
     return BadRecord(sample.position, f"sample {sample.key!r} has no image, only {there}")
 
 
