@@ -242,3 +242,11 @@ def test_without_quarantine_bad_images_raise() -> None:
     batch = ImageBatch({"image": [b"no"], "image_id": ["x"]})
     with pytest.raises(BadRecordError, match="image 'x': not an image"):
         decoded(batch)
+
+
+def test_images_beside_an_image_are_sidecars_and_counted(tmp_path: Path) -> None:
+    archive(tmp_path / "in.tar", [(f"trip.{number}.jpg", encoded(number)) for number in range(3)])
+    result = run(WebDatasetReader(str(tmp_path / "in.tar")))
+    [row] = [row for batch in result for row in batch.to_rows()]
+    assert (row["image"], list(dict(row["sidecars"]))) == (encoded(0), ["1.jpg", "2.jpg"])
+    assert result.summary()["read_webdataset"].counts["further_images"] == 2

@@ -74,6 +74,8 @@ class SampleReader(FilesReader[FileGroupTask, ImageBatch]):
             if chosen is None or not sample.files[chosen]:
                 source.on_bad(_no_image(sample, chosen))
                 continue
+            if len(sample.files) > 1 and (images := sample.images()) > 1:
+                self.count("further_images", images - 1)
             waiting.append(sample)
             size += sample.nbytes
             if len(waiting) >= self.task_batch_size or size >= self.blocksize:

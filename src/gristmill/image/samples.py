@@ -51,6 +51,10 @@ class Sample:
     def nbytes(self) -> int:
         return sum(map(len, self.files.values()))
 
+    def images(self) -> int:
+        """How many of the files are images."""
+        return sum(extension.lower().rpartition(".")[2] in IMAGE_EXTENSIONS for extension in self.files)
+
     def image(self) -> str | None:
         """The extension of the image; None if there is none."""
         for extension in self.files:
