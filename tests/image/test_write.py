@@ -47,7 +47,7 @@ def test_files_beside_an_image_keep_every_letter(tmp_path: Path) -> None:
         "c.cls": b"dog",
         "c.json": b"null",
     }
-    files = [(f"{key}.jpg", encoded(1)) for key in "abc"] + [(name, data) for name, data in beside.items()]
+    files = [(f"{key}.jpg", encoded(1)) for key in "abc"] + list(beside.items())
     archive(tmp_path / "in.tar", sorted(files))
     for size in (1, 100):  # labels of one type in each batch, and mixed
         out = tmp_path / f"out{size}"
