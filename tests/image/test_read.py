@@ -242,3 +242,23 @@ def test_without_quarantine_bad_images_raise() -> None:
     batch = ImageBatch({"image": [b"no"], "image_id": ["x"]})
     with pytest.raises(BadRecordError, match="image 'x': not an image"):
         decoded(batch)
+
+
+def test_images_beside_an_image_are_sidecars_and_counted(tmp_path: Path) -> None:
+    archive(tmp_path / "in.tar", [(f"trip.{number}.jpg", encoded(number)) for number in range(3)])
+    result = run(WebDatasetReader(str(tmp_path / "in.tar")))
+    [row] = [row for batch in result for row in batch.to_rows()]
+    assert (row["image"], list(dict(row["sidecars"]))) == (encoded(0), ["1.jpg", "2.jpg"])
+    assert result.summary()["read_webdataset"].counts["further_images"] == 2
+
+
+@pytest.mark.parametrize("blocksize", [None, 2048])
+@pytest.mark.parametrize("left_out", [0, 100])
+def test_an_archive_that_is_cut_between_members_is_told(tmp_path: Path, left_out: int, blocksize: int | None) -> None:
+    path = archive(tmp_path / "in.tar", samples(6))
+    with tarfile.open(path) as tar:
+        gone = tar.getmember("s0002.jpg")
+    path.write_bytes(path.read_bytes()[: gone.offset - left_out])  # in the padding, or just behind it
+    result = run(WebDatasetReader(str(path), blocksize=blocksize))
+    [record] = result.quarantined()
+    assert "cut short here" in record.error

@@ -204,6 +204,11 @@ def test_private_addresses_are_refused(site: str) -> None:
         (["gristmill: noindex"], "noindex"),
         (["*: noimageindex"], "noimageindex"),
         (["unavailable_after: 25 Jun 2030 15:00:00 PST"], None),
+        (["noai, unavailable_after: Tue, 25 Jun 2030 15:00:00 PST"], "noai"),
+        (["unavailable_after: Tue, 25 Jun 2030 15:00:00 PST, noai"], "noai"),
+        (["otherbot: nofollow, noindex"], None),
+        (["otherbot: noindex, gristmill: noai"], "noai"),
+        (["max-image-preview: large, none"], "none"),
     ],
 )
 def test_opting_out(values: list[str], said: str | None) -> None:

@@ -38,6 +38,25 @@ def test_what_was_read_is_written_with_all_its_files(tmp_path: Path) -> None:
     assert members(tar) == dict(files)
 
 
+def test_files_beside_an_image_keep_every_letter(tmp_path: Path) -> None:
+    beside = {
+        "a.json": b'{"b": 1.50,\n "n": 123456789012345678901, "b": 2}\n',
+        "a.cls": b"5",
+        "b.json": b'{"a": NaN}',
+        "b.cls": b"007",
+        "c.cls": b"dog",
+        "c.json": b"null",
+    }
+    files = [(f"{key}.jpg", encoded(1)) for key in "abc"] + list(beside.items())
+    archive(tmp_path / "in.tar", sorted(files))
+    for size in (1, 100):  # labels of one type in each batch, and mixed
+        out = tmp_path / f"out{size}"
+        run(WebDatasetReader(str(tmp_path / "in.tar"), task_batch_size=size), ImageWriterStage(out))
+        [tar] = out.glob("*.tar")
+        assert members(tar) == dict(files)
+        assert [row["label"] for row in rows(WebDatasetReader(str(tar)))] == [5, "007", "dog"]
+
+
 def test_shards_have_so_many_images_and_an_index_each(tmp_path: Path) -> None:
     archive(tmp_path / "in.tar", samples(25))
     out = tmp_path / "out"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -438,7 +439,13 @@ def test_the_schema_is_plain_data() -> None:
 @pytest.mark.filterwarnings("ignore:stage '.*' is made for English")  # and the demo corpus is not all English
 @pytest.mark.parametrize("name", sorted(bundled()))
 def test_bundled_recipes_run(name: str, tmp_path: Path) -> None:
-    demo = Path(__file__).parents[2] / "examples" / "demo" / "data" / "web-00.jsonl"
+    examples = Path(__file__).parents[2] / "examples"
+    demo = examples / "demo" / "data" / "web-00.jsonl"
+    if name == "images":
+        demo = tmp_path / "photographs.tar"
+        with tarfile.open(demo, "w") as tar:
+            for photo in ("chelsea.jpg", "coffee.jpg"):
+                tar.add(examples / "images" / "photos" / photo, photo)
     recipe = load_recipe(name, {"input": str(demo), "output": str(tmp_path / "out")})
     result = recipe.build().run(LocalExecutor(num_workers=0))
     assert recipe.description

@@ -1,14 +1,16 @@
 """Download: from a column of addresses to a column of images, many at a time, with manners.
 
 An address that cannot be fetched, that leads to a private network, that holds no image, or whose owner has opted out
-(`X-Robots-Tag`: noai, noimageai, noindex, noimageindex) goes to quarantine with the reason; the others go on. How hosts
-are treated, and why a name cannot be made to mean another machine between two looks at it, is said in `io/http.py`.
+(`X-Robots-Tag`: noai, noimageai, noindex, noimageindex, none) goes to quarantine with the reason; the others go on.
+How hosts are treated, and why a name cannot be made to mean another machine between two looks at it, is said in
+`io/http.py`.
 
 What is given up: determinism, as far as the web has none. A run that is resumed does not fetch again what is committed.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -28,8 +30,12 @@ from gristmill.io.http import HttpClient, Manners
 if TYPE_CHECKING:
     from gristmill.core.stage import WorkerMetadata
 
-OPT_OUT = frozenset({"noai", "noimageai", "noindex", "noimageindex"})
+OPT_OUT = frozenset({"noai", "noimageai", "noindex", "noimageindex", "none"})
 AGENT = "gristmill"
+
+_NAMED = re.compile(r"\s*([\w*.-]+)\s*:(.*)")
+_VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
+"""Directives that have a value, and are no names of robots."""
 
 
 class ImageDownloadStage(ProcessingStage[ImageBatch, ImageBatch]):
@@ -148,13 +154,16 @@ class ImageDownloadStage(ProcessingStage[ImageBatch, ImageBatch]):
 def opts_out(values: list[str]) -> str | None:
     """The directive by which a server opts out, in any of its X-Robots-Tag headers; None if there is none.
 
-    A value may be for one robot (`otherbot: noindex`): it counts if it is for all, or for this one.
+    A directive may be for one robot, as may those after it (`otherbot: noindex, noai`): they count if they are for
+    all, or for this one.
     """
     for value in values:
-        agent, colon, rest = value.rpartition(":")
-        if colon and agent.strip().lower() not in ("*", AGENT):
-            continue
-        for directive in (rest if colon else value).split(","):
-            if directive.strip().lower() in OPT_OUT:
-                return directive.strip().lower()
+        robot = "*"
+        for part in value.lower().split(","):
+            named = _NAMED.fullmatch(part)
+            if named and named[1] not in _VALUED:
+                robot = named[1]
+            directive = (named[2] if named else part).strip()
+            if directive in OPT_OUT and robot in ("*", AGENT):
+                return directive
     return None

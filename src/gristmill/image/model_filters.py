@@ -70,7 +70,7 @@ class ScoringStage(ModelStage):
         scores[rows] = self._score(batch, values[rows], rows)
         column = make_array([None if np.isnan(score) else float(score) for score in scores], pa.float64())
         aside = None if there.all() or self._given(batch) else make_array([not one for one in there], pa.bool_())
-        return Decision(self._kept(column), {self.score_field: column}, aside)
+        return Decision(self._kept(column), {self.score_field: column}, aside=aside)
 
     def apply(self, batch: ImageBatch, decision: Decision) -> ImageBatch:
         return batch.with_column(self.score_field, decision.scores[self.score_field]).keep(decision.keep)

@@ -22,7 +22,7 @@ from gristmill.core.batch import ImageBatch
 from gristmill.core.errors import InputError
 from gristmill.core.stage import CompositeStage, ProcessingStage, SourceStage
 from gristmill.core.task import EmptyTask, FileGroupTask
-from gristmill.image.decode import MAX_PIXELS, THREADS
+from gristmill.image.decode import THREADS
 from gristmill.image.samples import COLUMNS, Sample, empty_schema, gather, to_table
 from gristmill.io import sniff
 from gristmill.io.files import BY_MEMBERS, FilePartitioningStage
@@ -74,6 +74,8 @@ class SampleReader(FilesReader[FileGroupTask, ImageBatch]):
             if chosen is None or not sample.files[chosen]:
                 source.on_bad(_no_image(sample, chosen))
                 continue
+            if len(sample.files) > 1 and (images := sample.images()) > 1:
+                self.count("further_images", images - 1)
             waiting.append(sample)
             size += sample.nbytes
             if len(waiting) >= self.task_batch_size or size >= self.blocksize:
@@ -86,7 +88,7 @@ class SampleReader(FilesReader[FileGroupTask, ImageBatch]):
 def _no_image(sample: Sample, chosen: str | None) -> BadRecord:
     if chosen is not None:
         return BadRecord(sample.position, f"sample {sample.key!r}: its image .{chosen} is empty: no bytes")
-    there = ", ".join(f".{extension}" for extension in sample.files)
+    there = ", ".join(f".{extension}" if extension else "a file without extension" for extension in sample.files)
     return BadRecord(sample.position, f"sample {sample.key!r} has no image, only {there}")
 
 
@@ -140,7 +142,6 @@ class ImageReaderStage(WebDatasetReaderStage):
         num_gpus_per_worker: float = 0.25,
         dali_batch_size: int | None = None,
         verbose: bool = False,
-        max_pixels: int | None = MAX_PIXELS,
         file_paths: Paths | None = None,
         blocksize: int | str | None = None,
         on_bad_record: str = QUARANTINE,
@@ -151,7 +152,7 @@ class ImageReaderStage(WebDatasetReaderStage):
         if not isinstance(num_threads, int) or isinstance(num_threads, bool) or num_threads < 1:
             raise ValueError(f"num_threads is {num_threads!r}, must be a whole number, 1 or more")
         self.num_threads, self.num_gpus_per_worker, self.verbose = num_threads, num_gpus_per_worker, verbose
-        self.dali_batch_size, self.max_pixels, self.file_paths = dali_batch_size, max_pixels, file_paths
+        self.dali_batch_size, self.file_paths = dali_batch_size, file_paths
         self.storage_options = dict(storage_options or {})
 
     def lead(self) -> SourceStage[Any]:

@@ -5,7 +5,7 @@
     image       large_binary   the encoded image, as it was
     extension   string         that of the image, as it was written: "jpg", "JPEG", "image.png"
     caption     string         the .txt beside it
-    metadata    JSON           the .json beside it
+    metadata    JSON           the .json beside it, to the letter
     label       int or string  the .cls beside it
     sidecars    map            every other file of the sample, by extension, and a .txt or .json that cannot be read
 
@@ -16,16 +16,18 @@ begins, so nothing takes the place of anything else.
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
+import orjson
 import pyarrow as pa
 
 from gristmill.core.columns import make_array
-from gristmill.core.table import JSON, POSITION, json_text, parse_json, to_array
+from gristmill.core.table import JSON, POSITION, to_array
 from gristmill.image.formats import IMAGE_EXTENSIONS
 
 IMAGE_ID, SOURCE, IMAGE, EXTENSION = "image_id", "source", "image", "extension"
@@ -48,6 +50,10 @@ class Sample:
     @property
     def nbytes(self) -> int:
         return sum(map(len, self.files.values()))
+
+    def images(self) -> int:
+        """How many of the files are images."""
+        return sum(extension.lower().rpartition(".")[2] in IMAGE_EXTENSIONS for extension in self.files)
 
     def image(self) -> str | None:
         """The extension of the image; None if there is none."""
@@ -127,13 +133,26 @@ def _understood(extension: str, data: bytes) -> tuple[str | None, Any]:
         if extension == TEXT_FILE:
             return CAPTION, data.decode()
         if extension == JSON_FILE:
-            return METADATA, json_text(parse_json(data.decode()))
+            return METADATA, _json(data.decode())
         if extension == LABEL_FILE:
             text = data.decode().strip()
             return LABEL, int(text) if text.removeprefix("-").isdecimal() and str(int(text)) == text else text
     except (ValueError, RecursionError):
         pass
     return None, None
+
+
+def _json(text: str) -> str:
+    """The text as it is, so that no digit and no key of it is lost; a ValueError if it is not JSON, as NaN is not."""
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:  # numbers beyond what orjson reads
+        json.loads(text, parse_constant=_no_constant)
+    return text
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
 
 
 def sidecar_column(rows: Sequence[dict[str, bytes] | None]) -> pa.Array:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from gristmill.core.columns import make_array
 from gristmill.core.errors import ColumnError
-from gristmill.core.table import json_text
+from gristmill.core.table import JSON, json_text, parse_json
 from gristmill.image.formats import EXTENSIONS, extension_of, format_of
 from gristmill.image.samples import (
     CAPTION,
@@ -160,8 +160,12 @@ def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
     wanted = [
         name for name in (IMAGE_ID, IMAGE, EXTENSION, CAPTION, METADATA, LABEL, SIDECARS) if name in table.column_names
     ]
+    mixed = LABEL in wanted and table.schema.field(LABEL).type == JSON
     for index in range(table.num_rows):
-        yield {name: table.column(name)[index].as_py() for name in wanted}
+        row = {name: table.column(name)[index].as_py() for name in wanted}
+        if mixed and row[LABEL] is not None:  # numbers and names among each other
+            row[LABEL] = parse_json(row[LABEL])
+        yield row
 
 
 def files_of(row: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:

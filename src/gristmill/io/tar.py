@@ -1,8 +1,9 @@
 """Tar archives, read as a stream: the name, place and bytes of each member. Nothing is ever extracted to disk.
 
 Ustar, GNU and PAX names and sizes are understood. A header that is damaged is told, and reading goes on at the next one
-that makes sense; an archive that is cut short gives all members that are whole. Python's own tarfile takes a tenth of a
-millisecond for each member, and stops at the first damage.
+that makes sense; an archive that is cut short gives all members that are whole, and is told also when it ends between
+two of them, without an end mark. Python's own tarfile takes a tenth of a millisecond for each member, and stops at the
+first damage.
 
 What is given up: sparse files, and members that are links or devices: they are told as bad records.
 """
@@ -134,6 +135,8 @@ class _Archive:
     def __init__(self, source: Input, stream: _Plain | _Unpacked, most: int, with_data: bool) -> None:
         self.source, self.stream, self.most, self.with_data = source, stream, most, with_data
         self.end = source.part.end
+        self.ended = True
+        """Whether the last that was seen is an end mark, or what is wrong was told."""
 
     def members(self) -> Iterator[Member]:
         stream = self.stream
@@ -144,8 +147,9 @@ class _Archive:
                 offset = stream.place
             block = stream.read(BLOCK)
             if not block:
-                return
-            if block == _ZEROS:  # the end, unless archives were put one behind the other
+                break
+            self.ended = block == _ZEROS
+            if self.ended:  # the end, unless archives were put one behind the other
                 continue
             header = _parse(block)
             if header is None:
@@ -160,6 +164,12 @@ class _Archive:
                 about = {}
                 if member is not None:
                     yield member
+        self._check_end()
+
+    def _check_end(self) -> None:
+        if not self.ended and not self.stream.read(1):
+            place = self.stream.place
+            self._bad(place, "the tar has no end mark: it is cut short here, or its writer did not close it")
 
     def _member(self, header: _Header, offset: int, about: dict[str, str]) -> Member | None:
         """The member, if it is a file and whole; what is wrong with others is told."""
@@ -228,6 +238,7 @@ class _Archive:
             stream._rest, stream.place = block + stream._rest, stream.place - len(block)
 
     def _bad(self, offset: int, reason: str) -> None:
+        self.ended = True
         self.source.on_bad(BadRecord(offset, reason))
 
 

@@ -170,7 +170,7 @@ class RedactPii(ProcessingStage[DocumentBatch, DocumentBatch]):
         for row, findings in found.items():
             counts[row] = len(findings)
             keep[row] = not any(self._actions[one.entity] == "drop" for one in findings)
-        return _Found(make_array(keep, pa.bool_()), {self.name: make_array(counts, pa.int64())}, found)
+        return _Found(make_array(keep, pa.bool_()), {self.name: make_array(counts, pa.int64())}, findings=found)
 
     def apply(self, batch: DocumentBatch, decision: Decision) -> DocumentBatch:
         assert isinstance(decision, _Found)
