@@ -135,6 +135,12 @@ def kinds(patience_s: float = 60.0) -> dict[str, Kind]:
             rounds=1,
             packages=curator,
         ),
+        "sources": Kind(
+            {"sources": lambda: sources.run(400)},
+            {"sources": lambda: sources.run(50)},
+            "Wikitext and LaTeX to text, beside mwparserfromhell",
+            rounds=1,
+        ),
         "ray": Kind(
             {
                 "tiny": lambda: tiny.run(1),
