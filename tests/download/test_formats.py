@@ -187,3 +187,9 @@ def test_a_list_of_addresses_becomes_documents(shelf: Shelf, tmp_path: Path) -> 
     assert "not an address" in errors
     assert "PdfError: damaged" in errors
     assert result.summary()["extract"].counts["no_text_of_png"] == 1
+
+
+def test_a_tree_that_would_fill_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gristmill.download.zipped.MOST_TAGS", 1000)
+    with pytest.raises(ZippedError, match="tags, more than the limit"):
+        DocxExtractor().extract({"content": docx("<w:p/>" * 2000)})

@@ -172,6 +172,7 @@ def test_a_server_that_says_nothing_is_given_up(web: Web) -> None:
 
 def test_a_server_that_drips_is_given_up(web: Web) -> None:
     def drip(handler: Handler, body: bytes) -> bool:
+        handler.close_connection = True
         handler.send_response(200)
         handler.send_header("Transfer-Encoding", "chunked")
         handler.end_headers()
@@ -279,3 +280,53 @@ def test_only_http_is_fetched(url: str) -> None:
 def test_names_without_an_address_are_told() -> None:
     with pytest.raises(DownloadError, match="no host"):
         client(max_retries=0).fetch("http://no-such-host.invalid/")
+
+
+def test_a_file_that_has_changed_is_not_glued_together_by_a_server_without_if_range(web: Web, tmp_path: Path) -> None:
+    def heedless(handler: Handler, body: bytes) -> bool:
+        start = int(handler.headers["Range"].removeprefix("bytes=").rstrip("-"))
+        span = f"bytes {start}-{len(body) - 1}/{len(body)}"
+        handler.answer(206, body[start:], {"Content-Range": span, "ETag": '"2"'})
+        return True
+
+    web.files["/a.bin"] = DATA
+    web.faults["/a.bin"] = [cut(600_000), heedless]
+    with pytest.raises(DownloadError, match="changed since"):
+        client(max_retries=1).save(f"{web.url}/a.bin", str(tmp_path / "a.bin"))
+    web.files["/a.bin"], web.etags["/a.bin"] = DATA[::-1], '"2"'
+    client().save(f"{web.url}/a.bin", str(tmp_path / "a.bin"))
+    assert (tmp_path / "a.bin").read_bytes() == DATA[::-1]
+
+
+def test_a_server_that_drips_is_given_up_without_a_deadline(web: Web) -> None:
+    def drip(handler: Handler, body: bytes) -> bool:
+        handler.close_connection = True
+        handler.send_response(200)
+        handler.send_header("Content-Length", "1000000")
+        handler.end_headers()
+        for _ in range(200):
+            handler.wfile.write(b"x")
+            handler.wfile.flush()
+            time.sleep(0.02)
+        return True
+
+    web.faults["/a"] = [drip]
+    with pytest.raises(DownloadError, match="too slow"):
+        client(read_timeout_s=0.1, max_retries=0).fetch(f"{web.url}/a")
+
+
+@pytest.mark.parametrize("headers", [{"Location": "http://[bad"}, {"Content-Length": "9" * 5000}])
+def test_answers_that_make_no_sense_fail_like_others(web: Web, headers: dict[str, str]) -> None:
+    web.faults["/a"] = [status(302 if "Location" in headers else 200, **{"Content-Length": "2", **headers})]
+    with pytest.raises(DownloadError, match="/a"):
+        client(max_retries=0).fetch(f"{web.url}/a")
+
+
+def test_a_host_with_other_letters_is_asked_by_its_ascii_name(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    web.files["/a"] = b"found"
+    asked = []
+    monkeypatch.setattr(Resolver, "addresses", lambda _, host, *more: [asked.append(host), "127.0.0.1"][1:])
+    port = web.url.rpartition(":")[2]
+    assert client().fetch(f"http://例え.jp:{port}/a").body == b"found"
+    assert asked == ["xn--r8jz45g.jp"]
+    assert web.asked[0][1]["host"] == f"xn--r8jz45g.jp:{port}"

@@ -133,3 +133,12 @@ def test_no_commands_or_brackets_are_left(source: str) -> None:
     text = LatexCleaner("drop").clean(source)
     if not re.search(r"\\[\[{}$%&_#]|\$", source):
         assert not re.search(r"\\[a-zA-Z]|[{}~]", text), text
+
+
+def test_ends_that_are_missing_are_looked_for_once() -> None:
+    """Each of these took minutes when every beginning looked for its end alone."""
+    for begin in (r"\begin{equation} a ", r"\iffalse x ", "\\begin{verbatim} % x\n", r"\( a ", r"\usepackage[a "):
+        assert LatexCleaner().clean("Begin. " + begin * 4_000).startswith("Begin.")
+    assert LatexCleaner().clean(r"\iffalse gone \fi kept \iffalse open").startswith("kept")
+    listing = "\\begin{verbatim}\n50% of it\n\\end{verbatim} and % no"
+    assert LatexCleaner().clean(listing) == "50% of it\nand"

@@ -134,7 +134,7 @@ def test_a_checksum_that_does_not_fit_is_found(tmp_path: Path) -> None:
     assert [place for place, _ in bad] == [places[2]]
 
 
-@pytest.mark.parametrize("claim", [b"99999", b"2147483648", b"-1", b"many"])
+@pytest.mark.parametrize("claim", [b"99999", b"2147483648", b"9" * 6000, b"-1", b"many"])
 @pytest.mark.parametrize("compressed", [True, False])
 def test_a_length_that_is_a_lie_costs_one_record(tmp_path: Path, claim: bytes, compressed: bool) -> None:
     path = write_warc(tmp_path / "a.warc", pages_of(3), gzip=False)
@@ -217,6 +217,9 @@ def test_bodies_are_as_they_were_before_they_were_sent() -> None:
     assert answer(zlib.compress(text), Content_Encoding="deflate") == text
     assert answer(raw_deflate, Content_Encoding="deflate") == text
     assert answer(brotli.compress(text), Content_Encoding="br") == text
+    assert answer(text, Content_Encoding="br") == text
+    with pytest.raises(ValueError, match="not all there"):
+        answer(brotli.compress(random.Random(1).randbytes(9000))[:5000], Content_Encoding="br")
     for broken in (gzip.compress(text)[:-20], gzip.compress(text)[:30] + b"\xff" * 60):
         with pytest.raises(ValueError, match="not all there|damaged"):
             answer(broken, Content_Encoding="gzip")

@@ -200,3 +200,27 @@ def test_a_file_is_read_by_several_workers(shelf: Shelf, tmp_path: Path, monkeyp
         outputs.append([file.read_bytes() for file in sorted(out.glob("*.jsonl"))])
     assert outputs[0] == outputs[1]
     assert outputs[0][0].count(b"\n") == 25
+
+
+def test_pages_that_go_on_in_the_next_stream_are_whole_and_come_once(tmp_path: Path) -> None:
+    raw = b"".join(bz2.decompress(one) for one in streams("en"))
+    whole = tmp_path / "whole.xml"
+    whole.write_bytes(raw)
+    titles = [page.title for page in read_pages(str(whole)) if not isinstance(page, BadRecord)]
+    path = tmp_path / "a.xml.bz2"
+    for size in (900, 1017, 1100):
+        pieces = [bz2.compress(raw[start : start + size]) for start in range(0, len(raw), size)]
+        path.write_bytes(b"".join(pieces))
+        half = len(b"".join(pieces[: len(pieces) // 2]))
+        found = [*read_pages(str(path), 0, half), *read_pages(str(path), half)]
+        assert [page.title for page in found if not isinstance(page, BadRecord)] == titles
+        assert not any(isinstance(page, BadRecord) for page in found)
+
+
+def test_a_page_that_breaks_off_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.xml"
+    path.write_text(page_xml(1, "a", "x") + page_xml(2, "b", "y")[:-40])
+    [page, bad] = read_pages(str(path))
+    assert page.title == "a"  # type: ignore[union-attr]
+    assert isinstance(bad, BadRecord)
+    assert "no XML" in bad.reason

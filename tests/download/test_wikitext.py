@@ -158,3 +158,8 @@ def test_hostile_pages_take_no_longer_than_others() -> None:
         "{{nowrap|" + "|" * 60_000 + "}}", " \x01" * 20_000, "<span " * 20_000, "__a" * 20_000, "-{" * 20_000, "{{{" * 20_000,
     ):  # fmt: skip
         WikitextCleaner().clean(page)
+
+
+def test_a_tag_that_hides_again_and_again_takes_no_longer() -> None:
+    assert WikitextCleaner("en").clean("Shown <span style='display:none'>hidden</span> text") == "Shown text"
+    assert "Shown" in WikitextCleaner("en").clean("Shown <span " + "display:none " * 40_000)

@@ -28,6 +28,7 @@ from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.table import POSITION
 from gristmill.core.task import EmptyTask
 from gristmill.download.latex import KEEP, LatexCleaner
+from gristmill.download.objects import ObjectDownloader
 from gristmill.download.paper_archive import SOURCE, read_papers
 from gristmill.download.published import PublishedDownloader, bare, checksum_of, manners_for, with_checksum
 from gristmill.download.source import DocumentExtractor, DocumentIterator, URLGenerator
@@ -40,7 +41,6 @@ MANIFEST = "arXiv_src_manifest.xml"
 _FILE = re.compile(r"<file>(.*?)</file>", re.DOTALL)
 _FIELD = re.compile(r"<(filename|md5sum)>\s*([^<]*?)\s*</\1>")
 _LINK = re.compile(r'href="([^"]+\.tar)"')
-_PIECE = 4 * 2**20
 _OLD = re.compile(r"([a-z-]+(?:\.[A-Z]{2})?)(\d{7})")
 
 
@@ -108,16 +108,12 @@ class ArxivDownloader(PublishedDownloader):
         path = Path(self.path_of(url))
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._copy(url, path.with_name(f"{path.name}.part"), path)
+            self._copy(url, path.with_name(f"{path.name}.draft"), path)
         return str(path)
 
     def _copy(self, url: str, draft: Path, path: Path) -> None:
         try:
-            system, inner = file_system(bare(url), self.storage_options)
-            with system.open(inner, "rb") as source, draft.open("ab") as target:
-                source.seek(target.tell())
-                while piece := source.read(_PIECE):
-                    target.write(piece)
+            ObjectDownloader(str(draft.parent), False, self.storage_options)._download_to_path(bare(url), str(draft))
         except OSError as error:
             raise DownloadError(url, f"{type(error).__name__}: {error}", transient=True) from error
         checksum = checksum_of(url)

@@ -37,17 +37,14 @@ KEEP, INLINE, DROP = MATH = ("keep", "inline", "drop")
 MOST_FILES_IN = 200
 MOST_TEXT = 16 * 2**20
 
-_COMMENT = re.compile(
-    r"(\\begin\s*\{(verbatim|lstlisting|minted|Verbatim)\}.*?\\end\{\2\})|(?<!\\)((?:\\\\)*)%[^\n]*(?:\n[ \t]*)?",
-    re.DOTALL,
-)
-_ENDS = re.compile(r"[ \t]*\r?\n|\r")
-_IFFALSE = re.compile(r"\\iffalse(?![a-zA-Z]).*?\\fi(?![a-zA-Z])", re.DOTALL)
+_COMMENT = re.compile(r"\\begin\s*\{(verbatim|lstlisting|minted|Verbatim)\}|(?<!\\)((?:\\\\)*)%[^\n]*(?:\n[ \t]*)?")
+_ENDS = re.compile(r"(?<![ \t])[ \t]*\r?\n|\r")
+_IFFALSE, _FI = re.compile(r"\\iffalse(?![a-zA-Z])"), re.compile(r"\\fi(?![a-zA-Z])")
 _INPUT = re.compile(r"\\(?:input|include|subfile)(?![a-zA-Z])\s*(?:\{([^{}]*)\}|([^\s{}\\]+))")
-_PACKAGE = re.compile(r"\\usepackage\s*(?:\[[^\]]*\])?\s*\{([^{}]*)\}")
+_PACKAGE = re.compile(r"\\usepackage\s*(?:\[[^\]]{0,1000}\])?\s*\{([^{}]*)\}")
 _BEGIN_DOCUMENT, _END_DOCUMENT = re.compile(r"\\begin\s*\{document\}"), re.compile(r"\\end\s*\{document\}|\\bye\b")
 _DOCUMENT = re.compile(r"\\document(?:class|style)|\\begin\s*\{document\}")
-_TITLE = re.compile(r"\\(?:title|icmltitle|Title)\s*(?:\[[^\]]*\])?\s*(?=\{)")
+_TITLE = re.compile(r"\\(?:title|icmltitle|Title)\s*(?:\[[^\]]{0,1000}\])?\s*(?=\{)")
 _TOKEN = re.compile(r"\\(?:([a-zA-Z@]+)\*?|(.)|$)|[{}~&]|\$\$?|--+|``|''|\n[ \t]*\n\s*|\n", re.DOTALL)
 _DOLLAR = re.compile(r"(?<!\\)\$")
 _DOLLARS = re.compile(r"(?<!\\)\$\$")
@@ -89,8 +86,34 @@ def join(files: Mapping[str, str]) -> str:
 def _without_comments(text: str) -> str:
     text = _CONTROL.sub("", _ENDS.sub("\n", text))
     if "%" in text:
-        text = _COMMENT.sub(lambda found: found[1] or found[3] or "", text)
-    return _IFFALSE.sub("", text) if "\\iffalse" in text else text
+        text = _uncommented(text)
+    return _without_iffalse(text) if "\\iffalse" in text else text
+
+
+def _uncommented(text: str) -> str:
+    """Without comments, but for what looks like them in listings."""
+    pieces: list[str] = []
+    done = at = 0
+    missing: set[str] = set()  # to look for the same end again and again would take for ever
+    while found := _COMMENT.search(text, at):
+        at = found.end()
+        if not found[1]:
+            pieces += [text[done : found.start()], found[2]]
+            done = at
+        elif found[1] not in missing:
+            end = text.find(f"\\end{{{found[1]}}}", at)
+            at = max(at, end)
+            missing.update([found[1]] if end < 0 else [])
+    return "".join([*pieces, text[done:]])
+
+
+def _without_iffalse(text: str) -> str:
+    pieces: list[str] = []
+    done = 0
+    while (found := _IFFALSE.search(text, done)) and (end := _FI.search(text, found.end())):
+        pieces.append(text[done : found.start()])
+        done = end.end()
+    return "".join([*pieces, text[done:]])
 
 
 def _definitions(style: str) -> str:
@@ -124,6 +147,7 @@ class _Paper:
         self.math, self.captions = math, captions
         self.stash: list[str] = []
         self.out: list[str] = []
+        self._missing: dict[str, str] = {}
 
     def text(self, source: str) -> str:
         expanded = Expander().expand(source)
@@ -221,7 +245,7 @@ class _Paper:
             self.out.append(accented(mark, base))
             return at
         if mark in "([":
-            end = text.find("\\)" if mark == "(" else "\\]", at)
+            end = self._find("\\)" if mark == "(" else "\\]", text, at)
             if end >= 0:
                 self._formula(text[at:end], display=mark == "[")
                 return end + 2
@@ -234,6 +258,15 @@ class _Paper:
         elif mark in " ,;:!>\n/":
             self.out.append("" if mark in "!/" else " ")
         return at
+
+    def _find(self, mark: str, text: str, at: int) -> int:
+        """Where the mark is; what is not in the rest of a text is looked for once."""
+        if self._missing.get(mark) is text:
+            return -1
+        found = text.find(mark, at)
+        if found < 0:
+            self._missing[mark] = text
+        return found
 
     def _dollars(self, mark: str, text: str, at: int) -> int:
         end = (_DOLLARS if mark == "$$" else _DOLLAR).search(text, at)
@@ -268,7 +301,7 @@ class _Paper:
             at = _options(text, at)
             self.out.append(f"\n\n{STATEMENTS[name]}. " if name in STATEMENTS and name != "abstract" else "\n\n")
             return at
-        end = text.find(f"\\end{{{full}}}", at)
+        end = self._find(f"\\end{{{full}}}", text, at)
         inner = text[at : end if end >= 0 else len(text)]
         if end < 0 and name not in LEFT_OUT:
             return at

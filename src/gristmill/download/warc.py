@@ -34,6 +34,8 @@ MAX_RECORD = 64 * 2**20
 RAW = 4096
 """So much of a damaged record is kept, to know it by."""
 
+_MOST_DIGITS = 18
+
 _END = re.compile(rb"\r?\n\r?\n")
 _LENGTH = re.compile(rb"^Content-Length:[ \t]*(.*?)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 _KIND = re.compile(rb"^WARC-Type:[ \t]*(.*?)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
@@ -125,8 +127,9 @@ class _Reader:
         """One record (None: of another kind), and what was read beyond it."""
         head, block = self._head(rest)
         length, kind = _LENGTH.search(head), _KIND.search(head)
-        if length is None or not length[1].isdigit():
-            raise Damage(f"a record whose Content-Length is {length[1].decode('utf-8', 'replace') if length else ''!r}")
+        if length is None or not length[1].isdigit() or len(length[1]) > _MOST_DIGITS:
+            said = length[1][:40].decode("utf-8", "replace") if length else ""
+            raise Damage(f"a record whose Content-Length is {said!r}")
         size = int(length[1])
         wanted = self.kinds is None or (kind is not None and kind[1].decode("utf-8", "replace") in self.kinds)
         if not wanted or size > self.most:
@@ -213,6 +216,8 @@ def _decoded(body: bytes, coding: str, most: int) -> bytes:
     """A body without its compression. One that is not compressed, though it says so, is left as it is."""
     if coding in ("gzip", "x-gzip"):
         return _inflated(body, 31, most) if body.startswith(b"\x1f\x8b") else body
+    if body.lstrip()[:1] == b"<" and body.isascii():
+        return body
     if coding == "deflate":
         zlib_header = body[0] & 0x0F == 8 and len(body) > 1 and (body[0] * 256 + body[1]) % 31 == 0
         return _inflated(body, 15 if zlib_header else -15, most)
@@ -238,9 +243,12 @@ def _unbrotli(body: bytes, most: int) -> bytes:
     library = require("brotli", "web", "reading a page that is compressed with Brotli")
     try:
         limit = {"output_buffer_limit": most + 1} if library.__version__ >= "1.2" else {}
-        plain: bytes = library.Decompressor().process(body, **limit)
+        reader = library.Decompressor()
+        plain: bytes = reader.process(body, **limit)
     except library.error as error:
         raise ValueError(f"a compressed body that is damaged ({error})") from error
     if len(plain) > most:
         raise ValueError(f"a compressed body of more than {most:,} bytes")
+    if not reader.is_finished():
+        raise ValueError("a compressed body that is not all there")
     return plain

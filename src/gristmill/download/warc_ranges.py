@@ -121,7 +121,7 @@ class CommonCrawlWARCReader(ProcessingStage[DocumentBatch, DocumentBatch]):
         if record is None or isinstance(record, BadRecord):
             why = record.reason if record else "nothing is there"
             raise ValueError(f"{name}, {length:,} bytes from {start:,}: {why}")
-        is_http = record.headers.get("content-type", "").startswith("application/http")
+        is_http = record.headers.get("content-type", "").lower().startswith("application/http")
         return http_response(record.block).body if is_http else record.block
 
     def _range(self, name: str, start: int, end: int) -> bytes:

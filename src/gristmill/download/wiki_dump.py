@@ -2,7 +2,8 @@
 
 A part of a file is read from the first stream that begins in it to the last. Streams are found by their first bytes, so
 no index is needed. Each page is parsed for itself, without entities of its own, so a bad one costs itself alone; a
-damaged stream costs the pages after the damage up to the next stream. Both are told with their place.
+damaged stream costs the pages after the damage up to the next stream. Both are told with their place. A page that goes
+on in the next stream, as in files of pbzip2, is read to its end there.
 
 It gives up pages of more than 64 MiB, which no wiki has.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import bz2
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 from xml.parsers import expat
@@ -28,6 +30,7 @@ _MOST_PAGE = 64 * 2**20
 _PER_BYTE = 1024
 """A page's place is that of its stream times this, plus its number there: it goes up through the file."""
 
+_BEGUN = re.compile(rb"<page[ >]|<(?:p(?:a(?:ge?)?)?)?\Z")
 _NAMESPACE = re.compile(r'<namespace key="(-?\d+)"[^>/]*>([^<]*)<')
 _NAMED = ("-2", "6", "14")
 
@@ -70,7 +73,8 @@ def read_pages(path: str, start: int = 0, end: int | None = None) -> Iterator[Pa
             here = place
             stream = _Stream(opened, here)
             try:
-                yield from _pages(iter(stream), here * _PER_BYTE, namespaces)
+                pieces = chain(stream, _continued(opened, stream))
+                yield from _pages(pieces, here * _PER_BYTE, namespaces)
                 place = stream.after
             except _Damaged as error:
                 yield BadRecord(here, f"{error}: the rest of this stream of pages is lost")
@@ -109,6 +113,16 @@ class _Stream:
             self.after = found
         else:
             self.after = following if head else None
+
+
+def _continued(opened: BinaryIO, stream: _Stream) -> Iterator[bytes]:
+    """What comes after a stream, for a page that breaks off at its end. An empty piece says that it is over."""
+    yield b""
+    place = stream.after
+    while place is not None:
+        following = _Stream(opened, place)
+        yield from following
+        place = following.after
 
 
 def _next_stream(opened: BinaryIO, start: int) -> int | None:
@@ -153,13 +167,16 @@ def _pages(pieces: Iterator[bytes], first: int, namespaces: tuple[str, ...]) -> 
         try:
             yield parse_page(raw, first + number, namespaces)
         except (expat.ExpatError, ValueError) as error:
-            yield BadRecord(first + number, f"a page that is no XML: {error}", raw[:RAW_BYTES])
+            where = f"page {number} of the stream at byte {first // _PER_BYTE:,}"
+            yield BadRecord(first + number, f"a page that is no XML: {error} ({where})", raw[:RAW_BYTES])
 
 
 def _cut_pages(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """The bytes from each `<page>` to its `</page>`, which no text can hold: there they are escaped."""
     held, scanned = b"", 0
+    over = False
     for piece in pieces:
+        over = over or not piece
         held += piece
         done = 0
         while (end := held.find(b"</page>", max(scanned, done))) >= 0:
@@ -167,11 +184,17 @@ def _cut_pages(pieces: Iterator[bytes]) -> Iterator[bytes]:
             if begin >= 0:
                 yield held[begin : end + 7]
             done = end + 7
+            if over:
+                return
         held = held[done:]
+        if over and not _BEGUN.search(held):
+            return
         scanned = max(0, len(held) - 6)
         if len(held) > _MOST_PAGE:
             yield held[:RAW_BYTES]
             held, scanned = b"", 0
+    if _BEGUN.search(held):
+        yield held
 
 
 def parse_page(raw: bytes, position: int, namespaces: tuple[str, ...] = ()) -> Page:

@@ -13,6 +13,8 @@ from xml.etree import ElementTree as ET
 from gristmill.download.words import words
 
 MOST_UNPACKED, MOST_MEMBERS = 256 * 2**20, 20_000
+MOST_TAGS = 4_000_000
+"""A tree of so many takes half a gigabyte."""
 
 _BLOCKS = words(
     "p div br h1 h2 h3 h4 h5 h6 li tr blockquote section article table ul ol dl dt dd pre hr figcaption body title"
@@ -66,6 +68,8 @@ def parse_xml(data: bytes, name: str = "XML") -> ET.Element:
         raise ZippedError(f"{name} is not valid {'UTF-16' if wide else 'UTF-8'}: {error.reason}") from error
     if "<!ENTITY" in text or "<!DOCTYPE" in text:
         raise ZippedError(f"{name} has a document type declaration, which is refused")
+    if (tags := text.count("<")) > MOST_TAGS:
+        raise ZippedError(f"{name} has {tags:,} tags, more than the limit of {MOST_TAGS:,}: is this a zip bomb?")
     try:
         return ET.fromstring(text)  # noqa: S314  there is nothing to expand
     except (ET.ParseError, ValueError) as error:

@@ -48,7 +48,9 @@ class Manners:
     connect_timeout_s: float = 20.0
     read_timeout_s: float = 60.0
     deadline_s: float | None = None
-    """For one attempt as a whole: a server may send a byte each minute for ever."""
+    """For one attempt as a whole."""
+    slowest: int = 128
+    """Bytes a second, after the first `read_timeout_s`: a server may send a byte each minute for ever. 0 waits."""
     max_retries: int = 5
     backoff_s: float = 1.0
     max_wait_s: float = 120.0
@@ -189,7 +191,7 @@ class HttpClient:
                     yield answer, where
                     return
             seen.append(where)
-            where = urljoin(where, target)
+            where = _joined(where, target, url)
             if where in seen:
                 raise DownloadError(url, f"a circle of redirects: it leads back to {where}")
             if len(seen) > self.manners.max_redirects:
@@ -203,7 +205,8 @@ class HttpClient:
         library = self._library()
         parts, host, port = _parts(where, url)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        asked = {"User-Agent": self.manners.user_agent, "Accept-Encoding": "identity", **headers, "Host": _name(parts)}
+        usual = {"User-Agent": self.manners.user_agent, "Accept-Encoding": "identity"}
+        asked = {**usual, **headers, "Host": _name(parts, host)}
         with self._limits.turn(f"{host}:{port}"):
             answer = None
             try:
@@ -223,6 +226,8 @@ class HttpClient:
                 if answer is None:
                     self._resolver.failed(host, port)
                 raise DownloadError(url, _said(error), transient=_passing(library, error)) from error
+            except ValueError as error:  # a length of thousands of digits, a header that is no text
+                raise DownloadError(url, f"an answer that cannot be understood ({error})") from error
             finally:
                 if answer is not None:
                     answer.close()
@@ -230,7 +235,7 @@ class HttpClient:
 
     def pieces(self, url: str, answer: Any, most: int | None) -> Iterator[bytes]:
         """The body, piece by piece. Raises when there is more than `most`, or when it takes too long."""
-        until = None if self.manners.deadline_s is None else time.monotonic() + self.manners.deadline_s
+        manners, began = self.manners, time.monotonic()
         claimed = answer.headers.get("Content-Length", "")
         if most is not None and claimed.isdecimal() and int(claimed) > most:
             raise DownloadError(url, f"{int(claimed):,} bytes, more than the limit of {most:,} (max_bytes)")
@@ -239,10 +244,13 @@ class HttpClient:
             total += len(piece)
             if most is not None and total > most:
                 raise DownloadError(url, f"more than the limit of {most:,} bytes (max_bytes)")
-            if until is not None and time.monotonic() > until:
+            took = time.monotonic() - began
+            if manners.deadline_s is not None and took > manners.deadline_s:
                 raise DownloadError(
-                    url, f"not all of it came within {self.manners.deadline_s:g} s (deadline_s)", transient=True
+                    url, f"not all of it came within {manners.deadline_s:g} s (deadline_s)", transient=True
                 )
+            if took > manners.read_timeout_s and total < took * manners.slowest:
+                raise DownloadError(url, f"{total:,} bytes came in {took:,.0f} s, which is too slow", transient=True)
             yield piece
 
     def _check_status(self, answer: Any, url: str) -> None:
@@ -299,12 +307,25 @@ def _parts(where: str, url: str) -> tuple[Any, str, int]:
         raise DownloadError(url, f"no address that can be read: {where!r} ({error})") from error
     if parts.scheme not in ("http", "https") or not host:
         raise DownloadError(url, f"only http:// and https:// addresses are fetched, not {where!r}")
+    if not host.isascii():
+        try:
+            host = host.encode("idna").decode("ascii")
+        except UnicodeError as error:
+            raise DownloadError(url, f"there is no host {host!r} ({error})") from error
     return parts, host, port or (443 if parts.scheme == "https" else 80)
 
 
-def _name(parts: Any) -> str:
+def _joined(where: str, target: str, url: str) -> str:
+    try:
+        return urljoin(where, target)
+    except ValueError as error:
+        raise DownloadError(url, f"a redirect to no address that can be read: {target!r} ({error})") from error
+
+
+def _name(parts: Any, host: str) -> str:
     """What goes into the Host header: no user name, no password."""
-    return str(parts.netloc.rpartition("@")[2])
+    name = f"[{host}]" if ":" in host else host
+    return name if parts.port is None else f"{name}:{parts.port}"
 
 
 def _check_range(url: str, answer: Any, byte_range: tuple[int, int]) -> None:

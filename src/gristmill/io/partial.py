@@ -58,18 +58,21 @@ class PartialFile:
                 self._drop()  # it has become shorter, or the server cannot say
                 raise DownloadError(self.url, "what was fetched of it before is of no use any more", 416, True)
             start = have if answer.status == 206 else 0
-            total = self._total(answer, start)
+            total = self._total(answer, start, version)
             most = None if self.max_bytes is None else max(self.max_bytes - start, 0)
             self._write(client.pieces(self.url, answer, most), start, _version(answer.headers))
         return self._finish(total)
 
-    def _total(self, answer: Any, start: int) -> int | None:
+    def _total(self, answer: Any, start: int, version: str) -> int | None:
         """How many bytes the whole file has, if the server says so. Raises if that cannot be right."""
         if answer.status == 206:
             span, _, whole = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("/")
             if span.partition("-")[0] != str(start):
                 self._drop()
                 raise DownloadError(self.url, "the server gave another part than it was asked for", 206, True)
+            if _version(answer.headers) not in (None, version):  # not all servers know If-Range
+                self._drop()
+                raise DownloadError(self.url, "it has changed since a part of it was fetched", 206, True)
             total = int(whole) if whole.isdecimal() else None
         else:
             claimed = answer.headers.get("Content-Length", "")
