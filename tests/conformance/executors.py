@@ -17,6 +17,8 @@ EXECUTORS: dict[str, Callable[[], Any]] = {
     "local-3-unfused": lambda: LocalExecutor(num_workers=3, fuse=False),
 }
 FEW = ["inline", "local-3-unfused"]
+SLOW = ["local-1"]
+"""Which show what others show too."""
 
 CLUSTER: dict[str, Callable[..., Any]] = {
     "ray-actors": RayActorPoolExecutor,
@@ -27,7 +29,8 @@ CLUSTER: dict[str, Callable[..., Any]] = {
 
 def params(*names: str, suffix: str = "") -> list[Any]:
     """The local executors of these names, and all that need a cluster."""
-    return [*names, *(pytest.param(name + suffix, marks=pytest.mark.ray) for name in CLUSTER)]
+    local = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in names]
+    return [*local, *(pytest.param(name + suffix, marks=pytest.mark.ray) for name in CLUSTER)]
 
 
 def make(request: pytest.FixtureRequest) -> Any:

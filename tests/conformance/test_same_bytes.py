@@ -78,7 +78,11 @@ WAYS = [
 
 @pytest.mark.parametrize(
     ("writer", "options"),
-    [(JsonlWriter, {}), (JsonlWriter, {"target_file_size": 1500, "compression": "gzip"}), (ParquetWriter, {})],
+    [
+        pytest.param(JsonlWriter, {}, marks=pytest.mark.slow),
+        (JsonlWriter, {"target_file_size": 1500, "compression": "gzip"}),
+        (ParquetWriter, {}),
+    ],
     ids=["jsonl", "jsonl-parts-gzip", "parquet"],
 )
 def test_same_bytes(corpus: Path, tmp_path: Path, writer: type, options: dict[str, Any]) -> None:

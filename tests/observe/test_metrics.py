@@ -115,13 +115,13 @@ def test_a_port_that_is_taken_is_told_before_the_run() -> None:
 
 @pytest.mark.parametrize(
     ("port", "message"),
-    [("much", "--metrics-port much: write a port such as 9464"), ("70000", "cannot be served on 127.0.0.1:70000")],
+    [("much", "--metrics-port much: write a port up to 65535"), ("70000", "--metrics-port 70000: write a port up to")],
 )
 def test_a_wrong_port_is_named(tmp_path: Path, port: str, message: str) -> None:
     recipe = tmp_path / "own.yaml"
     recipe.write_text("stages: ['tests.recipes.own_stages:MakeDocuments']\n")
     done = CliRunner().invoke(app, ["run", str(recipe), "--workers", "0", "--metrics-port", port])
-    assert done.exit_code in (1, 2)
+    assert done.exit_code == 2
     assert message in done.stderr
 
 

@@ -52,6 +52,7 @@ def check(tally: Tally, faults: int) -> None:
     assert tally.records > 0
 
 
+@pytest.mark.slow
 def test_killed_at_twenty_moments(corpus: Corpus, reference: References, tmp_path: Path) -> None:
     ordeals = []
     for seed, writer in enumerate(["slow jsonl", "parquet"]):

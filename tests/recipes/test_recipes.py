@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from gristmill import LocalExecutor, Pipeline, Resources, processing_stage
+from gristmill import LocalExecutor, Pipeline, ProcessingStage, Resources, processing_stage
 from gristmill.core.errors import RecipeError
 from gristmill.recipes import bundled, catalogue, load_recipe, parse_settings, recipe_of, schema
 from gristmill.text import Filter, Modify, Score, ScoreFilter, UnicodeReformatter, WordCountFilter
+from tests.download.archives import english, write_warc
 from tests.recipes.own_stages import Forgetful, MakeDocuments, Shout, StartsWith, Tag, TwoTags, Untyped
 
 MODIFY = "  - Modify: {modifier_fn: UrlRemover}"
@@ -400,19 +401,21 @@ def test_what_a_recipe_cannot_hold(stage: Any, message: str) -> None:
 
 def test_the_catalogue_is_what_the_packages_list() -> None:
     import gristmill.dedup
+    import gristmill.download
     import gristmill.image
     import gristmill.text
 
     names = set(catalogue())
-    listed = [
-        (package, name) for package in (gristmill.text, gristmill.dedup, gristmill.image) for name in package.__all__
-    ]
+    packages = (gristmill.text, gristmill.dedup, gristmill.image, gristmill.download)
+    listed = [(package, name) for package in packages for name in package.__all__]
     classes = {name for package, name in listed if isinstance(getattr(package, name), type)}
     parts = {"BadImage", "DedupIndex", "DeduplicationResult", "Header", "Keep", "RankingStrategy"}
     parts |= {"DocumentFilter", "DocumentModifier", "ImageFilter"} | {
         name for name in classes if name.endswith("Workflow")
     }
-    core = {"CountRows", "DocumentDownloadExtractStage", "Repartition", "Route", "Sample", "Shuffle", "Sort"}
+    made_of = {name for name in gristmill.download.__all__ if name in classes}  # what sources are made of is no stage
+    parts |= {name for name in made_of if not issubclass(getattr(gristmill.download, name), ProcessingStage)}
+    core = {"CountRows", "Repartition", "Route", "Sample", "Shuffle", "Sort"}
     assert names == core | classes - parts
     kinds = {name: entry.kind for name, entry in catalogue().items()}
     assert kinds["JsonlReader"] == "reader"
@@ -437,6 +440,7 @@ def test_the_schema_is_plain_data() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:stage '.*' is made for English")  # and the demo corpus is not all English
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # warcio leaves files open
 @pytest.mark.parametrize("name", sorted(bundled()))
 def test_bundled_recipes_run(name: str, tmp_path: Path) -> None:
     examples = Path(__file__).parents[2] / "examples"
@@ -446,6 +450,10 @@ def test_bundled_recipes_run(name: str, tmp_path: Path) -> None:
         with tarfile.open(demo, "w") as tar:
             for photo in ("chelsea.jpg", "coffee.jpg"):
                 tar.add(examples / "images" / "photos" / photo, photo)
+    if name == "common-crawl":
+        demo = write_warc(
+            tmp_path / "pages.warc.gz", [(f"https://mill.example/{n}", english(n, 9), "text/html") for n in range(3)]
+        )
     recipe = load_recipe(name, {"input": str(demo), "output": str(tmp_path / "out")})
     result = recipe.build().run(LocalExecutor(num_workers=0))
     assert recipe.description
