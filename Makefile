@@ -21,7 +21,7 @@ test-torch: .venv/torch.stamp  ## models in PyTorch, beside those of transformer
 test-ray: .venv/dev.stamp  ## all executors on real Ray clusters, with faults: more than an hour
 	$(BIN)/pytest -m ray
 
-test-slow: .venv/dev.stamp  ## what the suite shows, in more ways: two minutes
+test-slow: .venv/dev.stamp  ## what the suite shows, in more ways: some minutes
 	$(BIN)/pytest -m slow
 
 test-browser: .venv/browser.stamp  ## the page of gristmill view in a Chromium of this machine
@@ -39,10 +39,10 @@ lint: .venv/dev.stamp  ## style, types and the layer rule
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: .venv/bench.stamp  ## all figures over small inputs, beside the other systems: 15 minutes
+bench: .venv/bench.stamp  ## all figures over small inputs, beside the other systems
 	$(BIN)/python benchmarks/run.py --all --quick
 
-bench-full: .venv/bench.stamp  ## the figures of the README: some hours
+bench-full: .venv/bench.stamp  ## the figures of docs/performance.md: some hours
 	$(BIN)/python benchmarks/run.py --all --pages
 
 profile: .venv/bench.stamp  ## a flame graph of one workload: make profile WORKLOAD=filters
