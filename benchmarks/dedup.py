@@ -3,7 +3,7 @@
     exact     what has the same text; polars beside it, and what others do about it
     fuzzy     what has nearly the same text: by runs of 5 words, from a Jaccard similarity of 0.8 on. `own` has
               the bands that Gristmill chooses, and verifies; `same` has 14 of 8, and does not, as all others
-    large     both over 200,000 documents, 550 MB: megabytes per CPU second, and memory
+    large_exact, large_fuzzy    the same over 200,000 documents, 550 MB, beside few others unless they are named
     growth    both over 1, 4 and 16 times as many documents: what each further document costs
     bound     both over 2,000,000 documents, 6 GB, with `memory_gb=0.5`: the most memory of all processes together
 
@@ -12,8 +12,8 @@ Recall is the share of pairs of a known similarity of which one is removed, of t
 Precision is the share of removed documents that have another one like them, from a similarity of 0.8, 0.7 or 0.5 on.
 NeMo Curator's deduplication needs GPUs, so it is not among them. A system that fails is told, and left out.
 
-    python benchmarks/dedup.py exact | fuzzy [DOCUMENTS] [ROUNDS] [--only own,polars]
-    python benchmarks/dedup.py large | growth | bound
+    python benchmarks/dedup.py exact | fuzzy | large_exact | large_fuzzy [DOCUMENTS] [ROUNDS] [--systems polars,rensa]
+    python benchmarks/dedup.py growth | bound [DOCUMENTS] [ROUNDS]
 """
 
 from __future__ import annotations
@@ -80,12 +80,29 @@ FUZZY = (
 PEERS = list(dict.fromkeys(system.peer for system in (*EXACT, *FUZZY) if system.peer))
 
 
-def exact(rounds: int = 3, documents: int = 50_000, systems: Sequence[System] = EXACT) -> dict[str, Any]:
-    return _side_by_side("exact", rounds, documents, systems)
+LARGE = ("polars", "polars_any")
+"""What is measured beside Gristmill over many documents if nothing is said: what does not take most of an hour."""
 
 
-def fuzzy(rounds: int = 3, documents: int = 5_000, systems: Sequence[System] = FUZZY) -> dict[str, Any]:
-    return _side_by_side("fuzzy", rounds, documents, systems)
+def exact(rounds: int = 3, documents: int = 50_000, systems: Sequence[str] = ("all",)) -> dict[str, Any]:
+    return _side_by_side("exact", rounds, documents, chosen(EXACT, systems))
+
+
+def fuzzy(rounds: int = 3, documents: int = 50_000, systems: Sequence[str] = ("all",)) -> dict[str, Any]:
+    return _side_by_side("fuzzy", rounds, documents, chosen(FUZZY, systems))
+
+
+def large_exact(rounds: int = 3, documents: int = 200_000, systems: Sequence[str] = LARGE) -> dict[str, Any]:
+    return exact(rounds, documents, systems)
+
+
+def large_fuzzy(rounds: int = 3, documents: int = 200_000, systems: Sequence[str] = LARGE) -> dict[str, Any]:
+    return fuzzy(rounds, documents, systems)
+
+
+def chosen(known: Sequence[System], names: Sequence[str]) -> list[System]:
+    """Those that are named, or all; and always Gristmill, since the others' figures are given over its own."""
+    return [one for one in known if one.name == "own" or one.name in names or "all" in names]
 
 
 def _side_by_side(kind: str, rounds: int, documents: int, systems: Sequence[System]) -> dict[str, Any]:
@@ -108,7 +125,7 @@ def _side_by_side(kind: str, rounds: int, documents: int, systems: Sequence[Syst
     for name, runs in found.items():
         result |= _figures(name, runs, found.get("own", runs), megabytes(corpus))
         result |= {f"{name}_{what}": value for what, value in judge(corpus, left[name], kind).items()}
-    return result | ({"failed": ", ".join(failed)} if failed else {})
+    return result | ({"failed": [f"{name}: {why}" for name, why in failed.items()]} if failed else {})
 
 
 def run(system: System, kind: str, corpus: Path, **more: Any) -> Measured:
@@ -179,15 +196,6 @@ def judge(corpus: Path, left: set[str], kind: str) -> dict[str, Any]:
 # -- Gristmill alone -----------------------------------------------------------------------------------------
 
 
-def large(rounds: int = 3, documents: int = 200_000) -> dict[str, Any]:
-    corpus = dedup_corpus(documents)
-    result: dict[str, Any] = {"documents": documents, "megabytes": round(megabytes(corpus))}
-    for kind, systems in (("exact", EXACT[:3]), ("fuzzy", FUZZY[:1])):
-        found = _side_by_side(kind, rounds, documents, systems)
-        result |= {f"{kind}_{name}": value for name, value in found.items() if name not in result}
-    return result
-
-
 def growth(rounds: int = 3, documents: int = 12_500) -> dict[str, Any]:
     """What a further document costs, from 4 to 16 times as many, over what it costs from 1 to 4 times.
 
@@ -226,16 +234,15 @@ def bound(rounds: int = 1, documents: int = 2_000_000, memory_gb: float = 0.5) -
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("figure", choices=("exact", "fuzzy", "large", "growth", "bound"))
+    parser.add_argument("figure", choices=("exact", "fuzzy", "large_exact", "large_fuzzy", "growth", "bound"))
     parser.add_argument("documents", type=int, nargs="?")
     parser.add_argument("rounds", type=int, nargs="?", default=1)
-    parser.add_argument("--only", help="names of systems")
+    parser.add_argument("--systems", help="names of those beside Gristmill, or all")
     options = parser.parse_args()
-    sizes = {"documents": options.documents} if options.documents else {}
-    if options.only:
-        known = {"exact": EXACT, "fuzzy": FUZZY}[options.figure]
-        sizes["systems"] = [one for one in known if one.name in options.only.split(",")]
-    show(globals()[options.figure](options.rounds, **sizes))
+    more: dict[str, Any] = {"documents": options.documents} if options.documents else {}
+    if options.systems:
+        more["systems"] = options.systems.split(",")
+    show(globals()[options.figure](options.rounds, **more))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ A figure is a function that measures one round. Each kind has a file of results 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import balance
@@ -43,12 +43,22 @@ class Kind:
     quick: dict[str, Figure]
     about: str
     rounds: int = 3
+    once: tuple[str, ...] = ()
+    """Figures that take long, and are measured in the first round only."""
     packages: Callable[[], dict[str, str]] = field(default=dict)
     """What is compared with, beside the packages of Gristmill's own environment."""
+    peers: tuple[str, ...] = ()
+    """What is to be installed first."""
 
 
 def packages(*names: str) -> dict[str, str]:
-    return {name: version(name) for name in names}
+    found = {}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:  # the figures that need it fail, and say so
+            found[name] = "(missing)"
+    return found
 
 
 def curator() -> dict[str, str]:
@@ -77,7 +87,34 @@ def _core(patience_s: float) -> Kind:
     return Kind(measured, quick, "what Gristmill itself costs, and the limits of the machine")
 
 
-def kinds(patience_s: float = 60.0) -> dict[str, Kind]:
+def _dedup(systems: Sequence[str]) -> Kind:
+    """Deduplication, beside some systems, or those that are usual for a figure."""
+    few, many = systems or ("all",), systems or dedup.LARGE
+    return Kind(
+        {
+            "exact": lambda: dedup.exact(1, 50_000, few),
+            "fuzzy": lambda: dedup.fuzzy(1, 50_000, few),
+            "large_exact": lambda: dedup.large_exact(1, 200_000, many),
+            "large_fuzzy": lambda: dedup.large_fuzzy(1, 200_000, many),
+            "growth": lambda: dedup.growth(1, 12_500),
+            "bound": lambda: dedup.bound(1, 2_000_000),
+        },
+        {
+            "exact": lambda: dedup.exact(1, 5_000, few),
+            "fuzzy": lambda: dedup.fuzzy(1, 2_000, few),
+            "large_exact": lambda: dedup.large_exact(1, 20_000, many),
+            "large_fuzzy": lambda: dedup.large_fuzzy(1, 20_000, many),
+            "growth": lambda: dedup.growth(1, 1_250),
+            "bound": lambda: dedup.bound(1, 100_000),
+        },
+        "deduplication, beside six other systems",
+        once=("bound",),
+        packages=lambda: {peer: pins(peer)[peer] for peer in dedup.PEERS},
+        peers=tuple(dedup.PEERS),
+    )
+
+
+def kinds(patience_s: float = 60.0, systems: Sequence[str] = ()) -> dict[str, Kind]:
     """All of them, in the order of README.md."""
     return {
         "core": _core(patience_s),
@@ -94,25 +131,9 @@ def kinds(patience_s: float = 60.0) -> dict[str, Kind]:
             },
             "side by side with NeMo Curator",
             packages=lambda: packages("ray") | curator(),
+            peers=("nemo-curator",),
         ),
-        "dedup": Kind(
-            {
-                "exact": lambda: dedup.exact(1, 50_000),
-                "fuzzy": lambda: dedup.fuzzy(1, 50_000),
-                "large": lambda: dedup.large(1, 200_000),
-                "growth": lambda: dedup.growth(1, 12_500),
-                "bound": lambda: dedup.bound(1, 2_000_000),
-            },
-            {
-                "exact": lambda: dedup.exact(1, 5_000),
-                "fuzzy": lambda: dedup.fuzzy(1, 5_000),
-                "large": lambda: dedup.large(1, 20_000),
-                "growth": lambda: dedup.growth(1, 1_250),
-                "bound": lambda: dedup.bound(1, 200_000),
-            },
-            "deduplication, beside five other systems",
-            packages=lambda: {peer: pins(peer)[peer] for peer in dedup.PEERS},
-        ),
+        "dedup": _dedup(systems),
         "semantic": Kind(
             {"semantic": lambda: semantic.run(1, 200_000)},
             {"semantic": lambda: semantic.run(1, 20_000)},
@@ -134,6 +155,7 @@ def kinds(patience_s: float = 60.0) -> dict[str, Kind]:
             "WARC files to text, beside NeMo Curator and the bare libraries",
             rounds=1,
             packages=curator,
+            peers=("nemo-curator",),
         ),
         "ray": Kind(
             {

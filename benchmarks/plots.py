@@ -26,15 +26,23 @@ WORKLOADS = {
     "modifiers": "Six modifiers",
     "language": "Language",
     "exact": "Exact duplicates",
+    "large_exact": "Exact duplicates",
     "fuzzy": "Near duplicates",
+    "large_fuzzy": "Near duplicates",
+    "tags": "Tags of Gopher and C4",
     "warc": "WARC to text",
     "image": "Images: read, decode, resize",
     "semantic": "Semantic duplicates",
 }
+KEYS = {"times_webdataset": "webdataset_cpu_ratio"}
+"""Ratios that have other names than SYSTEM_cpu_ratio in the results."""
+KEYS |= {f"{name}_ratio": f"curator_{name}_cpu_ratio" for name in ("resiliparse", "justext", "trafilatura")}
 SYSTEMS = {
     "executor": "NeMo Curator on Ray Data",
     "loop": "NeMo Curator, plain loop",
-    "curator": "NeMo Curator",
+    "curator_resiliparse": "NeMo Curator, resiliparse",
+    "curator_justext": "NeMo Curator, justext",
+    "curator_trafilatura": "NeMo Curator, trafilatura",
     "brute": "brute force",
     "webdataset": "webdataset with Pillow",
     **dedup_tables.TITLES,
@@ -55,10 +63,11 @@ def bars(figures: dict[str, Any]) -> Iterator[Bar]:
     for name, title in WORKLOADS.items():
         found = figures.get(name, {})
         size = f", {found['documents']:,} documents" if "documents" in found else ""
-        size = f", {found['megabytes']} MB" if "megabytes" in found and not size else size
+        megabytes = found.get("megabytes", found.get("pages_mb"))
+        size = f", {megabytes} MB" if megabytes and not size else size
         for key, value in found.items():
-            system = key.removesuffix(RATIO)
-            if key.endswith(RATIO) and system in SYSTEMS and system != "same":
+            system = KEYS.get(key, key).removesuffix(RATIO)
+            if KEYS.get(key, key).endswith(RATIO) and system in SYSTEMS and system != "same":
                 yield Bar(title + size, SYSTEMS[system], value)
 
 

@@ -4,12 +4,14 @@
     python benchmarks/run.py --KIND       another kind of figures: --peers, --dedup, --ray ... (see kinds.py)
     python benchmarks/run.py --all        all kinds, one after the other
     python benchmarks/run.py NAME...      only these figures of a kind
-    ... --quick                           smaller inputs, one round; results go to work/quick
+    ... --quick                           smaller inputs; results and tables go to work/quick
+    ... --rounds N                        so many rounds
+    ... --systems NAME,NAME               of --dedup: beside these only, or all; other systems keep their last results
     ... --pages                           also put the tables into docs/performance.md and README.md
     ... --table                           measure nothing, only show the tables of the last results
 
 Peers are installed first, each in an environment of its own under the user's cache directory. One that cannot be
-installed, or fails, is told and left out.
+installed, and a figure that fails, is told and left out; the others go on.
 
 Within a round each figure and what it is compared with run one after the other, so that a change of the machine's
 load falls on both. Figures are medians over rounds. Trust CPU time and ratios; wall time needs a quiet machine.
@@ -22,37 +24,51 @@ import json
 import os
 import platform
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
 import plots
 from kinds import PACKAGES, Figure, Kind, kinds, packages
 from measure import HERE, WORK, show
+from peers.install import NotInstalled, additions, interpreter
 from tables import PAGE, README, headline, put_into, table
 
 RESULTS = HERE / "results"
 QUICK = WORK / "quick"
 
+Failed = dict[str, str]
 
-def run_all(figures: dict[str, Figure], rounds: int) -> dict[str, Any]:
+
+def run_all(figures: dict[str, Figure], rounds: int, once: tuple[str, ...] = ()) -> tuple[dict[str, Any], Failed]:
+    """All figures in rounds, and why those failed that are not among them."""
     found: dict[str, list[dict[str, Any]]] = {}
+    failed: Failed = {}
     for number in range(rounds):
         for name, figure in figures.items():
+            if name in failed or (number and name in once):
+                continue
             began = time.perf_counter()
-            found.setdefault(name, []).append(figure())
+            try:
+                found.setdefault(name, []).append(figure())
+            except Exception as error:  # noqa: BLE001  (whatever it is: the other figures can still be measured)
+                traceback.print_exc()
+                failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+                found.pop(name)
             print(f"round {number + 1}: {name}, {time.perf_counter() - began:.0f} s", flush=True)
-    return {name: _merge(results) for name, results in found.items()}
+    return {name: _merge(results) for name, results in found.items()}, failed
 
 
 def _merge(results: list[dict[str, Any]]) -> dict[str, Any]:
     """Rounds of one figure as one: the median, the smallest and the largest of each number."""
     merged: dict[str, Any] = {"rounds": len(results)}
-    for name, value in results[0].items():
-        if isinstance(value, dict):
-            values = sorted(result[name]["median"] for result in results)
+    for name in dict.fromkeys(name for result in results for name in result):
+        found = [result[name] for result in results if name in result]  # what failed in one round is not in it
+        if isinstance(found[0], dict):
+            values = sorted(one["median"] for one in found)
             merged[name] = {"median": _middle(values), "min": values[0], "max": values[-1]}
         else:
-            merged[name] = value if all(result[name] == value for result in results) else [r[name] for r in results]
+            merged[name] = found[0] if all(one == found[0] for one in found) else found
     return merged
 
 
@@ -86,44 +102,93 @@ def main() -> None:
         parser.add_argument(f"--{name}", action="append_const", const=name, dest="kinds", help=kind.about)
     parser.add_argument("--all", action="store_const", const=list(kinds()), dest="kinds", help="all of these")
     parser.add_argument("--rounds", type=int)
-    parser.add_argument("--quick", action="store_true", help="one round over smaller inputs; results go to work/quick")
+    parser.add_argument("--quick", action="store_true", help="smaller inputs; results go to work/quick")
     parser.add_argument("--pages", action="store_true", help="put the tables into docs/performance.md and README.md")
     parser.add_argument("--table", action="store_true", help="measure nothing: only make the table of the last results")
     parser.add_argument("--patience", type=float, default=60.0, help="seconds to wait for a quiet machine")
+    parser.add_argument("--systems", type=lambda names: names.split(","), default=[], help="of --dedup: only these")
     options = parser.parse_args()
-    for name in options.kinds or ["core"]:
-        report(name, options)
+    names = options.kinds or ["core"]
+    if not options.table:
+        install({peer for name in names for peer in kinds()[name].peers})
+    began = time.perf_counter()
+    written = [report(name, options) for name in names]
+    _tell(written, QUICK if options.quick else RESULTS, time.perf_counter() - began)
 
 
-def report(name: str, options: argparse.Namespace) -> None:
+def install(peers: set[str]) -> None:
+    """Peers are made ready before the first figure, so that no figure waits for one."""
+    began = time.perf_counter()
+    for peer in sorted(peers):
+        try:
+            interpreter(peer)
+            if peer == "nemo-curator":
+                additions(peer, "web")
+        except NotInstalled as error:  # figures that need it fail, and say so
+            print(error, flush=True)
+    if peers:
+        print(f"other systems are there, after {time.perf_counter() - began:.0f} s", flush=True)
+
+
+def report(name: str, options: argparse.Namespace) -> str:
     """Measure one kind of figures, if so wished, and show its table."""
-    kind = kinds(options.patience)[name]
+    kind = kinds(options.patience, options.systems)[name]
     path = (QUICK if options.quick else RESULTS) / f"{name}.json"
     known = kind.quick if options.quick else kind.figures
     chosen = {one: figure for one, figure in known.items() if not options.figures or one in options.figures}
     if not chosen:
         raise SystemExit(f"no figure {', '.join(options.figures)} in --{name}; there are {', '.join(known)}")
     if not options.table:
+        print(f"\n## {name}: {kind.about}", flush=True)
         found = {"machine": machine(kind), "load_before": round(os.getloadavg()[0], 1)}
-        found["figures"] = run_all(chosen, options.rounds or (1 if options.quick else kind.rounds))
+        began, used = time.perf_counter(), _cpu()
+        found["figures"], found["failed"] = run_all(chosen, options.rounds or kind.rounds, kind.once)
         for one, result in found["figures"].items():
             print(f"\n== {one}")
             show(result)
-        _save(found, path)
-        print(f"\n{plots.write(path.parent)}")
+        _save(found, path, bool(options.systems))
+        plots.write(path.parent)
+        print(f"\n{name}: {time.perf_counter() - began:.0f} s, {_cpu() - used:.0f} s of CPU", flush=True)
+    if not path.exists():
+        raise SystemExit(f"--{name} has not been measured{' with --quick' if options.quick else ''} yet")
     lines = table(json.loads(path.read_text()))
     print(f"\n{lines}")
     if options.pages:
         put_into(PAGE, lines, name)
         put_into(README, headline(plots.all_bars(RESULTS)), "ratios")
+    return lines
 
 
-def _save(report: dict[str, Any], path: Path) -> None:
-    """Figures that were not measured this time keep their last results."""
+def _cpu() -> float:
+    """CPU seconds of this process and all that it has waited for."""
+    return sum(os.times()[:4])
+
+
+def _save(report: dict[str, Any], path: Path, some_systems: bool) -> None:
+    """Figures that were not measured this time keep their last results, and so do systems of one that were left out."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
-        report["figures"] = {**json.loads(path.read_text())["figures"], **report["figures"]}
+        last = json.loads(path.read_text())
+        for name, found in report["figures"].items():
+            before = last["figures"].get(name, {})
+            if some_systems and before.get("documents") == found.get("documents"):
+                report["figures"][name] = {**before, **found}
+        kept = {name: one for name, one in last["figures"].items() if name not in report["failed"]}
+        report["figures"] = {**kept, **report["figures"]}
+        still = {name: why for name, why in last.get("failed", {}).items() if name not in report["figures"]}
+        report["failed"] = {**still, **report["failed"]}
     path.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def _tell(written: list[str], folder: Path, seconds: float) -> None:
+    """The ratios of all results, and where everything lies."""
+    ratios = headline(plots.all_bars(folder))
+    print(f"\n{ratios}\n\nmeasured in {seconds / 60:.1f} minutes\nresults: {folder}/*.json")
+    if folder == QUICK:
+        page = folder / "tables.md"
+        page.write_text("\n\n".join(["# Over small inputs", ratios, *written]) + "\n")
+        print(f"tables: {page}")
+    print(f"picture: {plots.write(folder)}")
 
 
 if __name__ == "__main__":

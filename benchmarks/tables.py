@@ -35,6 +35,7 @@ def table(report: dict[str, Any]) -> str:
     if report["load_before"] > where["cores"]:
         note += f" Others used the machine: the load was {report['load_before']:.0f}."
     lines = ["| Figure | Target | Measured |", "|---|---|---|"]
+    rows += [(f"`{name}`", "", f"failed: {why}") for name, why in report.get("failed", {}).items()]
     lines += [f"| {what} | {target} | {value} |" for what, target, value in rows]
     return "\n".join([*lines, *dedup_tables.systems(report["figures"]), "", note])
 

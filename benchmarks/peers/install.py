@@ -3,6 +3,8 @@
 Every package is pinned in NAME.txt and installed without looking at its dependencies: what the measured stages never
 import, such as PyTorch and all of CUDA, is left out. A changed list makes a new environment. fastText is compiled.
 
+One that cannot be installed, since a package is not to be had or does not compile here, is told; the others go on.
+
     python benchmarks/peers/install.py [NAME...]
 """
 
@@ -12,11 +14,17 @@ import hashlib
 import os
 import subprocess
 import sys
-import venv
+import time
 from pathlib import Path
 
 LISTS = Path(__file__).resolve().parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gristmill" / "peers"
+PIP = ("pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
+_failed: dict[str, str] = {}
+
+
+class NotInstalled(RuntimeError):
+    """A peer's environment cannot be made here."""
 
 
 def peers() -> list[str]:
@@ -41,11 +49,23 @@ def interpreter(peer: str) -> Path:
     python, stamp = home / "bin" / "python", home / "complete"
     if not stamp.exists():
         print(f"installing {peer} {version(peer)}: several minutes", flush=True)
-        venv.create(home, clear=True, with_pip=True)
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, "--no-deps", "--requirement", str(wanted)], check=True)
+        began = time.perf_counter()
+        _once(peer, [sys.executable, "-m", "venv", "--clear", str(home)])
+        _once(peer, [str(python), "-m", *PIP, "--requirement", str(wanted)])
         stamp.touch()
+        print(f"installed {peer} in {time.perf_counter() - began:.0f} s", flush=True)
     return python
+
+
+def _once(peer: str, command: list[str]) -> None:
+    """Run a command. What has failed for a peer is not tried again, and told with the last that was said."""
+    if peer not in _failed:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            said = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+            _failed[peer] = f"{peer} {version(peer)} cannot be installed: {said[-1] if said else done.returncode}"
+    if peer in _failed:
+        raise NotInstalled(_failed[peer])
 
 
 def additions(peer: str, kind: str) -> Path:
@@ -53,16 +73,22 @@ def additions(peer: str, kind: str) -> Path:
     wanted = LISTS / kind / f"{peer}.txt"
     home = CACHE / f"{peer}-{kind}-{hashlib.sha256(wanted.read_bytes()).hexdigest()[:8]}"
     if not (home / "complete").exists():
-        pip = [str(interpreter(peer)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        subprocess.run([*pip, "--upgrade", "--target", str(home), "--requirement", str(wanted)], check=True)
+        pip = [str(interpreter(peer)), "-m", *PIP, "--upgrade", "--target", str(home)]
+        _once(peer, [*pip, "--requirement", str(wanted)])
         (home / "complete").touch()
     return home
 
 
-def main() -> None:
+def main() -> int:
     for peer in sys.argv[1:] or peers():
-        print(interpreter(peer))
+        try:
+            print(interpreter(peer))
+            if (LISTS / "web" / f"{peer}.txt").exists():
+                print(additions(peer, "web"))
+        except NotInstalled as error:
+            print(error, flush=True)
+    return len(_failed)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
