@@ -66,6 +66,7 @@ EXACT = (
     System("polars", "polars"),
     System("polars_any", "polars"),
     System("text_dedup", "text-dedup"),
+    System("dolma", "dolma"),
     System("datatrove", "datatrove"),
     System("data_juicer", "py-data-juicer"),
 )

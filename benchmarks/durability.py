@@ -20,8 +20,8 @@ FILES = 10_000
 DEMO = HERE.parent / "examples" / "demo"
 
 
-def run(rounds: int = 3) -> dict[str, Any]:
-    books = [measure(job("books", DEMO, WORK / "books")).answer for _ in range(rounds)]
+def run(rounds: int = 3, turns: int = 30) -> dict[str, Any]:
+    books = [measure(job("books", DEMO, WORK / "books", turns)).answer for _ in range(rounds)]
     folder = many_files(WORK / "many")
     shutil.rmtree(WORK / "many-run", ignore_errors=True)
     resume = job("resume", folder, WORK / "many-out", WORK / "many-run")

@@ -1,6 +1,7 @@
 """Where the time goes: runs a workload under py-spy and writes a flame graph, or the functions that cost most.
 
     python benchmarks/flame.py WORKLOAD [--top]       make profile WORKLOAD=filters
+    python benchmarks/flame.py WORKLOAD... --save     the shares that docs/performance.md shows
 
 All processes of the run are looked at 200 times a second, C code included; only time on a core counts. The picture
 opens in a browser; a click on a frame zooms in.
@@ -13,12 +14,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
+import profiles
 from corpus import corpus
 from dedup_corpus import dedup_corpus
 from measure import HERE, JOBS, WORK
+from warc import archive
 
 OUT = WORK / "profile"
 RATE = 200
@@ -35,6 +37,8 @@ def workloads() -> dict[str, list[object]]:
         "exact": [peers, "exact", _Duplicates(50_000), OUT / "exact", "{}"],
         "fuzzy": [peers, "fuzzy", _Duplicates(50_000), OUT / "fuzzy", fuzzy],
         "tiny": [JOBS, "tiny", 20_000, "unfused"],
+        "small": [JOBS, "small", _Corpus(13), OUT / "small"],
+        "warc": [JOBS, "warc", _Pages(20), OUT / "warc", "resiliparse"],
     }
 
 
@@ -54,47 +58,49 @@ class _Duplicates:
         return str(dedup_corpus(self.documents) / "jsonl")
 
 
-def record(command: list[str], picture: Path | None) -> Counter[str]:
-    """Run a command under py-spy: a flame graph, or how many samples have each function innermost."""
+class _Pages:
+    def __init__(self, megabytes: int) -> None:
+        self.megabytes = megabytes
+
+    def __str__(self) -> str:
+        return str(archive(self.megabytes * 10**6))
+
+
+def record(command: list[str], output: Path, form: str) -> None:
+    """Run a command under py-spy."""
     spy = shutil.which("py-spy", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if spy is None:
         sys.exit("py-spy is not installed: pip install py-spy")
-    output, form = (picture, "flamegraph") if picture else (OUT / "stacks.txt", "raw")
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     env["GRISTMILL_PROGRESS"] = "off"
-    how = [
-        "--rate",
-        str(RATE),
-        "--subprocesses",
-        "--native",
-        "--format",
-        form,
-        "--output",
-        str(output),
-    ]
+    how = ["--rate", str(RATE), "--subprocesses", "--native", "--format", form, "--output", str(output)]
     subprocess.run([spy, "record", *how, "--", sys.executable, *command], env=env, check=True)
-    costs: Counter[str] = Counter()
-    if picture is None:
-        for line in output.read_text().splitlines():
-            stack, _, count = line.rpartition(" ")
-            costs[stack.rpartition(";")[2]] += int(count)
-    return costs
 
 
 def main() -> None:
     known = workloads()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("workload", choices=sorted(known))
+    parser.add_argument("workload", choices=sorted(known), nargs="+")
     parser.add_argument("--top", action="store_true", help="no picture, but the functions that cost most")
+    parser.add_argument("--save", action="store_true", help="no picture, but shares for results/profiles.json")
     options = parser.parse_args()
     OUT.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(OUT / options.workload, ignore_errors=True)
-    picture = None if options.top else OUT / f"{options.workload}.svg"
-    costs = record([str(part) for part in known[options.workload]], picture)
-    for name, count in costs.most_common(20):
-        print(f"{100 * count / costs.total():5.1f} %  {name}")
-    if picture:
-        print(f"flame graph: {picture}")
+    for workload in options.workload:
+        shutil.rmtree(OUT / workload, ignore_errors=True)
+        command = [str(part) for part in known[workload]]
+        if not (options.top or options.save):
+            record(command, OUT / f"{workload}.svg", "flamegraph")
+            print(f"flame graph: {OUT / workload}.svg")
+            continue
+        record(command, OUT / f"{workload}.txt", "raw")
+        stacks = profiles.stacks(OUT / f"{workload}.txt")
+        if options.top:
+            costs = profiles.innermost(stacks)
+            for name, count in costs.most_common(20):
+                print(f"{100 * count / costs.total():5.1f} %  {name}")
+        if options.save:
+            profiles.save(workload, stacks, RATE)
+            print(profiles.table())
 
 
 if __name__ == "__main__":

@@ -89,7 +89,8 @@ def tiny(count: str, fuse: str) -> dict[str, object]:
 
     tasks = [Task(data=b"%0100d" % number) for number in range(int(count))]
     began = time.perf_counter()
-    result = Pipeline("tiny", stages=[one, two, three]).run(LocalExecutor(fuse=fuse == "fused"), initial_tasks=tasks)
+    executor = LocalExecutor(num_workers=0) if fuse == "inline" else LocalExecutor(fuse=fuse == "fused")
+    result = Pipeline("tiny", stages=[one, two, three]).run(executor, initial_tasks=tasks)
     wall = time.perf_counter() - began
     assert len(result) == int(count), len(result)
     return {"run_wall": wall}
@@ -124,6 +125,33 @@ def copy_loop(path: str, output: str) -> dict[str, object]:
         for line in lines:
             copied.write(orjson.dumps(orjson.loads(line), option=orjson.OPT_APPEND_NEWLINE))
             rows += 1
+    return {"rows_out": rows}
+
+
+def parquet(path: str, output: str) -> dict[str, object]:
+    """Parquet in, Parquet out, nothing between."""
+    from gristmill import Pipeline
+    from gristmill.text import ParquetReader, ParquetWriter
+
+    stages = [ParquetReader(path), ParquetWriter(output, mode="overwrite")]
+    return {"rows_out": Pipeline("parquet", stages=stages).run().summary().rows_out}
+
+
+def copy_parquet(path: str, output: str) -> dict[str, object]:
+    """The same by pyarrow in a plain loop, on one thread."""
+    from pathlib import Path
+
+    import pyarrow.parquet as pq
+
+    rows = 0
+    Path(output).mkdir(parents=True, exist_ok=True)
+    with (
+        pq.ParquetFile(path) as file,
+        pq.ParquetWriter(f"{output}/copy.parquet", file.schema_arrow, compression="zstd") as to,
+    ):
+        for batch in file.iter_batches(8192, use_threads=False):
+            to.write_batch(batch)
+            rows += batch.num_rows
     return {"rows_out": rows}
 
 

@@ -45,6 +45,8 @@ class Kind:
     rounds: int = 3
     once: tuple[str, ...] = ()
     """Figures that take long, and are measured in the first round only."""
+    quick_once: tuple[str, ...] = ()
+    """More of them, of the quick ones: all kinds together are to take less than a quarter of an hour."""
     packages: Callable[[], dict[str, str]] = field(default=dict)
     """What is compared with, beside the packages of Gristmill's own environment."""
     peers: tuple[str, ...] = ()
@@ -75,16 +77,20 @@ def _core(patience_s: float) -> Kind:
         "durability": lambda: durability.run(1),
         "throughput": lambda: throughput.run(1),
         "text": lambda: text.run(1),
+        "text_growth": lambda: text.growth(1, 25),
         "limits": lambda: limits.run(1),
     }
     quick = measured | {
         "memory": lambda: memory.run(1, (50, 150), (50,)),
         "scaling": lambda: scaling.run(1, throughput.SIX),
+        "durability": lambda: durability.run(1, turns=5),
         "throughput": lambda: throughput.run(1, 50),
         "text": lambda: text.run(1, 50),
+        "text_growth": lambda: text.growth(1, 6),
         "limits": lambda: limits.run(1, 20),
     }
-    return Kind(measured, quick, "what Gristmill itself costs, and the limits of the machine")
+    about = "what Gristmill itself costs, and the limits of the machine"
+    return Kind(measured, quick, about, quick_once=("overhead", "memory", "durability", "limits"))
 
 
 def _dedup(systems: Sequence[str]) -> Kind:
@@ -109,6 +115,7 @@ def _dedup(systems: Sequence[str]) -> Kind:
         },
         "deduplication, beside six other systems",
         once=("bound",),
+        quick_once=("exact", "fuzzy"),
         packages=lambda: {peer: pins(peer)[peer] for peer in dedup.PEERS},
         peers=tuple(dedup.PEERS),
     )
@@ -123,15 +130,18 @@ def kinds(patience_s: float = 60.0, systems: Sequence[str] = ()) -> dict[str, Ki
                 "filters": lambda: versus.filters(1, 100),
                 "modifiers": lambda: versus.modifiers(1, 50),
                 "language": lambda: versus.language(1, 50),
+                "tags": lambda: versus.tags(1, 13),
             },
             {
                 "filters": lambda: versus.filters(1, 13),
                 "modifiers": lambda: versus.modifiers(1, 13),
                 "language": lambda: versus.language(1, 13),
+                "tags": lambda: versus.tags(1, 2),
             },
-            "side by side with NeMo Curator",
-            packages=lambda: packages("ray") | curator(),
-            peers=("nemo-curator",),
+            "side by side with NeMo Curator, and dolma's taggers",
+            quick_once=("filters", "modifiers", "language"),
+            packages=lambda: packages("ray") | curator() | {"dolma": pins("dolma")["dolma"]},
+            peers=("nemo-curator", "dolma"),
         ),
         "dedup": _dedup(systems),
         "semantic": Kind(
@@ -169,13 +179,13 @@ def kinds(patience_s: float = 60.0, systems: Sequence[str] = ()) -> dict[str, Ki
                 "store": lambda: store.run(1, 0.5),
             },
             "on a Ray cluster of this machine",
+            quick_once=("tiny", "balance", "store"),
             packages=lambda: packages("ray"),
         ),
         "sources": Kind(
             {"sources": lambda: sources.run(400)},
             {"sources": lambda: sources.run(50)},
             "wikitext and LaTeX to text, beside mwparserfromhell",
-            rounds=1,
             packages=lambda: packages("mwparserfromhell"),
         ),
         "image": Kind(

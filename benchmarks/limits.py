@@ -1,8 +1,9 @@
 """Limits: what one core of this machine can do with the same bytes, with nothing around it.
 
 Megabytes per CPU second, the best of some turns, for each step that every curation system has to take: copying bytes,
-finding lines, hashing, decompressing, parsing and writing JSON, reading and writing Parquet, decoding JPEG. The tables
-put Gristmill's own figures beside them: what is left between the two is what Gristmill itself costs.
+finding lines, hashing, decompressing, parsing and writing JSON, reading and writing Parquet; and for the signatures of
+near duplicates and six modifiers, called over a column of texts; and of the disk, by the clock. The tables put
+Gristmill's own figures beside them: what is left between the two is what Gristmill itself costs.
 
     python benchmarks/limits.py [MEGABYTES]
 """
@@ -12,9 +13,11 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -22,11 +25,14 @@ import pyarrow as pa
 import pyarrow.json
 import pyarrow.parquet as pq
 from corpus import corpus
-from measure import show, stable
+from measure import WORK, show, stable
+from versus import SIX
 
+import gristmill.text
 from gristmill import _kernels
+from gristmill.dedup.minhash import Shingling, signatures
 
-TURNS = 5
+TURNS = 3
 Step = Callable[[], object]
 
 
@@ -37,6 +43,8 @@ def run(rounds: int = 1, megabytes: int = 50) -> dict[str, Any]:
         for name, (size, step) in _steps(path.read_bytes()).items():
             found.setdefault(f"{name}_mb_per_cpu_s", []).append(size / 1e6 / _best(step))
         found.setdefault("read_mb_per_cpu_s", []).append(path.stat().st_size / 1e6 / _best(lambda: _read(str(path))))
+        for name, speed in _disk(path).items():
+            found.setdefault(name, []).append(speed)
     return {"megabytes": megabytes} | {name: stable(values, 0) for name, values in sorted(found.items())}
 
 
@@ -64,8 +72,16 @@ def _steps(data: bytes) -> dict[str, tuple[int, Step]]:
         "arrow_parse": (size, lambda: pyarrow.json.read_json(io.BytesIO(data), pa.json.ReadOptions(use_threads=False))),
         "own_parse": (size, lambda: _kernels.json_columns(data)),
         "parquet_read": (size, lambda: pq.read_table(io.BytesIO(parquet.getvalue()), use_threads=False)),
+        "signatures": (text_size, lambda: signatures(texts, Shingling("words", 5), 112)),
+        "modifiers": (text_size, lambda: _modified(texts.cast(pa.string()))),
         "parquet_write": (size, lambda: pq.write_table(table, io.BytesIO(), compression="zstd")),
     }
+
+
+def _modified(texts: pa.Array) -> pa.Array:
+    for name, arguments in SIX:
+        texts = getattr(gristmill.text, name)(**arguments).modify_batch(texts)
+    return texts
 
 
 def _read(path: str) -> None:
@@ -73,6 +89,25 @@ def _read(path: str) -> None:
     with open(path, "rb", buffering=0) as file:
         while file.readinto(buffer):
             pass
+
+
+def _disk(path: Path) -> dict[str, float]:
+    """Megabytes per second by the clock: writing until the disk has it, and reading what the cache has let go of."""
+    data, copy = path.read_bytes(), WORK / "disk"
+    written, read = [], []
+    for _ in range(TURNS):
+        with copy.open("wb", buffering=0) as file:
+            began = time.perf_counter()
+            file.write(data)
+            os.fsync(file)
+            written.append(time.perf_counter() - began)
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        began = time.perf_counter()
+        _read(str(copy))
+        read.append(time.perf_counter() - began)
+    copy.unlink()
+    size = len(data) / 1e6
+    return {"disk_write_mb_per_s": size / min(written), "disk_read_mb_per_s": size / min(read)}
 
 
 def _best(step: Step) -> float:

@@ -29,9 +29,11 @@ from pathlib import Path
 from typing import Any
 
 import plots
+import profiles
 from kinds import PACKAGES, Figure, Kind, kinds, packages
 from measure import HERE, WORK, show
 from peers.install import NotInstalled, additions, interpreter
+from summary import MARK, summary
 from tables import PAGE, README, headline, put_into, table
 
 RESULTS = HERE / "results"
@@ -142,7 +144,8 @@ def report(name: str, options: argparse.Namespace) -> str:
         print(f"\n## {name}: {kind.about}", flush=True)
         found = {"machine": machine(kind), "load_before": round(os.getloadavg()[0], 1)}
         began, used = time.perf_counter(), _cpu()
-        found["figures"], found["failed"] = run_all(chosen, options.rounds or kind.rounds, kind.once)
+        once = kind.once + (kind.quick_once if options.quick else ())
+        found["figures"], found["failed"] = run_all(chosen, options.rounds or kind.rounds, once)
         for one, result in found["figures"].items():
             print(f"\n== {one}")
             show(result)
@@ -155,6 +158,8 @@ def report(name: str, options: argparse.Namespace) -> str:
     print(f"\n{lines}")
     if options.pages:
         put_into(PAGE, lines, name)
+        put_into(PAGE, summary(RESULTS), MARK)
+        put_into(PAGE, profiles.table(), profiles.MARK)
         put_into(README, headline(plots.all_bars(RESULTS)), "ratios")
     return lines
 
@@ -183,10 +188,11 @@ def _save(report: dict[str, Any], path: Path, some_systems: bool) -> None:
 def _tell(written: list[str], folder: Path, seconds: float) -> None:
     """The ratios of all results, and where everything lies."""
     ratios = headline(plots.all_bars(folder))
-    print(f"\n{ratios}\n\nmeasured in {seconds / 60:.1f} minutes\nresults: {folder}/*.json")
+    limits = summary(folder)
+    print(f"\n{limits}\n\n{ratios}\n\nmeasured in {seconds / 60:.1f} minutes\nresults: {folder}/*.json")
     if folder == QUICK:
         page = folder / "tables.md"
-        page.write_text("\n\n".join(["# Over small inputs", ratios, *written]) + "\n")
+        page.write_text("\n\n".join(["# Over small inputs", ratios, limits, *written]) + "\n")
         print(f"tables: {page}")
     print(f"picture: {plots.write(folder)}")
 

@@ -55,7 +55,10 @@ def _startup(found: dict[str, Any]) -> list[Row]:
 
 
 def _overhead(found: dict[str, Any]) -> list[Row]:
+    inline = found.get("inline_cpu_ms")
+    alone = [("Overhead per task and stage, without workers", "", _num(inline, "ms", 3))] if inline else []
     return [
+        *alone,
         ("Overhead per task and stage, 3 fused stages", "below 0.1 ms", _num(found["fused_cpu_ms"], "ms", 3)),
         ("Overhead per task and stage, 3 pools", "below 1 ms", _num(found["unfused_cpu_ms"], "ms", 3)),
     ]
@@ -86,10 +89,16 @@ def _durability(found: dict[str, Any]) -> list[Row]:
 
 
 def _throughput(found: dict[str, Any]) -> list[Row]:
+    titles = {
+        "no_stage": ("JSON lines to JSON lines", "orjson"),
+        "six_stages": ("the same with 6 stages between", "orjson"),
+        "parquet": ("Parquet to Parquet", "pyarrow"),
+    }
     rows = []
-    for key, title in (("no_stage", "JSON lines to JSON lines"), ("six_stages", "the same with 6 stages between")):
-        value = f"{_num(found[f'{key}_mb_per_cpu_s'], 'MB/s', 0)}; {found[f'{key}_ratio']['median']:.2f}x the CPU"
-        rows.append((f"{title}, per CPU second", "", f"{value} of a plain orjson copy"))
+    for key, (title, library) in titles.items():
+        if speed := found.get(f"{key}_mb_per_cpu_s"):
+            value = f"{_num(speed, 'MB/s', 0)}; {found[f'{key}_ratio']['median']:.2f}x the CPU"
+            rows.append((f"{title}, per CPU second", "", f"{value} of a plain {library} copy"))
     return rows
 
 
@@ -100,6 +109,13 @@ def _text(found: dict[str, Any]) -> list[Row]:
         (f"{what}, CPU of a plain orjson copy", "at most 5x", _num(found["chain_ratio"], "x")),
         (f"{what}, memory of a worker", "below 300 MB", _num(found["worker_rss_mb"], "MB", 0)),
     ]
+
+
+def _text_growth(found: dict[str, Any]) -> list[Row]:
+    few, some, many = (times * found["megabytes"] for times in (1, 4, 16))
+    what = f"28 English filters, CPU per further MB, {some} to {many} MB over {few} to {some} MB"
+    both = f"{found['late_ms']['median']:.1f} ms over {found['early_ms']['median']:.1f} ms"
+    return [(what, "at most 1.15x", f"{_num(found['growth'], 'x')}; {both}")]
 
 
 def _filters(found: dict[str, Any]) -> list[Row]:
@@ -122,6 +138,12 @@ def _modifiers(found: dict[str, Any]) -> list[Row]:
 
 def _language(found: dict[str, Any]) -> list[Row]:
     return _cpu_ratios(found, "Language by the same fastText model", "filter", 2)
+
+
+def _tags(found: dict[str, Any]) -> list[Row]:
+    both = f"{found['dolma_cpu_s']['median']:.1f} s over {found['own_cpu_s']['median']:.1f} s"
+    what = f"Tags by the rules of Gopher and C4, {found['megabytes']} MB, CPU, dolma's taggers"
+    return [(what, "", f"{_num(found['dolma_cpu_ratio'], 'x', 1)}; {both}")]
 
 
 def _cpu_ratios(found: dict[str, Any], what: str, tools: str, target: float) -> list[Row]:
@@ -155,6 +177,8 @@ def _tiny(found: dict[str, Any]) -> list[Row]:
         how = "one per call" if key == "single" else "chunked automatically"
         value = f"{_num(found[f'{key}_ms'], 'ms', 3)}; bare actors {_num(found[f'bare_{key}_ms'], 'ms', 3)}"
         rows.append((f"A tiny task through 3 pools of Ray actors, {how}", f"at most {target}", value))
+    if data := found.get("ray_data_ms"):
+        rows.append(("A tiny task through 3 stages on Ray Data", "", _num(data, "ms", 3)))
     return rows
 
 
@@ -198,13 +222,20 @@ def _limits(found: dict[str, Any]) -> list[Row]:
         "gunzip": "gunzip",
         "unzstd": "decompressing zstd",
         "orjson_parse": "parsing JSON lines with orjson",
+        "signatures": "signatures of 112 numbers by runs of 5 words",
+        "modifiers": "six modifiers",
         "own_parse": "parsing them into Arrow with our kernel",
         "orjson_write": "writing them with orjson",
         "parquet_read": "reading Parquet (zstd)",
         "parquet_write": "writing it",
     }
-    speeds = [f"{title} {found[f'{name}_mb_per_cpu_s']['median']:,.0f}" for name, title in titles.items()]
-    return [("Limits of one core, MB per CPU second", "", "; ".join(speeds))]
+    known = {name: title for name, title in titles.items() if f"{name}_mb_per_cpu_s" in found}
+    speeds = [f"{title} {found[f'{name}_mb_per_cpu_s']['median']:,.0f}" for name, title in known.items()]
+    rows = [("Limits of one core, MB per CPU second", "", "; ".join(speeds))]
+    if write := found.get("disk_write_mb_per_s"):
+        read = found["disk_read_mb_per_s"]
+        rows.append(("Limits of the disk", "", f"writing {_num(write, 'MB/s', 0)}; reading {_num(read, 'MB/s', 0)}"))
+    return rows
 
 
 def _warc(found: dict[str, Any]) -> list[Row]:
@@ -279,10 +310,12 @@ LINES: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
     "durability": _durability,
     "throughput": _throughput,
     "text": _text,
+    "text_growth": _text_growth,
     "limits": _limits,
     "filters": _filters,
     "modifiers": _modifiers,
     "language": _language,
+    "tags": _tags,
     "tiny": _tiny,
     "balance": _balance,
     "store": _store,

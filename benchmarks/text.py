@@ -3,7 +3,7 @@
 The recipe `heuristic-english` over generated web text (corpus.py), against a plain loop that parses each line with
 orjson and writes it again: `ratio` is CPU seconds over those of the loop. Start-up is part of both. `kernel` is the
 counting of all statistics of all documents, in one process, without files. The memory is that of the largest worker,
-resident, measured in a run of its own.
+resident, measured in a run of its own. `growth` is over 1, 4 and 16 times as much: what a further megabyte costs.
 
     python benchmarks/text.py [MEGABYTES] [ROUNDS]
 """
@@ -38,11 +38,31 @@ def run(rounds: int = 3, size: int = SIZE) -> dict[str, Any]:
         "rows_in": chain[0].answer["rows_in"],
         "rows_out": chain[0].answer["rows_out"],
         "plain_loop_mb_per_cpu_s": stable([megabytes / one.cpu for one in loop], 1),
+        "chain_cpu_s": stable([one.cpu for one in chain]),
+        "chain_wall_s": stable([one.wall for one in chain]),
         "chain_mb_per_cpu_s": stable([megabytes / one.cpu for one in chain], 1),
         "chain_mb_per_s": stable([megabytes / one.wall for one in chain], 1),
         "chain_ratio": stable([one.cpu / base.cpu for one, base in zip(chain, loop, strict=True)]),
         "kernel_mb_per_cpu_s": stable(kernel, 1),
         "worker_rss_mb": stable(memory, 1),
+    }
+
+
+def growth(rounds: int = 3, size: int = 25) -> dict[str, Any]:
+    """What a further megabyte costs from 4 to 16 times as many, over what it costs from 1 to 4 times."""
+    seconds: dict[int, list[float]] = {}
+    for _ in range(rounds):
+        for times in (1, 4, 16):
+            command = [sys.executable, __file__, "chain", corpus(times * size * 10**6)[0], WORK / "out"]
+            seconds.setdefault(times, []).append(measure([*map(str, command)]).cpu)
+    early = [(more - less) / (3 * size) for less, more in zip(seconds[1], seconds[4], strict=True)]
+    late = [(more - less) / (12 * size) for less, more in zip(seconds[4], seconds[16], strict=True)]
+    return {
+        "megabytes": size,
+        **{f"{times}x_cpu_s": stable(found) for times, found in seconds.items()},
+        "early_ms": stable([1e3 * one for one in early], 1),
+        "late_ms": stable([1e3 * one for one in late], 1),
+        "growth": stable([after / before for before, after in zip(early, late, strict=True)]),
     }
 
 

@@ -2,10 +2,12 @@
 
 Filters: the 28 English heuristics of the recipe `heuristic-english`, JSON lines to JSON lines, against NeMo Curator on
 Ray Data, which is its fastest executor here, and against its filters in a plain loop over documents. Modifiers: six
-of them chained. Language: the same fastText model. CPU seconds are those of all processes, Ray's included, from the
-start of the interpreter to its end; `ratio` is the peer's over ours in the same round. What is written is compared.
+of them chained. Language: the same fastText model. Tags: what Gopher and C4 would say of each document, none dropped,
+against dolma's taggers of the same rules, whose numbers are its own and are not compared. CPU seconds are those of
+all processes, Ray's included, from the start of the interpreter to its end; `ratio` is the peer's over ours in the same
+round. What is written is compared. Memory is that of all processes together.
 
-    python benchmarks/versus.py [filters | modifiers | language] [MEGABYTES] [ROUNDS]
+    python benchmarks/versus.py [filters | modifiers | language | tags] [MEGABYTES] [ROUNDS]
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from peers.install import interpreter
 
 FILES = 16  # the peer reads whole files: fewer would leave a core idle
 OUT = WORK / "versus"
+SAMPLE_S = 0.1
 
 SIX: list[tuple[str, dict[str, Any]]] = [
     ("UnicodeReformatter", {}),
@@ -72,7 +75,8 @@ def own(folder: Path, tools: Tools, executor: str = "LocalExecutor") -> Measured
     """Gristmill over a folder."""
     command = [sys.executable, HERE / "peers" / "gristmill_jobs.py", "chain", folder, OUT / "own", _note(tools)]
     with ray_of_our_own() if executor != "LocalExecutor" else contextlib.nullcontext():
-        return measure([*map(str, command), executor], unwaited=executor != "LocalExecutor")
+        command = [*map(str, command), executor]
+        return measure(command, unwaited=executor != "LocalExecutor", memory=True, sample_s=SAMPLE_S)
 
 
 def curator(job: str, folder: Path, tools: Tools) -> Measured:
@@ -81,7 +85,8 @@ def curator(job: str, folder: Path, tools: Tools) -> Measured:
     command = [interpreter("nemo-curator"), HERE / "peers" / "curator_jobs.py", job, folder, OUT / job]
     with ray_of_our_own():
         env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "RAY_ADDRESS")}
-        return measure([*map(str, command), _note(tools)], unwaited=job != "loop", env=env, log=OUT / f"{job}.log")
+        more = {"env": env, "log": OUT / f"{job}.log", "memory": True, "sample_s": SAMPLE_S}
+        return measure([*map(str, command), _note(tools)], unwaited=job != "loop", **more)
 
 
 def _note(tools: Tools) -> str:
@@ -143,6 +148,35 @@ def language(rounds: int = 3, size: int = 50) -> dict[str, Any]:
     return _side_by_side(rounds, size, language_tools(), "id")
 
 
+GOPHER_AND_C4: Tools = [("GopherQualityFilter", {}), ("GopherRepetitionFilter", {}), ("C4QualityFilter", {})]
+
+
+def tags(rounds: int = 3, size: int = 13) -> dict[str, Any]:
+    """What the rules of Gopher and C4 say of each document: ours beside dolma's."""
+    folder = corpus(size * 10**6, FILES)[0].parent
+    found: dict[str, list[Measured]] = {"own": [], "dolma": []}
+    jobs = HERE / "peers"
+    for _ in range(rounds):
+        mine = [sys.executable, jobs / "gristmill_jobs.py", "tags", folder, OUT / "own", _note(GOPHER_AND_C4)]
+        found["own"].append(measure([*map(str, mine)], memory=True, sample_s=SAMPLE_S, log=OUT / "own.log"))
+        shutil.rmtree(OUT / "dolma", ignore_errors=True)
+        theirs = [interpreter("dolma"), jobs / "dedup_jobs.py", "dolma_tags", folder, OUT / "dolma"]
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        found["dolma"].append(
+            measure([*map(str, theirs)], memory=True, sample_s=SAMPLE_S, env=env, log=OUT / "dolma.log")
+        )
+        for name, runs in found.items():
+            _tell(name, runs[-1])
+        assert found["own"][-1].answer == found["dolma"][-1].answer, "not all documents have tags"
+    result: dict[str, Any] = {"megabytes": size}
+    for name, runs in found.items():
+        result[f"{name}_cpu_s"] = stable([run.cpu for run in runs])
+        result[f"{name}_wall_s"] = stable([run.wall for run in runs])
+        result[f"{name}_memory_mb"] = stable([run.together for run in runs], 0)
+    pairs = zip(found["dolma"], found["own"], strict=True)
+    return result | {"dolma_cpu_ratio": stable([run.cpu / mine.cpu for run, mine in pairs])}
+
+
 def _side_by_side(rounds: int, size: int, tools: Tools, *fields: str) -> dict[str, Any]:
     folder = corpus(size * 10**6, FILES)[0].parent
     found: dict[str, list[Measured]] = {}
@@ -167,6 +201,7 @@ def _compare(found: dict[str, list[Measured]], seen: dict[str, set[bytes]], fold
         if name != "own_ray_running":  # most of it is time of the cluster, which was there before
             result[f"{name}_cpu_s"] = stable([run.cpu for run in runs])
         result[f"{name}_wall_s"] = stable([run.wall for run in runs])
+        result[f"{name}_memory_mb"] = stable([run.together for run in runs], 0)
     for name in ("executor", "loop"):
         pairs = list(zip(found[name], found["own"], strict=True))
         result[f"{name}_cpu_ratio"] = stable([run.cpu / mine.cpu for run, mine in pairs])
@@ -175,7 +210,7 @@ def _compare(found: dict[str, list[Measured]], seen: dict[str, set[bytes]], fold
 
 
 def main(arguments: list[str]) -> None:
-    figure = {"filters": filters, "modifiers": modifiers, "language": language}[arguments[0]]
+    figure = {"filters": filters, "modifiers": modifiers, "language": language, "tags": tags}[arguments[0]]
     size, rounds = [*map(int, arguments[1:]), *(13, 1)[len(arguments) - 1 :]]
     show(figure(rounds, size))
 

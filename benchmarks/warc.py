@@ -28,6 +28,7 @@ from peers.install import additions, interpreter
 
 EXTRACTORS = ("resiliparse", "justext", "trafilatura")
 OUT = WORK / "warc"
+SAMPLE_S = 0.05
 _SCRIPT = (
     "!function(e,t){var n=t.createElement('s');n.q=[];for(var i=0;i<e.length;i++){n.q.push(e[i]*2)}}([1,2],document);"
 )
@@ -102,9 +103,11 @@ def versus(rounds: int = 1, size: int = 50, extractors: tuple[str, ...] = EXTRAC
         ours, theirs = [], []
         for _ in range(rounds):
             shutil.rmtree(OUT / "own", ignore_errors=True)
-            ours.append(measure(job("warc", path, OUT / "own", extractor)))
+            ours.append(measure(job("warc", path, OUT / "own", extractor), memory=True, sample_s=SAMPLE_S))
             theirs.append(curator(path, extractor))
         result[f"{extractor}_own_cpu_s"] = stable([one.cpu for one in ours])
+        result[f"{extractor}_own_wall_s"] = stable([one.wall for one in ours])
+        result[f"{extractor}_own_memory_mb"] = stable([one.together for one in ours], 0)
         result[f"{extractor}_peer_cpu_s"] = stable([one.cpu for one in theirs])
         result[f"{extractor}_ratio"] = stable([b.cpu / a.cpu for a, b in zip(ours, theirs, strict=True)])
         result[f"{extractor}_own_rows"] = ours[0].answer["rows"]
@@ -118,6 +121,7 @@ def extract(rounds: int = 1, size: int = 50) -> dict[str, Any]:
     for extractor in EXTRACTORS:
         runs = [measure(job("warc_extract", path, extractor)).answer for _ in range(rounds)]
         result[f"{extractor}_over_bare"] = stable([run["ours_s"] / run["bare_s"] for run in runs])
+        result[f"{extractor}_bare_cpu_s"] = stable([run["bare_s"] for run in runs])
         result[f"{extractor}_pages"] = runs[0]["pages"]
         result[f"{extractor}_same"] = runs[0]["same"]
     return result

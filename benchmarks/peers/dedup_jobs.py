@@ -129,6 +129,50 @@ def _juicer(folder: str, output: str, step: dict[str, Any]) -> dict[str, object]
     return {}
 
 
+# -- dolma ---------------------------------------------------------------------------------------------------
+
+
+def dolma_exact(folder: str, output: str) -> dict[str, object]:
+    """Its two steps: one notes which texts a Bloom filter has seen, the other leaves those documents out."""
+    documents = _dolma_documents(folder, output)
+    bloom = {"file": f"{output}/bloom", "read_only": False}
+    bloom |= {"estimated_doc_count": 1_000_000, "desired_false_positive_rate": 1e-6}
+    dedupe = {"name": "seen", "documents": {"key": "$.text", "attribute_name": "seen"}}
+    _dolma("dedupe", output, {"documents": [documents], "dedupe": dedupe, "bloom_filter": bloom})
+    unseen = {"syntax": "jq", "exclude": ["(.attributes.seen // []) | length > 0"]}
+    stream = {"name": "kept", "documents": [documents], "attributes": ["seen"], "filter": unseen}
+    stream |= {"output": {"path": f"{output}/kept"}, "compression": {"output": ""}}
+    _dolma("mix", output, {"streams": [stream]})
+    for path in list(Path(output, "kept").glob("*.json")):
+        path.rename(path.with_suffix(".jsonl"))
+    return {}
+
+
+def dolma_tags(folder: str, output: str) -> dict[str, object]:
+    """What its taggers of Gopher and C4 say of each document, beside the documents."""
+    documents = _dolma_documents(folder, output)
+    _dolma("tag", output, {"documents": [documents], "taggers": ["gopher_v2", "c4_v2"], "experiment": "tags"})
+    return {"rows": sum(path.read_bytes().count(b"\n") for path in Path(output).glob("attributes/tags/*.jsonl"))}
+
+
+def _dolma_documents(folder: str, output: str) -> str:
+    """It writes beside a folder that must be called `documents`."""
+    documents = Path(output, "documents")
+    documents.mkdir(parents=True)
+    for path in Path(folder).glob("*.jsonl"):
+        (documents / path.name).symlink_to(path.resolve())
+    return f"{documents}/*.jsonl"
+
+
+def _dolma(command: str, output: str, recipe: dict[str, Any]) -> None:
+    """Its commands, called in this process."""
+    from dolma.cli.main import main
+
+    path = Path(output, f"{command}.yaml")
+    path.write_text(json.dumps({**recipe, "processes": PROCESSES}))
+    main(["--config", str(path), command])
+
+
 # -- libraries: what a user writes around them is here -------------------------------------------------------
 
 

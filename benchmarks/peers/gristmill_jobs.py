@@ -35,6 +35,16 @@ def _stage(tool: Any) -> Any:
     return Modify(tool)
 
 
+def tags(folder: str, output: str, tools: str) -> dict[str, object]:
+    """JSON lines to JSON lines, with a score of each filter beside the text; none is dropped."""
+    from gristmill import Pipeline
+    from gristmill.text import JsonlReader, JsonlWriter, Score
+
+    scores = [Score(tool, score_field=type(tool).__name__) for tool in make(tools)]
+    stages = [JsonlReader(folder), *scores, JsonlWriter(output, mode="overwrite")]
+    return {"rows": Pipeline("measured", stages=stages).run().summary().rows_out}
+
+
 def exact(folder: str, output: str, options: str = "{}") -> dict[str, object]:
     """Texts that were there before are dropped."""
     from gristmill.dedup import ExactDeduplicationStage

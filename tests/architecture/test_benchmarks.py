@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -32,15 +33,33 @@ print(json.dumps(check(folder)))
 """
 
 PAGES = """
-import json, plots
+import json, plots, profiles
 from kinds import kinds
+from summary import MARK, summary
 from tables import headline, table
-blocks = [("README.md", "ratios", headline(plots.all_bars()))]
+blocks = [
+    ("README.md", "ratios", headline(plots.all_bars())),
+    ("docs/performance.md", MARK, summary()),
+    ("docs/performance.md", profiles.MARK, profiles.table()),
+]
 for name in kinds():
     path = plots.RESULTS / f"{name}.json"
     if path.exists():
         blocks.append(("docs/performance.md", name, table(json.loads(path.read_text()))))
 print(json.dumps({"blocks": blocks, "picture": plots.draw(plots.all_bars())}))
+"""
+
+FAILS = """
+import json, run
+values = iter((3.0, 1.0, 2.0))
+def good():
+    return {"value_s": {"median": next(values)}}
+def bad():
+    raise ValueError("it is out of order")
+found, failed = run.run_all({"bad": bad, "good": good}, 3)
+machine = {"cpu": "", "cores": 1, "memory_gb": 1, "python": "", "packages": {}}
+lines = run.table({"figures": found, "failed": failed, "machine": machine, "load_before": 0})
+print(json.dumps([found, failed, lines]))
 """
 
 MEASURES = """
@@ -88,6 +107,31 @@ def test_peers_are_pinned_and_bring_no_cuda() -> None:
         for line in path.read_text().splitlines():
             assert re.fullmatch(r"[\w.-]+==[\w.!+]+", line), f"{path.name}: {line}"
             assert not re.match(r"torch|nvidia|cuda|cu(df|ml|py)|triton", line), f"{path.name}: {line}"
+
+
+@pytest.mark.slow
+def test_a_peer_that_cannot_be_installed_is_told_and_the_others_go_on(tmp_path: Path) -> None:
+    """Nothing is to be had without an index; an empty list needs nothing."""
+    for name, wanted in (("missing", "no-such-thing-at-all==1.0\n"), ("plain", "# plain==1\n")):
+        (tmp_path / f"{name}.txt").write_text(wanted)
+    patch = "import sys; from pathlib import Path; from peers import install; install.version = lambda peer: '1.0'; "
+    patch += "install.LISTS = Path(sys.argv.pop()); sys.exit(install.main())"
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "PIP_NO_INDEX": "1"}
+    command = [sys.executable, "-c", patch, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=BENCHMARKS, env=env)
+    assert done.returncode == 1, done.stderr
+    assert "missing 1.0 cannot be installed: ERROR: No matching distribution" in done.stdout
+    assert [path.parent.name[:6] for path in (tmp_path / "cache/gristmill/peers").glob("*/complete")] == ["plain-"]
+
+
+def test_a_figure_that_fails_is_told_and_the_others_go_on() -> None:
+    printed = subprocess.run(
+        [sys.executable, "-c", FAILS], capture_output=True, text=True, check=True, cwd=BENCHMARKS
+    ).stdout
+    found, failed, lines = json.loads(printed.splitlines()[-1])
+    assert found == {"good": {"rounds": 3, "value_s": {"median": 2.0, "min": 1.0, "max": 3.0}}}
+    assert failed == {"bad": "ValueError: it is out of order"}
+    assert "| `bad` |  | failed: ValueError: it is out of order |" in lines
 
 
 def test_time_that_nobody_waited_for_is_measured_and_children_of_others_are_left_alone() -> None:
