@@ -31,9 +31,9 @@ def workloads() -> dict[str, list[object]]:
     peers = HERE / "peers" / "gristmill_jobs.py"
     fuzzy = '{"word_ngrams": 5, "threshold": 0.8}'
     return {
-        "copy": [JOBS, "text", _Corpus(200), OUT / "copy"],
+        "copy": [JOBS, "text", _Corpus(100), OUT / "copy"],
         "modifiers": [JOBS, "text", _Corpus(100), OUT / "modifiers", "UnicodeReformatter,NewlineNormalizer,UrlRemover"],
-        "filters": [HERE / "text.py", "chain", _Corpus(200), OUT / "filters"],
+        "filters": [HERE / "text.py", "chain", _Corpus(100), OUT / "filters"],
         "exact": [peers, "exact", _Duplicates(50_000), OUT / "exact", "{}"],
         "fuzzy": [peers, "fuzzy", _Duplicates(50_000), OUT / "fuzzy", fuzzy],
         "tiny": [JOBS, "tiny", 20_000, "unfused"],
@@ -66,14 +66,15 @@ class _Pages:
         return str(archive(self.megabytes * 10**6))
 
 
-def record(command: list[str], output: Path, form: str) -> None:
+def record(command: list[str], output: Path, form: str, native: bool = True) -> None:
     """Run a command under py-spy."""
     spy = shutil.which("py-spy", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if spy is None:
         sys.exit("py-spy is not installed: pip install py-spy")
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     env["GRISTMILL_PROGRESS"] = "off"
-    how = ["--rate", str(RATE), "--subprocesses", "--native", "--format", form, "--output", str(output)]
+    how = ["--rate", str(RATE), "--subprocesses", "--format", form, "--output", str(output)]
+    how += ["--native"] if native else []
     subprocess.run([spy, "record", *how, "--", sys.executable, *command], env=env, check=True)
 
 
@@ -92,14 +93,14 @@ def main() -> None:
             record(command, OUT / f"{workload}.svg", "flamegraph")
             print(f"flame graph: {OUT / workload}.svg")
             continue
-        record(command, OUT / f"{workload}.txt", "raw")
+        record(command, OUT / f"{workload}.txt", "raw", native=options.top)
         stacks = profiles.stacks(OUT / f"{workload}.txt")
         if options.top:
             costs = profiles.innermost(stacks)
             for name, count in costs.most_common(20):
                 print(f"{100 * count / costs.total():5.1f} %  {name}")
         if options.save:
-            profiles.save(workload, stacks, RATE)
+            profiles.save(workload, stacks)
             print(profiles.table())
 
 

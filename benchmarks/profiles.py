@@ -1,8 +1,7 @@
-"""What a profile says, in short: the share of samples by the module of Gristmill and what runs there, for the page.
+"""What a profile says, in short: the share of samples by the module of Gristmill that was at work, for the page.
 
-A sample belongs to the innermost module of Gristmill on its stack; what is on top of it says what runs: a kernel of
-ours, Arrow, another library, or Python itself. Imports and what runs before or beside Gristmill are shares of their
-own. What py-spy cannot see, such as the kernel of the system at the end of a process, is missing.
+A sample belongs to the innermost module of Gristmill on its stack, with all that it calls: kernels in C, Arrow, other
+libraries. Imports, and the start and end of interpreters, have shares of their own.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from measure import HERE
 
 RESULT = HERE / "results" / "profiles.json"
 MARK = "profiles"
-MOST, LEAST = 6, 2.0
+MOST, LEAST = 8, 2.0
 TITLES = {
     "copy": "JSON lines, read and written",
     "filters": "28 English filters",
@@ -27,7 +26,6 @@ TITLES = {
     "small": "5,000 documents, two filters",
     "tiny": "Tiny tasks through three pools",
 }
-MARKS = {"_kernels": "our kernel", "arrow": "Arrow", "numpy": "NumPy", "sre": "regular expressions"}
 
 Stacks = list[tuple[list[str], int]]
 
@@ -54,19 +52,10 @@ def place(frames: list[str]) -> str:
     """To which share a sample belongs."""
     if any("importlib" in frame for frame in frames):
         return "imports"
-    for depth in range(len(frames) - 1, -1, -1):
-        if found := _MODULE.search(frames[depth]):
-            return f"{found['path'].replace('/', '.')}, {_runs(frames[depth + 1 :])}"
-    return "outside of Gristmill"
-
-
-def _runs(above: list[str]) -> str:
-    """What runs on top of a module of Gristmill."""
-    text = " ".join(above)
-    for mark, name in MARKS.items():
-        if mark in text:
-            return name
-    return "Python" if not above or all(".so" not in frame for frame in above) else "libraries"
+    for frame in reversed(frames):
+        if found := _MODULE.search(frame):
+            return f"`{found['path'].replace('/', '.')}`"
+    return "start and end of interpreters"
 
 
 def shares(found: Stacks) -> dict[str, float]:
@@ -77,19 +66,18 @@ def shares(found: Stacks) -> dict[str, float]:
     return {name: round(100 * count / costs.total(), 1) for name, count in costs.most_common(MOST)}
 
 
-def save(workload: str, found: Stacks, rate: int) -> None:
+def save(workload: str, found: Stacks) -> None:
     known = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    total = sum(count for _, count in found)
-    known[workload] = {"seconds": round(total / rate, 1), "shares": shares(found)}
+    known[workload] = {"samples": sum(count for _, count in found), "shares": shares(found)}
     RESULT.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
 
 
 def table() -> str:
     """For docs/performance.md."""
     known = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    lines = ["| Workload | on a core | of which |", "|---|---|---|"]
+    lines = ["| Workload | where the time on cores goes |", "|---|---|"]
     for name, title in TITLES.items():
-        if one := known.get(name):
-            parts = [f"{where} {share:.0f} %" for where, share in one["shares"].items() if share >= LEAST]
-            lines.append(f"| {title} (`{name}`) | {one['seconds']:.1f} s | {'; '.join(parts)} |")
+        shown = known.get(name, {}).get("shares", {})
+        parts = [f"{where} {share:.0f} %" for where, share in shown.items() if share >= LEAST]
+        lines.append(f"| {title} (`{name}`) | {', '.join(parts) or 'not measured yet'} |")
     return "\n".join(lines)

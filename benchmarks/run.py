@@ -69,6 +69,8 @@ def _merge(results: list[dict[str, Any]]) -> dict[str, Any]:
         if isinstance(found[0], dict):
             values = sorted(one["median"] for one in found)
             merged[name] = {"median": _middle(values), "min": values[0], "max": values[-1]}
+        elif isinstance(found[0], list):
+            merged[name] = list(dict.fromkeys(one for some in found for one in some))
         else:
             merged[name] = found[0] if all(one == found[0] for one in found) else found
     return merged
@@ -177,12 +179,18 @@ def _save(report: dict[str, Any], path: Path, some_systems: bool) -> None:
         for name, found in report["figures"].items():
             before = last["figures"].get(name, {})
             if some_systems and before.get("documents") == found.get("documents"):
-                report["figures"][name] = {**before, **found}
+                report["figures"][name] = _beside(before, found)
         kept = {name: one for name, one in last["figures"].items() if name not in report["failed"]}
         report["figures"] = {**kept, **report["figures"]}
         still = {name: why for name, why in last.get("failed", {}).items() if name not in report["figures"]}
         report["failed"] = {**still, **report["failed"]}
     path.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def _beside(before: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """The last results of a figure with those of some systems anew. What had failed before may be there now."""
+    failed = [one for one in before.get("failed", []) if f"{one.partition(':')[0]}_cpu_s" not in found]
+    return {**before, **found, "failed": list(dict.fromkeys([*failed, *found.get("failed", [])]))}
 
 
 def _tell(written: list[str], folder: Path, seconds: float) -> None:
