@@ -101,6 +101,17 @@ def _speed(kind: str, found: dict[str, Any], target: str) -> Row:
     return what, target, f"{number(found['own_mb_per_cpu_s'], 'MB/s', 0)}; {memory}"
 
 
+def light(found: dict[str, Any]) -> list[Row]:
+    """Stages that do without comparing documents: by line, passage, hash or Bloom filter."""
+    speeds = [
+        f"{key.removesuffix('_mb_per_cpu_s')} {number(value, '', 0)}"
+        for key, value in found.items()
+        if key.endswith("_mb_per_cpu_s")
+    ]
+    what = f"Lighter deduplication, {found['documents']:,} documents, MB per CPU second"
+    return [(what, "", "; ".join(speeds))]
+
+
 def growth(found: dict[str, Any]) -> list[Row]:
     rows = []
     for kind, what in WHAT.items():
@@ -127,6 +138,7 @@ LINES = {
     "fuzzy": fuzzy,
     "large_exact": large_exact,
     "large_fuzzy": large_fuzzy,
+    "light": light,
     "growth": growth,
     "bound": bound,
 }

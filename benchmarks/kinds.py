@@ -102,6 +102,7 @@ def _dedup(systems: Sequence[str]) -> Kind:
             "fuzzy": lambda: dedup.fuzzy(1, 50_000, few),
             "large_exact": lambda: dedup.large_exact(1, 200_000, many),
             "large_fuzzy": lambda: dedup.large_fuzzy(1, 200_000, many),
+            "light": lambda: _light(50_000),
             "growth": lambda: dedup.growth(1, 12_500),
             "bound": lambda: dedup.bound(1, 2_000_000),
         },
@@ -110,15 +111,22 @@ def _dedup(systems: Sequence[str]) -> Kind:
             "fuzzy": lambda: dedup.fuzzy(1, 2_000, few),
             "large_exact": lambda: dedup.large_exact(1, 20_000, many),
             "large_fuzzy": lambda: dedup.large_fuzzy(1, 20_000, many),
+            "light": lambda: _light(5_000),
             "growth": lambda: dedup.growth(1, 1_250),
             "bound": lambda: dedup.bound(1, 100_000),
         },
         "deduplication, beside six other systems",
         once=("bound",),
-        quick_once=("exact", "fuzzy"),
+        quick_once=("exact", "fuzzy", "light"),
         packages=lambda: {peer: pins(peer)[peer] for peer in dedup.PEERS},
         peers=tuple(dedup.PEERS),
     )
+
+
+def _light(documents: int) -> dict[str, Any]:
+    import light
+
+    return light.light(1, documents)
 
 
 def kinds(patience_s: float = 60.0, systems: Sequence[str] = ()) -> dict[str, Kind]:
