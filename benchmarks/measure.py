@@ -90,6 +90,7 @@ def measure(
     """
     _become_subreaper()
     env = {**(os.environ if env is None else env), "GRISTMILL_PROGRESS": "off"}
+    env.setdefault("PYTHONWARNINGS", "ignore::RuntimeWarning")  # remarks on the corpus, one in every round
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # or every process would compile every module anew
     WORK.mkdir(exist_ok=True)
     others = _children()
