@@ -285,6 +285,8 @@ class Simulation(Driver):
                 continue
             yield worker, self._message(worker, what)
         self.clock.now = max(self.clock.now, until)
+        if self.clock.now - self.began > 20 * self.world.seconds:
+            raise RuntimeError("the run stands still: something that it waits for was dropped")
         self._sample()
         while self.losses and self.losses[0][0] <= self.clock.now:
             self._lose(self.losses.pop(0)[1])
