@@ -10,8 +10,10 @@ from gristmill.core.schedule import (
     CALL_SECONDS,
     EDGE_BYTES,
     EDGE_TASKS,
+    FEW_CALLS,
     LEAST_SECONDS,
     MAX_CHUNK,
+    SURE_GAIN,
     UNBOUNDED,
     UNKNOWN_BYTES,
     UNKNOWN_SECONDS,
@@ -19,6 +21,7 @@ from gristmill.core.schedule import (
     Load,
     Pace,
     PoolState,
+    all_heard,
     balance,
     choose,
     choose_ahead,
@@ -249,6 +252,23 @@ def test_workers_that_were_dear_to_set_up_are_not_thrown_away_for_little() -> No
     assert not worth_moving([100.0, 105.0], [2, 2], [1, 3], [0.0, 0.0])
     assert worth_moving([100.0, 1.0], [4, 0], [3, 1], [60.0, 60.0])  # who has none gets one at any price
     assert not worth_moving([100.0, 0.0], [2, 2], [2, 0], [0.0, 0.0])
+
+
+def test_a_small_gain_counts_when_it_is_asked_for() -> None:
+    work = [100.0, 3000.0]
+    assert not worth_moving(work, [4, 30], [3, 32], [0.0, 0.0])
+    assert worth_moving(work, [4, 30], [3, 32], [0.0, 0.0], SURE_GAIN)
+    assert not worth_moving(work, [4, 30], [3, 32], [0.0, 90.0], SURE_GAIN)  # setting them up takes what is gained
+
+
+def test_rates_are_well_known_when_every_worker_had_a_say() -> None:
+    pace, before = Pace(), Pace().total
+    for step in range(FEW_CALLS):
+        pace.add(2, 3.0, float(step))
+    assert pace.total.since(before).seconds == pytest.approx(1.5)
+    assert all_heard([pace.total], [FEW_CALLS])
+    assert not all_heard([pace.total], [FEW_CALLS + 1])
+    assert not all_heard([pace.total, pace.total.since(pace.total)], [1, 1])
 
 
 MB = 2**20

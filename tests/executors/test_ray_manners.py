@@ -60,7 +60,7 @@ def test_what_a_stage_prints_is_seen(executor: str) -> None:
 
 
 INTERRUPTED = """
-import contextlib, sys, time
+import sys, time
 from pathlib import Path
 from gristmill import Pipeline, ProcessingStage, RayActorPoolExecutor, Task
 
@@ -80,9 +80,8 @@ class Model(ProcessingStage[Task[int], Task[int]]):
 
 stages = [Model(sys.argv[1], sys.argv[2] == "floods").with_(num_workers=2)]
 tasks = Pipeline("p", stages=stages).stream(RayActorPoolExecutor(), initial_tasks=[Task(number) for number in range(6)])
-with contextlib.closing(tasks):
-    for task in tasks:
-        time.sleep(0.5)
+for task in tasks:
+    time.sleep(0.5)
 """
 
 

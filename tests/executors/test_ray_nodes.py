@@ -6,7 +6,9 @@ import pytest
 
 from gristmill import Resources
 from gristmill.core.errors import PlanError
+from gristmill.executors import ray_cluster
 from gristmill.executors.ray_actors import lacks
+from gristmill.executors.ray_client import RayClient
 from gristmill.executors.ray_cluster import Node, NodeSlots, connect
 
 
@@ -70,7 +72,12 @@ def test_what_no_node_has_is_named(wish: Resources, message: str) -> None:
     assert f"wants {lack}".count(message) if message else not lack
 
 
-def test_a_cluster_that_can_only_be_spoken_to_from_afar_is_refused() -> None:
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
+def test_a_cluster_that_does_not_answer_is_told(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
-    with pytest.raises(PlanError, match=r"named by ray://there:10001.* RAY_ADDRESS=host:6379.*ray job submit"):
-        connect({"address": "ray://there:10001"})
+    monkeypatch.setattr(ray_cluster, "_JOIN_SECONDS", 0.1)
+    with pytest.raises(PlanError, match=f"no Ray cluster answers at {address}: is it running"):
+        connect({"address": address})
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(PlanError, match=f"no Ray cluster answers at {address}: is it running"):
+        RayClient().start()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gristmill.core import streams
 from gristmill.core.beside import keeping
 from gristmill.core.executor import (
     Executor,
@@ -136,13 +137,20 @@ class Pipeline:
         observer: Observer | None = None,
     ) -> Iterator[Task[Any]]:
         """Yield the last stage's tasks as they finish, in any order. A slow consumer slows the pipeline down."""
-        watcher = Watcher(observer or default_observer(executor))
-        run = Run(run_dir, storage_options)
-        quarantine = _quarantine(run, on_error, max_errors)
-        for lineage, ref in self._execute(executor, run, quarantine, initial_tasks, watcher):
-            task = ref.load().named(lineage)
-            ref.release()
-            yield task
+
+        def tasks() -> Generator[Task[Any], None, None]:
+            watcher = Watcher(observer or default_observer(executor))
+            run = Run(run_dir, storage_options)
+            quarantine = _quarantine(run, on_error, max_errors)
+            for lineage, ref in self._execute(executor, run, quarantine, initial_tasks, watcher):
+                task: Task[Any] = ref.load().named(lineage)
+                ref.release()
+                streams.begun()
+                yield task
+
+        stream = tasks()
+        streams.opened(stream)
+        return stream
 
     def _execute(
         self,

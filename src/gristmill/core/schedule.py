@@ -8,6 +8,7 @@
     tasks_left     how many tasks has each pool before it, by what is queued there and before it?
     work_left      how many seconds of work is that, by how fast it went of late?
     balance        how many workers should each pool have, so that all have equal throughput?
+    all_heard      has each worker had a say in what is known of rates?
     worth_moving   does a better division gain more than setting workers up anew costs?
 
 Calls are short (`chunk` aims at a fraction of a second), so cores flow to where the work is: `choose` serves GPUs
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 CALL_SECONDS = 0.1
@@ -62,11 +63,33 @@ BACKLOG_SECONDS = 5.0
 HALF_LIFE = 3.0
 """After this many seconds a measurement counts half."""
 
-GAIN = 0.9
-"""A division of GPUs must end the work that is known in less than this part of the time to be worth a change."""
+GAIN = 0.1
+"""A division of GPUs must end the work that is known sooner by this part of the time to be worth a change."""
+
+SURE_GAIN = 0.02
+"""The same when all workers have had a say since the last change: the first calls that end are the short ones."""
+
+FEW_CALLS = 10
+"""So many calls make a rate, where they are rare."""
 
 RECALL_SECONDS = 1.0
 """A call that waits behind another one that has run for so long is called back when a worker is idle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Calls that have ended, their tasks, and the seconds that those took."""
+
+    calls: int = 0
+    tasks: int = 0
+    spent: float = 0.0
+
+    def since(self, before: Tally) -> Tally:
+        return Tally(self.calls - before.calls, self.tasks - before.tasks, self.spent - before.spent)
+
+    @property
+    def seconds(self) -> float | None:
+        return self.spent / self.tasks if self.tasks else None
 
 
 @dataclass(slots=True)
@@ -76,11 +99,14 @@ class Pace:
     tasks: float = 0.0
     spent: float = 0.0
     at: float = 0.0
+    total: Tally = field(default_factory=Tally)
+    """Of the whole run."""
 
     def add(self, tasks: int, seconds: float, now: float) -> None:
         # where calls are rare, the last few count
-        fade = max(0.5 ** ((now - self.at) / HALF_LIFE), 0.9) if self.tasks else 0.0
+        fade = max(0.5 ** ((now - self.at) / HALF_LIFE), 1 - 1 / FEW_CALLS) if self.tasks else 0.0
         self.tasks, self.spent, self.at = self.tasks * fade + tasks, self.spent * fade + seconds, now
+        self.total = Tally(self.total.calls + 1, self.total.tasks + tasks, self.total.spent + seconds)
 
     @property
     def seconds(self) -> float | None:
@@ -307,8 +333,17 @@ def _fill(rooms: dict[float, int], free: float, cost: float, count: int) -> int:
     return count - held
 
 
+def all_heard(tallies: Sequence[Tally], workers: Sequence[int]) -> bool:
+    """Whether each worker of each pool has ended a call, so that rates are not only those of the short ones."""
+    return all(tally.calls >= max(count, FEW_CALLS) for tally, count in zip(tallies, workers, strict=True))
+
+
 def worth_moving(
-    work: Sequence[float], now: Sequence[int], then: Sequence[int], setup_seconds: Sequence[float]
+    work: Sequence[float],
+    now: Sequence[int],
+    then: Sequence[int],
+    setup_seconds: Sequence[float],
+    gain: float = GAIN,
 ) -> bool:
     """Whether the work ends sooner with other numbers of workers. While new ones are set up, the others go on."""
     pools = list(zip(work, now, then, setup_seconds, strict=True))
@@ -321,4 +356,4 @@ def worth_moving(
         (load / after + setup * (1 - min(before, after) / after) for load, before, after, setup in pools if after),
         default=0.0,
     )
-    return moved < GAIN * as_it_is
+    return moved < (1 - gain) * as_it_is

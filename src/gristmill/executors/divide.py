@@ -9,9 +9,23 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gristmill.core.schedule import balance, fits, packs, tasks_left, work_left, worth_moving
+from gristmill.core.schedule import (
+    GAIN,
+    SURE_GAIN,
+    Load,
+    Tally,
+    all_heard,
+    balance,
+    fits,
+    packs,
+    tasks_left,
+    work_left,
+    worth_moving,
+)
 
 if TYPE_CHECKING:
     from gristmill.executors.drive import Driver
@@ -27,6 +41,10 @@ class Division:
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.thought = 0.0
+        self.tallies: list[Tally] = []
+        """What each pool of the plan had done when GPUs were divided."""
+        self.corrected = False
+        """Whether that was only to make up for rates that were not well known before."""
 
     def act(self, free: float) -> float:
         """Start and retire workers. Takes and returns the number of free cores."""
@@ -48,18 +66,44 @@ class Division:
             pool.expected = tasks[pool.index] if self.driver.may_begin(pool) else 0.0
         if len(pools) < 2 or not gpus:
             return
+        if better := self._better(loads, tasks, pools, GAIN):
+            self._aim_at(better, pools, corrects=False)
+        elif (known := self._well_known(loads, pools)) and (better := self._better(known, tasks, pools, SURE_GAIN)):
+            self._aim_at(better, pools, corrects=True)
+        if any(self._lacks(pool) for pool in pools):
+            for pool in pools:
+                for worker in _by_gpu(pool)[: max(0, pool.staff - pool.target)]:
+                    pool.retire(worker)
+
+    def _better(self, loads: Sequence[Load], tasks: Sequence[float], pools: list[Pool], gain: float) -> list[int]:
+        """How many workers each pool should have, if that is worth a change."""
+        gpus = self.driver.machine.gpus
         shares = [pool.group.resources.gpu_share(gpus[0]) for pool in pools]
         work = work_left(loads, tasks, [pool.gpu for pool in self.driver.pools])
         left = [work[pool.index] if pool.expected else 0.0 for pool in pools]
         targets = balance(left, len(gpus), shares, [pool.group.num_workers for pool in pools])
         now, setup = [pool.target for pool in pools], [pool.setup_seconds for pool in pools]
-        if not packs(now, shares, len(gpus)) or worth_moving(left, now, targets, setup):
-            for pool, target in zip(pools, targets, strict=True):
-                pool.target = target
-        if any(self._lacks(pool) for pool in pools):
-            for pool in pools:
-                for worker in _by_gpu(pool)[: max(0, pool.staff - pool.target)]:
-                    pool.retire(worker)
+        changes = not packs(now, shares, len(gpus)) or worth_moving(left, now, targets, setup, gain)
+        return targets if changes else []
+
+    def _aim_at(self, targets: list[int], pools: list[Pool], corrects: bool) -> None:
+        self.corrected, self.tallies = corrects, self._tallies()
+        for pool, target in zip(pools, targets, strict=True):
+            pool.target = target
+            pool.take_back(target)
+
+    def _well_known(self, loads: Sequence[Load], pools: list[Pool]) -> list[Load]:
+        """The loads by rates since GPUs were divided, if all workers had a say. Once is enough: rates always vary."""
+        now = self._tallies()
+        since = [tally.since(before) for tally, before in zip(now, self.tallies or [Tally()] * len(now), strict=True)]
+        if self.corrected or not all_heard(
+            [since[pool.index] for pool in pools], [len(pool.workers) for pool in pools]
+        ):
+            return []
+        return [replace(load, seconds_per_task=tally.seconds) for load, tally in zip(loads, since, strict=True)]
+
+    def _tallies(self) -> list[Tally]:
+        return [state.pace.total for state in self.driver.flow.pools]
 
     def _start(self, pools: list[Pool], free: float) -> float:
         """As many workers as are wanted, whether or not there is work for them yet: it takes them time to set up."""

@@ -357,7 +357,7 @@ class EngineDriver(RayDriver):
         import ray
 
         conductor, self.conductor = self.conductor, None
-        if conductor is None:
+        if conductor is None or not ray.is_initialized():
             return
         lodgings: list[Lodging] = []
         with contextlib.suppress(ray.exceptions.RayError):

@@ -64,7 +64,7 @@ class WorkerHandle(ABC):
         self.crew: Crew = new_crew()
         self._state: State = "starting"
         self.began = time.monotonic()
-        self.is_set_up = self.retiring = False
+        self.is_set_up = self.retiring = self.makes_room = False
         self.node = ""
         self.first_memory = 0
         self.tasks_left: int | None = None
@@ -232,10 +232,17 @@ class Pool(ABC):
 
     def retire(self, worker: WorkerHandle) -> None:
         """Let a worker end when it is done with what it has."""
-        worker.retiring = True
+        worker.retiring = worker.makes_room = True
         if worker.state == "idle":
             worker.stop()
         elif worker.calls:
+            worker.settle()
+
+    def take_back(self, wanted: int) -> None:
+        """Keep workers that were to end for the sake of others, as far as so many are wanted after all."""
+        for worker in [worker for worker in self.busy if worker.makes_room][: max(0, wanted - self.staff)]:
+            worker.makes_room = False
+            worker.retiring = worker.tasks_left is not None and worker.tasks_left <= 0
             worker.settle()
 
     def can_grow(self) -> bool:

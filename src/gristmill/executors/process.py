@@ -106,7 +106,10 @@ class _Stop(BaseException):
 
 def work(channel: Connection) -> None:
     """The life of a worker process."""
-    kind, setup = channel.recv()
+    try:
+        kind, setup = channel.recv()
+    except (EOFError, ConnectionError):  # who asked for it has ended meanwhile
+        return
     assert kind == "setup"
     session = _Session(channel, setup)
     session.mind_signals()

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -37,7 +38,7 @@ from gristmill.executors.ray_pool import Actor, ActorPool
 from gristmill.executors.ray_voice import ear
 from gristmill.executors.ray_worker import Message, Stored
 from gristmill.executors.settings import FLAG, INSTEAD, POSITIVE, check_config, check_environment, check_value
-from gristmill.executors.transport import Parcel, pack
+from gristmill.executors.transport import KeptParcel, Parcel, pack
 
 OPTIONS = (
     *("execution_mode", "gpu_memory_gb", "runtime_env", "ray_init", "request_cpus", "reserved_cpus", "reserved_gpus"),
@@ -172,6 +173,7 @@ class RayDriver(Driver):
         self.pools = [ActorPool(self, group, group.index == last) for group in job.plan.groups]
 
     def run(self) -> Iterator[tuple[Lineage, Ref | None]]:
+        running.add(self)
         hush.begin()
         if ear.listens:
             self.board.hear.remote()
@@ -181,8 +183,11 @@ class RayDriver(Driver):
             hush.end()
 
     def _stop(self, raises: bool) -> None:
-        super()._stop(raises)
-        self._hear_out()
+        import ray
+
+        if ray.is_initialized():  # or its workers are gone, with the cluster
+            super()._stop(raises)
+            self._hear_out()
 
     def _hear_out(self) -> None:
         """Wait for the last lines that workers have printed."""
@@ -204,7 +209,7 @@ class RayDriver(Driver):
             yield items
 
     def keep(self, ref: Any) -> Ref:
-        return _KeptParcel(ref) if isinstance(ref, Parcel) else ref
+        return KeptParcel(ref) if isinstance(ref, Parcel) else ref
 
     # -- where things are --------------------------------------------------------------------------------
 
@@ -365,9 +370,10 @@ class RayDriver(Driver):
     def close(self, useless: bool) -> None:
         import ray
 
-        ray.kill(self.board)
+        if ray.is_initialized():
+            ray.kill(self.board)
+            self._request_cpus(0)
         self.environments.close()
-        self._request_cpus(0)
 
     def _request_cpus(self, count: int) -> None:
         """Workers reserve next to no CPU, so the cluster's autoscaler must be told what is wanted."""
@@ -377,13 +383,10 @@ class RayDriver(Driver):
             request_resources(num_cpus=count)
 
 
-class _KeptParcel:
-    """A small result, held by the driver."""
+running: weakref.WeakSet[RayDriver] = weakref.WeakSet()
 
-    def __init__(self, parcel: Parcel) -> None:
-        self.parcel = parcel
 
-    def load(self) -> Any:
-        return self.parcel.load()
-
-    def release(self) -> None: ...
+def stop_running() -> None:
+    """The cluster is about to stop: let workers tear down that somebody has left in the midst of a stream."""
+    for driver in list(running):
+        driver._stop(raises=False)

@@ -30,6 +30,7 @@ from typing import IO, Any, Self
 
 from gristmill.core.errors import GristmillError, cannot_write, require
 from gristmill.executors.ports import Ports
+from gristmill.executors.ray_cluster import await_head, cluster, connect
 from gristmill.executors.settings import COUNT, FLAG, PATH, PORT, POSITIVE, Rule, check_value
 
 ADDRESS = "RAY_ADDRESS"
@@ -93,6 +94,7 @@ class RayClient:
         if self.address:
             return
         if os.environ.get(ADDRESS):
+            await_head(os.environ[ADDRESS])
             self.address = os.environ[ADDRESS]
             return
         self._mark = secrets.token_hex(8)
@@ -112,6 +114,7 @@ class RayClient:
             import ray
 
             if ray.is_initialized():
+                importlib.import_module("gristmill.executors.ray_actors").stop_running()
                 ray.shutdown()
             self._end()
             if os.environ.get(ADDRESS) == self.address:
@@ -265,8 +268,6 @@ class SlurmRayClient(RayClient):
 
     def _await_nodes(self, count: int) -> None:
         import ray
-
-        from gristmill.executors.ray_cluster import cluster, connect
 
         connect()
         deadline = time.monotonic() + self.worker_connect_timeout_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import math
 import os
 import socket
@@ -14,12 +15,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gristmill.core.errors import PlanError
+from gristmill.core.errors import PlanError, require
 from gristmill.core.resources import Resources
 from gristmill.executors.machine import GpuSlots, Slot
 from gristmill.executors.ray_voice import ear
 
 _ANSWER_SECONDS = 2.0
+_JOIN_SECONDS = 10.0
 _CORE_LOG = "RAY_BACKEND_LOG_LEVEL"
 _GONE = float("-inf")
 
@@ -50,12 +52,9 @@ def connect(init: Mapping[str, Any] | None = None) -> None:
     quiet: dict[str, Any] = {"logging_level": "ERROR", "configure_logging": True}
     settings = {**quiet, **(init or {})}
     address = settings.get("address") or os.environ.get("RAY_ADDRESS", "")
+    await_head(address)
     if address.startswith("ray://"):
-        raise PlanError(
-            f"the cluster is named by {address}, and Ray's client for that cannot move tasks by reference. On a "
-            "machine of the cluster, name it by the address of its head, RAY_ADDRESS=host:6379; from elsewhere, submit "
-            "the script as a job (ray job submit)"
-        )
+        address = settings["address"] = _head_of(address)
     if not address:
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # or tools that join later wait for a token
         settings.setdefault("include_dashboard", False)  # half of Ray's processes and memory
@@ -65,6 +64,52 @@ def connect(init: Mapping[str, Any] | None = None) -> None:
             ray.init(**settings)
     if "log_to_driver" not in settings:  # or the user has said how it is to be
         ear.open()
+
+
+def await_head(address: str) -> None:
+    """Until somebody listens at the address of a cluster; what Ray finds for itself ("auto") it must find."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    deadline = time.monotonic() + _JOIN_SECONDS
+    while host and port.isdecimal():
+        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS):
+            return
+        if time.monotonic() > deadline:
+            raise PlanError(
+                f"no Ray cluster answers at {address}: is it running? RAY_ADDRESS, or the setting address, names the "
+                "cluster to join; without them one is started on this machine"
+            )
+        time.sleep(0.2)
+
+
+def _head_of(address: str) -> str:
+    """The address of the head of a cluster that is named by its server for clients. It is asked who it is.
+
+    Ray's client itself cannot move tasks by reference: it is only for this question, and this machine must be a node.
+    """
+    import ray
+
+    require("grpc", "ray", f"joining {address}")
+    with _quiet_core():
+        ray.init(address, logging_level=logging.ERROR, log_to_driver=False)
+    try:
+        head: str = ray.get_runtime_context().gcs_address
+        nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    finally:
+        ray.shutdown()
+    if not any(node["Alive"] and _is_here(node["NodeManagerAddress"]) for node in nodes):
+        raise PlanError(
+            f"the cluster is named by {address}, and this machine is none of its nodes: Ray's client cannot move tasks "
+            "by reference. Run the script on a node of the cluster, or submit it as a job (ray job submit)"
+        )
+    return head
+
+
+def _is_here(host: str) -> bool:
+    """Whether an address is one of this machine's: only those can be listened at."""
+    with contextlib.suppress(OSError), socket.socket() as probe:
+        probe.bind((host, 0))
+        return True
+    return False
 
 
 @contextlib.contextmanager

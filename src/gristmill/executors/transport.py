@@ -194,3 +194,15 @@ def in_memory(disk: Folder) -> Folder:
     """A folder in shared memory, or on disk where there is none."""
     shared = "/dev/shm"  # noqa: S108
     return Folder(shared if os.access(shared, os.W_OK) else disk.path)
+
+
+class KeptParcel:
+    """A small result that lies in the driver itself."""
+
+    def __init__(self, parcel: Parcel) -> None:
+        self.parcel = parcel
+
+    def load(self) -> Any:
+        return self.parcel.load()
+
+    def release(self) -> None: ...

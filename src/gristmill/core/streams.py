@@ -1,0 +1,31 @@
+"""Streams that are open when the program ends: they are closed while there is still somebody to tear workers down.
+
+A loop over `Pipeline.stream` that is left by Ctrl-C may still hold its stream, in a variable or a traceback. It would
+be collected when the interpreter is half gone, and so is Ray.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import weakref
+from collections.abc import Generator
+from typing import Any
+
+_open: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
+
+
+def opened(stream: Generator[Any, None, None]) -> None:
+    _open.add(stream)
+
+
+def begun() -> None:
+    """A stream has given something: from now on, what it runs on is there, and must end after it."""
+    atexit.unregister(close_all)
+    atexit.register(close_all)
+
+
+def close_all() -> None:
+    for stream in list(_open):
+        with contextlib.suppress(ValueError):  # another thread is in it
+            stream.close()

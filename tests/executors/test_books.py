@@ -1,0 +1,234 @@
+"""The driver's books without a cluster: what workers and engines say is taken whole, once, whatever happens to them."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from benchmarks.virtual import Simulation, VirtualWorker, World, virtual_time
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gristmill import ProcessingStage, Resources, Task
+from gristmill.core.errors import StageError
+from gristmill.core.flow import Call, Flow, Item
+from gristmill.core.plan import Group, Plan
+from gristmill.core.quarantine import Quarantine, SetAside
+from gristmill.core.stats import StageStats
+from gristmill.core.task import Lineage
+from gristmill.executors.desk import Receipt
+from gristmill.executors.drive import LOST
+from gristmill.executors.engine import EngineDriver
+from gristmill.executors.machine import Slot
+from gristmill.executors.ray_actors import RayDriver
+from gristmill.executors.ray_pool import Actor
+from gristmill.executors.ray_worker import Message, Stored
+from gristmill.executors.transport import pack
+
+
+def aside(task: str) -> SetAside:
+    return SetAside("s", "raised", "ValueError: no", task, task)
+
+
+def actor(key: int = 1, node: str = "n1") -> Actor:
+    return Actor(0, False, key, Slot((), 0.0), None, node, SimpleNamespace())
+
+
+# -- what an actor says ----------------------------------------------------------------------------------------
+
+
+def test_what_lies_in_a_store_says_on_which_node() -> None:
+    outputs = [(Lineage("a", "a"), 0, 5_000_000, 1), (Lineage("b", "b"), pack(Task(1), None), 10, 1)]
+    kind, (large, small), *_ = actor(node="far").said(Message("done", outputs), "reference")
+    assert kind == "done"
+    assert large[1] == Stored(["reference"], 0, 5_000_000, "far")
+    assert small[1].load().data == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (
+            Message("done", stats=[StageStats(2)], aside=[aside("a")], memory=7),
+            ("done", [], [StageStats(2)], [aside("a")], 7),
+        ),
+        (Message("out", stats=[StageStats(1)]), ("out", [], [StageStats(1)])),
+        (Message("missing", missing=[(0, 1)]), ("missing", [(0, 1)])),
+        (Message("again"), ("again",)),
+        (Message("returned"), ("returned",)),
+    ],
+    ids=lambda value: getattr(value, "kind", ""),
+)
+def test_a_message_is_passed_on_whole(message: Message, said: tuple[Any, ...]) -> None:
+    assert actor().said(message, None) == said
+
+
+def test_a_failure_comes_with_what_was_set_aside_before_it() -> None:
+    error = StageError("s", "a", (), "no")
+    assert actor().said(Message("failed", error=error, aside=[aside("a")]), None) == ("failed", error, [aside("a")])
+
+
+def test_a_call_goes_to_the_node_that_holds_what_it_needs_if_a_core_is_free_there() -> None:
+    driver = object.__new__(RayDriver)
+    driver.pools = [SimpleNamespace(group=SimpleNamespace(resources=Resources(cpus=1)))]  # type: ignore[list-item]
+    near, far = actor(1, "near"), actor(2, "far")
+    call = Call(0, [Item(Lineage("a", "a"), [Stored(["reference"], 0, 9, "near")])], 0.0)
+    driver._free = {"near": 1.0, "far": 4.0}
+    assert driver.nearest([far, near], call) is near
+    assert driver.nearest([far, near], call) is far  # the one core is taken
+    call.waits = True
+    assert driver.nearest([far, near], call) is near  # who is busy has a core
+
+
+# -- workers that die ------------------------------------------------------------------------------------------
+
+SMALL = World(nodes=1, cpus=4, gpus=2, seconds=200, losses=(), stragglers=0.0, slow_nodes=0.0)
+
+
+class Mortal(Simulation):
+    """One worker that has a call waiting behind the one that it runs dies."""
+
+    died: list[str]
+
+    def listen(self, seconds: float) -> Any:
+        yield from super().listen(seconds)
+        if not hasattr(self, "died") and (full := self.pools[1].those("full")):
+            worker = full[0]
+            assert isinstance(worker, VirtualWorker)
+            self.died = [call.items[0].lineage.id for call in worker.calls]
+            yield worker, (LOST,)
+
+
+def test_what_waits_behind_the_call_that_a_worker_dies_of_is_done_by_others_and_not_to_blame() -> None:
+    with virtual_time() as clock:
+        driver = Mortal(SMALL, clock)
+        taken: list[tuple[str, bool]] = []
+        take = driver.flow.take
+        driver.flow.take = lambda *args, **more: noted(take(*args, **more), taken)  # type: ignore[method-assign]
+        ends = [lineage.id for lineage, ref in driver.run() if ref is not None]
+    assert sorted(ends, key=int) == [str(number) for number in range(SMALL.tasks)]
+    began, waited = driver.died
+    again = {task: alone for task, alone in taken if task in (began, waited)}
+    assert again == {began: True, waited: False}
+
+
+def noted(call: Call, taken: list[tuple[str, bool]]) -> Call:
+    if call.group == 1:
+        taken.append((call.items[0].lineage.id, call.alone))
+    return call
+
+
+def test_a_worker_that_was_to_leave_is_kept_when_it_is_wanted_again() -> None:
+    with virtual_time() as clock:
+        driver = Simulation(SMALL, clock)
+        pool = driver.pools[1]
+        pool.start()
+        (worker,) = pool.workers
+        worker.calls = deque([Call(1, [Item(Lineage("a", "a"), [])], 0.0)])
+        worker.settle()
+        pool.retire(worker)
+        assert (worker.retiring, worker.state, pool.staff) == (True, "full", 0)
+        pool.take_back(1)
+        assert (worker.retiring, worker.state, pool.staff) == (False, "busy", 1)
+        worker.tasks_left = 0
+        pool.retire(worker)
+        pool.take_back(1)
+        assert worker.retiring  # it has done all that one worker may
+
+
+# -- what an engine's actors post ------------------------------------------------------------------------------
+
+
+class Step(ProcessingStage[Task[Any], Task[Any]]):
+    def process(self, task: Task[Any]) -> Task[Any]:
+        return task
+
+
+class Books(EngineDriver):
+    """The part of the driver that takes receipts."""
+
+    def __init__(self, tasks: int) -> None:
+        groups = tuple(Group(index, (Step().with_(name=f"s{index}"),)) for index in range(2))
+        items = [[Item(Lineage(f"{n}", f"{n}", (), n), [pack(Task(n), None)], 10)] for n in range(tasks)]
+        quarantine = Quarantine()
+        self.job = SimpleNamespace(quarantine=quarantine)  # type: ignore[assignment]
+        self.flow = Flow(Plan("p", None, groups), iter(items), quarantine)
+        self.chain, self.state = range(2), "listing"
+        self.handed, self.convoys, self.heard, self.keeps = {}, {}, 0, False
+        self.flow.feed(10**9)
+        self._hand_over()
+
+    def _start(self) -> None:
+        self.state = "playing"
+
+
+def receipts(draw: random.Random, tasks: int) -> tuple[list[Receipt], list[str], list[str]]:
+    """Calls of an engine: some tasks fall away in the first group, some are set aside, and some become two."""
+    posted: list[Receipt] = []
+    between: list[tuple[int, Lineage]] = []
+    lost: list[str] = []
+    numbers = list(range(tasks))
+    while numbers:
+        part, numbers = numbers[: (size := draw.randint(1, 3))], numbers[size:]
+        first = Receipt(0, [(number, f"{number}") for number in part])
+        given = []
+        for number in part:
+            name = Lineage(f"{number}", f"{number}", (), number)
+            fate = draw.choice(["one", "two", "none", "aside"])
+            given += {"one": [name], "two": [name.child(0), name.child(1)]}.get(fate, [])
+            if fate == "aside":
+                first.aside.append(aside(name.id))
+                lost.append(name.id)
+        first.outputs = [(name, None, 10, 1) for name in given]
+        first.stats = [StageStats(len(part), len(given), rows_in=len(part), rows_out=len(given))]
+        posted.append(first)
+        between += [(part[0], name) for name in given]
+    draw.shuffle(between)
+    results = [name.id for _, name in between]
+    while between:  # calls of the second group take what comes, of whatever call of the first
+        some, between = between[: (size := draw.randint(1, 2))], between[size:]
+        last = Receipt(1, [(convoy, name.id) for convoy, name in some])
+        last.outputs = [(name, pack(Task(name.id), None), 10, 1) for _, name in some]
+        last.stats = [StageStats(len(some), len(some), rows_in=len(some), rows_out=len(some))]
+        posted.append(last)
+    return posted, results, lost
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(1, 8))
+def test_receipts_count_once_in_any_order_and_whole(draw: random.Random, tasks: int) -> None:
+    driver = Books(tasks)
+    posted, results, lost = receipts(draw, tasks)
+    posted += [replace(receipt) for receipt in posted if draw.random() < 0.2]  # engines repeat calls
+    draw.shuffle(posted)
+    for receipt in posted:
+        driver._receive(receipt)
+    assert driver.heard == len(posted)
+    assert driver.flow.over
+    assert not driver.handed
+    assert sorted(lineage.id for lineage, ref in driver.flow.results if ref is not None) == sorted(results)
+    assert driver.flow.stats[0][0].rows_in == tasks
+    assert driver.flow.stats[1][0].rows_in == len(results)
+    assert driver.job.quarantine.failed == len(lost)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(2, 8))
+def test_what_an_engine_has_not_done_whole_is_left_to_others(draw: random.Random, tasks: int) -> None:
+    driver = Books(tasks)
+    posted, results, _ = receipts(draw, tasks)
+    missing = draw.choice(posted)
+    convoy = {int(name.partition(".")[0]) for _, name in missing.items}
+    for receipt in posted:
+        if receipt is not missing:
+            driver._receive(receipt)
+    assert convoy <= set(driver.handed)
+    driver._leave()
+    waiting = [item.lineage.id for item in driver.flow.pools[0].queue]
+    assert {f"{number}" for number in convoy} <= set(waiting)
+    came = [lineage.id for lineage, ref in driver.flow.results if ref is not None]
+    assert sorted(came) == sorted(name for name in results if name.partition(".")[0] not in waiting)

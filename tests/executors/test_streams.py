@@ -1,0 +1,77 @@
+"""Who leaves a stream in its midst, by Ctrl-C or because the program ends, has its workers torn down."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+LEAVES = """
+import contextlib, os, signal, sys, time
+from pathlib import Path
+import gristmill
+from gristmill import Pipeline, ProcessingStage, RayClient, Task
+
+folder, executor, how = sys.argv[1:]
+
+class Model(ProcessingStage[Task[int], Task[int]]):
+    def setup(self):
+        Path(folder, f"set up {os.getpid()}").touch()
+
+    def process(self, task):
+        return task
+
+    def teardown(self):
+        time.sleep(0.1)
+        Path(folder, f"torn down {os.getpid()}").touch()
+
+stage, tasks = Model().with_(num_workers=2), [Task(number) for number in range(50)]
+name, _, count = executor.partition(":")
+runs_on = getattr(gristmill, name)(*([int(count)] if count else []))
+client = RayClient(num_cpus=2, include_dashboard=False) if name.startswith("Ray") else contextlib.nullcontext()
+if how != "leaves the cluster":
+    client.__enter__()
+    client = contextlib.nullcontext()
+with client:
+    stream = Pipeline("p", stages=[stage]).stream(runs_on, initial_tasks=tasks)
+    for task in stream:
+        if how != "ends":
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(60)
+        break
+"""
+
+
+@pytest.mark.parametrize(
+    ("executor", "how"),
+    [
+        ("LocalExecutor:2", "is interrupted"),
+        ("LocalExecutor:0", "is interrupted"),
+        pytest.param("LocalExecutor:2", "ends", marks=pytest.mark.slow),
+        *(
+            pytest.param(executor, how, marks=pytest.mark.ray)
+            for executor, how in (
+                ("RayActorPoolExecutor", "is interrupted"),
+                ("RayActorPoolExecutor", "leaves the cluster"),
+                ("RayDataExecutor", "is interrupted"),
+            )
+        ),
+    ],
+)
+def test_a_stream_that_is_left_tears_its_workers_down(executor: str, how: str, tmp_path: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    env["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+    command = [sys.executable, "-c", LEAVES, str(tmp_path), executor, how]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=180, check=False)
+    said = "" if how == "ends" else "KeyboardInterrupt"
+    assert done.stderr.rstrip().endswith(said), done.stderr
+    assert "Exception ignored" not in done.stderr
+    marks = sorted(path.name.rpartition(" ") for path in tmp_path.iterdir())
+    for worker in {pid for what, _, pid in marks if what == "set up"}:
+        assert ("torn down", " ", worker) in marks
+    assert marks
