@@ -90,8 +90,7 @@ class OtherRows(Exchange):
 
     def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
         table, _ = self.columns(batch)
-        for name in self.key:
-            table = table.filter(table.column(name).is_valid())
+        table = without_nulls(table, self.key)
         if not self.other.adds:  # that there is one is enough
             table = sort_table(table, self.key)
             table = table.filter(group_starts(None, table, self.key))
@@ -170,9 +169,7 @@ class JoinPart(Part):
         names = [key_name(number) for number in range(len(self.keys))]
         for piece in self.others.pieces():
             keyed = self._keyed(piece, names, OTHERS)
-            for name in names:
-                keyed = keyed.filter(keyed.column(name).is_valid())
-            yield keyed
+            yield without_nulls(keyed, names)
         for piece in super().pieces():
             yield self._keyed(piece, self.keys, OURS)
 
@@ -212,6 +209,14 @@ class JoinPartitions(Partitions):
         added |= {entry.name: entry.type for entry in others if entry.name not in self.others.key}
         other.fits(ours.empty_table(), {}, list(added), "")
         return pa.schema([*keys, (SIDE, pa.int64()), *ours, *added.items()])
+
+
+def without_nulls(table: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """The rows that have all of a key."""
+    for name in keys:
+        if table.column(name).null_count:
+            table = table.filter(table.column(name).is_valid())
+    return table
 
 
 def _type(schema: pa.Schema, name: str) -> pa.DataType:
