@@ -57,7 +57,7 @@ def sides(draw: Any) -> tuple[pa.Table, pa.Table]:
     return tables[0], tables[1]
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sides(), st.sampled_from(list(PEER)), st.booleans())
 def test_rows_are_those_of_pyarrow(
     monkeypatch: pytest.MonkeyPatch, both: tuple[pa.Table, pa.Table], how: str, tight: bool
@@ -90,7 +90,7 @@ def test_rows_are_those_of_pyarrow(
 def test_numbers_are_compared_as_they_are(tmp_path: Path, left: Any, right: Any, broadcast: bool) -> None:
     pq.write_table(pa.table({"k": right}), tmp_path / "other.parquet")
     rows = joined(pa.table({"k": left}), Join(tmp_path / "other.parquet", "k", "semi", broadcast=broadcast))
-    assert [row["k"] for row in rows] == [key for key in left if key in right and key == key]  # noqa: PLR0124
+    assert [row["k"] for row in rows] == [key for key in left if key in right and key == key]
 
 
 @pytest.mark.parametrize("broadcast", [True, False])

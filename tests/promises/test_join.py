@@ -136,7 +136,9 @@ def output(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(out.glob("*.jsonl"))}
 
 
-@pytest.mark.parametrize("segment", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "segment", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
+)
 def test_a_run_that_is_killed_goes_on_in_its_segment(folder: Path, tmp_path: Path, segment: int) -> None:
     pipeline(folder, tmp_path / "whole", tmp_path).run(LocalExecutor(0))
     (tmp_path / f"stall-{segment}").touch()
