@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from gristmill import CountRows, DocumentBatch, Join, LocalExecutor, Pipeline
 from gristmill.core.errors import GristmillError
 from gristmill.io import join_match, join_merge, join_partitions, partitions
+from gristmill.recipes import load_recipe
 from gristmill.text import CsvReader, JsonlReader
 
 HERE = LocalExecutor(0)
@@ -135,6 +136,18 @@ def test_small_files_are_looked_up_and_large_ones_exchanged(tmp_path: Path, monk
     assert "segment" not in str(Pipeline("p", stages=stages).plan())
     monkeypatch.setattr("gristmill.io.join.BROADCAST_BYTES", 10)
     assert "in 3 segments" in str(Pipeline("p", stages=stages).plan())
+
+
+def test_a_recipe_joins(tmp_path: Path) -> None:
+    other = write(tmp_path / "other.jsonl", [{"id": 2, "o": "x"}])
+    mine = write(tmp_path / "mine" / "a.jsonl", [{"id": 1}, {"id": 2}])
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        f"name: joined\nstages:\n  - JsonlReader: {{file_paths: {mine}}}\n"
+        f"  - Join: {{other: {other}, on: id, how: left, columns: {{o: owner}}}}\n"
+    )
+    result = load_recipe(recipe).build().run(HERE)
+    assert [row["owner"] for task in result for row in task.to_rows()] == [None, "x"]
 
 
 REFUSED: list[tuple[list[Any], dict[str, Any], str]] = [
