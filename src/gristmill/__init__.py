@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gristmill.executors.xenna import XennaExecutor
     from gristmill.io.arrange import Repartition, Shuffle, Sort
     from gristmill.io.counts import CountRows
+    from gristmill.io.join import Join
     from gristmill.io.keyed import KeyedStage
     from gristmill.io.verdicts import VerdictStage
 
@@ -40,6 +41,7 @@ _HOME = {
     "EmptyTask": "core.task",
     "FileGroupTask": "core.task",
     "ImageBatch": "core.batch",
+    "Join": "io.join",
     "KeyedStage": "io.keyed",
     "LocalExecutor": "executors.local",
     "Pipeline": "core.pipeline",
@@ -69,6 +71,7 @@ __all__ = [
     "EmptyTask",
     "FileGroupTask",
     "ImageBatch",
+    "Join",
     "KeyedStage",
     "LocalExecutor",
     "Pipeline",

@@ -17,6 +17,7 @@ PUBLIC = {
         "EmptyTask",
         "FileGroupTask",
         "ImageBatch",
+        "Join",
         "KeyedStage",
         "LocalExecutor",
         "Pipeline",

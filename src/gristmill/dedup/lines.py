@@ -7,9 +7,7 @@ they repeat nothing. Gives up grammar: a sentence ends where a mark and a space 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -23,11 +21,10 @@ from gristmill.dedup.normalise import Normalisation
 
 UNITS = ("line", "paragraph", "sentence")
 
-_CLOSERS = b"(?:[\"')\\]]|\xe2\x80[\x99\x9d]|\xc2\xbb)*"
-_SENTENCE = re.compile(
-    rb"(?:[.!?]|\xe2\x80\xa6)" + _CLOSERS + rb"[ \t\r\n]+|\xe3\x80\x82|\xef\xbc[\x81\x9f]|\n+", re.DOTALL
-)
-"""Where a sentence ends: a mark, what closes after it, and white space; a full-width mark; or the end of a line."""
+_SPACE, _MARK, _CLOSER = (np.isin(np.arange(256), list(some)) for some in (b" \t\r\n", b".!?", b"\"')]"))
+_ELLIPSIS, _FULL_STOP = b"\xe2\x80\xa6", b"\xe3\x80\x82"
+_LONG_CLOSERS = (b"\xe2\x80\x99", b"\xe2\x80\x9d", b"\xc2\xbb")
+_LONG_MARKS = (_FULL_STOP, b"\xef\xbc\x81", b"\xef\xbc\x9f")
 
 
 @dataclass(frozen=True)
@@ -108,14 +105,49 @@ def cut(column: Column, unit: str = "line") -> Pieces:
 
 
 def _sentence_ends(found: Layout) -> Numbers:
-    data, bounds = found.data.tobytes(), found.offsets.tolist()
-    ends = [match.end() for start, end in pairwise(bounds) for match in _SENTENCE.finditer(data, start, end)]
-    return np.array(ends, np.int64)
+    """Where a sentence ends: a mark, what closes after it, and white space; a full-width mark; or the end of a line."""
+    data = np.append(found.data, np.zeros(4, np.uint8))
+    limits = found.offsets[1:]
+    marks = np.flatnonzero(_MARK[data]) + 1
+    places = np.sort(np.concatenate([marks, _after(data, _ELLIPSIS)]), kind="stable")
+    starts, places = places, _behind_closers(data, places)
+    words = np.append(np.flatnonzero(~_SPACE[data[: len(found.data)]]), len(found.data))
+    ends = words[np.searchsorted(words, places)]
+    limit = limits[np.searchsorted(limits, starts - 1, "right")] if len(starts) else ends
+    ends = np.minimum(ends, limit)
+    good = ends > places
+    starts, ends = starts[good], ends[good]
+    feeds = np.flatnonzero(found.data == ord("\n")) + 1
+    inside = np.searchsorted(starts, feeds, "left")  # of the white space after a mark, whose end counts
+    feeds = feeds[(inside == 0) | (np.append(0, ends)[inside] < feeds)]
+    last = np.append(feeds[1:] != feeds[:-1] + 1, True)[: len(feeds)]  # of those that follow each other
+    last |= np.isin(feeds, limits)
+    return np.concatenate([ends, feeds[last], *(_after(data, mark) for mark in _LONG_MARKS)])
+
+
+def _after(data: Numbers, mark: bytes) -> Numbers:
+    """Where a mark of some bytes ends."""
+    there = np.flatnonzero(data == mark[0])
+    for place, byte in enumerate(mark[1:], 1):
+        there = there[data[there + place] == byte]
+    return there + len(mark)
+
+
+def _behind_closers(data: Numbers, places: Numbers) -> Numbers:
+    """Places, each moved behind the quotes and brackets that close there."""
+    closing = np.zeros(len(data), np.bool_)
+    closing[np.flatnonzero(_CLOSER[data])] = True
+    for mark in _LONG_CLOSERS:
+        for back in range(1, len(mark) + 1):
+            closing[_after(data, mark) - back] = True
+    others = np.flatnonzero(~closing)
+    return others[np.searchsorted(others, places)]
 
 
 def cut_at(found: Layout, ends: Numbers) -> Pieces:
     """Documents cut at some bytes, counted from the first byte of the first document, and at the end of each."""
-    bounds = np.unique(np.concatenate([found.offsets, ends.astype(np.int64)]))
+    bounds = np.sort(np.concatenate([found.offsets, ends.astype(np.int64)]), kind="stable")  # of runs that are in order
+    bounds = bounds[np.append(True, bounds[1:] != bounds[:-1])]
     buffers = [None, pa.py_buffer(bounds), pa.py_buffer(found.data)]
     pieces = pa.Array.from_buffers(pa.large_string(), len(bounds) - 1, buffers)
     return Pieces(pieces, bounds, np.searchsorted(bounds, found.offsets), found.valid)

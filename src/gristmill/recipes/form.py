@@ -92,7 +92,7 @@ def parse_form(text: str, place: str) -> Form:
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, which also refuses a key that is written twice."""
+    """The safe loader, which also refuses a key that is written twice, and takes no key for true or false."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Any] = set()
@@ -103,6 +103,8 @@ class _Loader(yaml.SafeLoader):
             if key in seen and key != "<<":
                 raise yaml.constructor.ConstructorError(None, None, f"{key!r} is written twice", key_node.start_mark)
             seen.add(key)
+            if key_node.tag == "tag:yaml.org,2002:bool":  # `on` is the name of a parameter
+                key_node.tag = "tag:yaml.org,2002:str"
         return super().construct_mapping(node, deep)
 
 

@@ -1,0 +1,130 @@
+"""Joining with a small other side: each worker reads it once, and looks the keys of rows up.
+
+Rows stay in the files and in the order in which they are, so nothing waits for anything.
+
+What is given up: memory of each worker for the other side, and some 150 bytes for each of its keys; and setting aside
+records of it that cannot be read: they stop the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.batch import Batch
+from gristmill.core.spread import column_or_nulls
+from gristmill.core.stage import Columns, ProcessingStage, WorkerMetadata
+from gristmill.core.table import POSITION, VERDICT, conform, wide_columns
+from gristmill.core.task import FileGroupTask, digest
+from gristmill.io.commit import Fragment, joint_schema
+from gristmill.io.join_match import (
+    ADDING,
+    Numbers,
+    as_key,
+    key_type,
+    pairs,
+    partners,
+    row_bytes,
+    verdicts,
+    with_columns,
+)
+from gristmill.io.join_other import Other
+
+
+class Side:
+    """The other side in memory."""
+
+    def __init__(self, other: Other, tasks: Sequence[FileGroupTask]) -> None:
+        read = list(other.reader.tables(tasks))
+        blocks = [Fragment("", rows=0, size=0, schema=table.schema, wide=wide_columns(table)) for table in read]
+        whole = pa.concat_tables([conform(table, joint_schema(blocks)) for table in read])
+        other.check([name for name in whole.column_names if name != POSITION])
+        keys, taken = other.columns(whole)
+        self.kinds = dict(zip(other.keys.values(), (key.type for key in keys), strict=True))
+        known: dict[Any, int] = {}
+        codes = np.asarray([-1 if key is None else known.setdefault(key, len(known)) for key in values(keys)], np.int64)
+        order = np.argsort(codes, kind="stable")
+        order = order[np.searchsorted(codes[order], 0) :]
+        self.known = known
+        self.counts = np.bincount(codes[order], minlength=len(known))
+        self.starts = np.cumsum(self.counts) - self.counts
+        self.rows = partners(taken, order) if taken.num_columns else taken
+        self.sizes = row_bytes(self.rows) if taken.num_columns else np.zeros(len(order), np.int64)
+
+    def find(self, keys: Sequence[pa.ChunkedArray]) -> tuple[Numbers, Numbers]:
+        """For each key: the first of its rows, and how many there are."""
+        codes = np.asarray([self.known.get(key, -1) for key in values(keys)], np.int64)
+        if not len(self.known):
+            return np.zeros(len(codes), np.int64), np.zeros(len(codes), np.int64)
+        return np.where(codes >= 0, self.starts[codes], 0), np.where(codes >= 0, self.counts[codes], 0)
+
+
+def values(keys: Sequence[pa.ChunkedArray]) -> Iterator[Any]:
+    """Keys as Python compares them: 5 is 5.0, and what is null or NaN is None."""
+    columns = [_plain(key).to_pylist() for key in keys]
+    if len(columns) == 1:
+        return iter(columns[0])
+    return (None if None in key else key for key in zip(*columns, strict=True))
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    column = as_key(column, key_type(column.type, column.type))
+    return column.cast(pa.string()) if pa.types.is_temporal(column.type) else column
+
+
+class LookUp(ProcessingStage[Batch, Batch]):
+    """Looks the keys of rows up in the other side."""
+
+    takes_empty = True
+
+    def __init__(self, other: Other, how: str, name: str) -> None:
+        super().__init__()
+        self.other, self.how, self.name = other, how, name
+        self.stamp = ""
+        """Of the other side's files: a run is not resumed with others."""
+        self._tasks: list[FileGroupTask] = []
+        self._side: Side | None = None
+
+    def inputs(self) -> tuple[list[str], Columns]:
+        return ["data"], list(self.other.keys)
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return ["data"], []
+
+    def reads(self) -> Sequence[str]:
+        return self.other.reader.lister.reads()
+
+    def check(self) -> None:
+        self.other.look()
+        self._tasks = list(self.other.reader.tasks())
+        self.stamp = digest([task.fingerprint() for task in self._tasks])
+
+    def setup(self, worker_metadata: WorkerMetadata) -> None:
+        self._side = Side(self.other, self._tasks)
+
+    def teardown(self) -> None:
+        self._side = None
+
+    def process(self, task: Batch) -> Iterator[Batch]:
+        side = self._side
+        assert side is not None, "setup comes before process"
+        self.other.fits(
+            task.data,
+            side.kinds,
+            side.rows.column_names,
+            f" of {task.metadata['file']}" if "file" in task.metadata else "",
+        )
+        starts, counts = side.find([column_or_nulls(task.data, name) for name in self.other.keys])
+        self.count("rows_with_partner", int((counts > 0).sum()))
+        if self.how not in ADDING or not len(counts) or counts.max() <= 1:
+            yield self._with(task, side, np.where(counts > 0, starts, -1))
+            return
+        for mine, others in pairs(starts, counts, row_bytes(task.data), side.sizes):
+            yield self._with(task.take(mine.tolist()), side, others)
+
+    def _with(self, batch: Batch, side: Side, rows: Numbers) -> Batch:
+        table = batch.data.append_column(VERDICT, verdicts(self.how, rows >= 0))
+        return batch.with_data(with_columns(table, partners(side.rows, rows)) if side.rows.num_columns else table)

@@ -1,0 +1,147 @@
+"""Merging two sides that are sorted together by key, the other side's rows first in each group.
+
+Of the group that is open the other side's rows are held, in memory or in a file; rows of ours pass by. Which rows there
+are in a block changes nothing: pairs come in the order of our rows, and for each in that of its partners.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.table import VERDICT
+from gristmill.io.join_match import (
+    ADDING,
+    Numbers,
+    indices,
+    numbers,
+    pairs,
+    partners,
+    row_bytes,
+    verdicts,
+    with_columns,
+)
+from gristmill.io.runs import stream_of
+from gristmill.io.sorting import group_starts
+
+SIDE = "__side__"
+OTHERS, OURS = 0, 1
+
+HELD_BYTES = 8 * 2**20
+"""Of the other side's rows of one key, that are held in memory."""
+
+
+class Merge:
+    """Makes rows of pairs from blocks of both sides."""
+
+    def __init__(
+        self, how: str, keys: Sequence[str], ours: Sequence[str], added: Sequence[str], room: str | None
+    ) -> None:
+        self.how, self.keys, self.ours, self.added, self.room = how, list(keys), list(ours), list(added), room
+        self.found = 0
+        """Rows of ours that have a partner."""
+        self._before: pa.Table | None = None
+        self._held: pa.Table | None = None
+        self._file: Held | None = None
+
+    def tables(self, blocks: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        try:
+            for block in blocks:
+                yield from self._block(block)
+        finally:
+            self._forget()
+
+    def nothing(self, empty: pa.Table) -> pa.Table:
+        """What there is of no rows: columns."""
+        return self._table(empty.select(self.ours), empty, np.zeros(0, np.int64))
+
+    def _block(self, block: pa.Table) -> Iterator[pa.Table]:
+        groups = np.cumsum(numbers(group_starts(self._before, block, self.keys).cast(pa.int8())), dtype=np.int64)
+        self._before = block.slice(block.num_rows - 1).select(self.keys)
+        side = numbers(block.column(SIDE))
+        others, other_groups = self._of(block.select(self.added or [SIDE]), side == OTHERS, groups)
+        ours, our_groups = self._of(block.select(self.ours), side == OURS, groups)
+        if self._file is not None:  # group 0 is the one that was open, and the first in the block
+            more, rows = int((other_groups == 0).sum()), int((our_groups == 0).sum())
+            self._file.add(others.slice(0, more))
+            yield from self._with_file(ours.slice(0, rows), self._file)
+            others, other_groups = others.slice(more), other_groups[more:]
+            ours, our_groups = ours.slice(rows), our_groups[rows:]
+        elif self._held is not None:
+            other_groups = np.concatenate([np.zeros(self._held.num_rows, np.int64), other_groups])
+            others = pa.concat_tables([self._held, others]).combine_chunks()
+        yield from self._pairs(ours, our_groups, others, other_groups)
+        self._hold(others, other_groups, int(groups[-1]))
+
+    def _of(self, table: pa.Table, mask: Numbers, groups: Numbers) -> tuple[pa.Table, Numbers]:
+        return table.take(indices(np.flatnonzero(mask))), groups[mask]
+
+    def _hold(self, others: pa.Table, groups: Numbers, last: int) -> None:
+        """Keep the other side's rows of the last group, which may go on in the next block."""
+        if last and self._file is not None:
+            self._forget()
+        if self._file is not None:
+            return
+        held = others.slice(int(np.searchsorted(groups, last)))
+        held = held.slice(0, 1) if self.how not in ADDING else held
+        self._held = held
+        if held.nbytes > HELD_BYTES:
+            self._file, self._held = Held(self.room), None
+            self._file.add(held)
+
+    def _forget(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+    def _pairs(
+        self, ours: pa.Table, our_groups: Numbers, others: pa.Table, other_groups: Numbers
+    ) -> Iterator[pa.Table]:
+        starts = np.searchsorted(other_groups, our_groups, "left")
+        counts = np.searchsorted(other_groups, our_groups, "right") - starts
+        self.found += int((counts > 0).sum())
+        if self.how not in ADDING:
+            counts = np.minimum(counts, 1)
+        for mine, theirs in pairs(starts, counts, row_bytes(ours), row_bytes(others)):
+            yield self._table(ours.take(indices(mine)), others, theirs)
+
+    def _with_file(self, ours: pa.Table, held: Held) -> Iterator[pa.Table]:
+        """The pairs of rows with a group in a file, which is read for each of them: as much is written, too."""
+        self.found += ours.num_rows
+        sizes = row_bytes(ours)
+        for row in range(ours.num_rows):
+            for piece in held.pieces():
+                count = np.asarray([piece.num_rows])
+                for mine, theirs in pairs(np.zeros(1, np.int64), count, sizes[row : row + 1], row_bytes(piece)):
+                    yield self._table(ours.take(indices(mine + row)), piece, theirs)
+
+    def _table(self, ours: pa.Table, others: pa.Table, rows: Numbers) -> pa.Table:
+        """Rows of ours, each with its partner."""
+        table = ours.append_column(VERDICT, verdicts(self.how, rows >= 0))
+        return with_columns(table, partners(others.select(self.added), rows)) if self.added else table
+
+
+class Held:
+    """Rows in a file, that can be read as often as one likes."""
+
+    def __init__(self, room: str | None) -> None:
+        self._file = tempfile.TemporaryFile(prefix="gristmill-join-", dir=room)  # noqa: SIM115
+        self._sizes: list[int] = []
+
+    def add(self, rows: pa.Table) -> None:
+        if rows.num_rows:
+            raw = stream_of(rows)
+            self._file.write(raw)
+            self._sizes.append(len(raw))
+
+    def pieces(self) -> Iterator[pa.Table]:
+        self._file.seek(0)
+        for size in self._sizes:
+            with pa.ipc.open_stream(pa.py_buffer(self._file.read(size))) as stream:
+                yield stream.read_all()
+
+    def close(self) -> None:
+        self._file.close()
