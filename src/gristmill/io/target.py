@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 TEMPORARY = "_tmp"
-PIECE = 2**20
+PIECE = 2**17
 _DRAFT = ".draft"
 
 
