@@ -123,6 +123,12 @@ def test_books_and_documents() -> None:
     assert DocxExtractor().extract({"content": docx(), "n": 1}) == {"text": "Hello world\n\na\tb\t\nkept", "n": 1}
 
 
+def test_a_book_of_broken_markup_takes_no_long_time() -> None:
+    for piece in ("<!-- ", "<a b='", "<a b='>' ", "<? ", "<![if "):
+        text = EpubExtractor().extract({"content": epub("words " + piece * 100_000)})["text"]
+        assert text.startswith("Title\n\nwords")
+
+
 ENTITY = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa">]>'
 
 

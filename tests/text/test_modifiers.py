@@ -206,7 +206,22 @@ def test_a_new_document_form_is_not_overruled_by_an_inherited_batch_form() -> No
 
 
 @pytest.mark.parametrize(
-    "piece", ["<a ", "<!--", "<![", "</", "<?", "<!x", "<!-- x> ", "<a href='", "<script>", "</a </", "&a<"]
+    "piece",
+    [
+        "<a ",
+        "<!--",
+        "<![",
+        "</",
+        "<?",
+        "<!x",
+        "<!-- x> ",
+        "<a b='",
+        "<script>",
+        "</a </",
+        "&a<",
+        "<a b='>' ",
+        "--> <!--",
+    ],
 )
 def test_broken_html_takes_no_long_time(piece: str) -> None:
     text = "words " + piece * (300_000 // len(piece))
@@ -220,3 +235,5 @@ def test_markup_without_an_end_is_text() -> None:
     assert remove("a <!-- b <i>c</i> &lt; d") == "a <!-- b c < d"
     assert remove("a <!-- b --> c <!-- d") == "a c <!-- d"
     assert remove("a <script>b < c &amp;") == "a"
+    assert remove('<p title="a>b">c</p> <p title="d>e') == "c\ne"
+    assert remove("<p><![CDATA[a &amp; <b>b</b>]]> c <![CDATA[ d") == "a & b c <![CDATA[ d"

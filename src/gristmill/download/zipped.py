@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 import zipfile
 import zlib
-from html.parser import HTMLParser
 from io import BytesIO
-from typing import Any
 from xml.etree import ElementTree as ET
 
 from gristmill.download.words import words
+from gristmill.io.tags import EMPTY, END, START, TEXT, read_tags
 
 MOST_UNPACKED, MOST_MEMBERS = 256 * 2**20, 20_000
 MOST_TAGS = 4_000_000
@@ -20,6 +19,8 @@ _BLOCKS = words(
     "p div br h1 h2 h3 h4 h5 h6 li tr blockquote section article table ul ol dl dt dd pre hr figcaption body title"
 )
 _SILENT = frozenset(("script", "style", "head", "svg", "math", "template"))
+_LINES = frozenset(("br", "li", "tr"))
+_SPACES = re.compile(r"\s+")
 _BLANKS = re.compile(r"\n\s*\n\s*")
 
 
@@ -76,37 +77,17 @@ def parse_xml(data: bytes, name: str = "XML") -> ET.Element:
         raise ZippedError(f"{name} is no XML: {error}") from error
 
 
-class _Words(HTMLParser):
-    """The words of a page that is all content."""
-
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.pieces: list[str] = []
-        self.silent = 0
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        self.silent += tag in _SILENT
-        if tag in _BLOCKS:
-            self.pieces.append("\n" if tag in ("br", "li", "tr") else "\n\n")
-
-    def handle_startendtag(self, tag: str, attrs: Any) -> None:
-        if tag in _BLOCKS:
-            self.pieces.append("\n")
-
-    def handle_endtag(self, tag: str) -> None:
-        self.silent = max(0, self.silent - (tag in _SILENT))
-        if tag in _BLOCKS:
-            self.pieces.append("\n" if tag in ("li", "tr") else "\n\n")
-
-    def handle_data(self, data: str) -> None:
-        if not self.silent:
-            self.pieces.append(re.sub(r"\s+", " ", data))
-
-
 def words_of(html: str) -> str:
-    """The text of a page of a book."""
-    reader = _Words()
-    reader.feed(html)
-    reader.close()
-    lines = [line.strip() for line in "".join(reader.pieces).split("\n")]
+    """The text of a page of a book, all of which is content."""
+    pieces: list[str] = []
+    silent = 0
+    for kind, piece in read_tags(html):
+        if kind == TEXT:
+            pieces.append("" if silent else _SPACES.sub(" ", piece))
+            continue
+        if piece in _SILENT:
+            silent = max(0, silent + (kind == START) - (kind == END))
+        if piece in _BLOCKS:
+            pieces.append("\n" if kind == EMPTY or piece in _LINES else "\n\n")
+    lines = [line.strip() for line in "".join(pieces).split("\n")]
     return _BLANKS.sub("\n\n", "\n".join(lines)).strip()

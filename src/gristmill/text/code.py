@@ -14,6 +14,7 @@ import pyarrow as pa
 from gristmill.core.columns import literal, make_array
 from gristmill.core.compute import pc
 from gristmill.core.errors import did_you_mean
+from gristmill.io.tags import TEXT, read_tags
 from gristmill.text.comments import MIME, SYNTAX
 from gristmill.text.filters import (
     DocumentFilter,
@@ -24,7 +25,6 @@ from gristmill.text.filters import (
     check_ratio,
     within,
 )
-from gristmill.text.markup import HtmlReader
 from gristmill.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -241,30 +241,11 @@ class HTMLBoilerplateFilter(DocumentFilter):
         self.min_lang_content_num_chars = min_lang_content_num_chars
 
     def score_document(self, text: str) -> float:
-        parser = _Content()
-        parser.read(text)
-        return parser.seen / len(text) if text and parser.seen >= self.min_lang_content_num_chars else 0.0
+        seen = sum(len(piece) for kind, piece in read_tags(text) if kind == TEXT)
+        return seen / len(text) if text and seen >= self.min_lang_content_num_chars else 0.0
 
     def keep_document(self, score: float) -> bool:
         return score >= self.min_lang_content_ratio
 
     def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
         return within(scores, low=self.min_lang_content_ratio)
-
-
-class _Content(HtmlReader):
-    """Counts the characters of text."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen = 0
-        self._unseen = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._unseen = tag if tag in ("script", "style") else self._unseen
-
-    def handle_endtag(self, tag: str) -> None:
-        self._unseen = "" if tag == self._unseen else self._unseen
-
-    def handle_data(self, data: str) -> None:
-        self.seen += 0 if self._unseen else len(data)

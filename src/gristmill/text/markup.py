@@ -7,10 +7,11 @@ content of a web page and what is its menu: that is the work of an extractor.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from html import unescape
-from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
+from gristmill.io.tags import END, START, TEXT, read_tags
 from gristmill.text.edit import modify_matching
 from gristmill.text.filters import check_count
 from gristmill.text.modifiers import DocumentModifier
@@ -28,6 +29,7 @@ _BLOCKS = frozenset({
 })  # fmt: skip
 _CELLS = frozenset({"td", "th"})
 _UNSEEN = frozenset({"script", "style", "template", "noscript", "svg", "iframe", "object"})
+_SPACES = re.compile(r"\s+")
 
 
 class HtmlEntityDecoder(DocumentModifier):
@@ -70,68 +72,27 @@ class HtmlRemover(DocumentModifier):
 
 def visible_text(html: str) -> str:
     """The text of an HTML document or fragment, one line per block."""
-    parser = _Text()
-    parser.read(html)
-    lines = "".join(parser.parts).split("\n")
+    lines = "".join(_pieces(html)).split("\n")
     cells = [[" ".join(cell.split()) for cell in line.split("\t")] for line in lines]
     return "\n".join(line for line in ("\t".join(filter(None, line)) for line in cells) if line)
 
 
-class HtmlReader(HTMLParser):
-    """A parser that takes broken markup for text, and reads it once."""
-
-    _COMMENT_END = re.compile(r"--!?\s*>")
-
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-
-    def read(self, html: str) -> None:
-        """Parse a whole document. The parser of the library would look for the end of each tag that has none."""
-        start = html.find("<", html.rfind(">") + 1)
-        html, rest = (html, "") if start < 0 else (html[:start], html[start:])
-        closed = max((found.end() for found in self._COMMENT_END.finditer(html)), default=0)
-        self.feed(html[:closed] + html[closed:].replace("<!--", "&lt;!--"))
-        self.close()
-        if rest:
-            self.handle_data(unescape(rest))
-
-    def parse_marked_section(self, i: int, report: int = 1) -> int:
-        end = self.rawdata.find(">", i)  # `<![if ...]>` and the like, for which the parser of the library raises
-        return end + 1 if end >= 0 else -1
-
-
-class _Text(HtmlReader):
-    """Collects text; a block is marked by a line feed, a cell by a tab. The text's own white space is spaces."""
-
-    _SPACES = re.compile(r"\s+")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts: list[str] = []
-        self._unseen: list[str] = []
-        self._verbatim = 0
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag in _UNSEEN:
-            self._unseen.append(tag)
-        self._verbatim += tag == "pre"
-        self._mark(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._mark(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in self._unseen:
-            del self._unseen[self._unseen.index(tag) :]
-        self._verbatim = max(0, self._verbatim - (tag == "pre"))
-        self._mark(tag)
-
-    def handle_data(self, data: str) -> None:
-        if not self._unseen:
-            self.parts.append(data.replace("\t", " ") if self._verbatim else self._SPACES.sub(" ", data))
-
-    def _mark(self, tag: str) -> None:
-        if tag in _BLOCKS:
-            self.parts.append("\n")
-        elif tag in _CELLS:
-            self.parts.append("\t")
+def _pieces(html: str) -> Iterator[str]:
+    """The text; a block is marked by a line feed, a cell by a tab. The text's own white space is spaces."""
+    unseen = ""
+    verbatim = 0
+    for kind, piece in read_tags(html):
+        if kind == TEXT:
+            if not unseen:
+                yield piece.replace("\t", " ") if verbatim else _SPACES.sub(" ", piece)
+            continue
+        if kind == START and piece in _UNSEEN:
+            unseen = unseen or piece
+        elif kind == END and piece == unseen:
+            unseen = ""
+        if piece == "pre":
+            verbatim = max(0, verbatim + (kind == START) - (kind == END))
+        if piece in _BLOCKS:
+            yield "\n"
+        elif piece in _CELLS:
+            yield "\t"

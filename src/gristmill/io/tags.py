@@ -1,0 +1,71 @@
+"""The tags and the text of HTML, in one pass: whatever is in it, the time grows with its length.
+
+The parser of the standard library looks for the end of each comment and each tag that has none, and gives other answers
+in other releases of Python. Gives up: attributes, which are passed over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html import unescape
+
+TEXT, START, END, EMPTY = "text", "start", "end", "empty"
+
+_OPENS = re.compile(r"<[a-zA-Z/!?]")
+_NAME = r"<(/\s*+)?(?:([a-zA-Z][^\t\n\r\f />\x00]*+))"
+_VALUE = r"""(?:(?!\s*["'])|\s*+"[^"]*+"|\s*+'[^']*+')"""
+_TAG = re.compile(rf"{_NAME}[^>=]*+(?:={_VALUE}[^>=]*+)*>")
+_SIMPLE = re.compile(rf"{_NAME}?[^>]*+>")
+"""A tag, or something like it, that ends at the first bracket, in quotation marks or not."""
+
+_COMMENT = re.compile(r"<!.*?--!?\s*+>", re.DOTALL)
+_SECTION = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
+_RAW = {name: re.compile(rf"</\s*+{name}[\s/>]", re.IGNORECASE) for name in ("script", "style")}
+
+
+def read_tags(html: str) -> Iterator[tuple[str, str]]:
+    """The pieces of a page: (TEXT, the text), or what kind of tag it is and its name in small letters.
+
+    Markup without an end is text. What is in scripts, styles and comments is left out. A section of CDATA is read like
+    the rest.
+    """
+    at = 0
+    missed: set[re.Pattern[str]] = set()
+    while (start := html.find("<", at)) >= 0:
+        if start > at:
+            yield TEXT, unescape(html[at:start])
+        found = _markup(html, start, missed)
+        if found is None:
+            yield TEXT, "<"
+            at = start + 1
+            continue
+        at = found.end()
+        if found.re is _SECTION:
+            yield from read_tags(found[1])
+        elif found.re is not _COMMENT and (name := found[2]):
+            name = name.lower()
+            kind = END if found[1] else EMPTY if html.endswith("/>", start, at) else START
+            yield kind, name
+            if kind == START and name in _RAW:
+                closed = _RAW[name].search(html, at)
+                at = closed.start() if closed else len(html)
+    if at < len(html):
+        yield TEXT, unescape(html[at:])
+
+
+def _markup(html: str, at: int, missed: set[re.Pattern[str]]) -> re.Match[str] | None:
+    """What begins here. A form that has no end here has none further on, and is not looked for again."""
+    forms: tuple[re.Pattern[str], ...] = ()
+    if html.startswith("<!--", at):
+        forms = (_COMMENT,)
+    elif html.startswith("<![CDATA[", at):
+        forms = (_SECTION, _SIMPLE)
+    elif _OPENS.match(html, at):
+        forms = (_SIMPLE,) if html[at + 1] in "!?/" else (_TAG, _SIMPLE)
+    for form in forms:
+        if form not in missed:
+            if found := form.match(html, at):
+                return found
+            missed.add(form)
+    return None
