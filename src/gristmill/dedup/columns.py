@@ -29,6 +29,8 @@ def whole(column: Column) -> pa.Array:
         return column
     if column.num_chunks == 1:
         return column.chunk(0)
+    if not column.num_chunks:
+        return pa.nulls(0, column.type)  # to combine none would load pandas
     if pa.types.is_string(column.type) and column.nbytes > 2**30:  # the offsets of one array of all might overflow
         column = column.cast(pa.large_string())
     return column.combine_chunks()

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 PARTITION_BYTES = 32 * 2**20
 """Of input, for each partition, if nobody says how many there should be."""
 
-LARGE_RUN = 2**18
+LARGE_RUN = 2**16
 """Runs of this size, as they are, need not be joined to larger ones."""
 
 MOST_PARTITIONS = 4096
