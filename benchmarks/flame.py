@@ -23,7 +23,7 @@ from measure import HERE, JOBS, WORK
 from warc import archive
 
 OUT = WORK / "profile"
-RATE = 200
+RATE, SHARES_RATE = 200, 50
 
 
 def workloads() -> dict[str, list[object]]:
@@ -31,14 +31,14 @@ def workloads() -> dict[str, list[object]]:
     peers = HERE / "peers" / "gristmill_jobs.py"
     fuzzy = '{"word_ngrams": 5, "threshold": 0.8}'
     return {
-        "copy": [JOBS, "text", _Corpus(100), OUT / "copy"],
+        "copy": [JOBS, "text", _Corpus(500), OUT / "copy"],
         "modifiers": [JOBS, "text", _Corpus(100), OUT / "modifiers", "UnicodeReformatter,NewlineNormalizer,UrlRemover"],
-        "filters": [HERE / "text.py", "chain", _Corpus(100), OUT / "filters"],
-        "exact": [peers, "exact", _Duplicates(50_000), OUT / "exact", "{}"],
-        "fuzzy": [peers, "fuzzy", _Duplicates(50_000), OUT / "fuzzy", fuzzy],
-        "tiny": [JOBS, "tiny", 20_000, "unfused"],
+        "filters": [HERE / "text.py", "chain", _Corpus(500), OUT / "filters"],
+        "exact": [peers, "exact", _Duplicates(200_000), OUT / "exact", "{}"],
+        "fuzzy": [peers, "fuzzy", _Duplicates(200_000), OUT / "fuzzy", fuzzy],
+        "tiny": [JOBS, "tiny", 100_000, "unfused"],
         "small": [JOBS, "small", _Corpus(13), OUT / "small"],
-        "warc": [JOBS, "warc", _Pages(20), OUT / "warc", "resiliparse"],
+        "warc": [JOBS, "warc", _Pages(50), OUT / "warc", "resiliparse"],
     }
 
 
@@ -73,8 +73,8 @@ def record(command: list[str], output: Path, form: str, native: bool = True) -> 
         sys.exit("py-spy is not installed: pip install py-spy")
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     env["GRISTMILL_PROGRESS"] = "off"
-    how = ["--rate", str(RATE), "--subprocesses", "--format", form, "--output", str(output)]
-    how += ["--native"] if native else []
+    how = ["--rate", str(RATE if native else SHARES_RATE), "--subprocesses", "--format", form, "--output", str(output)]
+    how += ["--native"] if native else ["--nonblocking"]
     subprocess.run([spy, "record", *how, "--", sys.executable, *command], env=env, check=True)
 
 

@@ -141,9 +141,9 @@ def kinds(patience_s: float = 60.0, systems: Sequence[str] = ()) -> dict[str, Ki
                 "tags": lambda: versus.tags(1, 13),
             },
             {
-                "filters": lambda: versus.filters(1, 13),
-                "modifiers": lambda: versus.modifiers(1, 13),
-                "language": lambda: versus.language(1, 13),
+                "filters": lambda: versus.filters(1, 8),
+                "modifiers": lambda: versus.modifiers(1, 8),
+                "language": lambda: versus.language(1, 8),
                 "tags": lambda: versus.tags(1, 2),
             },
             "side by side with NeMo Curator, and dolma's taggers",

@@ -1,7 +1,8 @@
 """What a profile says, in short: the share of samples by the module of Gristmill that was at work, for the page.
 
 A sample belongs to the innermost module of Gristmill on its stack, with all that it calls: kernels in C, Arrow, other
-libraries. Imports, and the start and end of interpreters, have shares of their own.
+libraries. Imports, and the start and end of interpreters, have shares of their own. py-spy finds a new process some
+tenths of a second late, so the inputs are large: what lives shortly is seen too little.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ TITLES = {
     "exact": "Exact duplicates",
     "fuzzy": "Near duplicates",
     "warc": "WARC to text by resiliparse",
-    "small": "5,000 documents, two filters",
     "tiny": "Tiny tasks through three pools",
 }
 
