@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -22,6 +23,8 @@ from tests.conformance.stages import AddOne, CountTo, Gather, Leak, Trouble
 
 pytest.importorskip("ray")
 ROOT = Path(__file__).parents[2]
+STARTED: list[str] = []
+"""The mark of the cluster's processes."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -32,6 +35,7 @@ def cluster() -> Iterator[None]:
     client = RayClient(num_cpus=3, num_gpus=2, include_dashboard=False)
     client.start()
     mark = client._mark
+    STARTED[:] = [mark]
     yield
     client.stop()
     assert not marked(mark)
@@ -251,6 +255,69 @@ def test_ray_is_only_loaded_when_it_is_used() -> None:
     code = "import sys, gristmill; gristmill.RayActorPoolExecutor(); print('ray' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+JOINS = """
+from gristmill import Pipeline, RayActorPoolExecutor, RayClient, Task
+from tests.conformance.stages import AddOne
+
+with RayClient() as client:
+    result = Pipeline("p", stages=[AddOne()]).run(RayActorPoolExecutor(), initial_tasks=[Task(1)])
+    print(client.address, [task.data for task in result])
+"""
+
+
+@pytest.mark.ray
+def test_a_node_joins_by_the_address_of_the_server_for_clients() -> None:
+    pytest.importorskip("grpc")
+    host, _, _ = os.environ["RAY_ADDRESS"].rpartition(":")
+    (port,) = {
+        word.rpartition("=")[2]
+        for pid in marked(STARTED[0])
+        for word in command(pid)
+        if word.startswith("--ray-client-server-port=")
+    }
+    env = {**os.environ, "RAY_ADDRESS": f"ray://{host}:{port}"}
+    done = subprocess.run([sys.executable, "-c", JOINS], env=env, capture_output=True, text=True, check=False)
+    assert done.stdout == f"ray://{host}:{port} [2]\n", done.stderr
+
+
+def command(pid: int) -> list[str]:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    return []
+
+
+class FirstIsShort(ProcessingStage[Task[int], Task[int]]):
+    """All workers begin at once. The first task is soon done; what its worker does next takes long."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.had = folder, list[int]()
+
+    def setup(self, worker_metadata: Any) -> None:
+        (self.folder / f"worker {os.getpid()}").touch()
+        while len(list(self.folder.glob("worker *"))) < 3:
+            time.sleep(0.01)
+
+    def process(self, task: Task[int]) -> Task[int]:
+        (self.folder / f"task {task.data} {time.monotonic_ns()}").touch()
+        time.sleep(5.0 if 0 in self.had else 0.3 if task.data == 0 else 0.0)
+        self.had.append(task.data)
+        return task
+
+
+@pytest.mark.ray
+def test_a_call_is_not_taken_back_that_began_while_the_driver_was_away(tmp_path: Path) -> None:
+    stage = FirstIsShort(tmp_path).with_(num_workers=3)
+    came = []
+    for task in Pipeline("p", stages=[stage]).stream(
+        RayActorPoolExecutor(), initial_tasks=[Task(number) for number in range(4)]
+    ):
+        if not came:
+            time.sleep(3.0)  # whoever had the first task is through with it, and idle ones look for work
+        came.append(task.data)
+    assert sorted(came) == list(range(4))
+    assert len(list(tmp_path.glob("task *"))) == 4
 
 
 SLURM = """

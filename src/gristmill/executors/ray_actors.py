@@ -181,6 +181,7 @@ class RayDriver(Driver):
             yield from super().run()
         finally:
             hush.end()
+            running.discard(self)
 
     def _stop(self, raises: bool) -> None:
         import ray
