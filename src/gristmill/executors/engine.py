@@ -8,6 +8,9 @@ task that went in, and each that came out of it, up to the end of the engine's g
 does not matter what an engine does with the rest. When it has ended, failed, or lost something on the way, whatever has
 not arrived whole is done again by actors of our own, which also gather and commit.
 
+A segment after an exchange that has no more tasks than there are cores is done by our actors, too: to start the engine
+takes longer, and it would have nothing to schedule.
+
 What is given up: all tasks that enter are listed before the engine starts.
 """
 
@@ -200,7 +203,14 @@ class EngineDriver(RayDriver):
             self.handed[number] = call
             self.convoys[number] = Convoy([number], {(first, number, call.items[0].lineage.id)})
         if self.flow.is_over(first - 1) if first else self.flow.listing_done:
-            self._start() if self.handed else self._leave()
+            self._start() if self._is_worth_it else self._leave()
+
+    @property
+    def _is_worth_it(self) -> bool:
+        """Whether the engine is started, which takes longer than many a segment. After an exchange, tasks that have a
+        core each leave it nothing to schedule."""
+        few = bool(self.job.plan.number) and len(self.handed) <= self.machine.cpus
+        return bool(self.handed) and not few
 
     def _start(self) -> None:
         import ray
