@@ -157,6 +157,7 @@ class Copy:
         self.columns = columns
         self.num_rows = self.nbytes = 0
         self._pieces: list[tuple[Origin, int, Finish]] = []
+        self._read: dict[Any, pa.Table] = {}
 
     def add(self, origin: Origin, rows: int, nbytes: int, finish: Finish = _as_it_is) -> None:
         """Some more lines; `finish` is what is done to their rows once they are read."""
@@ -169,20 +170,24 @@ class Copy:
         other = Copy(self.columns)
         other.num_rows, other.nbytes = self.num_rows, self.nbytes
         other._pieces = [(origin, rows, _as_it_is) for origin, rows, _ in self._pieces]
+        other._read = self._read
         return other
 
     def read(self) -> pa.Table:
         """All rows."""
+        tables = [finish(self._table(origin, rows)) for origin, rows, finish in self._pieces]
+        return pa.concat_tables(tables, promote_options="default")
+
+    def _table(self, origin: Origin, rows: int) -> pa.Table:
         from gristmill.io.jsonl import quick_table
 
-        tables = []
-        for origin, rows, finish in self._pieces:
+        if (place := (origin.part.path, origin.lines)) not in self._read:
             raw = b"".join(map(bytes, _lines(origin)))
             table, _ = quick_table(raw, origin.lines[0] if origin.lines else 0)
             if table is None or table.num_rows != rows:
                 raise _other_rows(origin)
-            tables.append(finish(table))
-        return pa.concat_tables(tables, promote_options="default")
+            self._read[place] = table
+        return self._read[place]
 
     def write(self, file: BinaryIO, rows: pa.BooleanArray | None) -> None:
         """The lines of some rows, or of all."""
