@@ -160,7 +160,15 @@ def kind_named(name: str) -> type[Batch]:
 
 def value_bytes(table: pa.Table) -> int:
     """The bytes of all values: the same however the rows are cut."""
-    return sum(pc.sum(array_bytes(chunk)).as_py() or 0 for column in table.columns for chunk in column.chunks)
+    return sum(_bytes_of(chunk) for column in table.columns for chunk in column.chunks)
+
+
+def _bytes_of(array: pa.Array) -> int:
+    kind = array.type
+    if pa.types.is_primitive(kind) or pa.types.is_fixed_size_binary(kind):
+        return 8 * len(array)
+    lengths = pc.binary_length(array) if pa.types.is_string(kind) else array_bytes(array)
+    return pc.sum(lengths).as_py() or 0
 
 
 def stream_of(table: pa.Table) -> pa.Buffer:
