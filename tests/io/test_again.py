@@ -135,7 +135,7 @@ class Unseen(ProcessingStage[Any, Any]):
 @pytest.mark.parametrize("report", [False, True])
 def test_lines_as_python_writes_them_are_copied(tmp_path: Path, how: dict[str, Any], report: bool) -> None:
     rows = [{**row, "é": ["ü", {"x": None}], "score": 0.5} for row in ROWS]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row, **how) + "\n" for row in rows))
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(row, **how) for row in rows))
     writer = JsonlWriter(str(tmp_path / "out"))
     stages = [JsonlReader(str(tmp_path / "a.jsonl")), ExactDeduplicationStage(), Unseen(), writer]
     run = tmp_path / "run" if report else None

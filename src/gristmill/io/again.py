@@ -35,6 +35,9 @@ COPIED = 2**18
 """Bytes of lines that are copied at a time: they stay in the processor's cache."""
 
 
+_NEWLINE = ord("\n")
+
+
 class Lines(NamedTuple):
     """Where the lines of a block are, and whether they are just as they would be written (`io/jsonl.py`)."""
 
@@ -217,17 +220,20 @@ def _lines(origin: Origin) -> Iterator[memoryview]:
     start, left, _ = origin.lines
     with Input(origin.part, {}).open() as file:
         file.seek(start)
-        room = bytearray(min(left, COPIED))
+        room = bytearray(min(left, COPIED) + 1)
         held = 0  # bytes of a line of which more is to come
-        while left or held:
-            if held == len(room):
+        while left:
+            if held + 1 >= len(room):
                 room = room + bytes(held)
             view = memoryview(room)
-            filled = held + file.readinto(view[held : held + left])
-            end = room.rfind(b"\n", held, filled) + 1
-            if filled == held or (filled == held + left and end < filled):
+            filled = held + file.readinto(view[held : min(held + left, len(room) - 1)])
+            if filled == held:
                 raise _other_rows(origin)
             left -= filled - held
+            if not left and room[filled - 1] != _NEWLINE:  # the last line of a file may lack it
+                room[filled] = _NEWLINE
+                filled += 1
+            end = room.rfind(b"\n", held, filled) + 1
             if end:
                 yield view[:end]
             view[: filled - end] = view[end:filled]
