@@ -331,7 +331,7 @@ static int read_lines(Reader *r) {
         if (!end)
             end = r->end;
         skip_blanks(r, end);
-        r->alike &= r->p < end && end < r->end;
+        r->alike &= r->p < end;
         if (r->p < end) {
             int64_t start = line - begin;
             int failed = *r->p == '{' ? read_object(r, end) : UNLIKE;

@@ -132,14 +132,20 @@ class Unseen(ProcessingStage[Any, Any]):
 
 
 @pytest.mark.parametrize("how", [{}, {"ensure_ascii": False}, {"separators": (",", ":")}])
-def test_lines_as_python_writes_them_are_copied(tmp_path: Path, how: dict[str, Any]) -> None:
+@pytest.mark.parametrize("report", [False, True])
+def test_lines_as_python_writes_them_are_copied(tmp_path: Path, how: dict[str, Any], report: bool) -> None:
     rows = [{**row, "é": ["ü", {"x": None}], "score": 0.5} for row in ROWS]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row, **how) + "\n" for row in rows))
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(row, **how) for row in rows))
     writer = JsonlWriter(str(tmp_path / "out"))
     stages = [JsonlReader(str(tmp_path / "a.jsonl")), ExactDeduplicationStage(), Unseen(), writer]
-    [path] = Pipeline("p", stages=stages).run(LocalExecutor(0), on_error="raise").files()
+    run = tmp_path / "run" if report else None
+    [path] = Pipeline("p", stages=stages).run(LocalExecutor(0), run, on_error="raise").files()
     plain = [json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in rows[:30]]
     assert Path(path).read_text().splitlines() == plain
+    if run:
+        told = {stage["name"]: stage for stage in json.loads((run / "report.json").read_text())["stages"]}
+        assert told["write_jsonl"]["spread"]["bytes"]["rows"] == 30
+        assert all(sample["row"]["id"] >= 30 for sample in told["ExactDeduplicationStage"]["samples"])
 
 
 def test_lines_are_copied_only_from_a_file_that_has_not_changed(tmp_path: Path) -> None:

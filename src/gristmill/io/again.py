@@ -35,6 +35,9 @@ COPIED = 2**18
 """Bytes of lines that are copied at a time: they stay in the processor's cache."""
 
 
+_NEWLINE = ord("\n")
+
+
 class Lines(NamedTuple):
     """Where the lines of a block are, and whether they are just as they would be written (`io/jsonl.py`)."""
 
@@ -157,6 +160,7 @@ class Copy:
         self.columns = columns
         self.num_rows = self.nbytes = 0
         self._pieces: list[tuple[Origin, int, Finish]] = []
+        self._read: dict[Any, pa.Table] = {}
 
     def add(self, origin: Origin, rows: int, nbytes: int, finish: Finish = _as_it_is) -> None:
         """Some more lines; `finish` is what is done to their rows once they are read."""
@@ -169,20 +173,24 @@ class Copy:
         other = Copy(self.columns)
         other.num_rows, other.nbytes = self.num_rows, self.nbytes
         other._pieces = [(origin, rows, _as_it_is) for origin, rows, _ in self._pieces]
+        other._read = self._read
         return other
 
     def read(self) -> pa.Table:
         """All rows."""
+        tables = [finish(self._table(origin, rows)) for origin, rows, finish in self._pieces]
+        return pa.concat_tables(tables, promote_options="default")
+
+    def _table(self, origin: Origin, rows: int) -> pa.Table:
         from gristmill.io.jsonl import quick_table
 
-        tables = []
-        for origin, rows, finish in self._pieces:
+        if (place := (origin.part.path, origin.lines)) not in self._read:
             raw = b"".join(map(bytes, _lines(origin)))
             table, _ = quick_table(raw, origin.lines[0] if origin.lines else 0)
             if table is None or table.num_rows != rows:
                 raise _other_rows(origin)
-            tables.append(finish(table))
-        return pa.concat_tables(tables, promote_options="default")
+            self._read[place] = table
+        return self._read[place]
 
     def write(self, file: BinaryIO, rows: pa.BooleanArray | None) -> None:
         """The lines of some rows, or of all."""
@@ -212,17 +220,20 @@ def _lines(origin: Origin) -> Iterator[memoryview]:
     start, left, _ = origin.lines
     with Input(origin.part, {}).open() as file:
         file.seek(start)
-        room = bytearray(min(left, COPIED))
+        room = bytearray(min(left, COPIED) + 1)
         held = 0  # bytes of a line of which more is to come
-        while left or held:
-            if held == len(room):
+        while left:
+            if held + 1 >= len(room):
                 room = room + bytes(held)
             view = memoryview(room)
-            filled = held + file.readinto(view[held : held + left])
-            end = room.rfind(b"\n", held, filled) + 1
-            if filled == held or (filled == held + left and end < filled):
+            filled = held + file.readinto(view[held : min(held + left, len(room) - 1)])
+            if filled == held:
                 raise _other_rows(origin)
             left -= filled - held
+            if not left and room[filled - 1] != _NEWLINE:  # the last line of a file may lack it
+                room[filled] = _NEWLINE
+                filled += 1
+            end = room.rfind(b"\n", held, filled) + 1
             if end:
                 yield view[:end]
             view[: filled - end] = view[end:filled]
