@@ -88,9 +88,9 @@ class DroppingStage(ProcessingStage[B, B]):
         """What each filter compares its scores with, by the label of the scores."""
         told = {}
         for step in self._steps:
-            if (threshold := getattr(step.tool, "threshold", None)) is not None:
-                text = threshold() if callable(threshold) else f"threshold={threshold!r}"  # a parameter of that name
-                told[step.label] = f"not ({text})" if step.invert else text
+            tell = getattr(type(step.tool), "threshold", None)  # the filter may have a parameter of that name
+            if callable(tell):
+                told[step.label] = f"not ({tell(step.tool)})" if step.invert else tell(step.tool)
         return told
 
     # -- what a kind of stage says ---------------------------------------------------------------------
