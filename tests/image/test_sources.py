@@ -12,18 +12,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gristmill import DocumentBatch, ImageBatch, Pipeline
+from gristmill import DocumentBatch, ImageBatch, LocalExecutor, Pipeline
 from gristmill.core.errors import ColumnError, InputError
 from gristmill.dedup import ImageDuplicatesRemovalStage
 from gristmill.image import (
     ConvertImageBatchToDocumentBatchStage,
     ImageDirectoryReader,
     ImageDownloadStage,
+    ImageFileSizeFilter,
     ImageParquetReader,
     ImageParquetWriter,
+    ImageScoreFilter,
     WebDatasetReader,
 )
 from gristmill.image.download import opts_out
+from gristmill.report.whatif import whatif
 from tests.image.pictures import Decode, archive, encoded, rows, run, samples
 
 # -- directories -------------------------------------------------------------------------------------------------
@@ -46,6 +49,18 @@ def folder(place: Path) -> Path:
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_bytes(data)
     return place
+
+
+def test_scores_of_images_of_directories_are_kept_and_judged_anew(tmp_path: Path) -> None:
+    kept = ImageScoreFilter(ImageFileSizeFilter(min_bytes=2**20))
+    stages = [ImageDirectoryReader(str(folder(tmp_path / "in")), 2), kept, ImageParquetWriter(str(tmp_path / "out"))]
+    place = tmp_path / "run"
+    Pipeline("p", stages=stages).run(LocalExecutor(num_workers=0), run_dir=place, scores=True, max_errors=9)
+    found = pq.read_table(place / "scores").sort_by("source").to_pylist()
+    assert [row["source"] for row in found] == ["a/one.v2.jpg", "a/two.PNG", "b/two.jpg", "b/two.webp"]
+    assert len({(row["file"], row["position"]) for row in found}) == 4
+    assert all(row["ImageFileSizeFilter"] > 0 and row["dropped_by"] == "ImageFileSizeFilter" for row in found)
+    assert whatif(str(place), {"ImageFileSizeFilter.min_bytes": 1}).after.rows == 4
 
 
 def test_images_of_directories_have_what_lies_beside_them(tmp_path: Path) -> None:

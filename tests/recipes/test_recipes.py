@@ -1,4 +1,4 @@
-"""Recipes: what is built, what is refused and how, and the way back."""
+"""Recipes: what is built, and what is refused and how."""
 
 from __future__ import annotations
 
@@ -9,36 +9,16 @@ from typing import Any
 
 import pytest
 
-from gristmill import LocalExecutor, Pipeline, ProcessingStage, Resources, processing_stage
+from gristmill import LocalExecutor, Pipeline, ProcessingStage, Resources
 from gristmill.core.errors import RecipeError
-from gristmill.recipes import bundled, catalogue, load_recipe, parse_settings, recipe_of, schema
-from gristmill.text import Filter, Modify, Score, ScoreFilter, UnicodeReformatter, WordCountFilter
+from gristmill.recipes import bundled, catalogue, load_recipe, parse_settings, schema
+from gristmill.text import UnicodeReformatter, WordCountFilter
 from tests.download.archives import english, write_warc
-from tests.recipes.own_stages import Forgetful, MakeDocuments, Shout, StartsWith, Tag, TwoTags, Untyped
+from tests.recipes.own_stages import MakeDocuments, TwoTags
+from tests.recipes.test_there_and_back import again
 
 MODIFY = "  - Modify: {modifier_fn: UrlRemover}"
 OWN = "tests.recipes.own_stages"
-
-
-@pytest.fixture
-def recipe(tmp_path: Path) -> Any:
-    """Writes a recipe file; lines of stages are enough."""
-
-    def write(stages: str, head: str = "") -> str:
-        path = tmp_path / "mine.yaml"
-        path.write_text(f"{head}\nstages:\n{stages}\n", encoding="utf-8")
-        return str(path)
-
-    return write
-
-
-@pytest.fixture
-def corpus(tmp_path: Path) -> str:
-    folder = tmp_path / "data"
-    folder.mkdir()
-    rows = [{"id": number, "text": "some words here " * number} for number in range(1, 21)]
-    (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(folder)
 
 
 def build(path: str, **overrides: Any) -> Pipeline:
@@ -298,102 +278,6 @@ def test_a_recipe_that_is_not_there(tmp_path: Path) -> None:
         load_recipe("quickstrt")
     with pytest.raises(RecipeError, match="is a directory"):
         load_recipe(tmp_path)
-
-
-# -- there and back ----------------------------------------------------------------------------------------
-
-
-def again(pipeline: Pipeline, tmp_path: Path) -> Pipeline:
-    path = tmp_path / "again.yaml"
-    path.write_text(recipe_of(pipeline).to_yaml(), encoding="utf-8")
-    return load_recipe(path).build()
-
-
-def test_yaml_to_pipeline_to_yaml(recipe: Any, tmp_path: Path, corpus: str) -> None:
-    path = recipe(
-        """
-  - JsonlReader: {file_paths: "${input}", files_per_partition: 2}
-  - Modify: {modifier_fn: UnicodeReformatter}
-  - ScoreFilter:
-      filter_obj: [{WordCountFilter: {min_words: "${min_words}"}}, UrlsFilter]
-      score_field: [word_count, urls]
-    with: {batch_size: 4, resources: {cpus: 0.5}}
-  - JsonlWriter: {path: "${output}"}
-""",
-        f"name: round\ndescription: trip\nvars: {{input: {corpus}, output: {tmp_path}/out, min_words: 9}}",
-    )
-    first = load_recipe(path).build()
-    second = again(first, tmp_path)
-    assert str(first.plan()) == str(second.plan())
-    assert recipe_of(first).to_yaml() == recipe_of(second).to_yaml()
-    assert (second.name, second.description) == ("round", "trip")
-    assert second.stages[2].filter_obj[0].min_words == 9
-    assert "max_words" not in recipe_of(first).to_yaml()  # defaults are left out
-
-
-def test_pipeline_to_yaml(tmp_path: Path) -> None:
-    first = Pipeline(
-        "made",
-        stages=[
-            MakeDocuments(count=3).with_(max_retries=5),
-            Tag("$" + "{literal} ü", extra={"a": [1, 2.5, None, True]}).with_(runtime_env={"env_vars": {"A": "1"}}),
-            TwoTags(second="z").with_(one={"batch_size": 3}).with_({"one": {"timeout_s": 9.0, "name": "uno"}}),
-            ScoreFilter(StartsWith("q"), invert=True).with_(name="mine"),
-            Modify([Shout(), UnicodeReformatter()]),
-            Score(WordCountFilter(min_words=2), "WordCountFilter"),
-            Filter(WordCountFilter(), "WordCountFilter"),
-            Untyped(Shout()),
-        ],
-    )  # fmt: skip
-    second = again(first, tmp_path)
-    assert str(first.plan()) == str(second.plan())
-    assert recipe_of(first).stages == recipe_of(second).stages
-    made, tag, tags, starts, modify, score, _, untyped = second.stages
-    assert (made.count, made.max_retries) == (3, 5)
-    assert (tag.label, tag.extra["a"], tag.runtime_env["env_vars"]) == (
-        "${literal} ü",
-        [1, 2.5, None, True],
-        {"A": "1"},
-    )
-    uno = tags.stages()[0]
-    assert (uno.name, uno.batch_size, uno.timeout_s) == ("uno", 3, 9.0)
-    assert (starts.name, starts.invert, starts.filter_obj.letter) == ("mine", True, "q")
-    assert [type(one) for one in modify.modifier_fn] == [Shout, UnicodeReformatter]
-    assert (score.score_field, type(score.score_fn)) == ("WordCountFilter", WordCountFilter)
-    assert isinstance(untyped.tool, Shout)
-
-
-def test_executors_are_kept(tmp_path: Path) -> None:
-    kept = recipe_of(Pipeline("x", stages=[MakeDocuments()]), LocalExecutor(num_workers=2)).to_yaml()
-    (tmp_path / "x.yaml").write_text(kept)
-    assert load_recipe(tmp_path / "x.yaml").executor().num_workers == 2
-
-
-@processing_stage(name="made_from_function")
-def function_stage(task: Any) -> Any:
-    return task
-
-
-def local_stage() -> Any:
-    class Local(Tag):
-        pass
-
-    return Local("x")
-
-
-@pytest.mark.parametrize(
-    ("stage", "message"),
-    [
-        (function_stage, r"stage 2 \(made_from_function\) is made from a function"),
-        (Modify(lambda text: text), r"stage 2 \(Modify\), modifier_fn is the function '<lambda>'"),
-        (Untyped(object()), r"stage 2 \(Untyped\), tool is a object"),
-        (local_stage(), r"cannot be imported from tests.recipes.test_recipes: move it"),
-        (Forgetful(3), r"stage 2 \(Forgetful\) does not keep its parameter 'secret' as an attribute"),
-    ],
-)
-def test_what_a_recipe_cannot_hold(stage: Any, message: str) -> None:
-    with pytest.raises(RecipeError, match=message):
-        recipe_of(Pipeline("x", stages=[MakeDocuments(), stage]))
 
 
 # -- catalogue and library -----------------------------------------------------------------------------------

@@ -267,8 +267,8 @@ def test_histograms_of_ones_own(tmp_path) -> None:
     one = HistogramFilter("xx", cache_dir=str(tmp_path))
     assert one.score_document("abcc") == 0.5
     assert HistogramFilter("xx", cache_dir=str(tmp_path), threshold_char="?").score_document("abcc") == 1.0
-    assert pickle.loads(pickle.dumps(one)).threshold() == "threshold=0.8"
-    assert one.threshold == 0.8
+    assert pickle.loads(pickle.dumps(one)).threshold == 0.8
+    assert ScoreFilter(one).thresholds() == {"HistogramFilter": "threshold=0.8"}
     recipe = recipe_of(Pipeline("p", stages=[ScoreFilter(HistogramFilter("de", 0.5))])).to_yaml()
     assert "threshold: 0.5" in recipe
     with pytest.raises(InputError, match="no file"):

@@ -73,7 +73,10 @@ def apply_to(
     before = recipe_of(run, NEEDS_RECIPE).build()
     writers: list[Any] = [stage for stage in before.stages if hasattr(stage, "path")]
     if len(writers) != 1:
-        raise InputError(f"--apply needs a recipe with one writer; that of {run} has {len(writers)}")
+        raise InputError(
+            f"--apply needs a recipe with one writer of text; that of {run} has {len(writers)}: change the recipe, and "
+            "run it"
+        )
     if _place(out) in (_place(run), _place(str(writers[0].path))):
         raise InputError(f"--apply {out}: what the run has kept or written is there; choose another directory")
     changes = [

@@ -86,9 +86,12 @@ class DroppingStage(ProcessingStage[B, B]):
 
     def thresholds(self) -> dict[str, str]:
         """What each filter compares its scores with, by the label of the scores."""
-        tools = [step for step in self._steps if hasattr(step.tool, "threshold")]
-        told = {step.label: (step.tool.threshold(), step.invert) for step in tools}
-        return {label: f"not ({text})" if inverted else text for label, (text, inverted) in told.items()}
+        told = {}
+        for step in self._steps:
+            tell = getattr(type(step.tool), "threshold", None)  # the filter may have a parameter of that name
+            if callable(tell):
+                told[step.label] = f"not ({tell(step.tool)})" if step.invert else tell(step.tool)
+        return told
 
     # -- what a kind of stage says ---------------------------------------------------------------------
 

@@ -127,7 +127,10 @@ class ArxivDownloader(PublishedDownloader):
 
 
 class ArxivIterator(DocumentIterator):
-    """The papers of an archive: id, and the files of the source as a JSON object by name."""
+    """The papers of an archive: id, and the files of the source as a JSON object by name.
+
+    `log_frequency` changes nothing: a run tells its progress by itself.
+    """
 
     def __init__(self, log_frequency: int = 1000) -> None:
         self.log_frequency = log_frequency
@@ -176,7 +179,10 @@ class ArxivExtractor(DocumentExtractor):
 
 @dataclass(eq=False, repr=False)
 class ArxivDownloadExtractStage(CompositeStage[EmptyTask, DocumentBatch]):
-    """Papers of arXiv: text, id, source_id and file_name."""
+    """Papers of arXiv: text, id, source_id and file_name.
+
+    `log_frequency` and `verbose` change nothing: a run tells its progress by itself.
+    """
 
     download_dir: str = "./arxiv_downloads"
     url_limit: int | None = None

@@ -114,7 +114,8 @@ class CommonCrawlDownloadExtractStage(CompositeStage[EmptyTask, DocumentBatch]):
 
     `html_extraction` is "justext" (the default), "resiliparse", "trafilatura" or one of their classes. With
     `file_type="wet"` the texts that Common Crawl has made are taken instead, and nothing is extracted. With
-    `use_aws_to_download` files come from S3 with the credentials of `storage_options` or the environment.
+    `use_aws_to_download` files come from S3 with the credentials of `storage_options` or the environment. `verbose`
+    changes nothing: a run tells its progress by itself.
     """
 
     start_snapshot: str

@@ -180,42 +180,47 @@ class _Paper:
                 self.out.append(_MARKS[mark] if mark in _MARKS else _dash(mark) if mark[0] == "-" else "\n\n")
         self.out.append(text[at:])
 
-    def _command(self, name: str, text: str, at: int, depth: int) -> int:  # noqa: C901, PLR0911
-        if name == "begin":
-            return self._environment(text, at, depth)
-        if name == "end":
-            self.out.append("\n")
-            return argument(text, at)[1]
-        if name in SECTIONS:
-            title, at = argument(text, _options(text, at))
-            self.out.append("\n\n")
-            self._deeper(title, depth)
-            self.out.append("\n\n")
-            return at
-        if name in ("caption", "footnote", "footnotetext"):
-            words, at = argument(text, _options(text, at))
-            self.out.append("\n\n" if name == "caption" else " (")
-            self._deeper(words, depth)
-            self.out.append("\n\n" if name == "caption" else ")")
-            return at
-        if name == "item":
-            self.out.append("\n- ")
-            return self._item(text, at, depth)
-        if name in ("verb", "lstinline") and (end := text.find(text[at : at + 1], at + 1)) > 0 and text[at : at + 1]:
-            self._keep(text[at + 1 : end])
-            return end + 1
+    def _command(self, name: str, text: str, at: int, depth: int) -> int:
+        if name in _COMMANDS:
+            return _COMMANDS[name](self, text, at, depth)
         if name in SYMBOLS:
             self.out.append(SYMBOLS[name])
             return _eat_space(text, at)
         if name in ACCENTS and len(name) == 1:
-            base, at = argument(text, at)
-            self.out.append(accented(name, base))
-            return at
+            return self._accent(name, text, at)
         if name in _SKIPS and (length := _LENGTH.match(text, at)):
             return length.end()
-        if name in DROPPED:
-            return self._dropped(name, text, at)
-        return _after(text, at)
+        return self._dropped(name, text, at) if name in DROPPED else _after(text, at)
+
+    def _end(self, text: str, at: int, depth: int) -> int:
+        self.out.append("\n")
+        return argument(text, at)[1]
+
+    def _own_paragraph(self, text: str, at: int, depth: int) -> int:
+        return self._between("\n\n", "\n\n", text, at, depth)
+
+    def _in_brackets(self, text: str, at: int, depth: int) -> int:
+        return self._between(" (", ")", text, at, depth)
+
+    def _between(self, before: str, after: str, text: str, at: int, depth: int) -> int:
+        words, at = argument(text, _options(text, at))
+        self.out.append(before)
+        self._deeper(words, depth)
+        self.out.append(after)
+        return at
+
+    def _verbatim(self, text: str, at: int, depth: int) -> int:
+        mark = text[at : at + 1]
+        end = text.find(mark, at + 1)
+        if not mark or end < 0:
+            return _after(text, at)
+        self._keep(text[at + 1 : end])
+        return end + 1
+
+    def _accent(self, mark: str, text: str, at: int) -> int:
+        base, at = argument(text, at)
+        self.out.append(accented(mark, base))
+        return at
 
     def _dropped(self, name: str, text: str, at: int) -> int:
         self.out.append(HOLE if name in HOLES else "")
@@ -232,6 +237,7 @@ class _Paper:
             self._convert(text, depth + 1)
 
     def _item(self, text: str, at: int, depth: int) -> int:
+        self.out.append("\n- ")
         start = _eat_space(text, at)
         if text[start : start + 1] == "[" and (found := group(text, start, "[]")):
             self._deeper(found[0], depth)
@@ -241,9 +247,7 @@ class _Paper:
 
     def _symbol(self, mark: str, text: str, at: int) -> int:
         if (mark in ACCENTS and mark not in "=.") or (mark in "=." and text[at : at + 1].isalpha()):
-            base, at = argument(text, at)
-            self.out.append(accented(mark, base))
-            return at
+            return self._accent(mark, text, at)
         if mark in "([":
             end = self._find("\\)" if mark == "(" else "\\]", text, at)
             if end >= 0:
@@ -318,12 +322,19 @@ class _Paper:
 
     def _captions(self, inner: str, depth: int) -> None:
         for found in re.finditer(r"\\caption\*?(?![a-zA-Z])", inner):
-            words, _ = argument(inner, _options(inner, found.end()))
-            self.out.append("\n\n")
-            self._deeper(words, depth)
-            self.out.append("\n\n")
+            self._own_paragraph(inner, found.end(), depth)
 
 
+_COMMANDS = {
+    "begin": _Paper._environment,
+    "end": _Paper._end,
+    "item": _Paper._item,
+    "footnote": _Paper._in_brackets,
+    "footnotetext": _Paper._in_brackets,
+    "verb": _Paper._verbatim,
+    "lstinline": _Paper._verbatim,
+    **dict.fromkeys((*SECTIONS, "caption"), _Paper._own_paragraph),
+}
 _MARKS = {"{": "", "}": "", "~": " ", "&": " ", "``": "“", "''": "”", "\n": " "}
 
 

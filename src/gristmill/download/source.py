@@ -41,6 +41,7 @@ class DocumentDownloader(ABC):
     """How many download at once, each in a process of its own, beside those that work on what came."""
 
     def __init__(self, download_dir: str, verbose: bool = False) -> None:
+        """`verbose` changes nothing: scripts for NeMo Curator give it, and a run tells its progress by itself."""
         if "://" in str(download_dir):
             raise ValueError(f"download_dir is {download_dir!r}: give a directory of the file system, not an address")
         self.download_dir, self.verbose = str(download_dir), verbose

@@ -108,7 +108,7 @@ class WikipediaUrlGenerator(URLGenerator):
 
 
 class WikipediaIterator(DocumentIterator):
-    """The pages of a dump file. Those that are no articles have no content."""
+    """The pages of a dump file. Those that are no articles have no content. `log_frequency` changes nothing."""
 
     def __init__(self, language: str = "en", log_frequency: int = 1000) -> None:
         self.language, self.log_frequency = language, log_frequency
@@ -177,7 +177,10 @@ class WikipediaExtractor(DocumentExtractor):
 
 @dataclass(eq=False, repr=False)
 class WikipediaDownloadExtractStage(CompositeStage[EmptyTask, DocumentBatch]):
-    """Articles of Wikipedia: text, title, id, url, language, source_id and file_name."""
+    """Articles of Wikipedia: text, title, id, url, language, source_id and file_name.
+
+    `log_frequency` and `verbose` change nothing: a run tells its progress by itself.
+    """
 
     language: str = "en"
     download_dir: str = "./wikipedia_downloads"

@@ -2,7 +2,8 @@
 
 `cats/001.jpg` has the id `cats/001`; `cats/001.txt`, `.json` and `.cls` are its caption, metadata and label, and
 whatever else is called `001` is a sidecar. Other files are not images, and are left out. Files are read in partitions
-of `files_per_partition` images, in the order of their names.
+of `files_per_partition` images, in the order of their names. Scores and rejected rows know a row by its partition and
+its place there; its file is in the column `source`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class ListImageFiles(FilePartitioningStage):
             chosen = list(stems)[: self.limit]
             if not chosen:
                 raise InputError(
-                    f"stage {self.name!r}: {self.file_paths} has no file that ends in {', '.join(self.file_extensions)}"
+                    f"stage {self.name!r}: {self.file_paths} has no file that ends in "
+                    f"{', '.join(self.file_extensions)}. Name other endings with file_extensions=[...]"
                 )
             wanted = set(chosen)
             self._listing = [file for file in found if stem(file.name) in wanted]
@@ -91,7 +93,7 @@ class ImageFilesReaderStage(SampleReader):
         first = self.source(task, task.parts()[0])
         for samples in self.blocks(self._samples(task, places), first):
             empty = False
-            yield self.batch(task, to_table(samples), {})
+            yield self.batch(task, to_table(samples), {"file": task.metadata.get("partition")})
         if empty:
             yield self.nothing(task)
 

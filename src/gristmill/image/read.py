@@ -129,7 +129,7 @@ class ImageReaderStage(WebDatasetReaderStage):
 
     `task_batch_size` is the number of images in a batch (`dali_batch_size` means the same), `num_threads` how many
     threads of a worker decode them when a stage asks for pixels. Decoding takes no GPU: `num_gpus_per_worker` is for
-    pipelines that were written for other readers, and asks for none.
+    pipelines that were written for other readers, and asks for none. `verbose` changes nothing.
     """
 
     name = "read_images"

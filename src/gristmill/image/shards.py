@@ -43,6 +43,11 @@ if TYPE_CHECKING:
 KEY, OFFSET, SIZE = "key", "offset", "size"
 _NO_LIMIT = 2**62
 
+_NO_IMAGES = (
+    f"the rows have no column {IMAGE!r}, so there are no images to write. Do not remove image data before the writer, "
+    "or write the rows with ParquetWriter"
+)
+
 
 @dataclass(frozen=True)
 class WebDatasetFormat:
@@ -61,10 +66,7 @@ class WebDatasetFormat:
 
     def join(self, fragments: Sequence[Fragment], schema: pa.Schema, parts: Parts) -> None:
         if IMAGE not in schema.names:
-            raise ColumnError(
-                f"the rows have no column {IMAGE!r}, so there is nothing to put into a tar. Do not remove image data "
-                "before the writer, or write the rows with ParquetWriter"
-            )
+            raise ColumnError(_NO_IMAGES)
         rest = tables(fragments, schema, parts.target)
         for shard in _shards(rest, self.images_per_tar):
             places: list[tuple[str, int, int]] = []
@@ -110,7 +112,7 @@ class DirectoryFormat:
     def join(self, fragments: Sequence[Fragment], schema: pa.Schema, parts: Parts) -> None:
         """The index goes first and comes back last: while it is there, so are its files."""
         if IMAGE not in schema.names:
-            raise ColumnError(f"the rows have no column {IMAGE!r}, so there are no files to write")
+            raise ColumnError(_NO_IMAGES)
         target, taken = parts.target, set[str]()
         target.remove(target.file(parts.stem + self.extension))
         clear_folder(target, parts.stem)

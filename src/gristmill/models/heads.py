@@ -45,7 +45,10 @@ class Head:
         fits = all(before[0].shape[0] == after[0].shape[1] for before, after in pairwise(layers))
         if not layers or not fits or layers[-1][0].shape[0] != 1:
             shapes = ", ".join(f"{name} {weights[name].shape}" for name in list(weights)[:12])
-            raise InputError(f"{place} is no head with one score: its weights are {shapes}")
+            raise InputError(
+                f"{place} is no head with one score: its weights are {shapes}. Give a file of linear layers, the last "
+                "of which gives one number"
+            )
         mean, variance = weights.get("norm.mean"), weights.get("norm.variance")
         if mean is None or variance is None:
             return cls(layers, relu=relu, sigmoid=sigmoid)

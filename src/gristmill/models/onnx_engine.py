@@ -33,7 +33,9 @@ class OnnxModel:
             self._session = runtime.InferenceSession(source, options, providers=providers)
         except Exception as error:
             name = source if isinstance(source, str) else "the graph made of the weights"
-            raise InputError(f"{name} is no model that ONNX Runtime can load: {error}") from error
+            raise InputError(
+                f"{name} is no model that ONNX Runtime can load: {error}. Export or fetch it again"
+            ) from error
         self.inputs = tuple(_input(one) for one in self._session.get_inputs())
         self.outputs = tuple(one.name for one in self._session.get_outputs())
 

@@ -68,7 +68,7 @@ def _params(cls: type, thing: object, place: str) -> dict[str, Any]:
     params = {}
     for name, parameter in parameters_of(cls).items():
         if not hasattr(thing, name):
-            raise RecipeError(f"{place} does not keep its parameter {name!r} as an attribute")
+            raise RecipeError(f"{place} does not keep its parameter {name!r} as an attribute: set self.{name}")
         value = getattr(thing, name)
         if not parameter.required and (value is parameter.default or value == parameter.default):
             continue

@@ -144,10 +144,17 @@ def _sources(facts: Facts) -> str:
     found = facts.get("sources") or {}
     if not found.get("before"):
         return ""
-    title = "By column source" if found["by"] == "source" else "By input file"
-    more = found["count"] - len(found["before"])
+    before, after, title = found["before"], found["after"], "By column source"
+    if found["by"] != "source":
+        folder, title = min((name.rpartition("/")[0] for name in before), key=len), "By input file"
+        if folder and all(name.startswith(f"{folder}/") for name in before):
+            title = f"By input file, in {escape(folder)}"
+            before, after = (
+                {name.removeprefix(f"{folder}/"): count for name, count in counts.items()} for counts in (before, after)
+            )
+    more = found["count"] - len(before)
     rest = f"<p class=quiet>and {more:,} more</p>" if more > 0 else ""
-    return f"<h3>{title}</h3>{charts.shares(found['before'], found['after'])}{rest}"
+    return f"<h3>{title}</h3>{charts.shares(before, after)}{rest}"
 
 
 def _duplicates(facts: Facts) -> str:
@@ -192,7 +199,7 @@ def _aside(facts: Facts) -> str:
         for record in records
     ]
     body = _rows(cells)
-    head = "<tr><th>stage<th>error<th>where<th>record</tr>"
+    head = "<tr><th>stage<th class=wide>error<th class=wide>where<th>record</tr>"
     return _section(
         "Quarantine", f"<div class='card scroll' tabindex=0><table>{head}{body}</table></div>" if records else ""
     )

@@ -170,7 +170,9 @@ def find_class(path: str) -> type:
     module, _, name = path.rpartition(".")
     if module.startswith("gristmill."):
         importlib.import_module(module)
+    from gristmill.image.filters import ImageFilter
+
     found = getattr(sys.modules.get(module), name, None)
-    if isinstance(found, type) and issubclass(found, DocumentFilter | ProcessingStage):
+    if isinstance(found, type) and issubclass(found, DocumentFilter | ImageFilter | ProcessingStage):
         return found
     raise LookupError(f"{path} is no filter or stage that is at hand: import its module first")

@@ -141,7 +141,10 @@ def read_rules(path: str) -> dict[tuple[str, str], Rule]:
             reader = csv.DictReader(file)
             missing = [name for name in _COLUMNS[:2] if name not in (reader.fieldnames or [])]
             if missing:
-                raise InputError(f"PerExtensionFilter: {path} has no column {', '.join(missing)}")
+                raise InputError(
+                    f"PerExtensionFilter: {path} has no column {', '.join(missing)}. Its first line names the columns: "
+                    f"{', '.join(_COLUMNS)}"
+                )
             return {(row["language"].lower(), row["extension"].lower().lstrip(".")): _rule(row) for row in reader}
     except OSError as error:
         raise InputError(f"PerExtensionFilter: {path} cannot be read: {error}") from error

@@ -65,13 +65,6 @@ ALPHABETS = {
 """The lower-case letters of each language and its own marks; capitals, digits and common marks are added."""
 
 
-class _Threshold(float):
-    """A parameter and a method of one name: `threshold` is the number, `threshold()` tells it, as all filters do."""
-
-    def __call__(self) -> str:
-        return f"threshold={float(self)!r}"
-
-
 class HistogramFilter(DocumentFilter):
     """The share of characters that belong to a language; keeps documents with more than `threshold`.
 
@@ -82,6 +75,7 @@ class HistogramFilter(DocumentFilter):
     """
 
     score_type = pa.float64()
+    threshold: float  # type: ignore[assignment]  # the name that users know, which is a method of other filters
 
     def __init__(
         self, lang: str = "en", threshold: float = 0.8, cache_dir: str = "", threshold_char: str = "]"
@@ -93,7 +87,7 @@ class HistogramFilter(DocumentFilter):
                 f"file {lang!r} of one character to a line, or one of: {', '.join(ALPHABETS)}"
             )
         self.lang, self.cache_dir, self.threshold_char = lang, cache_dir, threshold_char
-        self.threshold = _Threshold(threshold)  # type: ignore[method-assign]
+        self.threshold = threshold
 
     def check(self) -> None:
         if self.cache_dir and not self._file().is_file():
@@ -124,4 +118,4 @@ class HistogramFilter(DocumentFilter):
         return make_array([self.score_document(text or "") for text in as_array(texts).to_pylist()], pa.float64())
 
     def keep_document(self, score: float) -> bool:
-        return score > float(self.threshold)  # type: ignore[arg-type]
+        return score > self.threshold

@@ -195,7 +195,7 @@ def read_index(path: Path) -> tuple[array[int], pa.DataType]:
     """The number of tokens in each document, and their type."""
     data = path.read_bytes()
     if data[:9] != MAGIC:
-        raise InputError(f"{path} is no index of Megatron")
+        raise InputError(f"{path} is no index of Megatron: give the prefix of two files, .bin and .idx")
     start = 9 + HEADER.size
     _, code, count, documents = HEADER.unpack_from(data, 9) if len(data) >= start else (0, 0, 0, 0)
     kind = next((kind for kind, known in CODES.items() if known == code), None)

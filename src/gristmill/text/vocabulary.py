@@ -227,5 +227,5 @@ def read_unigrams(path: str) -> dict[str, float]:
             reason = "has no tab" if not tab else f"has {count!r}, which is no number"
             raise InputError(f"UnigramLogProbFilter: {path}, line {number}, {reason}") from None
     if not counts:
-        raise InputError(f"UnigramLogProbFilter: {path} has no words")
+        raise InputError(f"UnigramLogProbFilter: {path} has no words: make it with write_unigrams")
     return counts
