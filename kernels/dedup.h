@@ -11,6 +11,7 @@ PyObject *normalise(PyObject *self, PyObject *args);
 PyObject *minhash(PyObject *self, PyObject *args);
 PyObject *sketch(PyObject *self, PyObject *args);
 PyObject *entry_pairs(PyObject *self, PyObject *args);
+PyObject *distinct_pairs(PyObject *self, PyObject *args);
 PyObject *set_jaccard(PyObject *self, PyObject *args);
 PyObject *jaccard(PyObject *self, PyObject *args);
 PyObject *similar_pairs(PyObject *self, PyObject *args);

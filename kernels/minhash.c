@@ -40,25 +40,42 @@ static uint64_t fill(const uint64_t *shingles, int64_t count, uint64_t round) {
     return least;
 }
 
-void sign(const uint64_t *shingles, int64_t count, uint64_t *bins, uint64_t *taken, uint64_t size) {
+/* The same, when nearly all bins are taken. */
+static void late_round(const uint64_t *shingles, int64_t count, uint64_t *bins, const uint64_t *taken, uint64_t size,
+                       uint64_t round) {
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t hash = scramble(shingles[i] + round * GOLDEN), bin = (hash >> 32) * size >> 32;
+        if (!taken[bin] && turn(hash) < bins[bin])
+            bins[bin] = turn(hash);
+    }
+}
+
+void sign(const uint64_t *shingles, int64_t count, uint64_t *bins, uint64_t *rooms, uint64_t size) {
+    uint64_t *taken = rooms, *waiting = rooms + size, left = 0;
     for (uint64_t bin = 0; bin < size; bin++)
         bins[bin] = FREE;
     first_round(shingles, count, bins, size);
-    for (uint64_t round = 1;; round++) {
-        uint64_t left = 0;
-        for (uint64_t bin = 0; bin < size; bin++) {
-            taken[bin] = bins[bin] == FREE ? 0 : FREE;
-            left += bins[bin] == FREE;
-        }
-        if (!left)
-            return;
-        if (round == size)
-            break;
-        next_round(shingles, count, bins, taken, size, round);
+    for (uint64_t bin = 0; bin < size; bin++) {
+        taken[bin] = bins[bin] == FREE ? 0 : FREE;
+        waiting[left] = bin;
+        left += bins[bin] == FREE;
     }
-    for (uint64_t bin = 0; bin < size; bin++)
-        if (!taken[bin])
-            bins[bin] = fill(shingles, count, size + bin);
+    for (uint64_t round = 1; left && round < size; round++) {
+        if (left > size / 16)
+            next_round(shingles, count, bins, taken, size, round);
+        else
+            late_round(shingles, count, bins, taken, size, round);
+        uint64_t still = 0;
+        for (uint64_t i = 0; i < left; i++) {
+            uint64_t bin = waiting[i];
+            taken[bin] = bins[bin] == FREE ? 0 : FREE;
+            waiting[still] = bin;
+            still += bins[bin] == FREE;
+        }
+        left = still;
+    }
+    for (uint64_t i = 0; i < left; i++)
+        bins[waiting[i]] = fill(shingles, count, size + waiting[i]);
 }
 
 void store_signature(const uint64_t *bins, const Signing *signing, uint8_t *to) {
@@ -75,7 +92,7 @@ static int sign_all(const Column *texts, const Signing *signing, uint8_t *signat
     ShingleRoom rooms = {0};
     Room bin_room = {0};
     size_t width = signing->size * (signing->wide ? 8 : 4);
-    uint64_t *bins = room(&bin_room, signing->size * 16);
+    uint64_t *bins = room(&bin_room, signing->size * 24);
     int failed = !bins;
     for (int64_t row = 0; row < texts->array->length && !failed; row++, signatures += width) {
         const uint64_t *shingles;

@@ -11,8 +11,8 @@ typedef struct {
     int wide; /* numbers of 64 bits, or the upper 32 of them */
 } Signing;
 
-/* Fills `bins`; `taken` is room for as many. */
-void sign(const uint64_t *shingles, int64_t count, uint64_t *bins, uint64_t *taken, uint64_t size);
+/* Fills `bins`; `rooms` is room for twice as many. */
+void sign(const uint64_t *shingles, int64_t count, uint64_t *bins, uint64_t *rooms, uint64_t size);
 void store_signature(const uint64_t *bins, const Signing *signing, uint8_t *to);
 
 #endif

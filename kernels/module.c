@@ -203,9 +203,10 @@ static PyMethodDef methods[] = {
      "each."},
     {"entry_pairs", entry_pairs, METH_VARARGS,
      "entry_pairs(entries, all_up_to): pairs of the nodes that have a key in common, 16 bytes each."},
+    {"distinct_pairs", distinct_pairs, METH_VARARGS, "distinct_pairs(pairs): pairs of 64-bit numbers in order, each once."},
     {"set_jaccard", set_jaccard, METH_VARARGS,
-     "set_jaccard(left, right, rows): the Jaccard similarity of each set of one column and that of a row of the other, as the "
-     "bytes of 64-bit floats."},
+     "set_jaccard(left, left_rows, right, right_rows): the Jaccard similarity of each pair of sets, of which one is a row of a "
+     "column and the other one of another, as the bytes of 64-bit floats."},
     {"jaccard", jaccard, METH_VARARGS,
      "jaccard(left, right, unit, n, seed): the Jaccard similarity of the texts of each row, as the bytes of 64-bit floats."},
     {"similar_pairs", similar_pairs, METH_VARARGS,

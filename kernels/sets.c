@@ -43,9 +43,9 @@ static void insert_all(uint64_t *values, size_t count) {
     }
 }
 
-/* Shingles are spread evenly, so that sharing them out by their upper bits all but sorts them. Returns how many
-   different ones there are, or -1 without memory. */
-static int64_t sorted(const uint64_t *shingles, int64_t count, SetRoom *rooms) {
+/* Shingles are spread evenly, so that sharing them out by their upper bits all but sorts them. Returns -1 without
+   memory. */
+static int sorted(const uint64_t *shingles, int64_t count, SetRoom *rooms) {
     int shift = 64 - log2_up((uint64_t)count + 1); /* one bit at least, so that a shift is always possible */
     size_t slots = (size_t)1 << (64 - shift);
     uint64_t *values = room(&rooms->values, (size_t)count * 8);
@@ -68,11 +68,14 @@ static int64_t sorted(const uint64_t *shingles, int64_t count, SetRoom *rooms) {
         qsort(values, (size_t)count, sizeof *values, compare);
     else
         insert_all(values, (size_t)count);
-    int64_t found = 1;
-    for (int64_t i = 1; i < count; i++) {
-        values[found] = values[i];
-        found += values[i] != values[found - 1];
-    }
+    return 0;
+}
+
+/* How many different numbers there are, of some that are in order, without their lower bits. */
+static uint32_t different(const uint64_t *values, int64_t count, int shift) {
+    uint32_t found = 1;
+    for (int64_t i = 1; i < count; i++)
+        found += values[i] >> shift != values[i - 1] >> shift;
     return found;
 }
 
@@ -100,27 +103,29 @@ static inline void put_gap(BitWriter *writer, uint64_t gap, int low) {
 }
 
 int set_append(const uint64_t *shingles, int64_t count, SetRoom *rooms, Room *to, size_t *size) {
-    int64_t different = count < UINT32_MAX ? sorted(shingles, count, rooms) : -1;
-    if (different < 0)
+    if (count >= UINT32_MAX || sorted(shingles, count, rooms))
         return -1;
-    uint64_t *values = rooms->values.memory, least = values[0];
-    int bits = bits_for((uint64_t)different), shift = 64 - bits;
-    uint32_t kept = 0;
-    for (int64_t i = 0; i < different; i++) {
-        values[kept] = values[i] >> shift;
-        kept += !kept || values[kept - 1] != values[kept];
-    }
+    const uint64_t *values = rooms->values.memory;
+    uint32_t all = different(values, count, 0);
+    int bits = bits_for(all), shift = 64 - bits;
+    uint32_t kept = different(values, count, shift);
     int low = bits - log2_up(kept);
     size_t most = HEAD + ((size_t)kept * (size_t)(low + 3) + 64) / 8 + 16;
     uint8_t *start = room(to, *size + most);
     if (!start)
         return -1;
     start += *size;
-    store8(start, least);
-    store8(start + 8, (uint64_t)different | (uint64_t)kept << 32);
+    store8(start, values[0]);
+    store8(start + 8, (uint64_t)all | (uint64_t)kept << 32);
     BitWriter writer = {start + HEAD, 0, 0};
-    for (uint64_t i = 0, before = 0; i < kept; before = values[i++])
-        put_gap(&writer, values[i] - before, low);
+    uint64_t before = values[0] >> shift;
+    put_gap(&writer, before, low);
+    for (int64_t i = 1; i < count; i++) {
+        uint64_t value = values[i] >> shift;
+        if (value != before) /* as a rule */
+            put_gap(&writer, value - before, low);
+        before = value;
+    }
     put(&writer, 0, 7); /* the last bits are out */
     memset(writer.to, 0, 8);
     *size += (size_t)(writer.to + 8 - start);
@@ -187,125 +192,190 @@ found:
     return 1;
 }
 
-/* A set that has been read, and what it was read from: the first of a pair is as a rule that of the pair before it. */
+/* Reads all numbers, as a rule several of each 8 bytes that are loaded. */
+static void read_all(SetReader *reader, uint64_t *to) {
+    uint64_t mask = ((uint64_t)1 << reader->low) - 1;
+    while (reader->left && !reader->damaged) {
+        uint64_t value = reader->value, at = reader->at;
+        uint32_t left = reader->left;
+        int used = (int)(at & 7), bits = 64 - used;
+        uint64_t window = at < reader->end ? little8(reader->bytes + (at >> 3)) >> used : 0;
+        for (; window && left && at < reader->end; left--) {
+            int zeros = __builtin_ctzll(window), size = zeros + 1 + reader->low;
+            if (size > bits)
+                break;
+            window >>= zeros + 1;
+            value += (uint64_t)zeros << reader->low | (window & mask);
+            window >>= reader->low;
+            bits -= size, at += (uint64_t)size;
+            *to++ = value;
+        }
+        int none = left == reader->left;
+        reader->value = value, reader->at = at, reader->left = left;
+        if (none && set_next(reader)) /* a gap that is longer than what is loaded */
+            *to++ = reader->value;
+    }
+}
+
+/* The sets of a column that have been read are kept, as far as there is room: most are compared several times. */
 typedef struct {
-    Room room;
-    Text code;
-    uint32_t count;
+    size_t start;
+    uint32_t count, generation;
     int bits;
-} Numbers;
+} Known;
+
+typedef struct {
+    const Column *column;
+    const int64_t *rows; /* which are compared */
+    Room known;
+} Side;
+
+#define MOST_NUMBERS ((size_t)1 << 21)
+
+typedef struct {
+    Side left, right;
+    Room numbers, shorter;
+    size_t used;
+    uint32_t generation; /* what was read before it is forgotten */
+} Reading;
 
 static int is_same(Text one, Text other) {
     return one.size == other.size && (one.bytes == other.bytes || !memcmp(one.bytes, other.bytes, (size_t)one.size));
 }
 
-/* Reads a whole set. Returns -1 if it cannot be read, -2 without memory. */
-static int read_set(Text code, Numbers *numbers) {
-    if (numbers->code.size && is_same(code, numbers->code))
+enum { DAMAGED = -1, NO_MEMORY = -2 };
+
+/* Reads a set, unless that has been done. */
+static int read_set(Side *side, int64_t row, Reading *reading) {
+    Known *known = (Known *)side->known.memory + row;
+    if (known->generation == reading->generation)
         return 0;
-    numbers->code.size = 0;
-    SetReader reader = set_open(code);
+    SetReader reader = set_open(column_text(side->column, row));
     if (reader.damaged || reader.left > reader.end) /* each number takes a bit at least */
-        return -1;
-    uint64_t *values = room(&numbers->room, (size_t)reader.left * 8);
-    if (!values)
-        return -2;
-    uint32_t count = 0;
-    while (set_next(&reader))
-        values[count++] = reader.value;
-    if (reader.damaged)
-        return -1;
-    numbers->code = code, numbers->count = count, numbers->bits = reader.bits;
-    return 0;
+        return DAMAGED;
+    uint64_t *numbers = room(&reading->numbers, (reading->used + reader.left) * 8);
+    if (!numbers)
+        return NO_MEMORY;
+    *known = (Known){reading->used, reader.left, reading->generation, reader.bits};
+    read_all(&reader, numbers + reading->used);
+    reading->used += known->count;
+    return reader.damaged ? DAMAGED : 0;
 }
 
 /* Leaves `shift` bits of each number out, and what is the same then. Returns how many are left. */
-static uint32_t shorten(uint64_t *values, uint32_t count, int shift) {
+static uint32_t shorten(const uint64_t *values, uint32_t count, int shift, uint64_t *to) {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < count; i++) {
-        values[kept] = values[i] >> shift;
-        kept += !kept || values[kept] != values[kept - 1];
+        to[kept] = values[i] >> shift;
+        kept += !kept || to[kept] != to[kept - 1];
     }
     return kept;
 }
 
-/* Returns -1 for codes that cannot be read, -2 without memory. */
-static double set_similarity(Text left, Text right, Numbers *one, Numbers *other) {
-    if (!left.size || !right.size)
-        return 0;
-    if (left.size > HEAD + 8 && is_same(left, right))
-        return 1; /* as most pairs of many corpora are */
-    int failed = read_set(left, one);
-    if (failed || (failed = read_set(right, other)))
-        return failed;
-    Numbers *longer = one->bits > other->bits ? one : other;
-    int shift = longer->bits - (one->bits < other->bits ? one->bits : other->bits);
-    if (shift) {
-        longer->count = shorten(longer->room.memory, longer->count, shift);
-        longer->code.size = 0; /* it is no longer what it was read from */
-    }
-    const uint64_t *a = one->room.memory, *b = other->room.memory;
+static double jaccard_of(const uint64_t *a, uint32_t size, const uint64_t *b, uint32_t other_size) {
     uint32_t i = 0, j = 0, both = 0;
-    while (i < one->count && j < other->count) { /* without a branch, which would be guessed wrongly too often */
+    while (i < size && j < other_size) { /* without a branch, which would be guessed wrongly too often */
         uint64_t x = a[i], y = b[j];
         both += x == y;
         i += x <= y;
         j += y <= x;
     }
-    return (double)both / ((double)one->count + (double)other->count - (double)both);
+    return (double)both / ((double)size + (double)other_size - (double)both);
+}
+
+static double set_similarity(Reading *reading, int64_t left_row, int64_t right_row) {
+    Text left = column_text(reading->left.column, left_row), right = column_text(reading->right.column, right_row);
+    if (!left.size || !right.size)
+        return 0;
+    if (left.size > HEAD + 8 && is_same(left, right))
+        return 1; /* as most pairs of many corpora are */
+    if (reading->used > MOST_NUMBERS)
+        reading->used = 0, reading->generation++;
+    int failed = read_set(&reading->left, left_row, reading);
+    if (failed || (failed = read_set(&reading->right, right_row, reading)))
+        return failed;
+    Known one = ((Known *)reading->left.known.memory)[left_row], other = ((Known *)reading->right.known.memory)[right_row];
+    Known *longer = one.bits > other.bits ? &one : &other;
+    int shift = longer->bits - (one.bits < other.bits ? one.bits : other.bits);
+    const uint64_t *numbers = reading->numbers.memory, *a = numbers + one.start, *b = numbers + other.start;
+    if (shift) {
+        uint64_t *shorter = room(&reading->shorter, (size_t)longer->count * 8);
+        if (!shorter)
+            return NO_MEMORY;
+        longer->count = shorten(numbers + longer->start, longer->count, shift, shorter);
+        *(longer == &one ? &a : &b) = shorter;
+    }
+    return jaccard_of(a, one.count, b, other.count);
 }
 
 /* Whether each of some numbers is that of a row. */
-static int are_rows(const Py_buffer *rows, int64_t count, int64_t most) {
+static int are_rows(const Py_buffer *rows, int64_t most) {
     const int64_t *row = rows->buf;
-    int fine = rows->len == count * 8;
-    for (int64_t i = 0; fine && i < count; i++)
+    int fine = rows->len % 8 == 0;
+    for (Py_ssize_t i = 0; fine && i < rows->len / 8; i++)
         fine = row[i] >= 0 && row[i] < most;
     return fine;
 }
 
-/* set_jaccard(left, right, rows): the Jaccard similarity of each set and that of a row of the others, as 64-bit floats. */
+static int side_open(Side *side, const Column *column, const Py_buffer *rows) {
+    size_t size = ((size_t)column->array->length + 1) * sizeof(Known);
+    *side = (Side){column, rows->buf, {0}};
+    if (!room(&side->known, size))
+        return -1;
+    memset(side->known.memory, 0, size);
+    return 0;
+}
+
+/* Returns 0, DAMAGED or NO_MEMORY. */
+static int compare_all(const Column *columns, const Py_buffer *rows, int64_t count, double *found) {
+    Reading reading = {.generation = 1};
+    int failed = side_open(&reading.left, columns, rows) || side_open(&reading.right, columns + 1, rows + 1) ? NO_MEMORY : 0;
+    for (int64_t i = 0; i < count && !failed; i++) {
+        found[i] = set_similarity(&reading, reading.left.rows[i], reading.right.rows[i]);
+        failed = found[i] < 0 ? (int)found[i] : 0;
+    }
+    free(reading.left.known.memory);
+    free(reading.right.known.memory);
+    free(reading.numbers.memory);
+    free(reading.shorter.memory);
+    return failed;
+}
+
+static PyObject *compare_columns(const Column *columns, const Py_buffer *rows) {
+    int fine = column_is_bytes(columns) && column_is_bytes(columns + 1) && rows[0].len == rows[1].len &&
+               are_rows(rows, columns[0].array->length) && are_rows(rows + 1, columns[1].array->length);
+    if (!fine)
+        return PyErr_Format(PyExc_TypeError, "set_jaccard takes two columns of bytes, each with the rows that are compared");
+    PyObject *result = PyBytes_FromStringAndSize(NULL, rows->len);
+    if (!result)
+        return NULL;
+    int failed;
+    Py_BEGIN_ALLOW_THREADS;
+    failed = compare_all(columns, rows, rows->len / 8, (double *)(void *)PyBytes_AS_STRING(result));
+    Py_END_ALLOW_THREADS;
+    if (!failed)
+        return result;
+    Py_DECREF(result);
+    if (failed == NO_MEMORY)
+        return PyErr_NoMemory();
+    return PyErr_Format(PyExc_ValueError, "a set of shingles cannot be read: it is damaged");
+}
+
+/* set_jaccard(left, left_rows, right, right_rows): the Jaccard similarity of each pair of sets, as 64-bit floats. */
 PyObject *set_jaccard(PyObject *Py_UNUSED(self), PyObject *args) {
-    PyObject *left_object, *right_object, *result = NULL;
-    Column left, right;
-    Py_buffer rows;
-    if (!PyArg_ParseTuple(args, "OOy*", &left_object, &right_object, &rows))
+    PyObject *objects[2], *result = NULL;
+    Column columns[2];
+    Py_buffer rows[2];
+    if (!PyArg_ParseTuple(args, "Oy*Oy*", objects, rows, objects + 1, rows + 1))
         return NULL;
-    if (column_open(&left, left_object)) {
-        PyBuffer_Release(&rows);
-        return NULL;
-    }
-    if (column_open(&right, right_object)) {
-        column_close(&left);
-        PyBuffer_Release(&rows);
-        return NULL;
-    }
-    if (!column_is_bytes(&left) || !column_is_bytes(&right) || !are_rows(&rows, left.array->length, right.array->length))
-        PyErr_SetString(PyExc_TypeError, "set_jaccard takes two columns of bytes, and for each row of one a row of the other");
-    else
-        result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)left.array->length * 8);
-    if (result) {
-        double *found = (double *)(void *)PyBytes_AS_STRING(result), least = 0;
-        Numbers one = {0}, other = {0};
-        Py_BEGIN_ALLOW_THREADS;
-        for (int64_t row = 0; row < left.array->length; row++) {
-            Text mine = column_text(&left, row), theirs = column_text(&right, ((const int64_t *)rows.buf)[row]);
-            found[row] = set_similarity(mine, theirs, &one, &other);
-            least = found[row] < least ? found[row] : least;
+    if (!column_open(columns, objects[0])) {
+        if (!column_open(columns + 1, objects[1])) {
+            result = compare_columns(columns, rows);
+            column_close(columns + 1);
         }
-        Py_END_ALLOW_THREADS;
-        free(one.room.memory);
-        free(other.room.memory);
-        if (least < 0) {
-            Py_CLEAR(result);
-            if (least < -1)
-                PyErr_NoMemory();
-            else
-                PyErr_SetString(PyExc_ValueError, "a set of shingles cannot be read: it is damaged");
-        }
+        column_close(columns);
     }
-    column_close(&left);
-    column_close(&right);
-    PyBuffer_Release(&rows);
+    PyBuffer_Release(rows);
+    PyBuffer_Release(rows + 1);
     return result;
 }

@@ -17,6 +17,8 @@ typedef struct {
 
 enum { NO_BODY, SET_BODY, SIGNATURE_BODY };
 
+#define SIGN ((uint64_t)1 << 63)
+
 typedef struct {
     ShingleRoom shingles;
     SetRoom sorting;
@@ -72,7 +74,7 @@ static int sketch_one(const uint64_t *shingles, int64_t count, int64_t node, con
 }
 
 static int sketch_all(const Column *texts, const int64_t *nodes, const Sketching *how, Sketches *made, uint8_t *bitmap) {
-    if (!room(&made->bins, (how->signing.size + 1) * 16) || !room(&made->stored, (how->signing.size + 1) * 8) ||
+    if (!room(&made->bins, (how->signing.size + 1) * 24) || !room(&made->stored, (how->signing.size + 1) * 8) ||
         !room(&made->ends, 8))
         return -1;
     *(int64_t *)made->ends.memory = 0;
@@ -271,6 +273,79 @@ PyObject *entry_pairs(PyObject *Py_UNUSED(self), PyObject *args) {
     free(found.seen.memory);
     free(found.entries.memory);
     free(found.pairs.memory);
+    PyBuffer_Release(&data);
+    return result;
+}
+
+/* -- pairs once each ----------------------------------------------------------------------------------- */
+
+static int by_numbers(const void *a, const void *b) {
+    const Pair *x = a, *y = b;
+    return x->left != y->left ? (x->left > y->left) - (x->left < y->left) : (x->right > y->right) - (x->right < y->right);
+}
+
+static void sort_few(Pair *pairs, size_t count) {
+    for (size_t i = 1; i < count; i++) {
+        Pair pair = pairs[i];
+        size_t at = i;
+        for (; at && by_numbers(pairs + at - 1, &pair) > 0; at--)
+            pairs[at] = pairs[at - 1];
+        pairs[at] = pair;
+    }
+}
+
+/* Numbers of texts are spread evenly, so that sharing pairs out by the upper bits of the first all but sorts them. Returns
+   how many different ones there are, or -1 without memory. */
+static int64_t distinct(const Pair *pairs, size_t count, Pair *to) {
+    int bits = 1;
+    while ((size_t)1 << bits < count && bits < 24)
+        bits++;
+    size_t slots = (size_t)1 << bits, kept = 0;
+    size_t *ends = calloc(slots + 1, sizeof *ends);
+    if (!ends)
+        return -1;
+    for (size_t i = 0; i < count; i++)
+        ends[((uint64_t)pairs[i].left ^ SIGN) >> (64 - bits)]++;
+    for (size_t slot = 0, sum = 0; slot < slots; slot++) {
+        size_t mine = ends[slot];
+        ends[slot] = sum;
+        sum += mine;
+    }
+    for (size_t i = 0; i < count; i++)
+        to[ends[((uint64_t)pairs[i].left ^ SIGN) >> (64 - bits)]++] = pairs[i];
+    for (size_t slot = 0, start = 0; slot < slots; start = ends[slot++]) {
+        size_t size = ends[slot] - start;
+        if (size > 24)
+            qsort(to + start, size, sizeof *to, by_numbers);
+        else
+            sort_few(to + start, size);
+        for (size_t i = start; i < ends[slot]; i++)
+            if (!kept || by_numbers(to + kept - 1, to + i))
+                to[kept++] = to[i];
+    }
+    free(ends);
+    return (int64_t)kept;
+}
+
+/* distinct_pairs(pairs): pairs of 64-bit numbers in order, each once. */
+PyObject *distinct_pairs(PyObject *Py_UNUSED(self), PyObject *args) {
+    Py_buffer data;
+    PyObject *result = NULL;
+    int64_t kept;
+    if (!PyArg_ParseTuple(args, "y*", &data))
+        return NULL;
+    if (data.len % (Py_ssize_t)sizeof(Pair))
+        PyErr_SetString(PyExc_ValueError, "distinct_pairs takes pairs of 16 bytes");
+    else if ((result = PyBytes_FromStringAndSize(NULL, data.len))) {
+        Py_BEGIN_ALLOW_THREADS;
+        kept = distinct(data.buf, (size_t)data.len / sizeof(Pair), (Pair *)(void *)PyBytes_AS_STRING(result));
+        Py_END_ALLOW_THREADS;
+        if (kept < 0) {
+            Py_CLEAR(result);
+            PyErr_NoMemory();
+        } else
+            _PyBytes_Resize(&result, (Py_ssize_t)kept * (Py_ssize_t)sizeof(Pair));
+    }
     PyBuffer_Release(&data);
     return result;
 }

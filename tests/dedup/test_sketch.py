@@ -11,15 +11,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gristmill.dedup import lsh, minhash
+from gristmill.dedup import rows as rows_module
 from gristmill.dedup import sketch as module
 from gristmill.dedup.columns import numbers
 from gristmill.dedup.lsh import band_rows, bucket_pairs
 from gristmill.dedup.minhash import Shingling, signatures
 from gristmill.dedup.quality import jaccard
+from gristmill.dedup.rows import distinct_rows
 from gristmill.dedup.sketch import BUCKETS, SET_BODY, SIGNATURE_BODY, buckets_of, entry_pairs, set_jaccard, sketch
 from tests.dedup.texts import columns
 
 WORDS = Shingling("words", 5)
+SIZES = ((7, 1), (300, 1), (300, 2), (5000, 1))
 
 
 @settings(max_examples=40)
@@ -71,6 +74,29 @@ def test_pairs_of_entries_are_those_of_buckets(rows: list[tuple[int, int]], all_
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "kernels", None)
         assert list(map(tuple, entry_pairs(entries.tobytes(), all_up_to).tolist())) == pairs
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(st.integers(-3, 3), st.integers(-(2**63), 2**63 - 1)), max_size=60), st.booleans())
+def test_pairs_are_put_in_order_once_each(rows: list[tuple[int, int]], swapped: bool) -> None:
+    pairs = np.array(rows, np.int64).reshape(-1, 2)
+    pairs = np.concatenate([pairs[:, ::-1] if swapped else pairs, pairs])
+    assert list(map(tuple, distinct_rows(pairs).tolist())) == sorted(set(map(tuple, pairs.tolist())))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows_module, "kernels", None)
+        assert list(map(tuple, distinct_rows(pairs).tolist())) == sorted(set(map(tuple, pairs.tolist())))
+
+
+def test_a_set_may_be_compared_with_several() -> None:
+    """Those that were read are kept, also if they are of other sizes; the least bits of the longer one are left out."""
+    texts = [" ".join(f"w{number * step}" for number in range(size)) for size, step in SIZES]
+    column = sets(texts, Shingling("words", 1))
+    one, other = (side.reshape(-1) for side in np.meshgrid(np.arange(len(texts)), np.arange(len(texts))))
+    found = set_jaccard(column, column.slice(0), one, other)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "kernels", None)
+        assert set_jaccard(column, column, one, other).tolist() == found.tolist()
+    assert 0 < np.median(found) < 1
 
 
 def sets(texts: list[str], how: Shingling = WORDS) -> pa.Array:

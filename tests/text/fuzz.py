@@ -65,7 +65,10 @@ def sketch(kernels: Any, draw: random.Random, texts: pa.Array, how: tuple[str, i
     stops = struct.unpack(f"{len(leasts) // 8 + 1}q", ends)
     sets = [bodies[start:end] for start, end in pairwise(stops)]
     column = pa.array(sets, pa.binary())
-    kernels.set_jaccard(column, column, struct.pack(f"{len(column)}q", *range(len(column))))
+    rows = struct.pack(f"{len(column)}q", *range(len(column)))
+    kernels.set_jaccard(
+        column, rows, column.slice(0), b"".join(rows[at : at + 8] for at in range(0, len(rows), 8)[::-1])
+    )
     for raw in sets[:2]:
         damaged = bytearray(raw[: draw.randrange(len(raw) + 1)] if draw.random() < 0.5 else raw)
         for _ in range(draw.randrange(4)):
@@ -75,7 +78,7 @@ def sketch(kernels: Any, draw: random.Random, texts: pa.Array, how: tuple[str, i
             pa.binary(), 1, [None, pa.py_buffer(struct.pack("2i", 0, len(damaged))), exactly(bytes(damaged))]
         )
         with contextlib.suppress(ValueError):
-            kernels.set_jaccard(one, pa.array([raw], pa.binary()), bytes(8))
+            kernels.set_jaccard(one, bytes(16), pa.array([raw], pa.binary()), bytes(16))
     edges = struct.pack("8q", *(draw.randrange(5) for _ in range(8)))
     kernels.forest(edges[:32], edges[32:])
 

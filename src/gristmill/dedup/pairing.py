@@ -1,7 +1,7 @@
 """Pairs of texts that may be alike, and whether they are: three rounds over exchanges (`rows.py`).
 
     Pairs      texts that share a band are candidates; pairs go to where the first of the two texts is
-    Senders    what is known of the first text of a pair goes on to the second
+    Senders    what is known of the first text of a pair goes on to where the second is, once for all pairs there
     Compare    pairs that are similar enough stay
 
 What is known of texts was put into the same partitions at the beginning, and is not moved: `Senders` and `Compare` read
@@ -20,9 +20,10 @@ import pyarrow as pa
 
 from gristmill.core.batch import Batch
 from gristmill.core.compute import pc
+from gristmill.core.spread import spread
 from gristmill.core.stage import Columns
 from gristmill.core.task import digest
-from gristmill.dedup.columns import Numbers, from_numbers, numbers, whole
+from gristmill.dedup.columns import Column, Numbers, from_numbers, numbers, whole
 from gristmill.dedup.index_fuzzy import known_pairs
 from gristmill.dedup.index_join import SNAPSHOT, Known, KnownPartitions, Match
 from gristmill.dedup.minhash import Shingling
@@ -32,15 +33,19 @@ from gristmill.dedup.rows import (
     BAND,
     BODY,
     KEY,
+    KIND,
     LINK,
     NODE,
     OTHER,
     PAIR,
     SAMPLE,
+    SENT,
     TRUTH,
+    bucket_numbers,
     by_bucket,
     by_node,
     distinct_rows,
+    keys_of,
     of_kind,
     pack,
     pack_links,
@@ -49,7 +54,7 @@ from gristmill.dedup.rows import (
     unpack,
     without_body,
 )  # fmt: skip
-from gristmill.dedup.sketch import buckets_of, entry_pairs, set_jaccard, signature_jaccard
+from gristmill.dedup.sketch import BUCKETS, buckets_of, entry_pairs, set_jaccard, signature_jaccard
 from gristmill.io.exchange import Exchange
 from gristmill.io.keyed import DeclaredReduce, KeyedStage, Reduce
 from gristmill.io.partitions import Listing, Part, Partitions, Run, batch_of, sort_bytes
@@ -60,6 +65,9 @@ ALL_PAIRS = 8
 
 HELD_PAIRS = 2**20
 """So many pairs are held before they are sent on: most are found in several bands."""
+
+AT_A_TIME = 4096
+"""So many pairs are compared at a time, where that takes a copy of what they are compared by."""
 
 NONE, SIGNATURE, EXACT = VERIFY = ("none", "signature", "exact")
 
@@ -207,24 +215,32 @@ def _asked(pairs: Numbers) -> pa.Table:
 
 
 class Senders(Step):
-    """Sends what is known of the first text of each pair to the second."""
+    """Sends what is known of the first text of each pair to the second: to each partition once, for all pairs there."""
 
     with_texts = True
 
     def process_groups(self, table: pa.Table) -> pa.Table:
         pairs = distinct_rows(unpack(of_kind(table, PAIR), 2))
-        texts, nodes = texts_among(table, pairs[:, 0])
         self.count("candidate_pairs", len(pairs))
-        about = texts.take(from_numbers(np.searchsorted(nodes, pairs[:, 0])))
-        sent = table_of(
-            PAIR,
-            buckets_of(pairs[:, 1]),
-            **{NODE: from_numbers(pairs[:, 0]), OTHER: from_numbers(pairs[:, 1])},
-            **{name: about[name] for name in ABOUT},
-        )
+        buckets = buckets_of(pairs[:, 1])
+        there = self._partitions()[buckets]
+        which = np.cumsum(np.append(0, np.diff(pairs[:, 0]) != 0)[: len(pairs)])
+        _, once = np.unique(which * BUCKETS + there, return_index=True)
+        texts, nodes = texts_among(table, pairs[:, 0])
+        firsts = texts.take(from_numbers(np.searchsorted(nodes, pairs[once, 0])))
+        sent = table_of(SENT, buckets[once], **{name: firsts[name] for name in (NODE, *ABOUT)})
         if self.known is not None:
-            sent = sent.append_column(SNAPSHOT, about[SNAPSHOT])
-        return pa.concat_tables([sent, of_kind(table, TRUTH).select(sent.column_names)])
+            sent = sent.append_column(SNAPSHOT, firsts[SNAPSHOT])
+        told = [sent, pack(PAIR, buckets, pairs), of_kind(table, TRUTH).select(sent.column_names)]
+        return pa.concat_tables(told, promote_options="default")
+
+    def _partitions(self) -> Numbers:
+        """The partition of each bucket."""
+        every = np.arange(BUCKETS)
+        if self._spool is None:
+            return every
+        keys = pa.table([keys_of(every)], [KEY])
+        return numbers(spread(keys, [KEY], self._spool.partitions)).astype(np.int64)
 
 
 class Compare(Step):
@@ -236,34 +252,70 @@ class Compare(Step):
         super().__init__()
         self.verify, self.least, self.how = verify, least, how
 
+    def reducer(self) -> Reduce:
+        return InTurns(self)
+
     def process_groups(self, table: pa.Table) -> pa.Table:
-        pairs = of_kind(table, PAIR)
-        texts, nodes = texts_among(table, numbers(pairs[OTHER]))
-        rows = np.searchsorted(nodes, numbers(pairs[OTHER]))
-        found = self._similarities(pairs[BODY], whole(texts[BODY]), rows)
+        pairs = distinct_rows(unpack(of_kind(table, PAIR), 2))
+        firsts, first_nodes = by_node(of_kind(table, SENT))
+        texts, nodes = texts_among(table, pairs[:, 1])
+        one, other = np.searchsorted(first_nodes, pairs[:, 0]), np.searchsorted(nodes, pairs[:, 1])
+        found = self._similarities(firsts[BODY], texts[BODY], one, other)
         alike = found >= self.least
         self.count("pairs_compared", len(found))
         self.count("pairs_alike", int(alike.sum()))
-        pairs = without_body(pairs).filter(from_numbers(alike))
-        others = without_body(texts).take(from_numbers(rows[alike]))
-        links = pack_links(LINK, numbers(pairs[NODE]), numbers(pairs[OTHER]), found[alike])
-        members, _ = by_node(pa.concat_tables([pairs, others]))
+        both = [
+            without_body(side).take(from_numbers(np.unique(rows[alike])))
+            for side, rows in ((firsts, one), (texts, other))
+        ]
+        members, _ = by_node(pa.concat_tables(both))
+        links = pack_links(LINK, pairs[alike, 0], pairs[alike, 1], found[alike])
         return pa.concat_tables([members, links, of_kind(table, TRUTH)], promote_options="default")
 
-    def _similarities(self, bodies: pa.ChunkedArray, others: pa.Array, rows: Numbers) -> Numbers:
-        """How similar each text is to that of a row of the others."""
-        found, start = [np.zeros(0)], 0
-        for some in bodies.chunks:
-            found.append(self._similarity(some, others, rows[start : start + len(some)]))
-            start += len(some)
-        return np.concatenate(found)
-
-    def _similarity(self, one: pa.Array, others: pa.Array, rows: Numbers) -> Numbers:
+    def _similarities(self, ones: Column, others: Column, one: Numbers, other: Numbers) -> Numbers:
+        """How similar the texts of some rows are to those of rows of others."""
         if self.verify == NONE:
             return np.ones(len(one))
         if self.verify == EXACT and self.how.unit == "words":
-            return set_jaccard(one, others, rows)
-        other = others.take(from_numbers(rows))
+            return set_jaccard(ones, others, one, other)
+        found = [np.zeros(0)]
+        for start in range(0, len(one), AT_A_TIME):
+            some = slice(start, start + AT_A_TIME)
+            left, right = (whole(side.take(from_numbers(rows[some]))) for side, rows in ((ones, one), (others, other)))
+            found.append(self._similarity(left, right))
+        return np.concatenate(found)
+
+    def _similarity(self, one: pa.Array, other: pa.Array) -> Numbers:
         if self.verify == SIGNATURE:
             return signature_jaccard(one, other)
         return numbers(jaccard(one.cast(pa.string()), other.cast(pa.string()), self.how))
+
+
+class InTurns(AtOnce):
+    """Reads a partition that does not fit into memory several times, each time for the pairs of some buckets: what was
+    sent once is for pairs of many."""
+
+    def process(self, task: Part) -> Iterator[Batch]:
+        turns = min(-(-sum(run.nbytes for run in task.data) // sort_bytes(self.keyed.memory_gb)), BUCKETS)
+        if turns <= 1:
+            yield from super().process(task)
+            return
+        self.keyed.__dict__["_aside"] = self.__dict__.get("_aside")
+        start = 0
+        for turn in range(turns):
+            made = self.keyed.process_groups(_of_turn(task, turn, turns))
+            yield batch_of(task, made, start)
+            start += made.num_rows
+
+
+def _of_turn(task: Part, turn: int, turns: int) -> pa.Table:
+    """The pairs of some buckets, and what is known of their texts."""
+    rows = [
+        piece.filter(from_numbers((bucket_numbers(piece) % turns == turn) & (numbers(piece[KIND]) != SENT)))
+        for piece in task.pieces()
+    ]
+    wanted = unpack(of_kind(pa.concat_tables(rows), PAIR), 2)[:, 0]
+    for piece in task.pieces():
+        sent = of_kind(piece, SENT)
+        rows.append(sent.filter(from_numbers(np.isin(numbers(sent[NODE]), wanted))))
+    return pa.concat_tables(rows)

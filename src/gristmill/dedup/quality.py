@@ -160,7 +160,7 @@ def sample_pairs(leasts: Numbers, nodes: Numbers, sets: pa.Array) -> tuple[Numbe
         u.append(order[begin + left].reshape(-1))
         v.append(order[begin + right].reshape(-1))
     one, other = np.concatenate(u), np.concatenate(v)
-    found = set_jaccard(sets.take(from_numbers(one)), sets.take(from_numbers(other)))
+    found = set_jaccard(sets, sets, one, other)
     return nodes[one], nodes[other], found
 
 

@@ -2,7 +2,8 @@
 
     BAND     entries of one bucket, packed: the key of a band and the number of a text, 16 bytes (`sketch.py`)
     TEXT     what is known of a text, and its body
-    PAIR     pairs `u, v` that are to be compared, packed, 16 bytes, where `u` is; later one, with what is known of `u`
+    PAIR     pairs `u, v` that are to be compared, packed, 16 bytes, where `u` is, and then where `v` is
+    SENT     what is known of a text `u`, once for all pairs of a partition
     LINK     pairs that are alike, packed, 24 bytes: `u, v` and their similarity, and `v, u` where `v` is
     SAMPLE   a text of the sample by which quality is measured, with its least shingle and its set of shingles
     TRUTH    pairs of the sample, packed like links, with their true similarity
@@ -20,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.batch import Batch
+from gristmill.core.native import kernels
 from gristmill.core.sample import row_ids
 from gristmill.core.task import digest
 from gristmill.dedup.clusters import ID
@@ -29,7 +31,7 @@ from gristmill.io.verdicts import ROW, TASK
 
 KEY, KIND, NODE, OTHER = "__key__", "__kind__", "__node__", "__other__"
 BODY, RANK, ORDER = "__body__", "__rank__", "__order__"
-BAND, TEXT, PAIR, LINK, SAMPLE, TRUTH = range(6)
+BAND, TEXT, PAIR, LINK, SAMPLE, TRUTH, SENT = range(7)
 COLUMNS = {
     KEY: pa.binary(8),
     KIND: pa.int64(),
@@ -73,7 +75,7 @@ def of_kind(table: pa.Table, kind: int) -> pa.Table:
 
 def pack(kind: int, buckets: Numbers, records: Numbers) -> pa.Table:
     """Records of 8-byte numbers as a row for each bucket, in the order in which they came."""
-    order = np.argsort(buckets, kind="stable")
+    order = np.argsort(buckets.astype(np.uint16), kind="stable")  # short numbers are sorted without comparing them
     ends = np.cumsum(np.bincount(buckets, minlength=BUCKETS))
     return packed(kind, np.ascontiguousarray(records[order]).view(np.uint8).reshape(-1), ends, 8 * records.shape[1])
 
@@ -102,11 +104,16 @@ def unpack(table: pa.Table, width: int) -> Numbers:
 def by_bucket(table: pa.Table) -> Iterator[tuple[int, memoryview]]:
     """The records of each bucket; rows are in the order of buckets."""
     data, ends = _bodies(table)
-    keys = whole(table[KEY])
-    buckets = np.frombuffer(keys.buffers()[1] or b"", "<u8")[keys.offset : keys.offset + len(keys)]
+    buckets = bucket_numbers(table)
     starts = np.flatnonzero(np.append(True, buckets[1:] != buckets[:-1])[: len(buckets)])
     for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(buckets)], strict=False):
         yield int(buckets[start]), data[int(ends[start]) : int(ends[stop])]
+
+
+def bucket_numbers(table: pa.Table) -> Numbers:
+    """The bucket of each row."""
+    keys = whole(table[KEY])
+    return np.frombuffer(keys.buffers()[1] or b"", "<u8")[keys.offset : keys.offset + len(keys)]
 
 
 def _bodies(table: pa.Table) -> tuple[memoryview, Numbers]:
@@ -132,11 +139,16 @@ def by_node(table: pa.Table) -> tuple[pa.Table, Numbers]:
 def texts_among(table: pa.Table, wanted: Numbers) -> tuple[pa.Table, Numbers]:
     """What is known of some texts, in the order of their numbers, once each."""
     texts = of_kind(table, TEXT)
-    return by_node(texts.filter(from_numbers(np.isin(numbers(texts[NODE]), wanted))))
+    every = numbers(texts[NODE])
+    rows = np.flatnonzero(np.isin(every, wanted))
+    nodes, first = np.unique(every[rows], return_index=True)
+    return texts.take(from_numbers(rows[first])), nodes
 
 
 def distinct_rows(pairs: Numbers) -> Numbers:
     """Pairs in order, without repetitions."""
+    if kernels is not None:
+        return np.frombuffer(kernels.distinct_pairs(np.ascontiguousarray(pairs)), np.int64).reshape(-1, 2)
     pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
     new: Numbers = np.append(True, (pairs[1:] != pairs[:-1]).any(axis=1))[: len(pairs)]
     found: Numbers = pairs[new]

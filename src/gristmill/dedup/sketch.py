@@ -18,7 +18,7 @@ import pyarrow as pa
 from gristmill.core.compute import pc
 from gristmill.core.native import kernels
 from gristmill.dedup import reference
-from gristmill.dedup.columns import Column, Numbers, as_text, from_numbers, numbers
+from gristmill.dedup.columns import Column, Numbers, as_text, from_numbers, numbers, whole
 from gristmill.dedup.lsh import band_hashes, bucket_pairs
 from gristmill.dedup.minhash import Shingling, matrix, signatures
 
@@ -108,13 +108,18 @@ def entry_pairs(entries: bytes | memoryview, all_up_to: int) -> Numbers:
     return np.stack([numbers(pairs["u"]), numbers(pairs["v"])], axis=1)
 
 
-def set_jaccard(left: Column, right: Column, rows: Numbers | None = None) -> Numbers:
-    """The Jaccard similarity of each set of shingles and that of the same row of the others, or of those of `rows`; 0
-    where there is none."""
-    rows = np.arange(len(left)) if rows is None else np.ascontiguousarray(rows, np.int64)
+def set_jaccard(
+    left: Column, right: Column, left_rows: Numbers | None = None, right_rows: Numbers | None = None
+) -> Numbers:
+    """The Jaccard similarity of pairs of sets of shingles, of which one is a row of the left column and the other one
+    of the right; without rows those of the same place. It is 0 where there is none."""
+    one, other = (
+        np.arange(len(side)) if rows is None else np.ascontiguousarray(rows, np.int64)
+        for side, rows in ((left, left_rows), (right, right_rows))
+    )
     if kernels is not None:
-        return np.frombuffer(kernels.set_jaccard(left, right, rows), np.float64)
-    pairs = zip(left.to_pylist(), right.take(from_numbers(rows)).to_pylist(), strict=True)
+        return np.frombuffer(kernels.set_jaccard(whole(left), one, whole(right), other), np.float64)
+    pairs = zip(left.take(from_numbers(one)).to_pylist(), right.take(from_numbers(other)).to_pylist(), strict=True)
     return np.array([reference.set_jaccard(a or b"", b or b"") for a, b in pairs], np.float64)
 
 
