@@ -40,7 +40,7 @@ lint: .venv/dev.stamp  ## style, types and the layer rule
 	$(BIN)/lint-imports
 
 bench: .venv/bench.stamp  ## all figures over small inputs, beside the other systems
-	$(BIN)/python benchmarks/run.py --all --quick
+	$(BIN)/python benchmarks/run.py --all --quick --minutes 14
 
 bench-full: .venv/bench.stamp  ## the figures of docs/performance.md: some hours
 	$(BIN)/python benchmarks/run.py --all --pages

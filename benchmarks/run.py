@@ -6,6 +6,7 @@
     python benchmarks/run.py NAME...      only these figures of a kind
     ... --quick                           smaller inputs; results and tables go to work/quick
     ... --rounds N                        so many rounds
+    ... --minutes N                       fewer rounds, but at least one, if all would take longer on this machine
     ... --systems NAME,NAME               of --dedup: beside these only, or all; other systems keep their last results
     ... --pages                           also put the tables into docs/performance.md and README.md
     ... --table                           measure nothing, only show the tables of the last results
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import time
@@ -42,11 +44,19 @@ QUICK = WORK / "quick"
 Failed = dict[str, str]
 
 
-def run_all(figures: dict[str, Figure], rounds: int, once: tuple[str, ...] = ()) -> tuple[dict[str, Any], Failed]:
-    """All figures in rounds, and why those failed that are not among them."""
+def run_all(
+    figures: dict[str, Figure], rounds: int, once: tuple[str, ...] = (), until: float = math.inf
+) -> tuple[dict[str, Any], Failed]:
+    """All figures in rounds, and why those failed that are not among them. Rounds after the first end by `until`."""
     found: dict[str, list[dict[str, Any]]] = {}
     failed: Failed = {}
+    started = 0.0
     for number in range(rounds):
+        now = time.perf_counter()
+        if number and now + (now - started) > until:
+            print("no time for another round", flush=True)
+            break
+        started = now
         for name, figure in figures.items():
             if name in failed or (number and name in once):
                 continue
@@ -106,6 +116,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", action="append_const", const=name, dest="kinds", help=kind.about)
     parser.add_argument("--all", action="store_const", const=list(kinds()), dest="kinds", help="all of these")
     parser.add_argument("--rounds", type=int)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="fewer rounds if all would take longer")
     parser.add_argument("--quick", action="store_true", help="smaller inputs; results go to work/quick")
     parser.add_argument("--pages", action="store_true", help="put the tables into docs/performance.md and README.md")
     parser.add_argument("--table", action="store_true", help="measure nothing: only make the table of the last results")
@@ -116,7 +127,9 @@ def main() -> None:
     if not options.table:
         install({peer for name in names for peer in kinds()[name].peers})
     began = time.perf_counter()
-    written = [report(name, options) for name in names]
+    end = began + 60 * options.minutes
+    first_rounds = [kinds()[name].quick_s for name in names]
+    written = [report(name, options, end - sum(first_rounds[place:])) for place, name in enumerate(names, 1)]
     _tell(written, QUICK if options.quick else RESULTS, time.perf_counter() - began)
 
 
@@ -134,8 +147,8 @@ def install(peers: set[str]) -> None:
         print(f"other systems are there, after {time.perf_counter() - began:.0f} s", flush=True)
 
 
-def report(name: str, options: argparse.Namespace) -> str:
-    """Measure one kind of figures, if so wished, and show its table."""
+def report(name: str, options: argparse.Namespace, until: float = math.inf) -> str:
+    """Measure one kind of figures, if so wished, and show its table. `until` is when its last round should be over."""
     kind = kinds(options.patience, options.systems)[name]
     path = (QUICK if options.quick else RESULTS) / f"{name}.json"
     known = kind.quick if options.quick else kind.figures
@@ -147,7 +160,8 @@ def report(name: str, options: argparse.Namespace) -> str:
         found = {"machine": machine(kind), "load_before": round(os.getloadavg()[0], 1)}
         began, used = time.perf_counter(), _cpu()
         once = kind.once + (kind.quick_once if options.quick else ())
-        found["figures"], found["failed"] = run_all(chosen, options.rounds or kind.rounds, once)
+        rounds = options.rounds or kind.rounds
+        found["figures"], found["failed"] = run_all(chosen, rounds, once, until)
         for one, result in found["figures"].items():
             print(f"\n== {one}")
             show(result)

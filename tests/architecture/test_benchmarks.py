@@ -59,7 +59,8 @@ def bad():
 found, failed = run.run_all({"bad": bad, "good": good}, 3)
 machine = {"cpu": "", "cores": 1, "memory_gb": 1, "python": "", "packages": {}}
 lines = run.table({"figures": found, "failed": failed, "machine": machine, "load_before": 0})
-print(json.dumps([found, failed, lines]))
+hurried, _ = run.run_all({"good": lambda: {"value_s": {"median": 1.0}}}, 3, until=0.0)
+print(json.dumps([found, failed, lines, hurried["good"]["rounds"]]))
 """
 
 MEASURES = """
@@ -128,9 +129,10 @@ def test_a_figure_that_fails_is_told_and_the_others_go_on() -> None:
     printed = subprocess.run(
         [sys.executable, "-c", FAILS], capture_output=True, text=True, check=True, cwd=BENCHMARKS
     ).stdout
-    found, failed, lines = json.loads(printed.splitlines()[-1])
+    found, failed, lines, rounds_without_time = json.loads(printed.splitlines()[-1])
     assert found == {"good": {"rounds": 3, "value_s": {"median": 2.0, "min": 1.0, "max": 3.0}}}
     assert failed == {"bad": "ValueError: it is out of order"}
+    assert rounds_without_time == 1
     assert "| `bad` |  | failed: ValueError: it is out of order |" in lines
 
 
