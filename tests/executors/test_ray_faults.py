@@ -141,6 +141,37 @@ def test_a_node_that_disappears_costs_only_its_unfinished_tasks(cluster: Cluster
     assert count < len(list(made.iterdir())) < 2 * count  # what lay there was made again, and no more
 
 
+class Made(ProcessingStage[Task[int], DocumentBatch]):
+    """A batch that is too large for a message, with the node that it was made on."""
+
+    def process(self, task: Task[int]) -> DocumentBatch:
+        import ray
+
+        time.sleep(0.1)
+        node = ray.get_runtime_context().get_node_id()
+        return DocumentBatch([{"node": node, "text": "x" * 1000} for _ in range(300)])
+
+
+class IsHere(ProcessingStage[DocumentBatch, Task[Any]]):
+    def process(self, task: DocumentBatch) -> Task[Any]:
+        import ray
+
+        made = task.data["node"][0].as_py()
+        return Task((made, made == ray.get_runtime_context().get_node_id()))
+
+
+def test_work_goes_to_the_node_that_holds_what_it_needs(cluster: Cluster) -> None:
+    cluster.add()
+    cluster.wait_for(2)
+    stages = [stage.with_(num_workers=2) for stage in (Made(), IsHere())]
+    result = Pipeline("p", stages=stages).run(
+        RayActorPoolExecutor(fuse=False), initial_tasks=[Task(number) for number in range(60)]
+    )
+    found = Counter(task.data for task in result)
+    assert len({node for node, _ in found}) == 2
+    assert sum(count for (_, here), count in found.items() if here) >= 0.8 * 60
+
+
 def test_results_that_went_with_their_node_are_told(cluster: Cluster, tmp_path: Path) -> None:
     doomed = cluster.add()
     cluster.wait_for(2)
