@@ -183,7 +183,7 @@ def test_settings_that_make_no_sense() -> None:
         (ValueError, "takes storage_options itself", {"other": JsonlReader("x"), "storage_options": {"a": 1}}),
     ]:
         with pytest.raises(error, match=match):
-            Join(**({"other": "other.jsonl", "on": "id"} | args))  # type: ignore[arg-type]
+            Join(**({"other": "other.jsonl", "on": "id"} | args))
 
 
 def test_bad_records_of_the_other_side(tmp_path: Path) -> None:
