@@ -3,8 +3,6 @@
 
 #include "dedup.h"
 
-#define ANCHOR_BASE 0xD1342543DE82EF95u
-
 typedef struct {
     int64_t row, first, last, place; /* windows that start at `first` to `last` have their anchor at `place` */
     uint64_t hash;
@@ -15,18 +13,6 @@ typedef struct {
     Room hashes, anchors;
     size_t count;
 } Anchors;
-
-static void hash_places(const uint8_t *p, int64_t places, int64_t k, uint64_t *hashes) {
-    uint64_t hash = 0, leave = 1;
-    for (int64_t i = 0; i < k; i++)
-        hash = hash * ANCHOR_BASE + p[i] + 1, leave *= ANCHOR_BASE;
-    for (int64_t i = 0;; i++) {
-        hashes[i] = scramble(hash);
-        if (i + 1 == places)
-            return;
-        hash = hash * ANCHOR_BASE + p[i + k] + 1 - (p[i] + (uint64_t)1) * leave;
-    }
-}
 
 static int add_anchor(Anchors *a, int64_t row, int64_t first, int64_t last, int64_t place, uint64_t hash) {
     Anchor *anchors = room(&a->anchors, (a->count + 1) * sizeof *anchors);
@@ -44,7 +30,7 @@ static int find_anchors(Anchors *a, int64_t row, Text text) {
     uint64_t *hashes = room(&a->hashes, (size_t)(text.size - a->k + 1) * 8);
     if (!hashes)
         return -1;
-    hash_places(text.bytes, text.size - a->k + 1, a->k, hashes);
+    roll_hashes(text.bytes, text.size - a->k + 1, a->k, hashes);
     for (int64_t i = 0; i < windows; i++) {
         int64_t before = place;
         if (place < i) {

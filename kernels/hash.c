@@ -55,6 +55,19 @@ PyObject *hash128(PyObject *Py_UNUSED(self), PyObject *args) {
     return result;
 }
 
+void roll_hashes(const uint8_t *p, int64_t places, int64_t n, uint64_t *hashes) {
+    const uint64_t base = 0xD1342543DE82EF95u;
+    uint64_t hash = 0, leave = 1;
+    for (int64_t i = 0; i < n; i++)
+        hash = hash * base + p[i] + 1, leave *= base;
+    for (int64_t i = 0;; i++) {
+        hashes[i] = scramble(hash);
+        if (i + 1 == places)
+            return;
+        hash = hash * base + p[i + n] + 1 - (p[i] + (uint64_t)1) * leave;
+    }
+}
+
 /* hash_pieces(data, size, per_row, first, width): hashes of pieces of `size` bytes, of which `per_row` belong to a
    row; the number of a piece in its row, counted from `first`, is the seed. Each hash has `width` bytes, 8 or 16. */
 PyObject *hash_pieces(PyObject *Py_UNUSED(self), PyObject *args) {

@@ -14,6 +14,9 @@ typedef struct {
 /* MurmurHash3, the 128-bit form for 64-bit machines. */
 Hash128 murmur(const uint8_t *bytes, size_t size, uint64_t seed);
 
+/* The hash of each run of n bytes, of which there are `places`, 1 or more. */
+void roll_hashes(const uint8_t *p, int64_t places, int64_t n, uint64_t *hashes);
+
 static inline uint64_t rotate(uint64_t x, int by) { return x << by | x >> (64 - by); }
 
 /* As little-endian machines read it. */

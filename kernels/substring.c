@@ -4,7 +4,6 @@
 #include "dedup.h"
 #include <sys/mman.h>
 
-#define WINDOW_BASE 0xD1342543DE82EF95u
 #define AHEAD 16 /* windows whose place in the table is fetched before it is needed */
 
 typedef struct {
@@ -25,18 +24,6 @@ typedef struct {
 typedef struct {
     int64_t row, start, end;
 } Span;
-
-static void roll_bytes(const uint8_t *p, int64_t windows, int64_t n, uint64_t *hashes) {
-    uint64_t hash = 0, leave = 1;
-    for (int64_t i = 0; i < n; i++)
-        hash = hash * WINDOW_BASE + p[i] + 1, leave *= WINDOW_BASE;
-    for (int64_t i = 0;; i++) {
-        hashes[i] = scramble(hash);
-        if (i + 1 == windows)
-            return;
-        hash = hash * WINDOW_BASE + p[i + n] + 1 - (p[i] + (uint64_t)1) * leave;
-    }
-}
 
 static inline uint64_t slot_of(const Windows *w, uint64_t hash) { return (uint64_t)((__uint128_t)hash * w->size >> 64); }
 
@@ -103,7 +90,7 @@ static int look_through(Windows *w, int64_t row, Text text) {
     uint64_t *hashes = room(&w->hashes, (size_t)windows * 8);
     if (!hashes)
         return -1;
-    roll_bytes(text.bytes, windows, w->n, hashes);
+    roll_hashes(text.bytes, windows, w->n, hashes);
     for (int64_t i = 0; i < windows; i++) {
         if (i + AHEAD < windows)
             __builtin_prefetch(w->slots + slot_of(w, hashes[i + AHEAD]));

@@ -77,4 +77,6 @@ def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
         return column
     if column.num_chunks == 1:
         return column.chunk(0)
+    if pa.types.is_string(column.type) and column.nbytes > 2**30:  # the offsets of one array of all might overflow
+        column = column.cast(pa.large_string())
     return column.combine_chunks() if column.num_chunks else pa.nulls(0, column.type)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -75,7 +75,7 @@ class Assign(KeyedStage):
         self.spool: Sampling | None = None
 
     def lister(self, exchange: Exchange, name: str) -> Partitions:
-        self.spool = exchange  # type: ignore[assignment]
+        self.spool = cast("Sampling", exchange)
         return super().lister(exchange, name)
 
     def reducer(self) -> Reduce:

@@ -140,7 +140,10 @@ class TextDuplicatesRemovalStage(ProcessingStage[Batch, Batch]):
 
 
 class ImageDuplicatesRemovalStage(TextDuplicatesRemovalStage):
-    """Drops the images whose `image_id_field` is among the ids in the Parquet files of `removal_parquets_dir`."""
+    """Drops the images whose `image_id_field` is among the ids in the Parquet files of `removal_parquets_dir`.
+
+    `verbose` changes nothing: the summary tells what was dropped.
+    """
 
     parameter = "removal_parquets_dir"
 

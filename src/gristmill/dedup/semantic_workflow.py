@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import Any
 
 from gristmill.dedup.ranking import HARD, RankingStrategy
@@ -79,21 +80,5 @@ class SemanticDeduplicationWorkflow(_Finding):
         self.stage()  # wrong parameters are errors here
 
     def stage(self) -> SemanticDeduplicationStage:
-        return SemanticDeduplicationStage(
-            self.id_field,
-            self.embedding_field,
-            self.n_clusters,
-            self.eps,
-            self.which_to_keep,
-            self.distance_metric,
-            self.ranking_strategy,
-            greedy=self.greedy,
-            n_probe=self.n_probe,
-            border=self.border,
-            embedding_dim=self.embedding_dim,
-            random_state=self.random_state,
-            max_iter=self.max_iter,
-            tol=self.tol,
-            num_partitions=self.num_partitions,
-            memory_gb=self.memory_gb,
-        )
+        names = signature(SemanticDeduplicationStage).parameters
+        return SemanticDeduplicationStage(**{name: getattr(self, name) for name in names})
