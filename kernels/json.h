@@ -8,6 +8,7 @@
 PyObject *json_columns(PyObject *self, PyObject *block);
 PyObject *json_lines(PyObject *self, PyObject *args);
 PyObject *keep_lines(PyObject *self, PyObject *args);
+PyObject *tidy_json(PyObject *self, PyObject *block);
 
 /* Bytes that are collected. Appending reserves first. */
 typedef struct {

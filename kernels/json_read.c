@@ -3,10 +3,7 @@ values, but not both. Keys may be in any order, and what an object lacks is null
 of an Arrow column; other values are collected as JSON text and left to Python. Of anything that is not like that, or not
 right, nothing is said but that it is so: Python then reads the block line by line, and knows what to tell. */
 
-#include "json.h"
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
+#include "json_text.h"
 
 enum { UNKNOWN, STRINGS, OTHERS };
 enum { FINE = 0, UNLIKE = 1, NO_MEMORY = -1 };
@@ -33,6 +30,7 @@ typedef struct {
     Heap starts; /* int64: where each row's line begins */
     Heap key;    /* one that is looked for */
     int plain;   /* all lines so far are as they would be written: strings, keys and what is between them */
+    int alike;   /* all lines so far have the same keys in the same order, and nothing else is between them than blanks */
 } Reader;
 
 static inline void skip_blanks(Reader *r, const uint8_t *end) {
@@ -69,58 +67,6 @@ static inline int valid_character(const uint8_t *p, const uint8_t *end) {
     return size;
 }
 
-static int hex4(const uint8_t *p, const uint8_t *end) {
-    if (end - p < 4)
-        return -1;
-    int value = 0;
-    for (int i = 0; i < 4; i++) {
-        int c = p[i], lower = c | 0x20;
-        if (c >= '0' && c <= '9')
-            value = value << 4 | (c - '0');
-        else if (lower >= 'a' && lower <= 'f')
-            value = value << 4 | (lower - 'a' + 10);
-        else
-            return -1;
-    }
-    return value;
-}
-
-static inline uint8_t *encode(uint8_t *to, uint32_t c) {
-    if (c < 0x80) {
-        *to++ = (uint8_t)c;
-    } else if (c < 0x800) {
-        *to++ = (uint8_t)(0xC0 | c >> 6);
-        *to++ = (uint8_t)(0x80 | (c & 0x3F));
-    } else if (c < 0x10000) {
-        *to++ = (uint8_t)(0xE0 | c >> 12);
-        *to++ = (uint8_t)(0x80 | (c >> 6 & 0x3F));
-        *to++ = (uint8_t)(0x80 | (c & 0x3F));
-    } else {
-        *to++ = (uint8_t)(0xF0 | c >> 18);
-        *to++ = (uint8_t)(0x80 | (c >> 12 & 0x3F));
-        *to++ = (uint8_t)(0x80 | (c >> 6 & 0x3F));
-        *to++ = (uint8_t)(0x80 | (c & 0x3F));
-    }
-    return to;
-}
-
-/* Decodes the \u escape whose digits begin at `*p`, with its other half if it is a surrogate. */
-static uint8_t *unescape_code(const uint8_t **p, const uint8_t *end, uint8_t *to) {
-    int code = hex4(*p, end);
-    *p += 4;
-    if (code < 0 || (code >= 0xDC00 && code < 0xE000))
-        return NULL;
-    if (code < 0xD800 || code >= 0xE000)
-        return encode(to, (uint32_t)code);
-    if (end - *p < 6 || (*p)[0] != '\\' || (*p)[1] != 'u')
-        return NULL;
-    int other = hex4(*p + 2, end);
-    *p += 6;
-    if (other < 0xDC00 || other >= 0xE000)
-        return NULL;
-    return encode(to, 0x10000 + ((uint32_t)(code - 0xD800) << 10) + (uint32_t)(other - 0xDC00));
-}
-
 /* Whether the \u escape of these four digits is the one that is written for a character. */
 static int is_own(const uint8_t *digits) {
     uint8_t low = digits[3];
@@ -143,9 +89,9 @@ static uint8_t *unescape(Reader *r, const uint8_t **p, const uint8_t *end, uint8
     case 'n': *to++ = '\n'; return to;
     case 'r': *to++ = '\r'; return to;
     case 't': *to++ = '\t'; return to;
-    case 'u': return unescape_code(p, end, to);
     }
-    return NULL;
+    int32_t code = c == 'u' ? escaped_code(p, end) : -1;
+    return code < 0 ? NULL : encode(to, (uint32_t)code);
 }
 
 /* Decodes the string that begins after a quote; what it becomes is never longer than what it is. */
@@ -296,7 +242,7 @@ static int add_column(Reader *r, const uint8_t *spelling, size_t size) {
     Values *v = &r->columns[r->count++];
     v->spelling = spelling, v->spelling_size = size;
     v->nulls = r->rows;
-    r->plain &= !r->rows;
+    r->alike &= !r->rows;
     return append(&v->key, r->key.room.memory, r->key.size);
 }
 
@@ -350,7 +296,7 @@ static int end_object(Reader *r, const uint8_t *end, int keys) {
     for (int i = 0; keys < r->count && i < r->count; i++) {
         if (r->columns[i].seen == r->rows + 1)
             continue;
-        r->plain = 0;
+        r->alike = 0;
         int failed = add_null(&r->columns[i], r->rows);
         if (failed)
             return failed;
@@ -365,7 +311,7 @@ static int read_object(Reader *r, const uint8_t *end) {
         return end_object(r, end, 0);
     for (int index = 0, keys = 1;; index++, keys++) {
         int failed = read_key(r, end, &index);
-        r->plain &= index == keys - 1;
+        r->alike &= index == keys - 1;
         if (failed || (failed = read_value(r, end, &r->columns[index])))
             return failed;
         skip_blanks(r, end);
@@ -385,7 +331,7 @@ static int read_lines(Reader *r) {
         if (!end)
             end = r->end;
         skip_blanks(r, end);
-        r->plain &= r->p < end && end < r->end;
+        r->alike &= r->p < end && end < r->end;
         if (r->p < end) {
             int64_t start = line - begin;
             int failed = *r->p == '{' ? read_object(r, end) : UNLIKE;
@@ -481,7 +427,7 @@ static PyObject *result_of(Reader *r) {
         else
             Py_CLEAR(columns);
     }
-    return columns ? Py_BuildValue("(NNO)", columns, as_object(&r->starts), r->plain ? Py_True : Py_False) : NULL;
+    return columns ? Py_BuildValue("(NNi)", columns, as_object(&r->starts), r->alike ? 1 + r->plain : 0) : NULL;
 }
 
 static void reader_free(Reader *r) {
@@ -508,7 +454,7 @@ PyObject *json_columns(PyObject *Py_UNUSED(self), PyObject *block) {
     }
     r->p = view.buf;
     r->end = r->p + view.len;
-    r->plain = 1;
+    r->plain = r->alike = 1;
     int failed;
     Py_BEGIN_ALLOW_THREADS;
     failed = read_lines(r);
@@ -522,44 +468,4 @@ PyObject *json_columns(PyObject *Py_UNUSED(self), PyObject *block) {
     reader_free(r);
     PyBuffer_Release(&view);
     return result;
-}
-
-/* -- lines as they are ------------------------------------------------------------------------------------------ */
-
-static int64_t move_lines(uint8_t *bytes, int64_t size, const uint8_t *bits, int64_t rows) {
-    uint8_t *to = bytes, *from = bytes, *end = bytes + size; /* `from`: the first of some lines in a row that are kept */
-    const uint8_t *p = bytes;
-    for (int64_t row = 0; row < rows; row++) {
-        const uint8_t *line = p, *stop = p < end ? memchr(p, '\n', (size_t)(end - p)) : NULL;
-        if (!stop)
-            return -1;
-        p = stop + 1;
-        if (bits[row >> 3] >> (row & 7) & 1)
-            continue;
-        if (to != from)
-            memmove(to, from, (size_t)(line - from));
-        to += line - from;
-        from = bytes + (p - bytes);
-    }
-    if (to != from)
-        memmove(to, from, (size_t)(p - from));
-    return p == end ? to + (p - from) - bytes : -1;
-}
-
-PyObject *keep_lines(PyObject *Py_UNUSED(self), PyObject *args) {
-    Py_buffer block, bits;
-    Py_ssize_t rows;
-    if (!PyArg_ParseTuple(args, "w*y*n", &block, &bits, &rows))
-        return NULL;
-    int64_t left = -1;
-    if (rows < 0 || bits.len < (rows + 7) / 8)
-        PyErr_SetString(PyExc_ValueError, "keep_lines takes a bit for each line");
-    else {
-        Py_BEGIN_ALLOW_THREADS;
-        left = move_lines(block.buf, block.len, bits.buf, rows);
-        Py_END_ALLOW_THREADS;
-    }
-    PyBuffer_Release(&block);
-    PyBuffer_Release(&bits);
-    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(left);
 }

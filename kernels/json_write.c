@@ -1,9 +1,6 @@
 /* Rows of columns to JSON lines: strings are escaped, as orjson escapes them; other columns hold JSON text already. */
 
-#include "json.h"
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
+#include "json_text.h"
 
 typedef struct {
     Column column;
@@ -15,40 +12,6 @@ typedef struct {
 static int is_null(const Column *column, int64_t row) {
     const uint8_t *validity = column->array->buffers[0];
     return validity && !bit(validity, row + column->array->offset);
-}
-
-/* How many bytes need no escape. */
-static inline size_t clean_run(const uint8_t *p, const uint8_t *end) {
-    const uint8_t *start = p;
-#ifdef __SSE2__
-    for (; end - p >= 16; p += 16) {
-        __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)p);
-        __m128i quotes = _mm_cmpeq_epi8(bytes, _mm_set1_epi8('"')), slashes = _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\\'));
-        __m128i low = _mm_cmpeq_epi8(_mm_min_epu8(bytes, _mm_set1_epi8(0x1F)), bytes);
-        int found = _mm_movemask_epi8(_mm_or_si128(_mm_or_si128(quotes, slashes), low));
-        if (found)
-            return (size_t)(p - start) + (size_t)__builtin_ctz((unsigned)found);
-    }
-#endif
-    while (p < end && *p >= 0x20 && *p != '"' && *p != '\\')
-        p++;
-    return (size_t)(p - start);
-}
-
-static uint8_t *escape(uint8_t *to, uint8_t c) {
-    *to++ = '\\';
-    switch (c) {
-    case '\b': *to++ = 'b'; return to;
-    case '\f': *to++ = 'f'; return to;
-    case '\n': *to++ = 'n'; return to;
-    case '\r': *to++ = 'r'; return to;
-    case '\t': *to++ = 't'; return to;
-    case '"': case '\\': *to++ = c; return to;
-    }
-    memcpy(to, "u00", 3);
-    to[3] = (uint8_t)('0' + (c >> 4));
-    to[4] = (uint8_t)"0123456789abcdef"[c & 15];
-    return to + 5;
 }
 
 static int write_string(Heap *out, Text text) {

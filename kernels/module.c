@@ -172,15 +172,20 @@ static PyMethodDef methods[] = {
      "text_stats(texts, mask, names): for each name the counts of all rows, as the bytes of 64-bit integers.\n\n"
      "Rows where the mask (None, or one boolean per row) is false are not looked at and have 0."},
     {"json_columns", json_columns, METH_O,
-     "json_columns(block): the columns of JSON lines that all have the same keys, where each line starts, and whether "
-     "all lines are as they would be written, but for values that are no strings; None for lines that are not so.\n\n"
+     "json_columns(block): the columns of JSON lines, where each line starts, and 2 if all lines are as they would be "
+     "written, but for values that are no strings, 1 if they will be so after tidy_json, else 0; None for lines that only "
+     "Python can read.\n\n"
      "A column of strings is (key, ends, bytes, bitmap, nulls) with 32-bit ends, any other (key, values) with the text of "
      "its values, a comma after each."},
     {"json_lines", json_lines, METH_O,
      "json_lines(columns): rows as JSON lines. A column is (what stands before its value, strings, whether these are JSON)."},
     {"keep_lines", keep_lines, METH_VARARGS,
-     "keep_lines(block, bits, rows): moves the lines of a block whose bit is 1 to its beginning, and returns how many bytes "
-     "they are; -1 if there are not so many lines."},
+     "keep_lines(block, bits, rows, first): moves the lines of a block whose bit is 1 to its beginning; the first of its lines "
+     "is that of bit `first`. Without bits all are kept. Returns how many bytes they are, or -1 if there are more lines than "
+     "bits, and the number of the bit of the next line."},
+    {"tidy_json", tidy_json, METH_O,
+     "tidy_json(block): rewrites JSON as it would be written: without blanks, and with as few escapes as can be. Returns how "
+     "many bytes it is then; -1 for a string that is none."},
     {"hash128", hash128, METH_VARARGS, "hash128(column, seed): 16 bytes for each row; zeros for null."},
     {"hash_pieces", hash_pieces, METH_VARARGS,
      "hash_pieces(data, size, per_row, first, width): hashes of pieces of `size` bytes; the number of a piece in its row, "

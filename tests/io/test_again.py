@@ -100,9 +100,11 @@ class Looks(ProcessingStage[Any, Any]):
 @pytest.mark.parametrize("blocksize", [500, 10**6])
 @pytest.mark.parametrize("form", ["plain", "spaced", "mixed", "escaped"])
 @pytest.mark.parametrize("looks", [False, True])
+@pytest.mark.parametrize("piece", [30, 2**18])
 def test_lines_that_are_copied_are_those_that_would_be_written(
-    tmp_path: Path, blocksize: int, form: str, looks: bool
+    tmp_path: Path, blocksize: int, form: str, looks: bool, piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("gristmill.io.again.COPIED", piece)
     rows = [{"id": number, "text": f'"grain"\n{number % 30} é', "score": number / 4} for number in range(60)]
     plain = [json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in rows]
     other = [json.dumps(row, ensure_ascii=form == "escaped") for row in rows]
@@ -119,6 +121,31 @@ def test_lines_that_are_copied_are_those_that_would_be_written(
     [path] = result.files()
     assert Path(path).read_text().splitlines() == plain[:30]
     assert result.summary()["ExactDeduplicationStage"].dropped == 30
+
+
+class Unseen(ProcessingStage[Any, Any]):
+    """Goes with the rows only if nobody has looked at them."""
+
+    def process(self, task: Any) -> Any:
+        assert task.unread is not None
+        return task
+
+
+@pytest.mark.parametrize("how", [{}, {"ensure_ascii": False}, {"separators": (",", ":")}])
+@pytest.mark.parametrize("report", [False, True])
+def test_lines_as_python_writes_them_are_copied(tmp_path: Path, how: dict[str, Any], report: bool) -> None:
+    rows = [{**row, "é": ["ü", {"x": None}], "score": 0.5} for row in ROWS]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row, **how) + "\n" for row in rows))
+    writer = JsonlWriter(str(tmp_path / "out"))
+    stages = [JsonlReader(str(tmp_path / "a.jsonl")), ExactDeduplicationStage(), Unseen(), writer]
+    run = tmp_path / "run" if report else None
+    [path] = Pipeline("p", stages=stages).run(LocalExecutor(0), run, on_error="raise").files()
+    plain = [json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in rows[:30]]
+    assert Path(path).read_text().splitlines() == plain
+    if run:
+        told = {stage["name"]: stage for stage in json.loads((run / "report.json").read_text())["stages"]}
+        assert told["write_jsonl"]["spread"]["bytes"]["rows"] == 30
+        assert all(sample["row"]["id"] >= 30 for sample in told["ExactDeduplicationStage"]["samples"])
 
 
 def test_lines_are_copied_only_from_a_file_that_has_not_changed(tmp_path: Path) -> None:

@@ -13,8 +13,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gristmill.core.native import kernels
 from gristmill.core.table import POSITION, json_array, rows_to_table
 from gristmill.io import jsonl, write_jsonl
+from gristmill.io.jsonl import AS_WRITTEN, UNTIDY
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.sampled_from(
     [
@@ -72,8 +74,10 @@ def check_reading(block: bytes, fields: list[str] | None = None) -> bool:
     table, plain = jsonl.quick_table(block, 7, fields)
     if table is None:
         return False
-    if plain and plain():
-        assert b"".join(write_jsonl.encode(table.drop_columns([POSITION]))) == block
+    if plain and (form := plain()):
+        lines = bytearray(block)
+        size = len(block) if form == jsonl.AS_WRITTEN else kernels.tidy_json(lines)
+        assert b"".join(write_jsonl.encode(table.drop_columns([POSITION]))) == lines[:size]
     wanted = slowly(block, fields)
     assert wanted is not None, "C reads what Python refuses"
     assert table.schema == wanted.schema
@@ -181,36 +185,41 @@ def test_all_types_are_written_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("block", "plain"),
+    ("block", "form"),
     [
-        (b'{"a":"x"}\n', True),
-        (b'{"a":"x"}', False),  # it would end with a newline
-        (b'{"a":"x"}\r\n', False),
-        (b'{"a":"x"}\n\n', False),
-        (b'{"a": "x"}\n', False),
-        (b'{"a":"x","b":"y"}\n{"a":"x","b":null}\n', True),
-        (b'{"a":"x","b":"y"}\n{"b":"x","a":"y"}\n', False),
-        (b'{"a":"x","b":"y"}\n{"a":"x"}\n', False),
-        (b'{"a":"x"}\n{"a":"x","b":"y"}\n', False),
-        (b'{"a":"\\"\\\\\\b\\f\\n\\r\\t\\u0000\\u000b\\u001f\x7f"}\n', True),
-        (b'{"a":"\\/"}\n', False),
-        (b'{"a":"\\u001F"}\n', False),
-        (b'{"a":"\\u000a"}\n', False),
-        (b'{"a":"\\u0020"}\n', False),
-        (b'{"\\u00e9":"x"}\n', False),
-        ('{"é":"ü"}\n'.encode(), True),
-        (b'{"a":1,"b":1.5,"c":true,"d":null,"e":{"x":[1,2]}}\n', True),
-        (b'{"a":1}\n{"a":1.5}\n', False),
-        (b'{"a":1e3}\n', False),
-        (b'{"a":-0}\n', False),
-        (b'{"a":9007199254740993}\n', False),  # beside floats of other blocks it would be JSON
-        (b'{"a":{"x": 1}}\n', False),
+        (b'{"a":"x"}\n', AS_WRITTEN),
+        (b'{"a":"x"}', 0),  # it would end with a newline
+        (b'{"a":"x"}\r\n', UNTIDY),
+        (b'{"a":"x"}\n\n', 0),
+        (b'{"a": "x"}\n', UNTIDY),
+        (b'{"a":"x","b":"y"}\n{"a":"x","b":null}\n', AS_WRITTEN),
+        (b'{"a":"x","b":"y"}\n{"b":"x","a":"y"}\n', 0),
+        (b'{"a":"x","b":"y"}\n{"a":"x"}\n', 0),
+        (b'{"a":"x"}\n{"a":"x","b":"y"}\n', 0),
+        (b'{"a":"\\"\\\\\\b\\f\\n\\r\\t\\u0000\\u000b\\u001f\x7f"}\n', AS_WRITTEN),
+        (b'{"a":"\\/"}\n', UNTIDY),
+        (b'{"a":"\\u001F"}\n', UNTIDY),
+        (b'{"a":"\\u000a"}\n', UNTIDY),
+        (b'{"a":"\\u0020"}\n', UNTIDY),
+        (b'{"\\u00e9":"x"}\n', UNTIDY),
+        ('{"é":"ü"}\n'.encode(), AS_WRITTEN),
+        (b'{"a":1,"b":1.5,"c":true,"d":null,"e":{"x":[1,2]}}\n', AS_WRITTEN),
+        (b'{"a":1}\n{"a":1.5}\n', 0),
+        (b'{"a":1e3}\n', 0),
+        (b'{"a":-0}\n', 0),
+        (b'{"a":9007199254740993}\n', 0),  # beside floats of other blocks it would be JSON
+        (b'{"a":{"x": 1}}\n', UNTIDY),
+        (b'{"a": {"x": 1, "y": "\\u00e9 \\""}}\n', UNTIDY),
+        (b'{"a":{"x": 1,"x":2}}\n', 0),
+        (b'{"a": "\\ud83d\\ude00"}\r\n', UNTIDY),
+        (b'{"a": "x"}\n\n', 0),
+        (b'{"a": "x"}', 0),
     ],
 )
-def test_lines_that_would_be_written_just_so_are_known(block: bytes, plain: bool) -> None:
+def test_lines_that_would_be_written_just_so_are_known(block: bytes, form: int) -> None:
     table, told = jsonl.quick_table(block, 0)
     assert table is not None
-    assert bool(told and told()) == plain
+    assert (told() if told else 0) == form
     check_reading(block)
 
 
@@ -220,3 +229,34 @@ def test_positions_are_those_of_the_lines() -> None:
     assert table is not None
     assert table.column(POSITION).to_pylist() == [101, 112]
     assert orjson.loads(block[12:].split(b"\n")[0]) == {"a": "y"}
+
+
+@given(st.lists(text | st.none(), min_size=1), st.integers(0, 9))
+def test_lines_as_python_writes_them_need_only_be_tidied(texts: list[str | None], form: int) -> None:
+    rows = [{"id": number, "text": text, 'q"é': "x", "meta": {"k": [text, {}]}} for number, text in enumerate(texts)]
+    block = b"".join(line_of(row, form) + b"\n" for row in rows)
+    _, told = jsonl.quick_table(block, 0)
+    assert told
+    assert told()
+    check_reading(block)
+
+
+@given(st.binary(max_size=40) | text.map(lambda some: json.dumps(some)[:-1].encode()))
+def test_what_is_no_json_is_never_longer_when_it_is_tidied(raw: bytes) -> None:
+    assert -1 <= kernels.tidy_json(bytearray(raw)) <= len(raw)
+    assert kernels.tidy_json(bytearray(b'"' + raw.replace(b'"', b""))) == -1
+
+
+@given(st.lists(st.tuples(st.binary(max_size=6).map(lambda raw: raw.replace(b"\n", b" ")), st.booleans())), st.data())
+def test_lines_are_kept_in_any_pieces(lines: list[tuple[bytes, bool]], data: st.DataObject) -> None:
+    bits = pa.array([kept for _, kept in lines], pa.bool_()).buffers()[1]
+    bits, rows, row, found = bits or pa.py_buffer(b""), len(lines), 0, b""
+    while row < rows:
+        upto = data.draw(st.integers(row + 1, rows))
+        block = bytearray(b"".join(line + b"\n" for line, _ in lines[row:upto]))
+        size, row = kernels.keep_lines(block, bits, rows, row)
+        assert row == upto
+        found += block[:size]
+    assert found == b"".join(line + b"\n" for line, kept in lines if kept)
+    assert kernels.keep_lines(bytearray(b"\n"), bits, rows, rows)[0] == -1
+    assert kernels.keep_lines(bytearray(b"x"), None, rows + 1, rows)[0] == -1

@@ -164,7 +164,8 @@ def main(path: str, seconds: str, seed: str) -> None:
         kernels.json_lines(((b'{"a":', texts, draw.random() < 0.5), (b',"b":', texts, False)))
         kernels.json_columns(exactly(lines(draw)))
         block = bytearray(lines(draw))
-        kernels.keep_lines(block, draw.randbytes(block.count(b"\n") // 8 + 1), block.count(b"\n"))
+        kernels.tidy_json((ctypes.c_char * len(block)).from_buffer_copy(block))
+        kernels.keep_lines(block, draw.randbytes(block.count(b"\n") // 8 + 1), block.count(b"\n"), 0)
         deduplicate(kernels, draw, texts)
         rounds += 1
     print(rounds)

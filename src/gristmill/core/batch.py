@@ -30,6 +30,9 @@ ORIGIN = "_origin"
 """What a reader has noted on a batch: that is true as long as nothing has happened to its rows (`io/again.py`)."""
 
 
+_SEEN = "_seen"
+
+
 class Unread(Protocol):
     """Rows that are known, and not yet in memory."""
 
@@ -68,7 +71,8 @@ class Batch(Task[pa.Table]):
 
     def __getstate__(self) -> dict[str, Any]:
         assert self.data is not None  # a pickle holds the rows that are left, and nothing else
-        return {name: value for name, value in self.__dict__.items() if name not in ("_memo", "_marked", ORIGIN)}
+        passing = ("_memo", "_marked", _SEEN, ORIGIN)
+        return {name: value for name, value in self.__dict__.items() if name not in passing}
 
     @property
     def marked(self) -> tuple[pa.Table, pa.BooleanArray | None]:
@@ -92,6 +96,15 @@ class Batch(Task[pa.Table]):
         """What the rows are to be read from, if nobody has looked at them yet."""
         rows = self._where[0]
         return None if isinstance(rows, pa.Table) else rows
+
+    @property
+    def seen(self) -> Self:
+        """The batch for those who only look at it: rows that are `unread` are read there, and stay unread here."""
+        if not self.unread:
+            return self
+        if _SEEN not in self.__dict__:
+            self.__dict__[_SEEN] = self._marking(self.unread.read(), self.left, {})
+        return self.__dict__[_SEEN]  # type: ignore[no-any-return]
 
     def read_later(self, rows: Unread) -> Self:
         """The same batch, with rows that are read when somebody looks at them; those that were marked stay so."""
@@ -174,7 +187,8 @@ class Batch(Task[pa.Table]):
 
     def _marking(self, table: Any, rows: pa.BooleanArray | None, memo: dict[str, Any]) -> Self:
         other = object.__new__(type(self))
-        own = {name: value for name, value in self.__dict__.items() if name not in ("data", "_marked", ORIGIN)}
+        rest = ("data", "_marked", _SEEN, ORIGIN)
+        own = {name: value for name, value in self.__dict__.items() if name not in rest}
         where = {"data": table} if rows is None and isinstance(table, pa.Table) else {"_marked": (table, rows)}
         other.__dict__.update(own, _memo=(table, memo), **where)
         return other

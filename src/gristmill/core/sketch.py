@@ -76,6 +76,7 @@ class Sketcher:
         """A stage has judged a batch."""
         if not self._wanted[position]:
             return
+        batch = batch.seen if decision.keep.true_count < len(decision.keep) else batch
         sketch = self.sketches.setdefault(position, Sketch())
         for name, scores in decision.scores.items():
             if (numbers := _numbers(scores)) is not None:
@@ -94,7 +95,7 @@ class Sketcher:
             return
         batch = parent if writes else child
         if isinstance(batch, Batch) and batch.num_items and (writes or not isinstance(parent, Batch)):
-            self._profile(position, batch)
+            self._profile(position, batch.seen)
 
     def _profile(self, position: int, batch: Batch) -> None:
         sketch = self.sketches.setdefault(position, Sketch())

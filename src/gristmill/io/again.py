@@ -4,8 +4,8 @@ A reader notes on each batch where it comes from. The note is lost as soon as an
 goes to another process. A stage that would put the batch into a file keeps the note instead (`verdicts.py`), and the
 rows are read a second time, with the same cuts.
 
-JSON lines that are just as they would be written again are not even parsed a second time: a writer copies those that
-are kept (`Copy`), unless somebody looks at the rows before.
+JSON lines that are just as they would be written again, or would be without blanks and needless escapes, are not even
+parsed a second time: a writer copies those that are kept (`Copy`), unless somebody looks at the rows before.
 
 What is given up: files that change while they are in use. That is found out, and stops the run. Compressed files, and
 files that need storage options, which must not be written down, are kept the long way.
@@ -31,12 +31,16 @@ if TYPE_CHECKING:
 JSONL, PARQUET = "jsonl", "parquet"
 
 
+COPIED = 2**18
+"""Bytes of lines that are copied at a time: they stay in the processor's cache."""
+
+
 class Lines(NamedTuple):
-    """Where the lines of a block are, and whether they are just as they would be written."""
+    """Where the lines of a block are, and whether they are just as they would be written (`io/jsonl.py`)."""
 
     start: int
     size: int
-    plain: Callable[[], bool]
+    form: Callable[[], int]
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,9 @@ class Origin:
     options: Mapping[str, Any] | None = None
     block: int = 0
     stamp: str = ""
-    lines: tuple[int, int] | None = None
-    """Where its lines begin and how many bytes they are, if they are just as they would be written."""
+    lines: tuple[int, int, bool] | None = None
+    """Where its lines begin, how many bytes they are, and whether they must be tidied to be as they would be written;
+    None if that is not enough."""
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Origin:
@@ -112,7 +117,8 @@ def origin_of(batch: Batch) -> Origin | None:
     table, origin, lines = batch.__dict__.get(ORIGIN, (None, None, None))
     if table is None or batch.marked[0] is not table or batch.marked[1] is not None or batch.objects:
         return None
-    place = (lines.start, lines.size) if lines and lines.plain() else None
+    form = lines.form() if lines else 0
+    place = (lines.start, lines.size, form == 1) if lines and form else None
     return replace(origin, stamp=stamp_of(origin.part.path), lines=place)
 
 
@@ -151,6 +157,7 @@ class Copy:
         self.columns = columns
         self.num_rows = self.nbytes = 0
         self._pieces: list[tuple[Origin, int, Finish]] = []
+        self._read: dict[Any, pa.Table] = {}
 
     def add(self, origin: Origin, rows: int, nbytes: int, finish: Finish = _as_it_is) -> None:
         """Some more lines; `finish` is what is done to their rows once they are read."""
@@ -163,50 +170,68 @@ class Copy:
         other = Copy(self.columns)
         other.num_rows, other.nbytes = self.num_rows, self.nbytes
         other._pieces = [(origin, rows, _as_it_is) for origin, rows, _ in self._pieces]
+        other._read = self._read
         return other
 
     def read(self) -> pa.Table:
         """All rows."""
+        tables = [finish(self._table(origin, rows)) for origin, rows, finish in self._pieces]
+        return pa.concat_tables(tables, promote_options="default")
+
+    def _table(self, origin: Origin, rows: int) -> pa.Table:
         from gristmill.io.jsonl import quick_table
 
-        tables = []
-        for origin, rows, finish in self._pieces:
-            raw = _read(origin)
+        if (place := (origin.part.path, origin.lines)) not in self._read:
+            raw = b"".join(map(bytes, _lines(origin)))
             table, _ = quick_table(raw, origin.lines[0] if origin.lines else 0)
             if table is None or table.num_rows != rows:
                 raise _other_rows(origin)
-            tables.append(finish(table))
-        return pa.concat_tables(tables, promote_options="default")
+            self._read[place] = table
+        return self._read[place]
 
     def write(self, file: BinaryIO, rows: pa.BooleanArray | None) -> None:
         """The lines of some rows, or of all."""
         start = 0
         for origin, count, _ in self._pieces:
-            raw = _read(origin)
-            if rows is None:
-                if raw.count(b"\n") != count:
-                    raise _other_rows(origin)
-                file.write(raw)
-                continue
-            flags = pa.concat_arrays([rows.slice(start, count), pa.nulls(0, pa.bool_())])  # begins with a whole byte
-            size = kernels.keep_lines(raw, flags.buffers()[1], count)
-            if size < 0:
-                raise _other_rows(origin)
-            file.write(memoryview(raw)[:size])
+            bits = None
+            if rows is not None:
+                some = pa.concat_arrays([rows.slice(start, count), pa.nulls(0, pa.bool_())])  # begins with a whole byte
+                bits = some.buffers()[1]
             start += count
+            row = 0
+            for lines in _lines(origin):
+                size, row = kernels.keep_lines(lines, bits, count, row)
+                if size > 0 and origin.lines and origin.lines[2]:
+                    size = kernels.tidy_json(lines[:size])
+                if size < 0:
+                    raise _other_rows(origin)
+                file.write(lines[:size])
+            if row != count:
+                raise _other_rows(origin)
 
 
-def _read(origin: Origin) -> bytearray:
-    """The lines of a block."""
+def _lines(origin: Origin) -> Iterator[memoryview]:
+    """The lines of a block, some at a time. The memory is used again for the next ones."""
     assert origin.lines is not None
     origin.check()
+    start, left, _ = origin.lines
     with Input(origin.part, {}).open() as file:
-        start, size = origin.lines
         file.seek(start)
-        raw = bytearray(size)
-        if file.readinto(raw) != size:
-            raise _other_rows(origin)
-    return raw
+        room = bytearray(min(left, COPIED))
+        held = 0  # bytes of a line of which more is to come
+        while left or held:
+            if held == len(room):
+                room = room + bytes(held)
+            view = memoryview(room)
+            filled = held + file.readinto(view[held : held + left])
+            end = room.rfind(b"\n", held, filled) + 1
+            if filled == held or (filled == held + left and end < filled):
+                raise _other_rows(origin)
+            left -= filled - held
+            if end:
+                yield view[:end]
+            view[: filled - end] = view[end:filled]
+            held = filled - end
 
 
 def _other_rows(origin: Origin) -> InputError:

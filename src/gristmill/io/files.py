@@ -15,7 +15,7 @@ from typing import Any
 from gristmill.core.errors import InputError
 from gristmill.core.stage import SourceStage
 from gristmill.core.task import FileGroupTask, FileSlice, digest
-from gristmill.io.input import Input, block_bytes
+from gristmill.io.input import Input, block_bytes, with_rest
 from gristmill.io.listing import InputFile, Paths, as_paths, list_files
 from gristmill.io.sniff import COMPRESSED, LINES, PARQUET, READERS, TARS, compression, extension_of, with_compressed
 
@@ -151,9 +151,10 @@ class FilePartitioningStage(SourceStage[FileGroupTask]):
         elif how == BY_MEMBERS and file.size > self.blocksize and "://" not in file.path:
             yield from self._members(file, file.size)
         elif how == BY_LINES and (file.size <= self.blocksize or not self._is_compressed(file.path)):
-            for start in range(0, max(file.size, 1), self.blocksize):
-                part = FileSlice(file.path, start, min(start + self.blocksize, file.size))
-                yield part, part.size
+            rest = with_rest(self.blocksize) - self.blocksize
+            starts = range(0, max(file.size - rest, 1), self.blocksize)
+            for start, end in pairwise([*starts, file.size]):
+                yield FileSlice(file.path, start, end), end - start
         else:
             yield FileSlice(file.path), file.size
 

@@ -70,7 +70,7 @@ class Input:
     blocksize: int = BLOCK
     on_bad: Callable[[BadRecord], None] = refuse
     on_bytes: Callable[[int], None] = ignore
-    on_lines: Callable[[int, int, Callable[[], bool]], None] | None = None
+    on_lines: Callable[[int, int, Callable[[], int]], None] | None = None
 
     @property
     def path(self) -> str:
@@ -91,6 +91,8 @@ class OpenFile:
     def __init__(self, path: str, storage_options: Mapping[str, Any], cache: str) -> None:
         system, inner = file_system(path, storage_options)
         self.failure: Exception | None = None
+        self.local = isinstance(system, LocalDisk)
+        """Whether reading some bytes a second time costs next to nothing."""
         try:
             self._file = system.open(inner, "rb", block_size=READ_AHEAD, cache_type=cache)
         except FileNotFoundError as error:
@@ -104,7 +106,7 @@ class OpenFile:
             raise
         return data
 
-    def readinto(self, room: bytearray) -> int:
+    def readinto(self, room: bytearray | memoryview) -> int:
         """Fills the room, unless the file is over."""
         view = memoryview(room)
         done = 0
@@ -204,3 +206,8 @@ def parse_size(size: int | str) -> int:
 
 def block_bytes(blocksize: int | str | None) -> int:
     return BLOCK if blocksize is None else min(parse_size(blocksize), LARGEST_BLOCK)
+
+
+def with_rest(blocksize: int) -> int:
+    """The most bytes of a block: what little is left of a file is no block of its own."""
+    return blocksize + blocksize // 4

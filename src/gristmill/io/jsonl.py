@@ -33,8 +33,11 @@ if TYPE_CHECKING:
     from gristmill.io.input import Input
 
 Row = dict[str, Any]
-Plain = Callable[[], bool]
-"""Whether lines are just as they would be written. Only asked if somebody wants to know."""
+Plain = Callable[[], int]
+"""Whether lines are just as they would be written (`AS_WRITTEN`), or will be once they are tidied (`UNTIDY`), or
+neither (0). Only asked if somebody wants to know."""
+
+UNTIDY, AS_WRITTEN = 1, 2
 
 
 def read_jsonl(
@@ -145,24 +148,28 @@ def quick_table(block: Any, offset: int, fields: Sequence[str] | None = None) ->
         return None, None
     others = [(read[name], parts[0]) for name, *parts in columns if len(parts) == 1]
     if fields is not None:
-        plain = False
+        plain = 0
         read = {name: read[name] if name in read else pa.nulls(count) for name in fields}
         read.pop(POSITION, None)
     starts = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(raw_starts)])
     read[POSITION] = pc.add(starts, literal(offset, pa.int64())) if offset else starts
-    return pa.table(read), partial(_is_plain, others) if plain else None
+    return pa.table(read), partial(_form, plain, others) if plain else None
 
 
-def _is_plain(others: Sequence[tuple[pa.Array, bytes]]) -> bool:
-    """Whether columns that are no strings are written as they were read, from the text of their values, with a comma
-    after each. Large integers are written in another way beside floats, of which other blocks may have some."""
+def _form(form: int, others: Sequence[tuple[pa.Array, bytes]]) -> int:
+    """The form of lines with these columns that are no strings, each with the text of its values, a comma after each.
+    Large integers are written in another way beside floats, of which other blocks may have some."""
     for column, values in others:
         if wide_columns(pa.table([column], ["values"])):
-            return False
-        written = ",".join("null" if text is None else text for text in texts(column)[0].to_pylist())
-        if written.encode() != memoryview(values)[:-1]:
-            return False
-    return True
+            return 0
+        written = ",".join("null" if text is None else text for text in texts(column)[0].to_pylist()).encode()
+        if written == memoryview(values)[:-1]:
+            continue
+        raw = bytearray(values)
+        if written != memoryview(raw)[: max(kernels.tidy_json(raw) - 1, 0)]:
+            return 0
+        form = UNTIDY
+    return form
 
 
 def _strings(count: int, ends: bytes, data: bytes, bitmap: bytes | None, nulls: int) -> pa.Array:

@@ -12,11 +12,11 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import InputError
-from gristmill.io.input import RAW_BYTES, BadRecord
+from gristmill.io.input import RAW_BYTES, BadRecord, with_rest
 from gristmill.io.sniff import GZIP, compression
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from gristmill.core.task import FileSlice
     from gristmill.io.input import Input, OpenFile
@@ -43,19 +43,26 @@ def read_lines(source: Input, max_line_bytes: int = MAX_LINE) -> Iterator[tuple[
     with source.open() as file:
         kind = compression(part.path, file.read(_SMALL)) if part.start == 0 else None
         file.seek(0)
-        if kind:
-            offset, chunks = 0, decompress(file, kind, size)
-        else:
-            first = _first_line(file, part)
-            if first is None:
-                return
-            offset, chunks = first, _range(file, first, part, size)
-        for start, block in whole_lines(chunks, offset, source.blocksize, max_line_bytes, source.on_bad):
+        offset = 0 if kind else _first_line(file, part)
+        if offset is None:
+            return
+        for start, block in _blocks(source, file, kind, offset, size, max_line_bytes):
             source.on_bytes(len(block))
             if start == 0 and block.startswith(codecs.BOM_UTF8):
                 yield 3, block[3:]
             else:
                 yield start, block
+
+
+def _blocks(
+    source: Input, file: OpenFile, kind: str | None, offset: int | None, size: int, max_line: int
+) -> Iterator[tuple[int, bytes]]:
+    most = with_rest(source.blocksize)
+    if file.local and not kind and offset is not None and max_line >= most:
+        offset = yield from _as_they_lie(file, offset, source.part, most)
+    if offset is not None:
+        chunks = decompress(file, kind, size) if kind else _range(file, offset, source.part, size)
+        yield from whole_lines(chunks, offset, source.blocksize, max_line, source.on_bad)
 
 
 def read_head(source: Input, size: int = HEAD) -> bytes:
@@ -131,6 +138,49 @@ def _range(file: OpenFile, position: int, part: FileSlice, size: int) -> Iterato
             yield chunk[: found + 1]
             return
         yield chunk
+
+
+def _as_they_lie(
+    file: OpenFile, position: int, part: FileSlice, most: int
+) -> Generator[tuple[int, bytes], None, int | None]:
+    """Blocks of whole lines that need not be put together. The answer is where a line begins that may be too long for
+    that; None at the end."""
+    stop = None if part.end is None else _last_line_end(file, part, most)
+    if part.end is not None and stop is None:
+        return position
+    while stop is None or position < stop:
+        room = most if stop is None else min(stop - position, most)
+        file.seek(position)
+        block = file.read(room)
+        if len(block) < room and stop is not None:
+            _check_end(part)
+        if len(block) == room and position + room != stop:
+            block = block[: block.rfind(b"\n") + 1]
+            if not block:
+                return position
+        if not block:
+            break
+        yield position, block
+        position += len(block)
+    return None
+
+
+def _last_line_end(file: OpenFile, part: FileSlice, most: int) -> int | None:
+    """Where the last line ends that starts in the range; None if it is long."""
+    assert part.end is not None
+    position = part.end - 1
+    file.seek(position)
+    while position < part.end + most:
+        chunk = file.read(_SMALL)
+        if not chunk and position < part.end:
+            _check_end(part)
+        found = chunk.find(b"\n")
+        if found >= 0:
+            return position + found + 1
+        position += len(chunk)
+        if len(chunk) < _SMALL:
+            return position
+    return None
 
 
 def _check_end(part: FileSlice) -> None:

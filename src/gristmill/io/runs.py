@@ -171,7 +171,7 @@ def _value_bytes(array: pa.Array) -> int:
     kind, count = array.type, len(array)
     width = _OFFSETS.get(kind)
     if width is None:
-        plain = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        plain = pa.types.is_primitive(kind) or pa.types.is_fixed_size_binary(kind)
         return 8 * count if plain else pc.sum(array_bytes(array)).as_py() or 0
     if array.null_count == count:
         return 0

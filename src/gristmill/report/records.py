@@ -194,12 +194,12 @@ def _with_later(table: pa.Table, rows: dataset.Dataset, columns: Sequence[str]) 
 
 def open_parquet(place: str, options: Mapping[str, Any]) -> dataset.Dataset | None:
     """The Parquet files of a directory as one dataset; None if there are none."""
-    from pyarrow import dataset as ds
-
     target = Target(place, options)
     names = sorted(name for name in target.names() if name.endswith(".parquet"))
     if not names:
         return None
+    from pyarrow import dataset as ds  # which loads pandas, where that is installed
+
     system, root = (None, target.url) if target.local else _remote(place, options)
     first = ds.dataset([f"{root}/{name}" for name in names], format="parquet", filesystem=system)
     schemas = [part.physical_schema for part in first.get_fragments()]
