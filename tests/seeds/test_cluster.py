@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from gristmill import Pipeline, RayActorPoolExecutor, RayClient, RayDataExecutor, Resources, XennaExecutor
+from gristmill import Pipeline, RayActorPoolExecutor, RayClient, RayDataExecutor, Resources, Task, XennaExecutor
 from gristmill.download import TinyStoriesDownloadExtractStage
 from gristmill.text import (
     IncompleteStoryFilter,
@@ -23,6 +23,7 @@ from gristmill.text import (
     WordCountFilter,
 )
 from tests.download.shelf import open_shelf
+from tests.executors.test_ray_faults import AddVersion, wheel
 from tests.ray_cluster import ROOT
 from tests.seeds.test_seeds import BATCHES, LONG, ModelStage, TokenizerStage, WordCountStage, custom_filter_stage
 
@@ -99,3 +100,13 @@ def test_a_batch_size_is_set_with_with(kind: Any) -> None:
     word_count_stage = WordCountStage().with_(batch_size=128)
     results = Pipeline(name="p", stages=[word_count_stage]).run(kind(), initial_tasks=BATCHES)
     assert [task.data["tokens"].to_pylist() for task in results] == [[1, 3], [2]]
+
+
+def test_stages_have_packages_of_their_own(kind: Any, tmp_path: Path) -> None:
+    """The documents say it of all three: stages may want versions of one package that cannot be in one place."""
+    stages = [
+        AddVersion().with_(name=f"v{version}", runtime_env={"pip": [wheel(tmp_path / version, version)]})
+        for version in ("1.0", "2.0")
+    ]
+    result = Pipeline("p", stages=stages).run(kind(), initial_tasks=[Task([]) for _ in range(4)])
+    assert [task.data for task in result] == [["1.0", "2.0"]] * 4
