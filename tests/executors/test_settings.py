@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -81,3 +82,31 @@ def test_a_cluster_that_does_not_start_is_told_in_a_few_words(tmp_path: Path, mo
     assert "Traceback" in log.read_text()
     assert os.listdir(tmp_path) == ["ray.log"]
     assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+class Slow(RayClient):
+    """A client on a machine that is busy, the first time or each time."""
+
+    said: list[str]
+
+    def _begin(self) -> str:
+        if self.said:
+            raise GristmillError(f"the Ray cluster did not start. Ray said:\n{self.said.pop()}")
+        return "127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("said", "starts"),
+    [(["timed out during startup"], True), (["timed out during startup"] * 2, False), (["no such option"], False)],
+)
+def test_a_cluster_that_is_slow_to_start_gets_a_second_chance(
+    said: list[str], starts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_ADDRESS", "")
+    client = Slow()
+    client.said = said
+    with contextlib.nullcontext() if starts else pytest.raises(GristmillError, match=said[0]):
+        client.start()
+    assert client.address == ("127.0.0.1:1" if starts else "")
+    client.stop()

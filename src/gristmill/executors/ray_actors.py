@@ -16,7 +16,9 @@ What is given up: results that lay on a node that disappears before they are loo
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
+import traceback
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -186,6 +188,9 @@ class RayDriver(Driver):
     def _stop(self, raises: bool) -> None:
         import ray
 
+        if isinstance(interrupted := sys.exc_info()[1], KeyboardInterrupt):
+            # what the driver was waiting for is held by its frames, and an actor that nobody hears does not go on
+            traceback.clear_frames(interrupted.__traceback__)
         if ray.is_initialized():  # or its workers are gone, with the cluster
             super()._stop(raises)
             self._hear_out()
