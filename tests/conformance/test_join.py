@@ -15,7 +15,7 @@ from tests.conformance.test_exchange import contents, rows_of
 
 ROWS = (120, 1, 60)
 HERE = [(LocalExecutor(0), 10**9), (LocalExecutor(0, fuse=False), 700)]
-WORKERS = {("inner", False): [(LocalExecutor(3), 1_500)], ("left", True): [(LocalExecutor(2), 1_500)]}
+WORKERS = {("inner", False): [(LocalExecutor(3), 1_500)]}
 
 
 def _page(file: int, index: int) -> dict[str, Any]:
@@ -77,6 +77,12 @@ def _wanted(how: str) -> list[dict[str, Any]]:
         elif bool(partners) == (how == "semi"):
             rows.append(page)
     return [{name: value for name, value in row.items() if value is not None} for row in rows]
+
+
+@pytest.mark.slow
+def test_same_bytes_of_workers_that_look_up(corpus: Path, tmp_path: Path) -> None:
+    here = run(corpus, tmp_path / "here", "left", True, LocalExecutor(0), 10**9)
+    assert run(corpus, tmp_path / "there", "left", True, LocalExecutor(2), 1_500) == here
 
 
 @pytest.mark.ray

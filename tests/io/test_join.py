@@ -58,7 +58,7 @@ def sides(draw: Any) -> tuple[pa.Table, pa.Table]:
     return tables[0], tables[1]
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sides(), st.sampled_from(list(PEER)), st.booleans())
 def test_rows_are_those_of_pyarrow(
     monkeypatch: pytest.MonkeyPatch, both: tuple[pa.Table, pa.Table], how: str, tight: bool
