@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.columns import literal, make_array
-from gristmill.core.columns import whole as whole  # noqa: PLC0414  its neighbours take it from here
 from gristmill.core.compute import pc
 from gristmill.core.errors import ColumnError
 from gristmill.core.table import is_json, is_text, json_text, table_to_rows
@@ -22,6 +21,17 @@ Column: TypeAlias = pa.Array | pa.ChunkedArray
 
 _TYPES = {np.dtype(kind.to_pandas_dtype()): kind for kind in (pa.int64(), pa.uint64(), pa.int32(), pa.uint32())}
 _TYPES |= {np.dtype(np.float64): pa.float64(), np.dtype(np.float32): pa.float32(), np.dtype(np.uint8): pa.uint8()}
+
+
+def whole(column: Column) -> pa.Array:
+    """A column as one array."""
+    if isinstance(column, pa.Array):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    if pa.types.is_string(column.type) and column.nbytes > 2**30:  # the offsets of one array of all might overflow
+        column = column.cast(pa.large_string())
+    return column.combine_chunks()
 
 
 def as_text(column: Column) -> pa.Array:
