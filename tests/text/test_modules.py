@@ -13,7 +13,7 @@ from gristmill import DocumentBatch, LocalExecutor, Pipeline, ProcessingStage
 from gristmill.core.errors import ColumnError, StageError
 from gristmill.core.task import GatherTask
 from gristmill.text import AddId, DocumentJoiner, DocumentSplitter, JsonlReader, JsonlWriter, TrainTestSplit
-from tests.io.test_commit import batches, gathered
+from tests.io.fragments import batches, gathered
 
 HERE = LocalExecutor(num_workers=0)
 

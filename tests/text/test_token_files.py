@@ -25,7 +25,7 @@ from gristmill.text import (
     merge_megatron,
 )
 from gristmill.text.packed import npy_header
-from tests.io.test_commit import batches, gathered, tree
+from tests.io.fragments import batches, gathered, tree
 
 LETTERS = tiktoken.Encoding(
     "bytes", pat_str=r"\S+|\s+", mergeable_ranks={bytes([code]): code for code in range(256)},

@@ -19,7 +19,7 @@ from gristmill.core.table import rows_to_table, table_to_rows
 from gristmill.core.task import Lineage, WrittenFiles
 from gristmill.io.target import Target
 from gristmill.text.write import JsonlWriter, ParquetWriter
-from tests.io.test_commit import PARTITION, ROWS, batches, gathered, tree
+from tests.io.fragments import PARTITION, ROWS, batches, gathered, tree
 
 
 def write(writer, rows, cuts=(), source="s"):
