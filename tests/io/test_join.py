@@ -107,6 +107,27 @@ def test_an_empty_side(tmp_path: Path, broadcast: bool) -> None:
 
 
 @pytest.mark.parametrize("broadcast", [True, False])
+@pytest.mark.parametrize(("mine", "theirs"), [(pa.binary(), pa.binary(16)), (pa.binary(16), pa.large_binary())])
+def test_bytes_are_equal_whatever_their_type(tmp_path: Path, mine: Any, theirs: Any, broadcast: bool) -> None:
+    keys = [bytes([number]) * 16 for number in range(20)]
+    pq.write_table(pa.table({"k": pa.array(keys, theirs)}), tmp_path / "other.parquet")
+    stage = Join(tmp_path / "other.parquet", "k", "semi", broadcast=broadcast, num_partitions=5)
+    assert len(joined(pa.table({"k": pa.array(keys, mine)}), stage)) == 20
+
+
+@pytest.mark.parametrize("broadcast", [True, False])
+@pytest.mark.parametrize("columns", [None, ["o"]])
+@pytest.mark.parametrize("keys", [[], [None]])
+def test_columns_are_there_without_a_single_partner(tmp_path: Path, keys: Any, columns: Any, broadcast: bool) -> None:
+    other = pa.table({"id": pa.array(keys, pa.int64()), "o": pa.array([0.5 for _ in keys], pa.float64())})
+    pq.write_table(other, tmp_path / "other.parquet")
+    stage = Join(tmp_path / "other.parquet", "id", "left", columns, broadcast=broadcast)
+    [task] = Pipeline("joined", stages=[stage]).run(HERE, initial_tasks=[DocumentBatch([{"id": 1}])])
+    assert task.data.column("o").type == pa.float64()
+    assert task.data.column("o").to_pylist() == [None]
+
+
+@pytest.mark.parametrize("broadcast", [True, False])
 def test_columns_are_chosen_and_renamed(tmp_path: Path, broadcast: bool) -> None:
     other = write(tmp_path / "other.jsonl", [{"host": "a", "text": "about", "n": [1]}])
     row = {"domain": "a", "text": "mine"}

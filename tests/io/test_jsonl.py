@@ -310,3 +310,13 @@ def test_long_and_short_lines_are_read_alike(size):
     assert [row["n"] for row in rows] == list(range(200))
     assert positions == starts[:50] + starts[52:]
     assert [(record.position, record.raw) for record in bad] == [(starts[51], b"broken " * size)]
+
+
+@pytest.mark.parametrize("other", ["false", '"x"', "[1]", "2"])
+@pytest.mark.parametrize("where", ["%s", "[%s]", '{"a":{"b":%s}}'])
+def test_integers_beyond_64_bits_keep_their_digits_beside_anything(tmp_path, where, other):
+    wide = 12345678901234567890123
+    path = tmp_path / "x.jsonl"
+    path.write_text(f'{{"v":{where % wide}}}\n{{"v":{other}}}\n')
+    [table] = read_jsonl(Input(FileSlice(str(path))))
+    assert str(wide) in table.column("v").chunk(0).storage[0].as_py()

@@ -225,7 +225,7 @@ class Senders(Step):
         buckets = buckets_of(pairs[:, 1])
         there = self._partitions()[buckets]
         which = np.cumsum(np.append(0, np.diff(pairs[:, 0]) != 0)[: len(pairs)])
-        _, once = np.unique(which * BUCKETS + there, return_index=True)
+        _, once = np.unique(which * (there.max(initial=0) + 1) + there, return_index=True)
         texts, nodes = texts_among(table, pairs[:, 0])
         firsts = texts.take(from_numbers(np.searchsorted(nodes, pairs[once, 0])))
         sent = table_of(SENT, buckets[once], **{name: firsts[name] for name in (NODE, *ABOUT)})

@@ -8,7 +8,7 @@ records of it that cannot be read: they stop the run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,7 @@ class Side:
         whole = pa.concat_tables([conform(table, joint_schema(blocks)) for table in read])
         other.check([name for name in whole.column_names if name != POSITION])
         keys, taken = other.columns(whole)
+        taken = with_types(taken, other.added())
         self.kinds = dict(zip(other.keys.values(), (key.type for key in keys), strict=True))
         known: dict[Any, int] = {}
         codes = np.asarray([-1 if key is None else known.setdefault(key, len(known)) for key in values(keys)], np.int64)
@@ -73,6 +74,16 @@ def values(keys: Sequence[pa.ChunkedArray]) -> Iterator[Any]:
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     column = as_key(column, key_type(column.type, column.type))
     return column.cast(pa.string()) if pa.types.is_temporal(column.type) else column
+
+
+def with_types(table: pa.Table, known: Mapping[str, pa.DataType]) -> pa.Table:
+    """The columns, and those that no row has, in the types that are known of them."""
+    for name, kind in known.items():
+        if name not in table.column_names:
+            table = table.append_column(name, pa.nulls(table.num_rows, kind))
+        elif pa.types.is_null(table.schema.field(name).type):
+            table = table.set_column(table.column_names.index(name), name, pa.nulls(table.num_rows, kind))
+    return table
 
 
 class LookUp(ProcessingStage[Batch, Batch]):

@@ -179,9 +179,13 @@ class Other:
 
     def named(self) -> list[str]:
         """The columns that rows get, as far as they are known."""
+        return list(self.added())
+
+    def added(self) -> dict[str, pa.DataType]:
+        """The same, with their types: rows get them also if not one of them has a partner."""
         if self.taken is None:
-            return [name + self.suffix for name in self._seen if name not in self.keys.values()]
-        return list(self.taken.values())
+            return {name + self.suffix: kind for name, kind in self._seen.items() if name not in self.keys.values()}
+        return {new: self._seen.get(name, pa.null()) for name, new in self.taken.items()}
 
     # -- rows ------------------------------------------------------------------------------------------------
 

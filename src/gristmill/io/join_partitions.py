@@ -67,7 +67,8 @@ class OurRows(Exchange):
     def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
         where = f" of {batch.metadata['file']}" if "file" in batch.metadata else ""
         self.other.fits(batch.data, self.other.kinds, self.other.named(), where)
-        return super().parts(batch)
+        table, _ = self.columns(batch)
+        return split(table, by_key(table, self.key, self.partitions))
 
 
 class OtherRows(Exchange):
@@ -94,7 +95,14 @@ class OtherRows(Exchange):
         if not self.other.adds:  # that there is one is enough
             table = sort_table(table, self.key)
             table = table.filter(group_starts(None, table, self.key))
-        return split(table, spread(table, self.key, self.partitions))
+        return split(table, by_key(table, self.key, self.partitions))
+
+
+def by_key(table: pa.Table, keys: Sequence[str], partitions: int) -> pa.Array:
+    """The partition of each row: the same for keys that are equal, though their types may differ."""
+    columns = [column_or_nulls(table, name) for name in keys]
+    plain = [as_key(column, key_type(column.type, column.type)) for column in columns]
+    return spread(pa.table(plain, list(keys)), keys, partitions)
 
 
 @dataclass
@@ -205,7 +213,7 @@ class JoinPartitions(Partitions):
             mine, theirs = _type(ours, name), _type(others, key_name(number))
             other.comparable(name, mine, theirs)
             keys.append((key_name(number), key_type(mine, theirs)))
-        added = {name: pa.null() for name in (other.taken or {}).values()}
+        added = other.added()
         added |= {entry.name: entry.type for entry in others if entry.name not in self.others.key}
         other.fits(ours.empty_table(), {}, list(added), "")
         return pa.schema([*keys, (SIDE, pa.int64()), *ours, *added.items()])

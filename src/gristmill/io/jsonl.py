@@ -126,7 +126,7 @@ def _rounded(table: pa.Table) -> bool:
             return True
         if is_json(column.type):
             text = pa.chunked_array([chunk.storage for chunk in column.chunks], pa.string())
-            if pc.any(pc.match_substring_regex(text, r"[0-9]e[0-9]")).as_py():
+            if pc.any(pc.match_substring_regex(text, r"[0-9]e\+?[0-9]")).as_py():
                 return True
     return False
 

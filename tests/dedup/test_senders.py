@@ -1,0 +1,32 @@
+"""What is known of a text goes once to each partition that has a pair of it, however many there are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from gristmill.core.spread import spread
+from gristmill.dedup import rows
+from gristmill.dedup.columns import from_numbers, numbers
+from gristmill.dedup.pairing import Senders
+from gristmill.dedup.sketch import buckets_of
+from gristmill.io.exchange import Exchange
+
+
+@pytest.mark.parametrize("partitions", [1, 7, 4096])
+def test_a_text_is_sent_to_every_partition_with_a_pair_of_it(partitions: int) -> None:
+    draw = np.random.default_rng(3)
+    firsts, seconds = (np.unique(draw.integers(-(2**63), 2**63 - 1, 300)) for _ in range(2))
+    pairs = np.stack([np.repeat(firsts, 40), draw.choice(seconds, 40 * len(firsts))], axis=1)
+    bodies = pa.array([str(node).encode() for node in firsts.tolist()], pa.binary())
+    texts = rows.table_of(rows.TEXT, buckets_of(firsts), **{rows.NODE: from_numbers(firsts), rows.BODY: bodies})
+    stage = Senders()
+    stage._spool = Exchange([rows.KEY], partitions)  # type: ignore[assignment]
+    told = stage.process_groups(pa.concat_tables([texts, rows.pack(rows.PAIR, buckets_of(pairs[:, 0]), pairs)]))
+    sent = rows.of_kind(told, rows.SENT)
+    there = numbers(spread(sent, [rows.KEY], partitions)).tolist()
+    keys = pa.table([rows.keys_of(buckets_of(pairs[:, 1]))], [rows.KEY])
+    wanted = zip(pairs[:, 0].tolist(), numbers(spread(keys, [rows.KEY], partitions)).tolist(), strict=True)
+    assert sorted(zip(sent[rows.NODE].to_pylist(), there, strict=True)) == sorted(set(wanted))
+    assert sent[rows.BODY].to_pylist() == [str(node).encode() for node in sent[rows.NODE].to_pylist()]
