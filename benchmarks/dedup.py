@@ -122,9 +122,11 @@ def _side_by_side(kind: str, rounds: int, documents: int, systems: Sequence[Syst
                 failed[system.name] = str(error)
                 found.pop(system.name, None)
                 print(f"  {system.name} failed: {error}", flush=True)
+    if "own" in failed:  # whose figures the others' are given over
+        raise RuntimeError(failed["own"])
     result: dict[str, Any] = {"documents": documents, "megabytes": round(megabytes(corpus))}
     for name, runs in found.items():
-        result |= _figures(name, runs, found.get("own", runs), megabytes(corpus))
+        result |= _figures(name, runs, found["own"], megabytes(corpus))
         result |= {f"{name}_{what}": value for what, value in judge(corpus, left[name], kind).items()}
     return result | ({"failed": [f"{name}: {why}" for name, why in failed.items()]} if failed else {})
 

@@ -44,7 +44,7 @@ def _systems(kind: str, found: dict[str, Any]) -> list[str]:
     for name in (one for one in TITLES if f"{one}_cpu_s" in found):
         ratio = "" if name == "own" else number(found[f"{name}_cpu_ratio"], "x", 1)
         cells = [TITLES[name], number(found[f"{name}_cpu_s"], "s"), ratio, number(found[f"{name}_wall_s"], "s")]
-        cells += [number(found[f"{name}_memory_mb"], "MB", 0), f"{found[f'{name}_left']:,}"]
+        cells += [number(found[f"{name}_memory_mb"], "MB", 0), _counts(found[f"{name}_left"])]
         if kind == "fuzzy":
             cells += [_percent(found[f"{name}_recall_{low}"]) for low in (0.9, 0.8, 0.7, 0.6)]
             cells += [_percent(found[f"{name}_precision_0.7"]), f"{f1(found, name):.3f}"]
@@ -150,6 +150,11 @@ def number(value: dict[str, float], unit: str = "", digits: int = 2) -> str:
     spread = f" ({low} to {high})" if low != high else ""
     gap = "" if unit in ("", "x") else " "
     return f"{value['median']:.{digits}f}{gap}{unit}{spread}"
+
+
+def _counts(value: int | list[int]) -> str:
+    """A number, or the numbers of the rounds, if they differ."""
+    return " to ".join(f"{one:,}" for one in sorted({value} if isinstance(value, int) else {min(value), max(value)}))
 
 
 def _percent(value: dict[str, float]) -> str:

@@ -34,6 +34,8 @@ def table(report: dict[str, Any]) -> str:
     )
     if report["load_before"] > where["cores"]:
         note += f" Others used the machine: the load was {report['load_before']:.0f}."
+    if earlier := report.get("earlier"):
+        note += f" Of an earlier run, maybe with other versions: {', '.join(earlier)}."
     lines = ["| Figure | Target | Measured |", "|---|---|---|"]
     rows += [(f"`{name}`", "", f"failed: {why}") for name, why in report.get("failed", {}).items()]
     lines += [f"| {what} | {target} | {value} |" for what, target, value in rows]
@@ -41,7 +43,7 @@ def table(report: dict[str, Any]) -> str:
 
 
 def _rounds(report: dict[str, Any]) -> str:
-    counts = sorted({found["rounds"] for found in report["figures"].values()})
+    counts = sorted({found["rounds"] for found in report["figures"].values()}) or [0]
     return f"{' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} round{'s' if counts[-1] > 1 else ''}"
 
 

@@ -60,7 +60,33 @@ found, failed = run.run_all({"bad": bad, "good": good}, 3)
 machine = {"cpu": "", "cores": 1, "memory_gb": 1, "python": "", "packages": {}}
 lines = run.table({"figures": found, "failed": failed, "machine": machine, "load_before": 0})
 hurried, _ = run.run_all({"good": lambda: {"value_s": {"median": 1.0}}}, 3, until=0.0)
-print(json.dumps([found, failed, lines, hurried["good"]["rounds"]]))
+none = run.table({"figures": {}, "failed": {"bad": "it is out of order"}, "machine": machine, "load_before": 0})
+print(json.dumps([found, failed, lines, hurried["good"]["rounds"], none]))
+"""
+
+AGAIN = """
+import json, sys
+from pathlib import Path
+import run
+from dedup_tables import _counts
+path = Path(sys.argv[1])
+machine = {"cpu": "", "cores": 1, "memory_gb": 1, "python": "", "packages": {}}
+for name, rounds in (("old", 1), ("new", 2)):
+    figures = {name: {"rounds": rounds}}
+    run._save({"figures": figures, "failed": {}, "machine": machine, "load_before": 0}, path, False)
+saved = json.loads(path.read_text())
+print(json.dumps([saved, run.table(saved), [_counts(4601), _counts([4603, 4601, 4602])]]))
+"""
+
+ALONE = """
+from pathlib import Path
+import dedup
+dedup.dedup_corpus = Path
+dedup.megabytes = lambda corpus: 1
+def run(system, kind, corpus):
+    raise OSError(f"{system.name} is out of order")
+dedup.run = run
+dedup._side_by_side("exact", 1, "none", dedup.EXACT[:2])
 """
 
 MEASURES = """
@@ -129,11 +155,28 @@ def test_a_figure_that_fails_is_told_and_the_others_go_on() -> None:
     printed = subprocess.run(
         [sys.executable, "-c", FAILS], capture_output=True, text=True, check=True, cwd=BENCHMARKS
     ).stdout
-    found, failed, lines, rounds_without_time = json.loads(printed.splitlines()[-1])
+    found, failed, lines, rounds_without_time, none = json.loads(printed.splitlines()[-1])
     assert found == {"good": {"rounds": 3, "value_s": {"median": 2.0, "min": 1.0, "max": 3.0}}}
     assert failed == {"bad": "ValueError: it is out of order"}
     assert rounds_without_time == 1
     assert "| `bad` |  | failed: ValueError: it is out of order |" in lines
+    assert "| `bad` |  | failed: it is out of order |" in none
+
+
+def test_figures_that_were_not_measured_anew_are_told_and_counts_that_differ_are_shown(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", AGAIN, str(tmp_path / "kind.json")]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=BENCHMARKS).stdout
+    saved, note, counts = json.loads(printed)
+    assert saved["figures"] == {"old": {"rounds": 1}, "new": {"rounds": 2}}
+    assert saved["earlier"] == ["old"]
+    assert note.endswith("Of an earlier run, maybe with other versions: old.")
+    assert counts == ["4,601", "4,601 to 4,603"]
+
+
+def test_a_comparison_without_gristmill_is_none() -> None:
+    """The others' figures are given over ours: they would be 1.0x."""
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=False, cwd=BENCHMARKS)
+    assert "RuntimeError: own is out of order" in done.stderr
 
 
 def test_time_that_nobody_waited_for_is_measured_and_children_of_others_are_left_alone() -> None:

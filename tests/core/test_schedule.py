@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -21,6 +23,7 @@ from gristmill.core.schedule import (
     Load,
     Pace,
     PoolState,
+    Tally,
     all_heard,
     balance,
     choose,
@@ -305,3 +308,14 @@ def test_what_running_calls_will_give_is_known_of_those_before(
     pool: Load, after: Load, takers: int, seconds: float, coming: float
 ) -> None:
     assert coming_bytes(pool, after, takers, seconds) == pytest.approx(coming)
+
+
+def test_rates_of_tasks_that_vary_are_known_less_well() -> None:
+    def known(*calls: tuple[int, float]) -> float:
+        tally = Tally(1, 7, 3.0, 49, 21, 9)
+        return reduce(lambda so_far, call: so_far.plus(*call), calls, tally).since(tally).error
+
+    assert known() == known((1, 2.0)) == 0.0
+    assert known((1, 2.0), (3, 6.0), (5, 10.0)) == pytest.approx(0.0, abs=1e-6)
+    assert known((1, 1.0), (1, 3.0)) == pytest.approx(0.5 / 2**0.5)
+    assert known(*[(1, 1.0), (1, 3.0)] * 100) == pytest.approx(0.5 / 200**0.5)

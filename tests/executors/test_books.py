@@ -155,7 +155,7 @@ class Books(EngineDriver):
         groups = tuple(Group(index, (Step().with_(name=f"s{index}"),)) for index in range(2))
         items = [[Item(Lineage(f"{n}", f"{n}", (), n), [pack(Task(n), None)], 10)] for n in range(tasks)]
         quarantine = Quarantine()
-        self.job = SimpleNamespace(quarantine=quarantine)  # type: ignore[assignment]
+        self.job = SimpleNamespace(quarantine=quarantine, plan=SimpleNamespace(number=0))  # type: ignore[assignment]
         self.flow = Flow(Plan("p", None, groups), iter(items), quarantine)
         self.chain, self.state = range(2), "listing"
         self.handed, self.convoys, self.heard, self.keeps = {}, {}, 0, False

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from gristmill import LocalExecutor, Pipeline, Task, processing_stage
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,3 +78,20 @@ def test_a_stream_that_is_left_tears_its_workers_down(executor: str, how: str, t
     for worker in {pid for what, _, pid in marks if what == "set up"}:
         assert ("torn down", " ", worker) in marks
     assert marks
+
+
+def test_a_long_stream_leaves_no_more_behind_than_a_short_one() -> None:
+    """What is to be done when the program ends is noted once: the list of that is looked through each time."""
+
+    @processing_stage()
+    def same(task: Task[int]) -> Task[int]:
+        return task
+
+    def noted(count: int) -> int:
+        before = atexit._ncallbacks()
+        tasks = [Task(number) for number in range(count)]
+        assert len(list(Pipeline("p", stages=[same]).stream(LocalExecutor(0), initial_tasks=tasks))) == count
+        return atexit._ncallbacks() - before
+
+    noted(1)  # whatever is imported for the first time
+    assert noted(50) == noted(1)

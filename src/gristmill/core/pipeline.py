@@ -142,10 +142,12 @@ class Pipeline:
             watcher = Watcher(observer or default_observer(executor))
             run = Run(run_dir, storage_options)
             quarantine = _quarantine(run, on_error, max_errors)
-            for lineage, ref in self._execute(executor, run, quarantine, initial_tasks, watcher):
+            found = self._execute(executor, run, quarantine, initial_tasks, watcher)
+            for number, (lineage, ref) in enumerate(found):
                 task: Task[Any] = ref.load().named(lineage)
                 ref.release()
-                streams.begun()
+                if not number:
+                    streams.begun()
                 yield task
 
         stream = tasks()

@@ -69,6 +69,9 @@ GAIN = 0.1
 SURE_GAIN = 0.02
 """The same when all workers have had a say since the last change: the first calls that end are the short ones."""
 
+DOUBT = 1.0
+"""And by so many standard errors of the rates, or tasks that vary much would send workers back and forth."""
+
 FEW_CALLS = 10
 """So many calls make a rate, where they are rare."""
 
@@ -80,37 +83,66 @@ RECALL_SECONDS = 1.0
 class Tally:
     """Calls that have ended, their tasks, and the seconds that those took."""
 
-    calls: int = 0
-    tasks: int = 0
+    calls: float = 0
+    tasks: float = 0
     spent: float = 0.0
+    tasks_2: float = 0.0
+    tasks_spent: float = 0.0
+    spent_2: float = 0.0
+    """Sums over calls of tasks by tasks, tasks by seconds, and seconds by seconds."""
+
+    def plus(self, tasks: int, seconds: float, fade: float = 1.0) -> Tally:
+        """With one call more, what was before counting less."""
+        return Tally(
+            self.calls * fade + 1,
+            self.tasks * fade + tasks,
+            self.spent * fade + seconds,
+            self.tasks_2 * fade * fade + tasks * tasks,
+            self.tasks_spent * fade * fade + tasks * seconds,
+            self.spent_2 * fade * fade + seconds * seconds,
+        )
 
     def since(self, before: Tally) -> Tally:
-        return Tally(self.calls - before.calls, self.tasks - before.tasks, self.spent - before.spent)
+        return Tally(
+            self.calls - before.calls,
+            self.tasks - before.tasks,
+            self.spent - before.spent,
+            self.tasks_2 - before.tasks_2,
+            self.tasks_spent - before.tasks_spent,
+            self.spent_2 - before.spent_2,
+        )
 
     @property
     def seconds(self) -> float | None:
         return self.spent / self.tasks if self.tasks else None
+
+    @property
+    def error(self) -> float:
+        """The standard error of `seconds`, as a part of it, by how much calls differ in it."""
+        if not self.tasks or not self.spent:
+            return 0.0
+        rate = self.spent / self.tasks
+        differences = self.spent_2 - 2 * rate * self.tasks_spent + rate * rate * self.tasks_2
+        return math.sqrt(max(0.0, differences)) / self.spent
 
 
 @dataclass(slots=True)
 class Pace:
     """Seconds that a task takes a worker, of late: a change of rate is seen within seconds."""
 
-    tasks: float = 0.0
-    spent: float = 0.0
+    late: Tally = field(default_factory=Tally)
     at: float = 0.0
     total: Tally = field(default_factory=Tally)
     """Of the whole run."""
 
     def add(self, tasks: int, seconds: float, now: float) -> None:
         # where calls are rare, the last few count
-        fade = max(0.5 ** ((now - self.at) / HALF_LIFE), 1 - 1 / FEW_CALLS) if self.tasks else 0.0
-        self.tasks, self.spent, self.at = self.tasks * fade + tasks, self.spent * fade + seconds, now
-        self.total = Tally(self.total.calls + 1, self.total.tasks + tasks, self.total.spent + seconds)
+        fade = max(0.5 ** ((now - self.at) / HALF_LIFE), 1 - 1 / FEW_CALLS)
+        self.late, self.total, self.at = self.late.plus(tasks, seconds, fade), self.total.plus(tasks, seconds), now
 
     @property
     def seconds(self) -> float | None:
-        return self.spent / self.tasks if self.tasks else None
+        return self.late.seconds
 
 
 @dataclass(frozen=True, slots=True)

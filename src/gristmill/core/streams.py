@@ -20,7 +20,10 @@ def opened(stream: Generator[Any, None, None]) -> None:
 
 
 def begun() -> None:
-    """A stream has given something: from now on, what it runs on is there, and must end after it."""
+    """A stream has given its first task: from now on, what it runs on is there, and must end after it.
+
+    Once for each stream: `atexit` never forgets the place of what was registered, so that each time takes longer.
+    """
     atexit.unregister(close_all)
     atexit.register(close_all)
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gristmill.core.schedule import (
+    DOUBT,
     GAIN,
     SURE_GAIN,
     Load,
@@ -66,10 +67,13 @@ class Division:
             pool.expected = tasks[pool.index] if self.driver.may_begin(pool) else 0.0
         if len(pools) < 2 or not gpus:
             return
-        if better := self._better(loads, tasks, pools, GAIN):
+        late = [state.pace.late for state in flow.pools]
+        if better := self._better(loads, tasks, pools, _worth(GAIN, late, pools)):
             self._aim_at(better, pools, corrects=False)
-        elif (known := self._well_known(loads, pools)) and (better := self._better(known, tasks, pools, SURE_GAIN)):
-            self._aim_at(better, pools, corrects=True)
+        elif since := self._well_known(pools):
+            known = [replace(load, seconds_per_task=tally.seconds) for load, tally in zip(loads, since, strict=True)]
+            if better := self._better(known, tasks, pools, _worth(SURE_GAIN, since, pools)):
+                self._aim_at(better, pools, corrects=True)
         if any(self._lacks(pool) for pool in pools):
             for pool in pools:
                 for worker in _by_gpu(pool)[: max(0, pool.staff - pool.target)]:
@@ -92,15 +96,12 @@ class Division:
             pool.target = target
             pool.take_back(target)
 
-    def _well_known(self, loads: Sequence[Load], pools: list[Pool]) -> list[Load]:
-        """The loads by rates since GPUs were divided, if all workers had a say. Once is enough: rates always vary."""
+    def _well_known(self, pools: list[Pool]) -> list[Tally]:
+        """What was done since GPUs were divided, if all workers had a say. Once is enough: rates always vary."""
         now = self._tallies()
         since = [tally.since(before) for tally, before in zip(now, self.tallies or [Tally()] * len(now), strict=True)]
-        if self.corrected or not all_heard(
-            [since[pool.index] for pool in pools], [len(pool.workers) for pool in pools]
-        ):
-            return []
-        return [replace(load, seconds_per_task=tally.seconds) for load, tally in zip(loads, since, strict=True)]
+        heard = all_heard([since[pool.index] for pool in pools], [len(pool.workers) for pool in pools])
+        return since if heard and not self.corrected else []
 
     def _tallies(self) -> list[Tally]:
         return [state.pace.total for state in self.driver.flow.pools]
@@ -131,6 +132,12 @@ class Division:
     def _lacks(self, pool: Pool) -> bool:
         wanted = min(pool.target, math.ceil(pool.expected))
         return len(pool.workers) < wanted and not pool.can_grow()
+
+
+def _worth(gain: float, tallies: Sequence[Tally], pools: list[Pool]) -> float:
+    """What a change must gain at least, since rates are not known better. Who alone has work left gets all anyway."""
+    errors = [tallies[pool.index].error for pool in pools if pool.expected]
+    return max(gain, DOUBT * math.hypot(*errors)) if len(errors) > 1 else gain
 
 
 def _by_gpu(pool: Pool) -> list[WorkerHandle]:
