@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ from gristmill.text import (
     UrlRemover,
     WordCountFilter,
 )
-from tests.conformance.conftest import cluster  # noqa: F401  what runs on a cluster asks for it
 from tests.conformance.executors import make, params
+from tests.ray_cluster import ray_cluster
 
 LANGUAGES = ["en", "de", "fr", None]
 
@@ -46,6 +47,12 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
             rows.append(row | ({"late": [number]} if number > 60 else {}))
         (folder / f"part-{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    with ray_cluster(num_cpus=4) as mark:
+        yield mark
 
 
 @pytest.fixture(params=params("inline", "local-3-unfused"))
