@@ -221,7 +221,7 @@ from gristmill import LocalExecutor, Pipeline, ProcessingStage, Task
 
 class Nap(ProcessingStage):
     def process(self, task):
-        print("pid", os.getpid(), flush=True)
+        os.write(1, f"pid {{os.getpid()}}\\n".encode())  # in one piece: two workers write at once
         time.sleep({nap})
         return Own(task.data)
 
