@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import re
 import time
@@ -41,7 +42,8 @@ def ray_cluster(**options: Any) -> Iterator[str]:
 
 
 def left_over(mark: str, seconds: float = 60.0) -> list[str]:
-    """Actors and processes of runs that are still there after some time."""
+    """Actors and processes of runs that are still there after some time. Results that somebody holds keep theirs."""
+    gc.collect()
     deadline = time.monotonic() + seconds
     while (found := _actors() + _workers(mark)) and time.monotonic() < deadline:
         time.sleep(0.1)

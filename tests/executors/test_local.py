@@ -17,6 +17,7 @@ import pytest
 from gristmill import LocalExecutor, Pipeline, ProcessingStage, Resources, Task
 from gristmill.core.errors import PlanError, ResourceError, StageError, TaskTimeoutError, WorkerLostError
 from gristmill.core.executor import Progress, Silent
+from gristmill.executors import drive
 from tests.conformance.stages import AddOne, Big, CountTo, Leak, Pid, Slow, StreamThenTrouble, Trouble
 
 
@@ -433,6 +434,35 @@ def test_a_slow_teardown_is_waited_for_and_a_deadly_one_told(tmp_path: Path) -> 
     assert (tmp_path / "down").exists()
     with pytest.raises(WorkerLostError, match="in teardown, its worker exited with code 9"):
         Pipeline("p", stages=[Slowly("exit")]).run(LocalExecutor(1), initial_tasks=[Task(1)])
+
+
+def test_a_worker_that_is_set_up_when_all_is_done_may_tear_down_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had only the short time that those have which are still being set up, and failed the run."""
+    monkeypatch.setattr(drive, "_GRACE", 1.5)
+
+    class Latecomer(AddOne):
+        def setup(self, worker_metadata: Any = None) -> None:
+            try:
+                (tmp_path / "first").touch(exist_ok=False)
+                self.late = False
+            except FileExistsError:
+                self.late = True
+                while not (tmp_path / "over").exists():
+                    time.sleep(0.05)
+
+        def process(self, task: Task[int]) -> Task[int]:
+            time.sleep(0.5)  # there is time to start the other one
+            return task
+
+        def teardown(self) -> None:
+            (tmp_path / "over").touch()
+            time.sleep(2 if self.late else 0)
+            (tmp_path / ("late" if self.late else "early")).touch()
+
+    Pipeline("p", stages=[Latecomer()]).run(LocalExecutor(2), initial_tasks=[Task(i) for i in range(2)])
+    assert (tmp_path / "late").exists()
 
 
 def test_an_endless_source_can_be_streamed_in_process() -> None:

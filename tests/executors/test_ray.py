@@ -113,13 +113,18 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 class Stop(ProcessingStage[Any, Any]):
+    """Fails on a file when another one has been written, until it may go on."""
+
     max_retries = 0
 
-    def __init__(self, go: Path) -> None:
-        self.go = go
+    def __init__(self, go: Path, out: Path) -> None:
+        self.go, self.out = go, out
 
     def process(self, task: Any) -> Any:
         if not self.go.exists() and "/4.jsonl" in task.lineage.files[0]:
+            deadline = time.monotonic() + 60
+            while not contents(self.out) and time.monotonic() < deadline:
+                time.sleep(0.05)
             raise RuntimeError("stop here")
         return task
 
@@ -130,7 +135,8 @@ def test_same_bytes_and_a_run_goes_on_where_another_executor_stopped(tmp_path: P
 
     def pipeline(out: str, blocksize: int) -> Pipeline:
         reader = JsonlReader(str(tmp_path / "in"), blocksize=blocksize)
-        stages = [reader, ScoreFilter(WordCountFilter(min_words=5)), Stop(tmp_path / "go"), JsonlWriter(tmp_path / out)]
+        stop = Stop(tmp_path / "go", tmp_path / "out")
+        stages = [reader, ScoreFilter(WordCountFilter(min_words=5)), stop, JsonlWriter(tmp_path / out)]
         return Pipeline("p", stages=stages)
 
     with pytest.raises(Exception, match="stop here"):

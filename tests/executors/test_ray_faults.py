@@ -163,13 +163,14 @@ class IsHere(ProcessingStage[DocumentBatch, Task[Any]]):
 def test_work_goes_to_the_node_that_holds_what_it_needs(cluster: Cluster) -> None:
     cluster.add()
     cluster.wait_for(2)
-    stages = [stage.with_(num_workers=2) for stage in (Made(), IsHere())]
+    half = Resources(cpus=0.4)  # there is room for both on each of the nodes
+    stages = [stage.with_(num_workers=2, resources=half) for stage in (Made(), IsHere())]
     result = Pipeline("p", stages=stages).run(
         RayActorPoolExecutor(fuse=False), initial_tasks=[Task(number) for number in range(60)]
     )
     found = Counter(task.data for task in result)
     assert len({node for node, _ in found}) == 2
-    assert sum(count for (_, here), count in found.items() if here) >= 0.8 * 60
+    assert sum(count for (_, here), count in found.items() if here) >= 0.7 * 60  # by chance it would be half
 
 
 def test_results_that_went_with_their_node_are_told(cluster: Cluster, tmp_path: Path) -> None:

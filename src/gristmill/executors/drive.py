@@ -135,7 +135,7 @@ class Driver(ABC):
         queued = self.flow.ready(pool.index) if self.may_begin(pool) else 0
         behind = self.pools[pool.index + 1 : len(self.job.plan.way)]
         return PoolState(
-            queued=queued - pool.count("starting"),
+            queued=queued if pool.count("idle") else queued - pool.count("starting"),  # who starts will want some, too
             downstream_bytes=self.flow.downstream_bytes(pool.index) + pool.coming_bytes(self.flow, behind),
             downstream_tasks=len(self.flow.pools[pool.index + 1].queue) if behind else 0,
             idle=pool.count("idle"),
@@ -365,11 +365,11 @@ class Driver(ABC):
         for worker in self._everyone():
             worker.stop()
         grace = _TEARDOWN if raises else _GRACE
-        deadline = time.monotonic() + grace
+        deadline, soon = time.monotonic() + grace, time.monotonic() + _GRACE
         problem: StageError | None = None
-        while (left := self._everyone()) and time.monotonic() < deadline:
-            if not any(worker.is_set_up for worker in left):  # they load what nobody needs any more
-                deadline = min(deadline, time.monotonic() + _GRACE)
+        while (left := self._everyone()) and time.monotonic() < min(deadline, soon):
+            if any(worker.is_set_up for worker in left):  # others load what nobody needs any more
+                soon = time.monotonic() + _GRACE
             for worker, message in self.listen(_TICK):
                 if worker.state != "gone":
                     problem = self._farewell(worker, *message) or problem
