@@ -33,7 +33,7 @@ from gristmill.core.task import Lineage
 from gristmill.executors.drive import LOST, Driver
 from gristmill.executors.machine import Machine, Slot
 from gristmill.executors.pool import WorkerHandle
-from gristmill.executors.ray_board import Board
+from gristmill.executors.ray_board import Board, heard
 from gristmill.executors.ray_cluster import Node, NodeSlots, cluster, connect, hush, lacks, without
 from gristmill.executors.ray_env import Environments
 from gristmill.executors.ray_pool import Actor, ActorPool
@@ -298,10 +298,8 @@ class RayDriver(Driver):
 
     def notes(self) -> Mapping[int, Any]:
         """What is on the board; it is read a few times a second."""
-        import ray
-
         if time.monotonic() - self._noted > _BOARD_SECONDS:
-            self._notes = ray.get(self.board.read.remote())
+            self._notes = heard(self.board.read.remote())
             self._noted = time.monotonic()
         return self._notes
 
@@ -315,10 +313,8 @@ class RayDriver(Driver):
 
     def _hear_board(self) -> Iterator[tuple[WorkerHandle, tuple[Any, ...]]]:
         """What workers have left to others of the calls that they are heard on; what is of the next call waits."""
-        import ray
-
         workers = {worker.key: worker for worker in self._actors() if worker.answers}
-        left, self._left = [*self._left, *ray.get(self.board.collect.remote())], []
+        left, self._left = [*self._left, *heard(self.board.collect.remote())], []
         for entry in left:
             key, number, message, large = entry
             worker = workers.get(key)

@@ -11,6 +11,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
+from gristmill.core.errors import ResourceError
 from gristmill.core.isolate import Place
 from gristmill.executors.ray_voice import Voice
 
@@ -96,6 +97,25 @@ class Board:
         marks = self.marks or []
         self.marks = None if self.marks is None else []
         return marks
+
+
+_GONE = (
+    "Ray has killed the actor through which driver and workers speak: the memory of its node, which is that of the "
+    "driver, ran out, or the node is gone. Let stages take less at once (num_workers, a smaller blocksize), or run the "
+    "driver where there is more. Started again with its run_dir, the run goes on"
+)
+
+
+def heard(answer: Any) -> Any:
+    """What the board answers the driver."""
+    import ray
+
+    try:
+        return ray.get(answer)
+    except ray.exceptions.RayTaskError:
+        raise
+    except ray.exceptions.RayError as error:
+        raise ResourceError(_GONE) from error
 
 
 def mark_on(board: Any, voice: Voice) -> None:

@@ -15,6 +15,7 @@ from gristmill.core.plan import Group
 from gristmill.core.schedule import WINDOW
 from gristmill.executors.machine import Machine, Slot
 from gristmill.executors.pool import Order, Pool, WorkerHandle, most_workers, pickled
+from gristmill.executors.ray_board import heard
 from gristmill.executors.ray_env import merged
 from gristmill.executors.ray_worker import Message, RayWorker, Stored
 from gristmill.executors.transport import Parcel
@@ -116,7 +117,7 @@ class Actor(WorkerHandle):
         if ray.wait([self.answers[0].ref], timeout=0, fetch_local=False)[0]:
             return False  # it is through with the one before, and the driver has been away
         answer = self.answers[-1]
-        answer.void = ray.get(self.driver.board.withdraw.remote(self.key, answer.number))
+        answer.void = heard(self.driver.board.withdraw.remote(self.key, answer.number))
         return answer.void
 
     def said(self, message: Message, large: Any) -> tuple[Any, ...]:
