@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -97,3 +98,44 @@ def test_a_program_with_more_gets_a_process_of_its_own(tmp_path: Path, before: s
 
 def test_what_the_environment_says_holds(tmp_path: Path) -> None:
     assert {found["blas"] for found in look(tmp_path, OPENBLAS_NUM_THREADS="2")} == {"2"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_no_worker_outlives_a_driver_that_was_forked(tmp_path: Path, number: signal.Signals) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SLEEPS)
+    env = {**os.environ, "GRISTMILL_PROGRESS": "off", "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env
+    ) as driver:
+        assert driver.stdout is not None
+        zygote, worker = map(int, driver.stdout.readline().split())
+        assert Path(f"/proc/{zygote}/cmdline").read_text() == Path(f"/proc/{driver.pid}/cmdline").read_text()
+        driver.send_signal(number)
+        driver.stdout.read()  # which ends when nobody is left that could write
+    assert not any(_lives(pid) for pid in (zygote, worker))
+    assert not list(tmp_path.glob("gristmill-*"))
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+SLEEPS = """
+import os, time
+from gristmill import LocalExecutor, Pipeline, ProcessingStage
+
+
+class Sleeps(ProcessingStage):
+    name = "sleeps"
+
+    def process(self, task):
+        print(os.getppid(), os.getpid(), flush=True)
+        time.sleep(60)
+
+
+Pipeline("p", stages=[Sleeps()]).run(LocalExecutor(num_workers=1))
+"""
