@@ -188,7 +188,12 @@ def test_checksums_are_those_of_the_files(
     (tmp_path / "in.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in ROWS))
     read: list[str] = []
     own = Target.sha256
-    monkeypatch.setattr(Target, "sha256", lambda self, path: read.append(path) or own(self, path))
+
+    def noted(target: Target, path: str) -> str:
+        read.append(path)
+        return own(target, path)
+
+    monkeypatch.setattr(Target, "sha256", noted)
     reader = JsonlReader(str(tmp_path / "in.jsonl"), blocksize=blocksize)
     stages = [reader, ExactDeduplicationStage(), *between, JsonlWriter(str(tmp_path / "out"), **writer)]
     Pipeline("p", stages=stages).run(LocalExecutor(0))
