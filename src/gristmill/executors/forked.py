@@ -3,7 +3,7 @@
 A fork takes with it what the driver is in the midst of. So the driver must have no threads but those that end and begin
 again with a fork by themselves (OpenBLAS, jemalloc), must have loaded nothing but the standard library and what
 Gristmill itself loads, and must be small. A program that has more gets a zygote that is a process of its own, which
-takes a third of a second.
+loads all of it again.
 
 What is given up: settings that a program makes in the standard library itself, such as its locale, hold in workers of a
 fork too. Its files, handlers of signals, log handlers and its `__main__` do not.
