@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,6 +17,8 @@ from gristmill import KeyedStage, LocalExecutor, Pipeline, ProcessingStage
 from gristmill.core.errors import StageError
 from gristmill.dedup import ExactDeduplicationStage
 from gristmill.dedup.exact import SameHash
+from gristmill.io.manifest import check_manifest
+from gristmill.io.target import Target
 from gristmill.text import JsonlReader, JsonlWriter, ParquetReader
 
 ROWS = [{"id": number, "text": f"grain and grist {number % 30}"} for number in range(40)]
@@ -159,3 +162,43 @@ def test_lines_are_copied_only_from_a_file_that_has_not_changed(tmp_path: Path) 
     stages = [JsonlReader(str(path)), Meddling(), JsonlWriter(str(tmp_path / "out"))]
     with pytest.raises(StageError, match="has changed since this run has read it"):
         Pipeline("p", stages=stages).run(LocalExecutor(0))
+
+
+class Halves(ProcessingStage[Any, Any]):
+    """Makes two batches of each."""
+
+    def process(self, task: Any) -> Any:
+        return [task.slice(0, 10), task.slice(10)]
+
+
+@pytest.mark.parametrize(
+    ("blocksize", "between", "writer"),
+    [
+        (10**6, [], {}),
+        (700, [], {}),
+        (10**6, [Halves()], {}),
+        (10**6, [], {"compression": "gzip"}),
+        (10**6, [], {"target_file_size": 500}),
+    ],
+    ids=["whole", "blocks", "halves", "gzip", "cut"],
+)
+def test_checksums_are_those_of_the_files(
+    tmp_path: Path, blocksize: int, between: list[Any], writer: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in ROWS))
+    read: list[str] = []
+    own = Target.sha256
+
+    def noted(target: Target, path: str) -> str:
+        read.append(path)
+        return own(target, path)
+
+    monkeypatch.setattr(Target, "sha256", noted)
+    reader = JsonlReader(str(tmp_path / "in.jsonl"), blocksize=blocksize)
+    stages = [reader, ExactDeduplicationStage(), *between, JsonlWriter(str(tmp_path / "out"), **writer)]
+    Pipeline("p", stages=stages).run(LocalExecutor(0))
+    again = [path for path in read if "/out/" in path and ".jsonl" in path and "/_tmp/" not in path]
+    manifest, problems = check_manifest(Target(tmp_path / "out"))
+    assert not problems
+    assert manifest["rows"] == 30
+    assert bool(again) == bool(between or writer)  # a file that was copied whole is not read again for it

@@ -164,6 +164,26 @@ def test_a_field_that_only_some_rows_have_is_null_in_the_others() -> None:
         Pipeline("p", stages=[Numbers(), Sort("other")]).run(LocalExecutor(0))
 
 
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
+def test_the_same_bytes_meet_whether_their_column_is_of_a_fixed_size_or_not(kind: pa.DataType) -> None:
+    keys = [bytes([number]) * 16 for number in range(40)]
+
+    class Two(ProcessingStage[EmptyTask, DocumentBatch]):
+        def process(self, task: EmptyTask) -> Iterator[DocumentBatch]:
+            for one in (pa.binary(16), kind):
+                yield DocumentBatch(pa.table({"key": pa.array(keys, pa.binary(16)).cast(one)}))
+
+    class Sizes(KeyedStage):
+        key = "key"
+        num_partitions = 8
+
+        def reduce(self, key: Any, rows: Iterator[dict[str, Any]]) -> Any:
+            return {"size": len(list(rows))}
+
+    found = Pipeline("p", stages=[Two(), Sizes()]).run(LocalExecutor(0))
+    assert [row["size"] for task in found for row in task.to_rows()] == [2] * 40
+
+
 def test_a_file_of_runs_gives_back_what_was_put_in(tmp_path: Path) -> None:
     target, path = Target(str(tmp_path)), str(tmp_path / "a.runs")
     tables = {number: pa.table({"n": pa.array(range(number * 100), pa.int64())}) for number in (0, 3, 7000)}

@@ -1,7 +1,8 @@
 """Spread: which partition each row goes to, by a hash of its key.
 
 The same value goes to the same partition whatever type its column has in one block or another: 5, 5.0 and "5" go
-together, since a column that is read in parts may be of integers here and of mixed types there (`table.py`).
+together, since a column that is read in parts may be of integers here and of mixed types there (`table.py`). So do
+the same bytes, of a fixed size or not.
 
 What is given up: speed for keys that are not hashes; each different value passes through Python once per batch.
 """
@@ -9,6 +10,7 @@ What is given up: speed for keys that are not hashes; each different value passe
 from __future__ import annotations
 
 import zlib
+from sys import byteorder
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -85,8 +87,15 @@ def _hashes(column: pa.ChunkedArray) -> pa.Array:
         texts = [row["v"] for row in table_to_rows(pa.table([pa.ExtensionArray.from_storage(kind, values)], ["v"]))]
     else:
         texts = values.to_pylist()
-    known = make_array([zlib.crc32(_canonical(value)) for value in texts], _UINT)
+    known = make_array(list(map(_number, texts)), _UINT)
     return pc.fill_null(known.take(encoded.indices), literal(0, _UINT))
+
+
+def _number(value: Any) -> int:
+    """The number of a value; of bytes that may be a hash, the one that they have in a column of hashes."""
+    if isinstance(value, bytes) and len(value) >= 8:
+        return int.from_bytes(value[:8], byteorder)
+    return zlib.crc32(_canonical(value))
 
 
 def _canonical(value: Any) -> bytes:

@@ -1,7 +1,8 @@
 """The zygote: a small process that forks workers, and sees to it that none outlives the driver.
 
 It has one thread and has imported what workers need, so a fork is safe and takes milliseconds, whatever
-threads, models or CUDA contexts the driver holds. The user's script is not run again in workers, so it needs
+threads, models or CUDA contexts the driver holds. It is forked itself from a driver that holds none (`forked.py`), and
+else a process of its own. The user's script is not run again in workers, so it needs
 no `if __name__ == "__main__"`. When the driver ends, however it ends, the zygote kills the workers and
 removes the run's temporary files; when the zygote ends, the kernel kills the workers.
 """
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from gristmill.core.errors import GristmillError
+from gristmill.executors.forked import Child, can_fork, fork
 
 _PRELOAD = ("gristmill.", "pyarrow", "fsspec", "orjson", "ftfy", "regex")
 _NOT_PRELOADED = ("gristmill.cli", "gristmill.observe", "gristmill.recipes")
@@ -38,6 +40,7 @@ _MEMORY = {
 }
 """Memory of one block is used again for the next, instead of being given back, asked for and cleared each time."""
 
+_DEFAULTS = dict.fromkeys(_THREADS, "1") | _MEMORY
 
 _ENDED = "the process that starts workers has ended: was it killed? Started again with its run_dir, a run goes on"
 
@@ -50,16 +53,7 @@ class Zygote:
         child of the driver, since Ray kills the children of its actors."""
         self.lingers = linger > 0
         here, there = socket.socketpair()
-        call = f"serve({there.fileno()}, {linger})"
-        code = f"import gc, sys; gc.disable(); sys.path[:] = {sys.path!r}; from {__name__} import serve; {call}"
-        env = dict.fromkeys(_THREADS, "1") | _MEMORY | os.environ.copy()
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            pass_fds=[there.fileno()],
-            stdin=subprocess.DEVNULL,
-            env=env,
-            start_new_session=True,
-        )
+        self._process = _forked(there) if not linger and can_fork() else _started(there, linger)
         there.close()
         self._socket = here
         self._file = here.makefile("rwb")
@@ -112,6 +106,24 @@ class Zygote:
         if not answer:
             raise GristmillError(_ENDED)
         return answer
+
+
+def _started(there: socket.socket, linger: float) -> subprocess.Popen[bytes]:
+    """The zygote as a process of its own."""
+    call = f"serve({there.fileno()}, {linger})"
+    code = f"import gc, sys; gc.disable(); sys.path[:] = {sys.path!r}; from {__name__} import serve; {call}"
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        pass_fds=[there.fileno()],
+        stdin=subprocess.DEVNULL,
+        env=_DEFAULTS | os.environ.copy(),
+        start_new_session=True,
+    )
+
+
+def _forked(there: socket.socket) -> Child:
+    """The zygote as a fork of this process."""
+    return fork(there.fileno(), lambda: serve(there.detach()), _DEFAULTS)
 
 
 def _modules() -> list[str]:

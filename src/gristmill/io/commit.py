@@ -22,7 +22,7 @@ from gristmill.core.stage import ProcessingStage
 from gristmill.core.table import JSON, POSITION, unify, wide_columns
 from gristmill.core.task import GatherTask, Task, WrittenFile, WrittenFiles, digest
 from gristmill.io.manifest import MANIFEST, write_manifest
-from gristmill.io.target import TEMPORARY, Target
+from gristmill.io.target import TEMPORARY, Hashed, Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,6 +46,8 @@ class Fragment(Task[str]):
     """Integer columns with values that a float cannot hold."""
     seen: tuple[str, ...] = field(default=(), kw_only=True, repr=False)
     """All columns of the batch, to name them if a field that was asked for is not there."""
+    sha256: str = field(default="", kw_only=True, repr=False)
+    """Of the file, if it is known."""
 
     @property
     def num_items(self) -> int:
@@ -110,10 +112,11 @@ class WriteFragments(ProcessingStage[Batch, Fragment]):
         read = copied.columns if copied else task.data
         table, added = columns_to_write(read, self.fields)
         path = self.target.file(TEMPORARY, self._run, safe(task.lineage.id) or "batch")
+        sha256 = ""
         if task.num_items:
             with _naming(self.name, path), self.target.create(path) as file:
                 if copied:
-                    copied.write(file, task.left)
+                    sha256 = self._copy(copied, task.left, file)
                 else:
                     self.form.write_fragment(table, file)
         return Fragment(
@@ -124,9 +127,16 @@ class WriteFragments(ProcessingStage[Batch, Fragment]):
             added=added,
             wide=wide_columns(table),
             seen=tuple(name for name in read.column_names if name != POSITION),
+            sha256=sha256,
             dataset_name=task.dataset_name,
             metadata=dict(task.metadata),
         )
+
+    def _copy(self, copied: Any, rows: pa.BooleanArray | None, file: BinaryIO) -> str:
+        """Copy lines, and give the checksum of the file if it will be one of the final ones."""
+        hashed = Hashed(file) if copied.whole and self.target.local and getattr(self.form, "adopts", False) else None
+        copied.write(hashed or file, rows)
+        return hashed.sha256() if hashed else ""
 
 
 class CommitFiles(ProcessingStage[GatherTask, WrittenFiles]):
@@ -179,7 +189,12 @@ class CommitFiles(ProcessingStage[GatherTask, WrittenFiles]):
                 if fragments:
                     self.form.join(fragments, self._schema(task.data), parts)
                 files = parts.place()
-            written = tuple(WrittenFile(path, self.target.size(path), self.target.sha256(path)) for path in files)
+            known = {fragment.data: fragment.sha256 for fragment in fragments}
+            hashes = {path: known.get(draft) for path, draft in zip(files, parts.drafts, strict=False)}
+            written = tuple(
+                WrittenFile(path, self.target.size(path), hashes.get(path) or self.target.sha256(path))
+                for path in files
+            )
             temporary = [fragment.data for fragment in fragments]
             for path in [*parts.rewritten, *temporary]:
                 self.target.remove(path)
@@ -225,15 +240,15 @@ class Parts:
     def __init__(self, target: Target, run: str, stem: str, form: Format) -> None:
         self.target, self.run, self.stem, self.form = target, run, stem, form
         self.rewritten: list[str] = []
-        self._drafts: list[str | None] = []
+        self.drafts: list[str | None] = []
         self._numbered = form.target_file_size is not None
         self._kinds: tuple[str, ...] = (form.extension, *getattr(form, "beside", ()))
 
     def create(self) -> AbstractContextManager[BinaryIO]:
         """The next file, to write to."""
-        name = self._name(len(self._drafts))
+        name = self._name(len(self.drafts))
         path = self.target.file(TEMPORARY, self.run, name) if self.target.local else self.target.file(name)
-        self._drafts.append(path if self.target.local else None)
+        self.drafts.append(path if self.target.local else None)
         return self.target.create(path)
 
     def rewrite(self, fragment: Fragment) -> tuple[str, AbstractContextManager[BinaryIO]]:
@@ -245,15 +260,15 @@ class Parts:
     def adopt(self, path: str) -> bool:
         """Take a local temporary file as it is for the next file."""
         if self.target.local:
-            self._drafts.append(path)
+            self.drafts.append(path)
         return self.target.local
 
     def place(self) -> list[str]:
         """Remove what an earlier run left of this partition and move the files into place."""
-        names = [self._name(index) for index in range(len(self._drafts))]
+        names = [self._name(index) for index in range(len(self.drafts))]
         for name in self._earlier(len(names)):
             self.target.remove(self.target.file(name))
-        for draft, name in zip(self._drafts, names, strict=True):
+        for draft, name in zip(self.drafts, names, strict=True):
             if draft is not None:
                 self.target.replace(draft, name)
         return [self.target.file(name) for name in names]

@@ -243,6 +243,20 @@ class Target:
                 Path(self.file(*filter(None, folder))).rmdir()
 
 
+class Hashed:
+    """Writes to a file, and makes the checksum of it while the bytes are at hand."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._hash = file, hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        self._hash.update(data)
+        return self._file.write(data)
+
+    def sha256(self) -> str:
+        return self._hash.hexdigest()
+
+
 class _NewFile(io.FileIO):
     """Takes a piece at a time: for a write of several megabytes Linux looks for that much memory in one stretch, which
     takes several times as long as the writing. What is left is written by the buffer above."""

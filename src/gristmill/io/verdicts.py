@@ -251,6 +251,8 @@ class SpoolPart(Task[list[Run]]):
     source: str = field(kw_only=True)
     stamp: str = field(kw_only=True)
     origin: tuple[str, ...] = field(default=(), kw_only=True)
+    alone: bool = field(default=False, kw_only=True)
+    """Whether its source has no other part."""
 
     @property
     def num_items(self) -> int:
@@ -297,6 +299,7 @@ class Chunks(SourceStage[SpoolPart]):
                         source=f"{source}-{self._place}",
                         stamp=stamp,
                         origin=origin,
+                        alone=len(chunks) == 1,
                     )
                 )
             yield parts
@@ -317,7 +320,7 @@ class ReadSpool(ProcessingStage[SpoolPart, Batch]):
     def process(self, task: SpoolPart) -> Iterator[Batch]:
         pieces = list(task.verdicts.pieces())
         judged = pa.concat_tables(pieces).combine_chunks() if pieces else None
-        again, copied = Again(), Copied()
+        again, copied, whole = Again(), Copied(), task.alone
         for run, name in zip(task.data, task.names, strict=True):
             table = read_run(task.target, run.path, run.offset, run.length)
             known = dict(table.schema.metadata)
@@ -328,15 +331,18 @@ class ReadSpool(ProcessingStage[SpoolPart, Batch]):
             mine = judged.filter(pc.equal(judged.column(TASK), literal(name, pa.string()))) if judged else None
             lines = origin is not None and origin.lines is not None and not known and not self.adds and kernels
             if not lines or not copied.fits(table.schema, about, run.nbytes):
-                yield from copied.batches()
+                for batch in copied.batches():
+                    whole = False
+                    yield batch
                 copied = Copied()
             if lines and origin:
                 copied.add(table, about, origin, run, mine)
                 continue
             if origin:
                 table = again.table(origin, run.stop).replace_schema_metadata(known or None)
+            whole = False
             yield kind_named(about.pop("kind"))(attached(table, mine, self.adds), **about)
-        yield from copied.batches()
+        yield from copied.batches(whole)
 
 
 def _about(stage: VerdictStage, batch: Batch, origin: Origin | None) -> bytes:

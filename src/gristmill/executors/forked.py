@@ -1,0 +1,161 @@
+"""The zygote as a fork of the driver, where that is as good as a new process: it has all loaded that workers need.
+
+A fork takes with it what the driver is in the midst of. So the driver must have no threads but those that end and begin
+again with a fork by themselves (OpenBLAS, jemalloc), must have loaded nothing but the standard library and what
+Gristmill itself loads, and must be small. A program that has more gets a zygote that is a process of its own, which
+loads all of it again.
+
+What is given up: settings that a program makes in the standard library itself, such as its locale, hold in workers of a
+fork too. Its files, handlers of signals, log handlers and its `__main__` do not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import io
+import os
+import signal
+import sys
+import threading
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+
+MOST_BYTES = 2**28
+"""A driver that holds more is not forked: each worker would begin with a copy of its page tables."""
+
+_KNOWN = sys.stdlib_module_names | {"__main__", "__mp_main__", "cython_runtime", "gristmill", "numpy", "pyarrow"}
+_KNOWN |= {"cloudpickle", "orjson", "fsspec", "ftfy", "regex", "wcwidth", "_distutils_hack", "sitecustomize"}
+_KNOWN |= {"pandas", "dateutil", "pytz", "tzdata", "six"}  # pyarrow loads them to make an array of a list
+_KNOWN |= {"annotated_doc", "annotated_types", "click", "markdown_it", "mdurl", "pydantic", "pydantic_core", "pygments"}
+_KNOWN |= {"rich", "shellingham", "typer", "typing_extensions", "typing_inspection", "yaml"}  # of the command line
+_MADE = ("_cython_", "_sysconfigdata_")
+_BLAS = ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "openblas_{}")
+_TRIM, _MAPPED = -1, -3  # what `mallopt` calls them
+_left: list[Any] = []
+"""What was the driver's. Objects that nobody holds any more would do whatever they do at their end."""
+
+
+class Child:
+    """A process that was forked, as far as `subprocess.Popen` would be used of it."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def wait(self) -> None:
+        try:
+            os.waitpid(self.pid, 0)
+        except ChildProcessError:  # the program itself has waited for all of its children
+            return
+
+
+def can_fork() -> bool:
+    """Whether a fork of this process is as good as a new one."""
+    if sys.platform != "linux" or threading.active_count() > 1 or sys.gettrace() or sys.getprofile():
+        return False
+    names = {name.partition(".")[0] for name in sys.modules}
+    if any(name not in _KNOWN and not name.startswith(_MADE) for name in names):
+        return False
+    try:
+        resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        threads = [task.joinpath("comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    except (OSError, ValueError):
+        return False
+    others = sum(name != "jemalloc_bg_thd" for name in threads) - 1
+    return resident <= MOST_BYTES and (not others or others == _blas("get_num_threads") - 1)
+
+
+def fork(kept: int, serve: Callable[[], None], defaults: Mapping[str, str]) -> Child:
+    """Run `serve` in a fork of this process, which keeps one open file of it and its output. `defaults` is what its
+    environment has unless the driver's has it."""
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        if stream is not None:
+            stream.flush()
+    if pid := os.fork():
+        return Child(pid)
+    code = 1
+    try:
+        os.setsid()
+        _forget(kept)
+        _settle(defaults)
+        serve()
+        code = 0
+    except BaseException:  # noqa: BLE001  nothing of the driver may go on here
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _forget(kept: int) -> None:
+    """Leave what is the driver's to the driver. Its files stay open as such, and nothing reaches them."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        if int(name) not in (1, 2, kept, nothing):
+            os.dup2(nothing, int(name), inheritable=name == "0")
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    gc.freeze()  # what the driver has is not collected here, with what that would do
+    _output(1, "stdout")
+    _output(2, "stderr")
+    _left.append(sys.modules["__main__"])
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    if logging := sys.modules.get("logging"):
+        _forget_logs(logging)
+    for name in ("_DYNAMIC_CLASS_TRACKER_BY_CLASS", "_DYNAMIC_CLASS_TRACKER_BY_ID"):  # or classes come with their state
+        getattr(cloudpickle.cloudpickle, name, {}).clear()
+
+
+def _output(fd: int, name: str) -> None:
+    """Plain output, whatever the driver has in its place."""
+    old = getattr(sys, f"__{name}__")
+    _left.extend((old, getattr(sys, name)))
+    if old is not None:
+        raw = io.FileIO(fd, "wb", closefd=False)
+        made = io.TextIOWrapper(raw, old.encoding, old.errors, line_buffering=True, write_through=True)
+        setattr(sys, name, made)
+        setattr(sys, f"__{name}__", made)
+
+
+def _forget_logs(logging: Any) -> None:
+    for logger in (logging.root, *logging.root.manager.loggerDict.values()):
+        if isinstance(logger, logging.Logger):
+            _left.extend((logger.handlers, logger.filters))
+            logger.handlers, logger.filters = [], []
+            logger.setLevel(logging.NOTSET)
+            logger.propagate, logger.disabled = True, False
+    logging.root.setLevel(logging.WARNING)
+    logging.disable(logging.NOTSET)
+
+
+def _settle(defaults: Mapping[str, str]) -> None:
+    """What a new process would find out from its environment."""
+    threads = "OPENBLAS_NUM_THREADS" in os.environ
+    os.environ.update({**defaults, **os.environ})
+    libc = ctypes.CDLL(None)
+    for variable, option in (("MALLOC_TRIM_THRESHOLD_", _TRIM), ("MALLOC_MMAP_THRESHOLD_", _MAPPED)):
+        if os.environ[variable].isdecimal() and hasattr(libc, "mallopt"):
+            libc.mallopt(option, int(os.environ[variable]))
+    if os.environ["ARROW_DEFAULT_MEMORY_POOL"] == "system":
+        pa.set_memory_pool(pa.system_memory_pool())
+    if not threads:
+        _blas("set_num_threads", 1)
+
+
+def _blas(call: str, *arguments: int) -> int:
+    """Ask OpenBLAS, if numpy has it; 1 if it does not."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if "openblas" in line:
+            library = ctypes.CDLL(line.split(maxsplit=5)[-1])
+            for name in _BLAS:
+                if hasattr(library, name.format(call)):
+                    return int(getattr(library, name.format(call))(*arguments))
+    return 1
