@@ -1,0 +1,310 @@
+/* Words of a text as rows of a fastText model: the word itself, if it is known, and runs of its characters. */
+
+#include "fasttext.h"
+
+#define FNV 2166136261u
+#define FNV_PRIME 16777619u
+#define PLACES_OF_MEMORY (1u << 17)
+#define LONGEST_WORD_KEPT 48
+#define MOST_IDS_KEPT 512
+#define MOST_BYTES_KEPT (12u << 20)
+
+static const char end_of_line[] = "</s>";
+static const char label_prefix[] = "__label__";
+static const uint8_t is_blank[256] = {[0] = 1, ['\t'] = 1, ['\n'] = 1, ['\v'] = 1, ['\f'] = 1, ['\r'] = 1, [' '] = 1};
+
+typedef struct {
+    uint32_t fnv;
+    uint16_t size, count;
+} Entry; /* then the bytes of the word, up to a multiple of 4, and its rows */
+
+/* As the library does it: bytes are signed. */
+static inline uint32_t fnv_step(uint32_t hash, uint8_t byte) { return (hash ^ (uint32_t)(int32_t)(int8_t)byte) * FNV_PRIME; }
+
+static uint32_t fnv(const uint8_t *p, size_t size) {
+    uint32_t hash = FNV;
+    for (size_t i = 0; i < size; i++)
+        hash = fnv_step(hash, p[i]);
+    return hash;
+}
+
+/* -- the dictionary ------------------------------------------------------------------------------------- */
+
+/* The place of a word: that of its entry, or a free one. */
+static uint64_t place_of(const FastText *model, const uint8_t *p, size_t size, uint64_t hash) {
+    uint64_t at = hash & model->mask;
+    for (; model->slots[2 * at + 1]; at = (at + 1) & model->mask)
+        if (model->slots[2 * at] == (uint32_t)(hash >> 32)) {
+            Text known = column_text(&model->entries, model->slots[2 * at + 1] - 1);
+            if ((size_t)known.size == size && !memcmp(known.bytes, p, size))
+                break;
+        }
+    return at;
+}
+
+static inline int64_t find_entry(const FastText *model, const uint8_t *p, size_t size, uint64_t hash) {
+    return (int64_t)model->slots[2 * place_of(model, p, size, hash) + 1] - 1;
+}
+
+int dictionary_open(FastText *model) {
+    uint64_t size = 16, entries = (uint64_t)model->entries.array->length;
+    while (size < 2 * entries)
+        size *= 2;
+    model->mask = size - 1;
+    model->slots = calloc(size, 8);
+    if (!model->slots)
+        return -1;
+    for (uint64_t i = 0; i < entries; i++) {
+        Text word = column_text(&model->entries, (int64_t)i);
+        uint64_t hash = hash_bytes(word.bytes, (size_t)word.size, word.bytes + word.size);
+        uint64_t at = place_of(model, word.bytes, (size_t)word.size, hash);
+        model->slots[2 * at] = (uint32_t)(hash >> 32), model->slots[2 * at + 1] = (uint32_t)i + 1;
+    }
+    return 0;
+}
+
+/* -- rows ----------------------------------------------------------------------------------------------- */
+
+typedef float Four __attribute__((vector_size(16)));
+
+static inline Four load_four(const uint8_t *p) { /* the matrix may lie anywhere in a file */
+    Four four;
+    memcpy(&four, p, sizeof four);
+    return four;
+}
+
+/* Models that tell languages have 16 numbers to a row, as a rule: the sums stay in registers. */
+static void add_sixteens(float *sum, const uint8_t *rows, const int32_t *ids, int count) {
+    Four sums[4];
+    memcpy(sums, sum, sizeof sums);
+    for (int i = 0; i < count; i++) {
+        const uint8_t *row = rows + (size_t)ids[i] * 64;
+        for (int j = 0; j < 4; j++)
+            sums[j] += load_four(row + 16 * j);
+    }
+    memcpy(sum, sums, sizeof sums);
+}
+
+static void add_rows(float *sum, const uint8_t *rows, const int32_t *ids, int count, size_t dim) {
+    for (int i = 0; i < count; i++) {
+        const uint8_t *row = rows + (size_t)ids[i] * dim * 4;
+        size_t j = 0;
+        if (i + 4 < count)
+            for (size_t k = 0; k < dim * 4; k += 64)
+                __builtin_prefetch(rows + (size_t)ids[i + 4] * dim * 4 + k);
+        for (; j + 4 <= dim; j += 4) {
+            Four four = load_four((const uint8_t *)(sum + j)) + load_four(row + 4 * j);
+            memcpy(sum + j, &four, sizeof four);
+        }
+        for (; j < dim; j++) {
+            float one;
+            memcpy(&one, row + 4 * j, 4);
+            sum[j] += one;
+        }
+    }
+}
+
+static void flush(Reading *reading) {
+    const FastText *model = reading->model;
+    const uint8_t *rows = model->held[INPUT].buf;
+    if (model->dim == 16)
+        add_sixteens(reading->sum, rows, reading->ids, reading->used);
+    else
+        add_rows(reading->sum, rows, reading->ids, reading->used, (size_t)model->dim);
+    reading->count += reading->used;
+    reading->used = 0;
+    reading->flushes++;
+}
+
+static inline void push(Reading *reading, int32_t id) {
+    if (reading->used == IDS)
+        flush(reading);
+    reading->ids[reading->used++] = id;
+}
+
+/* The row of a bucket, if there is one: of a pruned model few are left. */
+static inline void push_bucket(Reading *reading, uint32_t bucket) {
+    const FastText *model = reading->model;
+    if (!model->pruned) {
+        push(reading, (int32_t)(model->words + bucket));
+        return;
+    }
+    uint64_t bits = ((const uint64_t *)model->held[BITS].buf)[bucket >> 6], one = (uint64_t)1 << (bucket & 63);
+    if (bits & one) {
+        uint32_t rank = ((const uint32_t *)model->held[RANKS].buf)[bucket >> 6] + (uint32_t)__builtin_popcountll(bits & (one - 1));
+        push(reading, (int32_t)model->words + ((const int32_t *)model->held[PLACES].buf)[rank]);
+    }
+}
+
+/* hash % buckets, by two multiplications. */
+static inline uint32_t bucket_of(const FastText *model, uint32_t hash) {
+    return (uint32_t)((__uint128_t)(model->inverse * hash) * (uint64_t)model->bucket >> 64);
+}
+
+static inline int inside(uint8_t byte) { return (byte & 0xC0) == 0x80; }
+
+/* Runs of `least` to `most` characters. Those that begin at one place have hashes that begin alike. */
+static void push_runs(Reading *reading, const uint8_t *word, size_t size) {
+    const FastText *model = reading->model;
+    for (size_t i = 0; i < size; i++) {
+        if (inside(word[i]))
+            continue;
+        uint32_t hash = FNV;
+        size_t j = i;
+        for (int64_t n = 1; j < size && n <= model->most; n++) {
+            do
+                hash = fnv_step(hash, word[j++]);
+            while (j < size && inside(word[j]));
+            if (n >= model->least && !(n == 1 && (i == 0 || j == size)))
+                push_bucket(reading, bucket_of(model, hash));
+        }
+    }
+}
+
+/* -- words ---------------------------------------------------------------------------------------------- */
+
+void memory_free(Memory *memory) {
+    if (memory) {
+        free(memory->slots);
+        free(memory->entries.memory);
+        free(memory);
+    }
+}
+
+static Entry *recall(const Memory *memory, const uint8_t *p, size_t size, uint64_t hash, uint32_t *place) {
+    uint32_t at = (uint32_t)hash & (PLACES_OF_MEMORY - 1);
+    for (; memory->slots[2 * at + 1]; at = (at + 1) & (PLACES_OF_MEMORY - 1))
+        if (memory->slots[2 * at] == (uint32_t)(hash >> 32)) {
+            Entry *entry = (Entry *)(void *)((char *)memory->entries.memory + memory->slots[2 * at + 1]);
+            if (entry->size == size && !memcmp(entry + 1, p, size))
+                return entry;
+        }
+    *place = at;
+    return NULL;
+}
+
+static inline size_t ids_at(size_t size) { return sizeof(Entry) + ((size + 3) & ~(size_t)3); }
+
+/* What is full is emptied: words that come often are soon there again. */
+static int keep_in_mind(Memory *memory, const uint8_t *p, uint64_t hash, uint32_t place, Entry entry, const int32_t *ids) {
+    size_t start = memory->used ? memory->used : 4, at = ids_at(entry.size), size = at + 4 * (size_t)entry.count;
+    if (start + size > MOST_BYTES_KEPT || memory->count >= PLACES_OF_MEMORY / 2) {
+        memset(memory->slots, 0, 8 * (size_t)PLACES_OF_MEMORY);
+        memory->used = memory->count = 0;
+        start = 4, place = (uint32_t)hash & (PLACES_OF_MEMORY - 1);
+    }
+    char *entries = room(&memory->entries, start + size);
+    if (!entries)
+        return -1;
+    memcpy(entries + start, &entry, sizeof entry);
+    memcpy(entries + start + sizeof entry, p, entry.size);
+    memcpy(entries + start + at, ids, 4 * (size_t)entry.count);
+    memory->slots[2 * place] = (uint32_t)(hash >> 32), memory->slots[2 * place + 1] = (uint32_t)start;
+    memory->used = start + size;
+    memory->count++;
+    return 0;
+}
+
+static int add_hash(Reading *reading, uint32_t hash) {
+    if (reading->model->run < 2)
+        return 0;
+    uint32_t *hashes = room(&reading->hashes, (reading->hash_count + 1) * sizeof *hashes);
+    if (!hashes)
+        return -1;
+    hashes[reading->hash_count++] = hash;
+    return 0;
+}
+
+/* A word that is not in memory. */
+static int add_new_word(Reading *reading, const uint8_t *p, size_t size, uint64_t hash, uint32_t place, int keep) {
+    const FastText *model = reading->model;
+    int64_t entry = find_entry(model, p, size, hash), flushes;
+    size_t prefix = sizeof label_prefix - 1;
+    if (entry >= model->words || (entry < 0 && size >= prefix && !memcmp(p, label_prefix, prefix)))
+        return 0; /* a label is no word */
+    if (IDS - reading->used <= MOST_IDS_KEPT)
+        flush(reading);
+    int start = reading->used;
+    flushes = reading->flushes;
+    if (entry >= 0)
+        push(reading, (int32_t)entry);
+    if (model->most > 0) {
+        uint8_t *word = room(&reading->word, size + 2);
+        if (!word)
+            return -1;
+        word[0] = '<', word[size + 1] = '>';
+        memcpy(word + 1, p, size);
+        push_runs(reading, word, size + 2);
+    }
+    uint32_t whole = model->run > 1 ? fnv(p, size) : 0;
+    int count = reading->used - start;
+    if (keep && flushes == reading->flushes && count <= MOST_IDS_KEPT) {
+        Entry made = {whole, (uint16_t)size, (uint16_t)count};
+        if (keep_in_mind(reading->memory, p, hash, place, made, reading->ids + start))
+            return -1;
+    }
+    return add_hash(reading, whole);
+}
+
+static int add_word(Reading *reading, const uint8_t *p, size_t size, const uint8_t *end) {
+    uint64_t hash = hash_bytes(p, size, end);
+    uint32_t place = 0;
+    int keep = size <= LONGEST_WORD_KEPT;
+    const Entry *entry = keep ? recall(reading->memory, p, size, hash, &place) : NULL;
+    if (!entry)
+        return add_new_word(reading, p, size, hash, place, keep);
+    if (IDS - reading->used < entry->count)
+        flush(reading);
+    memcpy(reading->ids + reading->used, (const char *)entry + ids_at(size), 4 * (size_t)entry->count);
+    reading->used += entry->count;
+    return add_hash(reading, entry->fnv);
+}
+
+/* The end of the line is a word too, but has no runs of characters. */
+static int add_end(Reading *reading) {
+    const uint8_t *p = (const uint8_t *)end_of_line;
+    size_t size = sizeof end_of_line - 1;
+    int64_t entry = find_entry(reading->model, p, size, hash_bytes(p, size, p + size));
+    if (entry >= reading->model->words)
+        return 0;
+    if (entry >= 0)
+        push(reading, (int32_t)entry);
+    return add_hash(reading, fnv(p, size));
+}
+
+/* Runs of 2 words and more. The library has the hashes of words as signed numbers. */
+static void push_word_runs(Reading *reading) {
+    const FastText *model = reading->model;
+    const int32_t *hashes = reading->hashes.memory;
+    for (size_t i = 0; i < reading->hash_count; i++) {
+        uint64_t hash = (uint64_t)(int64_t)hashes[i];
+        for (size_t j = i + 1; j < reading->hash_count && j - i < (size_t)model->run; j++) {
+            hash = hash * 116049371u + (uint64_t)(int64_t)hashes[j];
+            push_bucket(reading, (uint32_t)(hash % (uint64_t)model->bucket));
+        }
+    }
+}
+
+int add_text(Reading *reading, Text text) {
+    const uint8_t *p = text.bytes, *end = p + text.size;
+    memset(reading->sum, 0, (size_t)reading->model->dim * sizeof(float));
+    reading->count = reading->used = 0, reading->hash_count = 0;
+    for (;;) {
+        while (p < end && is_blank[*p])
+            p++;
+        const uint8_t *word = p;
+        while (p < end && !is_blank[*p])
+            p++;
+        size_t size = (size_t)(p - word);
+        if (!size || (size == sizeof end_of_line - 1 && !memcmp(word, end_of_line, size)))
+            break;
+        if (add_word(reading, word, size, end))
+            return -1;
+    }
+    if (add_end(reading))
+        return -1;
+    if (reading->model->run > 1)
+        push_word_runs(reading);
+    flush(reading);
+    return 0;
+}
