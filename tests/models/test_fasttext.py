@@ -113,7 +113,8 @@ def test_more_words_than_are_kept_in_mind(languages: tuple[Kernel, Library]) -> 
     texts = [" ".join(f"w{draw.randrange(10**9)}" for _ in range(20_000)) for _ in range(5)]
     ours, library = languages
     found = ours.best(pa.array([*texts, texts[0]]))
-    assert found[0] == found[-1] == library.best(pa.array(texts[:1]))[0]
+    assert found[0] == found[-1]
+    assert found[0] == pytest.approx(library.best(pa.array(texts[:1]))[0], abs=1e-6)
     assert found[:-1] == [Kernel(read_parts(Model(None, "a test").file())).best(pa.array([text]))[0] for text in texts]
 
 
