@@ -160,9 +160,9 @@ static int reading_open(Reading *reading, const FastText *model) {
     reading->model = model;
     reading->sum = malloc((size_t)model->dim * sizeof(float));
     reading->outputs = malloc((size_t)model->labels * sizeof(float));
-    if (!reading->memory && (reading->memory = calloc(1, sizeof *reading->memory)))
-        reading->memory->slots = calloc(1u << 17, 8);
-    return reading->sum && reading->outputs && reading->memory && reading->memory->slots ? 0 : -1;
+    if (!reading->memory)
+        reading->memory = memory_make();
+    return reading->sum && reading->outputs && reading->memory ? 0 : -1;
 }
 
 static void reading_close(Reading *reading) {

@@ -13,8 +13,9 @@ enum { LOSS_TREE = 1, LOSS_SAMPLES, LOSS_SOFTMAX, LOSS_EACH };
 /* What words became rows, so that a word that comes again costs one look. */
 typedef struct {
     uint32_t *slots; /* two for each place: part of a hash, and where the entry begins; 0: free */
+    uint32_t mask;
     Room entries;
-    size_t used, count;
+    size_t used, count; /* bytes and words */
 } Memory;
 
 enum { INPUT, BITS, RANKS, PLACES, OUTPUT, SCALES, TREE, BUFFERS };
@@ -41,13 +42,14 @@ typedef struct {
     Room word, hashes;
     size_t hash_count;
     int64_t count, flushes; /* of rows in the sum; of times that `ids` was full */
-    int used, failed;
+    int used;
     int32_t ids[IDS];
 } Reading;
 
 /* The rows of a text are added to `sum`, and counted. Returns -1 when there is no memory. */
 int add_text(Reading *reading, Text text);
 int dictionary_open(FastText *model);
+Memory *memory_make(void);
 void memory_free(Memory *memory);
 
 PyObject *fasttext_open(PyObject *self, PyObject *args);

@@ -4,10 +4,12 @@
 
 #define FNV 2166136261u
 #define FNV_PRIME 16777619u
-#define PLACES_OF_MEMORY (1u << 17)
+#define LEAST_PLACES (1u << 10)
+#define MOST_PLACES (1u << 17)
 #define LONGEST_WORD_KEPT 48
 #define MOST_IDS_KEPT 512
 #define MOST_BYTES_KEPT (12u << 20)
+#define AHEAD 16 /* words whose places in memory are fetched before they are needed */
 
 static const char end_of_line[] = "</s>";
 static const char label_prefix[] = "__label__";
@@ -17,6 +19,12 @@ typedef struct {
     uint32_t fnv;
     uint16_t size, count;
 } Entry; /* then the bytes of the word, up to a multiple of 4, and its rows */
+
+typedef struct {
+    const uint8_t *bytes;
+    size_t size;
+    uint64_t hash;
+} Word;
 
 /* As the library does it: bytes are signed. */
 static inline uint32_t fnv_step(uint32_t hash, uint8_t byte) { return (hash ^ (uint32_t)(int32_t)(int8_t)byte) * FNV_PRIME; }
@@ -163,6 +171,8 @@ static void push_runs(Reading *reading, const uint8_t *word, size_t size) {
 
 /* -- words ---------------------------------------------------------------------------------------------- */
 
+static inline size_t ids_at(size_t size) { return sizeof(Entry) + ((size + 3) & ~(size_t)3); }
+
 void memory_free(Memory *memory) {
     if (memory) {
         free(memory->slots);
@@ -171,36 +181,70 @@ void memory_free(Memory *memory) {
     }
 }
 
-static Entry *recall(const Memory *memory, const uint8_t *p, size_t size, uint64_t hash, uint32_t *place) {
-    uint32_t at = (uint32_t)hash & (PLACES_OF_MEMORY - 1);
-    for (; memory->slots[2 * at + 1]; at = (at + 1) & (PLACES_OF_MEMORY - 1))
-        if (memory->slots[2 * at] == (uint32_t)(hash >> 32)) {
+static Entry *recall(const Memory *memory, Word word) {
+    uint32_t at = (uint32_t)word.hash & memory->mask;
+    for (; memory->slots[2 * at + 1]; at = (at + 1) & memory->mask)
+        if (memory->slots[2 * at] == (uint32_t)(word.hash >> 32)) {
             Entry *entry = (Entry *)(void *)((char *)memory->entries.memory + memory->slots[2 * at + 1]);
-            if (entry->size == size && !memcmp(entry + 1, p, size))
+            if (entry->size == word.size && !memcmp(entry + 1, word.bytes, word.size))
                 return entry;
         }
-    *place = at;
     return NULL;
 }
 
-static inline size_t ids_at(size_t size) { return sizeof(Entry) + ((size + 3) & ~(size_t)3); }
+Memory *memory_make(void) {
+    Memory *memory = calloc(1, sizeof *memory);
+    if (memory && !(memory->slots = calloc(LEAST_PLACES, 8))) {
+        free(memory);
+        return NULL;
+    }
+    if (memory)
+        memory->mask = LEAST_PLACES - 1, memory->used = sizeof(Entry);
+    return memory;
+}
+
+static void take_place(const Memory *memory, uint64_t hash, size_t entry) {
+    uint32_t at = (uint32_t)hash & memory->mask;
+    while (memory->slots[2 * at + 1])
+        at = (at + 1) & memory->mask;
+    memory->slots[2 * at] = (uint32_t)(hash >> 32), memory->slots[2 * at + 1] = (uint32_t)entry;
+}
+
+/* Few words have few places, which stay in the processor's cache. */
+static int grow(Memory *memory) {
+    uint32_t *slots = calloc(2 * ((size_t)memory->mask + 1), 8);
+    if (!slots)
+        return -1;
+    free(memory->slots);
+    memory->slots = slots, memory->mask = 2 * memory->mask + 1;
+    for (size_t at = sizeof(Entry); at < memory->used;) {
+        const char *entry = (const char *)memory->entries.memory + at;
+        Entry known;
+        memcpy(&known, entry, sizeof known);
+        const uint8_t *word = (const uint8_t *)entry + sizeof known;
+        take_place(memory, hash_bytes(word, known.size, word + known.size), at);
+        at += ids_at(known.size) + 4 * (size_t)known.count;
+    }
+    return 0;
+}
 
 /* What is full is emptied: words that come often are soon there again. */
-static int keep_in_mind(Memory *memory, const uint8_t *p, uint64_t hash, uint32_t place, Entry entry, const int32_t *ids) {
-    size_t start = memory->used ? memory->used : 4, at = ids_at(entry.size), size = at + 4 * (size_t)entry.count;
-    if (start + size > MOST_BYTES_KEPT || memory->count >= PLACES_OF_MEMORY / 2) {
-        memset(memory->slots, 0, 8 * (size_t)PLACES_OF_MEMORY);
-        memory->used = memory->count = 0;
-        start = 4, place = (uint32_t)hash & (PLACES_OF_MEMORY - 1);
-    }
-    char *entries = room(&memory->entries, start + size);
+static int keep_in_mind(Memory *memory, Word word, Entry made, const int32_t *ids) {
+    size_t at = ids_at(made.size), size = at + 4 * (size_t)made.count;
+    if (memory->used + size > MOST_BYTES_KEPT || memory->count >= MOST_PLACES / 2) {
+        memset(memory->slots, 0, 8 * ((size_t)memory->mask + 1));
+        memory->used = sizeof(Entry), memory->count = 0;
+    } else if (memory->count > memory->mask / 2 && grow(memory))
+        return -1;
+    char *entries = room(&memory->entries, memory->used + size);
     if (!entries)
         return -1;
-    memcpy(entries + start, &entry, sizeof entry);
-    memcpy(entries + start + sizeof entry, p, entry.size);
-    memcpy(entries + start + at, ids, 4 * (size_t)entry.count);
-    memory->slots[2 * place] = (uint32_t)(hash >> 32), memory->slots[2 * place + 1] = (uint32_t)start;
-    memory->used = start + size;
+    entries += memory->used;
+    memcpy(entries, &made, sizeof made);
+    memcpy(entries + sizeof made, word.bytes, made.size);
+    memcpy(entries + at, ids, 4 * (size_t)made.count);
+    take_place(memory, word.hash, memory->used);
+    memory->used += size;
     memory->count++;
     return 0;
 }
@@ -216,46 +260,41 @@ static int add_hash(Reading *reading, uint32_t hash) {
 }
 
 /* A word that is not in memory. */
-static int add_new_word(Reading *reading, const uint8_t *p, size_t size, uint64_t hash, uint32_t place, int keep) {
+static int add_new_word(Reading *reading, Word word, int keep) {
     const FastText *model = reading->model;
-    int64_t entry = find_entry(model, p, size, hash), flushes;
+    int64_t entry = find_entry(model, word.bytes, word.size, word.hash);
     size_t prefix = sizeof label_prefix - 1;
-    if (entry >= model->words || (entry < 0 && size >= prefix && !memcmp(p, label_prefix, prefix)))
+    if (entry >= model->words || (entry < 0 && word.size >= prefix && !memcmp(word.bytes, label_prefix, prefix)))
         return 0; /* a label is no word */
     if (IDS - reading->used <= MOST_IDS_KEPT)
         flush(reading);
     int start = reading->used;
-    flushes = reading->flushes;
+    int64_t flushes = reading->flushes;
     if (entry >= 0)
         push(reading, (int32_t)entry);
     if (model->most > 0) {
-        uint8_t *word = room(&reading->word, size + 2);
-        if (!word)
+        uint8_t *marked = room(&reading->word, word.size + 2);
+        if (!marked)
             return -1;
-        word[0] = '<', word[size + 1] = '>';
-        memcpy(word + 1, p, size);
-        push_runs(reading, word, size + 2);
+        marked[0] = '<', marked[word.size + 1] = '>';
+        memcpy(marked + 1, word.bytes, word.size);
+        push_runs(reading, marked, word.size + 2);
     }
-    uint32_t whole = model->run > 1 ? fnv(p, size) : 0;
-    int count = reading->used - start;
-    if (keep && flushes == reading->flushes && count <= MOST_IDS_KEPT) {
-        Entry made = {whole, (uint16_t)size, (uint16_t)count};
-        if (keep_in_mind(reading->memory, p, hash, place, made, reading->ids + start))
-            return -1;
-    }
-    return add_hash(reading, whole);
+    Entry made = {model->run > 1 ? fnv(word.bytes, word.size) : 0, (uint16_t)word.size, (uint16_t)(reading->used - start)};
+    if (keep && flushes == reading->flushes && reading->used - start <= MOST_IDS_KEPT &&
+        keep_in_mind(reading->memory, word, made, reading->ids + start))
+        return -1;
+    return add_hash(reading, made.fnv);
 }
 
-static int add_word(Reading *reading, const uint8_t *p, size_t size, const uint8_t *end) {
-    uint64_t hash = hash_bytes(p, size, end);
-    uint32_t place = 0;
-    int keep = size <= LONGEST_WORD_KEPT;
-    const Entry *entry = keep ? recall(reading->memory, p, size, hash, &place) : NULL;
+static int add_word(Reading *reading, Word word) {
+    int keep = word.size <= LONGEST_WORD_KEPT;
+    const Entry *entry = keep ? recall(reading->memory, word) : NULL;
     if (!entry)
-        return add_new_word(reading, p, size, hash, place, keep);
+        return add_new_word(reading, word, keep);
     if (IDS - reading->used < entry->count)
         flush(reading);
-    memcpy(reading->ids + reading->used, (const char *)entry + ids_at(size), 4 * (size_t)entry->count);
+    memcpy(reading->ids + reading->used, (const char *)entry + ids_at(word.size), 4 * (size_t)entry->count);
     reading->used += entry->count;
     return add_hash(reading, entry->fnv);
 }
@@ -285,21 +324,42 @@ static void push_word_runs(Reading *reading) {
     }
 }
 
-int add_text(Reading *reading, Text text) {
-    const uint8_t *p = text.bytes, *end = p + text.size;
-    memset(reading->sum, 0, (size_t)reading->model->dim * sizeof(float));
-    reading->count = reading->used = 0, reading->hash_count = 0;
-    for (;;) {
+/* The next words, AHEAD of them but at the end: that of the text, or what stands for the end of a line. */
+static int next_words(const Memory *memory, const uint8_t **at, const uint8_t *end, Word *words) {
+    const uint8_t *p = *at;
+    int count = 0;
+    for (; count < AHEAD; count++) {
         while (p < end && is_blank[*p])
             p++;
-        const uint8_t *word = p;
+        const uint8_t *start = p;
         while (p < end && !is_blank[*p])
             p++;
-        size_t size = (size_t)(p - word);
-        if (!size || (size == sizeof end_of_line - 1 && !memcmp(word, end_of_line, size)))
+        size_t size = (size_t)(p - start);
+        if (!size || (size == sizeof end_of_line - 1 && !memcmp(start, end_of_line, size)))
             break;
-        if (add_word(reading, word, size, end))
-            return -1;
+        words[count] = (Word){start, size, hash_bytes(start, size, end)};
+        __builtin_prefetch(memory->slots + 2 * (words[count].hash & memory->mask));
+    }
+    for (int i = 0; i < count; i++) {
+        uint32_t entry = memory->slots[2 * (words[i].hash & memory->mask) + 1];
+        if (entry)
+            __builtin_prefetch((const char *)memory->entries.memory + entry);
+    }
+    *at = p;
+    return count;
+}
+
+int add_text(Reading *reading, Text text) {
+    const uint8_t *p = text.bytes, *end = p + text.size;
+    Word words[AHEAD];
+    int count = AHEAD;
+    memset(reading->sum, 0, (size_t)reading->model->dim * sizeof(float));
+    reading->count = reading->used = 0, reading->hash_count = 0;
+    while (count == AHEAD) {
+        count = next_words(reading->memory, &p, end, words);
+        for (int i = 0; i < count; i++)
+            if (add_word(reading, words[i]))
+                return -1;
     }
     if (add_end(reading))
         return -1;
