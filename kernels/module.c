@@ -1,6 +1,7 @@
 /* gristmill._kernels: loops over Arrow columns that Python would be slow at. text/reference.py defines the results. */
 
 #include "dedup.h"
+#include "fasttext.h"
 #include "json.h"
 #include <time.h>
 
@@ -231,6 +232,15 @@ static PyMethodDef methods[] = {
     {"ngram_hits", ngram_hits, METH_VARARGS,
      "ngram_hits(texts, lengths, table, seed): the runs of so many words that are in a table, or all if it is empty, 24 bytes "
      "each: row, number of the first word, and key."},
+    {"fasttext_open", fasttext_open, METH_VARARGS,
+     "fasttext_open(entries, (dim, words, bucket, least, most, run, loss, pruned), buffers): a model for `fasttext_predict`.\n\n"
+     "The entries of the dictionary are words, and then labels. The buffers: rows of floats for words and buckets; for a pruned "
+     "model the bits of the buckets that are left, how many were before each 64 of them, and the row of each, counted from "
+     "the last word; rows for labels, and what to multiply the output of each by; the children of the nodes of the tree."},
+    {"fasttext_predict", fasttext_predict, METH_VARARGS,
+     "fasttext_predict(model, texts, label): the number of the best label of each text, without the white space around it, and "
+     "its chance, as the bytes of 32-bit integers and floats; -1 and 0 for a blank text. With a label of 0 or more its "
+     "chance, in the text as it is."},
     {NULL, NULL, 0, NULL},
 };
 

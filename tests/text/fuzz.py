@@ -28,7 +28,7 @@ PIECES = [
     b"privacy policy", b"uses coo\xe2\x84\xaaies", b"lorem ipsum", b"necessary cookies are", b"read more", b"-\xc2\xbb",
     b"\n", b"\n\n", b" ", b"\t", b"\xc2\xa0", b"\xe3\x80\x80", b"\xf0\x9f\x98\x80", b"\xe2", b"\xe2\x80",
     b"\xf0\x9f\x98", b"\x80", b"\xff", b"\xc0", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\0", b"abcdefgh", b"abcdefghi",
-    b"{", b'"', b"\\",
+    b"{", b'"', b"\\", b"</s>", b"__label__0", b"__label__",
 ]  # fmt: skip
 
 
@@ -113,6 +113,49 @@ def deduplicate(kernels: Any, draw: random.Random, texts: pa.Array) -> None:
     kernels.bloom(bits, exactly(draw.randbytes(16 * draw.randrange(9))), draw.randrange(1, 20), draw.random() < 0.8)
 
 
+def fasttext(kernels: Any, draw: random.Random, texts: pa.Array) -> None:
+    """A model of random numbers, of which some may be wrong, and what it says of the texts."""
+    words, labels, dim = draw.randrange(4), draw.randrange(1, 6), draw.choice([1, 3, 4, 16, 19])
+    bucket, pruned = draw.choice([1, 7, 64, 65]), draw.random() < 0.5
+    left = sorted(draw.sample(range(bucket), draw.randrange(bucket + 1))) if pruned else []
+    blocks = [[one - 64 * block for one in left if one // 64 == block] for block in range(-(-bucket // 64))]
+    bits = [sum(1 << one for one in block) for block in blocks]
+    ranks = [sum(map(len, blocks[:block])) for block in range(len(blocks))]
+    rows = words + (len(left) if pruned else bucket)
+    free, tree = list(range(labels)), []
+    for node in range(labels, 2 * labels - 1):
+        tree += [free.pop(draw.randrange(len(free))) for _ in range(2)]
+        free.append(node)
+    weights = struct.pack(f"{rows * dim}f", *(draw.gauss(0, draw.choice([1, 1e30])) for _ in range(rows * dim)))
+    buffers = [
+        memoryview(exactly(b"x" + weights))[1:],  # a matrix may lie anywhere in a file
+        exactly(struct.pack(f"{len(bits)}Q", *bits) if pruned else b""),
+        exactly(struct.pack(f"{len(ranks)}I", *ranks) if pruned else b""),
+        exactly(struct.pack(f"{len(left)}i", *range(len(left)))),
+        exactly(struct.pack(f"{labels * dim}f", *(draw.gauss(0, 1) for _ in range(labels * dim)))),
+        exactly(struct.pack(f"{labels}f", *(draw.gauss(1, 1) for _ in range(labels)))),
+        exactly(struct.pack(f"{len(tree)}i", *tree)),
+    ]
+    names = [
+        *draw.sample([b"a", b"the", b"</s>", b"", b"abcdefgh"], words),
+        *(b"__label__%d" % i for i in range(labels)),
+    ]
+    numbers = [dim, words, bucket, draw.randrange(4), draw.choice([0, 1, 4, 9]), draw.choice([1, 2, 5])]
+    numbers += [draw.randrange(1, 5), int(pruned)]
+    if draw.random() < 0.3:
+        at = draw.randrange(len(numbers))
+        numbers[at] = draw.choice([-1, 0, 1, numbers[at] + 1, 2**31, 2**62])
+    if draw.random() < 0.3:
+        at = draw.randrange(len(buffers))
+        buffers[at] = exactly(
+            draw.randbytes(len(buffers[at]) - draw.choice([0, 0, 1, 4]) if len(buffers[at]) > 4 else 4)
+        )
+    with contextlib.suppress(ValueError):
+        model = kernels.fasttext_open(pa.array(names, pa.binary()), tuple(numbers), tuple(buffers))
+        for label in (-1, 0, -1, labels - 1):
+            kernels.fasttext_predict(model, texts, label)
+
+
 def document(draw: random.Random) -> bytes:
     kind = draw.random()
     if kind < 0.1:
@@ -167,6 +210,7 @@ def main(path: str, seconds: str, seed: str) -> None:
         kernels.tidy_json((ctypes.c_char * len(block)).from_buffer_copy(block))
         kernels.keep_lines(block, draw.randbytes(block.count(b"\n") // 8 + 1), block.count(b"\n"), 0)
         deduplicate(kernels, draw, texts)
+        fasttext(kernels, draw, texts)
         rounds += 1
     print(rounds)
 

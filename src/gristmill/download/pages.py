@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
+
+from gristmill.core.columns import make_array
 from gristmill.core.errors import require
 from gristmill.download.charset import decode
 from gristmill.download.html import HTMLExtractorAlgorithm, InSteps, algorithm_of
 from gristmill.download.source import DocumentExtractor
 from gristmill.download.stop_lists import as_stop_lists, stop_list
-from gristmill.models.fasttext import LABEL, UNKNOWN, Model
+from gristmill.models.fasttext import UNKNOWN, Model
 
 COLUMNS = ["url", "warc_id", "source_id", "language", "text"]
 
@@ -101,8 +104,8 @@ class CommonCrawlHTMLExtractor(DocumentExtractor):
             return UNKNOWN
         if sample.isupper():
             sample = sample.lower()
-        labels, _ = self._model.load().predict(" ".join(sample.split()))
-        return str(labels[0]).removeprefix(LABEL)
+        [(language, _)] = self._model.best(make_array([" ".join(sample.split())], pa.string()))
+        return language
 
 
 def _sample(paragraphs: Sequence[str]) -> str:
