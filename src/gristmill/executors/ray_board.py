@@ -5,9 +5,9 @@ of a call, that a worker leave some tasks to others; the worker leaves them ther
 taken back there. When a run is stopped, workers learn there that nobody waits for what they do.
 
 Ray's memory monitor kills what can be restarted first, then what was started last. So the board is started first and is
-not restarted by Ray. It may be killed all the same, and no run depends on what was on it: the driver puts up another
-one of the same name, with what it knows itself; workers look for that and tell it where they are (`ray_line.py`); tasks
-that are left to others come with the outputs of the call as well.
+not restarted by Ray. It may be killed all the same, and no run depends on what was on it: the driver puts up the next
+one, with what it knows itself; workers look for that and tell it where they are (`ray_line.py`); tasks that are left to
+others come with the outputs of the call as well.
 
 What is given up: a worker that ends before it has told the new board where it is has nobody to blame for it, and what
 it did is done again; the last lines that workers print may come too late.
@@ -167,7 +167,8 @@ class BoardKeeper:
     def __init__(self, made: type, options: Mapping[str, Any], past: Callable[[], Past]) -> None:
         self.made, self.options, self.past = made, options, past
         self.name = f"gristmill-{secrets.token_hex(8)}" if made is Board else ""
-        """What the next board is found by. A desk holds what nobody else has, so that none can take its place."""
+        """What the next board is found by, with a number. A desk holds what nobody else has: none can take its place."""
+        self.number = 0
         self.strangers: set[int] = set()
         self._notes: dict[int, tuple[Place, float]] = {}
         self._noted = 0.0
@@ -176,7 +177,8 @@ class BoardKeeper:
     def _put_up(self, *past: Past) -> None:
         import ray
 
-        named = {"name": self.name} if self.name else {}
+        self.number += 1
+        named = {"name": f"{self.name}-{self.number}"} if self.name else {}
         made: Any = ray.remote(self.made)
         self.board: Any = made.options(**self.options, **named).remote(*past)
         self.looked = time.monotonic()
@@ -222,14 +224,9 @@ class BoardKeeper:
             self.gone = self.board.until_gone.remote()
 
     def _replace(self) -> None:
-        import ray
-
         past, passed = self.past(), time.monotonic() - self._noted - _GRACE
         past.notes = {key: (place, seconds + passed) for key, (place, seconds) in self._notes.items()}
-        try:
-            self._put_up(past)
-        except (ValueError, ray.exceptions.RayError):  # its name may not be free yet: it is tried again
-            time.sleep(_PAUSE)
+        self._put_up(past)
 
     def close(self) -> None:
         import ray

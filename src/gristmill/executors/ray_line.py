@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import Any
@@ -11,14 +12,16 @@ from gristmill.executors.ray_voice import Voice
 
 _PAUSE = 0.05
 _LONGEST = 1.0
+_NEXT = 8
+"""How many boards may have been killed that this worker has not heard of."""
 
 
 class Line:
     """What one worker says to the board. Two threads use it: the one that works, and one that waits for the end."""
 
-    def __init__(self, board: Any, name: str, key: int) -> None:
+    def __init__(self, board: Any, name: str, number: int, key: int) -> None:
         """Without a `name` there is no other board to wait for."""
-        self.board, self.name, self.key = board, name, key
+        self.board, self.name, self.number, self.key = board, name, number, key
         self.place: Place | None = None
         self.since = 0.0
         self.taken = -1
@@ -32,21 +35,19 @@ class Line:
             board = self.board
             try:
                 return ray.get(getattr(board, method).remote(*args))
+            except ray.exceptions.ActorUnavailableError:  # which it may be again; if not, that is known next time
+                time.sleep(_PAUSE)
             except ray.exceptions.RayActorError as error:
                 self._mend(board, error)
 
     def note(self, place: Place | None, sure: bool = False) -> None:
         """Where this worker is now. `sure`: returns when that is written."""
-        import ray
-
         with self._lock:  # what is told of an earlier place must not come later
-            self.place, self.since, board = place, time.monotonic(), self.board
-            noted = board.note.remote(self.key, place)
+            self.place, self.since = place, time.monotonic()
+            if not sure:
+                self.board.note.remote(self.key, place)
         if sure:
-            try:
-                ray.get(noted)
-            except ray.exceptions.RayActorError as error:
-                self._mend(board, error)
+            self.ask("note", self.key, place)
 
     def take(self, number: int) -> bool:
         """Begin a call that has waited long; whether it is still wanted."""
@@ -80,18 +81,20 @@ class Line:
                 return
 
     def _find(self, lost: Any) -> Any:
-        """The board that there is now; one that does not answer, only if it is said to be there still."""
+        """The board that has taken its place. Each has a number: the name of one that is gone is not free for long."""
         import ray
 
         pause = _PAUSE
         while True:
             if self.board != lost:
                 return self.board
-            try:
-                return ray.get_actor(self.name)
-            except ValueError:  # there is none, yet
-                time.sleep(pause)
-                pause = min(2 * pause, _LONGEST)
+            for number in range(self.number + 1, self.number + 1 + _NEXT):
+                with contextlib.suppress(ValueError):  # there is none, yet
+                    found = ray.get_actor(f"{self.name}-{number}")
+                    self.number = number
+                    return found
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST)
 
 
 class Notes:

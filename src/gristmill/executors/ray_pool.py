@@ -215,7 +215,7 @@ class ActorPool(Pool):
         assert slot is not None
         key, node = next(_keys), self.driver.home(slot)
         made = ray.remote(RayWorker).options(**self._options(slot, node))
-        board = (self.driver.board, self.driver.boards.name)
+        board = (self.driver.board, self.driver.boards.name, self.driver.boards.number)
         actor = made.remote(self.stored, key, self.budget, self.final, board, self.group.resources.cpus)
         worker = Actor(self.index, self.group.gather, key, slot, actor, node, self.driver)
         worker.begin(self.on_node)

@@ -154,9 +154,9 @@ class RayWorker:
     """One worker of a group."""
 
     def __init__(
-        self, payload: bytes, key: int, budget: Budget | None, final: bool, board: tuple[Any, str], cpus: float
+        self, payload: bytes, key: int, budget: Budget | None, final: bool, board: tuple[Any, str, int], cpus: float
     ) -> None:
-        """`board` is the one that there is, and the name of those that take its place."""
+        """`board` is the one that there is, the name of those that take its place, and its number."""
         self.payload, self.key, self.budget, self.final = payload, key, budget, final
         self.line, self.cpus = Line(*board, key), cpus
         self.took = 0.0
