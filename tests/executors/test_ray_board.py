@@ -128,7 +128,7 @@ def batches() -> list[DocumentBatch]:
 def check_one_is_set_aside(stage: ProcessingStage[Any, Any], kind: str) -> None:
     result = Pipeline("p", stages=[stage]).run(RayActorPoolExecutor(), initial_tasks=batches(), max_errors=1)
     assert [row["n"] for task in result for row in task.to_rows()] == [n for n in range(100) if n != 37]
-    assert [(record.kind, record.content) for record in result.quarantined()] == [(kind, '{"n": 37}')]
+    assert [(record.kind, record.row) for record in result.quarantined()] == [(kind, {"n": 37})]
 
 
 def test_a_record_that_ends_its_worker_is_found_all_the_same(tmp_path: Path) -> None:

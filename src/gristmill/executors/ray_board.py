@@ -167,7 +167,7 @@ class BoardKeeper:
     def __init__(self, made: type, options: Mapping[str, Any], past: Callable[[], Past]) -> None:
         self.made, self.options, self.past = made, options, past
         self.name = f"gristmill-{secrets.token_hex(8)}" if made is Board else ""
-        """What the next board is found by, with a number. A desk holds what nobody else has: none can take its place."""
+        """What the next board is found by, with a number. A desk holds what nobody else has: none can replace it."""
         self.number = 0
         self.strangers: set[int] = set()
         self._notes: dict[int, tuple[Place, float]] = {}
