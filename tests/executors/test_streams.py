@@ -6,11 +6,13 @@ import atexit
 import os
 import subprocess
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 from gristmill import LocalExecutor, Pipeline, Task, processing_stage
+from gristmill.core import streams
 
 ROOT = Path(__file__).parents[2]
 
@@ -95,3 +97,23 @@ def test_a_long_stream_leaves_no_more_behind_than_a_short_one() -> None:
 
     noted(1)  # whatever is imported for the first time
     assert noted(50) == noted(1)
+
+
+def test_a_stream_that_cannot_be_closed_keeps_no_other_from_it() -> None:
+    closed = []
+
+    def stream(number: int) -> Generator[int, None, None]:
+        try:
+            yield number
+        finally:
+            closed.append(number)
+            if number < 2:
+                raise OSError(f"stream {number} cannot be torn down")
+
+    opened = [stream(number) for number in range(4)]
+    for one in opened:
+        streams.opened(one)
+        next(one)
+    with pytest.raises(OSError, match="cannot be torn down"):
+        streams.close_all()
+    assert sorted(closed) == list(range(4))

@@ -29,6 +29,12 @@ def begun() -> None:
 
 
 def close_all() -> None:
-    for stream in list(_open):
-        with contextlib.suppress(ValueError):  # another thread is in it
-            stream.close()
+    """Close all of them, also when one cannot be closed; what was raised is raised in the end."""
+    with contextlib.ExitStack() as stack:
+        for stream in list(_open):
+            stack.callback(_close, stream)
+
+
+def _close(stream: Generator[Any, None, None]) -> None:
+    with contextlib.suppress(ValueError):  # another thread is in it
+        stream.close()

@@ -33,12 +33,12 @@ from gristmill.core.task import Lineage
 from gristmill.executors.drive import LOST, Driver
 from gristmill.executors.machine import Machine, Slot
 from gristmill.executors.pool import WorkerHandle
-from gristmill.executors.ray_board import Board, heard
+from gristmill.executors.ray_board import Board, BoardKeeper, Left, Past
 from gristmill.executors.ray_cluster import Node, NodeSlots, cluster, connect, hush, lacks, without
 from gristmill.executors.ray_env import Environments
 from gristmill.executors.ray_pool import Actor, ActorPool
 from gristmill.executors.ray_voice import ear
-from gristmill.executors.ray_worker import Message, Stored
+from gristmill.executors.ray_worker import Stored
 from gristmill.executors.settings import FLAG, INSTEAD, POSITIVE, check_config, check_environment, check_value
 from gristmill.executors.transport import KeptParcel, Parcel, pack
 
@@ -49,7 +49,6 @@ OPTIONS = (
 """What `config` may hold."""
 
 _INTERVAL = 0.2
-_BOARD_SECONDS = 0.2
 _LEFT_SECONDS = 0.05
 """How often the board is looked at for tasks that workers leave to others, after they were asked to."""
 
@@ -166,11 +165,9 @@ class RayDriver(Driver):
         self._request_cpus(executor.config.get("request_cpus", 0))
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         place = {"num_cpus": 0, "max_concurrency": _MANY, "scheduling_strategy": here}
-        self.board: Any = ray.remote(self.board_class).options(**place).remote()
+        self.boards = BoardKeeper(self.board_class, place, self._past)
         self._stopping = False
-        self._notes: Mapping[int, Any] = {}
-        self._left: list[tuple[int, int, Message, list[Any]]] = []
-        self._noted = 0.0
+        self._left: list[tuple[int, int, Left]] = []
         last = len(job.plan.way) - 1
         self.pools = [ActorPool(self, group, group.index == last) for group in job.plan.groups]
 
@@ -296,14 +293,20 @@ class RayDriver(Driver):
 
     # -- hearing -----------------------------------------------------------------------------------------
 
-    def notes(self) -> Mapping[int, Any]:
-        """What is on the board; it is read a few times a second."""
-        if time.monotonic() - self._noted > _BOARD_SECONDS:
-            self._notes = heard(self.board.read.remote())
-            self._noted = time.monotonic()
-        return self._notes
+    @property
+    def board(self) -> Any:
+        return self.boards.board
+
+    def _past(self) -> Past:
+        """The board is gone. What is known without it; and whoever was asked something there must be asked again."""
+        actors = list(self._actors())
+        for worker in actors:
+            worker.share_asked = False
+        withdrawn = {worker.key: answer.number for worker in actors for answer in worker.answers if answer.void}
+        return Past({}, withdrawn, {worker.key for worker in actors}, self._stopping, ear.listens)
 
     def listen(self, seconds: float) -> Iterator[tuple[WorkerHandle, tuple[Any, ...]]]:
+        self.boards.look()
         waiting = {worker.waits_for: worker for worker in self._actors() if worker.waits_for is not None}
         if any(worker.shares for worker in waiting.values()):
             yield from self._hear_board()
@@ -314,36 +317,35 @@ class RayDriver(Driver):
     def _hear_board(self) -> Iterator[tuple[WorkerHandle, tuple[Any, ...]]]:
         """What workers have left to others of the calls that they are heard on; what is of the next call waits."""
         workers = {worker.key: worker for worker in self._actors() if worker.answers}
-        left, self._left = [*self._left, *heard(self.board.collect.remote())], []
-        for entry in left:
-            key, number, message, large = entry
+        entries, self._left = [*self._left, *self.boards.ask("collect")], []
+        for entry in entries:
+            key, number, left = entry
             worker = workers.get(key)
             if worker is not None and worker.answers[0].number == number:
-                if not worker.answers[0].void:  # who took the call over does all of it
-                    yield worker, worker.said(message, *large or [None])
-            elif worker is not None:
+                for message in worker.left(left):
+                    yield worker, message
+            elif worker is not None and number > worker.answers[0].number:
                 self._left.append(entry)
 
     def _hear_one(self, worker: Actor) -> Iterator[tuple[WorkerHandle, tuple[Any, ...]]]:
         import ray
 
         try:
-            message = worker.hears()
+            messages = list(worker.hears())
         except ray.exceptions.RuntimeEnvSetupError as error:
             stage = self.pools[worker.group].group.name
             raise ResourceError(f"the runtime_env of stage {stage!r} could not be set up: {error}") from error
         except ray.exceptions.RayTaskError:
             raise
         except ray.exceptions.RayError:
-            self._noted = 0.0
-            yield from self._hear_board()
-            worker.node_gone = not worker.timed_out and self._has_gone(worker)
+            self.boards.read()
+            unknown = worker.key in self.boards.strangers  # what killed the board may have killed it, too
+            worker.node_gone = (not worker.timed_out and self._has_gone(worker)) or unknown
             yield worker, (LOST,)
             return
-        if worker.left_some:  # that comes before the end of the call
-            yield from self._hear_board()
         worker.turn()
-        yield worker, message
+        for message in messages:
+            yield worker, message
 
     def ready(self, refs: list[Any], seconds: float) -> list[Any]:
         """Those of the references that are there within some time."""
@@ -367,13 +369,14 @@ class RayDriver(Driver):
         """Interrupt whatever workers do."""
         if not self._stopping:
             self._stopping = True
-            self.board.stop.remote()
+            with contextlib.suppress(ResourceError):  # who stops the run has been told already, or will be
+                self.boards.ask("stop")
 
     def close(self, useless: bool) -> None:
         import ray
 
         if ray.is_initialized():
-            ray.kill(self.board)
+            self.boards.close()
             self._request_cpus(0)
         self.environments.close()
 

@@ -3,12 +3,23 @@
 Workers note there what they are doing, for the driver to read when they are gone. The driver asks there, in the middle
 of a call, that a worker leave some tasks to others; the worker leaves them there. A call that waits behind another is
 taken back there. When a run is stopped, workers learn there that nobody waits for what they do.
+
+Ray's memory monitor kills what can be restarted first, then what was started last. So the board is started first and is
+not restarted by Ray. It may be killed all the same, and no run depends on what was on it: the driver puts up the next
+one, with what it knows itself; workers look for that and tell it where they are (`ray_line.py`); tasks that are left to
+others come with the outputs of the call as well.
+
+What is given up: a worker that ends before it has told the new board where it is has nobody to blame for it, and what
+it did is done again; the last lines that workers print may come too late.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import ResourceError
@@ -19,20 +30,62 @@ if TYPE_CHECKING:
     from gristmill.executors.ray_worker import Message
 
 
+Left = tuple[int, "Message", list[Any]]
+"""Some of a call that was left to others: which part of it, and what a worker would have sent."""
+
+_LOOK_SECONDS = 0.1
+_READ_SECONDS = 0.2
+_GRACE = 5.0
+"""Seconds that workers have to tell the next board that they are not any more where they were."""
+
+_PAUSE = 0.1
+_MOST = 50
+"""How often the board is asked in vain, or another one put up, before the run is given up."""
+
+
+@dataclass(slots=True)
+class Past:
+    """What the driver knows when it puts up another board."""
+
+    notes: dict[int, tuple[Place, float]] = field(default_factory=dict)
+    """Where workers were when it last looked, and for how many seconds."""
+    withdrawn: dict[int, int] = field(default_factory=dict)
+    workers: set[int] = field(default_factory=set)
+    stopped: bool = False
+    heard: bool = False
+
+
 class Board:
     """Where workers note what they are doing, for the driver to read when they are gone, and leave what others may do.
 
     It is asked by many at once, and some wait for an answer.
     """
 
-    def __init__(self) -> None:
-        self.notes: dict[int, tuple[Place, float]] = {}
+    def __init__(self, past: Past | None = None) -> None:
+        past, now = past or Past(), time.monotonic()
+        self.notes = {key: (place, now - seconds) for key, (place, seconds) in past.notes.items()}
         self.asks: dict[int, asyncio.Queue[int]] = {}
-        self.left: list[tuple[int, int, Message, list[Any]]] = []
+        self.left: list[tuple[int, int, Left]] = []
         self.taken: dict[int, int] = {}
-        self.withdrawn: dict[int, int] = {}
+        self.withdrawn = past.withdrawn
+        self.strangers = past.workers
+        """Workers that have spoken to the board before this one, and not yet to this one."""
         self.stopped = asyncio.Event()
-        self.marks: list[str] | None = None
+        self.marks: list[str] | None = [] if past.heard else None
+        if past.stopped:
+            self.stopped.set()
+
+    async def until_gone(self) -> None:
+        """Never answers: it is the end of waiting that tells."""
+        await asyncio.Event().wait()
+
+    async def meet(self, key: int, place: Place | None, seconds: float, taken: int) -> None:
+        """A worker that knew the board before this one: where it is, for how long, and what it has begun last."""
+        await self.note(key, place)
+        if place is not None:
+            self.notes[key] = (place, time.monotonic() - seconds)
+        self.taken[key] = max(taken, self.taken.get(key, -1))
+        self.strangers.discard(key)
 
     async def note(self, key: int, place: Place | None) -> None:
         if place is None:
@@ -40,10 +93,10 @@ class Board:
         else:
             self.notes[key] = (place, time.monotonic())
 
-    async def read(self) -> dict[int, tuple[Place, float]]:
-        """Each worker's place, and for how many seconds it has been there."""
+    async def read(self) -> tuple[dict[int, tuple[Place, float]], set[int]]:
+        """Each worker's place, and for how many seconds it has been there; and those of whom that is not certain."""
         now = time.monotonic()
-        return {key: (place, now - since) for key, (place, since) in self.notes.items()}
+        return {key: (place, now - since) for key, (place, since) in self.notes.items()}, self.strangers
 
     async def ask(self, key: int, count: int) -> None:
         """Others are idle: a worker should leave them so many tasks."""
@@ -56,17 +109,19 @@ class Board:
     def _asks(self, key: int) -> asyncio.Queue[int]:
         return self.asks.setdefault(key, asyncio.Queue())
 
-    async def leave(self, key: int, number: int, message: Message, large: list[Any]) -> None:
+    async def leave(self, key: int, number: int, left: Left) -> None:
         """Some of a worker's call, by number, for others."""
-        self.left.append((key, number, message, large))
+        self.left.append((key, number, left))
 
-    async def collect(self) -> list[tuple[int, int, Message, list[Any]]]:
+    async def collect(self) -> list[tuple[int, int, Left]]:
         """What workers have left since the last time."""
         left, self.left = self.left, []
         return left
 
     async def withdraw(self, key: int, number: int) -> bool:
         """Take a call back that a worker has not begun; whether that was in time."""
+        if key in self.strangers:  # it may have begun
+            return False
         self.withdrawn[key] = number
         return self.taken.get(key, -1) < number
 
@@ -100,22 +155,84 @@ class Board:
 
 
 _GONE = (
-    "Ray has killed the actor through which driver and workers speak: the memory of its node, which is that of the "
-    "driver, ran out, or the node is gone. Let stages take less at once (num_workers, a smaller blocksize), or run the "
-    "driver where there is more. Started again with its run_dir, the run goes on"
+    "Ray has killed the actor through which driver and workers speak{often}: the memory of its node, which is that of "
+    "the driver, ran out, or the node is gone. Let stages take less at once (num_workers, a smaller blocksize), or run "
+    "the driver where there is more. Started again with its run_dir, the run goes on"
 )
 
 
-def heard(answer: Any) -> Any:
-    """What the board answers the driver."""
-    import ray
+class BoardKeeper:
+    """The driver's side: asks the board, and puts up another one when it is gone."""
 
-    try:
-        return ray.get(answer)
-    except ray.exceptions.RayTaskError:
-        raise
-    except ray.exceptions.RayError as error:
-        raise ResourceError(_GONE) from error
+    def __init__(self, made: type, options: Mapping[str, Any], past: Callable[[], Past]) -> None:
+        self.made, self.options, self.past = made, options, past
+        self.name = f"gristmill-{secrets.token_hex(8)}" if made is Board else ""
+        """What the next board is found by, with a number. A desk holds what nobody else has: none can replace it."""
+        self.number = 0
+        self.strangers: set[int] = set()
+        self._notes: dict[int, tuple[Place, float]] = {}
+        self._noted = 0.0
+        self._put_up()
+
+    def _put_up(self, *past: Past) -> None:
+        import ray
+
+        self.number += 1
+        named = {"name": f"{self.name}-{self.number}"} if self.name else {}
+        made: Any = ray.remote(self.made)
+        self.board: Any = made.options(**self.options, **named).remote(*past)
+        self.looked = time.monotonic()
+        self.gone: Any = self.board.until_gone.remote() if self.name else None
+
+    def ask(self, method: str, *args: Any) -> Any:
+        """What the board answers, or the one that takes its place."""
+        import ray
+
+        for _ in range(_MOST):
+            try:
+                return ray.get(getattr(self.board, method).remote(*args))
+            except ray.exceptions.RayTaskError:
+                raise
+            except ray.exceptions.ActorUnavailableError:  # which it may be again; if not, that is known next time
+                time.sleep(_PAUSE)
+            except ray.exceptions.RayError as error:
+                if not self.name:
+                    raise ResourceError(_GONE.format(often="")) from error
+                self._replace()
+        raise ResourceError(_GONE.format(often=", again and again"))
+
+    def read(self) -> None:
+        """Which notes there are, now."""
+        self._notes, self.strangers = self.ask("read")
+        self._noted = time.monotonic()
+
+    def note(self, key: int) -> tuple[Place, float] | None:
+        """Where a worker is, as it was a moment ago, and for how many seconds."""
+        if time.monotonic() - self._noted > _READ_SECONDS:
+            self.read()
+        return self._notes.get(key)
+
+    def look(self) -> None:
+        """Workers may wait for a board: it is looked after also when the driver has nothing to ask."""
+        import ray
+
+        if self.gone is None or time.monotonic() - self.looked < _LOOK_SECONDS:
+            return
+        self.looked = time.monotonic()
+        if ray.wait([self.gone], timeout=0)[0]:
+            self.read()
+            self.gone = self.board.until_gone.remote()
+
+    def _replace(self) -> None:
+        past, passed = self.past(), time.monotonic() - self._noted - _GRACE
+        past.notes = {key: (place, seconds + passed) for key, (place, seconds) in self._notes.items()}
+        self._put_up(past)
+
+    def close(self) -> None:
+        import ray
+
+        self.gone = None
+        ray.kill(self.board)
 
 
 def mark_on(board: Any, voice: Voice) -> None:
@@ -124,26 +241,3 @@ def mark_on(board: Any, voice: Voice) -> None:
 
     if voice.used and ray.get(board.is_heard.remote()):
         ray.get(board.mark.remote(voice.mark()))
-
-
-class Notes:
-    """The worker's side of the board."""
-
-    def __init__(self, board: Any, key: int, timed: set[int]) -> None:
-        self.board, self.key, self.timed = board, key, timed
-        self.careful = False
-        self._noted = False
-
-    def enter(self, position: int, task: int = 0, start: int = 0, stop: int = 0) -> None:
-        if self.careful or position in self.timed:
-            import ray
-
-            noted = self.board.note.remote(self.key, Place(position, task, start, stop))
-            self._noted = True
-            if self.careful:
-                ray.get(noted)
-
-    def leave(self) -> None:
-        if self._noted:
-            self.board.note.remote(self.key, None)
-            self._noted = False

@@ -39,6 +39,9 @@ _START_SECONDS = 120.0
 _SLOW = "timed out during startup"
 """What Ray says on a busy machine, where it gives up after half a minute."""
 
+_PATIENT = {"RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": f"{_START_SECONDS:.0f}"}
+"""The head starts a server for each client. Ray's half a minute is short for that on a busy machine."""
+
 _STOP_SECONDS = 10.0
 _LINES = 5
 _WORDS = 600
@@ -167,7 +170,7 @@ class RayClient:
         return options
 
     def _launch(self, options: list[str]) -> None:
-        env = {**os.environ, _MARK: self._mark, "RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "disabled")}
+        env = {"RAY_AUTH_MODE": "disabled", **_PATIENT, **os.environ, _MARK: self._mark}
         env.pop(ADDRESS, None)
         command = [sys.executable, "-c", "from ray.scripts.scripts import main; main()", "start", "--block", *options]
         with self._open_log() as log:

@@ -89,8 +89,10 @@ def _head_of(address: str) -> str:
     import ray
 
     require("grpc", "ray", f"joining {address}")
-    with _quiet_core():
-        ray.init(address, logging_level=logging.ERROR, log_to_driver=False)
+    try:
+        _join_as_client(address)
+    except ConnectionError:  # the cluster starts a server for each client, and gives up when that takes long
+        _join_as_client(address, last=True)
     try:
         head: str = ray.get_runtime_context().gcs_address
         nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
@@ -102,6 +104,22 @@ def _head_of(address: str) -> str:
             "by reference. Run the script on a node of the cluster, or submit it as a job (ray job submit)"
         )
     return head
+
+
+def _join_as_client(address: str, last: bool = False) -> None:
+    import ray
+
+    try:
+        with _quiet_core():
+            ray.init(address, logging_level=logging.ERROR, log_to_driver=False)
+    except ConnectionError as error:
+        if not last:
+            raise
+        said = str(error).strip().splitlines()[-1:]
+        raise PlanError(
+            f"the cluster at {address} started no server for this client: {''.join(said)}. It may be too busy, or "
+            "have no grpcio (pip install grpcio on its head). On a node of the cluster, RAY_ADDRESS=auto needs none"
+        ) from error
 
 
 def _is_here(host: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from gristmill.core.plan import Group
 from gristmill.core.schedule import WINDOW
 from gristmill.executors.machine import Machine, Slot
 from gristmill.executors.pool import Order, Pool, WorkerHandle, most_workers, pickled
-from gristmill.executors.ray_board import heard
+from gristmill.executors.ray_board import Left
 from gristmill.executors.ray_env import merged
 from gristmill.executors.ray_worker import Message, RayWorker, Stored
 from gristmill.executors.transport import Parcel
@@ -27,6 +27,9 @@ _ACTOR_CPUS = 0.001
 _AHEAD = 8
 """How many messages and payloads an actor may be ahead of the driver; then it waits."""
 
+Heard = tuple[tuple[Any, ...], list[Left]]
+"""A message as the driver takes it, and what was left to others before it."""
+
 _keys = itertools.count()
 
 
@@ -35,7 +38,7 @@ class _Answer:
     """What an actor was asked: a reference to the answer, or a generator of them, and who understands it."""
 
     ref: Any
-    hear: Callable[[_Answer], tuple[Any, ...]]
+    hear: Callable[[_Answer], Heard]
     large: Any = None
     number: int = -1
     void: bool = False
@@ -59,8 +62,10 @@ class Actor(WorkerHandle):
     ) -> None:
         super().__init__(group, gather, key, slot)
         self.actor, self.node, self.driver = actor, node, driver
-        self.shares = self.left_some = self.ends = False
-        """Whether it was asked to leave some of a call to others, whether it did, and whether that call has ended."""
+        self.shares = self.ends = False
+        """Whether it was asked to leave some of a call to others, and whether that call has ended."""
+        self.parts: set[int] = set()
+        """Which parts of the call that it is heard on were left to others."""
         self.answers: deque[_Answer] = deque()
         """What it was asked, in the order in which it does it."""
 
@@ -69,26 +74,39 @@ class Actor(WorkerHandle):
         """A reference, or a generator of references, for what it says next; None if it has nothing to say."""
         return self.answers[0].ref if self.answers and self.owed < WINDOW else None
 
-    def hears(self) -> tuple[Any, ...]:
-        """What it says, which is there to be heard."""
+    def hears(self) -> Iterator[tuple[Any, ...]]:
+        """What it says, which is there to be heard: what it has left to others comes first."""
         answer = self.answers[0]
-        message = answer.hear(answer)
+        message, left = answer.hear(answer)
         self.ends = message[0] != "out"
-        return ("returned",) if answer.void else message
+        for part in left:
+            yield from self.left(part)
+        if answer.void:
+            yield ("returned",)
+        else:  # a call that was returned unasked, since the board was killed after it was asked, has to be done
+            yield ("again",) if message[0] == "returned" else message
+
+    def left(self, left: Left) -> Iterator[tuple[Any, ...]]:
+        """Some of the call that it is heard on, unless that was heard before. Who took the call over does all of it."""
+        part, message, large = left
+        if part not in self.parts and not self.answers[0].void:
+            self.parts.add(part)
+            yield self.said(message, *large or [None])
 
     def turn(self) -> None:
         """What it said is noted: if it was the end of something, what it says next is of what comes after."""
         if self.ends:
             self.answers.popleft()
+            self.parts.clear()
 
     def begin(self, on_node: bool) -> None:
         self.answers.append(_Answer(self.actor.begin.remote(on_node), self._hear_begin))
 
-    def _hear_begin(self, answer: _Answer) -> tuple[Any, ...]:
+    def _hear_begin(self, answer: _Answer) -> Heard:
         import ray
 
         error, self.node = ray.get(answer.ref)
-        return "ready", error
+        return ("ready", error), []
 
     def order(self, order: Order) -> None:
         if order.streams and not order.short:
@@ -100,16 +118,16 @@ class Actor(WorkerHandle):
         answer.number = order.number
         self.answers.append(answer)
 
-    def _hear_once(self, answer: _Answer) -> tuple[Any, ...]:
+    def _hear_once(self, answer: _Answer) -> Heard:
         import ray
 
-        return self.said(ray.get(answer.ref), answer.large)
+        return self.said(ray.get(answer.ref), answer.large), []
 
-    def _hear_stream(self, answer: _Answer) -> tuple[Any, ...]:
+    def _hear_stream(self, answer: _Answer) -> Heard:
         import ray
 
         message: Message = ray.get(next(answer.ref))
-        return self.said(message, next(answer.ref))
+        return self.said(message, next(answer.ref)), message.left
 
     def recall(self) -> bool:
         import ray
@@ -117,12 +135,11 @@ class Actor(WorkerHandle):
         if ray.wait([self.answers[0].ref], timeout=0, fetch_local=False)[0]:
             return False  # it is through with the one before, and the driver has been away
         answer = self.answers[-1]
-        answer.void = heard(self.driver.board.withdraw.remote(self.key, answer.number))
+        answer.void = self.driver.boards.ask("withdraw", self.key, answer.number)
         return answer.void
 
     def said(self, message: Message, large: Any) -> tuple[Any, ...]:
         """A message as the driver takes it, with references in place of what lies in the object store."""
-        self.left_some = message.left
         self.shares = self.shares and message.kind == "out"
         if message.kind == "failed":
             return "failed", message.error, message.aside
@@ -155,10 +172,10 @@ class Actor(WorkerHandle):
             self.owed, self.shares = 0, False
         self.answers.append(_Answer(self.actor.end.remote(), self._hear_end))
 
-    def _hear_end(self, answer: _Answer) -> tuple[Any, ...]:
+    def _hear_end(self, answer: _Answer) -> Heard:
         import ray
 
-        return "stopped", ray.get(answer.ref)
+        return ("stopped", ray.get(answer.ref)), []
 
     def kill(self) -> None:
         import ray
@@ -166,11 +183,11 @@ class Actor(WorkerHandle):
         ray.kill(self.actor)
 
     def place(self) -> Place | None:
-        found = self.driver.notes().get(self.key)
+        found = self.driver.boards.note(self.key)
         return found[0] if found else None
 
     def doing(self) -> tuple[int, float]:
-        found = self.driver.notes().get(self.key)
+        found = self.driver.boards.note(self.key)
         return (found[0].position, found[1]) if found else (-1, 0.0)
 
 
@@ -198,7 +215,8 @@ class ActorPool(Pool):
         assert slot is not None
         key, node = next(_keys), self.driver.home(slot)
         made = ray.remote(RayWorker).options(**self._options(slot, node))
-        actor = made.remote(self.stored, key, self.budget, self.final, self.driver.board, self.group.resources.cpus)
+        board = (self.driver.board, self.driver.boards.name, self.driver.boards.number)
+        actor = made.remote(self.stored, key, self.budget, self.final, board, self.group.resources.cpus)
         worker = Actor(self.index, self.group.gather, key, slot, actor, node, self.driver)
         worker.begin(self.on_node)
         self.enlist(worker)

@@ -6,7 +6,7 @@ tasks lie in the object store of the node, one list of them per message, and onl
 An actor that dies leaves no page to read. While nothing has gone wrong, it notes what it does only for stages with a
 time limit; when an item is tried again, it notes each step on a board, an actor near the driver, and waits until it is
 written there. The board is also where the driver asks it, in the middle of a call, to leave some tasks to others, and
-where it leaves them.
+where it leaves them. What it leaves comes once more with what the call gives next: boards may be killed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from gristmill.core.worker import Worker, never
 from gristmill.executors.machine import own_memory
 from gristmill.executors.pool import Order
 from gristmill.executors.process import as_stage_error
-from gristmill.executors.ray_board import Notes, mark_on
+from gristmill.executors.ray_board import Left
+from gristmill.executors.ray_line import Line, Notes
 from gristmill.executors.ray_voice import Voice
 from gristmill.executors.transport import INLINE_BYTES, Parcel, compact, pack
 
@@ -92,23 +93,23 @@ class Message:
     error: StageError | None = None
     missing: list[tuple[int, int]] = field(default_factory=list)
     """Which parts of which items could not be loaded, by number."""
-    left: bool = False
-    """Whether there is more of the call, which was left to others on the board."""
+    left: list[Left] = field(default_factory=list)
+    """What was left to others before this, on the board: the driver may have heard of it, or not."""
     memory: int = 0
 
 
 class _Sharing:
     """Leaves tasks to others when the board says that they are idle."""
 
-    def __init__(self, board: Any, key: int, look_at_stats: Callable[[], list[StageStats]]) -> None:
-        self.board, self.key, self.look_at_stats = board, key, look_at_stats
+    def __init__(self, line: Line, look_at_stats: Callable[[], list[StageStats]]) -> None:
+        self.line, self.look_at_stats = line, look_at_stats
         self.asked: Any = None
         self.looked = 0.0
         self.begin(0)
 
     def begin(self, number: int) -> None:
         self.number = number
-        self.granted, self.left, self.outbox = 0, False, _Outbox(short=False)
+        self.granted, self.parts, self.left, self.outbox = 0, 0, list[Left](), _Outbox(short=False)
 
     def share(self) -> bool:
         """Whether the next task should be left to others."""
@@ -122,9 +123,11 @@ class _Sharing:
 
         self.looked = time.monotonic()
         if self.asked is None:
-            self.asked = self.board.asked.remote(self.key)
+            self.asked = self.line.board.asked.remote(self.line.key)
         elif ray.wait([self.asked], timeout=0)[0]:
-            self.granted, self.asked = ray.get(self.asked), None
+            asked, self.asked = self.asked, None
+            with contextlib.suppress(ray.exceptions.RayActorError):  # whoever asked will ask again on the next board
+                self.granted = ray.get(asked)
 
     def leave(self, task: Task[Any], position: int) -> None:
         self.outbox.add(task, position)
@@ -132,21 +135,30 @@ class _Sharing:
             self.flush()
 
     def flush(self) -> None:
-        """Returns when the board has it: the driver looks there before it hears that a call is done."""
         import ray
 
         if self.outbox.outputs:
             message, large = self.outbox.flush("out", self.look_at_stats(), [])
-            self.left = True
-            ray.get(self.board.leave.remote(self.key, self.number, message, [ray.put(large)] if large else []))
+            self.left.append((self.parts, message, [ray.put(large)] if large else []))
+            self.parts += 1
+            self.line.board.leave.remote(self.line.key, self.number, self.left[-1])
+
+    def take(self) -> list[Left]:
+        """What was left since the last time: it must be heard before what the call gave after it."""
+        self.flush()
+        left, self.left = self.left, []
+        return left
 
 
 class RayWorker:
     """One worker of a group."""
 
-    def __init__(self, payload: bytes, key: int, budget: Budget | None, final: bool, board: Any, cpus: float) -> None:
-        self.payload, self.key, self.budget, self.final, self.board = payload, key, budget, final, board
-        self.cpus = cpus
+    def __init__(
+        self, payload: bytes, key: int, budget: Budget | None, final: bool, board: tuple[Any, str, int], cpus: float
+    ) -> None:
+        """`board` is the one that there is, the name of those that take its place, and its number."""
+        self.payload, self.key, self.budget, self.final = payload, key, budget, final
+        self.line, self.cpus = Line(*board, key), cpus
         self.took = 0.0
         """Seconds that the last call took."""
         self.in_call = self.stopped = False
@@ -166,10 +178,10 @@ class RayWorker:
         try:
             stages, rejecter = cloudpickle.loads(self.payload)
             timed = {index for index, stage in enumerate(stages) if stage.timeout_s is not None}
-            self.notes = Notes(self.board, self.key, timed)
+            self.notes = Notes(self.line, timed)
             metadata = WorkerMetadata(f"{self.key}", NodeInfo(node), gpus)
             self.worker = Worker(stages, metadata, self.notes, self.final, self.budget, rejecter)
-            self.sharing = _Sharing(self.board, self.key, self.worker.look_at_stats)
+            self.sharing = _Sharing(self.line, self.worker.look_at_stats)
             if on_node:
                 self.worker.setup_on_node()
             self.worker.setup()
@@ -185,7 +197,7 @@ class RayWorker:
                 self.worker.teardown()
         except StageError as error:
             problem = error
-        mark_on(self.board, self.voice)
+        self.line.mark(self.voice)
         return problem
 
     def _mind_the_board(self) -> None:
@@ -199,7 +211,7 @@ class RayWorker:
         import ray
 
         with contextlib.suppress(ray.exceptions.RayError):
-            ray.get(self.board.until_stopped.remote())
+            self.line.ask("until_stopped")
             self.stopped = True
             signal.pthread_kill(main, signal.SIGINT)
 
@@ -224,6 +236,8 @@ class RayWorker:
         began = time.monotonic()
         parts = self._stream(order, flushes)
         while (part := self._next(parts)) is not None:
+            if isinstance(part, Message):
+                part.left = self.sharing.take()
             yield part
         self.took = time.monotonic() - began
 
@@ -241,10 +255,7 @@ class RayWorker:
         """Whether nobody has taken an order back. That is only done when the call before it takes long."""
         if not order.waits or self.took < RECALL_SECONDS / 2:
             return True
-        import ray
-
-        wanted: bool = ray.get(self.board.take.remote(self.key, order.number))
-        return wanted
+        return self.line.take(order.number)
 
     def _stream(self, order: Order, flushes: bool) -> Generator[Any, None, None]:
         outbox = _Outbox(order.short)
@@ -269,13 +280,10 @@ class RayWorker:
                 yield Message("missing", missing=_missing(order))
             else:
                 failure = as_stage_error(error, self.worker, order)
-                yield Message("failed", error=failure, aside=aside, left=self.sharing.left)
+                yield Message("failed", error=failure, aside=aside)
             yield []
             return
-        message, large = outbox.flush("done", self.worker.take_stats(), self.worker.take_aside())
-        message.left = self.sharing.left
-        yield message
-        yield large
+        yield from outbox.flush("done", self.worker.take_stats(), self.worker.take_aside())
 
     def _outputs(self, order: Order, outbox: _Outbox) -> Iterator[Task[Any]]:
         """What leaves the last stage, without what has left in an earlier attempt, or only what is wanted."""

@@ -1,0 +1,116 @@
+"""A worker's line to the board: what it notes there, and how it finds the next one when the board is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import Any
+
+from gristmill.core.isolate import Place
+from gristmill.executors.ray_voice import Voice
+
+_PAUSE = 0.05
+_LONGEST = 1.0
+_NEXT = 8
+"""How many boards may have been killed that this worker has not heard of."""
+
+
+class Line:
+    """What one worker says to the board. Two threads use it: the one that works, and one that waits for the end."""
+
+    def __init__(self, board: Any, name: str, number: int, key: int) -> None:
+        """Without a `name` there is no other board to wait for."""
+        self.board, self.name, self.number, self.key = board, name, number, key
+        self.place: Place | None = None
+        self.since = 0.0
+        self.taken = -1
+        self._lock = threading.Lock()
+
+    def ask(self, method: str, *args: Any) -> Any:
+        """What the board answers, or the one that takes its place."""
+        import ray
+
+        while True:
+            board = self.board
+            try:
+                return ray.get(getattr(board, method).remote(*args))
+            except ray.exceptions.ActorUnavailableError:  # which it may be again; if not, that is known next time
+                time.sleep(_PAUSE)
+            except ray.exceptions.RayActorError as error:
+                self._mend(board, error)
+
+    def note(self, place: Place | None, sure: bool = False) -> None:
+        """Where this worker is now. `sure`: returns when that is written."""
+        with self._lock:  # what is told of an earlier place must not come later
+            self.place, self.since = place, time.monotonic()
+            if not sure:
+                self.board.note.remote(self.key, place)
+        if sure:
+            self.ask("note", self.key, place)
+
+    def take(self, number: int) -> bool:
+        """Begin a call that has waited long; whether it is still wanted."""
+        self.taken = number
+        wanted: bool = self.ask("take", self.key, number)
+        return wanted
+
+    def mark(self, voice: Voice) -> None:
+        """Tell the driver, if it listens, by which marks it knows that it has heard all that was printed so far."""
+        if voice.used and self.ask("is_heard"):
+            self.ask("mark", voice.mark())
+
+    def _mend(self, lost: Any, error: Exception) -> None:
+        """Returns when a board knows where this worker is."""
+        import ray
+
+        if not self.name:
+            raise error
+        while True:
+            found = self._find(lost)
+            with self._lock:
+                self.board = found
+                met = found.meet.remote(self.key, self.place, time.monotonic() - self.since, self.taken)
+            try:
+                ray.get(met)
+            except ray.exceptions.ActorUnavailableError:
+                time.sleep(_PAUSE)
+            except ray.exceptions.RayActorError:
+                lost = found
+            else:
+                return
+
+    def _find(self, lost: Any) -> Any:
+        """The board that has taken its place. Each has a number: the name of one that is gone is not free for long."""
+        import ray
+
+        pause = _PAUSE
+        while True:
+            if self.board != lost:
+                return self.board
+            for number in range(self.number + 1, self.number + 1 + _NEXT):
+                with contextlib.suppress(ValueError):  # there is none, yet
+                    found = ray.get_actor(f"{self.name}-{number}")
+                    self.number = number
+                    return found
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST)
+
+
+class Notes:
+    """Where a worker's stages are, on the board: each step of a call that is tried again, or only what is timed."""
+
+    def __init__(self, line: Line, timed: set[int]) -> None:
+        self.line, self.timed = line, timed
+        self.careful = False
+        self._noted = False
+
+    def enter(self, position: int, task: int = 0, start: int = 0, stop: int = 0) -> None:
+        if self.careful or position in self.timed:
+            self._noted = True
+            self.line.note(Place(position, task, start, stop), sure=self.careful)
+
+    def leave(self) -> None:
+        if self._noted:
+            self.line.note(None)
+            self._noted = False
