@@ -73,6 +73,17 @@ def test_wrong_settings_are_refused(config: dict[str, Any], match: str) -> None:
         XennaExecutor(config)
 
 
+def test_what_stands_in_for_its_monitor_does_all_that_it_does() -> None:
+    """Of the version that is installed: 0.5 also stops it, at the end of a run, which then failed there."""
+    code = """
+from cosmos_xenna.pipelines.private.monitoring import RayResourceMonitor
+from gristmill.executors.xenna import _NoMonitor
+print({name for name in set(dir(RayResourceMonitor)) - set(dir(_NoMonitor)) if not name.startswith("_")})
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
 def test_it_is_only_loaded_when_it_is_used() -> None:
     code = "import sys, gristmill; gristmill.XennaExecutor(); print({'ray', 'cosmos_xenna'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
