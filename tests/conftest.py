@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,8 @@ from hypothesis import HealthCheck, settings
 
 os.environ["GRISTMILL_PROGRESS"] = "off"
 os.environ.setdefault("RAY_worker_niceness", "0")  # or what Ray starts gets nothing of a machine that does other things
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # or each worker compiles Ray anew: half of its start
+    os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(tempfile.gettempdir()) / f"bytecode-of-tests-{os.getuid()}"))
 
 settings.register_profile(
     "gristmill",

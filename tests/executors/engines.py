@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from gristmill import DocumentBatch, LocalExecutor, Pipeline, ProcessingStage, Task
+from gristmill.core.errors import StageError
 from gristmill.text import JsonlReader, JsonlWriter, ScoreFilter, WordCountFilter
 from tests.conformance.stages import AddOne, CountTo, Gather, Trouble, Witness
 from tests.ray_cluster import left_over
@@ -30,6 +31,17 @@ def check_faults_and_hooks(executor: Any, mark: str, folder: Path) -> None:
     assert hooks.count("node") == 1
     assert hooks.count("setup") > hooks.count("teardown") >= 1  # those that crashed could not
     assert left_over(mark) == []
+
+
+class BadTeardown(AddOne):
+    def teardown(self) -> None:
+        raise OSError("cannot close")
+
+
+def check_bad_teardown(executor: Any) -> None:
+    """It is told, unless the engine itself has failed: so this also shows that the engine ends well."""
+    with pytest.raises(StageError, match="cannot close"):
+        Pipeline("p", stages=[BadTeardown()]).run(executor, initial_tasks=[Task(1)])
 
 
 class Blocks(ProcessingStage[Task[int], DocumentBatch]):

@@ -32,6 +32,11 @@ def test_a_record_at_fault_is_found_and_nothing_is_left_behind(cluster: str, tmp
 
 
 @pytest.mark.ray
+def test_ray_data_ends_well_and_a_teardown_that_fails_is_told(cluster: str) -> None:
+    engines.check_bad_teardown(RayDataExecutor())
+
+
+@pytest.mark.ray
 def test_large_batches_pass_and_results_outlive_the_engine(cluster: str) -> None:
     engines.check_large_batches(RayDataExecutor(fuse=False))
 

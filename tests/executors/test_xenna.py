@@ -34,6 +34,12 @@ def test_a_record_at_fault_is_found_and_nothing_is_left_behind(cluster: str, tmp
 
 
 @pytest.mark.ray
+@pytest.mark.parametrize("mode", ["streaming", "batch"])
+def test_xenna_ends_well_and_a_teardown_that_fails_is_told(cluster: str, mode: str) -> None:
+    engines.check_bad_teardown(XennaExecutor({"execution_mode": mode}))
+
+
+@pytest.mark.ray
 def test_large_batches_pass_and_results_outlive_the_engine(cluster: str) -> None:
     engines.check_large_batches(XennaExecutor(fuse=False))
 
@@ -65,6 +71,17 @@ def test_what_xenna_gives_up_is_done_by_actors(cluster: str, tmp_path: Path) -> 
 def test_wrong_settings_are_refused(config: dict[str, Any], match: str) -> None:
     with pytest.raises(PlanError, match=match):
         XennaExecutor(config)
+
+
+def test_what_stands_in_for_its_monitor_does_all_that_it_does() -> None:
+    """Of the version that is installed: 0.5 also stops it, at the end of a run, which then failed there."""
+    code = """
+from cosmos_xenna.pipelines.private.monitoring import RayResourceMonitor
+from gristmill.executors.xenna import _NoMonitor
+print({name for name in set(dir(RayResourceMonitor)) - set(dir(_NoMonitor)) if not name.startswith("_")})
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
 
 
 def test_it_is_only_loaded_when_it_is_used() -> None:

@@ -130,3 +130,6 @@ class _NoMonitor:
 
     def update(self) -> dict[str, Any]:
         return {}
+
+    def stop(self) -> None:
+        """Called since version 0.5."""
