@@ -1,8 +1,8 @@
 """Figure: what a task costs on Ray. 2,000 tasks of 100 bytes through three pools of actors, on a cluster that runs.
 
 Milliseconds per task, from the hundredth result to the last: one task per call, and in chunks as the policy makes
-them. Next to it the same through three bare actors, one task per call and 50; and on Ray Data, which schedules for
-itself. Targets: at most 2.5 ms and 0.1 ms.
+them. Next to it the same through three bare actors, one task per call and 50; and on Ray Data and Xenna, which
+schedule for themselves. Targets: at most 2.5 ms and 0.1 ms.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ JOBS = {
     "bare_chunked_ms": ("bare", COUNT, 50),
     "chunked_ms": ("tiny", COUNT, "chunked"),
     "ray_data_ms": ("tiny", COUNT, "ray_data"),
+    "xenna_ms": ("tiny", COUNT, "xenna"),
 }
 
 
