@@ -89,7 +89,7 @@ def _core(patience_s: float) -> Kind:
         "limits": lambda: limits.run(1, 20),
     }
     about = "what Gristmill itself costs, and the limits of the machine"
-    return Kind(measured, quick, about, quick_s=85)
+    return Kind(measured, quick, about, quick_s=95)
 
 
 def _dedup(systems: Sequence[str]) -> Kind:
@@ -118,7 +118,7 @@ def _dedup(systems: Sequence[str]) -> Kind:
         },
         "deduplication, beside six other systems",
         once=("bound",),
-        quick_s=120,
+        quick_s=145,
         packages=lambda: {peer: pins(peer)[peer] for peer in dedup.PEERS},
         peers=tuple(dedup.PEERS),
     )
@@ -143,14 +143,14 @@ def kinds(patience_s: float = 60.0, systems: Sequence[str] = ()) -> dict[str, Ki
                 "start": lambda: versus.start(1),
             },
             {
-                "filters": lambda: versus.filters(1, 8),
-                "modifiers": lambda: versus.modifiers(1, 8),
-                "language": lambda: versus.language(1, 8),
+                "filters": lambda: versus.filters(1, 5),
+                "modifiers": lambda: versus.modifiers(1, 5),
+                "language": lambda: versus.language(1, 5),
                 "tags": lambda: versus.tags(1, 2),
                 "start": lambda: versus.start(1),
             },
             "side by side with NeMo Curator, and dolma's taggers",
-            quick_s=160,
+            quick_s=190,
             packages=lambda: packages("ray") | curator() | {"dolma": pins("dolma")["dolma"]},
             peers=("nemo-curator", "dolma"),
         ),
@@ -190,19 +190,22 @@ def kinds(patience_s: float = 60.0, systems: Sequence[str] = ()) -> dict[str, Ki
                 "store": lambda: store.run(1, 0.5),
             },
             "on a Ray cluster of this machine",
-            quick_s=100,
+            once=("store",),
+            quick_s=130,
             packages=lambda: packages("ray"),
         ),
         "sources": Kind(
             {"sources": lambda: sources.run(400)},
             {"sources": lambda: sources.run(50)},
             "wikitext and LaTeX to text, beside mwparserfromhell",
+            quick_s=2,
             packages=lambda: packages("mwparserfromhell"),
         ),
         "image": Kind(
             {"image": lambda: image.run(1)},
             {"image": lambda: image.run(1, 150)},
             "reading, decoding and resizing images",
+            quick_s=6,
             packages=lambda: packages("pillow", "simplejpeg", "webdataset"),
         ),
         "image-models": Kind(

@@ -203,6 +203,7 @@ def _tiny(found: dict[str, Any]) -> list[Row]:
         rows.append(("A tiny task through 3 pools of Ray Data", "", _num(data, "ms", 3)))
     if xenna := found.get("xenna_ms"):
         rows.append(("A tiny task through 3 pools of Xenna", "", _num(xenna, "ms", 3)))
+    rows += [("A tiny task on another engine", "", f"failed: {one}") for one in found.get("failed", ())]
     return rows
 
 
