@@ -275,9 +275,10 @@ def _fields(path: str) -> dict[str, float]:
 def _shared_bytes(pid: int) -> int:
     total = 0
     for folder in Path("/dev/shm").glob(f"gristmill-{pid}-*"):
-        for path in folder.iterdir():
-            with contextlib.suppress(OSError):
-                total += path.stat().st_size
+        with contextlib.suppress(OSError):  # it may go while it is looked at
+            for path in folder.iterdir():
+                with contextlib.suppress(OSError):
+                    total += path.stat().st_size
     return total
 
 
