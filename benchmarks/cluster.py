@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
 
+import measure
 from measure import HERE
 
 
@@ -27,4 +29,6 @@ def started(num_cpus: int, num_gpus: int = 0, **options: object) -> Iterator[Non
 def answer(*job: object) -> Any:
     """What one of the jobs in ray_jobs.py says, in a process of its own that joins the cluster."""
     command = [sys.executable, str(HERE / "ray_jobs.py"), *map(str, job)]
-    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout.splitlines()[-1])
+    limit = None if math.isinf(measure.LIMIT_S) else measure.LIMIT_S
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=limit)
+    return json.loads(done.stdout.splitlines()[-1])

@@ -101,6 +101,16 @@ def _speed(kind: str, found: dict[str, Any], target: str) -> Row:
     return what, target, f"{number(found['own_mb_per_cpu_s'], 'MB/s', 0)}; {memory}"
 
 
+def start(found: dict[str, Any]) -> list[Row]:
+    """What each system takes for next to nothing."""
+    times = [
+        f"{title} {number(found[f'{name}_cpu_s'], 's')}, by the clock {number(found[f'{name}_wall_s'], 's')}"
+        for name, title in TITLES.items()
+        if f"{name}_cpu_s" in found
+    ]
+    return [(f"Exact duplicates of {found['documents']:,} documents: starting and ending, CPU", "", "; ".join(times))]
+
+
 def light(found: dict[str, Any]) -> list[Row]:
     """Stages that do without comparing documents: by line, passage, hash or Bloom filter."""
     speeds = [
@@ -134,6 +144,7 @@ def bound(found: dict[str, Any]) -> list[Row]:
 
 
 LINES = {
+    "dedup_start": start,
     "exact": exact,
     "fuzzy": fuzzy,
     "large_exact": large_exact,

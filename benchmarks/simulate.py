@@ -4,23 +4,28 @@
     python benchmarks/simulate.py --nodes 100 --seconds 300
 
 It prints how much of the GPUs was used for work that counted, the most that waited on each edge and how many decisions
-the driver makes in a second of CPU time, and draws the timeline. The run ends with its last task: one that straggles on
-a slow node takes ten times as long as others, so it is also told when 99 of 100 tasks were through.
+the driver makes in a second of CPU time, and draws the timeline: results/simulation.json and .svg, which
+docs/performance.md shows; a smaller cluster only prints. The run ends with its last task: one that straggles on a slow
+node takes ten times as long as others, so it is also told when 99 of 100 tasks were through.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
+import json
 
+from measure import HERE
 from virtual import Outcome, World, drained, simulate
 
 WARM_S = 200.0
 """Until the first tasks of the slowest stage are done, and its rate is known and acted on."""
 
+RESULT = HERE / "results" / "simulation.json"
+MARK = "simulation"
 
-def report(world: World, outcome: Outcome, warm: float) -> str:
+
+def report(world: World, outcome: Outcome, warm: float) -> dict[str, str]:
+    """What is told of a run: its name, and its value."""
     end = drained(world, outcome)
     per_s = outcome.decisions / outcome.policy_cpu_s
     rows = [
@@ -41,8 +46,14 @@ def report(world: World, outcome: Outcome, warm: float) -> str:
         ("CPU of a decision", f"{1e6 / per_s:.0f} µs"),
         ("CPU of the whole simulation", f"{outcome.cpu_s:.0f} s"),
     ]
-    lines = ["| Simulation | |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)]
-    return "\n".join(lines)
+    return dict(rows)
+
+
+def table(rows: dict[str, str] | None = None) -> str:
+    """For docs/performance.md: the saved run, unless another one is given."""
+    if rows is None:
+        rows = json.loads(RESULT.read_text()) if RESULT.exists() else {"not run yet": ""}
+    return "\n".join(["| Simulation | |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows.items())])
 
 
 def through(outcome: Outcome, part: float) -> float:
@@ -91,14 +102,16 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=World.nodes)
     parser.add_argument("--seconds", type=float, default=World.seconds)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--picture", type=Path, default=Path(__file__).parent / "results" / "simulation.svg")
     options = parser.parse_args()
     losses = tuple((part, max(1, count * options.nodes // 1000)) for part, count in World.losses)
     world = World(nodes=options.nodes, seconds=options.seconds, seed=options.seed, losses=losses)
     outcome = simulate(world)
-    print(report(world, outcome, WARM_S))
-    options.picture.write_text(picture(world, outcome))
-    print(f"timeline: {options.picture}", file=sys.stderr)
+    rows = report(world, outcome, WARM_S)
+    print(table(rows))
+    if world == World():
+        RESULT.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+        RESULT.with_suffix(".svg").write_text(picture(world, outcome))
+        print(f"timeline: {RESULT.with_suffix('.svg')}")
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def measured(name: str, work: Callable[[str], Any], texts: list[str]) -> dict[st
         work(text)
     seconds = time.process_time() - start
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
-    found = {f"{name}_mb": megabytes / seconds, f"{name}_pages": len(texts) / seconds}
+    found = {f"{name}_mb_per_cpu_s": megabytes / seconds, f"{name}_pages": len(texts) / seconds}
     return {key: {"median": round(value, 2)} for key, value in found.items()}
 
 

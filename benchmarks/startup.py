@@ -18,7 +18,8 @@ SIZE, FILES = 13_000_000, 8
 def run(rounds: int = 3) -> dict[str, Any]:
     folder, output = corpus(SIZE, FILES)[0].parent, WORK / "out"
     bare, own, loop, imports = [], [], [], []
-    measure(job("small", folder, output))  # so that every module has its byte code and the files are in the cache
+    # First of all once more, so that every module has its byte code and the files are in the cache.
+    memory = measure(job("small", folder, output), memory=True).together
     for _ in range(rounds):
         bare.append(measure([sys.executable, "-c", "pass"]))
         own.append(measure(job("small", folder, output)))
@@ -30,6 +31,8 @@ def run(rounds: int = 3) -> dict[str, Any]:
         "first_output_cpu_s": stable([run.answer["first_cpu"] - cpu for run in own]),
         "first_output_wall_s": stable([run.answer["first_wall"] for run in own]),
         "end_cpu_s": stable([run.cpu - cpu for run in own]),
+        "megabytes": SIZE // 10**6,
+        "end_memory_mb": stable([memory], 0),
         "end_wall_s": stable([run.wall - wall for run in own]),
         "driver_cpu_s": stable([run.answer["driver_cpu"] - cpu for run in own]),
         "plain_loop_cpu_s": stable([run.cpu - cpu for run in loop]),

@@ -3,7 +3,8 @@
     python benchmarks/summary.py
 
 A limit is a measured speed, or several of them one after the other: what a run must do at least. The share says how
-near Gristmill comes, start-up included. What has not been measured yet has a dash.
+near Gristmill comes, start-up included. The last column says whether what comes out is right. What has not been
+measured yet has a dash.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import dedup_tables
 from measure import HERE
 
 RESULTS = HERE / "results"
 MARK = "summary"
 DASH = "–"
-HEADS = ("Workload", "CPU", "wall", "memory", "MB/s per core", "limit", "share of it")
+HEADS = ("Workload", "CPU", "wall", "memory", "MB/s per core", "limit", "share of it", "output")
 
 Figures = dict[str, dict[str, Any]]
 Number = Callable[[Figures], float | None]
+Words = Callable[[Figures], str]
 
 
 def value(figures: Figures, figure: str, key: str) -> float | None:
@@ -56,6 +59,40 @@ def loop(figure: str, key: str) -> Number:
     return lambda figures: value(figures, figure, key)
 
 
+def as_of(whose: str, figure: str, key: str, what: str = "documents") -> Words:
+    """That what comes out is what another one gives, or how much of it differs."""
+
+    def told(figures: Figures) -> str:
+        number = value(figures, figure, key)
+        return DASH if number is None else f"as {whose}" if not number else f"{number:.0f} {what} differ from {whose}"
+
+    return told
+
+
+def part(figure: str, same: str, of: str, what: str) -> Words:
+    """How many of some things are the same."""
+
+    def told(figures: Figures) -> str:
+        number, total = value(figures, figure, same), value(figures, figure, of)
+        return DASH if number is None or total is None else f"{number:,.0f} of {total:,.0f} {what}"
+
+    return told
+
+
+def f1(figures: Figures, figure: str) -> str:
+    found = figures.get(figure, {})
+    if figure == "large_fuzzy" and "own_recall_0.8" in found:
+        return f"F1 {dedup_tables.f1(found, 'own'):.3f} at 0.8"
+    return f"F1 {found['f1']:.3f}" if "f1" in found else DASH
+
+
+def _exact(figures: Figures) -> str:
+    found = figures.get("large_exact", {})
+    if "polars_left" not in found:
+        return DASH
+    return "as many as of polars" if found["own_left"] == found["polars_left"] else "others than of polars"
+
+
 @dataclass(frozen=True)
 class Line:
     """A workload: where its figures are, and what bounds it."""
@@ -73,28 +110,47 @@ class Line:
     """Of CPU time and wall time: seconds, or milliseconds for each."""
     clock: str = "cpu"
     """Which time a figure has that has only one."""
+    per: int = 1
+    """Of how many the time is, if that of one is to be told."""
+    output: Words = lambda figures: DASH
+    """Whether what comes out is right."""
+
+    def found(self, figures: Figures, key: str) -> float | None:
+        return value(figures, self.figure, f"{self.own}_{key}" if self.own else key)
+
+    def time(self, figures: Figures, kind: str) -> float | None:
+        found = self.found(figures, f"{kind}_{self.unit}")
+        if found is None and kind == self.clock:
+            found = self.found(figures, self.unit)
+        return found and found / self.per
+
+    def speed(self, figures: Figures) -> float | None:
+        """Megabytes per CPU second."""
+        size, cpu = value(figures, self.figure, self.megabytes), self.time(figures, "cpu")
+        found = self.found(figures, "mb_per_cpu_s")
+        return size / cpu if found is None and size and cpu and self.unit == "s" else found
+
+    def part(self, figures: Figures) -> float | None:
+        """How much of the limit is reached, where 1 is all."""
+        if self.share:
+            return self.share(figures)
+        speed, best = self.speed(figures), self.best(figures) if self.best else None
+        return speed / best if speed and best else None
 
     def cells(self, figures: Figures) -> list[str]:
-        only = value(figures, self.figure, f"{self.own}_{self.unit}")
-        cpu, wall = (
-            value(figures, self.figure, f"{self.own}_{kind}_{self.unit}") or (only if kind == self.clock else None)
-            for kind in ("cpu", "wall")
-        )
-        memory = value(figures, self.figure, f"{self.own}_memory_mb") or value(figures, self.figure, "worker_rss_mb")
+        cpu, wall = (self.time(figures, kind) for kind in ("cpu", "wall"))
+        memory, speed, share = self.found(figures, "memory_mb"), self.speed(figures), self.part(figures)
         size = value(figures, self.figure, self.megabytes)
-        speed = value(figures, self.figure, f"{self.own}_mb_per_cpu_s")
-        if speed is None and size and cpu and self.unit == "s":
-            speed = size / cpu
         best = self.best(figures) if self.best else None
-        share = self.share(figures) if self.share else (speed / best if speed and best else None)
         limit = f"{self.limit}: {best:,.0f} MB/s" if best else self.limit
         return [
             self.title + (f", {size:.0f} MB" if size else ""),
-            *(_shown(one, f" {self.unit}", 2) for one in (cpu, wall)),
+            *(_shown(one, f" {self.unit}", 2 if self.unit == "s" else 3) for one in (cpu, wall)),
             _shown(memory, " MB"),
             _shown(speed, "", 1 if speed and speed < 10 else 0),
             limit,
             _shown(share and 100 * share, " %"),
+            self.output(figures),
         ]
 
 
@@ -102,30 +158,57 @@ def _shown(number: float | None, unit: str, digits: int = 0) -> str:
     return DASH if number is None else f"{number:.{digits}f}{unit}"
 
 
+CURATOR = "NeMo Curator's"
+WEB = ("resiliparse", "justext", "trafilatura")
+
 LINES = (
     Line(
         "JSON lines, read and written",
         "throughput",
         "no_stage",
-        "orjson",
+        "orjson in a loop",
         loop("throughput", "plain_loop_mb_per_cpu_s"),
+        output=as_of("the loop's", "throughput", "no_stage_differ", "rows"),
     ),
     Line(
         "Parquet, read and written",
         "throughput",
         "parquet",
-        "pyarrow",
+        "pyarrow in a loop",
         loop("throughput", "plain_parquet_mb_per_cpu_s"),
+        output=as_of("the loop's", "throughput", "parquet_differ", "tables"),
     ),
-    Line("28 English filters", "text", "chain", "counting alone", loop("text", "kernel_mb_per_cpu_s")),
-    Line("Six modifiers", "modifiers", "own", "the modifiers alone", steps("modifiers")),
-    Line("Language", "language", "own", "fastText in a loop", ratio("language", "megabytes", "loop_cpu_s")),
+    Line(
+        "28 English filters",
+        "text",
+        "chain",
+        "counting alone",
+        loop("text", "kernel_mb_per_cpu_s"),
+        output=as_of(CURATOR, "filters", "rows_that_differ"),
+    ),
+    Line(
+        "Six modifiers",
+        "modifiers",
+        "own",
+        "the modifiers alone",
+        steps("modifiers"),
+        output=as_of(CURATOR, "modifiers", "rows_that_differ"),
+    ),
+    Line(
+        "Language",
+        "language",
+        "own",
+        "fastText in a loop",
+        ratio("language", "megabytes", "loop_cpu_s"),
+        output=as_of(CURATOR, "language", "rows_that_differ"),
+    ),
     Line(
         "Exact duplicates",
         "large_exact",
         "own",
         "parsing twice, hashing, copying",
         steps("own_parse", "own_parse", "hash128", "copy"),
+        output=_exact,
     ),
     Line(
         "Near duplicates",
@@ -133,7 +216,9 @@ LINES = (
         "own",
         "parsing twice, signatures, copying",
         steps("own_parse", "own_parse", "signatures", "copy"),
+        output=lambda figures: f1(figures, "large_fuzzy"),
     ),
+    Line("Semantic duplicates", "semantic", "", output=lambda figures: f1(figures, "semantic")),
     *(
         Line(
             f"WARC to text by {name}",
@@ -142,16 +227,20 @@ LINES = (
             f"{name} alone",
             ratio("warc_extract", "pages_mb", f"{name}_bare_cpu_s"),
             megabytes="pages_mb",
+            output=part("warc_extract", f"{name}_same", f"{name}_pages", f"pages as by {name}"),
         )
-        for name in ("resiliparse", "justext", "trafilatura")
+        for name in WEB
     ),
+    Line("Wikitext to text", "sources", "wikitext"),
     Line(
-        "A photograph, read and decoded",
+        "Photographs, read and decoded, each",
         "image",
         "read_decode",
         "libjpeg-turbo",
-        share=ratio("image", "turbo_ms", "read_decode_ms"),
+        loop("image", "turbo_mb_per_cpu_s"),
         unit="ms",
+        megabytes="archive_mb",
+        output=part("image", "same_pixels", "compared", "as by libjpeg-turbo"),
     ),
     Line(
         "A picture through a model",
@@ -161,24 +250,37 @@ LINES = (
         share=ratio("image_models", "loop_cpu_ms", "pipeline_cpu_ms"),
         unit="ms",
     ),
+    Line("Starting, until the first file is written", "startup", "first_output", megabytes="none"),
     Line(
         "5,000 documents, from start to end",
         "startup",
         "end",
         "a plain loop",
         share=ratio("startup", "plain_loop_cpu_s", "end_cpu_s"),
+        output=lambda figures: "as the loop's",  # or the figure fails
     ),
-    Line("A task and stage, fused", "overhead", "fused", unit="ms"),
-    Line("A task and stage, in pools of processes", "overhead", "unfused", unit="ms"),
+    Line("A task and stage, in the process itself", "overhead", "inline", unit="ms"),
+    Line("A task and stage, fused, in workers", "overhead", "fused", unit="ms"),
     Line(
-        "A task through 3 pools of Ray actors",
+        "A task and stage, in pools of processes",
+        "overhead",
+        "unfused",
+        "`multiprocessing`, 50 tasks to a call",
+        share=ratio("overhead", "pools_cpu_ms", "unfused_cpu_ms"),
+        unit="ms",
+    ),
+    Line(
+        "A task and stage, in pools of Ray actors",
         "tiny",
         "chunked",
         "bare actors, 50 tasks to a call",
         share=ratio("tiny", "bare_chunked_ms", "chunked_ms"),
         unit="ms",
         clock="wall",
+        per=3,
     ),
+    Line("A task and stage, on Ray Data", "tiny", "ray_data", unit="ms", clock="wall", per=3),
+    Line("A task and stage, on Xenna", "tiny", "xenna", unit="ms", clock="wall", per=3),
     Line(
         "GPU workers busy",
         "balance",
@@ -186,8 +288,20 @@ LINES = (
         "all of the time",
         share=lambda figures: (value(figures, "balance", "steady_busy_percent") or 0) / 100 or None,
     ),
-    Line("Resume of a finished run over 10,000 files", "durability", "resume"),
+    Line(
+        "Resume of a finished run over many files",
+        "durability",
+        "resume",
+        "looking at each file",
+        share=ratio("durability", "listing_cpu_s", "resume_cpu_s"),
+    ),
 )
+
+
+def shares(figures: Figures) -> list[tuple[str, str, float]]:
+    """Workload, limit, and the share of it that is reached, of all that have one."""
+    found = [(line.title, line.limit, line.part(figures)) for line in LINES if line.figure in figures]
+    return [(title, limit.replace("`", ""), share) for title, limit, share in found if share]
 
 
 def summary(folder: Path = RESULTS) -> str:

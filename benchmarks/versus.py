@@ -3,7 +3,8 @@
 Filters: the 28 English heuristics of the recipe `heuristic-english`, JSON lines to JSON lines, against NeMo Curator on
 Ray Data, which is its fastest executor here, and against its filters in a plain loop over documents. Modifiers: six
 of them chained. Language: the same fastText model. Tags: what Gopher and C4 would say of each document, none dropped,
-against dolma's taggers of the same rules, whose numbers are its own and are not compared. CPU seconds are those of
+against dolma's taggers of the same rules, whose numbers are its own and are not compared. Start: one filter over a few
+documents. CPU seconds are those of
 all processes, Ray's included, from the start of the interpreter to its end; `ratio` is the peer's over ours in the same
 round. What is written is compared. Memory is that of all processes together.
 
@@ -123,6 +124,22 @@ def filters(rounds: int = 3, size: int = 100) -> dict[str, Any]:
     pairs = zip(found["executor"], found["own_ray"], strict=True)
     result["executor_wall_ratio_ray"] = stable([run.wall / mine.wall for run, mine in pairs])
     return result
+
+
+def start(rounds: int = 3) -> dict[str, Any]:
+    """One filter over a few documents: what it costs to start and to end."""
+    folder, tools = corpus(10**5, 2)[0].parent, [("WordCountFilter", {})]
+    found: dict[str, list[Measured]] = {}
+    for _ in range(rounds):
+        for name, run in _filter_runs(folder, tools).items():
+            if name != "own_ray_running":
+                found.setdefault(name, []).append(run())
+                _tell(name, found[name][-1])
+    return {
+        f"{name}_{what}_s": stable([getattr(run, what) for run in runs])
+        for name, runs in found.items()
+        for what in ("cpu", "wall")
+    }
 
 
 def _filter_runs(folder: Path, tools: Tools) -> dict[str, Callable[[], Measured]]:

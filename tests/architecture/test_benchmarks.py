@@ -33,7 +33,7 @@ print(json.dumps(check(folder)))
 """
 
 PAGES = """
-import json, plots, profiles
+import json, plots, profiles, simulate
 from kinds import kinds
 from summary import MARK, summary
 from tables import headline, table
@@ -41,27 +41,54 @@ blocks = [
     ("README.md", "ratios", headline(plots.all_bars())),
     ("docs/performance.md", MARK, summary()),
     ("docs/performance.md", profiles.MARK, profiles.table()),
+    ("docs/performance.md", simulate.MARK, simulate.table()),
 ]
 for name in kinds():
     path = plots.RESULTS / f"{name}.json"
     if path.exists():
         blocks.append(("docs/performance.md", name, table(json.loads(path.read_text()))))
-print(json.dumps({"blocks": blocks, "picture": plots.draw(plots.all_bars())}))
+print(json.dumps({"blocks": blocks, "pictures": plots.pictures(plots.RESULTS)}))
 """
 
 FAILS = """
 import json, run
+from rounds import Entry, merge, run_all
 values = iter((3.0, 1.0, 2.0))
 def good():
     return {"value_s": {"median": next(values)}}
 def bad():
     raise ValueError("it is out of order")
-found, failed = run.run_all({"bad": bad, "good": good}, 3)
+entries = [Entry("some", "bad", bad), Entry("some", "good", good)]
+saved = []
+run_all(entries, after=lambda entry: saved.append(entry.name))
+found, failed = merge(entries[1].found), {"bad": entries[0].failed}
 machine = {"cpu": "", "cores": 1, "memory_gb": 1, "python": "", "packages": {}}
-lines = run.table({"figures": found, "failed": failed, "machine": machine, "load_before": 0})
-hurried, _ = run.run_all({"good": lambda: {"value_s": {"median": 1.0}}}, 3, until=0.0)
+lines = run.table({"figures": {"good": found}, "failed": failed, "machine": machine, "load_before": 0})
 none = run.table({"figures": {}, "failed": {"bad": "it is out of order"}, "machine": machine, "load_before": 0})
-print(json.dumps([found, failed, lines, hurried["good"]["rounds"], none]))
+print(json.dumps([found, failed, lines, saved, none]))
+"""
+
+HURRIES = """
+import json, time
+from rounds import Entry, run_all
+def takes(seconds):
+    return lambda: (time.sleep(seconds), {})[1]
+times = {"long": (0.5, 3), "short": (0.01, 3), "once": (0.01, 1)}
+entries = [Entry("some", name, takes(seconds), rounds) for name, (seconds, rounds) in times.items()]
+run_all(entries, time.perf_counter() + 1.2)
+print(json.dumps({entry.name: len(entry.found) for entry in entries}))
+"""
+
+HANGS = """
+import json, os, sys, time
+import measure
+measure.LIMIT_S = 1.0
+began = time.perf_counter()
+starts = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).wait()"
+try:
+    measure.measure([sys.executable, "-c", starts])
+except RuntimeError as error:
+    print(json.dumps([str(error)[-20:], time.perf_counter() - began, len(measure._children())]))
 """
 
 AGAIN = """
@@ -100,14 +127,15 @@ child.kill()
 
 
 def test_the_pages_say_what_the_results_say() -> None:
-    """The tables of docs/performance.md, the ratios of README.md and their picture."""
+    """The tables of docs/performance.md, the ratios of README.md, and the pictures."""
     printed = subprocess.run([sys.executable, "-c", PAGES], capture_output=True, text=True, check=True, cwd=BENCHMARKS)
     wanted = json.loads(printed.stdout)
     for page, mark, text in wanted["blocks"]:
         block = re.search(f"<!-- {mark}:begin -->\n(.*)\n<!-- {mark}:end -->", (ROOT / page).read_text(), re.S)
         assert block, f"{page} has no table {mark!r}"
         assert block[1] == text, f"{page}: {mark}"
-    assert (BENCHMARKS / "results" / "ratios.svg").read_text() == wanted["picture"]
+    for name, picture in wanted["pictures"].items():
+        assert (BENCHMARKS / "results" / name).read_text() == picture, name
 
 
 def test_scores_agree_with_those_of_the_peer_but_for_reasons_that_are_told() -> None:
@@ -155,12 +183,29 @@ def test_a_figure_that_fails_is_told_and_the_others_go_on() -> None:
     printed = subprocess.run(
         [sys.executable, "-c", FAILS], capture_output=True, text=True, check=True, cwd=BENCHMARKS
     ).stdout
-    found, failed, lines, rounds_without_time, none = json.loads(printed.splitlines()[-1])
-    assert found == {"good": {"rounds": 3, "value_s": {"median": 2.0, "min": 1.0, "max": 3.0}}}
+    found, failed, lines, saved, none = json.loads(printed.splitlines()[-1])
+    assert found == {"rounds": 3, "value_s": {"median": 2.0, "min": 1.0, "max": 3.0}}
     assert failed == {"bad": "ValueError: it is out of order"}
-    assert rounds_without_time == 1
+    assert saved == ["bad", "good", "good", "good"]
     assert "| `bad` |  | failed: ValueError: it is out of order |" in lines
     assert "| `bad` |  | failed: it is out of order |" in none
+
+
+def test_what_takes_long_is_measured_once_if_there_is_no_time_for_more() -> None:
+    command = [sys.executable, "-c", HURRIES]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=BENCHMARKS).stdout
+    assert json.loads(printed.splitlines()[-1]) == {"long": 1, "short": 3, "once": 1}
+    assert "once only, since there is no time for more rounds: long" in printed
+
+
+def test_a_command_that_hangs_is_killed_with_all_that_it_started() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HANGS], capture_output=True, text=True, check=True, cwd=BENCHMARKS, timeout=60
+    )
+    said, seconds, left = json.loads(done.stdout)
+    assert said == "took longer than 1 s"
+    assert seconds < 30
+    assert left == 0
 
 
 def test_figures_that_were_not_measured_anew_are_told_and_counts_that_differ_are_shown(tmp_path: Path) -> None:

@@ -1,0 +1,113 @@
+"""In which order figures are measured: each once, and then again as often as the time allows.
+
+With an end, those that take least are measured again first, so that as many as possible have all of their rounds; what
+takes too long has one. Every line tells how long it has taken so far, and about how long it will.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kinds import Figure
+
+
+@dataclass
+class Entry:
+    """A figure that is to be measured, and what was found so far."""
+
+    kind: str
+    name: str
+    figure: Figure
+    rounds: int = 3
+    guess_s: float = 0.0
+    """How long a round takes, before it is known."""
+    found: list[dict[str, Any]] = field(default_factory=list)
+    took: list[float] = field(default_factory=list)
+    failed: str | None = None
+
+    @property
+    def seconds(self) -> float:
+        return max(self.took, default=self.guess_s)
+
+    def measure(self) -> None:
+        """A round. A figure that fails has no result, whatever it had before."""
+        began = time.perf_counter()
+        try:
+            self.found.append(self.figure())
+        except Exception as error:  # noqa: BLE001  (whatever it is: the other figures can still be measured)
+            traceback.print_exc()
+            self.failed = f"{type(error).__name__}: {error}".splitlines()[0]
+            self.found.clear()
+        self.took.append(time.perf_counter() - began)
+
+
+def run_all(entries: Sequence[Entry], end: float = math.inf, after: Callable[[Entry], None] | None = None) -> None:
+    """Measure all of them, and call `after` after each. Rounds after the first are over by `end`."""
+    began = time.perf_counter()
+    most = max((entry.rounds for entry in entries), default=0)
+    chosen = list(entries)
+    for number in range(1, most + 1):
+        if number == 2:
+            chosen = affordable(entries, end - time.perf_counter())
+        for place, entry in enumerate(chosen):
+            now = time.perf_counter()
+            if entry.failed or entry.rounds < number or (number > 1 and now + entry.seconds > end):
+                continue
+            left = _left(entries if number == 1 else chosen, chosen[place:], number, end - now)
+            count = f"round {number} of {entry.rounds}, figure {place + 1} of {len(chosen)}"
+            print(f"[{_clock(now - began)}, about {_clock(left)} left] {entry.kind}: {entry.name}, {count}", flush=True)
+            entry.measure()
+            print(f"  {entry.name} took {entry.took[-1]:.0f} s", flush=True)
+            if after:
+                after(entry)
+
+
+def affordable(entries: Sequence[Entry], seconds: float) -> list[Entry]:
+    """Those for all of whose further rounds there is time, beginning with what takes least; in the given order."""
+    chosen: list[str] = []
+    several = [entry for entry in entries if entry.rounds > 1 and not entry.failed]
+    for entry in sorted(several, key=lambda entry: entry.seconds):
+        seconds -= (entry.rounds - 1) * entry.seconds
+        if seconds >= 0:
+            chosen.append(entry.name)
+    once = [entry.name for entry in several if entry.name not in chosen]
+    if once:
+        print(f"once only, since there is no time for more rounds: {', '.join(once)}", flush=True)
+    return [entry for entry in several if entry.name in chosen]
+
+
+def _left(all_entries: Sequence[Entry], here: Sequence[Entry], number: int, seconds: float) -> float:
+    """How long it will take: the rest of this round, and then as many rounds as there is time for."""
+    rest = sum(entry.seconds for entry in here if not entry.failed)
+    more = sum(max(0, entry.rounds - number) * entry.seconds for entry in all_entries if not entry.failed)
+    return max(rest, min(rest + more, seconds))
+
+
+def _clock(seconds: float) -> str:
+    hours, minutes = int(seconds) // 3600, int(seconds) // 60 % 60
+    return f"{hours}:{minutes:02}:{int(seconds) % 60:02}" if hours else f"{minutes}:{int(seconds) % 60:02}"
+
+
+def merge(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Rounds of one figure as one: the median, the smallest and the largest of each number."""
+    merged: dict[str, Any] = {"rounds": len(results)}
+    for name in dict.fromkeys(name for result in results for name in result):
+        found = [result[name] for result in results if name in result]  # what failed in one round is not in it
+        if isinstance(found[0], dict):
+            values = sorted(one["median"] for one in found)
+            merged[name] = {"median": _middle(values), "min": values[0], "max": values[-1]}
+        elif isinstance(found[0], list):
+            merged[name] = list(dict.fromkeys(one for some in found for one in some))
+        else:
+            merged[name] = found[0] if all(one == found[0] for one in found) else found
+    return merged
+
+
+def _middle(values: list[float]) -> float:
+    half = len(values) // 2
+    return values[half] if len(values) % 2 else round((values[half - 1] + values[half]) / 2, 4)
