@@ -74,6 +74,7 @@ clean:
 
 .venv/bench.stamp: .venv/dev.stamp
 	$(PIP) --editable '.[bench]'
+	$(BIN)/python -m compileall -q -j 2 src .venv/lib || true  # as other systems have it: some packages hold templates
 	touch $@
 
 .venv/browser.stamp: .venv/dev.stamp
