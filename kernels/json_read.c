@@ -4,6 +4,7 @@ of an Arrow column; other values are collected as JSON text and left to Python. 
 right, nothing is said but that it is so: Python then reads the block line by line, and knows what to tell. */
 
 #include "json_text.h"
+#include "utf8.h"
 
 enum { UNKNOWN, STRINGS, OTHERS };
 enum { FINE = 0, UNLIKE = 1, NO_MEMORY = -1 };
@@ -40,31 +41,23 @@ static inline void skip_blanks(Reader *r, const uint8_t *end) {
 
 /* -- strings ------------------------------------------------------------------------------------------------- */
 
-/* How many bytes at `p` are ASCII that stands for itself in a string. */
-static inline size_t plain_run(const uint8_t *p, const uint8_t *end) {
+/* Copies bytes that stand for themselves in a string; how many they are. There is room for all up to `end`. */
+static inline size_t copy_run(const uint8_t *p, const uint8_t *end, uint8_t *to) {
     const uint8_t *start = p;
 #ifdef __SSE2__
-    for (; end - p >= 16; p += 16) {
+    for (; end - p >= 16; p += 16, to += 16) {
         __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)p);
         __m128i quotes = _mm_cmpeq_epi8(bytes, _mm_set1_epi8('"')), slashes = _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\\'));
-        __m128i low = _mm_cmplt_epi8(bytes, _mm_set1_epi8(0x20)); /* signed: also all beyond ASCII */
+        __m128i low = _mm_cmpeq_epi8(_mm_min_epu8(bytes, _mm_set1_epi8(0x1F)), bytes);
+        _mm_storeu_si128((__m128i *)(void *)to, bytes);
         int found = _mm_movemask_epi8(_mm_or_si128(_mm_or_si128(quotes, slashes), low));
         if (found)
             return (size_t)(p - start) + (size_t)__builtin_ctz((unsigned)found);
     }
 #endif
-    while (p < end && *p >= 0x20 && *p < 0x80 && *p != '"' && *p != '\\')
-        p++;
+    while (p < end && *p >= 0x20 && *p != '"' && *p != '\\')
+        *to++ = *p++;
     return (size_t)(p - start);
-}
-
-/* The length of a valid character beyond ASCII, or 0. */
-static inline int valid_character(const uint8_t *p, const uint8_t *end) {
-    uint32_t c;
-    int size = decode(p, end, &c);
-    if (size == 1 || (size == 3 && (c < 0x800 || (c >= 0xD800 && c < 0xE000))) || (size == 4 && (c < 0x10000 || c > 0x10FFFF)))
-        return 0;
-    return size;
 }
 
 /* Whether the \u escape of these four digits is the one that is written for a character. */
@@ -104,26 +97,17 @@ static int read_string(Reader *r, const uint8_t *end, Heap *to) {
         return NO_MEMORY;
     const uint8_t *p = r->p;
     for (;;) {
-        size_t run = plain_run(p, end);
-        memcpy(out, p, run);
+        size_t run = copy_run(p, end, out);
         out += run, p += run;
-        if (p == end)
+        if (p == end || *p < 0x20)
             return UNLIKE;
         if (*p == '"')
             break;
-        if (*p == '\\') {
-            if (!(out = unescape(r, &p, end, out)))
-                return UNLIKE;
-            continue;
-        }
-        do {
-            int size = valid_character(p, end);
-            if (!size)
-                return UNLIKE;
-            memcpy(out, p, (size_t)size);
-            out += size, p += size;
-        } while (p < end && *p >= 0x80);
+        if (!(out = unescape(r, &p, end, out)))
+            return UNLIKE;
     }
+    if (!is_utf8(start, out)) /* escapes are whole characters, so what is between them is valid if all is */
+        return UNLIKE;
     r->p = p + 1;
     to->size += (size_t)(out - start);
     return FINE;

@@ -260,3 +260,19 @@ def test_lines_are_kept_in_any_pieces(lines: list[tuple[bytes, bool]], data: st.
     assert found == b"".join(line + b"\n" for line, kept in lines if kept)
     assert kernels.keep_lines(bytearray(b"\n"), bits, rows, rows)[0] == -1
     assert kernels.keep_lines(bytearray(b"x"), None, rows + 1, rows)[0] == -1
+
+
+WRONG = ["80", "c0 80", "c1 bf", "c2", "e0 9f bf", "e1 80", "ed a0 80", "f0 8f bf bf", "f1 80 80", "f4 90 80 80"]
+WRONG += ["f5 80 80 80", "ff", "c2 80 80", "e1 80 80 80", "ef bf c2 80"]
+RIGHT = ["7f", "c2 80", "df bf", "e0 a0 80", "ed 9f bf", "ee 80 80", "ef bf bf", "f0 90 80 80", "f4 8f bf bf"]
+
+
+@pytest.mark.skipif(kernels is None, reason="needs the C extension")
+@pytest.mark.parametrize("sound", [True, False])
+def test_text_that_is_not_utf8_is_found_wherever_it_stands(sound: bool) -> None:
+    for piece in map(bytes.fromhex, RIGHT if sound else WRONG):
+        for before in range(140):
+            for after in (b"", b" ", "é".encode() * 70):
+                raw = "é".encode() + b"x" * before + piece + after
+                found = kernels.json_columns(b'{"a":"' + raw + b'"}')
+                assert (found and bytes(found[0][0][2])) == (raw if sound else None), raw

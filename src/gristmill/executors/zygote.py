@@ -30,6 +30,7 @@ from gristmill.executors.forked import Child, can_fork, fork
 
 _PRELOAD = ("gristmill.", "pyarrow", "fsspec", "orjson", "ftfy", "regex")
 _NOT_PRELOADED = ("gristmill.cli", "gristmill.observe", "gristmill.recipes")
+_WANTED = {"pyarrow": "pyarrow.compute", "gristmill.dedup.clusters": "pyarrow.parquet"}
 _LINGER = 2.0
 LAST_WORDS = ".last"
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -127,8 +128,9 @@ def _forked(there: socket.socket) -> Child:
 
 
 def _modules() -> list[str]:
+    """What this process has loaded, and what workers want of it, though no driver does."""
     loaded = [name for name in sys.modules if name.startswith(_PRELOAD) and not name.startswith(_NOT_PRELOADED)]
-    return [*loaded, "pyarrow.compute"] if "pyarrow" in loaded else loaded  # workers want it, though no driver does
+    return loaded + [wanted for name, wanted in _WANTED.items() if name in loaded]
 
 
 def serve(fd: int, linger: float = 0.0) -> None:
