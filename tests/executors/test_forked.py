@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,9 @@ def test_no_worker_outlives_a_driver_that_was_forked(tmp_path: Path, number: sig
         assert Path(f"/proc/{zygote}/cmdline").read_text() == Path(f"/proc/{driver.pid}/cmdline").read_text()
         driver.send_signal(number)
         driver.stdout.read()  # which ends when nobody is left that could write
+    deadline = time.monotonic() + 30  # a process closes its files some time before it is gone
+    while any(_lives(pid) for pid in (zygote, worker)) and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert not any(_lives(pid) for pid in (zygote, worker))
     assert not list(tmp_path.glob("gristmill-*"))
 
