@@ -103,3 +103,11 @@ class Cluster:
         while _nodes(self.client.address) != count:
             assert time.monotonic() < deadline, "the nodes did not join"
             time.sleep(0.1)
+
+
+def pids(kind: str) -> set[int]:
+    """The processes of the actors of a class."""
+    from ray._private.state import actors
+
+    alive = [actor for actor in actors().values() if actor["State"] == "ALIVE"]
+    return {actor["Pid"] for actor in alive if actor["ActorClassName"] == kind} - {0}

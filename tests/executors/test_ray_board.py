@@ -17,7 +17,7 @@ import pytest
 from gristmill import DocumentBatch, Pipeline, ProcessingStage, RayActorPoolExecutor, Task
 from gristmill.core.isolate import Place
 from gristmill.executors.ray_board import Board, Past
-from tests.executors.ray_nodes import Cluster
+from tests.executors.ray_nodes import Cluster, pids
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.ray
@@ -27,14 +27,6 @@ pytestmark = pytest.mark.ray
 def cluster() -> Iterator[Cluster]:
     with Cluster(cpus=2) as started:
         yield started
-
-
-def pids(kind: str) -> set[int]:
-    """The processes of the actors of a class."""
-    from ray._private.state import actors
-
-    alive = [actor for actor in actors().values() if actor["State"] == "ALIVE"]
-    return {actor["Pid"] for actor in alive if actor["ActorClassName"] == kind} - {0}
 
 
 @contextlib.contextmanager

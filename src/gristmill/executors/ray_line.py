@@ -37,7 +37,9 @@ class Line:
                 return ray.get(getattr(board, method).remote(*args))
             except ray.exceptions.ActorUnavailableError:  # which it may be again; if not, that is known next time
                 time.sleep(_PAUSE)
-            except ray.exceptions.RayActorError as error:
+            except ray.exceptions.RayTaskError:
+                raise
+            except ray.exceptions.RayError as error:  # killed for memory, it has not "died"
                 self._mend(board, error)
 
     def note(self, place: Place | None, sure: bool = False) -> None:
@@ -75,7 +77,7 @@ class Line:
                 ray.get(met)
             except ray.exceptions.ActorUnavailableError:
                 time.sleep(_PAUSE)
-            except ray.exceptions.RayActorError:
+            except ray.exceptions.RayError:
                 lost = found
             else:
                 return

@@ -126,7 +126,7 @@ class _Sharing:
             self.asked = self.line.board.asked.remote(self.line.key)
         elif ray.wait([self.asked], timeout=0)[0]:
             asked, self.asked = self.asked, None
-            with contextlib.suppress(ray.exceptions.RayActorError):  # whoever asked will ask again on the next board
+            with contextlib.suppress(ray.exceptions.RayError):  # whoever asked will ask again on the next board
                 self.granted = ray.get(asked)
 
     def leave(self, task: Task[Any], position: int) -> None:
