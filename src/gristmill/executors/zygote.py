@@ -111,7 +111,7 @@ class Zygote:
 
 def _pair() -> tuple[socket.socket, socket.socket]:
     """Two ends, neither in the place of a standard stream that the driver has closed: there a process has others."""
-    low = []
+    low: list[int] = []
     while not low or low[-1] <= _ERRORS:
         low.append(os.open(os.devnull, os.O_RDONLY))
     pair = socket.socketpair()
