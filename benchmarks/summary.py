@@ -59,11 +59,19 @@ def loop(figure: str, key: str) -> Number:
     return lambda figures: value(figures, figure, key)
 
 
+def most(figures: Figures, figure: str, key: str) -> float | None:
+    """The largest number of all rounds: one round that differs is one too many."""
+    found = figures.get(figure, {}).get(key)
+    if isinstance(found, dict):
+        return float(found["max"])
+    return float(max(found)) if isinstance(found, list) else None if found is None else float(found)
+
+
 def as_of(whose: str, figure: str, key: str, what: str = "documents") -> Words:
     """That what comes out is what another one gives, or how much of it differs."""
 
     def told(figures: Figures) -> str:
-        number = value(figures, figure, key)
+        number = most(figures, figure, key)
         return DASH if number is None else f"as {whose}" if not number else f"{number:.0f} {what} differ from {whose}"
 
     return told

@@ -116,6 +116,15 @@ dedup.run = run
 dedup._side_by_side("exact", 1, "none", dedup.EXACT[:2])
 """
 
+DIFFERS = """
+import json
+from rounds import merge
+from summary import as_of
+one = lambda number: {"dict": {"median": number, "min": number, "max": number}, "count": number}
+found = [{"f": merge([one(number) for number in numbers])} for numbers in ((0, 0, 0), (0, 0, 5))]
+print(json.dumps([[as_of("theirs", "f", key)(figures) for key in ("dict", "count", "none")] for figures in found]))
+"""
+
 MEASURES = """
 import json, subprocess, sys
 from measure import measure
@@ -216,6 +225,14 @@ def test_figures_that_were_not_measured_anew_are_told_and_counts_that_differ_are
     assert saved["earlier"] == ["old"]
     assert note.endswith("Of an earlier run, maybe with other versions: old.")
     assert counts == ["4,601", "4,601 to 4,603"]
+
+
+def test_a_round_whose_output_differs_is_not_left_out() -> None:
+    printed = subprocess.run(
+        [sys.executable, "-c", DIFFERS], capture_output=True, text=True, check=True, cwd=BENCHMARKS
+    )
+    differs = "5 documents differ from theirs"
+    assert json.loads(printed.stdout) == [["as theirs", "as theirs", "–"], [differs, differs, "–"]]
 
 
 def test_a_comparison_without_gristmill_is_none() -> None:

@@ -91,6 +91,7 @@ def test_a_plain_program_is_forked_and_nothing_of_it_reaches_its_workers(tmp_pat
         ),
         pytest.param("sys.path.insert(0, '.'); open('mine.py', 'w').close(); import mine", id="module"),
         pytest.param("large = b'x' * 2**28", id="large"),
+        pytest.param("import warnings; warnings.simplefilter('error', UserWarning)", id="warnings"),
     ],
 )
 def test_a_program_with_more_gets_a_process_of_its_own(tmp_path: Path, before: str) -> None:
@@ -119,6 +120,106 @@ def test_no_worker_outlives_a_driver_that_was_forked(tmp_path: Path, number: sig
         time.sleep(0.01)
     assert not any(_lives(pid) for pid in (zygote, worker))
     assert not list(tmp_path.glob("gristmill-*"))
+
+
+ODD = """
+import multiprocessing, os, signal, sys, warnings
+BEFORE
+from gristmill import DocumentBatch, LocalExecutor, Pipeline, ProcessingStage
+import pyarrow as pa
+
+
+class Odd(ProcessingStage):
+    name = "odd"
+
+    def process(self, task):
+        print("said by a worker")
+        if DAEMON:
+            child = multiprocessing.get_context("fork").Process(target=os.getpid)
+            child.start()
+            child.join()
+        return DocumentBatch(pa.table({"x": [os.readlink("/proc/self/fd/1")]}))
+
+
+class After(ProcessingStage):
+    name = "after"
+    num_workers = 1
+
+    def process(self, task):
+        return task
+
+
+def run():
+    result = Pipeline("p", stages=[Odd(), After()]).run(LocalExecutor(num_workers=1))
+    os.write(2, next(iter(result)).data["x"][0].as_py().encode())
+
+
+DAEMON = "daemon" in sys.argv
+if DAEMON:
+    child = multiprocessing.get_context("fork").Process(target=run, daemon=True)
+    child.start()
+    child.join()
+else:
+    run()
+"""
+
+
+def odd(folder: Path, before: str, *arguments: str, closed: str = "") -> str:
+    """What a program says that has one thing about it that others do not have. That of its workers is the last."""
+    script = folder / "odd.py"
+    script.write_text(ODD.replace("BEFORE", before))
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, str(script), *arguments],
+        cwd=folder,
+        env={**os.environ, "GRISTMILL_PROGRESS": "off"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode in (0, 120), done.stderr  # 120: Python could not flush its output at the end
+    return done.stderr
+
+
+MODULE = "sys.path.insert(0, '.'); open('mine.py', 'w').close(); import mine\n"
+
+
+@pytest.mark.parametrize("more", ["", MODULE], ids=["forked", "started"])
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param("sys.stdout.close()", id="stdout closed"),
+        pytest.param("os.close(1); other = open('other.txt', 'w')", id="another file in place of stdout"),
+    ],
+)
+def test_a_program_may_have_closed_its_output(tmp_path: Path, before: str, more: str) -> None:
+    said = odd(tmp_path, more + before)
+    assert "Traceback" not in said
+    assert "other.txt" not in said
+    assert not (tmp_path / "other.txt").exists() or not (tmp_path / "other.txt").read_text()
+
+
+@pytest.mark.parametrize("more", ["", MODULE], ids=["forked", "started"])
+def test_a_worker_without_output_ends_and_touches_no_other(tmp_path: Path, more: str) -> None:
+    assert "Traceback" not in odd(tmp_path, more, closed=">&-")
+
+
+@pytest.mark.parametrize("more", ["", MODULE], ids=["forked", "started"])
+def test_a_program_may_ignore_the_end_of_its_children(tmp_path: Path, more: str) -> None:
+    assert odd(tmp_path, more + "signal.signal(signal.SIGCHLD, signal.SIG_IGN)").startswith("pipe:")
+
+
+def test_output_need_not_be_a_file(tmp_path: Path) -> None:
+    said = odd(tmp_path, "class Out:\n    def write(self, text):\n        return len(text)\n\nsys.stdout = Out()")
+    assert said.startswith("pipe:")
+
+
+def test_stages_of_a_daemon_may_have_processes(tmp_path: Path) -> None:
+    assert odd(tmp_path, "", "daemon").startswith("pipe:")
+
+
+def test_python_does_not_warn_of_threads_that_are_known(tmp_path: Path) -> None:
+    assert "multi-threaded" not in odd(tmp_path, "warnings.simplefilter('always')")
 
 
 def _lives(pid: int) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from gristmill import (
@@ -25,6 +26,7 @@ from gristmill import (
     Sort,
 )
 from gristmill.core.errors import ColumnError, PlanError, StageError
+from gristmill.core.spread import spread
 from gristmill.io.runs import Index, RunsWriter, read_index, runs_of
 from gristmill.io.target import Target
 from gristmill.text import JsonlWriter
@@ -162,6 +164,14 @@ def test_a_field_that_only_some_rows_have_is_null_in_the_others() -> None:
     ]
     with pytest.raises(ColumnError, match="no column 'other'. There are: n"):
         Pipeline("p", stages=[Numbers(), Sort("other")]).run(LocalExecutor(0))
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary(27)])
+def test_bytes_that_begin_alike_are_spread_and_meet_the_same_text(kind: pa.DataType) -> None:
+    keys = pa.array([b"https://example.org/%07d" % number for number in range(4000)])
+    found = spread(pa.table({"key": keys.cast(kind)}), ["key"], 8)
+    assert max(pc.value_counts(found).field("counts").to_pylist()) < 4000 / 8 * 1.2
+    assert found == spread(pa.table({"key": keys.cast(pa.string())}), ["key"], 8)
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])

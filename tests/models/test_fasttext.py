@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import fasttext
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -68,6 +69,11 @@ def same(ours: Kernel, library: Library, texts: pa.Array) -> None:
 def some_texts(seed: int, count: int) -> list[str]:
     draw = random.Random(seed)
     return ["".join(draw.choices(PIECES, k=draw.randrange(30))) for _ in range(count)]
+
+
+def test_floats_that_are_read_as_such_lie_where_floats_should() -> None:
+    parts = read_parts(Model(None, "a test").file())
+    assert all(np.asarray(buffer).flags.aligned for buffer in parts.buffers[1:])  # the first is read byte by byte
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=str)

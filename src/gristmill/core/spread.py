@@ -2,7 +2,7 @@
 
 The same value goes to the same partition whatever type its column has in one block or another: 5, 5.0 and "5" go
 together, since a column that is read in parts may be of integers here and of mixed types there (`table.py`). So do
-the same bytes, of a fixed size or not.
+the same bytes, of a fixed size or not, and as text, but for bytes of the sizes of hashes: those are not hashed again.
 
 What is given up: speed for keys that are not hashes; each different value passes through Python once per batch.
 """
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _UINT = pa.uint64()
 _FOLD, _LOW = literal(32, _UINT), literal(2**32 - 1, _UINT)
+_HASH_BYTES = (8, 16, 20, 32)
 _FACTORS = [literal(0xBF58476D1CE4E5B9, _UINT), literal(0x94D049BB133111EB, _UINT)]
 
 
@@ -78,7 +79,7 @@ def _hashes(column: pa.ChunkedArray) -> pa.Array:
     whole = column.combine_chunks()
     if isinstance(whole, pa.ChunkedArray):
         whole = pa.concat_arrays(whole.chunks)
-    if pa.types.is_fixed_size_binary(kind) and kind.byte_width >= 8:  # a hash already
+    if pa.types.is_fixed_size_binary(kind) and kind.byte_width in _HASH_BYTES:  # a hash already
         return pc.fill_null(pc.binary_slice(whole, 0, 8).view(_UINT), literal(0, _UINT))
     plain = whole.storage if is_json(kind) else whole
     encoded = plain if pa.types.is_dictionary(plain.type) else plain.dictionary_encode()
@@ -92,8 +93,9 @@ def _hashes(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _number(value: Any) -> int:
-    """The number of a value; of bytes that may be a hash, the one that they have in a column of hashes."""
-    if isinstance(value, bytes) and len(value) >= 8:
+    """The number of a value; of bytes that may be a hash, the one that they have in a column of hashes. Others are
+    hashed whole: they may begin alike, as addresses do."""
+    if isinstance(value, bytes) and len(value) in _HASH_BYTES:
         return int.from_bytes(value[:8], byteorder)
     return zlib.crc32(_canonical(value))
 

@@ -2,15 +2,16 @@
 
 A fork takes with it what the driver is in the midst of. So the driver must have no threads but those that end and begin
 again with a fork by themselves (OpenBLAS, jemalloc), must have loaded nothing but the standard library and what
-Gristmill itself loads, and must be small. A program that has more gets a zygote that is a process of its own, which
-loads all of it again.
+Gristmill itself loads, must not take warnings for errors or be a worker of `multiprocessing`, and must be small. A
+program that has more gets a zygote that is a process of its own, which loads all of it again.
 
-What is given up: settings that a program makes in the standard library itself, such as its locale, hold in workers of a
-fork too. Its files, handlers of signals, log handlers and its `__main__` do not.
+What is given up: settings that a program makes in the standard library or numpy, such as its locale, hold in workers of
+a fork too. Its files, handlers of signals, log handlers and its `__main__` do not.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import io
@@ -19,7 +20,9 @@ import signal
 import sys
 import threading
 import types
+import warnings
 from collections.abc import Callable, Mapping
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +33,14 @@ MOST_BYTES = 2**28
 """A driver that holds more is not forked: each worker would begin with a copy of its page tables."""
 
 _KNOWN = sys.stdlib_module_names | {"__main__", "__mp_main__", "cython_runtime", "gristmill", "numpy", "pyarrow"}
-_KNOWN |= {"cloudpickle", "orjson", "fsspec", "ftfy", "regex", "wcwidth", "_distutils_hack", "sitecustomize"}
+_KNOWN |= {"cloudpickle", "orjson", "fsspec", "ftfy", "regex", "wcwidth"}
+_KNOWN |= {"_distutils_hack", "_virtualenv", "sitecustomize"}  # of the environment
 _KNOWN |= {"pandas", "dateutil", "pytz", "tzdata", "six"}  # pyarrow loads them to make an array of a list
 _KNOWN |= {"annotated_doc", "annotated_types", "click", "markdown_it", "mdurl", "pydantic", "pydantic_core", "pygments"}
 _KNOWN |= {"rich", "shellingham", "typer", "typing_extensions", "typing_inspection", "yaml"}  # of the command line
 _MADE = ("_cython_", "_sysconfigdata_")
 _BLAS = ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "openblas_{}")
+_ERRORS = 2
 _TRIM, _MAPPED = -1, -3  # what `mallopt` calls them
 _left: list[Any] = []
 """What was the driver's. Objects that nobody holds any more would do whatever they do at their end."""
@@ -58,6 +63,8 @@ def can_fork() -> bool:
     """Whether a fork of this process is as good as a new one."""
     if sys.platform != "linux" or threading.active_count() > 1 or sys.gettrace() or sys.getprofile():
         return False
+    if parent_process() or any(action == "error" for action, *_ in warnings.filters):  # both would hold for stages too
+        return False
     names = {name.partition(".")[0] for name in sys.modules}
     if any(name not in _KNOWN and not name.startswith(_MADE) for name in names):
         return False
@@ -74,9 +81,12 @@ def fork(kept: int, serve: Callable[[], None], defaults: Mapping[str, str]) -> C
     """Run `serve` in a fork of this process, which keeps one open file of it and its output. `defaults` is what its
     environment has unless the driver's has it."""
     for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
-        if stream is not None:
-            stream.flush()
-    if pid := os.fork():
+        with contextlib.suppress(Exception):  # it may be closed, or anything that takes what is printed
+            stream.flush()  # type: ignore[union-attr]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: `can_fork` knows which there are
+        pid = os.fork()
+    if pid:
         return Child(pid)
     code = 1
     try:
@@ -95,10 +105,11 @@ def fork(kept: int, serve: Callable[[], None], defaults: Mapping[str, str]) -> C
 
 def _forget(kept: int) -> None:
     """Leave what is the driver's to the driver. Its files stay open as such, and nothing reaches them."""
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
-        if int(name) not in (1, 2, kept, nothing):
-            os.dup2(nothing, int(name), inheritable=name == "0")
+    while (nothing := os.open(os.devnull, os.O_RDWR)) <= _ERRORS:
+        os.set_inheritable(nothing, True)
+    for fd in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
+        if fd not in (kept, nothing) and not (0 < fd <= _ERRORS and _is_open(fd)):
+            os.dup2(nothing, fd, inheritable=fd <= _ERRORS)
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
@@ -112,6 +123,14 @@ def _forget(kept: int) -> None:
         _forget_logs(logging)
     for name in ("_DYNAMIC_CLASS_TRACKER_BY_CLASS", "_DYNAMIC_CLASS_TRACKER_BY_ID"):  # or classes come with their state
         getattr(cloudpickle.cloudpickle, name, {}).clear()
+
+
+def _is_open(fd: int) -> bool:
+    """Whether this is the output that the driver was given: if it has closed that, another file has its number."""
+    try:
+        return os.get_inheritable(fd)
+    except OSError:
+        return False
 
 
 def _output(fd: int, name: str) -> None:

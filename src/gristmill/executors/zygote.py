@@ -32,6 +32,7 @@ _PRELOAD = ("gristmill.", "pyarrow", "fsspec", "orjson", "ftfy", "regex")
 _NOT_PRELOADED = ("gristmill.cli", "gristmill.observe", "gristmill.recipes")
 _WANTED = {"pyarrow": "pyarrow.compute", "gristmill.dedup.clusters": "pyarrow.parquet"}
 _LINGER = 2.0
+_ERRORS = 2  # the last of the standard streams
 LAST_WORDS = ".last"
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _MEMORY = {
@@ -53,7 +54,7 @@ class Zygote:
         """With `linger`, workers have so many seconds to tear down when the driver is killed; and the zygote is no
         child of the driver, since Ray kills the children of its actors."""
         self.lingers = linger > 0
-        here, there = socket.socketpair()
+        here, there = _pair()
         self._process = _forked(there) if not linger and can_fork() else _started(there, linger)
         there.close()
         self._socket = here
@@ -109,6 +110,17 @@ class Zygote:
         return answer
 
 
+def _pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends, neither in the place of a standard stream that the driver has closed: there a process has others."""
+    low: list[int] = []
+    while not low or low[-1] <= _ERRORS:
+        low.append(os.open(os.devnull, os.O_RDONLY))
+    pair = socket.socketpair()
+    for fd in low:
+        os.close(fd)
+    return pair
+
+
 def _started(there: socket.socket, linger: float) -> subprocess.Popen[bytes]:
     """The zygote as a process of its own."""
     call = f"serve({there.fileno()}, {linger})"
@@ -136,6 +148,7 @@ def _modules() -> list[str]:
 def serve(fd: int, linger: float = 0.0) -> None:
     """The zygote's life. Runs in its own process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # or, if the driver ignores it, nobody could wait for workers
     if linger and os.fork():
         os._exit(0)
     with socket.socket(fileno=fd) as control, control.makefile("rwb", buffering=0) as file:
@@ -258,8 +271,9 @@ def _fork(fd: int, control: socket.socket) -> int:
 
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # whatever it is, this process must not go on as another zygote
+                stream.flush()
         os._exit(code)
 
 

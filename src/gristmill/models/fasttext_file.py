@@ -114,7 +114,7 @@ def parts_of(data: memoryview | bytes) -> Parts:
         buffers=(
             rows.reshape(-1),
             *_buckets(pruned, max(1, bucket)),
-            np.ascontiguousarray(output).reshape(-1),
+            np.array(output).reshape(-1),  # a copy: floats of a file may lie where no float should
             np.ascontiguousarray(output_scales),
             tree_of(counts) if loss == TREE else b"",
         ),
