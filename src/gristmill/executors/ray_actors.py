@@ -336,8 +336,7 @@ class RayDriver(Driver):
         except ray.exceptions.RayError:
             self.boards.read()
             unknown = worker.key in self.boards.strangers  # what killed the board may have killed it, too
-            died_at_rest = worker.rested and not worker.is_set_up  # as far as can be told
-            worker.node_gone = (not worker.timed_out and self._has_gone(worker)) or unknown or died_at_rest
+            worker.node_gone = (not worker.timed_out and self._has_gone(worker)) or unknown or worker.died_at_rest
             yield worker, (LOST,)
             return
         worker.turn()

@@ -73,6 +73,11 @@ class Actor(WorkerHandle):
         """What it was asked, in the order in which it does it."""
 
     @property
+    def died_at_rest(self) -> bool:
+        """Whether it has ended before it was a worker of this group, as far as can be told."""
+        return self.rested and not self.is_set_up
+
+    @property
     def waits_for(self) -> Any:
         """A reference, or a generator of references, for what it says next; None if it has nothing to say."""
         return self.answers[0].ref if self.answers and self.owed < WINDOW else None
