@@ -169,7 +169,7 @@ def _panel(left: float, title: str, size: str, seconds: list[float]) -> list[str
     parts.append(f'<polyline points="{line}" fill="none" stroke="{GREEN}" stroke-width="2"/>')
     for times, value, (right, down) in zip(SIZES, seconds, points, strict=True):
         aside = (
-            f'x="{right - 4}" y="{down + 22}" text-anchor="end"' if times > 4 else f'x="{right + 8}" y="{down + 12}"'
+            f'x="{right + 10}" y="{down + 46}" text-anchor="end"' if times > 4 else f'x="{right + 8}" y="{down + 12}"'
         )
         parts += [
             f'<circle cx="{right}" cy="{down}" r="3.5" fill="{GREEN}"/>',
