@@ -98,6 +98,8 @@ class Guard(LocalDriver):
         self.plan = Plan("guard", None, (group,))
         job = Job(self.plan, iter(()), Silent(), self.quarantine)
         super().__init__(job, Machine(1.0, None, (duty.gpu_memory_gb,) * gpus), LINGER)
+        for folder in (self.memory, self.disk):  # when this actor exits, its worker has last words to leave there
+            folder.remove.atexit = False
         pool = self.pools[0]
         assert isinstance(pool, ProcessPool)
         pool.payload, pool.limit, pool.target, pool.cpus = duty.payload, 1, 1, 0.0
