@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-OURS = {"Conductor", "Desk", "Keeper", "RayWorker", "MapWorker", "StageWorker", "NodeResourceMonitor"}
+OURS = {"Board", "Conductor", "Desk", "Keeper", "RayWorker", "MapWorker", "StageWorker", "NodeResourceMonitor"}
 """Actors that must be gone when a run is over."""
 
 

@@ -170,7 +170,7 @@ class EngineDriver(RayDriver):
         self.handed: dict[int, Call] = {}
         self.convoys: dict[int, Convoy] = {}
         self.heard = 0
-        self.keeps = False
+        self.keeps = self.played = False
         self.problem: StageError | None = None
         """What went wrong when the engine's workers tore down."""
         self.conductor: Any = None
@@ -221,6 +221,8 @@ class EngineDriver(RayDriver):
         large = {number: item.refs[0] for number, item in items.items() if not isinstance(item.refs[0], Parcel)}
         rows = [load_up(number, item.lineage, item.refs[0]) for number, item in items.items()]
         self.state = "playing"
+        self.played = True
+        self.crew.dismiss()  # the engine counts cores, and each of those that rest has some of one
         self.desk.hold.remote(large)
         self.conductor = ray.remote(Conductor).options(num_cpus=0, scheduling_strategy=here).remote()
         self.playing = self.conductor.play.remote(self.executor, self._score(rows), self.desk)
@@ -375,6 +377,12 @@ class EngineDriver(RayDriver):
         ray.kill(conductor)
         self.problem = see_off_all(lodgings, grace)
 
+    @property
+    def goes_on(self) -> bool:
+        return super().goes_on and not self.played  # a desk serves one engine
+
     def close(self, useless: bool) -> None:
         if useless or not self.keeps:  # otherwise it ends when nobody has any of the results
             super().close(useless)
+        else:
+            self.crew.dismiss()

@@ -35,6 +35,7 @@ from gristmill.executors.machine import Machine, Slot
 from gristmill.executors.pool import WorkerHandle
 from gristmill.executors.ray_board import Board, BoardKeeper, Left, Past
 from gristmill.executors.ray_cluster import Node, NodeSlots, cluster, connect, hush, lacks, without
+from gristmill.executors.ray_crew import Crews
 from gristmill.executors.ray_env import Environments
 from gristmill.executors.ray_pool import Actor, ActorPool
 from gristmill.executors.ray_voice import ear
@@ -52,7 +53,6 @@ _INTERVAL = 0.2
 _LEFT_SECONDS = 0.05
 """How often the board is looked at for tasks that workers leave to others, after they were asked to."""
 
-_MANY = 100_000
 _NODES_SECONDS = 2.0
 """How often it is asked which nodes there are."""
 
@@ -97,6 +97,7 @@ class RayActorPoolExecutor:
         self.batch = check_mode(name, self.execution_mode)
         if self.batch and self.always_streams:
             raise PlanError(f"{name} always streams. Leave execution_mode out, or use RayActorPoolExecutor")
+        self.crews = Crews()
 
     def machine(self) -> Machine:
         """The cluster as one machine."""
@@ -143,6 +144,10 @@ class RayActorPoolExecutor:
     def execute(self, job: Job) -> Iterator[tuple[Lineage, Ref | None]]:
         return RayDriver(replace(job, batch=self.batch), self.machine(), self).run()
 
+    def rest(self) -> None:
+        """A run is over, well or not: end what was kept for its next segment."""
+        self.crews.close()
+
 
 class RayDriver(Driver):
     """Workers are actors."""
@@ -152,9 +157,6 @@ class RayDriver(Driver):
     pools: Sequence[ActorPool]
 
     def __init__(self, job: Job, machine: Machine, executor: RayActorPoolExecutor) -> None:
-        import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
         self.executor = executor
         super().__init__(job, machine)
         self.flow.fragile = lambda ref: isinstance(ref, Stored)
@@ -163,13 +165,11 @@ class RayDriver(Driver):
         self._silent: set[str] = set()
         self._counted = self._complete = time.monotonic()
         self._request_cpus(executor.config.get("request_cpus", 0))
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        place = {"num_cpus": 0, "max_concurrency": _MANY, "scheduling_strategy": here}
-        self.boards = BoardKeeper(self.board_class, place, self._past)
         self._stopping = False
         self._left: list[tuple[int, int, Left]] = []
         last = len(job.plan.way) - 1
         self.pools = [ActorPool(self, group, group.index == last) for group in job.plan.groups]
+        self.crew = executor.crews.take(self.board_class, self._past)
 
     def run(self) -> Iterator[tuple[Lineage, Ref | None]]:
         running.add(self)
@@ -190,15 +190,7 @@ class RayDriver(Driver):
             traceback.clear_frames(interrupted.__traceback__)
         if ray.is_initialized():  # or its workers are gone, with the cluster
             super()._stop(raises)
-            self._hear_out()
-
-    def _hear_out(self) -> None:
-        """Wait for the last lines that workers have printed."""
-        import ray
-
-        if ear.listens:
-            with contextlib.suppress(ray.exceptions.RayError):
-                ear.wait(ray.get(self.board.take_marks.remote()))
+            ear.hear_out(self.board)
 
     def items(self, sources: Iterator[Sequence[Any]]) -> Iterator[list[Item]]:
         import ray
@@ -294,6 +286,10 @@ class RayDriver(Driver):
     # -- hearing -----------------------------------------------------------------------------------------
 
     @property
+    def boards(self) -> BoardKeeper:
+        return self.crew.boards
+
+    @property
     def board(self) -> Any:
         return self.boards.board
 
@@ -340,7 +336,7 @@ class RayDriver(Driver):
         except ray.exceptions.RayError:
             self.boards.read()
             unknown = worker.key in self.boards.strangers  # what killed the board may have killed it, too
-            worker.node_gone = (not worker.timed_out and self._has_gone(worker)) or unknown
+            worker.node_gone = (not worker.timed_out and self._has_gone(worker)) or unknown or worker.died_at_rest
             yield worker, (LOST,)
             return
         worker.turn()
@@ -361,8 +357,10 @@ class RayDriver(Driver):
         return ready
 
     def see_off(self, worker: WorkerHandle) -> str:
+        assert isinstance(worker, Actor)
         self.pools[worker.group].remove(worker)
-        worker.kill()
+        if self._stopping or not self.crew.keep(worker, self.nodes):
+            worker.kill()
         return "ended: it was killed, crashed or ran out of memory"
 
     def stop_all(self) -> None:
@@ -372,11 +370,16 @@ class RayDriver(Driver):
             with contextlib.suppress(ResourceError):  # who stops the run has been told already, or will be
                 self.boards.ask("stop")
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether another segment comes, and what is left of this one is fit for it."""
+        return self.job.plan.after is not None and self.flow.over and not self._stopping
+
     def close(self, useless: bool) -> None:
         import ray
 
         if ray.is_initialized():
-            self.boards.close()
+            self.executor.crews.rest(self.crew) if self.goes_on and not useless else self.crew.close()
             self._request_cpus(0)
         self.environments.close()
 

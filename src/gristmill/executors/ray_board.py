@@ -75,6 +75,14 @@ class Board:
         if past.stopped:
             self.stopped.set()
 
+    async def clear(self) -> None:
+        """A segment is over, and the next one begins."""
+        for asked in self.asks.values():
+            asked.put_nowait(0)  # nobody may wait forever
+        for books in (self.notes, self.asks, self.left, self.taken, self.withdrawn, self.strangers):
+            books.clear()
+        self.marks = None
+
     async def until_gone(self) -> None:
         """Never answers: it is the end of waiting that tells."""
         await asyncio.Event().wait()
@@ -200,6 +208,11 @@ class BoardKeeper:
                     raise ResourceError(_GONE.format(often="")) from error
                 self._replace()
         raise ResourceError(_GONE.format(often=", again and again"))
+
+    def go_on(self, past: Callable[[], Past]) -> None:
+        """Serve the driver of the next segment."""
+        self.past, self._notes, self.strangers = past, {}, set()
+        self.ask("clear")
 
     def read(self) -> None:
         """Which notes there are, now."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -59,15 +59,23 @@ class Actor(WorkerHandle):
         actor: Any,
         node: str,
         driver: RayDriver,
+        env: Mapping[str, Any],
     ) -> None:
         super().__init__(group, gather, key, slot)
-        self.actor, self.node, self.driver = actor, node, driver
+        self.actor, self.node, self.driver, self.env = actor, node, driver, env
+        self.rested = self.may_rest = False
+        """Whether its actor has been a worker before, and whether it can be another one after it."""
         self.shares = self.ends = False
         """Whether it was asked to leave some of a call to others, and whether that call has ended."""
         self.parts: set[int] = set()
         """Which parts of the call that it is heard on were left to others."""
         self.answers: deque[_Answer] = deque()
         """What it was asked, in the order in which it does it."""
+
+    @property
+    def died_at_rest(self) -> bool:
+        """Whether it has ended before it was a worker of this group, as far as can be told."""
+        return self.rested and not self.is_set_up
 
     @property
     def waits_for(self) -> Any:
@@ -101,6 +109,11 @@ class Actor(WorkerHandle):
 
     def begin(self, on_node: bool) -> None:
         self.answers.append(_Answer(self.actor.begin.remote(on_node), self._hear_begin))
+
+    def change(self, on_node: bool, *terms: Any) -> None:
+        """Begin with an actor that has rested."""
+        self.rested = True
+        self.answers.append(_Answer(self.actor.change.remote(on_node, self.key, *terms), self._hear_begin))
 
     def _hear_begin(self, answer: _Answer) -> Heard:
         import ray
@@ -175,7 +188,10 @@ class Actor(WorkerHandle):
     def _hear_end(self, answer: _Answer) -> Heard:
         import ray
 
-        return ("stopped", ray.get(answer.ref)), []
+        problem, fit = ray.get(answer.ref)
+        worn = self.retiring and not self.makes_room  # it has grown too large
+        self.may_rest = fit and not worn and self.tasks_left is None and not self.slot.devices and not self.timed_out
+        return ("stopped", problem), []
 
     def kill(self) -> None:
         import ray
@@ -213,18 +229,21 @@ class ActorPool(Pool):
             self.stored = ray.put(pickled(self.group, self.rejecter))  # sent once per node, not once per actor
         slot = self.slots.take(self.group.resources)
         assert slot is not None
-        key, node = next(_keys), self.driver.home(slot)
-        made = ray.remote(RayWorker).options(**self._options(slot, node))
-        board = (self.driver.board, self.driver.boards.name, self.driver.boards.number)
-        actor = made.remote(self.stored, key, self.budget, self.final, board, self.group.resources.cpus)
-        worker = Actor(self.index, self.group.gather, key, slot, actor, node, self.driver)
-        worker.begin(self.on_node)
+        key, node, env = next(_keys), self.driver.home(slot), self.env()
+        terms = (self.stored, self.budget, self.final, self.group.resources.cpus)
+        actor = None if slot.devices else self.driver.crew.take(node, env)
+        found = actor is not None
+        if not found:
+            board = (self.driver.board, self.driver.boards.name, self.driver.boards.number)
+            actor = ray.remote(RayWorker).options(**self._options(slot, node, env)).remote(board, key, *terms)
+        worker = Actor(self.index, self.group.gather, key, slot, actor, node, self.driver, env)
+        worker.change(self.on_node, *terms) if found else worker.begin(self.on_node)
         self.enlist(worker)
 
-    def _options(self, slot: Slot, node: str) -> dict[str, Any]:
+    def _options(self, slot: Slot, node: str, env: dict[str, Any]) -> dict[str, Any]:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        options: dict[str, Any] = {"num_cpus": _ACTOR_CPUS, "max_restarts": 0, "runtime_env": self.env() or None}
+        options: dict[str, Any] = {"num_cpus": _ACTOR_CPUS, "max_restarts": 0, "runtime_env": env or None}
         if slot.devices:  # Ray counts in ten-thousandths, and must not be asked for more than there is
             options["num_gpus"] = len(slot.devices) if slot.share >= 1 else math.floor(slot.share * 1e4) / 1e4
         strategy = NodeAffinitySchedulingStrategy(node, soft=not slot.devices)

@@ -93,6 +93,14 @@ class Ear:
         with contextlib.suppress(OSError, ValueError):
             sink.flush()
 
+    def hear_out(self, board: Any) -> None:
+        """Wait for the last lines that workers have printed, whose marks are on the board."""
+        import ray
+
+        if self.listens:
+            with contextlib.suppress(ray.exceptions.RayError):
+                self.wait(ray.get(board.take_marks.remote()))
+
     def wait(self, marks: Iterable[str]) -> None:
         """Until all that was printed before the marks is there."""
         deadline = time.monotonic() + _WAIT

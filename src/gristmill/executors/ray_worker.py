@@ -12,6 +12,7 @@ where it leaves them. What it leaves comes once more with what the call gives ne
 from __future__ import annotations
 
 import contextlib
+import gc
 import signal
 import threading
 import time
@@ -45,6 +46,8 @@ _FLUSH_SECONDS = 0.5
 _LOOK_SECONDS = 0.02
 """How often a worker looks whether others are idle."""
 
+_REST_BYTES = 300 * 2**20
+"""An actor that has more memory for itself does not rest: a new one has a third of it."""
 
 _LOST = (
     "what this task holds is gone: the node that it lay on has disappeared, or the cluster has stopped. Results lie in "
@@ -153,17 +156,25 @@ class _Sharing:
 class RayWorker:
     """One worker of a group."""
 
-    def __init__(
-        self, payload: bytes, key: int, budget: Budget | None, final: bool, board: tuple[Any, str, int], cpus: float
-    ) -> None:
+    def __init__(self, board: tuple[Any, str, int], key: int, *terms: Any) -> None:
         """`board` is the one that there is, the name of those that take its place, and its number."""
-        self.payload, self.key, self.budget, self.final = payload, key, budget, final
-        self.line, self.cpus = Line(*board, key), cpus
-        self.took = 0.0
-        """Seconds that the last call took."""
+        self.line = Line(*board, key)
         self.in_call = self.stopped = False
         """Whether it may be interrupted, and whether nobody waits for what it does."""
         self.voice = Voice()
+        self._minds_the_board = False
+        self._join(key, *terms)
+
+    def _join(self, key: int, payload: bytes, budget: Budget | None, final: bool, cpus: float) -> None:
+        self.key, self.payload, self.budget, self.final, self.cpus = key, payload, budget, final, cpus
+        self.took = 0.0
+        """Seconds that the last call took."""
+
+    def change(self, on_node: bool, key: int, *terms: Any) -> tuple[StageError | None, str]:
+        """Become a worker of another group, some time after the end. `terms` are those that one is made with."""
+        self.line.become(key)
+        self._join(key, *terms)
+        return self.begin(on_node)
 
     def begin(self, on_node: bool) -> tuple[StageError | None, str]:
         """Set up. What went wrong, if anything did, and the node that this is."""
@@ -190,7 +201,8 @@ class RayWorker:
             return as_stage_error(error), node
         return None, node
 
-    def end(self) -> StageError | None:
+    def end(self) -> tuple[StageError | None, bool]:
+        """Tear down, and forget all of the group. What went wrong, and whether this can be another worker after it."""
         problem: StageError | None = None
         try:
             if hasattr(self, "worker"):
@@ -198,11 +210,15 @@ class RayWorker:
         except StageError as error:
             problem = error
         self.line.mark(self.voice)
-        return problem
+        for name in ("worker", "notes", "sharing", "payload"):
+            self.__dict__.pop(name, None)
+        gc.collect()
+        return problem, problem is None and not self.stopped and own_memory() < _REST_BYTES
 
     def _mind_the_board(self) -> None:
         """When the run is stopped, what a stage does is interrupted, so that it can be torn down."""
-        if threading.current_thread() is threading.main_thread():
+        if threading.current_thread() is threading.main_thread() and not self._minds_the_board:
+            self._minds_the_board = True
             signal.signal(signal.SIGINT, self._interrupt)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which Ray blocks
             threading.Thread(target=self._watch, args=(threading.get_ident(),), daemon=True).start()

@@ -1,0 +1,202 @@
+"""Actors and the board of a run on Ray stay between its segments, and nothing of them stays after it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from gristmill import DocumentBatch, Pipeline, ProcessingStage, RayActorPoolExecutor, Shuffle
+from gristmill.executors.ray_crew import Crews
+from gristmill.text import JsonlReader, JsonlWriter
+from tests.executors.ray_nodes import Cluster, pids
+
+pytest.importorskip("ray")
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[Cluster]:
+    with Cluster(cpus=2) as started:
+        yield started
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    for part in range(3):
+        lines = (json.dumps({"id": f"{part}-{row}", "text": "grist"}) + "\n" for row in range(20))
+        (tmp_path / "in" / f"{part}.jsonl").write_text("".join(lines))
+    return tmp_path
+
+
+class Trace(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Notes in which process it is set up, works and is torn down."""
+
+    max_retries = 0
+
+    def __init__(self, folder: Path, step: int) -> None:
+        self.name, self.folder, self.step = f"Trace {step}", folder, step
+
+    def note(self, what: str) -> None:
+        (self.folder / f"{what} {self.step} {os.getpid()} {time.monotonic_ns()}").touch()
+
+    def setup(self, worker_metadata: Any = None) -> None:
+        self.note("setup")
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        self.note("work")
+        return task
+
+    def teardown(self) -> None:
+        self.note("teardown")
+
+
+def noted(folder: Path, what: str, step: int) -> list[int]:
+    return [int(path.name.split()[2]) for path in sorted(folder.glob(f"{what} {step} *"))]
+
+
+def stages(corpus: Path, marks: Path, *middle: Any) -> list[Any]:
+    marks.mkdir(exist_ok=True)
+    first: list[Any] = [JsonlReader(corpus / "in"), Trace(marks, 0)]
+    for step, stage in enumerate(middle, 1):
+        first += [stage, Trace(marks, step)]
+    return first
+
+
+def shuffle() -> Shuffle:
+    return Shuffle(num_partitions=2)
+
+
+def rows(result: Any) -> list[str]:
+    return sorted(row["id"] for task in result for row in task.to_rows())
+
+
+EXPECTED = sorted(f"{part}-{row}" for part in range(3) for row in range(20))
+
+
+def check_nothing_is_left() -> None:
+    deadline = time.monotonic() + 30
+    while pids("Board") | pids("RayWorker") and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert pids("Board") == pids("RayWorker") == set()
+
+
+@pytest.fixture
+def at_rest(monkeypatch: pytest.MonkeyPatch) -> list[tuple[set[int], set[int]]]:
+    """The boards and the actors that were there each time when a segment was over."""
+    found = []
+    rest = Crews.rest
+
+    def look(crews: Crews, crew: Any) -> None:
+        found.append((pids("Board"), pids("RayWorker")))
+        rest(crews, crew)
+
+    monkeypatch.setattr(Crews, "rest", look)
+    return found
+
+
+def test_actors_go_on_with_the_next_segment(
+    corpus: Path, tmp_path: Path, at_rest: list[tuple[set[int], set[int]]]
+) -> None:
+    marks = tmp_path / "marks"
+    result = Pipeline("p", stages=stages(corpus, marks, shuffle(), shuffle())).run(RayActorPoolExecutor())
+    assert rows(result) == EXPECTED
+    (board, first), (same, second) = at_rest
+    assert len(board) == 1
+    assert board == same
+    assert first & set(noted(marks, "work", 1)), "every segment has started its own actors"
+    assert second & set(noted(marks, "work", 2))
+    for step in range(3):
+        assert sorted(noted(marks, "setup", step)) == sorted(noted(marks, "teardown", step)) != []
+    check_nothing_is_left()
+
+
+@pytest.mark.parametrize("kinds", [("RayWorker",), ("Board",), ("Board", "RayWorker")])
+def test_those_that_die_at_rest_are_replaced(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kinds: tuple[str, ...]
+) -> None:
+    marks, killed = tmp_path / "marks", list[int]()
+    rest = Crews.rest
+
+    def kill_some(crews: Crews, crew: Any) -> None:
+        for pid in [pid for kind in kinds for pid in pids(kind)]:
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
+        rest(crews, crew)
+
+    monkeypatch.setattr(Crews, "rest", kill_some)
+    pipeline = Pipeline("p", stages=stages(corpus, marks, shuffle()))
+    result = pipeline.run(RayActorPoolExecutor(), on_error="raise")
+    assert rows(result) == EXPECTED
+    assert len(killed) >= len(kinds)
+    assert not set(killed) & set(noted(marks, "work", 1))
+    check_nothing_is_left()
+
+
+def test_a_stream_that_is_left_leaves_nothing(corpus: Path, tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    tasks = Pipeline("p", stages=stages(corpus, marks, shuffle())).stream(RayActorPoolExecutor())
+    next(tasks)
+    assert pids("Board")
+    tasks.close()
+    assert sorted(noted(marks, "setup", 1)) == sorted(noted(marks, "teardown", 1))
+    check_nothing_is_left()
+
+
+class Fails(ProcessingStage[DocumentBatch, DocumentBatch]):
+    max_retries = 0
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        raise ValueError("as it should")
+
+
+def test_a_failure_leaves_nothing(corpus: Path, tmp_path: Path) -> None:
+    pipeline = Pipeline("p", stages=[*stages(corpus, tmp_path / "marks", shuffle()), Fails()])
+    with pytest.raises(Exception, match="as it should"):
+        pipeline.run(RayActorPoolExecutor(), on_error="raise")
+    check_nothing_is_left()
+
+
+def test_two_runs_at_once_share_an_executor(corpus: Path, tmp_path: Path) -> None:
+    executor = RayActorPoolExecutor(show_progress=False)
+
+    def run(name: str) -> None:
+        out = JsonlWriter(tmp_path / name)
+        Pipeline(name, stages=[*stages(corpus, tmp_path / f"marks-{name}", shuffle(), shuffle()), out]).run(executor)
+
+    threads = [threading.Thread(target=run, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for name in "ab":
+        lines = [line for path in (tmp_path / name).glob("*.jsonl") for line in path.read_text().splitlines()]
+        assert sorted(json.loads(line)["id"] for line in lines) == EXPECTED
+        for step in range(3):
+            marks = tmp_path / f"marks-{name}"
+            assert sorted(noted(marks, "setup", step)) == sorted(noted(marks, "teardown", step)) != []
+    check_nothing_is_left()
+
+
+def test_an_actor_with_much_memory_does_not_rest(corpus: Path, tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    made = stages(corpus, marks, shuffle())
+    made[1] = Heavy(marks, 0)
+    assert rows(Pipeline("p", stages=made).run(RayActorPoolExecutor())) == EXPECTED
+    assert not set(noted(marks, "work", 0)) & set(noted(marks, "work", 1))
+
+
+class Heavy(Trace):
+    kept: ClassVar[list[bytes]] = []
+
+    def setup(self, worker_metadata: Any = None) -> None:
+        self.note("setup")
+        self.kept.append(b"x" * (400 * 2**20))
