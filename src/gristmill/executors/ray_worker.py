@@ -47,7 +47,7 @@ _LOOK_SECONDS = 0.02
 """How often a worker looks whether others are idle."""
 
 _REST_BYTES = 300 * 2**20
-"""An actor that has more memory for itself does not rest: a new one has a third of it."""
+"""An actor that has more memory for itself does not rest."""
 
 _LOST = (
     "what this task holds is gone: the node that it lay on has disappeared, or the cluster has stopped. Results lie in "
