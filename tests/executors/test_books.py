@@ -35,7 +35,7 @@ def aside(task: str) -> SetAside:
 
 
 def actor(key: int = 1, node: str = "n1") -> Actor:
-    return Actor(0, False, key, Slot((), 0.0), None, node, SimpleNamespace())
+    return Actor(0, False, key, Slot((), 0.0), None, node, SimpleNamespace(), {})
 
 
 # -- what an actor says ----------------------------------------------------------------------------------------

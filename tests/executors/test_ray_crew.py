@@ -91,12 +91,15 @@ def check_nothing_is_left() -> None:
 
 @pytest.fixture
 def at_rest(monkeypatch: pytest.MonkeyPatch) -> list[tuple[set[int], set[int]]]:
-    """The boards and the actors that were there each time when a segment was over."""
+    """The boards that were there, and the actors that rested, each time when a segment was over."""
+    import ray
+
     found = []
     rest = Crews.rest
 
     def look(crews: Crews, crew: Any) -> None:
-        found.append((pids("Board"), pids("RayWorker")))
+        spares = [actor.__ray_call__.remote(lambda worker: os.getpid()) for _, _, actor in crew.spares]
+        found.append((pids("Board"), set(ray.get(spares))))
         rest(crews, crew)
 
     monkeypatch.setattr(Crews, "rest", look)
@@ -186,12 +189,14 @@ def test_two_runs_at_once_share_an_executor(corpus: Path, tmp_path: Path) -> Non
     check_nothing_is_left()
 
 
-def test_an_actor_with_much_memory_does_not_rest(corpus: Path, tmp_path: Path) -> None:
+def test_an_actor_with_much_memory_does_not_rest(
+    corpus: Path, tmp_path: Path, at_rest: list[tuple[set[int], set[int]]]
+) -> None:
     marks = tmp_path / "marks"
     made = stages(corpus, marks, shuffle())
     made[1] = Heavy(marks, 0)
     assert rows(Pipeline("p", stages=made).run(RayActorPoolExecutor())) == EXPECTED
-    assert not set(noted(marks, "work", 0)) & set(noted(marks, "work", 1))
+    assert not at_rest[0][1] & set(noted(marks, "setup", 0))
 
 
 class Heavy(Trace):

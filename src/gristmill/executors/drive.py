@@ -367,9 +367,11 @@ class Driver(ABC):
         grace = _TEARDOWN if raises else _GRACE
         deadline, soon = time.monotonic() + grace, time.monotonic() + _GRACE
         problem: StageError | None = None
-        while (left := self._everyone()) and time.monotonic() < min(deadline, soon):
+        while (left := self._everyone()) and (now := time.monotonic()) < deadline:
             if any(worker.is_set_up for worker in left):  # others load what nobody needs any more
-                soon = time.monotonic() + _GRACE
+                soon = now + _GRACE
+            if now > soon:
+                break
             for worker, message in self.listen(_TICK):
                 if worker.state != "gone":
                     problem = self._farewell(worker, *message) or problem
