@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -25,11 +26,13 @@ from gristmill import (
     Shuffle,
     Sort,
 )
+from gristmill.core import spread as spreading
 from gristmill.core.errors import ColumnError, PlanError, StageError
-from gristmill.core.spread import spread
+from gristmill.core.spread import LAYOUT, spread
+from gristmill.io import exchange
 from gristmill.io.runs import Index, RunsWriter, read_index, runs_of
 from gristmill.io.target import Target
-from gristmill.text import JsonlWriter
+from gristmill.text import JsonlReader, JsonlWriter
 
 
 class Numbers(ProcessingStage[EmptyTask, DocumentBatch]):
@@ -164,6 +167,46 @@ def test_a_field_that_only_some_rows_have_is_null_in_the_others() -> None:
     ]
     with pytest.raises(ColumnError, match="no column 'other'. There are: n"):
         Pipeline("p", stages=[Numbers(), Sort("other")]).run(LocalExecutor(0))
+
+
+def test_what_another_version_has_half_partitioned_is_not_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").mkdir()
+    for part in range(4):
+        lines = (json.dumps({"word": f"w{row}", "part": part}) + "\n" for row in range(50))
+        (tmp_path / "in" / f"{part}.jsonl").write_text("".join(lines))
+
+    class Stops(ProcessingStage[DocumentBatch, DocumentBatch]):
+        max_retries = 0
+
+        def process(self, task: DocumentBatch) -> DocumentBatch:
+            if task.to_rows()[0]["part"] == 3 and (tmp_path / "stop").exists():
+                raise ValueError("stopped")
+            return task
+
+    class Counts(KeyedStage):
+        key = "word"
+        num_partitions = 4
+
+        def reduce(self, key: Any, rows: Any) -> Any:
+            return [{"word": key, "size": len(list(rows))}]
+
+    def run() -> dict[str, int]:
+        stages = [JsonlReader(tmp_path / "in"), Stops(), Counts(), JsonlWriter(tmp_path / "out")]
+        Pipeline("p", stages=stages).run(LocalExecutor(0), run_dir=tmp_path / "run", on_error="raise")
+        found = [
+            json.loads(line) for path in (tmp_path / "out").glob("*.jsonl") for line in path.read_text().splitlines()
+        ]
+        return {row["word"]: row["size"] for row in found}
+
+    (tmp_path / "stop").touch()
+    with pytest.raises(StageError, match="stopped"):
+        run()
+    (tmp_path / "stop").unlink()
+    monkeypatch.setattr(exchange, "LAYOUT", LAYOUT + 1)
+    monkeypatch.setattr(spreading, "_FACTORS", spreading._FACTORS[::-1])
+    assert run() == {f"w{row}": 4 for row in range(50)}
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary(27)])

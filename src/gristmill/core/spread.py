@@ -23,6 +23,10 @@ from gristmill.core.table import is_json, is_text, json_text, table_to_rows
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+LAYOUT = 2
+"""Raised whenever rows would go to other partitions than before: what an older version has half partitioned is not
+gone on with."""
+
 _UINT = pa.uint64()
 _FOLD, _LOW = literal(32, _UINT), literal(2**32 - 1, _UINT)
 _HASH_BYTES = (8, 16, 20, 32)

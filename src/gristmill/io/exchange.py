@@ -23,7 +23,7 @@ import pyarrow as pa
 from gristmill.core.batch import Batch
 from gristmill.core.columns import make_array
 from gristmill.core.errors import ContractError, GristmillError
-from gristmill.core.spread import column_of, split, spread
+from gristmill.core.spread import LAYOUT, column_of, split, spread
 from gristmill.core.stage import Columns, Lasting
 from gristmill.core.table import POSITION, conform, table_to_rows, wide_columns
 from gristmill.core.task import GatherTask, WrittenFiles
@@ -63,7 +63,7 @@ class Exchange:
             raise ValueError(f"num_partitions is {num_partitions!r}, must be a whole number, 1 or more, or None")
         self.key = tuple(key)
         self.num_partitions = num_partitions
-        self.partitions = num_partitions or 1
+        self.partitions, self.layout = num_partitions or 1, LAYOUT
         self._partition_bytes = min(PARTITION_BYTES, sort_bytes(memory_gb))
         self.planned: tuple[str, ...] = ()
         """Columns that the plan has found: a block that lacks one has nulls there."""
