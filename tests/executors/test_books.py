@@ -25,6 +25,8 @@ from gristmill.executors.drive import LOST
 from gristmill.executors.engine import EngineDriver
 from gristmill.executors.machine import Slot
 from gristmill.executors.ray_actors import RayDriver
+from gristmill.executors.ray_cluster import Node
+from gristmill.executors.ray_crew import most_at_rest
 from gristmill.executors.ray_pool import Actor
 from gristmill.executors.ray_worker import Message, Stored
 from gristmill.executors.transport import pack
@@ -70,6 +72,14 @@ def test_a_message_is_passed_on_whole(message: Message, said: tuple[Any, ...]) -
 def test_a_failure_comes_with_what_was_set_aside_before_it() -> None:
     error = StageError("s", "a", (), "no")
     assert actor().said(Message("failed", error=error, aside=[aside("a")]), None) == ("failed", error, [aside("a")])
+
+
+@pytest.mark.parametrize(
+    ("cpus", "memory_gb", "most"),
+    [(2, 24, 4), (64, 64, 10), (0.5, 24, 2), (8, 4, 0), (1_000, 10_000, 1_706)],
+)
+def test_those_that_rest_have_a_small_part_of_a_node(cpus: float, memory_gb: float, most: int) -> None:
+    assert most_at_rest(Node("n", cpus, 0, memory_gb)) == most
 
 
 def test_a_call_goes_to_the_node_that_holds_what_it_needs_if_a_core_is_free_there() -> None:

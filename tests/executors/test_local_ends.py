@@ -238,6 +238,30 @@ def test_after_a_failure_all_workers_tear_down(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("torn down *"))) == 2
 
 
+def test_a_worker_that_dies_in_its_setup_when_all_is_done_fails_no_run(tmp_path: Path) -> None:
+    class Latecomer(AddOne):
+        def setup(self, worker_metadata: Any = None) -> None:
+            try:
+                (tmp_path / "first").touch(exist_ok=False)
+            except FileExistsError:
+                (tmp_path / "second").touch()
+                while not (tmp_path / "over").exists():
+                    time.sleep(0.05)
+                os._exit(9)
+
+        def process(self, task: Task[int]) -> Task[int]:
+            while not (tmp_path / "second").exists():
+                time.sleep(0.05)
+            return task
+
+        def teardown(self) -> None:
+            (tmp_path / "over").touch()
+            time.sleep(1)
+
+    Pipeline("p", stages=[Latecomer()]).run(LocalExecutor(2), initial_tasks=[Task(i) for i in range(2)])
+    assert (tmp_path / "over").exists()
+
+
 def test_a_driver_that_was_held_up_still_waits_for_those_that_tear_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

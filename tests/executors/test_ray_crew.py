@@ -8,12 +8,14 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 from gristmill import DocumentBatch, Pipeline, ProcessingStage, RayActorPoolExecutor, Shuffle
+from gristmill.core.errors import WorkerLostError
 from gristmill.executors.ray_crew import Crews
 from gristmill.text import JsonlReader, JsonlWriter
 from tests.executors.ray_nodes import Cluster, pids
@@ -91,14 +93,15 @@ def check_nothing_is_left() -> None:
 
 @pytest.fixture
 def at_rest(monkeypatch: pytest.MonkeyPatch) -> list[tuple[set[int], set[int]]]:
-    """The boards that were there, and the actors that rested, each time when a segment was over."""
+    """The boards that were there, and the actors that could be others, each time when a segment was over."""
     import ray
 
     found = []
     rest = Crews.rest
 
     def look(crews: Crews, crew: Any) -> None:
-        spares = [actor.__ray_call__.remote(lambda worker: os.getpid()) for _, _, actor in crew.spares]
+        fit = [spare.actor for spare in crew.spares if ray.get(spare.fit)]
+        spares = [actor.__ray_call__.remote(lambda worker: os.getpid()) for actor in fit]
         found.append((pids("Board"), set(ray.get(spares))))
         rest(crews, crew)
 
@@ -175,11 +178,9 @@ def test_two_runs_at_once_share_an_executor(corpus: Path, tmp_path: Path) -> Non
         out = JsonlWriter(tmp_path / name)
         Pipeline(name, stages=[*stages(corpus, tmp_path / f"marks-{name}", shuffle(), shuffle()), out]).run(executor)
 
-    threads = [threading.Thread(target=run, args=(name,)) for name in "ab"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as both:
+        for done in [both.submit(run, name) for name in "ab"]:
+            done.result()
     for name in "ab":
         lines = [line for path in (tmp_path / name).glob("*.jsonl") for line in path.read_text().splitlines()]
         assert sorted(json.loads(line)["id"] for line in lines) == EXPECTED
@@ -189,19 +190,49 @@ def test_two_runs_at_once_share_an_executor(corpus: Path, tmp_path: Path) -> Non
     check_nothing_is_left()
 
 
-def test_an_actor_with_much_memory_does_not_rest(
-    corpus: Path, tmp_path: Path, at_rest: list[tuple[set[int], set[int]]]
+class Leaves(Trace):
+    """Leaves something behind in its process."""
+
+    kept: ClassVar[list[bytes]] = []
+
+    def __init__(self, folder: Path, what: str) -> None:
+        super().__init__(folder, 0)
+        self.what = what
+
+    def setup(self, worker_metadata: Any = None) -> None:
+        super().setup()
+        if self.what == "memory":
+            self.kept.append(b"x" * (400 * 2**20))
+        elif self.what == "a variable":
+            os.environ["GRIST"] = "mill"
+        elif self.what == "a directory":
+            os.chdir("/")
+        elif self.what == "a thread":
+            threading.Thread(target=time.sleep, args=(600,)).start()
+
+
+@pytest.mark.parametrize("what", ["nothing", "memory", "a variable", "a directory", "a thread"])
+def test_an_actor_that_is_not_as_good_as_new_does_not_rest(
+    corpus: Path, tmp_path: Path, at_rest: list[tuple[set[int], set[int]]], what: str
 ) -> None:
     marks = tmp_path / "marks"
     made = stages(corpus, marks, shuffle())
-    made[1] = Heavy(marks, 0)
+    made[1] = Leaves(marks, what)
     assert rows(Pipeline("p", stages=made).run(RayActorPoolExecutor())) == EXPECTED
-    assert not at_rest[0][1] & set(noted(marks, "setup", 0))
+    [(_, rested)] = at_rest
+    assert bool(rested & set(noted(marks, "setup", 0))) == (what == "nothing")
 
 
-class Heavy(Trace):
-    kept: ClassVar[list[bytes]] = []
-
+class DiesInSetup(Trace):
     def setup(self, worker_metadata: Any = None) -> None:
-        self.note("setup")
-        self.kept.append(b"x" * (400 * 2**20))
+        super().setup()
+        os._exit(9)
+
+
+def test_a_setup_that_kills_is_to_blame_also_in_an_actor_that_has_rested(corpus: Path, tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    made = [*stages(corpus, marks, shuffle())[:-1], DiesInSetup(marks, 1)]
+    with pytest.raises(WorkerLostError, match="while it was set up"):
+        Pipeline("p", stages=made).run(RayActorPoolExecutor())
+    assert len(noted(marks, "setup", 1)) <= 2, "it was tried in all that rested"
+    check_nothing_is_left()

@@ -66,10 +66,12 @@ def run_segments(
             run.flush()
             segment.stages[-1].complete([*run.kept, *outputs], info)
     finally:
-        _tally(plan, watcher.last)
-        run.end(watcher.last)
-        watcher.close()
-        getattr(executor, "rest", lambda: None)()  # one that keeps something for the next segment
+        try:
+            _tally(plan, watcher.last)
+            run.end(watcher.last)
+            watcher.close()
+        finally:
+            getattr(executor, "rest", lambda: None)()  # one that keeps something for the next segment
     _tell_remark(plan, watcher.last)
     for stage in segment.commits_more:
         stage.complete((), {})

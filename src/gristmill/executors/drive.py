@@ -390,7 +390,8 @@ class Driver(ABC):
         """Hear a worker out, which may still send what nobody needs any more, until it has stopped."""
         if kind == LOST:
             worker.kill()
-            return self._unfinished(worker, f"its worker {self.see_off(worker)}")
+            how = self.see_off(worker)
+            return self._unfinished(worker, f"its worker {how}") if worker.is_set_up else None
         worker.is_set_up = worker.is_set_up or kind == "ready"
         if kind != "stopped":
             return None

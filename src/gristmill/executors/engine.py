@@ -222,7 +222,7 @@ class EngineDriver(RayDriver):
         rows = [load_up(number, item.lineage, item.refs[0]) for number, item in items.items()]
         self.state = "playing"
         self.played = True
-        self.crew.dismiss()  # the engine counts cores, and each of those that rest has some of one
+        self.crew.dismiss()
         self.desk.hold.remote(large)
         self.conductor = ray.remote(Conductor).options(num_cpus=0, scheduling_strategy=here).remote()
         self.playing = self.conductor.play.remote(self.executor, self._score(rows), self.desk)
@@ -378,11 +378,13 @@ class EngineDriver(RayDriver):
         self.problem = see_off_all(lodgings, grace)
 
     @property
+    def has_use_for_spares(self) -> bool:
+        return super().has_use_for_spares and not self.played  # the engine counts cores, and each has some of one
+
+    @property
     def goes_on(self) -> bool:
         return super().goes_on and not self.played  # a desk serves one engine
 
     def close(self, useless: bool) -> None:
         if useless or not self.keeps:  # otherwise it ends when nobody has any of the results
             super().close(useless)
-        else:
-            self.crew.dismiss()

@@ -34,7 +34,7 @@ from gristmill.executors.drive import LOST, Driver
 from gristmill.executors.machine import Machine, Slot
 from gristmill.executors.pool import WorkerHandle
 from gristmill.executors.ray_board import Board, BoardKeeper, Left, Past
-from gristmill.executors.ray_cluster import Node, NodeSlots, cluster, connect, hush, lacks, without
+from gristmill.executors.ray_cluster import Node, NodeSlots, cluster, connect, hush, lacks, request_cpus, without
 from gristmill.executors.ray_crew import Crews
 from gristmill.executors.ray_env import Environments
 from gristmill.executors.ray_pool import Actor, ActorPool
@@ -164,7 +164,7 @@ class RayDriver(Driver):
         self.slots = NodeSlots(self.nodes, executor.config.get("gpu_memory_gb"))
         self._silent: set[str] = set()
         self._counted = self._complete = time.monotonic()
-        self._request_cpus(executor.config.get("request_cpus", 0))
+        request_cpus(executor.config.get("request_cpus"))
         self._stopping = False
         self._left: list[tuple[int, int, Left]] = []
         last = len(job.plan.way) - 1
@@ -332,11 +332,12 @@ class RayDriver(Driver):
             stage = self.pools[worker.group].group.name
             raise ResourceError(f"the runtime_env of stage {stage!r} could not be set up: {error}") from error
         except ray.exceptions.RayTaskError:
+            self.boards.read()  # which says so, if the board is gone that the worker could not do without
             raise
         except ray.exceptions.RayError:
             self.boards.read()
-            unknown = worker.key in self.boards.strangers  # what killed the board may have killed it, too
-            worker.node_gone = (not worker.timed_out and self._has_gone(worker)) or unknown or worker.died_at_rest
+            unknown = worker.key in self.boards.strangers  # it died at rest, or from what has killed the board
+            worker.node_gone = (not worker.timed_out and self._has_gone(worker)) or unknown
             yield worker, (LOST,)
             return
         worker.turn()
@@ -359,7 +360,7 @@ class RayDriver(Driver):
     def see_off(self, worker: WorkerHandle) -> str:
         assert isinstance(worker, Actor)
         self.pools[worker.group].remove(worker)
-        if self._stopping or not self.crew.keep(worker, self.nodes):
+        if not self.has_use_for_spares or not self.crew.keep(worker, self.nodes):
             worker.kill()
         return "ended: it was killed, crashed or ran out of memory"
 
@@ -371,6 +372,12 @@ class RayDriver(Driver):
                 self.boards.ask("stop")
 
     @property
+    def has_use_for_spares(self) -> bool:
+        """Whether anybody may take an actor on that rests."""
+        more = self.job.plan.after is not None or not self.flow.over
+        return more and not self._stopping
+
+    @property
     def goes_on(self) -> bool:
         """Whether another segment comes, and what is left of this one is fit for it."""
         return self.job.plan.after is not None and self.flow.over and not self._stopping
@@ -380,15 +387,8 @@ class RayDriver(Driver):
 
         if ray.is_initialized():
             self.executor.crews.rest(self.crew) if self.goes_on and not useless else self.crew.close()
-            self._request_cpus(0)
+            request_cpus(0 if "request_cpus" in self.executor.config else None)
         self.environments.close()
-
-    def _request_cpus(self, count: int) -> None:
-        """Workers reserve next to no CPU, so the cluster's autoscaler must be told what is wanted."""
-        if "request_cpus" in self.executor.config:
-            from ray.autoscaler.sdk import request_resources
-
-            request_resources(num_cpus=count)
 
 
 running: weakref.WeakSet[RayDriver] = weakref.WeakSet()

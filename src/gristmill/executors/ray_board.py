@@ -87,8 +87,12 @@ class Board:
         """Never answers: it is the end of waiting that tells."""
         await asyncio.Event().wait()
 
+    async def expect(self, key: int) -> None:
+        """A worker that has not been told yet that it is one: it may have died at rest."""
+        self.strangers.add(key)
+
     async def meet(self, key: int, place: Place | None, seconds: float, taken: int) -> None:
-        """A worker that knew the board before this one: where it is, for how long, and what it has begun last."""
+        """A worker that was expected, or knew the board before this one: where it is, since when, what it began."""
         await self.note(key, place)
         if place is not None:
             self.notes[key] = (place, time.monotonic() - seconds)

@@ -264,6 +264,14 @@ class NodeSlots(GpuSlots):
         return len(homes) * int(1 / share + 1e-9) if share <= 1 + 1e-9 else 0
 
 
+def request_cpus(count: int | None) -> None:
+    """Workers reserve next to no CPU, so the cluster's autoscaler must be told what is wanted, if anybody says it."""
+    if count is not None:
+        from ray.autoscaler.sdk import request_resources
+
+        request_resources(num_cpus=count)
+
+
 def lacks(wish: Resources, nodes: Sequence[Node], slots: NodeSlots) -> str:
     """What no node has of what one worker wants, and the way out."""
     cpus, gpus, memory_gb = (

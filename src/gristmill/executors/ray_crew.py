@@ -4,14 +4,20 @@ To start an actor takes seconds of a core: a process that imports Ray, pyarrow a
 its stages rests, and becomes a worker of another group in this segment or the next. When the run is over, it is killed.
 A crew serves one driver at a time: workers know its board, and no other. Whoever died while it rested is replaced.
 
-Actors that hold GPUs or much memory do not rest, nor those of a stage that bounds how many tasks a process may see.
+Actors that hold GPUs or much memory do not rest, nor those of a stage that bounds how many tasks a process may see, nor
+those that a stage has left in another directory, with other variables of the environment or with threads of its own.
 
 What is given up: a process that is new for every group. What a stage leaves in globals, later stages may find there.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import ResourceError
@@ -21,9 +27,29 @@ if TYPE_CHECKING:
     from gristmill.executors.ray_cluster import Node
     from gristmill.executors.ray_pool import Actor
 
+REST_BYTES = 300 * 2**20
+"""An actor that has more memory for itself does not rest."""
+
 _MANY = 100_000
 _PER_CPU = 2
 """How many actors may rest on a node. A segment has two groups, as a rule: one that works and one that commits."""
+
+_OF_MEMORY = 1 / 20
+"""How much of a node's memory those that rest may have, all of them."""
+
+_FIT_SECONDS = 2.0
+"""How long an actor may take to forget what it was, when it is wanted."""
+
+
+@dataclass(frozen=True, eq=False)
+class Spare:
+    """An actor that rests."""
+
+    node: str
+    env: Mapping[str, Any]
+    actor: Any
+    fit: Any
+    """A reference: whether it can become another worker. It may also be that it is never told."""
 
 
 class Crew:
@@ -36,32 +62,43 @@ class Crew:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         place = {"num_cpus": 0, "max_concurrency": _MANY, "scheduling_strategy": here}
         self.boards = BoardKeeper(board_class, place, past)
-        self.spares: list[tuple[str, Mapping[str, Any], Any]] = []
-        """Node, environment and handle of each."""
+        self.spares: list[Spare] = []
 
     def keep(self, worker: Actor, nodes: Sequence[Node]) -> bool:
         """Let the actor of a worker rest that has ended. Whether it does; if the node has many, another one goes."""
         node = next((node for node in nodes if node.id == worker.node), None)
-        if node is None or not worker.may_rest:
+        most = 0 if node is None else most_at_rest(node)
+        if not worker.may_rest or not most:
             return False
-        there = [spare for spare in self.spares if spare[0] == node.id]
-        if len(there) >= max(_PER_CPU, _PER_CPU * node.cpus):
+        there = [spare for spare in self.spares if spare.node == worker.node]
+        if len(there) >= most:
             self._dismiss(there[0])
-        self.spares.append((node.id, worker.env, worker.actor))
+        self.spares.append(Spare(worker.node, worker.env, worker.actor, worker.actor.rest.remote(REST_BYTES)))
         return True
 
     def take(self, node: str, env: Mapping[str, Any]) -> Any:
         """An actor that rests on a node, in this environment; None if there is none."""
-        spare = next((spare for spare in reversed(self.spares) if spare[:2] == (node, env)), None)
-        if spare is not None:
-            self.spares.remove(spare)
-        return spare and spare[2]
+        for spare in [spare for spare in self.spares[::-1] if (spare.node, spare.env) == (node, env)]:
+            if self._is_fit(spare):
+                self.spares.remove(spare)
+                return spare.actor
+            self._dismiss(spare)
+        return None
 
-    def _dismiss(self, spare: tuple[str, Mapping[str, Any], Any]) -> None:
+    def _is_fit(self, spare: Spare) -> bool:
+        import ray
+
+        ready, _ = ray.wait([spare.fit], timeout=_FIT_SECONDS)
+        with contextlib.suppress(ray.exceptions.RayError):
+            return bool(ready) and bool(ray.get(spare.fit))
+        return False
+
+    def _dismiss(self, spare: Spare) -> None:
         import ray
 
         self.spares.remove(spare)
-        ray.kill(spare[2])
+        with contextlib.suppress(ray.exceptions.RayError, ValueError):  # it may be of a cluster that is gone
+            ray.kill(spare.actor)
 
     def dismiss(self) -> None:
         """Nobody needs those that rest."""
@@ -71,6 +108,20 @@ class Crew:
     def close(self) -> None:
         self.dismiss()
         self.boards.close()
+
+
+def most_at_rest(node: Node) -> int:
+    """How many actors may rest on a node."""
+    room = node.memory_gb * 2**30 * _OF_MEMORY / REST_BYTES
+    return int(min(room, max(1.0, node.cpus) * _PER_CPU))
+
+
+def surroundings() -> tuple[Any, ...]:
+    """What stages may change in their process, and others would find: variables, the directory, threads that go on."""
+    threads = {thread.ident for thread in threading.enumerate() if not thread.daemon}
+    with contextlib.suppress(OSError):
+        return dict(os.environ), Path.cwd(), threads
+    return dict(os.environ), None, threads
 
 
 class Crews:
@@ -84,16 +135,23 @@ class Crews:
 
     def take(self, board_class: type, past: Callable[[], Past]) -> Crew:
         """One that rests, if there is one: of any run, because it has nothing of it any more."""
-        try:
-            crew = self._resting.pop()
-        except IndexError:
+        crew = self._next()
+        if crew is None:
             return Crew(board_class, past)
         try:
             crew.boards.go_on(past)
-        except ResourceError:  # a desk, and it was killed
+        except BaseException as error:
             crew.close()
-            return Crew(board_class, past)
+            if isinstance(error, ResourceError):  # a desk, and it was killed
+                return Crew(board_class, past)
+            raise
         return crew
+
+    def _next(self) -> Crew | None:
+        try:
+            return self._resting.pop()
+        except IndexError:  # another run may have taken it just now
+            return None
 
     def rest(self, crew: Crew) -> None:
         crew.boards.past = Past  # or it would hold all of its driver
@@ -102,7 +160,6 @@ class Crews:
     def close(self) -> None:
         import ray
 
-        while self._resting:
-            crew = self._resting.pop()
+        while (crew := self._next()) is not None:
             if ray.is_initialized():
                 crew.close()

@@ -63,19 +63,14 @@ class Actor(WorkerHandle):
     ) -> None:
         super().__init__(group, gather, key, slot)
         self.actor, self.node, self.driver, self.env = actor, node, driver, env
-        self.rested = self.may_rest = False
-        """Whether its actor has been a worker before, and whether it can be another one after it."""
+        self.may_rest = False
+        """Whether its actor may be another worker after it."""
         self.shares = self.ends = False
         """Whether it was asked to leave some of a call to others, and whether that call has ended."""
         self.parts: set[int] = set()
         """Which parts of the call that it is heard on were left to others."""
         self.answers: deque[_Answer] = deque()
         """What it was asked, in the order in which it does it."""
-
-    @property
-    def died_at_rest(self) -> bool:
-        """Whether it has ended before it was a worker of this group, as far as can be told."""
-        return self.rested and not self.is_set_up
 
     @property
     def waits_for(self) -> Any:
@@ -112,7 +107,7 @@ class Actor(WorkerHandle):
 
     def change(self, on_node: bool, *terms: Any) -> None:
         """Begin with an actor that has rested."""
-        self.rested = True
+        self.driver.boards.ask("expect", self.key)
         self.answers.append(_Answer(self.actor.change.remote(on_node, self.key, *terms), self._hear_begin))
 
     def _hear_begin(self, answer: _Answer) -> Heard:
@@ -188,9 +183,9 @@ class Actor(WorkerHandle):
     def _hear_end(self, answer: _Answer) -> Heard:
         import ray
 
-        problem, fit = ray.get(answer.ref)
-        worn = self.retiring and not self.makes_room  # it has grown too large
-        self.may_rest = fit and not worn and self.tasks_left is None and not self.slot.devices and not self.timed_out
+        problem = ray.get(answer.ref)
+        worn = self.timed_out or self.tasks_left is not None or (self.retiring and not self.makes_room)  # or it leaks
+        self.may_rest = problem is None and not worn and not self.slot.devices
         return ("stopped", problem), []
 
     def kill(self) -> None:
@@ -231,7 +226,8 @@ class ActorPool(Pool):
         assert slot is not None
         key, node, env = next(_keys), self.driver.home(slot), self.env()
         terms = (self.stored, self.budget, self.final, self.group.resources.cpus)
-        actor = None if slot.devices else self.driver.crew.take(node, env)
+        anew = slot.devices or self.group.max_tasks_per_worker
+        actor = None if anew else self.driver.crew.take(node, env)
         found = actor is not None
         if not found:
             board = (self.driver.board, self.driver.boards.name, self.driver.boards.number)

@@ -36,6 +36,7 @@ from gristmill.executors.machine import own_memory
 from gristmill.executors.pool import Order
 from gristmill.executors.process import as_stage_error
 from gristmill.executors.ray_board import Left
+from gristmill.executors.ray_crew import surroundings
 from gristmill.executors.ray_line import Line, Notes
 from gristmill.executors.ray_voice import Voice
 from gristmill.executors.transport import INLINE_BYTES, Parcel, compact, pack
@@ -45,9 +46,6 @@ _FLUSH_COUNT = 500
 _FLUSH_SECONDS = 0.5
 _LOOK_SECONDS = 0.02
 """How often a worker looks whether others are idle."""
-
-_REST_BYTES = 300 * 2**20
-"""An actor that has more memory for itself does not rest."""
 
 _LOST = (
     "what this task holds is gone: the node that it lay on has disappeared, or the cluster has stopped. Results lie in "
@@ -159,9 +157,9 @@ class RayWorker:
     def __init__(self, board: tuple[Any, str, int], key: int, *terms: Any) -> None:
         """`board` is the one that there is, the name of those that take its place, and its number."""
         self.line = Line(*board, key)
-        self.in_call = self.stopped = False
-        """Whether it may be interrupted, and whether nobody waits for what it does."""
-        self.voice = Voice()
+        self.in_call = self.stopped = self.spoilt = False
+        """Whether it may be interrupted, whether nobody waits for what it does, and whether setting up has failed."""
+        self.voice, self.surroundings = Voice(), surroundings()
         self._minds_the_board = False
         self._join(key, *terms)
 
@@ -197,12 +195,13 @@ class RayWorker:
                 self.worker.setup_on_node()
             self.worker.setup()
         except BaseException as error:  # noqa: BLE001
+            self.spoilt = True
             self.end()
             return as_stage_error(error), node
         return None, node
 
-    def end(self) -> tuple[StageError | None, bool]:
-        """Tear down, and forget all of the group. What went wrong, and whether this can be another worker after it."""
+    def end(self) -> StageError | None:
+        """Tear down. What went wrong, if anything did."""
         problem: StageError | None = None
         try:
             if hasattr(self, "worker"):
@@ -210,17 +209,24 @@ class RayWorker:
         except StageError as error:
             problem = error
         self.line.mark(self.voice)
+        return problem
+
+    def rest(self, most_bytes: int) -> bool:
+        """Forget all of the group, after the end. Whether this can become another worker, as good as a new one."""
         for name in ("worker", "notes", "sharing", "payload"):
             self.__dict__.pop(name, None)
         gc.collect()
-        return problem, problem is None and not self.stopped and own_memory() < _REST_BYTES
+        clean = not self.stopped and not self.spoilt and surroundings() == self.surroundings
+        return clean and own_memory() < most_bytes
 
     def _mind_the_board(self) -> None:
         """When the run is stopped, what a stage does is interrupted, so that it can be torn down."""
-        if threading.current_thread() is threading.main_thread() and not self._minds_the_board:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        signal.signal(signal.SIGINT, self._interrupt)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which Ray blocks
+        if not self._minds_the_board:
             self._minds_the_board = True
-            signal.signal(signal.SIGINT, self._interrupt)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which Ray blocks
             threading.Thread(target=self._watch, args=(threading.get_ident(),), daemon=True).start()
 
     def _watch(self, main: int) -> None:
