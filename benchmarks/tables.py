@@ -149,9 +149,8 @@ def _language(found: dict[str, Any]) -> list[Row]:
 
 
 def _tags(found: dict[str, Any]) -> list[Row]:
-    both = f"{found['dolma_cpu_s']['median']:.1f} s over {found['own_cpu_s']['median']:.1f} s"
     what = f"Tags by the rules of Gopher and C4, {found['megabytes']} MB, CPU, dolma's taggers"
-    return [(what, "", f"{_num(found['dolma_cpu_ratio'], 'x', 1)}; {both}")]
+    return [(what, "", dedup_tables.times(found, "dolma_cpu_ratio", "dolma_cpu_s"))]
 
 
 def _start(found: dict[str, Any]) -> list[Row]:
@@ -161,11 +160,7 @@ def _start(found: dict[str, Any]) -> list[Row]:
         "executor": "Curator on Ray Data",
         "loop": "Curator's filter in a plain loop",
     }
-    times = [
-        f"{title} {_num(found[f'{name}_cpu_s'], 's')}, by the clock {_num(found[f'{name}_wall_s'], 's')}"
-        for name, title in titles.items()
-    ]
-    return [("One filter over 100 kB: starting and ending, CPU", "", "; ".join(times))]
+    return [("One filter over 100 kB: starting and ending, CPU", "", dedup_tables.each(found, titles))]
 
 
 def _cpu_ratios(found: dict[str, Any], what: str, tools: str, target: float) -> list[Row]:
@@ -178,9 +173,8 @@ def _cpu_ratios(found: dict[str, Any], what: str, tools: str, target: float) -> 
 
 def _ratio(found: dict[str, Any], what: str, target: float, ratio: str, peer: str, own: str = "own_cpu_s") -> Row:
     """A peer's seconds over ours, and both."""
-    both = f"{found[peer]['median']:.1f} s over {found[own]['median']:.1f} s"
     differ = f"; {found['rows_that_differ']['max']:.0f} documents differ" if found["rows_that_differ"]["max"] else ""
-    return what, f"at least {target}x", f"{_num(found[ratio], 'x', 1)}; {both}{differ}"
+    return what, f"at least {target}x", dedup_tables.times(found, ratio, peer, own) + differ
 
 
 def _agreement(found: dict[str, Any]) -> Row:
@@ -199,10 +193,9 @@ def _tiny(found: dict[str, Any]) -> list[Row]:
         how = "one per call" if key == "single" else "chunked automatically"
         value = f"{_num(found[f'{key}_ms'], 'ms', 3)}; bare actors {_num(found[f'bare_{key}_ms'], 'ms', 3)}"
         rows.append((f"A tiny task through 3 pools of Ray actors, {how}", f"at most {target}", value))
-    if data := found.get("ray_data_ms"):
-        rows.append(("A tiny task through 3 pools of Ray Data", "", _num(data, "ms", 3)))
-    if xenna := found.get("xenna_ms"):
-        rows.append(("A tiny task through 3 pools of Xenna", "", _num(xenna, "ms", 3)))
+    for key, engine in (("ray_data_ms", "Ray Data"), ("xenna_ms", "Xenna")):
+        if key in found:
+            rows.append((f"A tiny task through 3 pools of {engine}", "", _num(found[key], "ms", 3)))
     rows += [("A tiny task on another engine", "", f"failed: {one}") for one in found.get("failed", ())]
     return rows
 
@@ -371,12 +364,11 @@ def headline(bars: Iterable[Bar]) -> str:
     return "\n".join(lines)
 
 
-def put_into(page: Path, text: str, mark: str) -> bool:
-    """Put lines between two marks of a page. False: it has no such marks."""
+def put_into(page: Path, text: str, mark: str) -> None:
+    """Put lines between two marks of a page."""
     begin, end = (f"<!-- {mark}:{edge} -->" for edge in ("begin", "end"))
     before, found, rest = page.read_text().partition(begin)
     _, closed, after = rest.partition(end)
     if not (found and closed):
-        return False
+        raise ValueError(f"{page.name} has no {begin} ... {end}")
     page.write_text(f"{before}{begin}\n{text}\n{end}{after}")
-    return True
