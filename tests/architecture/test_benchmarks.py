@@ -147,6 +147,15 @@ exact = json.loads(path.read_text())["figures"]["exact"]
 print(json.dumps([[row[2] for row in beside("exact", exact)], systems({"exact": exact})[-1]]))
 """
 
+COMPARES = """
+import json
+from image_models import joined
+from versus import language_of
+notes = [("a", "[0.9, 'en']"), ("a", {"score": 0.9, "language": "en"}), ("a", "[0.9, 'de']"), (" ", "[0.1, 'en']")]
+found = [language_of({"id": 1, "text": text, "language": note}) for text, note in notes]
+print(json.dumps([found, joined([[2, 3], [0, 1], [2.5, 4], [0, 1.5]])]))
+"""
+
 TELLS = """
 import json
 from measure import told
@@ -287,6 +296,12 @@ def test_a_system_of_an_earlier_run_keeps_the_seconds_that_it_is_given_over(tmp_
     rows, note = _answer(TWO_RUNS, str(tmp_path / "dedup.json"))
     assert rows == ["3.0x; 3.0 s over 1.0 s", "10.0x; 20.0 s over 2.0 s"]
     assert note == "Of an earlier run, over what Gristmill took in that: text-dedup."
+
+
+def test_languages_are_compared_however_they_are_noted_and_time_is_not_counted_twice() -> None:
+    languages, spans = _answer(COMPARES)
+    assert languages == [[1, "en"], [1, "en"], [1, "de"], [1, None]]
+    assert spans == [[0, 1.5], [2, 4]]
 
 
 def test_results_name_no_folders_of_the_machine() -> None:
