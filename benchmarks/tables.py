@@ -245,6 +245,7 @@ def _limits(found: dict[str, Any]) -> list[Row]:
         "orjson_parse": "parsing JSON lines with orjson",
         "signatures": "signatures of 112 numbers by runs of 5 words",
         "modifiers": "six modifiers",
+        "fasttext": "language by fastText's library",
         "own_parse": "parsing them into Arrow with our kernel",
         "orjson_write": "writing them with orjson",
         "parquet_read": "reading Parquet (zstd)",
