@@ -11,8 +11,8 @@ live, and what they had when last seen is added.
 Memory. A thread looks at /proc every 25 ms: VmHWM, the kernel's own high-water mark of resident memory, which a
 sample can only miss in the last 25 ms of a process, and Pss from smaps_rollup, in which shared pages are divided
 among those who share them. Looking costs time of this process, which is not counted, and of a core, which slows what
-is measured: figures of Gristmill alone have runs of their own for memory; those of several systems look at all of them
-alike, and less often.
+is measured: some figures have runs of their own for memory; the others look less often, and at all that they compare
+alike.
 
 Processes are told apart by their place in the tree: the driver is the command, its children are zygotes, the
 children of those are workers.
