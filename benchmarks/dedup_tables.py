@@ -32,6 +32,9 @@ def systems(figures: dict[str, Any]) -> list[str]:
             lines += ["", *_systems(name.removeprefix("large_"), found)]
             if failed := found.get("failed"):
                 lines += ["", f"Not there, since it failed: {'; '.join(failed)}."]
+            if earlier := found.get("earlier"):
+                names = ", ".join(TITLES[one] for one in earlier)
+                lines += ["", f"Of an earlier run, over what Gristmill took in that: {names}."]
     return lines
 
 
@@ -65,8 +68,8 @@ def beside(kind: str, found: dict[str, Any]) -> list[Row]:
     rows = []
     for name, target in TARGETS[kind].items():
         if f"{name}_cpu_ratio" in found:
-            both = f"{found[f'{name}_cpu_s']['median']:.1f} s over {found['own_cpu_s']['median']:.1f} s"
-            value = f"{number(found[f'{name}_cpu_ratio'], 'x', 1)}; {both}"
+            own = f"{name}_own_cpu_s" if f"{name}_own_cpu_s" in found else "own_cpu_s"
+            value = times(found, f"{name}_cpu_ratio", f"{name}_cpu_s", own)
             rows.append((f"{what}, CPU, {TITLES[name]}", f"at least {target}x", value))
     return rows
 
@@ -103,12 +106,8 @@ def _speed(kind: str, found: dict[str, Any], target: str) -> Row:
 
 def start(found: dict[str, Any]) -> list[Row]:
     """What each system takes for next to nothing."""
-    times = [
-        f"{title} {number(found[f'{name}_cpu_s'], 's')}, by the clock {number(found[f'{name}_wall_s'], 's')}"
-        for name, title in TITLES.items()
-        if f"{name}_cpu_s" in found
-    ]
-    return [(f"Exact duplicates of {found['documents']:,} documents: starting and ending, CPU", "", "; ".join(times))]
+    what = f"Exact duplicates of {found['documents']:,} documents: starting and ending, CPU"
+    return [(what, "", each(found, TITLES))]
 
 
 def light(found: dict[str, Any]) -> list[Row]:
@@ -161,6 +160,20 @@ def number(value: dict[str, float], unit: str = "", digits: int = 2) -> str:
     spread = f" ({low} to {high})" if low != high else ""
     gap = "" if unit in ("", "x") else " "
     return f"{value['median']:.{digits}f}{gap}{unit}{spread}"
+
+
+def times(found: dict[str, Any], ratio: str, other: str, own: str = "own_cpu_s") -> str:
+    """How many times the seconds of Gristmill another one takes, and those of both."""
+    return f"{number(found[ratio], 'x', 1)}; {found[other]['median']:.1f} s over {found[own]['median']:.1f} s"
+
+
+def each(found: dict[str, Any], titles: dict[str, str]) -> str:
+    """The CPU seconds and wall seconds of some systems, as far as they are there."""
+    return "; ".join(
+        f"{title} {number(found[f'{name}_cpu_s'], 's')}, by the clock {number(found[f'{name}_wall_s'], 's')}"
+        for name, title in titles.items()
+        if f"{name}_cpu_s" in found
+    )
 
 
 def _counts(value: int | list[int]) -> str:

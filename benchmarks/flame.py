@@ -14,6 +14,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import profiles
@@ -30,40 +32,31 @@ def workloads() -> dict[str, list[object]]:
     """The command of each workload. Its inputs are made when it is asked for."""
     peers = HERE / "peers" / "gristmill_jobs.py"
     fuzzy = '{"word_ngrams": 5, "threshold": 0.8}'
+    duplicates = _Made(lambda: dedup_corpus(200_000) / "jsonl")
     return {
-        "copy": [JOBS, "text", _Corpus(500), OUT / "copy"],
-        "modifiers": [JOBS, "text", _Corpus(100), OUT / "modifiers", "UnicodeReformatter,NewlineNormalizer,UrlRemover"],
-        "filters": [HERE / "text.py", "chain", _Corpus(500), OUT / "filters"],
-        "exact": [peers, "exact", _Duplicates(200_000), OUT / "exact", "{}"],
-        "fuzzy": [peers, "fuzzy", _Duplicates(200_000), OUT / "fuzzy", fuzzy],
+        "copy": [JOBS, "text", _corpus(500), OUT / "copy"],
+        "modifiers": [JOBS, "text", _corpus(100), OUT / "modifiers", "UnicodeReformatter,NewlineNormalizer,UrlRemover"],
+        "filters": [HERE / "text.py", "chain", _corpus(500), OUT / "filters"],
+        "exact": [peers, "exact", duplicates, OUT / "exact", "{}"],
+        "fuzzy": [peers, "fuzzy", duplicates, OUT / "fuzzy", fuzzy],
         "tiny": [JOBS, "tiny", 100_000, "unfused"],
-        "small": [JOBS, "small", _Corpus(13), OUT / "small"],
-        "warc": [JOBS, "warc", _Pages(50), OUT / "warc", "resiliparse"],
+        "small": [JOBS, "small", _corpus(13), OUT / "small"],
+        "warc": [JOBS, "warc", _Made(lambda: archive(50 * 10**6)), OUT / "warc", "resiliparse"],
     }
 
 
-class _Corpus:
-    def __init__(self, megabytes: int) -> None:
-        self.megabytes = megabytes
+@dataclass(frozen=True)
+class _Made:
+    """An input that is made when it is asked for."""
+
+    make: Callable[[], Path]
 
     def __str__(self) -> str:
-        return str(corpus(self.megabytes * 10**6)[0])
+        return str(self.make())
 
 
-class _Duplicates:
-    def __init__(self, documents: int) -> None:
-        self.documents = documents
-
-    def __str__(self) -> str:
-        return str(dedup_corpus(self.documents) / "jsonl")
-
-
-class _Pages:
-    def __init__(self, megabytes: int) -> None:
-        self.megabytes = megabytes
-
-    def __str__(self) -> str:
-        return str(archive(self.megabytes * 10**6))
+def _corpus(megabytes: int) -> _Made:
+    return _Made(lambda: corpus(megabytes * 10**6)[0])
 
 
 def record(command: list[str], output: Path, form: str, native: bool = True) -> None:

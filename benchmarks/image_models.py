@@ -15,6 +15,7 @@ import io
 import json
 import sys
 import tarfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -136,10 +137,21 @@ def overlap(folder: str) -> dict[str, Any]:
     stages = [WebDatasetReader(folder, task_batch_size=10), Prepare(), Embed(_model(), remove_image_data=True)]
     done = Pipeline("overlap", stages=stages).run(LocalExecutor(num_workers=2), report=False)
     tables = [task.data for task in done]
-    spans = {name: {tuple(table[name][0].as_py()) for table in tables} for name in ("prepared", "seen")}
-    total = sum(end - began for began, end in spans["prepared"])
-    shared = sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a in spans["prepared"] for b in spans["seen"])
-    return {"overlap_percent": round(100 * min(1.0, shared / total), 1)}
+    prepared, seen = (joined(table[name][0].as_py() for table in tables) for name in ("prepared", "seen"))
+    total = sum(end - began for began, end in prepared)
+    shared = sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a in prepared for b in seen)
+    return {"overlap_percent": round(100 * shared / total, 1)}
+
+
+def joined(spans: Iterable[Sequence[float]]) -> list[list[float]]:
+    """Spans of time without what they have in common: tasks of one call have about the same."""
+    found: list[list[float]] = []
+    for began, end in sorted(spans):
+        if found and began <= found[-1][1]:
+            found[-1][1] = max(found[-1][1], end)
+        else:
+            found.append([began, end])
+    return found
 
 
 def _model() -> str:

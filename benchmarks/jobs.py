@@ -6,11 +6,6 @@ They import nothing before they need it, as a user's script would, and print one
 import sys
 
 
-def nothing() -> dict[str, object]:
-    """A bare interpreter that runs a script."""
-    return {}
-
-
 def import_gristmill() -> dict[str, object]:
     import gristmill  # noqa: F401
 
@@ -112,7 +107,7 @@ def tiny_pools(count: str, chunk: str) -> dict[str, object]:
 
 
 def text(path: str, output: str, stages: str = "", workers: str = "default") -> dict[str, object]:
-    """JSON lines in, the named stages, JSON lines out. The last line of the answer is which modules a worker has."""
+    """JSON lines in, the named stages, JSON lines out."""
     import gristmill.text
     from gristmill import LocalExecutor, Pipeline
     from gristmill.text import JsonlReader, JsonlWriter, Modify, ScoreFilter

@@ -1,6 +1,6 @@
 """The kinds of figures: what is measured, how often, and which packages the results depend on.
 
-A figure is a function that measures one round. Each kind has a file of results and a table in README.md.
+A figure is a function that measures one round. Each kind has a file of results and a table in docs/performance.md.
 """
 
 from __future__ import annotations
@@ -130,30 +130,72 @@ def _light(documents: int) -> dict[str, Any]:
     return light.light(1, documents)
 
 
+def _peers() -> Kind:
+    return Kind(
+        {
+            "filters": lambda: versus.filters(1, 100),
+            "modifiers": lambda: versus.modifiers(1, 50),
+            "language": lambda: versus.language(1, 50),
+            "tags": lambda: versus.tags(1, 13),
+            "start": lambda: versus.start(1),
+        },
+        {
+            "filters": lambda: versus.filters(1, 5),
+            "modifiers": lambda: versus.modifiers(1, 5),
+            "language": lambda: versus.language(1, 5),
+            "tags": lambda: versus.tags(1, 2),
+            "start": lambda: versus.start(1),
+        },
+        "side by side with NeMo Curator, and dolma's taggers",
+        quick_s=190,
+        packages=lambda: packages("ray") | curator() | {"dolma": pins("dolma")["dolma"]},
+        peers=("nemo-curator", "dolma"),
+    )
+
+
+def _warc() -> Kind:
+    return Kind(
+        {
+            "warc": lambda: warc.versus(1, 50),
+            "warc_extract": lambda: warc.extract(1, 50),
+            "warc_memory": lambda: warc.memory(1, (100, 1000)),
+        },
+        {
+            "warc": lambda: warc.versus(1, 5),
+            "warc_extract": lambda: warc.extract(1, 5),
+            "warc_memory": lambda: warc.memory(1, (20, 60)),
+        },
+        "WARC files to text, beside NeMo Curator and the bare libraries",
+        quick_s=40,
+        packages=curator,
+        peers=("nemo-curator",),
+    )
+
+
+def _ray() -> Kind:
+    return Kind(
+        {
+            "tiny": lambda: tiny.run(1),
+            "balance": lambda: balance.run(1, tuple(balance.CASES)),
+            "store": lambda: store.run(1, 10.0),
+        },
+        {
+            "tiny": lambda: tiny.run(1),
+            "balance": lambda: balance.run(1, ("steady",)),
+            "store": lambda: store.run(1, 0.5),
+        },
+        "on a Ray cluster of this machine",
+        once=("store",),
+        quick_s=130,
+        packages=lambda: packages("ray"),
+    )
+
+
 def kinds(patience_s: float = 60.0, systems: Sequence[str] = ()) -> dict[str, Kind]:
-    """All of them, in the order of README.md."""
+    """All of them, by their names."""
     return {
         "core": _core(patience_s),
-        "peers": Kind(
-            {
-                "filters": lambda: versus.filters(1, 100),
-                "modifiers": lambda: versus.modifiers(1, 50),
-                "language": lambda: versus.language(1, 50),
-                "tags": lambda: versus.tags(1, 13),
-                "start": lambda: versus.start(1),
-            },
-            {
-                "filters": lambda: versus.filters(1, 5),
-                "modifiers": lambda: versus.modifiers(1, 5),
-                "language": lambda: versus.language(1, 5),
-                "tags": lambda: versus.tags(1, 2),
-                "start": lambda: versus.start(1),
-            },
-            "side by side with NeMo Curator, and dolma's taggers",
-            quick_s=190,
-            packages=lambda: packages("ray") | curator() | {"dolma": pins("dolma")["dolma"]},
-            peers=("nemo-curator", "dolma"),
-        ),
+        "peers": _peers(),
         "dedup": _dedup(systems),
         "semantic": Kind(
             {"semantic": lambda: semantic.run(1, 200_000)},
@@ -162,38 +204,8 @@ def kinds(patience_s: float = 60.0, systems: Sequence[str] = ()) -> dict[str, Ki
             quick_s=15,
             packages=lambda: packages("faiss-cpu"),
         ),
-        "warc": Kind(
-            {
-                "warc": lambda: warc.versus(1, 50),
-                "warc_extract": lambda: warc.extract(1, 50),
-                "warc_memory": lambda: warc.memory(1, (100, 1000)),
-            },
-            {
-                "warc": lambda: warc.versus(1, 5),
-                "warc_extract": lambda: warc.extract(1, 5),
-                "warc_memory": lambda: warc.memory(1, (20, 60)),
-            },
-            "WARC files to text, beside NeMo Curator and the bare libraries",
-            quick_s=40,
-            packages=curator,
-            peers=("nemo-curator",),
-        ),
-        "ray": Kind(
-            {
-                "tiny": lambda: tiny.run(1),
-                "balance": lambda: balance.run(1, tuple(balance.CASES)),
-                "store": lambda: store.run(1, 10.0),
-            },
-            {
-                "tiny": lambda: tiny.run(1),
-                "balance": lambda: balance.run(1, ("steady",)),
-                "store": lambda: store.run(1, 0.5),
-            },
-            "on a Ray cluster of this machine",
-            once=("store",),
-            quick_s=130,
-            packages=lambda: packages("ray"),
-        ),
+        "warc": _warc(),
+        "ray": _ray(),
         "sources": Kind(
             {"sources": lambda: sources.run(400)},
             {"sources": lambda: sources.run(50)},

@@ -2,8 +2,9 @@
 
 Megabytes per CPU second, the best of some turns, for each step that every curation system has to take: copying bytes
 (into memory that is there already, and into new memory), finding lines, hashing, decompressing, parsing and writing
-JSON, reading and writing Parquet; and for the signatures of near duplicates and six modifiers, called over a column
-of texts; and of the disk, by the clock. The tables put Gristmill's own figures beside them: what is left between the
+JSON, reading and writing Parquet; for the signatures of near duplicates and six modifiers, called over a column of
+texts; for the language of texts by the library of fastText; and of the disk, by the clock. Megabytes are those of the
+JSON lines, whatever of them is looked at. The tables put Gristmill's own figures beside them: what is left between the
 two is what Gristmill itself costs.
 
     python benchmarks/limits.py [MEGABYTES]
@@ -33,6 +34,7 @@ from versus import SIX
 import gristmill.text
 from gristmill import _kernels
 from gristmill.dedup.minhash import Shingling, signatures
+from gristmill.models.fasttext import Model
 
 TURNS = 3
 Step = Callable[[], object]
@@ -60,14 +62,14 @@ def _steps(data: bytes) -> dict[str, tuple[int, Step]]:
     table = pa.Table.from_pylist(rows)
     parquet = io.BytesIO()
     pq.write_table(table, parquet, compression="zstd")
-    size, text_size = len(data), texts.nbytes
+    size, few = len(data), len(lines) // 10  # a library that takes long sees a tenth
     here, there = np.frombuffer(data, np.uint8), np.zeros(size, np.uint8)
     return {
         "memory": (size, lambda: np.copyto(there, here)),
         "copy": (size, lambda: bytearray(data)),
         "find_lines": (size, lambda: data.count(b"\n")),
         "split_lines": (size, data.splitlines),
-        "hash128": (text_size, lambda: _kernels.hash128(texts, 0)),
+        "hash128": (size, lambda: _kernels.hash128(texts, 0)),
         "sha256": (size, lambda: hashlib.sha256(data).digest()),
         "gunzip": (size, lambda: gzip.decompress(packed)),
         "unzstd": (size, lambda: pa.decompress(zstd, size, codec="zstd")),
@@ -76,10 +78,20 @@ def _steps(data: bytes) -> dict[str, tuple[int, Step]]:
         "arrow_parse": (size, lambda: pyarrow.json.read_json(io.BytesIO(data), pa.json.ReadOptions(use_threads=False))),
         "own_parse": (size, lambda: _kernels.json_columns(data)),
         "parquet_read": (size, lambda: pq.read_table(io.BytesIO(parquet.getvalue()), use_threads=False)),
-        "signatures": (text_size, lambda: signatures(texts, Shingling("words", 5), 112)),
-        "modifiers": (text_size, lambda: _modified(texts.cast(pa.string()))),
+        "signatures": (size, lambda: signatures(texts, Shingling("words", 5), 112)),
+        "modifiers": (size, lambda: _modified(texts.cast(pa.string()))),
+        "fasttext": (sum(map(len, lines[:few])), _languages(texts[:few])),
         "parquet_write": (size, lambda: pq.write_table(table, io.BytesIO(), compression="zstd")),
     }
+
+
+def _languages(texts: pa.Array) -> Step:
+    """The library alone: a line for each text, and its best label."""
+    import fasttext
+
+    model = fasttext.load_model(str(Model(None, "limits").file()))
+    lines = [text.replace("\n", " ") for text in texts.to_pylist()]
+    return lambda: [model.predict(line) for line in lines]
 
 
 def _modified(texts: pa.Array) -> pa.Array:

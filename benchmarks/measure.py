@@ -10,7 +10,9 @@ live, and what they had when last seen is added.
 
 Memory. A thread looks at /proc every 25 ms: VmHWM, the kernel's own high-water mark of resident memory, which a
 sample can only miss in the last 25 ms of a process, and Pss from smaps_rollup, in which shared pages are divided
-among those who share them. Looking costs CPU time of its own, so CPU and memory are measured in separate runs.
+among those who share them. Looking costs time of this process, which is not counted, and of a core, which slows what
+is measured: some figures have runs of their own for memory; the others look less often, and at all that they compare
+alike.
 
 Processes are told apart by their place in the tree: the driver is the command, its children are zygotes, the
 children of those are workers.
@@ -23,6 +25,7 @@ import ctypes
 import json
 import math
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -45,6 +48,7 @@ _SAMPLE_S = 0.025
 _UNWAITED_S = 0.1
 _PR_SET_CHILD_SUBREAPER = 36
 _ROLES = ("driver", "zygote", "worker")
+_FOLDERS = re.compile(r"(?<![\w:/])/(?:[^/\s'\"]+/)*(?=[^/\s'\"])")
 
 
 @dataclass
@@ -315,6 +319,13 @@ def median(values: Sequence[float]) -> float:
     return statistics.median(values)
 
 
+def numbers(found: Any) -> list[float]:
+    """What rounds gave: a median with its ends, a list of counts that differ, or the number that all have found."""
+    if isinstance(found, dict):
+        return [found["min"], found["median"], found["max"]]
+    return found if isinstance(found, list) else [found]
+
+
 def stable(values: Sequence[float], digits: int = 3) -> dict[str, float]:
     """The median of some rounds, and the smallest and largest."""
     return {name: round(pick(values), digits) for name, pick in (("median", median), ("min", min), ("max", max))}
@@ -327,6 +338,11 @@ def show(result: dict[str, Any]) -> None:
             print(f"{name:32} {value['median']:>10}   ({value['min']} to {value['max']})")
         else:
             print(f"{name:32} {value if isinstance(value, str | int | list) else round(value, 3)!s:>10}")
+
+
+def told(error: BaseException) -> str:
+    """The first line of an error, for results and pages: of files only the names, since folders are those of a user."""
+    return _FOLDERS.sub("", str(error).partition("\n")[0])
 
 
 def quiet(patience_s: float = 0.0, most: float = 0.15) -> float:

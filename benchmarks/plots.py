@@ -11,7 +11,6 @@ growth    CPU seconds over 1, 4 and 16 times as much input, beside a line of equ
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Iterator
@@ -20,10 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import dedup_tables
-import summary
-from measure import HERE
+from summary import RESULTS, all_figures, shares
 
-RESULTS = HERE / "results"
 RATIO = "_cpu_ratio"
 WORKLOADS = {
     "filters": "28 English filters",
@@ -124,11 +121,11 @@ def _svg(width: float, height: float, title: str, parts: list[str]) -> str:
     return "".join([head, *parts, "</svg>\n"])
 
 
-def draw_limits(shares: list[tuple[str, str, float]]) -> str:
+def draw_limits(reached: list[tuple[str, str, float]]) -> str:
     """Workload, what bounds it, and the share of it that is reached, as bars of which a full one is the limit."""
     left, right, row = 290, 560, 24
     parts, top = [], HEAD + 8
-    for title, limit, share in shares:
+    for title, limit, share in reached:
         width, middle = (right - left) * min(share, 1.0), top + row / 2
         parts += [
             f'<text x="{left - 8}" y="{middle + 4}" text-anchor="end">{title}</text>',
@@ -193,13 +190,6 @@ def growth_curves(figures: dict[str, Any]) -> list[tuple[str, str, list[float]]]
     ]
 
 
-def all_figures(folder: Path) -> dict[str, Any]:
-    figures: dict[str, Any] = {}
-    for path in sorted(folder.glob("*.json")):
-        figures |= json.loads(path.read_text()).get("figures", {})
-    return figures
-
-
 def all_bars(folder: Path = RESULTS) -> list[Bar]:
     """What all results of a folder say."""
     return list(bars(all_figures(folder)))
@@ -210,7 +200,7 @@ def pictures(folder: Path = RESULTS) -> dict[str, str]:
     figures = all_figures(folder)
     return {
         "ratios.svg": draw(list(bars(figures))),
-        "limits.svg": draw_limits(summary.shares(figures)),
+        "limits.svg": draw_limits(shares(figures)),
         "growth.svg": draw_growth(growth_curves(figures)),
     }
 

@@ -41,7 +41,7 @@ def bare(count: str, chunk: str) -> dict[str, object]:
     ray.get([actor.call.remote([b""]) for actor in actors])
     size = int(chunk)
     queues: list[deque[object]] = [deque() for _ in actors]
-    queues[0].extend([b"%0100d" % number] * size for number in range(int(count) // size))
+    queues[0].extend([b"%0100d" % (first + n) for n in range(size)] for first in range(0, int(count), size))
     running: list[deque[object]] = [deque() for _ in actors]
     began, done = time.perf_counter(), 0
     while done < int(count) // size:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kinds import Figure
+from measure import median, told
 
 
 @dataclass
@@ -41,7 +42,7 @@ class Entry:
             self.found.append(self.figure())
         except Exception as error:  # noqa: BLE001  (whatever it is: the other figures can still be measured)
             traceback.print_exc()
-            self.failed = f"{type(error).__name__}: {error}".splitlines()[0]
+            self.failed = f"{type(error).__name__}: {told(error)}"
             self.found.clear()
         self.took.append(time.perf_counter() - began)
 
@@ -69,16 +70,15 @@ def run_all(entries: Sequence[Entry], end: float = math.inf, after: Callable[[En
 
 def affordable(entries: Sequence[Entry], seconds: float) -> list[Entry]:
     """Those for all of whose further rounds there is time, beginning with what takes least; in the given order."""
-    chosen: list[str] = []
+    once: list[str] = []
     several = [entry for entry in entries if entry.rounds > 1 and not entry.failed]
     for entry in sorted(several, key=lambda entry: entry.seconds):
         seconds -= (entry.rounds - 1) * entry.seconds
-        if seconds >= 0:
-            chosen.append(entry.name)
-    once = [entry.name for entry in several if entry.name not in chosen]
+        if seconds < 0:
+            once.append(entry.name)
     if once:
         print(f"once only, since there is no time for more rounds: {', '.join(once)}", flush=True)
-    return [entry for entry in several if entry.name in chosen]
+    return [entry for entry in several if entry.name not in once]
 
 
 def _left(all_entries: Sequence[Entry], here: Sequence[Entry], number: int, seconds: float) -> float:
@@ -99,15 +99,10 @@ def merge(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for name in dict.fromkeys(name for result in results for name in result):
         found = [result[name] for result in results if name in result]  # what failed in one round is not in it
         if isinstance(found[0], dict):
-            values = sorted(one["median"] for one in found)
-            merged[name] = {"median": _middle(values), "min": values[0], "max": values[-1]}
+            values = [one["median"] for one in found]
+            merged[name] = {"median": round(median(values), 4), "min": min(values), "max": max(values)}
         elif isinstance(found[0], list):
             merged[name] = list(dict.fromkeys(one for some in found for one in some))
         else:
             merged[name] = found[0] if all(one == found[0] for one in found) else found
     return merged
-
-
-def _middle(values: list[float]) -> float:
-    half = len(values) // 2
-    return values[half] if len(values) % 2 else round((values[half - 1] + values[half]) / 2, 4)

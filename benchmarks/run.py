@@ -33,14 +33,14 @@ import measure
 import plots
 import profiles
 import simulate
+from dedup_tables import TITLES
 from kinds import PACKAGES, Kind, kinds, packages
-from measure import HERE, WORK, show
+from measure import WORK, show
 from peers.install import NotInstalled, additions, interpreter
 from rounds import Entry, merge, run_all
-from summary import MARK, summary
+from summary import MARK, RESULTS, summary
 from tables import PAGE, README, headline, put_into, table
 
-RESULTS = HERE / "results"
 QUICK = WORK / "quick"
 QUICK_LIMIT_S = 240.0
 """What one command may take over small inputs: a system that hangs is told, and left out."""
@@ -78,6 +78,8 @@ def main() -> None:
     parser.add_argument("--patience", type=float, default=60.0, help="seconds to wait for a quiet machine")
     parser.add_argument("--systems", type=lambda names: names.split(","), default=[], help="of --dedup: only these")
     options = parser.parse_args()
+    if options.quick and options.pages:
+        parser.error("the pages show figures over whole inputs: --pages goes without --quick")
     chosen = {name: kinds(options.patience, options.systems)[name] for name in options.kinds or ["core"]}
     folder = QUICK if options.quick else RESULTS
     began = time.perf_counter()
@@ -85,18 +87,24 @@ def main() -> None:
         install({peer for kind in chosen.values() for peer in kind.peers})
         began = time.perf_counter()
         measured(chosen, options, folder)
-    written = [report(name, folder, options.pages) for name in chosen]
-    _tell(written, folder, time.perf_counter() - began)
+    there = [name for name in chosen if (folder / f"{name}.json").exists()]
+    if missing := [f"--{name}" for name in chosen if name not in there]:
+        print(f"not measured yet{' over small inputs' if options.quick else ''}: {', '.join(missing)}")
+    written = [report(name, folder) for name in there]
+    if options.pages:
+        put_into_pages(dict(zip(there, written, strict=True)))
+    if there:
+        _tell(written, folder, time.perf_counter() - began)
 
 
 def measured(chosen: dict[str, Kind], options: argparse.Namespace, folder: Path) -> None:
     """Measure the figures of some kinds. What is found is saved at once: a run may be stopped at any time."""
     if options.quick:
         measure.LIMIT_S = QUICK_LIMIT_S
+    known = [name for kind in chosen.values() for name in kind.figures]
+    if unknown := set(options.figures) - set(known):
+        raise SystemExit(f"no figure {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     entries = [entry for name, kind in chosen.items() for entry in entries_of(name, kind, options, folder)]
-    if not entries:
-        known = ", ".join(name for kind in chosen.values() for name in kind.figures)
-        raise SystemExit(f"no figure {', '.join(options.figures)}; there are {known}")
     heads = {name: {"machine": machine(kind), "load_before": _load()} for name, kind in chosen.items()}
 
     def save(entry: Entry) -> None:
@@ -140,20 +148,21 @@ def install(peers: set[str]) -> None:
         print(f"other systems are there, after {time.perf_counter() - began:.0f} s", flush=True)
 
 
-def report(name: str, folder: Path, pages: bool) -> str:
-    """The table of a kind of figures, which is shown, and put into the pages if so wished."""
-    path = folder / f"{name}.json"
-    if not path.exists():
-        raise SystemExit(f"--{name} has not been measured{' with --quick' if folder == QUICK else ''} yet")
-    lines = table(json.loads(path.read_text()))
+def report(name: str, folder: Path) -> str:
+    """The table of a kind of figures, which is shown."""
+    lines = table(json.loads((folder / f"{name}.json").read_text()))
     print(f"\n## {name}: {kinds()[name].about}\n\n{lines}")
-    if pages:
-        put_into(PAGE, lines, name)
-        put_into(PAGE, summary(RESULTS), MARK)
-        put_into(PAGE, profiles.table(), profiles.MARK)
-        put_into(PAGE, simulate.table(), simulate.MARK)
-        put_into(README, headline(plots.all_bars(RESULTS)), "ratios")
     return lines
+
+
+def put_into_pages(tables: dict[str, str]) -> None:
+    """The tables of some kinds, and all that is made of several."""
+    for name, lines in tables.items():
+        put_into(PAGE, lines, name)
+    put_into(PAGE, summary(RESULTS), MARK)
+    put_into(PAGE, profiles.table(), profiles.MARK)
+    put_into(PAGE, simulate.table(), simulate.MARK)
+    put_into(README, headline(plots.all_bars(RESULTS)), "ratios")
 
 
 def _load() -> float:
@@ -167,20 +176,27 @@ def _save(report: dict[str, Any], path: Path, some_systems: object = None) -> No
         last = json.loads(path.read_text())
         for name, found in report["figures"].items():
             before = last["figures"].get(name, {})
-            if some_systems and before.get("documents") == found.get("documents"):
+            if some_systems and "own_left" in found and before.get("documents") == found["documents"]:
                 report["figures"][name] = _beside(before, found)
         kept = {name: one for name, one in last["figures"].items() if name not in report["failed"]}
         report["earlier"] = [name for name in kept if name not in report["figures"]]
         report["figures"] = {**kept, **report["figures"]}
         still = {name: why for name, why in last.get("failed", {}).items() if name not in report["figures"]}
         report["failed"] = {**still, **report["failed"]}
-    path.write_text(json.dumps(report, indent=1) + "\n")
+    draft = path.with_suffix(".draft")  # a run that is stopped here leaves the last results whole
+    draft.write_text(json.dumps(report, indent=1) + "\n")
+    draft.replace(path)
 
 
 def _beside(before: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    """The last results of a figure with those of some systems anew. What had failed before may be there now."""
+    """The last results of a figure with those of some systems anew. What had failed before may be there now.
+
+    A ratio of before is over what Gristmill took then: which systems are of an earlier run is noted.
+    """
     failed = [one for one in before.get("failed", []) if f"{one.partition(':')[0]}_cpu_s" not in found]
-    return {**before, **found, "failed": list(dict.fromkeys([*failed, *found.get("failed", [])]))}
+    earlier = [name for name in TITLES if f"{name}_cpu_s" in before and f"{name}_cpu_s" not in found]
+    told = {"failed": list(dict.fromkeys([*failed, *found.get("failed", [])])), "earlier": earlier}
+    return {**before, **found, **told}
 
 
 def _tell(written: list[str], folder: Path, seconds: float) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import dedup_tables
-from measure import HERE
+from measure import HERE, median, numbers
 
 RESULTS = HERE / "results"
 MARK = "summary"
@@ -31,7 +31,7 @@ Words = Callable[[Figures], str]
 def value(figures: Figures, figure: str, key: str) -> float | None:
     """A number of the results, if there is one."""
     found = figures.get(figure, {}).get(key)
-    return float(found["median"] if isinstance(found, dict) else found) if found is not None else None
+    return None if found is None else float(median(numbers(found)))
 
 
 def ratio(figure: str, above: str, below: str) -> Number:
@@ -54,6 +54,11 @@ def steps(*names: str) -> Number:
     return speed
 
 
+def either(best: Number, other: Number) -> Number:
+    """A number, or another one where the first has not been measured."""
+    return lambda figures: best(figures) or other(figures)
+
+
 def loop(figure: str, key: str) -> Number:
     """Megabytes per CPU second of another way to do the same, of the same figure."""
     return lambda figures: value(figures, figure, key)
@@ -62,9 +67,7 @@ def loop(figure: str, key: str) -> Number:
 def most(figures: Figures, figure: str, key: str) -> float | None:
     """The largest number of all rounds: one round that differs is one too many."""
     found = figures.get(figure, {}).get(key)
-    if isinstance(found, dict):
-        return float(found["max"])
-    return float(max(found)) if isinstance(found, list) else None if found is None else float(found)
+    return None if found is None else float(max(numbers(found)))
 
 
 def as_of(whose: str, figure: str, key: str, what: str = "documents") -> Words:
@@ -78,11 +81,11 @@ def as_of(whose: str, figure: str, key: str, what: str = "documents") -> Words:
 
 
 def part(figure: str, same: str, of: str, what: str) -> Words:
-    """How many of some things are the same."""
+    """How many of some things are the same, in the round in which fewest are."""
 
     def told(figures: Figures) -> str:
-        number, total = value(figures, figure, same), value(figures, figure, of)
-        return DASH if number is None or total is None else f"{number:,.0f} of {total:,.0f} {what}"
+        number, total = figures.get(figure, {}).get(same), value(figures, figure, of)
+        return DASH if number is None or total is None else f"{min(numbers(number)):,.0f} of {total:,.0f} {what}"
 
     return told
 
@@ -91,14 +94,15 @@ def f1(figures: Figures, figure: str) -> str:
     found = figures.get(figure, {})
     if figure == "large_fuzzy" and "own_recall_0.8" in found:
         return f"F1 {dedup_tables.f1(found, 'own'):.3f} at 0.8"
-    return f"F1 {found['f1']:.3f}" if "f1" in found else DASH
+    return f"F1 {min(numbers(found['f1'])):.3f}" if "f1" in found else DASH
 
 
 def _exact(figures: Figures) -> str:
     found = figures.get("large_exact", {})
     if "polars_left" not in found:
         return DASH
-    return "as many as of polars" if found["own_left"] == found["polars_left"] else "others than of polars"
+    left = {one for name in ("own", "polars") for one in numbers(found[f"{name}_left"])}
+    return "as many as of polars" if len(left) == 1 else "others than of polars"
 
 
 @dataclass(frozen=True)
@@ -207,7 +211,7 @@ LINES = (
         "language",
         "own",
         "fastText in a loop",
-        ratio("language", "megabytes", "loop_cpu_s"),
+        either(steps("fasttext"), ratio("language", "megabytes", "loop_cpu_s")),
         output=as_of(CURATOR, "language", "rows_that_differ"),
     ),
     Line(
@@ -312,11 +316,17 @@ def shares(figures: Figures) -> list[tuple[str, str, float]]:
     return [(title, limit.replace("`", ""), share) for title, limit, share in found if share]
 
 
-def summary(folder: Path = RESULTS) -> str:
-    """The table of all results of a folder."""
+def all_figures(folder: Path) -> Figures:
+    """What all results of a folder hold, by the names of figures."""
     figures: Figures = {}
     for path in sorted(folder.glob("*.json")):
         figures |= json.loads(path.read_text()).get("figures", {})
+    return figures
+
+
+def summary(folder: Path = RESULTS) -> str:
+    """The table of all results of a folder."""
+    figures = all_figures(folder)
     lines = [f"| {' | '.join(HEADS)} |", "|---" * len(HEADS) + "|"]
     lines += [f"| {' | '.join(line.cells(figures))} |" for line in LINES if line.figure in figures]
     return "\n".join(lines)

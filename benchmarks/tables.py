@@ -10,7 +10,7 @@ from typing import Any
 import balance
 import dedup_tables
 from dedup_tables import number as _num
-from measure import HERE
+from measure import HERE, numbers
 from plots import Bar
 
 README = HERE.parent / "README.md"
@@ -149,9 +149,8 @@ def _language(found: dict[str, Any]) -> list[Row]:
 
 
 def _tags(found: dict[str, Any]) -> list[Row]:
-    both = f"{found['dolma_cpu_s']['median']:.1f} s over {found['own_cpu_s']['median']:.1f} s"
     what = f"Tags by the rules of Gopher and C4, {found['megabytes']} MB, CPU, dolma's taggers"
-    return [(what, "", f"{_num(found['dolma_cpu_ratio'], 'x', 1)}; {both}")]
+    return [(what, "", dedup_tables.times(found, "dolma_cpu_ratio", "dolma_cpu_s"))]
 
 
 def _start(found: dict[str, Any]) -> list[Row]:
@@ -161,11 +160,7 @@ def _start(found: dict[str, Any]) -> list[Row]:
         "executor": "Curator on Ray Data",
         "loop": "Curator's filter in a plain loop",
     }
-    times = [
-        f"{title} {_num(found[f'{name}_cpu_s'], 's')}, by the clock {_num(found[f'{name}_wall_s'], 's')}"
-        for name, title in titles.items()
-    ]
-    return [("One filter over 100 kB: starting and ending, CPU", "", "; ".join(times))]
+    return [("One filter over 100 kB: starting and ending, CPU", "", dedup_tables.each(found, titles))]
 
 
 def _cpu_ratios(found: dict[str, Any], what: str, tools: str, target: float) -> list[Row]:
@@ -178,9 +173,8 @@ def _cpu_ratios(found: dict[str, Any], what: str, tools: str, target: float) -> 
 
 def _ratio(found: dict[str, Any], what: str, target: float, ratio: str, peer: str, own: str = "own_cpu_s") -> Row:
     """A peer's seconds over ours, and both."""
-    both = f"{found[peer]['median']:.1f} s over {found[own]['median']:.1f} s"
     differ = f"; {found['rows_that_differ']['max']:.0f} documents differ" if found["rows_that_differ"]["max"] else ""
-    return what, f"at least {target}x", f"{_num(found[ratio], 'x', 1)}; {both}{differ}"
+    return what, f"at least {target}x", dedup_tables.times(found, ratio, peer, own) + differ
 
 
 def _agreement(found: dict[str, Any]) -> Row:
@@ -199,10 +193,9 @@ def _tiny(found: dict[str, Any]) -> list[Row]:
         how = "one per call" if key == "single" else "chunked automatically"
         value = f"{_num(found[f'{key}_ms'], 'ms', 3)}; bare actors {_num(found[f'bare_{key}_ms'], 'ms', 3)}"
         rows.append((f"A tiny task through 3 pools of Ray actors, {how}", f"at most {target}", value))
-    if data := found.get("ray_data_ms"):
-        rows.append(("A tiny task through 3 pools of Ray Data", "", _num(data, "ms", 3)))
-    if xenna := found.get("xenna_ms"):
-        rows.append(("A tiny task through 3 pools of Xenna", "", _num(xenna, "ms", 3)))
+    for key, engine in (("ray_data_ms", "Ray Data"), ("xenna_ms", "Xenna")):
+        if key in found:
+            rows.append((f"A tiny task through 3 pools of {engine}", "", _num(found[key], "ms", 3)))
     rows += [("A tiny task on another engine", "", f"failed: {one}") for one in found.get("failed", ())]
     return rows
 
@@ -234,7 +227,7 @@ def _semantic(found: dict[str, Any]) -> list[Row]:
     times = f"{_num(found['brute_cpu_ratio'], 'x', 1)}: {both}"
     products = f"{_num(found['blas_cpu_ratio'], 'x', 1)}: {found['blas_cpu_s']['median']:.0f} s"
     return [
-        (f"{what}: F1 against brute force", "at least 0.99", f"{found['f1']:.4f}"),
+        (f"{what}: F1 against brute force", "at least 0.99", f"{min(numbers(found['f1'])):.4f}"),
         (f"{what}: CPU of a flat index (faiss) over Gristmill's", "at least 20x", times),
         (f"{what}: CPU of products of matrices over Gristmill's", "", products),
     ]
@@ -252,6 +245,7 @@ def _limits(found: dict[str, Any]) -> list[Row]:
         "orjson_parse": "parsing JSON lines with orjson",
         "signatures": "signatures of 112 numbers by runs of 5 words",
         "modifiers": "six modifiers",
+        "fasttext": "language by fastText's library",
         "own_parse": "parsing them into Arrow with our kernel",
         "orjson_write": "writing them with orjson",
         "parquet_read": "reading Parquet (zstd)",
@@ -287,7 +281,7 @@ def _warc_extract(found: dict[str, Any]) -> list[Row]:
         (
             "Pages whose text is that of the bare library",
             "all",
-            ", ".join(f"{found[f'{name}_same']:,} of {found[f'{name}_pages']:,}" for name in names),
+            ", ".join(f"{min(numbers(found[f'{name}_same'])):,} of {found[f'{name}_pages']:,}" for name in names),
         )
     ]
 
@@ -371,12 +365,11 @@ def headline(bars: Iterable[Bar]) -> str:
     return "\n".join(lines)
 
 
-def put_into(page: Path, text: str, mark: str) -> bool:
-    """Put lines between two marks of a page. False: it has no such marks."""
+def put_into(page: Path, text: str, mark: str) -> None:
+    """Put lines between two marks of a page."""
     begin, end = (f"<!-- {mark}:{edge} -->" for edge in ("begin", "end"))
     before, found, rest = page.read_text().partition(begin)
     _, closed, after = rest.partition(end)
     if not (found and closed):
-        return False
+        raise ValueError(f"{page.name} has no {begin} ... {end}")
     page.write_text(f"{before}{begin}\n{text}\n{end}{after}")
-    return True

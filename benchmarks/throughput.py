@@ -8,14 +8,13 @@ JSON lines, also of Parquet. Memory is that of all processes together.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from pathlib import Path
 from typing import Any
 
-import orjson
 from corpus import corpus
 from measure import WORK, Measured, job, measure, stable
+from versus import written
 
 SIZE = 100
 SIX = "QuotationUnifier,NewlineNormalizer,UrlsFilter,NonAlphaNumericFilter,WordCountFilter,MeanWordLengthFilter"
@@ -41,7 +40,7 @@ def run(rounds: int = 3, size: int = SIZE) -> dict[str, Any]:
             found[name].append(measure(command, memory=True, sample_s=SAMPLE_S))
     result: dict[str, Any] = {
         "megabytes": round(megabytes),
-        "no_stage_differ": len(_lines(output / "none") ^ _lines(output / "loop")),
+        "no_stage_differ": len(written(output / "none") ^ written(output / "loop")),
         "parquet_differ": int(not _tables_equal(output / "parquet", output / "loop")),
     }
     for name, runs in found.items():
@@ -54,12 +53,6 @@ def run(rounds: int = 3, size: int = SIZE) -> dict[str, Any]:
         pairs = zip(found[name], found[base], strict=True)
         result[f"{name}_ratio"] = stable([run.cpu / bare.cpu for run, bare in pairs])
     return result
-
-
-def _lines(folder: Path) -> set[bytes]:
-    """What each row says, whatever the spaces between."""
-    rows = (orjson.loads(line) for path in folder.glob("*.jsonl") for line in path.open("rb"))
-    return {hashlib.sha256(orjson.dumps(row)).digest() for row in rows}
 
 
 def _tables_equal(*folders: Path) -> bool:

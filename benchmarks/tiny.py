@@ -11,7 +11,7 @@ import subprocess
 from typing import Any
 
 from cluster import answer, started
-from measure import show, stable
+from measure import show, stable, told
 
 COUNT = 2000
 JOBS = {
@@ -38,7 +38,7 @@ def run(rounds: int = 3) -> dict[str, Any]:
                 except subprocess.SubprocessError as error:
                     if name not in ENGINES:
                         raise
-                    failed.append(f"{name.removesuffix('_ms')}: {error}")
+                    failed.append(f"{name.removesuffix('_ms')}: {told(error)}")
     result: dict[str, Any] = {name: stable(values, 4) for name, values in found.items() if values}
     return result | ({"failed": failed} if failed else {})
 

@@ -4,15 +4,16 @@ Filters: the 28 English heuristics of the recipe `heuristic-english`, JSON lines
 Ray Data, which is its fastest executor here, and against its filters in a plain loop over documents. Modifiers: six
 of them chained. Language: the same fastText model. Tags: what Gopher and C4 would say of each document, none dropped,
 against dolma's taggers of the same rules, whose numbers are its own and are not compared. Start: one filter over a few
-documents. CPU seconds are those of
-all processes, Ray's included, from the start of the interpreter to its end; `ratio` is the peer's over ours in the same
-round. What is written is compared. Memory is that of all processes together.
+documents. CPU seconds are those of all processes, Ray's included, from the start of the interpreter to its end; `ratio`
+is the peer's over ours in the same round. What is written is compared: which documents, their text after modifiers, and
+their language. Memory is that of all processes together.
 
-    python benchmarks/versus.py [filters | modifiers | language | tags] [MEGABYTES] [ROUNDS]
+    python benchmarks/versus.py filters | modifiers | language | tags [MEGABYTES] [ROUNDS]
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
 import json
@@ -21,6 +22,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -35,7 +37,11 @@ FILES = 16  # the peer reads whole files: fewer would leave a core idle
 OUT = WORK / "versus"
 SAMPLE_S = 0.1
 
-SIX: list[tuple[str, dict[str, Any]]] = [
+Tools = list[tuple[str, dict[str, Any]]]
+Of = Callable[[dict[str, Any]], object]
+"""What is compared of a document."""
+
+SIX: Tools = [
     ("UnicodeReformatter", {}),
     ("NewlineNormalizer", {}),
     ("UrlRemover", {}),
@@ -43,8 +49,6 @@ SIX: list[tuple[str, dict[str, Any]]] = [
     ("MarkdownRemover", {}),
     ("LineRemover", {"patterns": ["Read more", "Share this page", "Advertisement"]}),
 ]
-
-Tools = list[tuple[str, dict[str, Any]]]
 
 
 def heuristics() -> Tools:
@@ -98,11 +102,17 @@ def _note(tools: Tools) -> str:
     return str(path)
 
 
-def written(folder: Path, *fields: str) -> set[bytes]:
-    """Digests of some fields of each document in a folder, in whatever order and files they are."""
-    lines = (line for path in folder.glob("**/*.jsonl") for line in path.read_bytes().splitlines())
-    rows = (orjson.dumps([record.get(name) for name in fields]) for record in map(orjson.loads, lines))
-    return {hashlib.sha256(row).digest() for row in rows}
+def written(folder: Path, of: Of = lambda record: record) -> set[bytes]:
+    """Digests of what is to be compared of each document in a folder, in whatever order and files they are."""
+    records = (orjson.loads(line) for path in folder.glob("**/*.jsonl") for line in path.open("rb"))
+    return {hashlib.sha256(orjson.dumps(of(record))).digest() for record in records}
+
+
+def language_of(record: dict[str, Any]) -> tuple[str, str | None]:
+    """Id and language, however a system notes it. A blank document has none, which the peer's gets from the model."""
+    found = record["language"]
+    label = found["language"] if isinstance(found, dict) else ast.literal_eval(found)[1]
+    return record["id"], label.lower() if record["text"].strip() else None
 
 
 def filters(rounds: int = 3, size: int = 100) -> dict[str, Any]:
@@ -115,7 +125,7 @@ def filters(rounds: int = 3, size: int = 100) -> dict[str, Any]:
             found.setdefault(name, []).append(run())
             _tell(name, found[name][-1])
             kind = name if name in ("loop", "executor") else "own"
-            seen[name] = written(OUT / kind, "id")
+            seen[name] = written(OUT / kind, itemgetter("id"))
     result = _compare(found, seen, folder)
     running = [run.answer["run_wall_s"] for run in found["executor"]]
     result["executor_running_wall_s"] = stable(running)
@@ -158,11 +168,11 @@ def _on_running_cluster(folder: Path, tools: Tools) -> Measured:
 
 
 def modifiers(rounds: int = 3, size: int = 50) -> dict[str, Any]:
-    return _side_by_side(rounds, size, SIX, "id", "text")
+    return _side_by_side(rounds, size, SIX, itemgetter("id", "text"))
 
 
 def language(rounds: int = 3, size: int = 50) -> dict[str, Any]:
-    return _side_by_side(rounds, size, language_tools(), "id")
+    return _side_by_side(rounds, size, language_tools(), language_of)
 
 
 GOPHER_AND_C4: Tools = [("GopherQualityFilter", {}), ("GopherRepetitionFilter", {}), ("C4QualityFilter", {})]
@@ -194,7 +204,7 @@ def tags(rounds: int = 3, size: int = 13) -> dict[str, Any]:
     return result | {"dolma_cpu_ratio": stable([run.cpu / mine.cpu for run, mine in pairs])}
 
 
-def _side_by_side(rounds: int, size: int, tools: Tools, *fields: str) -> dict[str, Any]:
+def _side_by_side(rounds: int, size: int, tools: Tools, of: Of) -> dict[str, Any]:
     folder = corpus(size * 10**6, FILES)[0].parent
     found: dict[str, list[Measured]] = {}
     seen: dict[str, set[bytes]] = {}
@@ -202,7 +212,7 @@ def _side_by_side(rounds: int, size: int, tools: Tools, *fields: str) -> dict[st
         for name in ("own", "executor", "loop"):
             found.setdefault(name, []).append(own(folder, tools) if name == "own" else curator(name, folder, tools))
             _tell(name, found[name][-1])
-            seen[name] = written(OUT / name, *fields)
+            seen[name] = written(OUT / name, of)
     return _compare(found, seen, folder)
 
 

@@ -92,7 +92,8 @@ def _records(url: str, page: bytes, lot: random.Random) -> Iterator[bytes]:
 def curator(path: Path, extractor: str) -> Measured:
     job = (HERE / "peers" / "curator_jobs.py", "warc", path, OUT / "peer.jsonl", extractor)
     env = {**os.environ, "PYTHONPATH": str(additions("nemo-curator", "web"))}
-    return measure([str(interpreter("nemo-curator")), *map(str, job)], env=env, log=OUT / "peer.log")
+    command = [str(interpreter("nemo-curator")), *map(str, job)]
+    return measure(command, env=env, log=OUT / "peer.log", memory=True, sample_s=SAMPLE_S)  # as ours
 
 
 def versus(rounds: int = 1, size: int = 50, extractors: tuple[str, ...] = EXTRACTORS) -> dict[str, Any]:
@@ -109,6 +110,7 @@ def versus(rounds: int = 1, size: int = 50, extractors: tuple[str, ...] = EXTRAC
         result[f"{extractor}_own_wall_s"] = stable([one.wall for one in ours])
         result[f"{extractor}_own_memory_mb"] = stable([one.together for one in ours], 0)
         result[f"{extractor}_peer_cpu_s"] = stable([one.cpu for one in theirs])
+        result[f"{extractor}_peer_memory_mb"] = stable([one.together for one in theirs], 0)
         result[f"{extractor}_ratio"] = stable([b.cpu / a.cpu for a, b in zip(ours, theirs, strict=True)])
         result[f"{extractor}_own_rows"] = ours[0].answer["rows"]
         result[f"{extractor}_peer_rows"] = theirs[0].answer["rows"]

@@ -6,6 +6,7 @@ The last line of output is JSON.
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -208,6 +209,7 @@ def polars_any_exact(folder: str, output: str) -> dict[str, object]:
 
 
 def _polars(folder: str, output: str, **how: Any) -> dict[str, object]:
+    os.environ["POLARS_MAX_THREADS"] = str(PROCESSES)
     import polars as pl
 
     Path(output, "kept").mkdir(parents=True, exist_ok=True)

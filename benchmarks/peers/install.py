@@ -48,8 +48,9 @@ def interpreter(peer: str) -> Path:
     home = CACHE / f"{peer}-{hashlib.sha256(wanted.read_bytes()).hexdigest()[:8]}"
     python, stamp = home / "bin" / "python", home / "complete"
     if not stamp.exists():
-        print(f"installing {peer} {version(peer)}: several minutes", flush=True)
         began = time.perf_counter()
+        if peer not in _failed:
+            print(f"installing {peer} {version(peer)}: several minutes", flush=True)
         _once(peer, [sys.executable, "-m", "venv", "--clear", str(home)])
         _once(peer, [str(python), "-m", *PIP, "--requirement", str(wanted)])
         stamp.touch()

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -111,6 +112,7 @@ import dedup
 dedup.dedup_corpus = Path
 dedup.megabytes = lambda corpus: 1
 def run(system, kind, corpus):
+    print(system.name, flush=True)
     raise OSError(f"{system.name} is out of order")
 dedup.run = run
 dedup._side_by_side("exact", 1, "none", dedup.EXACT[:2])
@@ -123,6 +125,57 @@ from summary import as_of
 one = lambda number: {"dict": {"median": number, "min": number, "max": number}, "count": number}
 found = [{"f": merge([one(number) for number in numbers])} for numbers in ((0, 0, 0), (0, 0, 5))]
 print(json.dumps([[as_of("theirs", "f", key)(figures) for key in ("dict", "count", "none")] for figures in found]))
+"""
+
+TWO_RUNS = """
+import json, sys
+from pathlib import Path
+import run
+from dedup_tables import beside, systems
+def found(own, **others):
+    result = {"documents": 9, "megabytes": 1, "rounds": 1}
+    for name, cpu in {"own": own, **others}.items():
+        times = {f"{name}_{what}": cpu for what in ("cpu_s", "wall_s", "memory_mb")}
+        times |= {f"{name}_cpu_ratio": cpu / own, f"{name}_own_cpu_s": own} if name != "own" else {}
+        result |= {key: {"median": one, "min": one, "max": one} for key, one in times.items()}
+        result[f"{name}_left"] = 7
+    return result
+path = Path(sys.argv[1])
+for one, some in ((found(2, polars=4, text_dedup=20), []), (found(1, polars=3), ["polars"])):
+    run._save({"figures": {"exact": one}, "failed": {}}, path, some)
+exact = json.loads(path.read_text())["figures"]["exact"]
+print(json.dumps([[row[2] for row in beside("exact", exact)], systems({"exact": exact})[-1]]))
+"""
+
+COMPARES = """
+import json
+from image_models import joined
+from versus import language_of
+notes = [("a", "[0.9, 'en']"), ("a", {"score": 0.9, "language": "en"}), ("a", "[0.9, 'de']"), (" ", "[0.1, 'en']")]
+found = [language_of({"id": 1, "text": text, "language": note}) for text, note in notes]
+print(json.dumps([found, joined([[2, 3], [0, 1], [2.5, 4], [0, 1.5]])]))
+"""
+
+TELLS = """
+import json
+from measure import told
+said = ["/a/b/python /c/d/jobs.py text /w/in ended with 1: see /q/r/own.log", "no /home/me/x\\nmore", "https://a.org/b/c"]
+print(json.dumps([told(RuntimeError(one)) for one in said]))
+"""
+
+COUNTS = """
+import json
+from rounds import merge
+from summary import f1, part, value
+from tables import LINES
+names = ("resiliparse", "justext", "trafilatura")
+def pages(same):
+    return {f"{name}_{what}": one for name in names for what, one in (("same", same), ("pages", 9))}
+figures = {"warc_extract": merge([pages(same) for same in (9, 7, 8)]), "semantic": merge([{"f1": 0.75}, {"f1": 0.5}])}
+figures["warc_extract"] |= {f"{name}_over_bare": {"median": 1, "min": 1, "max": 1} for name in names}
+shown = part("warc_extract", "justext_same", "justext_pages", "pages")(figures)
+row = LINES["warc_extract"](figures["warc_extract"])[-1][2]
+print(json.dumps([value(figures, "warc_extract", "justext_same"), shown, row, f1(figures, "semantic")]))
 """
 
 MEASURES = """
@@ -235,10 +288,34 @@ def test_a_round_whose_output_differs_is_not_left_out() -> None:
     assert json.loads(printed.stdout) == [["as theirs", "as theirs", "–"], [differs, differs, "–"]]
 
 
+def test_counts_that_differ_are_shown_by_the_worst_of_them() -> None:
+    assert _answer(COUNTS) == [8.0, "7 of 9 pages", "7 of 9, 7 of 9, 7 of 9", "F1 0.500"]
+
+
+def test_a_system_of_an_earlier_run_keeps_the_seconds_that_it_is_given_over(tmp_path: Path) -> None:
+    rows, note = _answer(TWO_RUNS, str(tmp_path / "dedup.json"))
+    assert rows == ["3.0x; 3.0 s over 1.0 s", "10.0x; 20.0 s over 2.0 s"]
+    assert note == "Of an earlier run, over what Gristmill took in that: text-dedup."
+
+
+def test_languages_are_compared_however_they_are_noted_and_time_is_not_counted_twice() -> None:
+    languages, spans = _answer(COMPARES)
+    assert languages == [[1, "en"], [1, "en"], [1, "de"], [1, None]]
+    assert spans == [[0, 1.5], [2, 4]]
+
+
+def test_results_name_no_folders_of_the_machine() -> None:
+    python, home, address = _answer(TELLS)
+    assert python == "python jobs.py text in ended with 1: see own.log"
+    assert home == "no x"
+    assert address == "https://a.org/b/c"
+
+
 def test_a_comparison_without_gristmill_is_none() -> None:
-    """The others' figures are given over ours: they would be 1.0x."""
+    """The others' figures are given over ours: none of them is measured."""
     done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=False, cwd=BENCHMARKS)
-    assert "RuntimeError: own is out of order" in done.stderr
+    assert "OSError: own is out of order" in done.stderr
+    assert done.stdout == "own\n"
 
 
 def test_time_that_nobody_waited_for_is_measured_and_children_of_others_are_left_alone() -> None:
@@ -261,6 +338,12 @@ def test_the_corpus_with_known_duplicates_has_those_and_no_others(tmp_path: Path
     for row in truth:
         one, other = (_runs_of_words(texts[row[name]]) for name in ("u", "v"))
         assert row["words"] == pytest.approx(len(one & other) / len(one | other))
+
+
+def _answer(program: str, *arguments: str) -> Any:
+    command = [sys.executable, "-c", program, *arguments]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=BENCHMARKS).stdout
+    return json.loads(printed.splitlines()[-1])
 
 
 def _runs_of_words(text: str) -> set[tuple[str, ...]]:
