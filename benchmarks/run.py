@@ -150,7 +150,7 @@ def install(peers: set[str]) -> None:
 
 def report(name: str, folder: Path) -> str:
     """The table of a kind of figures, which is shown."""
-    lines = table(json.loads((folder / f"{name}.json").read_text()))
+    lines = table(json.loads((folder / f"{name}.json").read_text()), targets=folder != QUICK)
     print(f"\n## {name}: {kinds()[name].about}\n\n{lines}")
     return lines
 
@@ -208,6 +208,7 @@ def _tell(written: list[str], folder: Path, seconds: float) -> None:
         page = folder / "tables.md"
         page.write_text("\n\n".join(["# Over small inputs", ratios, limits, *written]) + "\n")
         print(f"tables: {page}")
+        print("Starting weighs much here. Over whole inputs, with their targets: docs/performance.md, make bench-full")
     print(f"pictures: {', '.join(map(str, plots.write(folder)))}")
 
 

@@ -20,8 +20,8 @@ AGREEMENT = HERE / "results" / "agreement.json"
 Row = tuple[str, str, str]
 
 
-def table(report: dict[str, Any]) -> str:
-    """The figures next to their targets, as Markdown."""
+def table(report: dict[str, Any], targets: bool = True) -> str:
+    """The figures next to their targets, as Markdown. Targets are for whole inputs: small ones go without."""
     rows = [row for name, lines in LINES.items() if name in report["figures"] for row in lines(report["figures"][name])]
     if "filters" in report["figures"] and AGREEMENT.exists():
         rows.append(_agreement(json.loads(AGREEMENT.read_text())))
@@ -36,9 +36,11 @@ def table(report: dict[str, Any]) -> str:
         note += f" Others used the machine: the load was {report['load_before']:.0f}."
     if earlier := report.get("earlier"):
         note += f" Of an earlier run, maybe with other versions: {', '.join(earlier)}."
-    lines = ["| Figure | Target | Measured |", "|---|---|---|"]
     rows += [(f"`{name}`", "", f"failed: {why}") for name, why in report.get("failed", {}).items()]
-    lines += [f"| {what} | {target} | {value} |" for what, target, value in rows]
+    cells = [(what, target, value) if targets else (what, value) for what, target, value in rows]
+    head = ("Figure", "Target", "Measured") if targets else ("Figure", "Measured")
+    lines = [f"| {' | '.join(row)} |" for row in [head, *cells]]
+    lines.insert(1, "|---" * len(head) + "|")
     return "\n".join([*lines, *dedup_tables.systems(report["figures"]), "", note])
 
 
