@@ -27,6 +27,7 @@ from gristmill.executors.machine import Slot
 from gristmill.executors.ray_actors import RayDriver
 from gristmill.executors.ray_cluster import Node
 from gristmill.executors.ray_crew import most_at_rest
+from gristmill.executors.ray_near import Queueing
 from gristmill.executors.ray_pool import Actor
 from gristmill.executors.ray_worker import Message, Stored
 from gristmill.executors.transport import pack
@@ -72,6 +73,43 @@ def test_a_message_is_passed_on_whole(message: Message, said: tuple[Any, ...]) -
 def test_a_failure_comes_with_what_was_set_aside_before_it() -> None:
     error = StageError("s", "a", (), "no")
     assert actor().said(Message("failed", error=error, aside=[aside("a")]), None) == ("failed", error, [aside("a")])
+
+
+def waiting(*nodes: str) -> deque[Item]:
+    items = enumerate(nodes)
+    return deque(Item(Lineage(f"{n}", f"{n}"), [Stored(["reference"], 0, 9, node)]) for n, node in items)
+
+
+def names(queue: deque[Item]) -> str:
+    return "".join(item.lineage.id for item in queue)
+
+
+def test_what_lies_where_somebody_is_free_goes_first_in_its_order() -> None:
+    queue = waiting("far", "near", "far", "near", "far")
+    Queueing().put_first(queue, {"near"})
+    assert names(queue) == "13024"
+    Queueing().put_first(queue, {"near", "far"})
+    assert names(queue) == "13024"
+    Queueing().put_first(queue, {"elsewhere"})
+    assert names(queue) == "13024"
+
+
+def test_what_is_passed_over_goes_after_some_turns_wherever_it_lies() -> None:
+    queue, queueing = waiting("far", *["near"] * 40), Queueing()
+    taken = []
+    while queue:
+        queueing.put_first(queue, {"near"})
+        taken.append(int(queue.popleft().lineage.id))
+    assert taken == [*range(1, 17), 0, *range(17, 41)]
+
+
+@pytest.mark.parametrize("other", [{"alone": True}, {"start": 1}, {"refs": [pack(Task(1), None)]}])
+def test_nothing_is_taken_out_of_its_turn_before_what_is_of_another_kind(other: dict[str, Any]) -> None:
+    queue = waiting("far", "far", "near", "near")
+    for name, value in other.items():
+        setattr(queue[0], name, value)
+    Queueing().put_first(queue, {"near"})
+    assert names(queue) == "0123"
 
 
 @pytest.mark.parametrize(

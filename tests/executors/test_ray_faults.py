@@ -147,7 +147,7 @@ class Made(ProcessingStage[Task[int], DocumentBatch]):
     def process(self, task: Task[int]) -> DocumentBatch:
         import ray
 
-        time.sleep(0.1)
+        time.sleep(0.05)
         node = ray.get_runtime_context().get_node_id()
         return DocumentBatch([{"node": node, "text": "x" * 1000} for _ in range(300)])
 
@@ -156,6 +156,7 @@ class IsHere(ProcessingStage[DocumentBatch, Task[Any]]):
     def process(self, task: DocumentBatch) -> Task[Any]:
         import ray
 
+        time.sleep(0.15)  # there is always something that waits, and nearly always nobody who does
         made = task.data["node"][0].as_py()
         return Task((made, made == ray.get_runtime_context().get_node_id()))
 

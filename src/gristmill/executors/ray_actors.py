@@ -32,11 +32,12 @@ from gristmill.core.plan import Plan
 from gristmill.core.task import Lineage
 from gristmill.executors.drive import LOST, Driver
 from gristmill.executors.machine import Machine, Slot
-from gristmill.executors.pool import WorkerHandle
+from gristmill.executors.pool import Pool, WorkerHandle
 from gristmill.executors.ray_board import Board, BoardKeeper, Left, Past
 from gristmill.executors.ray_cluster import Node, NodeSlots, cluster, connect, hush, lacks, request_cpus, without
 from gristmill.executors.ray_crew import Crews
 from gristmill.executors.ray_env import Environments
+from gristmill.executors.ray_near import Queueing, nearest
 from gristmill.executors.ray_pool import Actor, ActorPool
 from gristmill.executors.ray_voice import ear
 from gristmill.executors.ray_worker import Stored
@@ -167,6 +168,7 @@ class RayDriver(Driver):
         request_cpus(executor.config.get("request_cpus"))
         self._stopping = False
         self._left: list[tuple[int, int, Left]] = []
+        self._queueing = [Queueing() for _ in job.plan.groups]
         last = len(job.plan.way) - 1
         self.pools = [ActorPool(self, group, group.index == last) for group in job.plan.groups]
         self.crew = executor.crews.take(self.board_class, self._past)
@@ -222,15 +224,13 @@ class RayDriver(Driver):
                 self._free[worker.node] -= self.pools[worker.group].group.resources.cpus
         super()._dispatch()
 
+    def _send(self, pool: Pool, workers: Sequence[WorkerHandle], ahead: bool = False) -> None:
+        if len(self.nodes) > 1:
+            self._queueing[pool.index].put_first(self.flow.pools[pool.index].queue, {worker.node for worker in workers})
+        super()._send(pool, workers, ahead)
+
     def nearest(self, workers: Sequence[WorkerHandle], call: Call) -> WorkerHandle:
-        """A worker on the node that holds what the call needs, if a core is free there; else where most are free."""
-        wanted = getattr(call.items[0].refs[0], "node", "")
-
-        def order(worker: WorkerHandle) -> tuple[bool, bool, float]:
-            left = 1.0 if call.waits else self._free.get(worker.node, 0.0)  # who is busy has a core
-            return left <= 0, worker.node != wanted, -left
-
-        best = min(workers, key=order)
+        best = nearest(workers, call, self._free)
         if not call.waits and best.node in self._free:
             self._free[best.node] -= self.pools[best.group].group.resources.cpus
         return best

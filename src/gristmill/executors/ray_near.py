@@ -1,0 +1,62 @@
+"""Near: what lies on the node of a worker that has nothing to do is its work.
+
+When all workers of a pool are busy, one of them is through first, and what waits first lies on its node only by chance.
+So of what waits near the front, that which lies there goes first, and blocks do not cross the network. What is passed
+over goes after some turns, wherever it lies.
+
+What is given up: the order of what waits, which no result depends on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence, Set
+from itertools import takewhile
+
+from gristmill.core.flow import Call, Item
+from gristmill.executors.pool import WorkerHandle
+
+_WINDOW = 32
+"""How many of those that wait are looked at."""
+
+_TURNS = 16
+"""How many may go before the first one."""
+
+
+def node_of(item: Item) -> str:
+    """The node that holds what an item needs; empty if it is small, and goes with the call."""
+    return getattr(item.refs[0], "node", "")
+
+
+def nearest(workers: Sequence[WorkerHandle], call: Call, free: Mapping[str, float]) -> WorkerHandle:
+    """A worker on the node that holds what the call needs, if a core is free there; else where most are free."""
+    wanted = node_of(call.items[0])
+
+    def order(worker: WorkerHandle) -> tuple[bool, bool, float]:
+        left = 1.0 if call.waits else free.get(worker.node, 0.0)  # who is busy has a core
+        return left <= 0, worker.node != wanted, -left
+
+    return min(workers, key=order)
+
+
+class Queueing:
+    """Who goes first of those that wait before one pool."""
+
+    def __init__(self) -> None:
+        self._first, self._passed = "", 0
+        """Who was first, and how many went before it."""
+
+    def put_first(self, queue: deque[Item], nodes: Set[str]) -> None:
+        """Let those go first that lie on one of the nodes, if the first one does not."""
+        first = queue[0]
+        if first.alone or not node_of(first) or node_of(first) in nodes:
+            return
+        if self._first != first.lineage.id:
+            self._first, self._passed = first.lineage.id, 0
+        window = [queue[place] for place in range(min(_WINDOW, len(queue)))]
+        alike = list(takewhile(lambda item: item.start == first.start and not item.alone, window))
+        near = [place for place, item in enumerate(alike) if node_of(item) in nodes][: _TURNS - self._passed]
+        for place in reversed(near):
+            del queue[place]
+        queue.extendleft(alike[place] for place in reversed(near))
+        self._passed += len(near)
