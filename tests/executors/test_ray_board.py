@@ -14,7 +14,15 @@ from typing import Any
 
 import pytest
 
-from gristmill import DocumentBatch, Pipeline, ProcessingStage, RayActorPoolExecutor, Task
+from gristmill import (
+    DocumentBatch,
+    Pipeline,
+    ProcessingStage,
+    RayActorPoolExecutor,
+    RayDataExecutor,
+    Task,
+    XennaExecutor,
+)
 from gristmill.core.isolate import Place
 from gristmill.executors.ray_board import Board, Past
 from tests.executors.ray_nodes import Cluster, pids
@@ -30,14 +38,16 @@ def cluster() -> Iterator[Cluster]:
 
 
 @contextlib.contextmanager
-def killing(times: int, ready: Callable[[], bool], *others: str, pause: float = 0.3) -> Iterator[set[int]]:
+def killing(
+    times: int, ready: Callable[[], bool], *others: str, pause: float = 0.3, board: str = "Board"
+) -> Iterator[set[int]]:
     """Kill the board so many times, each one once, when it is time; and other actors at the same moment."""
     killed: set[int] = set()
     over = threading.Event()
 
     def kill() -> None:
         while not over.wait(0.02) and len(killed) < times:
-            if ready() and (boards := pids("Board") - killed):
+            if ready() and (boards := pids(board) - killed):
                 doomed = [*boards, *(pid for kind in others for pid in pids(kind))]
                 for pid in doomed:
                     with contextlib.suppress(ProcessLookupError):
@@ -93,6 +103,28 @@ def test_what_is_left_to_others_comes_once(tmp_path: Path) -> None:
     assert len({task.data[1] for task in result}) == 2, "nothing was left to others"
     assert len(killed) == 4
     assert result.summary()["Slow"].rows_in == result.summary()["Slow"].rows_out == 120
+    assert result.quarantined() == []
+
+
+class Number(ProcessingStage[Task[int], Task[Any]]):
+    def process(self, task: Task[int]) -> Task[Any]:
+        return Task((task.data, b"x" * (200_000 if task.data % 3 == 0 else 1)))
+
+
+@pytest.mark.parametrize("executor", [RayDataExecutor, XennaExecutor])
+def test_what_an_engine_did_unheard_is_done_again(executor: type[RayDataExecutor], tmp_path: Path) -> None:
+    """What the engine's workers have done is known at the desk, which is killed with all that nobody has taken yet."""
+    pipeline = Pipeline("p", stages=[Number(), Slow(tmp_path)])
+    with (
+        killing(1, lambda: marks(tmp_path) > 30, board="Desk") as killed,
+        pytest.warns(
+            RuntimeWarning, match="they are done by actors of Gristmill. Ray has killed the actor that had its"
+        ),
+    ):
+        result = pipeline.run(executor(), initial_tasks=[Task(number) for number in range(150)])
+    assert [(task.data[0], task.data[2]) for task in result] == [(n, 1 if n % 3 else 200_000) for n in range(150)]
+    assert len(killed) == 1
+    assert result.summary()["Slow"].rows_in == result.summary()["Slow"].rows_out == 150
     assert result.quarantined() == []
 
 

@@ -27,7 +27,7 @@ from gristmill.executors.freight import load_up, unload
 from gristmill.executors.guard import Duty, Guard
 from gristmill.executors.lodging import Lodging
 from gristmill.executors.process import as_stage_error
-from gristmill.executors.ray_board import Board, mark_on
+from gristmill.executors.ray_board import Board, Past, mark_on
 from gristmill.executors.ray_voice import Voice
 from gristmill.executors.ray_worker import Stored
 from gristmill.executors.transport import Parcel
@@ -52,14 +52,14 @@ class Receipt:
 class Desk(Board):
     """Where receipts are posted, and taken by the driver. It is also the board of our own actors."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, past: Past | None = None) -> None:
+        super().__init__(past)
         self.inputs: dict[int, Any] = {}
         self.receipts: list[Receipt] = []
         self.lodgings: list[Lodging] = []
         self.nodes: dict[tuple[int, str], asyncio.Event] = {}
         self.keepers: dict[str, Any] = {}
-        self.closed = False
+        self.closed = past is not None  # or an engine would have to know of it
         self.posted = asyncio.Event()
 
     async def post(self, receipt: Receipt) -> bool:
@@ -70,16 +70,14 @@ class Desk(Board):
         self.posted.set()
         return not self.closed
 
-    async def hand_out(self, seconds: float) -> list[Receipt]:
-        """What was posted, as soon as there is something."""
+    async def hand_out(self, seconds: float) -> tuple[list[Receipt], list[Lodging]]:
+        """What was posted, as soon as there is something, and where guards live."""
         if not self.receipts and seconds:
             self.posted.clear()
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.posted.wait(), seconds)
-            except TimeoutError:
-                return []
         receipts, self.receipts = self.receipts, []
-        return receipts
+        return receipts, self.lodgings
 
     async def hold(self, inputs: dict[int, Any]) -> None:
         """Large tasks that enter the engine."""
@@ -149,8 +147,11 @@ class Station:
     def work(self, rows: Iterable[Any]) -> Iterator[bytes]:
         """Pass rows through the group, and give the rows for the next one.
 
-        Should the guard itself break down, nothing is posted, and the driver sees to it that others do the work.
+        Should the guard itself break down, or the desk, nothing is posted, and the driver sees to it that others do the
+        work.
         """
+        import ray
+
         rows = list(rows)
         if self.over or not rows:
             return
@@ -160,7 +161,7 @@ class Station:
             yield from self._run(rows, receipt)
         except StageError as error:
             receipt.error, self.over = error, True
-        except (GristmillError, OSError):
+        except (GristmillError, OSError, ray.exceptions.RayError):
             self._end()
             return
         if self.guard is not None:
@@ -246,8 +247,10 @@ class Station:
     def _post(self, receipt: Receipt) -> None:
         import ray
 
-        mark_on(self.desk, self.voice)
-        if not ray.get(self.desk.post.remote(receipt)):
+        try:
+            mark_on(self.desk, self.voice)
+            self.over = not ray.get(self.desk.post.remote(receipt)) or self.over
+        except ray.exceptions.RayError:
             self.over = True
 
 

@@ -5,8 +5,8 @@ is run, and passes rows from group to group. The books stay here: every call of 
 
 Tasks that went through one call together are a convoy. Nothing of a convoy counts until all of it has arrived: each
 task that went in, and each that came out of it, up to the end of the engine's groups. Then it counts as a whole. So it
-does not matter what an engine does with the rest. When it has ended, failed, or lost something on the way, whatever has
-not arrived whole is done again by actors of our own, which also gather and commit.
+does not matter what an engine does with the rest. When it has ended, failed, or lost something on the way, or the desk
+was killed, whatever has not arrived whole is done again by actors of our own, which also gather and commit.
 
 A segment after an exchange that has no more tasks than there are cores is done by our actors, too: to start the engine
 takes longer, and it would have nothing to schedule.
@@ -173,6 +173,7 @@ class EngineDriver(RayDriver):
         self.keeps = self.played = False
         self.problem: StageError | None = None
         """What went wrong when the engine's workers tore down."""
+        self.lodgings: list[Lodging] = []
         self.conductor: Any = None
         self.playing: Any = None
         self.taking: Any = None
@@ -256,19 +257,30 @@ class EngineDriver(RayDriver):
     # -- listening ---------------------------------------------------------------------------------------
 
     def ready(self, refs: list[Any], seconds: float) -> list[Any]:
-        import ray
-
         if self.state != "playing":
             return super().ready(refs, seconds)
         found = super().ready([*refs, self.taking, self.playing], seconds)
         if self.taking in found:
-            receipts = ray.get(self.taking)
-            self.taking = self.desk.hand_out.remote(_TAKE_SECONDS)
-            for receipt in receipts:
-                self._receive(receipt)
+            self._take(_TAKE_SECONDS)
         elif self.playing in found:
             self._played()
         return [ref for ref in found if ref in refs]
+
+    def _take(self, seconds: float) -> bool:
+        """Receive what was posted, and ask for more. Whether there was any; without the desk, there is no more."""
+        import ray
+
+        try:
+            receipts, self.lodgings = ray.get(self.taking)
+        except ray.exceptions.RayError:
+            self._end_engine(_GRACE)
+            self.problem = None
+            self._take_over("Ray has killed the actor that had its receipts")
+            return False
+        self.taking = self.desk.hand_out.remote(seconds)
+        for receipt in receipts:
+            self._receive(receipt)
+        return bool(receipts)
 
     def _receive(self, receipt: Receipt) -> None:
         self.heard += 1
@@ -328,19 +340,23 @@ class EngineDriver(RayDriver):
             error = raised
         self._end_engine(LINGER if error is None else _GRACE)  # or it might still work on what is done again below
         self.problem = self.problem if error is None else None
-        while receipts := ray.get(self.taking):
-            self.taking = self.desk.hand_out.remote(0)
-            for receipt in receipts:
-                self._receive(receipt)
-        why = f"{type(error).__name__}: {error}" if error else "it ended without a word"
+        while self.state == "playing" and self._take(0):
+            pass
+        if self.state != "playing":
+            return
+        why = f"It said:\n{type(error).__name__}: {error}" if error else "It ended without a word"
         if error and not self.heard:
             raise GristmillError(
-                f"{self.name} cannot run this pipeline here. It said:\n{why}\n\nRayActorPoolExecutor may"
+                f"{self.name} cannot run this pipeline here. {why}\n\nRayActorPoolExecutor may"
             ) from error
+        self._take_over(why)
+
+    def _take_over(self, why: str) -> None:
+        """What the engine has not done is done by actors."""
         if self.handed:
             warnings.warn(
                 f"{self.name} has not done {len(self.handed):,} of the tasks that it was given; they are done by "
-                f"actors of Gristmill. It said:\n{why}",
+                f"actors of Gristmill. {why}",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -371,11 +387,10 @@ class EngineDriver(RayDriver):
         conductor, self.conductor = self.conductor, None
         if conductor is None or not ray.is_initialized():
             return
-        lodgings: list[Lodging] = []
-        with contextlib.suppress(ray.exceptions.RayError):
-            lodgings = ray.get(self.desk.close.remote())
+        with contextlib.suppress(ResourceError):
+            self.lodgings = self.boards.ask("close") or self.lodgings  # a new desk knows of none
         ray.kill(conductor)
-        self.problem = see_off_all(lodgings, grace)
+        self.problem = see_off_all(self.lodgings, grace)
 
     @property
     def has_use_for_spares(self) -> bool:

@@ -167,9 +167,9 @@ class Board:
 
 
 _GONE = (
-    "Ray has killed the actor through which driver and workers speak{often}: the memory of its node, which is that of "
-    "the driver, ran out, or the node is gone. Let stages take less at once (num_workers, a smaller blocksize), or run "
-    "the driver where there is more. Started again with its run_dir, the run goes on"
+    "Ray has killed the actor through which driver and workers speak, again and again: the memory of its node, which "
+    "is that of the driver, ran out, or the node is gone. Let stages take less at once (num_workers, a smaller "
+    "blocksize), or run the driver where there is more. Started again with its run_dir, the run goes on"
 )
 
 
@@ -178,8 +178,8 @@ class BoardKeeper:
 
     def __init__(self, made: type, options: Mapping[str, Any], past: Callable[[], Past]) -> None:
         self.made, self.options, self.past = made, options, past
-        self.name = f"gristmill-{secrets.token_hex(8)}" if made is Board else ""
-        """What the next board is found by, with a number. A desk holds what nobody else has: none can replace it."""
+        self.name = f"gristmill-{secrets.token_hex(8)}"
+        """What the next board is found by, with a number."""
         self.number = 0
         self.strangers: set[int] = set()
         self._notes: dict[int, tuple[Place, float]] = {}
@@ -190,11 +190,10 @@ class BoardKeeper:
         import ray
 
         self.number += 1
-        named = {"name": f"{self.name}-{self.number}"} if self.name else {}
         made: Any = ray.remote(self.made)
-        self.board: Any = made.options(**self.options, **named).remote(*past)
+        self.board: Any = made.options(**self.options, name=f"{self.name}-{self.number}").remote(*past)
         self.looked = time.monotonic()
-        self.gone: Any = self.board.until_gone.remote() if self.name else None
+        self.gone: Any = self.board.until_gone.remote()
 
     def ask(self, method: str, *args: Any) -> Any:
         """What the board answers, or the one that takes its place."""
@@ -207,11 +206,9 @@ class BoardKeeper:
                 raise
             except ray.exceptions.ActorUnavailableError:  # which it may be again; if not, that is known next time
                 time.sleep(_PAUSE)
-            except ray.exceptions.RayError as error:
-                if not self.name:
-                    raise ResourceError(_GONE.format(often="")) from error
+            except ray.exceptions.RayError:
                 self._replace()
-        raise ResourceError(_GONE.format(often=", again and again"))
+        raise ResourceError(_GONE)
 
     def go_on(self, past: Callable[[], Past]) -> None:
         """Serve the driver of the next segment."""

@@ -142,7 +142,7 @@ class Crews:
             crew.boards.go_on(past)
         except BaseException as error:
             crew.close()
-            if isinstance(error, ResourceError):  # a desk, and it was killed
+            if isinstance(error, ResourceError):
                 return Crew(board_class, past)
             raise
         return crew

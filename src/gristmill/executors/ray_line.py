@@ -20,7 +20,6 @@ class Line:
     """What one worker says to the board. Two threads use it: the one that works, and one that waits for the end."""
 
     def __init__(self, board: Any, name: str, number: int, key: int) -> None:
-        """Without a `name` there is no other board to wait for."""
         self.board, self.name, self.number, self.key = board, name, number, key
         self.place: Place | None = None
         self.since = 0.0
@@ -45,8 +44,8 @@ class Line:
                 time.sleep(_PAUSE)
             except ray.exceptions.RayTaskError:
                 raise
-            except ray.exceptions.RayError as error:  # killed for memory, it has not "died"
-                self._mend(board, error)
+            except ray.exceptions.RayError:  # killed for memory, it has not "died"
+                self._mend(board)
 
     def note(self, place: Place | None, sure: bool = False) -> None:
         """Where this worker is now. `sure`: returns when that is written."""
@@ -68,12 +67,10 @@ class Line:
         if voice.used and self.ask("is_heard"):
             self.ask("mark", voice.mark())
 
-    def _mend(self, lost: Any, error: Exception) -> None:
+    def _mend(self, lost: Any) -> None:
         """Returns when a board knows where this worker is."""
         import ray
 
-        if not self.name:
-            raise error
         while True:
             found = self._find(lost)
             with self._lock:
