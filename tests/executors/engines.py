@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -57,13 +58,16 @@ class Same(ProcessingStage[DocumentBatch, DocumentBatch]):
         return task
 
 
-def check_large_batches(executor: Any) -> None:
-    """They pass from group to group, and results outlive the engine."""
+def check_large_batches(executor: Any, mark: str) -> None:
+    """They pass from group to group, and results outlive the engine, and nothing outlives the results."""
     big = DocumentBatch([{"n": number, "text": "y" * 1000} for number in range(300)])
     kept = Pipeline("p", stages=[Same()]).run(executor, initial_tasks=[big, big])
     made = Pipeline("p", stages=[Blocks(), Same(), Gather()]).run(executor, initial_tasks=[Task(1), Task(2)])
     assert [len(task.data) for task in made] == [3, 3]
     assert [task.to_rows() for task in kept] == [big.to_rows()] * 2
+    del kept, made
+    gc.collect()
+    assert left_over(mark) == []
 
 
 class Stop(ProcessingStage[Any, Any]):

@@ -38,7 +38,7 @@ def test_ray_data_ends_well_and_a_teardown_that_fails_is_told(cluster: str) -> N
 
 @pytest.mark.ray
 def test_large_batches_pass_and_results_outlive_the_engine(cluster: str) -> None:
-    engines.check_large_batches(RayDataExecutor(fuse=False))
+    engines.check_large_batches(RayDataExecutor(fuse=False), cluster)
 
 
 @pytest.mark.ray

@@ -41,7 +41,7 @@ def test_xenna_ends_well_and_a_teardown_that_fails_is_told(cluster: str, mode: s
 
 @pytest.mark.ray
 def test_large_batches_pass_and_results_outlive_the_engine(cluster: str) -> None:
-    engines.check_large_batches(XennaExecutor(fuse=False))
+    engines.check_large_batches(XennaExecutor(fuse=False), cluster)
 
 
 @pytest.mark.ray

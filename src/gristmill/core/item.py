@@ -32,6 +32,8 @@ class Item:
     """What an item is run again for; None for one that is run for all that it gives."""
     losses: int = 0
     moves: int = 0
+    passed: int = 0
+    """How many that came later have gone before it."""
 
 
 @dataclass(slots=True)

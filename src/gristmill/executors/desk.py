@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,7 @@ from gristmill.executors.transport import Parcel
 _NODE_SECONDS = 600.0
 _WAITING = 256
 _KEEP_BYTES = 8 * 2**20
+_PAUSE = 0.05
 
 
 @dataclass(slots=True)
@@ -49,35 +51,46 @@ class Receipt:
     error: StageError | None = None
 
 
+@dataclass(slots=True)
+class News:
+    """What the driver has not heard yet: receipts, where guards have moved in, nodes that nobody keeps results on."""
+
+    receipts: list[Receipt] = field(default_factory=list)
+    lodgings: list[Lodging] = field(default_factory=list)
+    want_keepers: list[str] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.receipts or self.lodgings or self.want_keepers)
+
+
 class Desk(Board):
     """Where receipts are posted, and taken by the driver. It is also the board of our own actors."""
 
     def __init__(self, past: Past | None = None) -> None:
         super().__init__(past)
         self.inputs: dict[int, Any] = {}
-        self.receipts: list[Receipt] = []
-        self.lodgings: list[Lodging] = []
+        self.news, self.lodgings = News(), list[Lodging]()
         self.nodes: dict[tuple[int, str], asyncio.Event] = {}
-        self.keepers: dict[str, Any] = {}
-        self.closed = past is not None  # or an engine would have to know of it
+        self.keepers: dict[str, asyncio.Future[Any]] = {}
+        self.closed = past is not None and past.closed
         self.posted = asyncio.Event()
 
     async def post(self, receipt: Receipt) -> bool:
         """False: the run is over. Who posts waits when nobody takes, because somebody is slow to look at results."""
-        while len(self.receipts) > _WAITING and not self.closed:
+        while len(self.news.receipts) > _WAITING and not self.closed:
             await asyncio.sleep(0.05)
-        self.receipts.append(receipt)
+        self.news.receipts.append(receipt)
         self.posted.set()
         return not self.closed
 
-    async def hand_out(self, seconds: float) -> tuple[list[Receipt], list[Lodging]]:
-        """What was posted, as soon as there is something, and where guards live."""
-        if not self.receipts and seconds:
+    async def hand_out(self, seconds: float) -> News:
+        """What is new, as soon as there is something."""
+        if not self.news and seconds:
             self.posted.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.posted.wait(), seconds)
-        receipts, self.receipts = self.receipts, []
-        return receipts, self.lodgings
+        news, self.news = self.news, News()
+        return news
 
     async def hold(self, inputs: dict[int, Any]) -> None:
         """Large tasks that enter the engine."""
@@ -90,6 +103,7 @@ class Desk(Board):
         """A guard moves in. False: the run is over."""
         if not self.closed:
             self.lodgings.append(lodging)
+            self.news.lodgings.append(lodging)
         return not self.closed
 
     async def close(self) -> list[Lodging]:
@@ -112,18 +126,27 @@ class Desk(Board):
         self.nodes[group, node].set()
 
     async def keeper(self, node: str) -> Any:
-        """Who keeps large results on a node: they must outlive the engine's actors."""
-        import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
+        """Who keeps large results on a node: they must outlive the engine's actors, and the desk."""
         if node not in self.keepers:
-            place = NodeAffinitySchedulingStrategy(node, soft=True)
-            self.keepers[node] = ray.remote(Keeper).options(num_cpus=0, scheduling_strategy=place).remote()
-        return self.keepers[node]
+            self.keepers[node] = asyncio.get_running_loop().create_future()
+            self.news.want_keepers.append(node)
+            self.posted.set()
+        return await asyncio.shield(self.keepers[node])
+
+    async def has_keeper(self, node: str, keeper: Any) -> None:
+        self.keepers[node].set_result(keeper)
 
 
 class Keeper:
-    """Owns results. It lives as long as somebody has one of them."""
+    """Owns results. It is the driver's, and lives as long as somebody has one of them."""
+
+    @classmethod
+    def on(cls, node: str) -> Any:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        place = NodeAffinitySchedulingStrategy(node, soft=True)
+        return ray.remote(cls).options(num_cpus=0, scheduling_strategy=place).remote()
 
     def keep(self, tasks: list[Task[Any]]) -> list[Any]:
         import ray
@@ -172,7 +195,6 @@ class Station:
 
     def _open(self) -> None:
         """Start the guard, at the first call."""
-        import ray
 
         if self.guard is not None:
             return
@@ -181,10 +203,10 @@ class Station:
         except Exception as error:
             raise as_stage_error(error) from error
         on_node = any(implements(stage, "setup_on_node") for stage in stages)
-        on_node = on_node and ray.get(self.desk.first_on_node.remote(self.duty.group, self.node))
+        on_node = on_node and self._ask("first_on_node", self.duty.group, self.node)
         self.guard = Guard(self.duty, self.node, _gpus(stages), on_node)
         lodging = Lodging(self.node, self.guard.zygote.pid, tuple(self.guard.folders))
-        if not ray.get(self.desk.open.remote(lodging)):
+        if not self._ask("open", lodging):
             self._end()
             raise GristmillError("the run is over")
         self.guard.begin()
@@ -224,7 +246,7 @@ class Station:
         if not large:
             return parcels
         if self.keeper is None:
-            self.keeper = ray.get(self.desk.keeper.remote(self.node))
+            self.keeper = self._ask("keeper", self.node)
         kept: dict[int, Stored] = {}
         while large:
             part, size = [], 0
@@ -232,26 +254,34 @@ class Station:
                 part.append(large.pop())
                 size += part[-1].nbytes
             refs = ray.get(self.keeper.keep.remote([parcel.load() for parcel in part]))
-            # handles are kept with what is owned: keeper and desk end when nobody has any of it any more
+            # the handle is kept with what is owned: a keeper ends when nobody has any of it any more
             kept |= {
-                id(parcel): Stored([*refs, self.keeper, self.desk], index, parcel.nbytes, self.node)
+                id(parcel): Stored([*refs, self.keeper], index, parcel.nbytes, self.node)
                 for index, parcel in enumerate(part)
             }
         return [kept.get(id(parcel), parcel) for parcel in parcels]
 
     def _fetch(self, number: int) -> Any:
-        import ray
-
-        return ray.get(self.desk.fetch.remote(number))
+        return self._ask("fetch", number)
 
     def _post(self, receipt: Receipt) -> None:
         import ray
 
         try:
             mark_on(self.desk, self.voice)
-            self.over = not ray.get(self.desk.post.remote(receipt)) or self.over
+            self.over = not self._ask("post", receipt) or self.over
         except ray.exceptions.RayError:
             self.over = True
+
+    def _ask(self, method: str, *args: Any) -> Any:
+        """What the desk answers."""
+        import ray
+
+        while True:
+            try:
+                return ray.get(getattr(self.desk, method).remote(*args))
+            except ray.exceptions.ActorUnavailableError:  # which it may be again; if not, that is known next time
+                time.sleep(_PAUSE)
 
 
 def _gpus(stages: list[Any]) -> int:

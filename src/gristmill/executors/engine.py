@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gristmill.core.errors import ErrorBudgetError, GristmillError, ResourceError, StageError
@@ -30,19 +31,20 @@ from gristmill.core.flow import Call, Output
 from gristmill.core.plan import Group, Plan
 from gristmill.core.stats import StageStats
 from gristmill.core.task import Lineage
-from gristmill.executors.desk import Desk, Receipt
+from gristmill.executors.desk import Desk, Keeper, News, Receipt
 from gristmill.executors.freight import load_up
 from gristmill.executors.guard import LINGER, Duty
 from gristmill.executors.lodging import Lodging, see_off_all
 from gristmill.executors.machine import Machine
 from gristmill.executors.pool import Pool, pickled
 from gristmill.executors.ray_actors import RayActorPoolExecutor, RayDriver
+from gristmill.executors.ray_board import Past
 from gristmill.executors.ray_cluster import cluster
-from gristmill.executors.ray_worker import Stored
 from gristmill.executors.transport import Parcel
 
 _TAKE_SECONDS = 1.0
 _GRACE = 5.0
+_PAUSE = 0.1
 
 Key = tuple[int, int, str]
 """A task before a group: the group, the convoy that its row names, its id."""
@@ -160,6 +162,8 @@ class EngineDriver(RayDriver):
 
     executor: EngineExecutor
     board_class = Desk
+    played = False
+    """Whether the engine was started."""
 
     def __init__(self, job: Job, machine: Machine, executor: EngineExecutor) -> None:
         super().__init__(job, machine, executor)
@@ -170,19 +174,17 @@ class EngineDriver(RayDriver):
         self.handed: dict[int, Call] = {}
         self.convoys: dict[int, Convoy] = {}
         self.heard = 0
-        self.keeps = self.played = False
         self.problem: StageError | None = None
         """What went wrong when the engine's workers tore down."""
         self.lodgings: list[Lodging] = []
+        self.keepers: list[Any] = []
+        self.desk: Any = None
+        """The one that the engine knows: another board may have taken its place for others."""
         self.conductor: Any = None
         self.playing: Any = None
         self.taking: Any = None
 
     # -- giving work to the engine -------------------------------------------------------------------------
-
-    @property
-    def desk(self) -> Any:
-        return self.board
 
     def _enough(self) -> int:
         return 10**9 if self.state == "listing" else super()._enough()
@@ -224,6 +226,7 @@ class EngineDriver(RayDriver):
         self.state = "playing"
         self.played = True
         self.crew.dismiss()
+        self.desk = self.board
         self.desk.hold.remote(large)
         self.conductor = ray.remote(Conductor).options(num_cpus=0, scheduling_strategy=here).remote()
         self.playing = self.conductor.play.remote(self.executor, self._score(rows), self.desk)
@@ -270,17 +273,26 @@ class EngineDriver(RayDriver):
         """Receive what was posted, and ask for more. Whether there was any; without the desk, there is no more."""
         import ray
 
+        news = News()
         try:
-            receipts, self.lodgings = ray.get(self.taking)
+            news = ray.get(self.taking)
+        except ray.exceptions.ActorUnavailableError:  # which it may be again; if not, that is known next time
+            time.sleep(_PAUSE)
+        except ray.exceptions.RayTaskError:
+            raise
         except ray.exceptions.RayError:
             self._end_engine(_GRACE)
             self.problem = None
             self._take_over("Ray has killed the actor that had its receipts")
             return False
         self.taking = self.desk.hand_out.remote(seconds)
-        for receipt in receipts:
+        self.lodgings += news.lodgings
+        for node in news.want_keepers:
+            self.keepers.append(Keeper.on(node))
+            self.desk.has_keeper.remote(node, self.keepers[-1])
+        for receipt in news.receipts:
             self._receive(receipt)
-        return bool(receipts)
+        return bool(news)
 
     def _receive(self, receipt: Receipt) -> None:
         self.heard += 1
@@ -320,7 +332,6 @@ class EngineDriver(RayDriver):
 
     def _enter(self, receipt: Receipt, calls: Sequence[Call]) -> None:
         for output in receipt.outputs:
-            self.keeps = self.keeps or isinstance(output[1], Stored)
             self.flow.output(calls[0], Output(*output))
         self.flow.finish(calls[0], receipt.stats, receipt.aside)
         nothing = [StageStats() for _ in receipt.stats]
@@ -387,8 +398,8 @@ class EngineDriver(RayDriver):
         conductor, self.conductor = self.conductor, None
         if conductor is None or not ray.is_initialized():
             return
-        with contextlib.suppress(ResourceError):
-            self.lodgings = self.boards.ask("close") or self.lodgings  # a new desk knows of none
+        with contextlib.suppress(ray.exceptions.RayError):
+            self.lodgings = ray.get(self.desk.close.remote())
         ray.kill(conductor)
         self.problem = see_off_all(self.lodgings, grace)
 
@@ -400,6 +411,5 @@ class EngineDriver(RayDriver):
     def goes_on(self) -> bool:
         return super().goes_on and not self.played  # a desk serves one engine
 
-    def close(self, useless: bool) -> None:
-        if useless or not self.keeps:  # otherwise it ends when nobody has any of the results
-            super().close(useless)
+    def _past(self) -> Past:
+        return replace(super()._past(), closed=self.played)

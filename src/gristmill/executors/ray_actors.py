@@ -37,7 +37,7 @@ from gristmill.executors.ray_board import Board, BoardKeeper, Left, Past
 from gristmill.executors.ray_cluster import Node, NodeSlots, cluster, connect, hush, lacks, request_cpus, without
 from gristmill.executors.ray_crew import Crews
 from gristmill.executors.ray_env import Environments
-from gristmill.executors.ray_near import Queueing, nearest
+from gristmill.executors.ray_near import nearest, put_first
 from gristmill.executors.ray_pool import Actor, ActorPool
 from gristmill.executors.ray_voice import ear
 from gristmill.executors.ray_worker import Stored
@@ -168,7 +168,6 @@ class RayDriver(Driver):
         request_cpus(executor.config.get("request_cpus"))
         self._stopping = False
         self._left: list[tuple[int, int, Left]] = []
-        self._queueing = [Queueing() for _ in job.plan.groups]
         last = len(job.plan.way) - 1
         self.pools = [ActorPool(self, group, group.index == last) for group in job.plan.groups]
         self.crew = executor.crews.take(self.board_class, self._past)
@@ -226,7 +225,8 @@ class RayDriver(Driver):
 
     def _send(self, pool: Pool, workers: Sequence[WorkerHandle], ahead: bool = False) -> None:
         if len(self.nodes) > 1:
-            self._queueing[pool.index].put_first(self.flow.pools[pool.index].queue, {worker.node for worker in workers})
+            free = {worker.node for worker in workers if ahead or self._free.get(worker.node, 0.0) > 0}
+            put_first(self.flow.pools[pool.index].queue, free)
         super()._send(pool, workers, ahead)
 
     def nearest(self, workers: Sequence[WorkerHandle], call: Call) -> WorkerHandle:

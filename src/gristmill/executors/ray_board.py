@@ -53,6 +53,8 @@ class Past:
     workers: set[int] = field(default_factory=set)
     stopped: bool = False
     heard: bool = False
+    closed: bool = False
+    """Whether there was an engine, which does not know of this board."""
 
 
 class Board:

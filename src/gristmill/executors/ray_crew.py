@@ -38,7 +38,7 @@ _OF_MEMORY = 1 / 20
 """How much of a node's memory those that rest may have, all of them."""
 
 _FIT_SECONDS = 2.0
-"""How long an actor may take to forget what it was, when it is wanted."""
+"""How long actors may take to forget what they were, when one is wanted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,20 +78,16 @@ class Crew:
 
     def take(self, node: str, env: Mapping[str, Any]) -> Any:
         """An actor that rests on a node, in this environment; None if there is none."""
-        for spare in [spare for spare in self.spares[::-1] if (spare.node, spare.env) == (node, env)]:
-            if self._is_fit(spare):
+        import ray
+
+        there = {spare.fit: spare for spare in self.spares[::-1] if (spare.node, spare.env) == (node, env)}
+        while there and (told := ray.wait(list(there), timeout=_FIT_SECONDS)[0]):
+            spare = there.pop(told[0])
+            if _is_fit(spare):
                 self.spares.remove(spare)
                 return spare.actor
             self._dismiss(spare)
         return None
-
-    def _is_fit(self, spare: Spare) -> bool:
-        import ray
-
-        ready, _ = ray.wait([spare.fit], timeout=_FIT_SECONDS)
-        with contextlib.suppress(ray.exceptions.RayError):
-            return bool(ready) and bool(ray.get(spare.fit))
-        return False
 
     def _dismiss(self, spare: Spare) -> None:
         import ray
@@ -108,6 +104,14 @@ class Crew:
     def close(self) -> None:
         self.dismiss()
         self.boards.close()
+
+
+def _is_fit(spare: Spare) -> bool:
+    import ray
+
+    with contextlib.suppress(ray.exceptions.RayError):  # it has died
+        return bool(ray.get(spare.fit))
+    return False
 
 
 def most_at_rest(node: Node) -> int:

@@ -20,7 +20,7 @@ _WINDOW = 32
 """How many of those that wait are looked at."""
 
 _TURNS = 16
-"""How many may go before the first one."""
+"""When so many have gone before one that waits, no more do."""
 
 
 def node_of(item: Item) -> str:
@@ -39,24 +39,17 @@ def nearest(workers: Sequence[WorkerHandle], call: Call, free: Mapping[str, floa
     return min(workers, key=order)
 
 
-class Queueing:
-    """Who goes first of those that wait before one pool."""
-
-    def __init__(self) -> None:
-        self._first, self._passed = "", 0
-        """Who was first, and how many went before it."""
-
-    def put_first(self, queue: deque[Item], nodes: Set[str]) -> None:
-        """Let those go first that lie on one of the nodes, if the first one does not."""
-        first = queue[0]
-        if first.alone or not node_of(first) or node_of(first) in nodes:
-            return
-        if self._first != first.lineage.id:
-            self._first, self._passed = first.lineage.id, 0
-        window = [queue[place] for place in range(min(_WINDOW, len(queue)))]
-        alike = list(takewhile(lambda item: item.start == first.start and not item.alone, window))
-        near = [place for place, item in enumerate(alike) if node_of(item) in nodes][: _TURNS - self._passed]
-        for place in reversed(near):
-            del queue[place]
-        queue.extendleft(alike[place] for place in reversed(near))
-        self._passed += len(near)
+def put_first(queue: deque[Item], nodes: Set[str]) -> None:
+    """Let those go first that lie on one of the nodes, if the first one does not."""
+    first = queue[0]
+    if not node_of(first) or node_of(first) in nodes:
+        return
+    window = [queue[place] for place in range(min(_WINDOW, len(queue)))]
+    alike = list(takewhile(lambda item: item.start == first.start and not item.alone and item.passed < _TURNS, window))
+    near = [place for place, item in enumerate(alike) if node_of(item) in nodes]
+    for place in reversed(near):
+        del queue[place]
+    queue.extendleft(alike[place] for place in reversed(near))
+    for place, item in enumerate(alike):
+        if place not in near:
+            item.passed += sum(other > place for other in near)
