@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gristmill import LocalExecutor, RayActorPoolExecutor, RayClient, RayDataExecutor, XennaExecutor
+from gristmill import (
+    LocalExecutor,
+    Pipeline,
+    RayActorPoolExecutor,
+    RayClient,
+    RayDataExecutor,
+    Task,
+    XennaExecutor,
+)
 from gristmill.core.errors import GristmillError, PlanError
 from gristmill.executors.ray_cluster import Node, without
+from tests.conformance.stages import AddOne
 
 WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: RayActorPoolExecutor("x"), r"config='x'\): must be a mapping"),
@@ -110,3 +120,18 @@ def test_a_cluster_that_is_slow_to_start_gets_a_second_chance(
         client.start()
     assert client.address == ("127.0.0.1:1" if starts else "")
     client.stop()
+
+
+@pytest.mark.ray
+def test_a_cluster_that_was_killed_is_not_waited_for() -> None:
+    """It leaves its address behind, at which Ray would try for minutes."""
+    ray = pytest.importorskip("ray")
+    with tempfile.TemporaryDirectory(prefix="grist", dir="/tmp") as folder:  # paths of Ray's sockets are short
+        Path(folder, "ray_current_cluster").write_text("127.0.0.1:9")
+        executor = RayActorPoolExecutor({"ray_init": {"_temp_dir": folder, "num_cpus": 1}})
+        try:
+            assert [task.data for task in Pipeline("p", stages=[AddOne()]).run(executor, initial_tasks=[Task(1)])] == [
+                2
+            ]
+        finally:
+            ray.shutdown()

@@ -56,6 +56,8 @@ def connect(init: Mapping[str, Any] | None = None) -> None:
     if address.startswith("ray://"):
         address = settings["address"] = _head_of(address)
     if not address:
+        if not _answers(_last_cluster(settings.get("_temp_dir"))):
+            settings["address"] = "local"  # or Ray waits for a cluster that was killed, and has left its address behind
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # or tools that join later wait for a token
         settings.setdefault("include_dashboard", False)  # half of Ray's processes and memory
         ray.init(**settings)
@@ -66,13 +68,27 @@ def connect(init: Mapping[str, Any] | None = None) -> None:
         ear.open()
 
 
+def _last_cluster(temp_dir: str | None) -> str:
+    """The address of the cluster that was started last on this machine, which Ray would join; it may be gone."""
+    from ray._private.utils import read_ray_address
+
+    return read_ray_address(temp_dir) or ""
+
+
+def _answers(address: str) -> bool:
+    """Whether somebody listens at an address, or it is not one of a host and a port."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        return True
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS):
+        return True
+    return False
+
+
 def await_head(address: str) -> None:
     """Until somebody listens at the address of a cluster; what Ray finds for itself ("auto") it must find."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
     deadline = time.monotonic() + _JOIN_SECONDS
-    while host and port.isdecimal():
-        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS):
-            return
+    while not _answers(address):
         if time.monotonic() > deadline:
             raise PlanError(
                 f"no Ray cluster answers at {address}: is it running? RAY_ADDRESS, or the setting address, names the "
