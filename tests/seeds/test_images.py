@@ -30,7 +30,11 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
     [LocalExecutor(num_workers=0), pytest.param(XennaExecutor(), marks=pytest.mark.ray)],
     ids=["local", "xenna"],
 )
-def test_the_image_pipeline(model_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, executor: Any) -> None:
+def test_the_image_pipeline(
+    model_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, executor: Any
+) -> None:
+    if isinstance(executor, XennaExecutor):  # the cluster that it starts is left running, and others would join it
+        request.addfinalizer(pytest.importorskip("ray").shutdown)
     archive(
         tmp_path / "00000.tar", [(f"{number}.jpg", encoded(number % 5, width=256, height=256)) for number in range(8)]
     )
