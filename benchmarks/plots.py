@@ -44,7 +44,8 @@ SYSTEMS = {
     "curator_resiliparse": "NeMo Curator, resiliparse",
     "curator_justext": "NeMo Curator, justext",
     "curator_trafilatura": "NeMo Curator, trafilatura",
-    "brute": "brute force",
+    "brute": "brute force (faiss)",
+    "blas": "products of matrices",
     "webdataset": "webdataset with Pillow",
     **dedup_tables.TITLES,
 }
