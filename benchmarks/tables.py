@@ -87,9 +87,14 @@ def _scaling(found: dict[str, Any]) -> list[Row]:
     return [("Time on 2 workers over time on 1, CPU-bound", "at most 0.6", _num(found["wall_ratio"]))]
 
 
+def _one(what: str, percent: Any) -> list[Row]:
+    return [(what, "", _num(percent, "%", 1))] if percent else []
+
+
 def _durability(found: dict[str, Any]) -> list[Row]:
     return [
         ("CPU for ledger, manifest and counters, demo pipeline", "below 3 %", _num(found["books_percent"], "%", 1)),
+        *_one("CPU for its report, which has much the same size for all runs", found.get("report_percent")),
         (
             f"Resume of a finished run over {found.get('files', 10_000):,} files, wall",
             "below 2 s",
