@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from gristmill import Task
 from gristmill.core.task import Lineage
+from gristmill.executors.convoy import Convoy
 from gristmill.executors.desk import Receipt
-from gristmill.executors.engine import Convoy
 from gristmill.executors.lodging import Lodging, see_off
 from tests.conformance.stages import Witness
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 from gristmill.core.errors import StageError, TaskTimeoutError, WorkerLostError
 from gristmill.core.executor import Job, Ref
@@ -364,13 +364,11 @@ class Driver(ABC):
         """Ask all workers to tear down and end; kill those that take too long."""
         for worker in self._everyone():
             worker.stop()
-        grace = _TEARDOWN if raises else _GRACE
-        deadline, soon = time.monotonic() + grace, time.monotonic() + _GRACE
-        problem: StageError | None = None
+        now, grace, problem = time.monotonic(), _TEARDOWN if raises else _GRACE, cast("StageError | None", None)
+        deadline, soon = now + grace, now + _GRACE
         while (left := self._everyone()) and (now := time.monotonic()) < deadline:
-            if any(worker.is_set_up for worker in left):  # others load what nobody needs any more
-                soon = now + _GRACE
-            if now > soon:
+            soon = now + _GRACE if any(worker.is_set_up for worker in left) else soon
+            if now > soon:  # those that are left load what nobody needs any more
                 break
             for worker, message in self.listen(_TICK):
                 if worker.state != "gone":
@@ -396,8 +394,7 @@ class Driver(ABC):
         if kind != "stopped":
             return None
         self.see_off(worker)
-        problem: StageError | None = rest[0]
-        return problem
+        return cast("StageError | None", rest[0])
 
     def _unfinished(self, worker: WorkerHandle, why: str) -> StageError:
         return WorkerLostError(self.pools[worker.group].group.name, "(none left)", (), f"in teardown, {why}")

@@ -22,7 +22,7 @@ import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gristmill.core.errors import ErrorBudgetError, GristmillError, ResourceError, StageError
@@ -31,6 +31,7 @@ from gristmill.core.flow import Call, Output
 from gristmill.core.plan import Group, Plan
 from gristmill.core.stats import StageStats
 from gristmill.core.task import Lineage
+from gristmill.executors.convoy import Convoy
 from gristmill.executors.desk import Desk, Keeper, News, Receipt
 from gristmill.executors.freight import load_up
 from gristmill.executors.guard import LINGER, Duty
@@ -45,9 +46,6 @@ from gristmill.executors.transport import Parcel
 _TAKE_SECONDS = 1.0
 _GRACE = 5.0
 _PAUSE = 0.1
-
-Key = tuple[int, int, str]
-"""A task before a group: the group, the convoy that its row names, its id."""
 
 
 @dataclass(frozen=True)
@@ -85,46 +83,6 @@ class Conductor:
 
     def play(self, executor: EngineExecutor, score: Score, desk: Any) -> None:
         executor.play(score, desk)
-
-
-@dataclass
-class Convoy:
-    """Tasks that went through calls together, and what is known of them."""
-
-    roots: list[int]
-    missing: set[Key]
-    early: set[Key] = field(default_factory=set)
-    """Arrived before it was known that they were to come."""
-    arrived: set[Key] = field(default_factory=set)
-    receipts: list[Receipt] = field(default_factory=list)
-
-    @property
-    def whole(self) -> bool:
-        return not self.missing and not self.early
-
-    def join(self, other: Convoy) -> None:
-        self.roots += other.roots
-        self.missing |= other.missing
-        self.early |= other.early
-        self.arrived |= other.arrived
-        self.receipts += other.receipts
-
-    def take(self, receipt: Receipt, hands_on: int | None) -> None:
-        """Count what went in and what came out, which goes to group `hands_on`, if it stays with the engine."""
-        gone_in = {(receipt.group, *item) for item in receipt.items}
-        if gone_in <= self.arrived:  # the engine has repeated a call
-            return
-        if gone_in & self.arrived:  # it has repeated some of one: nothing of this can be told apart any more
-            self.early.add((-1, -1, ""))
-        self.receipts.append(receipt)
-        self.arrived |= gone_in
-        self.early |= gone_in - self.missing
-        self.missing -= gone_in
-        if hands_on is not None:
-            convoy = receipt.items[0][0]
-            to_come = {(hands_on, convoy, out[0].id) for out in receipt.outputs if out[1] is None}
-            self.missing |= to_come - self.arrived
-            self.early -= to_come
 
 
 class EngineExecutor(RayActorPoolExecutor, ABC):

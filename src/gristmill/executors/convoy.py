@@ -1,0 +1,50 @@
+"""Convoys: which of the tasks that an engine was given have arrived whole (`engine.py`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gristmill.executors.desk import Receipt
+
+Key = tuple[int, int, str]
+"""A task before a group: the group, the convoy that its row names, its id."""
+
+
+@dataclass
+class Convoy:
+    """Tasks that went through calls together, and what is known of them."""
+
+    roots: list[int]
+    missing: set[Key]
+    early: set[Key] = field(default_factory=set)
+    """Arrived before it was known that they were to come."""
+    arrived: set[Key] = field(default_factory=set)
+    receipts: list[Receipt] = field(default_factory=list)
+
+    @property
+    def whole(self) -> bool:
+        return not self.missing and not self.early
+
+    def join(self, other: Convoy) -> None:
+        self.roots += other.roots
+        self.missing |= other.missing
+        self.early |= other.early
+        self.arrived |= other.arrived
+        self.receipts += other.receipts
+
+    def take(self, receipt: Receipt, hands_on: int | None) -> None:
+        """Count what went in and what came out, which goes to group `hands_on`, if it stays with the engine."""
+        gone_in = {(receipt.group, *item) for item in receipt.items}
+        if gone_in <= self.arrived:  # the engine has repeated a call
+            return
+        if gone_in & self.arrived:  # it has repeated some of one: nothing of this can be told apart any more
+            self.early.add((-1, -1, ""))
+        self.receipts.append(receipt)
+        self.arrived |= gone_in
+        self.early |= gone_in - self.missing
+        self.missing -= gone_in
+        if hands_on is not None:
+            convoy = receipt.items[0][0]
+            to_come = {(hands_on, convoy, out[0].id) for out in receipt.outputs if out[1] is None}
+            self.missing |= to_come - self.arrived
+            self.early -= to_come
