@@ -1,10 +1,10 @@
 """Near: what lies on the node of a worker that has nothing to do is its work.
 
 When all workers of a pool are busy, one of them is through first, and what waits first lies on its node only by chance.
-So of what waits near the front, that which lies there goes first, and blocks do not cross the network. What is passed
+So of what waits near the front, that which lies there goes first, and fewer blocks cross the network. What is passed
 over goes after some turns, wherever it lies.
 
-What is given up: the order of what waits, which no result depends on.
+What is given up: the order of what waits, which no result depends on; nearness of all but the first of a call.
 """
 
 from __future__ import annotations
