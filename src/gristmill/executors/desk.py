@@ -195,7 +195,6 @@ class Station:
 
     def _open(self) -> None:
         """Start the guard, at the first call."""
-
         if self.guard is not None:
             return
         try:
