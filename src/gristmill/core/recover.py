@@ -133,7 +133,7 @@ class Wishes(Set[Place]):
 
     def __init__(self, wanted: Set[Place]) -> None:
         self.open = set(wanted)
-        self._ancestors = {ancestor for task_id, _ in wanted for ancestor in _ancestors(task_id)}
+        self._ancestors = {ancestor for task_id, _ in wanted for ancestor in ancestors(task_id)}
         self._asked: Place | None = None
 
     def __contains__(self, place: Any) -> bool:
@@ -159,7 +159,7 @@ class Wishes(Set[Place]):
         return True
 
 
-def _ancestors(task_id: str) -> Iterator[str]:
+def ancestors(task_id: str) -> Iterator[str]:
     """The id, and those that it may descend from."""
     parts = task_id.split(".")
     return (".".join(parts[:count]) for count in range(1, len(parts) + 1))

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import uuid4
 
 import cloudpickle
 
@@ -70,7 +71,7 @@ class Desk(Board):
         super().__init__(past)
         self.inputs: dict[int, Any] = {}
         self.news, self.lodgings = News(), list[Lodging]()
-        self.nodes: dict[tuple[int, str], asyncio.Event] = {}
+        self.nodes: dict[tuple[int, str], tuple[str, asyncio.Event]] = {}
         self.keepers: dict[str, asyncio.Future[Any]] = {}
         self.closed = past is not None and past.closed
         self.posted = asyncio.Event()
@@ -109,21 +110,21 @@ class Desk(Board):
     async def close(self) -> list[Lodging]:
         """The run is over. Where guards lived."""
         self.closed = True
-        for waiting in self.nodes.values():
+        for _, waiting in self.nodes.values():
             waiting.set()
         return self.lodgings
 
-    async def first_on_node(self, group: int, node: str) -> bool:
-        """Whether the caller has to set up the node; if somebody else does, it is waited for."""
-        if (group, node) not in self.nodes:
-            self.nodes[group, node] = asyncio.Event()
+    async def first_on_node(self, group: int, node: str, who: str) -> bool:
+        """Whether the caller, who may have asked before, has to set up the node; somebody else is waited for."""
+        first, done = self.nodes.setdefault((group, node), (who, asyncio.Event()))
+        if first == who:
             return True
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.nodes[group, node].wait(), _NODE_SECONDS)
+            await asyncio.wait_for(done.wait(), _NODE_SECONDS)
         return False
 
     async def node_is_set_up(self, group: int, node: str) -> None:
-        self.nodes[group, node].set()
+        self.nodes[group, node][1].set()
 
     async def keeper(self, node: str) -> Any:
         """Who keeps large results on a node: they must outlive the engine's actors, and the desk."""
@@ -162,6 +163,7 @@ class Station:
 
         self.duty, self.desk = duty, desk
         self.node: str = ray.get_runtime_context().get_node_id()
+        self.key: str = uuid4().hex
         self.guard: Guard | None = None
         self.keeper: Any = None
         self.over = False
@@ -202,7 +204,7 @@ class Station:
         except Exception as error:
             raise as_stage_error(error) from error
         on_node = any(implements(stage, "setup_on_node") for stage in stages)
-        on_node = on_node and self._ask("first_on_node", self.duty.group, self.node)
+        on_node = on_node and self._ask("first_on_node", self.duty.group, self.node, self.key)
         self.guard = Guard(self.duty, self.node, _gpus(stages), on_node)
         lodging = Lodging(self.node, self.guard.zygote.pid, tuple(self.guard.folders))
         if not self._ask("open", lodging):

@@ -181,12 +181,12 @@ class Driver(ABC):
         count = chunk(len(state.queue), pool.limit, state.pace.seconds, pool.group.batch_size, pool.gpu, gives)
         if (left := workers[0].tasks_left) is not None:
             workers, count = workers[:1], min(count, left)
-        call = self.flow.take(pool.index, count, waits=ahead)
-        self.nearest(workers, call).call(call, pool.short)
+        worker, call = self.assign(pool.index, workers, count, ahead)
+        worker.call(call, pool.short)
 
-    def nearest(self, workers: Sequence[WorkerHandle], call: Call) -> WorkerHandle:
-        """The worker that has the shortest way to what the call needs."""
-        return workers[0]
+    def assign(self, group: int, workers: Sequence[WorkerHandle], most: int, ahead: bool) -> tuple[WorkerHandle, Call]:
+        """The next call of a group, and the worker that has the shortest way to what it needs."""
+        return workers[0], self.flow.take(group, most, waits=ahead)
 
     def _recall(self) -> None:
         """No worker stays idle while another has two calls and is not through with the first for long."""

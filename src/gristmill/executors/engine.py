@@ -29,6 +29,7 @@ from gristmill.core.errors import ErrorBudgetError, GristmillError, ResourceErro
 from gristmill.core.executor import Job, Ref
 from gristmill.core.flow import Call, Output
 from gristmill.core.plan import Group, Plan
+from gristmill.core.recover import ancestors
 from gristmill.core.stats import StageStats
 from gristmill.core.task import Lineage
 from gristmill.executors.convoy import Convoy
@@ -41,6 +42,7 @@ from gristmill.executors.pool import Pool, pickled
 from gristmill.executors.ray_actors import RayActorPoolExecutor, RayDriver
 from gristmill.executors.ray_board import Past
 from gristmill.executors.ray_cluster import cluster
+from gristmill.executors.ray_worker import Stored
 from gristmill.executors.transport import Parcel
 
 _TAKE_SECONDS = 1.0
@@ -274,8 +276,11 @@ class EngineDriver(RayDriver):
         """All of a convoy is there: enter it into the books, group by group."""
         calls = {(self.chain.start, self._id(number)): self.handed.pop(number) for number in convoy.roots}
         inputs = list(calls.values())
-        for group in self.chain:
-            while group > self.chain.start and self.flow.pools[group].queue:
+        queues = {group: self.flow.pools[group].queue for group in self.chain}
+        held = {group: len(queue) for group, queue in queues.items()}  # to be run again, when the engine has ended
+        for group, queue in queues.items():
+            queue.rotate(-held[group])
+            while len(queue) > held[group]:
                 call = self.flow.take(group, 1)
                 calls[group, call.items[0].lineage.id] = call
             for receipt in (receipt for receipt in convoy.receipts if receipt.group == group):
@@ -289,8 +294,11 @@ class EngineDriver(RayDriver):
         return self.handed[number].items[0].lineage.id
 
     def _enter(self, receipt: Receipt, calls: Sequence[Call]) -> None:
-        for output in receipt.outputs:
-            self.flow.output(calls[0], Output(*output))
+        by_id = {call.items[0].lineage.id: call for call in calls}
+        for lineage, ref, nbytes, position in receipt.outputs:
+            parent = next((by_id[name] for name in ancestors(lineage.id) if name in by_id), calls[0])
+            # what stays with the engine cannot be had from it: should it be needed once more, it is made again
+            self.flow.output(parent, Output(lineage, ref or Stored([], 0, nbytes), nbytes, position))
         self.flow.finish(calls[0], receipt.stats, receipt.aside)
         nothing = [StageStats() for _ in receipt.stats]
         for call in calls[1:]:

@@ -32,7 +32,7 @@ from gristmill.core.plan import Plan
 from gristmill.core.task import Lineage
 from gristmill.executors.drive import LOST, Driver
 from gristmill.executors.machine import Machine, Slot
-from gristmill.executors.pool import Pool, WorkerHandle
+from gristmill.executors.pool import WorkerHandle
 from gristmill.executors.ray_board import Board, BoardKeeper, Left, Past
 from gristmill.executors.ray_cluster import Node, NodeSlots, cluster, connect, hush, lacks, request_cpus, without
 from gristmill.executors.ray_crew import Crews
@@ -223,17 +223,16 @@ class RayDriver(Driver):
                 self._free[worker.node] -= self.pools[worker.group].group.resources.cpus
         super()._dispatch()
 
-    def _send(self, pool: Pool, workers: Sequence[WorkerHandle], ahead: bool = False) -> None:
+    def assign(self, group: int, workers: Sequence[WorkerHandle], most: int, ahead: bool) -> tuple[WorkerHandle, Call]:
         if len(self.nodes) > 1:
             free = {worker.node for worker in workers if ahead or self._free.get(worker.node, 0.0) > 0}
-            put_first(self.flow.pools[pool.index].queue, free)
-        super()._send(pool, workers, ahead)
-
-    def nearest(self, workers: Sequence[WorkerHandle], call: Call) -> WorkerHandle:
+            together = put_first(self.flow.pools[group].queue, free, most)
+            most = max(together, min(most, self.pools[group].group.batch_size))
+        call = self.flow.take(group, most, waits=ahead)
         best = nearest(workers, call, self._free)
-        if not call.waits and best.node in self._free:
-            self._free[best.node] -= self.pools[best.group].group.resources.cpus
-        return best
+        if not ahead and best.node in self._free:
+            self._free[best.node] -= self.pools[group].group.resources.cpus
+        return best, call
 
     def _actors(self) -> Iterator[Actor]:
         return (worker for pool in self.pools for worker in pool.workers if isinstance(worker, Actor))

@@ -2,16 +2,16 @@
 
 When all workers of a pool are busy, one of them is through first, and what waits first lies on its node only by chance.
 So of what waits near the front, that which lies there goes first, and fewer blocks cross the network. What is passed
-over goes after some turns, wherever it lies.
+over goes after some turns, wherever it lies. A call holds what lies together, unless a batch needs more.
 
-What is given up: the order of what waits, which no result depends on; nearness of all but the first of a call.
+What is given up: the order of what waits, which no result depends on.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence, Set
-from itertools import takewhile
+from itertools import islice, takewhile
 
 from gristmill.core.flow import Call, Item
 from gristmill.executors.pool import WorkerHandle
@@ -39,17 +39,26 @@ def nearest(workers: Sequence[WorkerHandle], call: Call, free: Mapping[str, floa
     return min(workers, key=order)
 
 
-def put_first(queue: deque[Item], nodes: Set[str]) -> None:
-    """Let those go first that lie on one of the nodes, if the first one does not."""
+def put_first(queue: deque[Item], nodes: Set[str], most: int) -> int:
+    """Let those go first that lie together on one of the nodes. How many of them, up to `most`, make one call."""
     first = queue[0]
-    if not node_of(first) or node_of(first) in nodes:
-        return
-    window = [queue[place] for place in range(min(_WINDOW, len(queue)))]
-    alike = list(takewhile(lambda item: item.start == first.start and not item.alone and item.passed < _TURNS, window))
-    near = [place for place, item in enumerate(alike) if node_of(item) in nodes]
+    if first.alone:
+        return 1
+    if not node_of(first):
+        return sum(1 for _ in takewhile(lambda item: not node_of(item), islice(queue, most)))
+    alike = list(takewhile(lambda item: _may_be_passed(item, first), islice(queue, max(_WINDOW, most))))
+    wanted = next((node_of(item) for item in alike if node_of(item) in nodes), node_of(first))
+    near = [place for place, item in enumerate(alike) if node_of(item) == wanted][:most]
+    if not near:  # the first has waited long enough
+        return 1
     for place in reversed(near):
         del queue[place]
     queue.extendleft(alike[place] for place in reversed(near))
-    for place, item in enumerate(alike):
+    for place, item in enumerate(alike[: near[-1]]):
         if place not in near:
             item.passed += sum(other > place for other in near)
+    return len(near)
+
+
+def _may_be_passed(item: Item, first: Item) -> bool:
+    return item.start == first.start and not item.alone and item.passed < _TURNS
