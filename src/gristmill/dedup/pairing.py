@@ -12,7 +12,7 @@ If many texts share a band they are paired with the first of them and with their
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,7 +25,7 @@ from gristmill.core.stage import Columns
 from gristmill.core.task import digest
 from gristmill.dedup.columns import Column, Numbers, from_numbers, numbers, whole
 from gristmill.dedup.index_fuzzy import known_pairs
-from gristmill.dedup.index_join import SNAPSHOT, Known, KnownPartitions, Match
+from gristmill.dedup.index_join import SNAPSHOT, Known, KnownPart, KnownPartitions, Match
 from gristmill.dedup.minhash import Shingling
 from gristmill.dedup.quality import jaccard, sample_pairs
 from gristmill.dedup.rows import (
@@ -40,6 +40,7 @@ from gristmill.dedup.rows import (
     PAIR,
     SAMPLE,
     SENT,
+    TEXT,
     TRUTH,
     bucket_numbers,
     by_bucket,
@@ -57,7 +58,7 @@ from gristmill.dedup.rows import (
 from gristmill.dedup.sketch import BUCKETS, buckets_of, entry_pairs, set_jaccard, signature_jaccard
 from gristmill.io.exchange import Exchange
 from gristmill.io.keyed import DeclaredReduce, KeyedStage, Reduce
-from gristmill.io.partitions import Listing, Part, Partitions, Run, batch_of, sort_bytes
+from gristmill.io.partitions import Listing, Part, Partitions, Run, batch_of, blocks, sort_bytes
 from gristmill.io.verdicts import Spool
 
 ALL_PAIRS = 8
@@ -78,8 +79,8 @@ class Step(KeyedStage):
     key: str | Sequence[str] = KEY
     known: Known | None = None
     match: Match | None = None
-    with_texts: ClassVar[bool] = False
-    """Whether it gets what is known of the texts of its partition."""
+    side: ClassVar[int | None] = None
+    """Which text of its pairs is in its partition: it gets what is known of those."""
     _spool: Spool | None = None
 
     def begun(self, first: Exchange) -> None:
@@ -91,7 +92,7 @@ class Step(KeyedStage):
         return AsMany(self.columns, self.num_partitions, self.memory_gb, self._spool)
 
     def lister(self, exchange: Exchange, name: str) -> Partitions:
-        spool = self._spool if self.with_texts else None
+        spool = self._spool if self.side is not None else None
         if self.known is None or self.match is None:
             return TextPartitions.of(exchange, name, spool) if spool else super().lister(exchange, name)
         if spool:
@@ -160,9 +161,34 @@ class AtOnce(DeclaredReduce):
             yield from super().process(task)
             return
         self.keyed.__dict__["_aside"] = self.__dict__.get("_aside")
-        pieces = [piece for piece in task.pieces() if piece.num_rows]
-        made = self.keyed.process_groups(pa.concat_tables(pieces)) if pieces else pa.table({})
+        pieces: Iterator[pa.Table] = filter(len, task.pieces())
+        assert isinstance(self.keyed, Step)
+        if self.keyed.side is not None and not isinstance(task, KnownPart):
+            pieces = _paired_texts(blocks(pieces), self.keyed.side)
+        held = list(pieces)
+        made = self.keyed.process_groups(pa.concat_tables(held)) if held else pa.table({})
+        del held
         yield batch_of(task, made, 0)
+
+
+def _paired_texts(tables: Iterable[pa.Table], side: int) -> Iterator[pa.Table]:
+    """Rows without the texts that no pair has on a side. Most texts are in none, and pairs come before all texts."""
+    asked = [np.zeros(0, np.int64)]
+    for table in tables:
+        asked.append(unpack(of_kind(table, PAIR), 2)[:, side])
+        texts = numbers(table[KIND]) == TEXT
+        if not texts.any():
+            yield table
+            continue
+        asked = [np.unique(np.concatenate(asked))]
+        yield table.filter(from_numbers(~texts | _is_in(numbers(table[NODE]), asked[0])))
+
+
+def _is_in(values: Numbers, ordered: Numbers) -> Numbers:
+    if not len(ordered):
+        return np.zeros(len(values), np.bool_)
+    found: Numbers = ordered[np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)] == values
+    return found
 
 
 class Pairs(Step):
@@ -217,7 +243,7 @@ def _asked(pairs: Numbers) -> pa.Table:
 class Senders(Step):
     """Sends what is known of the first text of each pair to the second: to each partition once, for all pairs there."""
 
-    with_texts = True
+    side = 0
 
     def process_groups(self, table: pa.Table) -> pa.Table:
         pairs = distinct_rows(unpack(of_kind(table, PAIR), 2))
@@ -246,7 +272,7 @@ class Senders(Step):
 class Compare(Step):
     """Compares the texts of each pair. Of those that are alike gives both, and the pair."""
 
-    with_texts = True
+    side = 1
 
     def __init__(self, verify: str, least: float, how: Shingling) -> None:
         super().__init__()
