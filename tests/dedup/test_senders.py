@@ -14,16 +14,26 @@ from gristmill.dedup.sketch import buckets_of
 from gristmill.io.exchange import Exchange
 
 
+@pytest.mark.parametrize("memory_gb", [None, 1e-4, 1e-6])
 @pytest.mark.parametrize("partitions", [1, 7, 4096])
-def test_a_text_is_sent_to_every_partition_with_a_pair_of_it(partitions: int) -> None:
+def test_a_text_is_sent_to_every_partition_with_a_pair_of_it(partitions: int, memory_gb: float | None) -> None:
     draw = np.random.default_rng(3)
     firsts, seconds = (np.unique(draw.integers(-(2**63), 2**63 - 1, 300)) for _ in range(2))
     pairs = np.stack([np.repeat(firsts, 40), draw.choice(seconds, 40 * len(firsts))], axis=1)
     bodies = pa.array([str(node).encode() for node in firsts.tolist()], pa.binary())
     texts = rows.table_of(rows.TEXT, buckets_of(firsts), **{rows.NODE: from_numbers(firsts), rows.BODY: bodies})
     stage = Senders()
+    stage.memory_gb = memory_gb
     stage._spool = Exchange([rows.KEY], partitions)  # type: ignore[assignment]
-    told = stage.process_groups(pa.concat_tables([texts, rows.pack(rows.PAIR, buckets_of(pairs[:, 0]), pairs)]))
+    truth = rows.pack_links(rows.TRUTH, firsts[:2], firsts[2:4], np.ones(2))
+    table = pa.concat_tables([texts, rows.pack(rows.PAIR, buckets_of(pairs[:, 0]), pairs), truth])
+    parts = list(stage.parts_of(table))
+    assert (len(parts) > 1) == (memory_gb is not None and partitions > 1)
+    told = pa.concat_tables(parts)
+    assert rows.of_kind(told, rows.TRUTH).equals(truth)
+    assert (
+        rows.distinct_rows(rows.unpack(rows.of_kind(told, rows.PAIR), 2)).tolist() == np.unique(pairs, axis=0).tolist()
+    )
     sent = rows.of_kind(told, rows.SENT)
     there = numbers(spread(sent, [rows.KEY], partitions)).tolist()
     keys = pa.table([rows.keys_of(buckets_of(pairs[:, 1]))], [rows.KEY])

@@ -67,6 +67,9 @@ ALL_PAIRS = 8
 HELD_PAIRS = 2**20
 """So many pairs are held before they are sent on: most are found in several bands."""
 
+SENT_SHARE = 12
+"""Texts that are sent are held several times over, and may take this part of what is sorted in memory."""
+
 AT_A_TIME = 4096
 """So many pairs are compared at a time, where that takes a copy of what they are compared by."""
 
@@ -104,6 +107,10 @@ class Step(KeyedStage):
 
     def reducer(self) -> Reduce:
         return AtOnce(self)
+
+    def parts_of(self, table: pa.Table) -> Iterator[pa.Table]:
+        """What becomes of whole groups, if it need not be held all at a time."""
+        yield self.process_groups(table)
 
 
 class AsMany(Exchange):
@@ -165,10 +172,10 @@ class AtOnce(DeclaredReduce):
         assert isinstance(self.keyed, Step)
         if self.keyed.side is not None and not isinstance(task, KnownPart):
             pieces = _paired_texts(blocks(pieces), self.keyed.side)
-        held = list(pieces)
-        made = self.keyed.process_groups(pa.concat_tables(held)) if held else pa.table({})
-        del held
-        yield batch_of(task, made, 0)
+        held, start = list(pieces), 0
+        for made in self.keyed.parts_of(pa.concat_tables(held)) if held else [pa.table({})]:
+            yield batch_of(task, made, start)
+            start += made.num_rows
 
 
 def _paired_texts(tables: Iterable[pa.Table], side: int) -> Iterator[pa.Table]:
@@ -246,6 +253,10 @@ class Senders(Step):
     side = 0
 
     def process_groups(self, table: pa.Table) -> pa.Table:
+        return pa.concat_tables(self.parts_of(table), promote_options="default")
+
+    def parts_of(self, table: pa.Table) -> Iterator[pa.Table]:
+        """What goes to some of the partitions, then to others."""
         pairs = distinct_rows(unpack(of_kind(table, PAIR), 2))
         self.count("candidate_pairs", len(pairs))
         buckets = buckets_of(pairs[:, 1])
@@ -253,12 +264,18 @@ class Senders(Step):
         which = np.cumsum(np.append(0, np.diff(pairs[:, 0]) != 0)[: len(pairs)])
         _, once = np.unique(which * (there.max(initial=0) + 1) + there, return_index=True)
         texts, nodes = texts_among(table, pairs[:, 0])
-        firsts = texts.take(from_numbers(np.searchsorted(nodes, pairs[once, 0])))
-        sent = table_of(SENT, buckets[once], **{name: firsts[name] for name in (NODE, *ABOUT)})
-        if self.known is not None:
-            sent = sent.append_column(SNAPSHOT, firsts[SNAPSHOT])
-        told = [sent, pack(PAIR, buckets, pairs), of_kind(table, TRUTH).select(sent.column_names)]
-        return pa.concat_tables(told, promote_options="default")
+        truth = of_kind(table, TRUTH)
+        size, most = len(once) * texts.nbytes // max(len(nodes), 1), sort_bytes(self.memory_gb) // SENT_SHARE + 1
+        turns = min(1 + size // most, int(there.max(initial=0)) + 1)
+        for turn in range(turns):
+            mine, some = once[there[once] % turns == turn], there % turns == turn
+            firsts = texts.take(from_numbers(np.searchsorted(nodes, pairs[mine, 0])))
+            sent = table_of(SENT, buckets[mine], **{name: firsts[name] for name in (NODE, *ABOUT)})
+            if self.known is not None:
+                sent = sent.append_column(SNAPSHOT, firsts[SNAPSHOT])
+            told = [sent, pack(PAIR, buckets[some], pairs[some]), truth.select(sent.column_names)]
+            yield pa.concat_tables(told, promote_options="default")
+            truth = truth.slice(0, 0)  # it was told
 
     def _partitions(self) -> Numbers:
         """The partition of each bucket."""
