@@ -300,10 +300,11 @@ class Compare(Step):
 
     def process_groups(self, table: pa.Table) -> pa.Table:
         pairs = distinct_rows(unpack(of_kind(table, PAIR), 2))
-        firsts, first_nodes = by_node(of_kind(table, SENT))
+        firsts = of_kind(table, SENT)  # as they lie: they may be most of what there is
+        first_nodes, places = np.unique(numbers(firsts[NODE]), return_index=True)
         texts, nodes = texts_among(table, pairs[:, 1])
-        one, other = np.searchsorted(first_nodes, pairs[:, 0]), np.searchsorted(nodes, pairs[:, 1])
-        found = self._similarities(firsts[BODY], texts[BODY], one, other)
+        one, other = places[np.searchsorted(first_nodes, pairs[:, 0])], np.searchsorted(nodes, pairs[:, 1])
+        found = self._similarities(whole(firsts[BODY]), texts[BODY], one, other)
         alike = found >= self.least
         self.count("pairs_compared", len(found))
         self.count("pairs_alike", int(alike.sum()))
