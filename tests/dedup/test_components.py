@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from gristmill.dedup import components as module
 from gristmill.dedup.components import (
+    Joining,
     by_both_ends,
     by_larger_end,
     clusters_of,
@@ -68,6 +69,21 @@ def test_components_are_what_a_search_finds(edges: Edges) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "kernels", None)
         assert found.equals(components(pairs["u"], pairs["v"]))
+
+
+@settings(max_examples=80)
+@given(graphs, st.integers(1, 12))
+@example([], 1)
+@example(PATH, 1)
+@example(PATH[::-1], 3)
+@example([(u, v) for u in range(9) for v in range(9)], 5)
+def test_edges_that_come_in_parts_join_the_same(edges: Edges, size: int) -> None:
+    names = np.array(sorted({node for edge in edges for node in edge}), np.int64)
+    u, v = (np.searchsorted(names, np.array([edge[side] for edge in edges], np.int64)) for side in (0, 1))
+    joining = Joining(len(names))
+    for start in range(0, len(edges), size):
+        joining.add(u[start : start + size], v[start : start + size])
+    assert dict(zip(names.tolist(), names[joining.roots].tolist(), strict=True)) == search(edges)
 
 
 @settings(max_examples=60)

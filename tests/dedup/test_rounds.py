@@ -16,10 +16,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gristmill import DocumentBatch, LocalExecutor, Pipeline
-from gristmill.dedup import FuzzyDeduplicationStage, rounds, steps
+from gristmill.dedup import FuzzyDeduplicationStage, clustering, rounds, steps
 from gristmill.dedup.clustering import Clusters
 from gristmill.dedup.columns import from_numbers
-from gristmill.dedup.rows import LINK, NODE, ORDER, RANK, TEXT, TRUTH, pack_links, table_of
+from gristmill.dedup.rounds import Rounds
+from gristmill.dedup.rows import LINK, NODE, ORDER, RANK, TEXT, TRUTH, of_kind, pack_links, table_of
 from gristmill.dedup.sketch import buckets_of
 from gristmill.text import JsonlReader, JsonlWriter
 
@@ -78,6 +79,65 @@ def test_rounds_give_the_verdicts_of_one_worker(edges: list[tuple[int, int, floa
     found, told = judged(tasks, 0)
     assert found == wanted
     assert told == pytest.approx(counts)
+
+
+def plainly(edges: list[tuple[int, int, float]]) -> dict[str, tuple[bool, str, str | None, float | None]]:
+    """By definition: whether each row of `tables` is kept, its cluster, its partner, and their similarity."""
+    scores = {pair: s for u, v, s in edges if u != v for pair in ((u, v), (v, u))}
+    nodes = sorted({node for pair in scores for node in pair})
+    root = {node: node for node in nodes}
+    for _ in nodes:
+        for u, v in scores:
+            root[u] = root[v] = min(root[u], root[v])
+    rows = {node: row for row, node in enumerate(nodes)}
+
+    def place(node: int) -> tuple[float, int, int, int]:
+        return -[-np.inf, 1.0, 2.0][node % 3], node % 2, node % 13, rows[node]
+
+    found: dict[str, tuple[bool, str, str | None, float | None]] = {}
+    for node in nodes:
+        keeper = min((other for other in nodes if root[other] == root[node]), key=place)
+        near = [(other != keeper, -score, other) for (one, other), score in scores.items() if one == node]
+        _, score, partner = min(near)
+        told = (True, f"row {keeper}", None, None)
+        found[f"row {node}"] = told if keeper == node else (False, f"row {keeper}", f"row {partner}", -score)
+    return found
+
+
+@settings(max_examples=12, deadline=None)
+@given(graphs, st.integers(1, 9), st.integers(1, 9), st.integers(1, 40))
+@example(PATH, 1, 3, 7)
+@example(STAR, 2, 1, 10)
+@example([(u, v, 0.8 + (u + v) % 3 / 10) for u in range(12) for v in range(u)], 7, 5, 4)
+def test_pairs_that_are_read_bit_by_bit_give_the_same(
+    edges: list[tuple[int, int, float]], links: int, rows: int, size: int
+) -> None:
+    edges = list({(min(u, v), max(u, v)): (u, v, s) for u, v, s in edges}.values())
+    tasks = tables(edges, size)
+    with patch.object(clustering, "LINKS", links), patch.object(clustering, "ROWS", rows):
+        found, told = judged(tasks, 10**9)
+    names = ("keep", "cluster", "partner", "similarity")
+    assert {row["id"]: tuple(row[name] for name in names) for row in found} == plainly(edges)
+    wanted, counts = judged(tasks, 10**9)
+    assert found == wanted
+    assert told == counts
+
+
+def test_links_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    edges = [(u, v, 0.9) for u in range(60) for v in range(u)]
+    rows = tables(edges, 1000)[0].data
+    tasks = [DocumentBatch(pa.concat_tables([of_kind(rows, kind) for kind in (TEXT, LINK)]))]
+    monkeypatch.setattr(steps.Small, "star", lambda *_: pytest.fail("a round was made"))
+    assert len(judged(tasks, 10_000)[0]) == 60  # which have 1,770 links, of 48 bytes
+
+
+def test_rounds_have_partitions_for_what_they_pass_on() -> None:
+    made = Rounds("clusters", None, 0.5)
+    for exchange in (made.links, made.stars, made.chosen):
+        exchange.size_up(2**33)
+        assert exchange.partitions == 32
+        exchange.size_up(None)
+        assert exchange.partitions == 16
 
 
 def test_blocks_may_end_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,24 +9,51 @@ import pytest
 from gristmill.core.spread import spread
 from gristmill.dedup import rows
 from gristmill.dedup.columns import from_numbers, numbers
-from gristmill.dedup.pairing import Senders
+from gristmill.dedup.pairing import Senders, _paired_texts
 from gristmill.dedup.sketch import buckets_of
 from gristmill.io.exchange import Exchange
 
 
+@pytest.mark.parametrize("memory_gb", [None, 1e-4, 1e-6])
 @pytest.mark.parametrize("partitions", [1, 7, 4096])
-def test_a_text_is_sent_to_every_partition_with_a_pair_of_it(partitions: int) -> None:
+def test_a_text_is_sent_to_every_partition_with_a_pair_of_it(partitions: int, memory_gb: float | None) -> None:
     draw = np.random.default_rng(3)
     firsts, seconds = (np.unique(draw.integers(-(2**63), 2**63 - 1, 300)) for _ in range(2))
     pairs = np.stack([np.repeat(firsts, 40), draw.choice(seconds, 40 * len(firsts))], axis=1)
     bodies = pa.array([str(node).encode() for node in firsts.tolist()], pa.binary())
     texts = rows.table_of(rows.TEXT, buckets_of(firsts), **{rows.NODE: from_numbers(firsts), rows.BODY: bodies})
     stage = Senders()
+    stage.memory_gb = memory_gb
     stage._spool = Exchange([rows.KEY], partitions)  # type: ignore[assignment]
-    told = stage.process_groups(pa.concat_tables([texts, rows.pack(rows.PAIR, buckets_of(pairs[:, 0]), pairs)]))
+    truth = rows.pack_links(rows.TRUTH, firsts[:2], firsts[2:4], np.ones(2))
+    table = pa.concat_tables([texts, rows.pack(rows.PAIR, buckets_of(pairs[:, 0]), pairs), truth])
+    parts = list(stage.parts_of(table))
+    assert (len(parts) > 1) == (memory_gb is not None and partitions > 1)
+    told = pa.concat_tables(parts)
+    assert rows.of_kind(told, rows.TRUTH).equals(truth)
+    assert (
+        rows.distinct_rows(rows.unpack(rows.of_kind(told, rows.PAIR), 2)).tolist() == np.unique(pairs, axis=0).tolist()
+    )
     sent = rows.of_kind(told, rows.SENT)
     there = numbers(spread(sent, [rows.KEY], partitions)).tolist()
     keys = pa.table([rows.keys_of(buckets_of(pairs[:, 1]))], [rows.KEY])
     wanted = zip(pairs[:, 0].tolist(), numbers(spread(keys, [rows.KEY], partitions)).tolist(), strict=True)
     assert sorted(zip(sent[rows.NODE].to_pylist(), there, strict=True)) == sorted(set(wanted))
     assert sent[rows.BODY].to_pylist() == [str(node).encode() for node in sent[rows.NODE].to_pylist()]
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_texts_that_are_in_no_pair_are_left_out(side: int, size: int) -> None:
+    nodes, pairs = np.arange(-50, 50), np.array([[-50, 7], [-3, 49], [-3, 7], [200, 300]])
+    told = rows.pack(rows.PAIR, buckets_of(pairs[:, side]), pairs)
+    truth = rows.pack_links(rows.TRUTH, nodes[:2], nodes[2:4], np.ones(2))
+    texts = rows.table_of(rows.TEXT, buckets_of(nodes), **{rows.NODE: from_numbers(nodes)})
+    table = pa.concat_tables([told, truth, texts]).combine_chunks()
+    blocks = (table.slice(start, size) for start in range(0, table.num_rows, size))
+    left = pa.concat_tables(_paired_texts(blocks, side))
+    assert numbers(rows.of_kind(left, rows.TEXT)[rows.NODE]).tolist() == [[-50, -3], [7, 49]][side]
+    for kind in (rows.PAIR, rows.TRUTH):
+        assert rows.of_kind(left, kind).equals(rows.of_kind(table, kind))
+    none = pa.concat_tables(_paired_texts([texts], side))
+    assert not none.num_rows

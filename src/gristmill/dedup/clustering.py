@@ -4,15 +4,15 @@ A row is in a cluster with each row that it is alike, and with those that these 
 and each other one names a partner: the row that is kept, where the two were compared, or else the one that it is most
 similar to. So each row that is dropped is alike some row of its cluster, though perhaps not the one that is kept.
 
-One worker makes them in its memory if all pairs and rows fit there; else all workers do, in rounds (`rounds.py`), with
-the same verdicts.
+One worker makes them if what is known of the rows fits into its memory, and reads the pairs bit by bit, twice; else all
+workers do, in rounds (`rounds.py`), with the same verdicts.
 
 What is given up: time, for what does not fit: each round passes all pairs through two exchanges.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from gristmill.core.stage import ProcessingStage
 from gristmill.core.task import order_key
 from gristmill.dedup.clusters import CLUSTER, ID, PARTNER, SIMILARITY
 from gristmill.dedup.columns import Numbers, from_numbers, numbers, whole
-from gristmill.dedup.components import components
+from gristmill.dedup.components import Joining
 from gristmill.dedup.index_join import SNAPSHOT
 from gristmill.dedup.lsh import show_curve
 from gristmill.dedup.pairing import NONE
@@ -37,6 +37,9 @@ from gristmill.io.exchange import CommitRuns, WriteRuns
 from gristmill.io.keyed import Reduce
 from gristmill.io.partitions import Part, batch_of
 from gristmill.io.verdicts import KEEP, ROW, TASK
+
+LINKS, ROWS = 2**18, 2**17
+"""So many pairs are looked at together, and there are verdicts on so many rows in one batch."""
 
 ESTIMATED = "estimated_recall"
 FEW, POOR = 20, 0.9
@@ -79,26 +82,25 @@ class Clusters(Partners):
 
     # -- in memory -------------------------------------------------------------------------------------------
 
-    def at_once(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        """Verdicts on all rows, from all pairs."""
-        members, truth, links = list[pa.Table](), [np.zeros((0, 3), np.int64)], [np.zeros((0, 3), np.int64)]
-        for table in tables:
-            told = [SNAPSHOT] if SNAPSHOT in table.column_names else []
-            members.append(table.filter(pc.is_valid(table[NODE])).select([NODE, RANK, ORDER, ID, TASK, ROW, *told]))
-            truth.append(unpack(of_kind(table, TRUTH), 3))
-            links.append(unpack(of_kind(table, LINK), 3))
-        if not members:
+    def at_once(
+        self, others: Iterable[Iterable[pa.Table]], links: Callable[[], Iterable[pa.Table]]
+    ) -> Iterator[pa.Table]:
+        """Verdicts on all rows: `others` is what is known of them, by partition, and pairs are read twice."""
+        known, nodes, truth = _rows(others)
+        if not known.num_columns:  # there is nothing at all
             return
-        known, nodes = by_node(pa.concat_tables(members))
-        pairs = np.concatenate(links)
-        one, other = (np.searchsorted(nodes, pairs[:, side]) for side in (0, 1))
-        half = one < other  # pairs are there both ways
-        cluster = numbers(components(from_numbers(one[half]), from_numbers(other[half]))["cluster"])
-        order, keepers = self._keepers(known, cluster)
-        self._estimate_all(nodes, cluster, keepers, np.concatenate(truth))
-        if len(pairs):
-            partner, similarity = _partners(one, other, pairs[:, 2].view(np.float64), keepers)
-            yield self._table(known, order, keepers, partner, similarity)
+        joining = Joining(len(nodes))
+        for one, other, _ in _links(links(), nodes):
+            half = one < other  # pairs are there both ways
+            joining.add(one[half], other[half])
+        order, keepers = self._keepers(known, joining.roots)
+        self._estimate_all(nodes, joining.roots, keepers, truth)
+        del joining
+        best = Best(keepers)
+        for one, other, score in _links(links(), nodes):
+            best.add(one, other, score)
+        for start in range(0, len(order), ROWS):
+            yield self._table(known, order[start : start + ROWS], keepers, best)
 
     def _keepers(self, members: pa.Table, cluster: Numbers) -> tuple[Numbers, Numbers]:
         """Rows in the order of clusters, the best first, and for each the one that its cluster keeps."""
@@ -123,12 +125,12 @@ class Clusters(Partners):
         same[there], kept[there] = cluster[one] == cluster[other], (keepers[one] == other) & (one != other)
         self.told.pairs(self, truth[:, 2].view(np.float64), truth[:, 0] < truth[:, 1], same, kept)
 
-    def _table(
-        self, members: pa.Table, order: Numbers, keepers: Numbers, partner: Numbers, similarity: Numbers
-    ) -> pa.Table:
+    def _table(self, members: pa.Table, order: Numbers, keepers: Numbers, best: Best) -> pa.Table:
+        """Verdicts on some rows."""
         names, rows = whole(members[ID]), members.take(from_numbers(order))
+        partners = from_numbers(best.partners[order])
         kept = from_numbers(keepers[order] == order)
-        score = from_numbers(similarity[order])
+        score = from_numbers(best.scores[order])
         unknown = pa.nulls(len(order), pa.float64())
         found = pa.table(
             [
@@ -137,14 +139,14 @@ class Clusters(Partners):
                 kept,
                 rows[ID],
                 names.take(from_numbers(keepers[order])),
-                pc.if_else(kept, pa.nulls(len(order), pa.string()), names.take(from_numbers(partner[order]))),
+                pc.if_else(kept, pa.nulls(len(order), pa.string()), names.take(partners)),
                 pc.if_else(kept, unknown, score) if self.scored else unknown,
             ],
             [TASK, ROW, KEEP, ID, CLUSTER, PARTNER, SIMILARITY],
         )
         if SNAPSHOT not in rows.column_names:
             return found
-        theirs = pc.if_else(kept, literal(None, pa.string()), members[SNAPSHOT].take(from_numbers(partner[order])))
+        theirs = pc.if_else(kept, literal(None, pa.string()), members[SNAPSHOT].take(partners))
         return found.append_column(SNAPSHOT, theirs).filter(pc.is_null(rows[SNAPSHOT]))  # none on what is known
 
 
@@ -161,8 +163,46 @@ class Judge(Ordered):
             return
         assert isinstance(self.keyed, Clusters)
         self.keyed.__dict__["_aside"] = self.__dict__.get("_aside")
-        made = list(self.keyed.at_once(piece for piece in task.pieces() if piece.num_rows))
-        yield batch_of(task, made[0] if made else pa.table({}), 0)
+        start = 0
+        for table in self.keyed.at_once((part.pieces() for part in task.others), task.pieces):
+            yield batch_of(task, table, start)
+            start += table.num_rows
+        if not start:
+            yield batch_of(task, pa.table({}), 0)
+
+
+def _rows(partitions: Iterable[Iterable[pa.Table]]) -> tuple[pa.Table, Numbers, Numbers]:
+    """What is known of all rows, in the order of their numbers, which come with it, and the pairs of the sample."""
+    members, truth = list[pa.Table](), [np.zeros((0, 3), np.int64)]
+    for pieces in partitions:
+        tables = [piece for piece in pieces if piece.num_rows]
+        if not tables:
+            continue
+        table = pa.concat_tables(tables)
+        told = [SNAPSHOT] if SNAPSHOT in table.column_names else []
+        rows = table.filter(pc.is_valid(table[NODE])).select([NODE, RANK, ORDER, ID, TASK, ROW, *told])
+        members.append(by_node(rows)[0])  # rows that are the same are in the same partition
+        truth.append(unpack(of_kind(table, TRUTH), 3))
+    known, nodes = by_node(pa.concat_tables(members)) if members else (pa.table({}), np.zeros(0, np.int64))
+    return known, nodes, np.concatenate(truth)
+
+
+def _links(tables: Iterable[pa.Table], nodes: Numbers) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
+    """Pairs, some at a time: the places of both among the numbers of rows, and how similar they are."""
+    held, count = list[Numbers](), 0
+    for table in tables:
+        held.append(unpack(of_kind(table, LINK), 3))
+        count += len(held[-1])
+        if count >= LINKS:
+            yield _placed(np.concatenate(held), nodes)
+            held, count = [], 0
+    if count:
+        yield _placed(np.concatenate(held), nodes)
+
+
+def _placed(pairs: Numbers, nodes: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    one, other = (np.searchsorted(nodes, pairs[:, side]) for side in (0, 1))
+    return one, other, pairs[:, 2].view(np.float64)
 
 
 def _places(members: pa.Table) -> Numbers:
@@ -179,8 +219,19 @@ def _places(members: pa.Table) -> Numbers:
     return found
 
 
-def _partners(one: Numbers, other: Numbers, score: Numbers, keepers: Numbers) -> tuple[Numbers, Numbers]:
+class Best:
     """For each row the partner, and how similar it is: the one that is kept, if they were compared."""
-    order = np.lexsort((other, -score, keepers[one] != other, one))
-    first = order[np.append(True, one[order][1:] != one[order][:-1])]
-    return other[first], score[first]
+
+    def __init__(self, keepers: Numbers) -> None:
+        self.keepers = keepers
+        self.partners, self.scores = np.full(len(keepers), -1, np.int64), np.zeros(len(keepers))
+
+    def add(self, one: Numbers, other: Numbers, score: Numbers) -> None:
+        """Look at some more pairs, in any order."""
+        rows = np.unique(one)
+        rows = rows[self.partners[rows] >= 0]
+        one = np.concatenate([one, rows])
+        other, score = np.concatenate([other, self.partners[rows]]), np.concatenate([score, self.scores[rows]])
+        order = np.lexsort((other, -score, self.keepers[one] != other, one))
+        first = order[np.append(True, one[order][1:] != one[order][:-1])[: len(order)]]
+        self.partners[one[first]], self.scores[one[first]] = other[first], score[first]

@@ -1,9 +1,10 @@
 """Clusters: the connected components of a graph of pairs. A cluster is named after its least id.
 
-`components` does it in memory: 24 bytes for each id and edge, some million edges a second. For graphs that are too
-large, the rounds below are the two steps of the alternating algorithm of Kiveris and others ("Connected components
-in MapReduce and beyond", 2014). Each is a function of the edges that have a node in common, so that edges may be
-partitioned by node, and a driver can alternate them until neither changes anything:
+`components` does it in memory: 24 bytes for each id and edge, some million edges a second. `Joining` is given edges bit
+by bit, and holds 16 bytes for each node. For graphs of too many nodes, the rounds below are the two steps of the
+alternating algorithm of Kiveris and others ("Connected components in MapReduce and beyond", 2014). Each is a function
+of the edges that have a node in common, so that edges may be partitioned by node, and a driver can alternate them until
+neither changes anything:
 
     edges -> by both ends -> large_star -> by the larger end -> small_star -> edges
 
@@ -43,6 +44,27 @@ def spanning(u: Numbers, v: Numbers) -> Numbers:
         joins = kernels.forest(np.ascontiguousarray(u), np.ascontiguousarray(v))
         return np.frombuffer(joins, np.uint8).astype(np.bool_)
     return np.array(reference.forest(zip(u.tolist(), v.tolist(), strict=True)), np.bool_)
+
+
+class Joining:
+    """The components of nodes from 0 to `count`, by edges that come in any number of parts. `roots` has the least node
+    that each is connected with so far."""
+
+    def __init__(self, count: int) -> None:
+        self.roots: Numbers = np.arange(count)
+        self._now: Numbers = np.arange(count)
+        """What becomes of roots; all are themselves between two parts."""
+
+    def add(self, u: Numbers, v: Numbers) -> None:
+        one, other = self.roots[u], self.roots[v]
+        new = one != other
+        if not new.any():
+            return
+        found = components(from_numbers(one[new]), from_numbers(other[new]))
+        nodes = numbers(found["id"])
+        self._now[nodes] = numbers(found["cluster"])
+        self.roots = self._now[self.roots]
+        self._now[nodes] = nodes
 
 
 # -- rounds for graphs that do not fit into memory -----------------------------------------------------------

@@ -12,7 +12,7 @@ If many texts share a band they are paired with the first of them and with their
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,7 +25,7 @@ from gristmill.core.stage import Columns
 from gristmill.core.task import digest
 from gristmill.dedup.columns import Column, Numbers, from_numbers, numbers, whole
 from gristmill.dedup.index_fuzzy import known_pairs
-from gristmill.dedup.index_join import SNAPSHOT, Known, KnownPartitions, Match
+from gristmill.dedup.index_join import SNAPSHOT, Known, KnownPart, KnownPartitions, Match
 from gristmill.dedup.minhash import Shingling
 from gristmill.dedup.quality import jaccard, sample_pairs
 from gristmill.dedup.rows import (
@@ -40,6 +40,7 @@ from gristmill.dedup.rows import (
     PAIR,
     SAMPLE,
     SENT,
+    TEXT,
     TRUTH,
     bucket_numbers,
     by_bucket,
@@ -57,7 +58,7 @@ from gristmill.dedup.rows import (
 from gristmill.dedup.sketch import BUCKETS, buckets_of, entry_pairs, set_jaccard, signature_jaccard
 from gristmill.io.exchange import Exchange
 from gristmill.io.keyed import DeclaredReduce, KeyedStage, Reduce
-from gristmill.io.partitions import Listing, Part, Partitions, Run, batch_of, sort_bytes
+from gristmill.io.partitions import Listing, Part, Partitions, Run, batch_of, blocks, sort_bytes
 from gristmill.io.verdicts import Spool
 
 ALL_PAIRS = 8
@@ -65,6 +66,9 @@ ALL_PAIRS = 8
 
 HELD_PAIRS = 2**20
 """So many pairs are held before they are sent on: most are found in several bands."""
+
+SENT_SHARE = 12
+"""Texts that are sent are held several times over, and may take this part of what is sorted in memory."""
 
 AT_A_TIME = 4096
 """So many pairs are compared at a time, where that takes a copy of what they are compared by."""
@@ -78,8 +82,8 @@ class Step(KeyedStage):
     key: str | Sequence[str] = KEY
     known: Known | None = None
     match: Match | None = None
-    with_texts: ClassVar[bool] = False
-    """Whether it gets what is known of the texts of its partition."""
+    side: ClassVar[int | None] = None
+    """Which text of its pairs is in its partition: it gets what is known of those."""
     _spool: Spool | None = None
 
     def begun(self, first: Exchange) -> None:
@@ -91,7 +95,7 @@ class Step(KeyedStage):
         return AsMany(self.columns, self.num_partitions, self.memory_gb, self._spool)
 
     def lister(self, exchange: Exchange, name: str) -> Partitions:
-        spool = self._spool if self.with_texts else None
+        spool = self._spool if self.side is not None else None
         if self.known is None or self.match is None:
             return TextPartitions.of(exchange, name, spool) if spool else super().lister(exchange, name)
         if spool:
@@ -103,6 +107,10 @@ class Step(KeyedStage):
 
     def reducer(self) -> Reduce:
         return AtOnce(self)
+
+    def parts_of(self, table: pa.Table) -> Iterator[pa.Table]:
+        """What becomes of whole groups, if it need not be held all at a time."""
+        yield self.process_groups(table)
 
 
 class AsMany(Exchange):
@@ -160,9 +168,34 @@ class AtOnce(DeclaredReduce):
             yield from super().process(task)
             return
         self.keyed.__dict__["_aside"] = self.__dict__.get("_aside")
-        pieces = [piece for piece in task.pieces() if piece.num_rows]
-        made = self.keyed.process_groups(pa.concat_tables(pieces)) if pieces else pa.table({})
-        yield batch_of(task, made, 0)
+        pieces: Iterator[pa.Table] = filter(len, task.pieces())
+        assert isinstance(self.keyed, Step)
+        if self.keyed.side is not None and not isinstance(task, KnownPart):
+            pieces = _paired_texts(blocks(pieces), self.keyed.side)
+        held, start = list(pieces), 0
+        for made in self.keyed.parts_of(pa.concat_tables(held)) if held else [pa.table({})]:
+            yield batch_of(task, made, start)
+            start += made.num_rows
+
+
+def _paired_texts(tables: Iterable[pa.Table], side: int) -> Iterator[pa.Table]:
+    """Rows without the texts that no pair has on a side. Most texts are in none, and pairs come before all texts."""
+    asked = [np.zeros(0, np.int64)]
+    for table in tables:
+        asked.append(unpack(of_kind(table, PAIR), 2)[:, side])
+        texts = numbers(table[KIND]) == TEXT
+        if not texts.any():
+            yield table
+            continue
+        asked = [np.unique(np.concatenate(asked))]
+        yield table.filter(from_numbers(~texts | _is_in(numbers(table[NODE]), asked[0])))
+
+
+def _is_in(values: Numbers, ordered: Numbers) -> Numbers:
+    if not len(ordered):
+        return np.zeros(len(values), np.bool_)
+    found: Numbers = ordered[np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)] == values
+    return found
 
 
 class Pairs(Step):
@@ -217,9 +250,13 @@ def _asked(pairs: Numbers) -> pa.Table:
 class Senders(Step):
     """Sends what is known of the first text of each pair to the second: to each partition once, for all pairs there."""
 
-    with_texts = True
+    side = 0
 
     def process_groups(self, table: pa.Table) -> pa.Table:
+        return pa.concat_tables(self.parts_of(table), promote_options="default")
+
+    def parts_of(self, table: pa.Table) -> Iterator[pa.Table]:
+        """What goes to some of the partitions, then to others."""
         pairs = distinct_rows(unpack(of_kind(table, PAIR), 2))
         self.count("candidate_pairs", len(pairs))
         buckets = buckets_of(pairs[:, 1])
@@ -227,12 +264,18 @@ class Senders(Step):
         which = np.cumsum(np.append(0, np.diff(pairs[:, 0]) != 0)[: len(pairs)])
         _, once = np.unique(which * (there.max(initial=0) + 1) + there, return_index=True)
         texts, nodes = texts_among(table, pairs[:, 0])
-        firsts = texts.take(from_numbers(np.searchsorted(nodes, pairs[once, 0])))
-        sent = table_of(SENT, buckets[once], **{name: firsts[name] for name in (NODE, *ABOUT)})
-        if self.known is not None:
-            sent = sent.append_column(SNAPSHOT, firsts[SNAPSHOT])
-        told = [sent, pack(PAIR, buckets, pairs), of_kind(table, TRUTH).select(sent.column_names)]
-        return pa.concat_tables(told, promote_options="default")
+        truth = of_kind(table, TRUTH)
+        size, most = len(once) * texts.nbytes // max(len(nodes), 1), sort_bytes(self.memory_gb) // SENT_SHARE + 1
+        turns = min(1 + size // most, int(there.max(initial=0)) + 1)
+        for turn in range(turns):
+            mine, some = once[there[once] % turns == turn], there % turns == turn
+            firsts = texts.take(from_numbers(np.searchsorted(nodes, pairs[mine, 0])))
+            sent = table_of(SENT, buckets[mine], **{name: firsts[name] for name in (NODE, *ABOUT)})
+            if self.known is not None:
+                sent = sent.append_column(SNAPSHOT, firsts[SNAPSHOT])
+            told = [sent, pack(PAIR, buckets[some], pairs[some]), truth.select(sent.column_names)]
+            yield pa.concat_tables(told, promote_options="default")
+            truth = truth.slice(0, 0)  # it was told
 
     def _partitions(self) -> Numbers:
         """The partition of each bucket."""
@@ -246,7 +289,7 @@ class Senders(Step):
 class Compare(Step):
     """Compares the texts of each pair. Of those that are alike gives both, and the pair."""
 
-    with_texts = True
+    side = 1
 
     def __init__(self, verify: str, least: float, how: Shingling) -> None:
         super().__init__()
@@ -257,10 +300,11 @@ class Compare(Step):
 
     def process_groups(self, table: pa.Table) -> pa.Table:
         pairs = distinct_rows(unpack(of_kind(table, PAIR), 2))
-        firsts, first_nodes = by_node(of_kind(table, SENT))
+        firsts = of_kind(table, SENT)  # as they lie: they may be most of what there is
+        first_nodes, places = np.unique(numbers(firsts[NODE]), return_index=True)
         texts, nodes = texts_among(table, pairs[:, 1])
-        one, other = np.searchsorted(first_nodes, pairs[:, 0]), np.searchsorted(nodes, pairs[:, 1])
-        found = self._similarities(firsts[BODY], texts[BODY], one, other)
+        one, other = places[np.searchsorted(first_nodes, pairs[:, 0])], np.searchsorted(nodes, pairs[:, 1])
+        found = self._similarities(whole(firsts[BODY]), texts[BODY], one, other)
         alike = found >= self.least
         self.count("pairs_compared", len(found))
         self.count("pairs_alike", int(alike.sum()))

@@ -5,8 +5,8 @@
     keepers        of the rows of a cluster the best is kept
     partners       of the rows that a row is linked with one is its partner; verdicts
 
-Each exchange is a checkpoint. All is passed by if what there is fits into memory, which the driver sees when the links
-are there.
+Each exchange is a checkpoint. All is passed by if what is known of the rows fits into memory, however many links there
+are: the driver sees that when they are there.
 
 What is given up: room for the links of all rounds, about as many as the logarithm of the largest cluster.
 """
@@ -14,7 +14,7 @@ What is given up: room for the links of all rounds, about as many as the logarit
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import pyarrow as pa
@@ -22,19 +22,25 @@ import pyarrow as pa
 from gristmill.core.batch import Batch
 from gristmill.core.columns import literal
 from gristmill.core.compute import pc
+from gristmill.core.spread import split, spread
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.task import digest
 from gristmill.dedup.columns import numbers, whole
 from gristmill.dedup.pairing import Step
-from gristmill.dedup.rows import KEY, NODE, OTHER, keys_of
+from gristmill.dedup.rows import KEY, KIND, LINK, NODE, OTHER, keys_of
 from gristmill.dedup.sketch import buckets_of
 from gristmill.dedup.steps import Keepers, Large, Named, Small
+from gristmill.io.commit import columns_to_write
 from gristmill.io.exchange import CommitRuns, Exchange, WriteRuns
-from gristmill.io.partitions import Part, Partitions, sort_bytes
+from gristmill.io.partitions import Part, Partitions, Run, sort_bytes
 
 HELD_BYTES = 512 * 2**20
-"""Of links and rows, that are made clusters of in memory, which takes four times as much; unless `memory_gb` says what
-there is."""
+"""Of rows, that are made clusters of in memory, which takes up to twice as much; unless `memory_gb` says what there
+is."""
+
+SHARE = 1 / 8
+"""What links and rows are of the input, in bytes, if duplicates are many. Each round costs something for each pair of
+partitions, and what does not fit is sorted on disk."""
 
 CHANGED = -3
 """A partition for the news that a round has changed something."""
@@ -51,12 +57,12 @@ class Rounds:
         self._round = 0
 
     def _exchange(self) -> Exchange:
-        return Exchange((KEY,), self.num_partitions, self.memory_gb)
+        return Fewer((KEY,), self.num_partitions, self.memory_gb)
 
     @property
     def fits(self) -> bool:
-        size = sum(sum(runs[4::5]) for runs in self.links.listing.runs.values())
-        return size <= (HELD_BYTES if self.memory_gb is None else sort_bytes(self.memory_gb))
+        size = sum(run.nbytes for number in range(self.links.partitions) for run in self.links.rows_of(number))
+        return size <= (HELD_BYTES if self.memory_gb is None else 2 * sort_bytes(self.memory_gb))
 
     @property
     def edges(self) -> Exchange:
@@ -96,19 +102,33 @@ class Rounds:
         return LastPartitions(self.chosen, name, self)
 
 
-class Links(Exchange):
-    """Pairs and rows, all by their own numbers: rows of a pair come from where the other one is."""
+class Fewer(Exchange):
+    """One with partitions for a share of the input."""
+
+    def size_up(self, nbytes: int | None) -> None:
+        super().size_up(None if nbytes is None else int(nbytes * SHARE))
+
+
+class Links(Fewer):
+    """Pairs and, apart from them, rows, all by their own numbers: rows of a pair come from where the other one is."""
 
     def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
-        table = batch.data
+        table, _ = columns_to_write(batch.data, None)
         if not table.num_rows:
             return []
         own = keys_of(buckets_of(numbers(pc.fill_null(table[NODE], literal(0, pa.int64())))))
         key = pc.if_else(pc.is_valid(table[NODE]), own, whole(table[KEY]))  # what is packed has no number
-        return super().parts(batch.with_data(table.set_column(table.column_names.index(KEY), KEY, key)))
+        table = table.set_column(table.column_names.index(KEY), KEY, key)
+        where = spread(table, self.key, self.partitions)
+        is_link = pc.equal(whole(table[KIND]), literal(LINK, pa.int64()))
+        return split(table, pc.if_else(is_link, where, pc.add(where, literal(self.partitions, where.type))))
+
+    def rows_of(self, partition: int) -> Iterator[Run]:
+        """Where that is which is no link: rows, and pairs of the sample."""
+        return self.listing.runs_of(self.partitions + partition)
 
 
-class Stars(Exchange):
+class Stars(Fewer):
     """Edges. One from a row to itself says that something has changed."""
 
     def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
@@ -161,14 +181,21 @@ class LabelPartitions(RoundPartitions):
     def parts(self) -> Iterator[Sequence[Part]]:
         links, stars = self.rounds.links.listing, self.rounds.stars.listing
         for number in range(self.exchange.partitions):
-            part = links.part(self.part_name(number), [*links.runs_of(number), *stars.runs_of(number)])
+            runs = [*links.runs_of(number), *self.rounds.links.rows_of(number), *stars.runs_of(number)]
+            part = links.part(self.part_name(number), runs)
             part.stamp = digest([links.stamp, stars.stamp], 16)
             yield [part]
 
 
 @dataclass
 class Whole(Part):
-    """All partitions, to be worked on at once."""
+    """The links of all partitions, to be worked on at once, and what else there is of each partition."""
+
+    others: list[Part] = field(kw_only=True, repr=False)
+
+    @property
+    def num_items(self) -> int:
+        return self.rows + sum(part.rows for part in self.others)
 
 
 class LastPartitions(RoundPartitions):
@@ -178,7 +205,8 @@ class LastPartitions(RoundPartitions):
         if not self.rounds.fits:
             yield from self.parts()
             return
-        links = self.rounds.links.listing
-        runs = [run for number in range(self.rounds.links.partitions) for run in links.runs_of(number)]
-        part = links.part(self.part_name(0), runs)
-        yield [Whole(**{entry.name: getattr(part, entry.name) for entry in fields(Part) if entry.init})]
+        links, every = self.rounds.links, range(self.rounds.links.partitions)
+        part = links.listing.part(self.part_name(0), [run for number in every for run in links.listing.runs_of(number)])
+        others = [links.listing.part(self.part_name(number), list(links.rows_of(number))) for number in every]
+        known = {entry.name: getattr(part, entry.name) for entry in fields(Part) if entry.init}
+        yield [Whole(**known, others=others)]

@@ -96,10 +96,15 @@ class Ordered(DeclaredReduce):
         step = self.keyed
         assert isinstance(step, Sorted)
         with task.target.scratch() as room:
-            yield from (table for table in map(step.past, task.pieces()) if table is not None)
-            pieces = filter(len, map(step.taken, task.pieces()))
+            yield from (table for table in map(step.past, _larger(task)) if table is not None)
+            pieces = filter(len, map(step.taken, _larger(task)))
             order = sorted_pieces(pieces, step.order, sort_bytes(step.memory_gb), folder=room)
             yield from step.process_sorted(blocks(order))
+
+
+def _larger(task: Part) -> Iterator[pa.Table]:
+    """The rows of a partition. Most runs are small, and a look at each would take longer than at their rows."""
+    return blocks(filter(len, task.pieces()))
 
 
 def _edges(table: pa.Table) -> pa.Table:
