@@ -13,7 +13,7 @@ import pytest
 from gristmill.core.errors import InputError, PlanError
 from gristmill.core.table import JSON
 from gristmill.io.commit import CommitFiles, Fragment, next_generation, safe
-from gristmill.io.target import Target
+from gristmill.io.target import PIECE, Target, reserve
 from gristmill.io.write_jsonl import JsonlFormat
 from gristmill.io.write_parquet import ParquetFormat
 from tests.io.fragments import LINES, PARTITION, ROWS, Writer, gathered, tree
@@ -282,3 +282,24 @@ def test_pyarrow_errors_name_the_path_too(tmp_path, monkeypatch):
     monkeypatch.setattr("gristmill.io.target._open_new", lambda path: Path.open(Path("/dev/full"), "wb"))
     with pytest.raises(OSError, match=r"write_parquet.*No space left"):
         Writer(tmp_path, ParquetFormat()).run([{"t": random.randbytes(50_000).hex()}])
+
+
+# -- room ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("room", [0, PIECE, 10 * PIECE])
+def test_room_that_is_reserved_is_no_part_of_the_file(tmp_path, room):
+    target, lines = Target(tmp_path), b"x" * (3 * PIECE + 5)
+    with target.create(target.file("a")) as file:
+        reserve(file, room)
+        file.write(lines)
+    assert (tmp_path / "a").read_bytes() == lines
+    assert (tmp_path / "a").stat().st_blocks * 512 < 5 * PIECE
+
+
+def test_room_that_there_is_not_is_no_error(tmp_path):
+    target = Target(tmp_path)
+    with target.create(target.file("a")) as file:
+        reserve(file, 2**60)
+        file.write(b"text")
+    assert (tmp_path / "a").read_bytes() == b"text"

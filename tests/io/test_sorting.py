@@ -62,6 +62,26 @@ def test_sorting_on_disk_is_sorting_in_memory(data: st.DataObject, one: str, two
     assert [row for piece in found for row in piece.column("n").to_pylist()] == wanted
 
 
+@pytest.mark.parametrize("most", [1, 100, 300, 10**9])
+def test_rows_that_nobody_wants_are_the_same_in_memory_and_on_disk(most: int, tmp_path: Path) -> None:
+    values = [7, 3, 5, 3, 9, 7, 1, 7, 8, 3, 2]
+    table = pa.table({"a": values, "n": list(range(len(values)))})
+
+    def not_alone(rows: pa.Table) -> pa.Table:
+        mine = rows.column("a").to_pylist()
+        return rows.filter(pa.array([mine.count(value) > 1 for value in mine], pa.bool_()))
+
+    pieces = iter(cut(table, [2, 5, 8]))
+    found = [
+        row
+        for piece in sorted_pieces(pieces, ["a"], most, folder=str(tmp_path), wanted=not_alone)
+        for row in piece.to_pylist()
+    ]
+    few = [row for row in found if values.count(row["a"]) > 1]
+    assert [row["n"] for row in few] == [1, 3, 9, 0, 5, 7]
+    assert most < 10**9 or few == found  # a value that is a range of its own is not looked at
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.data(), st.sampled_from(list(KEYS)))
 def test_groups_are_whole(data: st.DataObject, name: str) -> None:

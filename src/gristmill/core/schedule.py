@@ -32,6 +32,9 @@ CALL_SECONDS = 0.1
 LEAST_SECONDS = 0.01
 """Less work than this is not divided between workers: the round trips would take longer than the work."""
 
+START_SECONDS = 0.05
+"""The work that is worth one more process."""
+
 GPU_CALL_SECONDS = 0.5
 """The same for workers that hold a GPU: nobody else waits for it, and no moment of it should be lost between calls."""
 

@@ -164,6 +164,11 @@ class SameHash(KeyedStage):
     def outputs(self) -> tuple[list[str], Columns]:
         return [], []  # what it gives is no part of the rows, which go on as they were
 
+    def wanted(self, table: pa.Table) -> pa.Table:
+        """Rows that may not be alone: as a rule these are few, and no verdict is given on the others."""
+        hashes = np.sort(_hashes(table))
+        return table.filter(among(table.column(_HASH), hashes[1:][hashes[1:] == hashes[:-1]]))
+
     def process_sorted(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         best: pa.Table | None = None
         told = False

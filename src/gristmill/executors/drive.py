@@ -139,7 +139,7 @@ class Driver(ABC):
             downstream_bytes=self.flow.downstream_bytes(pool.index) + pool.coming_bytes(self.flow, behind),
             downstream_tasks=len(self.flow.pools[pool.index + 1].queue) if behind else 0,
             idle=pool.count("idle"),
-            can_grow=queued > 0 and pool.can_grow() and not self._crowded(pool),
+            can_grow=queued > 0 and pool.can_grow() and not (pool.copes(self.flow) or self._crowded(pool)),
             cpus=pool.cpus,
             gpu=pool.gpu,
             takers=pool.count("busy"),

@@ -20,7 +20,7 @@ from gristmill.core.plan import Group
 from gristmill.core.quarantine import Budget
 from gristmill.core.rejects import Rejecter
 from gristmill.core.repeat import Trail
-from gristmill.core.schedule import WINDOW, coming_bytes
+from gristmill.core.schedule import START_SECONDS, WINDOW, coming_bytes
 from gristmill.core.stage import implements
 from gristmill.core.task import Lineage
 from gristmill.executors.machine import GpuSlots, Machine, Slot
@@ -253,6 +253,16 @@ class Pool(ABC):
             return False
         self.slots.give_back(slot)
         return True
+
+    def copes(self, flow: Flow) -> bool:
+        """Whether it gathers, and is through with what waits before one more worker would have started. As a rule that
+        is quick, so as long as nothing is known of it, the first worker is waited for."""
+        if not self.group.gather or not self.staff:
+            return False
+        waiting = flow.pools[self.index]
+        if waiting.pace.seconds is None:
+            return self.count("starting") > 0
+        return len(waiting.queue) * waiting.pace.seconds < START_SECONDS * self.staff
 
     def cpus_in_use(self, total: float) -> float:
         """Cores that calls and set-ups use; a worker that waits for room behind it uses none."""

@@ -170,6 +170,11 @@ class Copy:
         self.num_rows += rows
         self.nbytes += nbytes
 
+    @property
+    def size(self) -> int:
+        """How many bytes its lines are in the file."""
+        return sum(origin.lines[1] for origin, _, _ in self._pieces if origin.lines)
+
     def as_read(self) -> Copy:
         """The same rows, as they are in the file."""
         other = Copy(self.columns)

@@ -22,7 +22,7 @@ from gristmill.core.stage import ProcessingStage
 from gristmill.core.table import JSON, POSITION, unify, wide_columns
 from gristmill.core.task import GatherTask, Task, WrittenFile, WrittenFiles, digest
 from gristmill.io.manifest import MANIFEST, write_manifest
-from gristmill.io.target import TEMPORARY, Hashed, Target
+from gristmill.io.target import TEMPORARY, Hashed, Target, reserve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -135,6 +135,7 @@ class WriteFragments(ProcessingStage[Batch, Fragment]):
     def _copy(self, copied: Any, rows: pa.BooleanArray | None, file: BinaryIO) -> str:
         """Copy lines, and give the checksum of the file if it will be one of the final ones."""
         hashed = Hashed(file) if copied.whole and self.target.local and getattr(self.form, "adopts", False) else None
+        reserve(file, copied.size * (copied.num_rows if rows is None else rows.true_count) // max(copied.num_rows, 1))
         copied.write(hashed or file, rows)
         return hashed.sha256() if hashed else ""
 

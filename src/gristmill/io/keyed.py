@@ -64,6 +64,10 @@ class KeyedStage(CompositeStage[Batch, Batch]):
         """What becomes of a partition, which is a stream of tables, sorted by key. A group may reach over several."""
         raise NotImplementedError
 
+    def wanted(self, table: pa.Table) -> pa.Table:
+        """Of the rows of some keys, those that `process_sorted` wants: others need not be sorted."""
+        return table
+
     def combine(self, table: pa.Table) -> pa.Table:
         """Less rows that stand for these, before they are sent to where all of a key meet."""
         return table
@@ -156,7 +160,8 @@ class Reduce(ProcessingStage[Part, Batch]):
         start = 0
         with task.target.scratch() as room:
             order = [*self.keyed.columns, *self.keyed.order]
-            pieces = sorted_pieces(task.pieces(), order, sort_bytes(self.keyed.memory_gb), folder=room)
+            most, wanted = sort_bytes(self.keyed.memory_gb), self.keyed.wanted
+            pieces = sorted_pieces(task.pieces(), order, most, folder=room, wanted=wanted)
             for table in self._ways[self.keyed.written()](self, pieces):
                 yield batch_of(task, table, start)
                 start += table.num_rows

@@ -9,7 +9,7 @@ neither on the memory nor on the ranges. Nulls are last, after NaN, whatever the
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
@@ -34,9 +34,11 @@ def sorted_pieces(
     most_bytes: int,
     descending: bool = False,
     folder: str | None = None,
+    wanted: Callable[[pa.Table], pa.Table] | None = None,
 ) -> Iterator[pa.Table]:
     """The rows of all pieces by the columns of `order`. About `most_bytes` are held; the rest is in a temporary
-    directory in `folder`."""
+    directory in `folder`. `wanted` may leave out rows before they are sorted: it gets all rows that have the same value
+    in the first column at once."""
     if not order:
         yield from pieces
         return
@@ -49,7 +51,8 @@ def sorted_pieces(
             break
     else:
         if held:
-            yield sort_table(pa.concat_tables(held), order, descending)
+            table = pa.concat_tables(held)
+            yield sort_table(wanted(table) if wanted else table, order, descending)
         return
     bounds = _bounds(held, order[0])
     with tempfile.TemporaryDirectory(prefix="gristmill-sort-", dir=folder) as room:
@@ -62,9 +65,8 @@ def sorted_pieces(
         files.close()
         for number in sorted(files.names):
             whole = number % 2 == 0 and number < 2 * len(bounds) + 1  # between two values: there may be many in it
-            yield from sorted_pieces(
-                files.pieces(number), order if whole else order[1:], most_bytes, descending, folder
-            )
+            rows, by = files.pieces(number), order if whole else order[1:]
+            yield from sorted_pieces(rows, by, most_bytes, descending, folder, wanted if whole else None)
 
 
 def sort_table(table: pa.Table, order: Sequence[str], descending: bool = False) -> pa.Table:
