@@ -351,12 +351,13 @@ def quiet(patience_s: float = 0.0, most: float = 0.15) -> float:
     Looks at the cores for a second at a time: the load average would still hold the benchmark's own last minutes.
     """
     end = time.monotonic() + patience_s
-    while (busy := _busy_cores()) > most and time.monotonic() < end:
+    while (busy := busy_cores()) > most and time.monotonic() < end:
         time.sleep(1)
     return busy
 
 
-def _busy_cores(seconds: float = 1.0) -> float:
+def busy_cores(seconds: float = 1.0) -> float:
+    """How many cores are in use, by all processes."""
     before, began = _busy_seconds(), time.perf_counter()
     time.sleep(seconds)
     return (_busy_seconds() - before) / (time.perf_counter() - began)

@@ -14,7 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kinds import Figure
-from measure import median, told
+from measure import busy_cores, median, told
+
+_LOOK_S = 0.25
+"""How long is looked at what others do."""
 
 
 @dataclass
@@ -29,6 +32,8 @@ class Entry:
     """How long a round takes, before it is known."""
     found: list[dict[str, Any]] = field(default_factory=list)
     took: list[float] = field(default_factory=list)
+    others: list[float] = field(default_factory=list)
+    """How many cores others used, just before each round."""
     failed: str | None = None
 
     @property
@@ -37,6 +42,7 @@ class Entry:
 
     def measure(self) -> None:
         """A round. A figure that fails has no result, whatever it had before."""
+        self.others.append(busy_cores(_LOOK_S))
         began = time.perf_counter()
         try:
             self.found.append(self.figure())
@@ -45,6 +51,10 @@ class Entry:
             self.failed = f"{type(error).__name__}: {told(error)}"
             self.found.clear()
         self.took.append(time.perf_counter() - began)
+
+    def merged(self) -> dict[str, Any]:
+        """All rounds as one result, and what it takes to judge it."""
+        return merge(self.found) | {"took_s": round(self.seconds), "others_cores": round(max(self.others), 1)}
 
 
 def run_all(entries: Sequence[Entry], end: float = math.inf, after: Callable[[Entry], None] | None = None) -> None:

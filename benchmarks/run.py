@@ -105,11 +105,11 @@ def measured(chosen: dict[str, Kind], options: argparse.Namespace, folder: Path)
     if unknown := set(options.figures) - set(known):
         raise SystemExit(f"no figure {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     entries = [entry for name, kind in chosen.items() for entry in entries_of(name, kind, options, folder)]
-    heads = {name: {"machine": machine(kind), "load_before": _load()} for name, kind in chosen.items()}
+    heads = {name: {"machine": machine(kind)} for name, kind in chosen.items()}
 
     def save(entry: Entry) -> None:
         mine = [one for one in entries if one.kind == entry.kind]
-        figures = {one.name: merge(one.found) | {"took_s": round(one.seconds)} for one in mine if one.found}
+        figures = {one.name: one.merged() for one in mine if one.found}
         failed = {one.name: one.failed for one in mine if one.failed}
         found = heads[entry.kind] | {"figures": figures, "failed": failed}
         _save(found, folder / f"{entry.kind}.json", options.systems)
@@ -163,10 +163,6 @@ def put_into_pages(tables: dict[str, str]) -> None:
     put_into(PAGE, profiles.table(), profiles.MARK)
     put_into(PAGE, simulate.table(), simulate.MARK)
     put_into(README, headline(plots.all_bars(RESULTS)), "ratios")
-
-
-def _load() -> float:
-    return round(os.getloadavg()[0], 1)
 
 
 def _save(report: dict[str, Any], path: Path, some_systems: object = None) -> None:

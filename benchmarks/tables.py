@@ -17,6 +17,9 @@ README = HERE.parent / "README.md"
 PAGE = HERE.parent / "docs" / "performance.md"
 AGREEMENT = HERE / "results" / "agreement.json"
 
+BUSY = 0.3
+"""So many cores that others use are told: times may be longer than on a quiet machine."""
+
 Row = tuple[str, str, str]
 
 
@@ -32,8 +35,10 @@ def table(report: dict[str, Any], targets: bool = True) -> str:
         f"Medians of {_rounds(report)} (smallest to largest). CPU time is that of the whole process tree; "
         "that of a bare interpreter is taken off where starting is measured. `make bench` measures them anew."
     )
-    if report["load_before"] > where["cores"]:
-        note += f" Others used the machine: the load was {report['load_before']:.0f}."
+    busy = {name: one.get("others_cores", 0.0) for name, one in report["figures"].items()}
+    if busy := {name: cores for name, cores in busy.items() if cores >= BUSY}:
+        told = ", ".join(f"{name} ({cores:g} cores)" for name, cores in busy.items())
+        note += f" Others used the machine just before these were measured: {told}."
     if earlier := report.get("earlier"):
         note += f" Of an earlier run, maybe with other versions: {', '.join(earlier)}."
     rows += [(f"`{name}`", "", f"failed: {why}") for name, why in report.get("failed", {}).items()]

@@ -64,8 +64,8 @@ saved = []
 run_all(entries, after=lambda entry: saved.append(entry.name))
 found, failed = merge(entries[1].found), {"bad": entries[0].failed}
 machine = {"cpu": "", "cores": 1, "memory_gb": 1, "python": "", "packages": {}}
-lines = run.table({"figures": {"good": found}, "failed": failed, "machine": machine, "load_before": 0})
-none = run.table({"figures": {}, "failed": {"bad": "it is out of order"}, "machine": machine, "load_before": 0})
+lines = run.table({"figures": {"good": found}, "failed": failed, "machine": machine})
+none = run.table({"figures": {}, "failed": {"bad": "it is out of order"}, "machine": machine})
 print(json.dumps([found, failed, lines, saved, none]))
 """
 
@@ -76,7 +76,7 @@ def takes(seconds):
     return lambda: (time.sleep(seconds), {})[1]
 times = {"long": (0.5, 3), "short": (0.01, 3), "once": (0.01, 1)}
 entries = [Entry("some", name, takes(seconds), rounds) for name, (seconds, rounds) in times.items()]
-run_all(entries, time.perf_counter() + 1.2)
+run_all(entries, time.perf_counter() + 2.2)
 print(json.dumps({entry.name: len(entry.found) for entry in entries}))
 """
 
@@ -101,7 +101,7 @@ path = Path(sys.argv[1])
 machine = {"cpu": "", "cores": 1, "memory_gb": 1, "python": "", "packages": {}}
 for name, rounds in (("old", 1), ("new", 2)):
     figures = {name: {"rounds": rounds}}
-    run._save({"figures": figures, "failed": {}, "machine": machine, "load_before": 0}, path, False)
+    run._save({"figures": figures, "failed": {}, "machine": machine}, path, False)
 saved = json.loads(path.read_text())
 print(json.dumps([saved, run.table(saved), [_counts(4601), _counts([4603, 4601, 4602])]]))
 """
