@@ -5,7 +5,6 @@ The names below are loaded when first used, so that `import gristmill` stays qui
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core import VERSION
@@ -104,8 +103,6 @@ def _local_executor() -> Any:
 
 
 def _progress(*every_s: float) -> Any:
-    if os.environ.get("GRISTMILL_PROGRESS") == "off":
-        return _executor.Silent()
     from gristmill.observe.progress import default_progress
 
     return default_progress(*every_s)

@@ -101,14 +101,17 @@ def test_what_lies_together_where_somebody_is_free_goes_first(
     assert names(queue) == after
 
 
-@pytest.mark.parametrize("most", [1, 2, 7])
-def test_everything_is_done_where_it_lies_when_all_nodes_are_equally_fast(most: int) -> None:
-    nodes = ["a", "b", "c"]
-    queue = waiting(*nodes * 200)
-    for turn in range(600 // most):
-        free = nodes[turn % 3]
+@pytest.mark.parametrize("most", [1, 2, 7, 20, 64, 256])
+def test_everything_is_done_where_it_lies_and_in_large_calls_when_all_nodes_are_equally_fast(most: int) -> None:
+    nodes = ["a", "b", "c", "d"]
+    queue = waiting(*nodes * 250)
+    calls = 0
+    while queue:
+        free = nodes[calls % 4]
         together = put_first(queue, {free}, most)
         assert {node_of(queue.popleft()) for _ in range(together)} == {free}
+        calls += 1
+    assert calls <= max(4, 4 * 1000 / most)  # at most a quarter of what is looked at lies on one node
 
 
 def test_what_is_passed_over_goes_after_some_turns_wherever_others_are_free() -> None:

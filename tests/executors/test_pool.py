@@ -1,5 +1,6 @@
 """When a pool that gathers gets one more worker."""
 
+import time
 from collections import deque
 from types import SimpleNamespace
 
@@ -10,21 +11,25 @@ from gristmill.executors.pool import Pool
 
 
 @pytest.mark.parametrize(
-    ("gather", "staff", "starting", "seconds", "waiting", "copes"),
+    ("gather", "staff", "starting", "seconds", "waiting", "given", "since", "copes"),
     [
-        (True, 0, 0, None, 1, False),  # somebody has to begin
-        (True, 1, 1, None, 9, True),
-        (True, 1, 0, None, 1, False),  # the first is at it, and nobody knows for how long
-        (True, 1, 0, START_SECONDS / 10, 9, True),
-        (True, 1, 0, START_SECONDS / 10, 11, False),
-        (True, 2, 0, START_SECONDS / 10, 11, True),
-        (False, 1, 1, None, 1, False),
+        (True, 0, 0, None, 1, None, 0, False),  # somebody has to begin
+        (True, 1, 1, None, 9, None, 0, True),
+        (True, 1, 0, None, 1, None, 0, False),  # the first is at it, and nobody knows for how long
+        (True, 1, 0, START_SECONDS / 10, 9, None, 0, True),
+        (True, 1, 0, START_SECONDS / 10, 9, None, 2 * START_SECONDS, False),  # it takes longer than it used to
+        (True, 1, 0, START_SECONDS / 10, 9, 3, 0, False),  # so many workers were asked for
+        (True, 1, 0, START_SECONDS / 10, 11, None, 0, False),
+        (True, 2, 0, START_SECONDS / 10, 11, None, 0, True),
+        (False, 1, 1, None, 1, None, 0, False),
     ],
 )
-def test_one_worker_gathers_as_long_as_it_copes(gather, staff, starting, seconds, waiting, copes):
+def test_one_worker_gathers_as_long_as_it_copes(gather, staff, starting, seconds, waiting, given, since, copes):
     pace = Pace()
     if seconds is not None:
         pace.add(1, seconds, 0.0)
     flow = SimpleNamespace(pools=[SimpleNamespace(pace=pace, queue=deque(range(waiting)))])
-    pool = SimpleNamespace(group=SimpleNamespace(gather=gather), staff=staff, index=0, count=lambda _: starting)
+    group = SimpleNamespace(gather=gather, num_workers=given)
+    busy = [SimpleNamespace(calls=[SimpleNamespace(began=time.perf_counter() - since)])]
+    pool = SimpleNamespace(group=group, staff=staff, index=0, count=lambda _: starting, busy=busy)
     assert Pool.copes(pool, flow) is copes

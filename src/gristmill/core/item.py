@@ -33,7 +33,7 @@ class Item:
     losses: int = 0
     moves: int = 0
     passed: int = 0
-    """How many that came later have gone before it."""
+    """How many calls of what came later have gone before it."""
 
 
 @dataclass(slots=True)

@@ -164,7 +164,7 @@ class SameHash(KeyedStage):
     def outputs(self) -> tuple[list[str], Columns]:
         return [], []  # what it gives is no part of the rows, which go on as they were
 
-    def wanted(self, table: pa.Table) -> pa.Table:
+    def worth_sorting(self, table: pa.Table) -> pa.Table:
         """Rows that may not be alone: as a rule these are few, and no verdict is given on the others."""
         hashes = np.sort(_hashes(table))
         return table.filter(among(table.column(_HASH), hashes[1:][hashes[1:] == hashes[:-1]]))

@@ -257,12 +257,14 @@ class Pool(ABC):
     def copes(self, flow: Flow) -> bool:
         """Whether it gathers, and is through with what waits before one more worker would have started. As a rule that
         is quick, so as long as nothing is known of it, the first worker is waited for."""
-        if not self.group.gather or not self.staff:
+        if not self.group.gather or not self.staff or self.group.num_workers:
             return False
         waiting = flow.pools[self.index]
         if waiting.pace.seconds is None:
             return self.count("starting") > 0
-        return len(waiting.queue) * waiting.pace.seconds < START_SECONDS * self.staff
+        long_ago = time.perf_counter() - START_SECONDS
+        slow = any(worker.calls[0].began < long_ago for worker in self.busy)
+        return not slow and len(waiting.queue) * waiting.pace.seconds < START_SECONDS * self.staff
 
     def cpus_in_use(self, total: float) -> float:
         """Cores that calls and set-ups use; a worker that waits for room behind it uses none."""

@@ -20,7 +20,7 @@ _WINDOW = 32
 """How many of those that wait are looked at."""
 
 _TURNS = 16
-"""When so many have gone before one that waits, no more do."""
+"""When so many calls have gone before the one that waits first, no more do."""
 
 
 def node_of(item: Item) -> str:
@@ -46,19 +46,15 @@ def put_first(queue: deque[Item], nodes: Set[str], most: int) -> int:
         return 1
     if not node_of(first):
         return sum(1 for _ in takewhile(lambda item: not node_of(item), islice(queue, most)))
-    alike = list(takewhile(lambda item: _may_be_passed(item, first), islice(queue, max(_WINDOW, most))))
-    wanted = next((node_of(item) for item in alike if node_of(item) in nodes), node_of(first))
+    window = islice(queue, max(_WINDOW, most))
+    alike = list(takewhile(lambda item: item.start == first.start and not item.alone, window))
+    wanted = node_of(first)
+    if first.passed < _TURNS:
+        wanted = next((node_of(item) for item in alike if node_of(item) in nodes), wanted)
     near = [place for place, item in enumerate(alike) if node_of(item) == wanted][:most]
-    if not near:  # the first has waited long enough
-        return 1
     for place in reversed(near):
         del queue[place]
     queue.extendleft(alike[place] for place in reversed(near))
-    for place, item in enumerate(alike[: near[-1]]):
-        if place not in near:
-            item.passed += sum(other > place for other in near)
+    for place in set(range(near[-1])).difference(near):
+        alike[place].passed += 1
     return len(near)
-
-
-def _may_be_passed(item: Item, first: Item) -> bool:
-    return item.start == first.start and not item.alone and item.passed < _TURNS

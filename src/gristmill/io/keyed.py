@@ -64,8 +64,8 @@ class KeyedStage(CompositeStage[Batch, Batch]):
         """What becomes of a partition, which is a stream of tables, sorted by key. A group may reach over several."""
         raise NotImplementedError
 
-    def wanted(self, table: pa.Table) -> pa.Table:
-        """Of the rows of some keys, those that `process_sorted` wants: others need not be sorted."""
+    def worth_sorting(self, table: pa.Table) -> pa.Table:
+        """Of all rows of some keys, those that something can be said of: others need not be sorted."""
         return table
 
     def combine(self, table: pa.Table) -> pa.Table:
@@ -160,7 +160,7 @@ class Reduce(ProcessingStage[Part, Batch]):
         start = 0
         with task.target.scratch() as room:
             order = [*self.keyed.columns, *self.keyed.order]
-            most, wanted = sort_bytes(self.keyed.memory_gb), self.keyed.wanted
+            most, wanted = sort_bytes(self.keyed.memory_gb), self.keyed.worth_sorting
             pieces = sorted_pieces(task.pieces(), order, most, folder=room, wanted=wanted)
             for table in self._ways[self.keyed.written()](self, pieces):
                 yield batch_of(task, table, start)

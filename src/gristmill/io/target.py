@@ -6,7 +6,6 @@ stores an upload becomes visible when it is complete, so it goes straight to its
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import io
 import os
@@ -14,14 +13,14 @@ import secrets
 import shutil
 import socket
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from gristmill.core.errors import PlanError, cannot_write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 TEMPORARY = "_tmp"
 PIECE = 2**18
@@ -277,14 +276,26 @@ class _NewFile(io.FileIO):
 
     def reserve(self, nbytes: int) -> None:
         """If it can, the file system finds room for so many bytes at once, instead of for each page by itself."""
-        if allocate := getattr(ctypes.CDLL(None), "fallocate", None):
-            self._reserved = not allocate(self.fileno(), _KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(nbytes))
+        if allocate := _fallocate():
+            self._reserved = not allocate(self.fileno(), _KEEP_SIZE, 0, nbytes)
 
     def close(self) -> None:
         if self._reserved and not self.closed:
             with suppress(OSError):  # what was too much costs room, and harms nobody
                 self.truncate(os.fstat(self.fileno()).st_size)
         super().close()
+
+
+@cache
+def _fallocate() -> Callable[[int, int, int, int], int] | None:
+    """Of Linux: what Python has, `os.posix_fallocate`, makes a file longer, and writes it where it cannot do better."""
+    with suppress(ImportError, AttributeError, OSError):
+        import ctypes
+
+        found = ctypes.CDLL(None).fallocate
+        found.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+        return found
+    return None
 
 
 def _open_new(path: str) -> BinaryIO:
