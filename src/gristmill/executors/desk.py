@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import uuid4
 
 import cloudpickle
 
@@ -162,8 +161,9 @@ class Station:
         import ray
 
         self.duty, self.desk = duty, desk
-        self.node: str = ray.get_runtime_context().get_node_id()
-        self.key: str = uuid4().hex
+        context = ray.get_runtime_context()
+        self.node: str = context.get_node_id()
+        self.key: str = context.get_actor_id() or context.get_worker_id()  # which an actor keeps when it is restarted
         self.guard: Guard | None = None
         self.keeper: Any = None
         self.over = False
