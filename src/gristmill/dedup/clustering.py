@@ -21,6 +21,7 @@ import pyarrow as pa
 from gristmill.core.batch import Batch
 from gristmill.core.columns import literal
 from gristmill.core.compute import pc
+from gristmill.core.errors import AccountingError
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.task import order_key
 from gristmill.dedup.clusters import CLUSTER, ID, PARTNER, SIMILARITY
@@ -87,12 +88,12 @@ class Clusters(Partners):
     ) -> Iterator[pa.Table]:
         """Verdicts on all rows: `others` is what is known of them, by partition, and pairs are read twice."""
         known, nodes, truth = _rows(others)
-        if not known.num_columns:  # there is nothing at all
-            return
         joining = Joining(len(nodes))
         for one, other, _ in _links(links(), nodes):
             half = one < other  # pairs are there both ways
             joining.add(one[half], other[half])
+        if not known.num_columns:  # there is nothing at all
+            return
         order, keepers = self._keepers(known, joining.roots)
         self._estimate_all(nodes, joining.roots, keepers, truth)
         del joining
@@ -201,8 +202,18 @@ def _links(tables: Iterable[pa.Table], nodes: Numbers) -> Iterator[tuple[Numbers
 
 
 def _placed(pairs: Numbers, nodes: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    one, other = (np.searchsorted(nodes, pairs[:, side]) for side in (0, 1))
-    return one, other, pairs[:, 2].view(np.float64)
+    return _place(pairs[:, 0], nodes), _place(pairs[:, 1], nodes), pairs[:, 2].view(np.float64)
+
+
+def _place(wanted: Numbers, nodes: Numbers) -> Numbers:
+    places = np.searchsorted(nodes, wanted)
+    lost = nodes[np.minimum(places, len(nodes) - 1)] != wanted if len(nodes) else np.ones(len(wanted), np.bool_)
+    if lost.any():
+        raise AccountingError(
+            f"of {len(wanted):,} pairs that are alike {int(lost.sum()):,} name a row of which nothing is known, like "
+            f"number {wanted[lost][0]}; {len(nodes):,} rows are known"
+        )
+    return places
 
 
 def _places(members: pa.Table) -> Numbers:
