@@ -24,7 +24,7 @@ from gristmill.dedup import FuzzyDeduplicationStage, clustering, rounds, steps
 from gristmill.dedup.clustering import Clusters
 from gristmill.dedup.columns import from_numbers
 from gristmill.dedup.rounds import Rounds
-from gristmill.dedup.rows import LINK, NODE, ORDER, RANK, TEXT, TRUTH, of_kind, pack_links, table_of
+from gristmill.dedup.rows import LINK, NODE, ORDER, RANK, TEXT, TRUTH, of_kind, pack_links, table_of, unpack
 from gristmill.dedup.sketch import buckets_of
 from gristmill.io import exchange as exchanges
 from gristmill.text import JsonlReader, JsonlWriter
@@ -126,6 +126,21 @@ def test_pairs_that_are_read_bit_by_bit_give_the_same(
     wanted, counts = judged(tasks, 10**9)
     assert found == wanted
     assert told == counts
+
+
+@pytest.mark.parametrize("links", [1, 7, 30, 31, 100])
+@pytest.mark.parametrize("size", [1, 5, 1000])
+def test_no_more_pairs_are_looked_at_together_than_may_be(
+    links: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = of_kind(tables(PATH[:15], 1000)[0].data, LINK)
+    pieces = [rows.slice(start, size) for start in range(0, rows.num_rows, size)]
+    nodes = np.arange(-20, -4)
+    monkeypatch.setattr(clustering, "LINKS", links)
+    found = list(clustering._links(pieces, nodes))
+    assert [len(one) for one, _, _ in found] == [links] * (30 // links) + [30 % links] * (30 % links > 0)
+    one, other = (np.concatenate(side) for side in list(zip(*found, strict=True))[:2])
+    assert np.stack([nodes[one], nodes[other]], axis=1).tolist() == unpack(rows, 3)[:, :2].tolist()
 
 
 def test_links_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ from gristmill.io.partitions import Part, batch_of
 from gristmill.io.verdicts import KEEP, ROW, TASK
 
 LINKS, ROWS = 2**18, 2**17
-"""So many pairs are looked at together, and there are verdicts on so many rows in one batch."""
+"""Up to so many pairs are looked at together, and there are verdicts on so many rows in one batch."""
 
 ESTIMATED = "estimated_recall"
 FEW, POOR = 20, 0.9
@@ -174,30 +174,34 @@ class Judge(Ordered):
 
 def _rows(partitions: Iterable[Iterable[pa.Table]]) -> tuple[pa.Table, Numbers, Numbers]:
     """What is known of all rows, in the order of their numbers, which come with it, and the pairs of the sample."""
-    members, truth = list[pa.Table](), [np.zeros((0, 3), np.int64)]
-    for pieces in partitions:
-        tables = [piece for piece in pieces if piece.num_rows]
-        if not tables:
-            continue
-        table = pa.concat_tables(tables)
-        told = [SNAPSHOT] if SNAPSHOT in table.column_names else []
-        rows = table.filter(pc.is_valid(table[NODE])).select([NODE, RANK, ORDER, ID, TASK, ROW, *told])
-        members.append(by_node(rows)[0])  # rows that are the same are in the same partition
-        truth.append(unpack(of_kind(table, TRUTH), 3))
+    found = [_rows_of(pieces) for pieces in partitions]
+    members = [rows for rows, _ in found if rows is not None]
     known, nodes = by_node(pa.concat_tables(members)) if members else (pa.table({}), np.zeros(0, np.int64))
-    return known, nodes, np.concatenate(truth)
+    return known, nodes, np.concatenate([np.zeros((0, 3), np.int64), *(truth for _, truth in found)])
+
+
+def _rows_of(pieces: Iterable[pa.Table]) -> tuple[pa.Table | None, Numbers]:
+    """The same of one partition, where rows that are the same are. Copies: what was read is not held."""
+    tables = list(filter(len, pieces))
+    if not tables:
+        return None, np.zeros((0, 3), np.int64)
+    table = pa.concat_tables(tables)
+    told = [SNAPSHOT] if SNAPSHOT in table.column_names else []
+    rows = table.filter(pc.is_valid(table[NODE])).select([NODE, RANK, ORDER, ID, TASK, ROW, *told])
+    return by_node(rows)[0], unpack(of_kind(table, TRUTH), 3).copy()
 
 
 def _links(tables: Iterable[pa.Table], nodes: Numbers) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
-    """Pairs, some at a time: the places of both among the numbers of rows, and how similar they are."""
-    held, count = list[Numbers](), 0
+    """Pairs, up to `LINKS` at a time: the places of both among the numbers of rows, and how similar they are."""
+    held, room = list[Numbers](), LINKS
     for table in tables:
-        held.append(unpack(of_kind(table, LINK), 3))
-        count += len(held[-1])
-        if count >= LINKS:
-            yield _placed(np.concatenate(held), nodes)
-            held, count = [], 0
-    if count:
+        pairs = unpack(of_kind(table, LINK), 3)
+        while len(pairs) >= room:
+            yield _placed(np.concatenate([*held, pairs[:room]]), nodes)
+            held, pairs, room = [], pairs[room:], LINKS
+        held.append(pairs)
+        room -= len(pairs)
+    if room < LINKS:
         yield _placed(np.concatenate(held), nodes)
 
 
