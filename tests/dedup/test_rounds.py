@@ -151,6 +151,15 @@ def test_links_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(judged(tasks, 10_000)[0]) == 60  # which have 1,770 links, of 48 bytes
 
 
+def test_a_partition_is_not_read_for_rows_that_a_step_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(self: Any, piece: pa.Table) -> pa.Table:
+        return pytest.fail(f"{type(self).__name__} has none")
+
+    wanted = judged(tables(PATH, 1000), 0)[0]
+    monkeypatch.setattr(steps.Sorted, "past", never)
+    assert judged(tables(PATH, 1000), 0)[0] == wanted
+
+
 def test_rounds_have_partitions_for_what_they_pass_on() -> None:
     made = Rounds("clusters", None, 0.5)
     for exchange in (made.links, made.stars, made.chosen):
