@@ -174,9 +174,7 @@ class Named(Sorted):
     order = (NODE, KIND, OTHER)
 
     def taken(self, piece: pa.Table) -> pa.Table:
-        texts = piece.filter(
-            pc.and_(pc.is_valid(piece[KIND]), pc.is_valid(piece[NODE]))
-        )  # what is packed has no number
+        texts = piece.filter(pc.and_(pc.is_valid(piece[KIND]), pc.is_valid(piece[NODE])))  # what is packed has none
         kinds = pc.fill_null(piece[KIND], literal(LABEL, pa.int64()))  # stars have none
         piece = piece.set_column(piece.column_names.index(KIND), KIND, kinds)
         stars = of_kind(piece, LABEL)
