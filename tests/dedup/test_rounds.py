@@ -16,12 +16,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gristmill import DocumentBatch, LocalExecutor, Pipeline
+from gristmill.core.errors import AccountingError
+from gristmill.core.identity import describe_plan, describe_stage, identity
+from gristmill.core.plan import Plan
+from gristmill.core.spread import LAYOUT
 from gristmill.dedup import FuzzyDeduplicationStage, clustering, rounds, steps
 from gristmill.dedup.clustering import Clusters
 from gristmill.dedup.columns import from_numbers
 from gristmill.dedup.rounds import Rounds
-from gristmill.dedup.rows import LINK, NODE, ORDER, RANK, TEXT, TRUTH, of_kind, pack_links, table_of
+from gristmill.dedup.rows import LINK, NODE, ORDER, RANK, TEXT, TRUTH, of_kind, pack_links, table_of, unpack
 from gristmill.dedup.sketch import buckets_of
+from gristmill.io import exchange as exchanges
 from gristmill.text import JsonlReader, JsonlWriter
 
 # -- any graph -----------------------------------------------------------------------------------------------
@@ -123,12 +128,36 @@ def test_pairs_that_are_read_bit_by_bit_give_the_same(
     assert told == counts
 
 
+@pytest.mark.parametrize("links", [1, 7, 30, 31, 100])
+@pytest.mark.parametrize("size", [1, 5, 1000])
+def test_no_more_pairs_are_looked_at_together_than_may_be(
+    links: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = of_kind(tables(PATH[:15], 1000)[0].data, LINK)
+    pieces = [rows.slice(start, size) for start in range(0, rows.num_rows, size)]
+    nodes = np.arange(-20, -4)
+    monkeypatch.setattr(clustering, "LINKS", links)
+    found = list(clustering._links(pieces, nodes))
+    assert [len(one) for one, _, _ in found] == [links] * (30 // links) + [30 % links] * (30 % links > 0)
+    one, other = (np.concatenate(side) for side in list(zip(*found, strict=True))[:2])
+    assert np.stack([nodes[one], nodes[other]], axis=1).tolist() == unpack(rows, 3)[:, :2].tolist()
+
+
 def test_links_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     edges = [(u, v, 0.9) for u in range(60) for v in range(u)]
     rows = tables(edges, 1000)[0].data
     tasks = [DocumentBatch(pa.concat_tables([of_kind(rows, kind) for kind in (TEXT, LINK)]))]
     monkeypatch.setattr(steps.Small, "star", lambda *_: pytest.fail("a round was made"))
     assert len(judged(tasks, 10_000)[0]) == 60  # which have 1,770 links, of 48 bytes
+
+
+def test_a_partition_is_not_read_for_rows_that_a_step_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(self: Any, piece: pa.Table) -> pa.Table:
+        return pytest.fail(f"{type(self).__name__} has none")
+
+    wanted = judged(tables(PATH, 1000), 0)[0]
+    monkeypatch.setattr(steps.Sorted, "past", never)
+    assert judged(tables(PATH, 1000), 0)[0] == wanted
 
 
 def test_rounds_have_partitions_for_what_they_pass_on() -> None:
@@ -229,3 +258,41 @@ def test_rows_of_an_index_are_partners_too(tmp_path: Path, monkeypatch: pytest.M
         found.append((table.to_pylist(), [path.read_bytes() for path in (tmp_path / name).glob("*.jsonl")]))
     assert found[0] == found[1]
     assert any(row["snapshot"] for row in found[0][0])
+
+
+# -- what another version has left ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_every_segment_depends_on_where_rows_lie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, indexed: bool
+) -> None:
+    source = write(tmp_path)
+
+    def plan() -> Plan:
+        stage = FuzzyDeduplicationStage(extend=str(tmp_path / "index") if indexed else None)
+        return Pipeline("p", stages=[JsonlReader(source), stage, JsonlWriter(tmp_path / "out")]).plan()
+
+    def identities() -> list[str]:
+        return [identity(describe_plan(segment)) for segment in plan().segments]
+
+    writers = [stage for stage in plan().everything if isinstance(stage, exchanges.WriteRuns)]
+    assert {"Spool", "AsMany", "Links", "Fewer", "Stars"} <= {type(stage.exchange).__name__ for stage in writers}
+    assert {describe_stage(stage)["exchange"]["layout"] for stage in writers} == {LAYOUT}
+    before = identities()
+    assert identities() == before
+    monkeypatch.setattr(exchanges, "LAYOUT", LAYOUT + 1)
+    assert not set(before) & set(identities())
+
+
+def test_links_of_rows_that_are_not_there_are_an_error() -> None:
+    rows = tables([(1, 2, 0.9), (2, 3, 0.9), (7, 8, 0.9)], 1000)[0].data
+    texts, links = of_kind(rows, TEXT), of_kind(rows, LINK)
+    stage = Clusters("exact", 0.8, 20, 9)
+    assert sum(map(len, stage.at_once([[texts]], lambda: [links]))) == 5
+    for known in (texts.slice(0, 4), texts.slice(1), texts.slice(0, 0)):
+        with pytest.raises(AccountingError, match="pairs that are alike .* name a row of which nothing is known"):
+            list(stage.at_once([[known]], lambda: [links]))
+    with pytest.raises(AccountingError, match="of 6 pairs that are alike 6 name .* number [12378]; 0 rows are known"):
+        list(stage.at_once([], lambda: [links]))
+    assert not list(stage.at_once([], list))

@@ -13,6 +13,8 @@ from gristmill.dedup.pairing import Senders, _paired_texts
 from gristmill.dedup.sketch import buckets_of
 from gristmill.io.exchange import Exchange
 
+BY = [(name, "ascending") for name in (rows.KEY, rows.KIND, rows.NODE, rows.BODY)]
+
 
 @pytest.mark.parametrize("memory_gb", [None, 1e-4, 1e-6])
 @pytest.mark.parametrize("partitions", [1, 7, 4096])
@@ -30,6 +32,9 @@ def test_a_text_is_sent_to_every_partition_with_a_pair_of_it(partitions: int, me
     parts = list(stage.parts_of(table))
     assert (len(parts) > 1) == (memory_gb is not None and partitions > 1)
     told = pa.concat_tables(parts)
+    in_order = list(stage.process_sorted(iter([table.sort_by(rows.KEY)])))  # if a partition does not fit into memory
+    assert list(map(len, in_order)) == list(map(len, parts))
+    assert pa.concat_tables(in_order).sort_by(BY).equals(told.sort_by(BY))
     assert rows.of_kind(told, rows.TRUTH).equals(truth)
     assert (
         rows.distinct_rows(rows.unpack(rows.of_kind(told, rows.PAIR), 2)).tolist() == np.unique(pairs, axis=0).tolist()

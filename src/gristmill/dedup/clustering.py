@@ -21,6 +21,7 @@ import pyarrow as pa
 from gristmill.core.batch import Batch
 from gristmill.core.columns import literal
 from gristmill.core.compute import pc
+from gristmill.core.errors import AccountingError
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.task import order_key
 from gristmill.dedup.clusters import CLUSTER, ID, PARTNER, SIMILARITY
@@ -39,7 +40,7 @@ from gristmill.io.partitions import Part, batch_of
 from gristmill.io.verdicts import KEEP, ROW, TASK
 
 LINKS, ROWS = 2**18, 2**17
-"""So many pairs are looked at together, and there are verdicts on so many rows in one batch."""
+"""Up to so many pairs are looked at together, and there are verdicts on so many rows in one batch."""
 
 ESTIMATED = "estimated_recall"
 FEW, POOR = 20, 0.9
@@ -87,12 +88,12 @@ class Clusters(Partners):
     ) -> Iterator[pa.Table]:
         """Verdicts on all rows: `others` is what is known of them, by partition, and pairs are read twice."""
         known, nodes, truth = _rows(others)
-        if not known.num_columns:  # there is nothing at all
-            return
         joining = Joining(len(nodes))
         for one, other, _ in _links(links(), nodes):
             half = one < other  # pairs are there both ways
             joining.add(one[half], other[half])
+        if not known.num_columns:  # there is nothing at all
+            return
         order, keepers = self._keepers(known, joining.roots)
         self._estimate_all(nodes, joining.roots, keepers, truth)
         del joining
@@ -173,36 +174,50 @@ class Judge(Ordered):
 
 def _rows(partitions: Iterable[Iterable[pa.Table]]) -> tuple[pa.Table, Numbers, Numbers]:
     """What is known of all rows, in the order of their numbers, which come with it, and the pairs of the sample."""
-    members, truth = list[pa.Table](), [np.zeros((0, 3), np.int64)]
-    for pieces in partitions:
-        tables = [piece for piece in pieces if piece.num_rows]
-        if not tables:
-            continue
-        table = pa.concat_tables(tables)
-        told = [SNAPSHOT] if SNAPSHOT in table.column_names else []
-        rows = table.filter(pc.is_valid(table[NODE])).select([NODE, RANK, ORDER, ID, TASK, ROW, *told])
-        members.append(by_node(rows)[0])  # rows that are the same are in the same partition
-        truth.append(unpack(of_kind(table, TRUTH), 3))
+    found = [_rows_of(pieces) for pieces in partitions]
+    members = [rows for rows, _ in found if rows is not None]
     known, nodes = by_node(pa.concat_tables(members)) if members else (pa.table({}), np.zeros(0, np.int64))
-    return known, nodes, np.concatenate(truth)
+    return known, nodes, np.concatenate([np.zeros((0, 3), np.int64), *(truth for _, truth in found)])
+
+
+def _rows_of(pieces: Iterable[pa.Table]) -> tuple[pa.Table | None, Numbers]:
+    """The same of one partition, where rows that are the same are. Copies: what was read is not held."""
+    tables = list(filter(len, pieces))
+    if not tables:
+        return None, np.zeros((0, 3), np.int64)
+    table = pa.concat_tables(tables)
+    told = [SNAPSHOT] if SNAPSHOT in table.column_names else []
+    rows = table.filter(pc.is_valid(table[NODE])).select([NODE, RANK, ORDER, ID, TASK, ROW, *told])
+    return by_node(rows)[0], unpack(of_kind(table, TRUTH), 3).copy()
 
 
 def _links(tables: Iterable[pa.Table], nodes: Numbers) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
-    """Pairs, some at a time: the places of both among the numbers of rows, and how similar they are."""
-    held, count = list[Numbers](), 0
+    """Pairs, up to `LINKS` at a time: the places of both among the numbers of rows, and how similar they are."""
+    held, room = list[Numbers](), LINKS
     for table in tables:
-        held.append(unpack(of_kind(table, LINK), 3))
-        count += len(held[-1])
-        if count >= LINKS:
-            yield _placed(np.concatenate(held), nodes)
-            held, count = [], 0
-    if count:
+        pairs = unpack(of_kind(table, LINK), 3)
+        while len(pairs) >= room:
+            yield _placed(np.concatenate([*held, pairs[:room]]), nodes)
+            held, pairs, room = [], pairs[room:], LINKS
+        held.append(pairs)
+        room -= len(pairs)
+    if room < LINKS:
         yield _placed(np.concatenate(held), nodes)
 
 
 def _placed(pairs: Numbers, nodes: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    one, other = (np.searchsorted(nodes, pairs[:, side]) for side in (0, 1))
-    return one, other, pairs[:, 2].view(np.float64)
+    return _place(pairs[:, 0], nodes), _place(pairs[:, 1], nodes), pairs[:, 2].view(np.float64)
+
+
+def _place(wanted: Numbers, nodes: Numbers) -> Numbers:
+    places = np.searchsorted(nodes, wanted)
+    lost = nodes[np.minimum(places, len(nodes) - 1)] != wanted if len(nodes) else np.ones(len(wanted), np.bool_)
+    if lost.any():
+        raise AccountingError(
+            f"of {len(wanted):,} pairs that are alike {int(lost.sum()):,} name a row of which nothing is known, like "
+            f"number {wanted[lost][0]}; {len(nodes):,} rows are known"
+        )
+    return places
 
 
 def _places(members: pa.Table) -> Numbers:

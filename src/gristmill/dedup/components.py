@@ -1,10 +1,10 @@
 """Clusters: the connected components of a graph of pairs. A cluster is named after its least id.
 
 `components` does it in memory: 24 bytes for each id and edge, some million edges a second. `Joining` is given edges bit
-by bit, and holds 16 bytes for each node. For graphs of too many nodes, the rounds below are the two steps of the
-alternating algorithm of Kiveris and others ("Connected components in MapReduce and beyond", 2014). Each is a function
-of the edges that have a node in common, so that edges may be partitioned by node, and a driver can alternate them until
-neither changes anything:
+by bit, and holds 16 bytes for each node, 24 while it joins some. For graphs of too many nodes, the rounds below are the
+two steps of the alternating algorithm of Kiveris and others ("Connected components in MapReduce and beyond", 2014).
+Each is a function of the edges that have a node in common, so that edges may be partitioned by node, and a driver can
+alternate them until neither changes anything:
 
     edges -> by both ends -> large_star -> by the larger end -> small_star -> edges
 

@@ -58,7 +58,8 @@ from gristmill.dedup.rows import (
 from gristmill.dedup.sketch import BUCKETS, buckets_of, entry_pairs, set_jaccard, signature_jaccard
 from gristmill.io.exchange import Exchange
 from gristmill.io.keyed import DeclaredReduce, KeyedStage, Reduce
-from gristmill.io.partitions import Listing, Part, Partitions, Run, batch_of, blocks, sort_bytes
+from gristmill.io.partitions import BLOCK_BYTES, Listing, Part, Partitions, Run, batch_of, blocks, sort_bytes
+from gristmill.io.sorting import whole_groups
 from gristmill.io.verdicts import Spool
 
 ALL_PAIRS = 8
@@ -252,8 +253,9 @@ class Senders(Step):
 
     side = 0
 
-    def process_groups(self, table: pa.Table) -> pa.Table:
-        return pa.concat_tables(self.parts_of(table), promote_options="default")
+    def process_sorted(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        for groups in whole_groups(tables, self.columns, BLOCK_BYTES):
+            yield from self.parts_of(groups)
 
     def parts_of(self, table: pa.Table) -> Iterator[pa.Table]:
         """What goes to some of the partitions, then to others."""

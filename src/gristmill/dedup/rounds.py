@@ -24,7 +24,7 @@ from gristmill.core.columns import literal
 from gristmill.core.compute import pc
 from gristmill.core.spread import split, spread
 from gristmill.core.stage import ProcessingStage
-from gristmill.core.task import digest
+from gristmill.core.task import WrittenFiles, digest
 from gristmill.dedup.columns import numbers, whole
 from gristmill.dedup.pairing import Step
 from gristmill.dedup.rows import KEY, KIND, LINK, NODE, OTHER, keys_of
@@ -61,8 +61,7 @@ class Rounds:
 
     @property
     def fits(self) -> bool:
-        size = sum(run.nbytes for number in range(self.links.partitions) for run in self.links.rows_of(number))
-        return size <= (HELD_BYTES if self.memory_gb is None else 2 * sort_bytes(self.memory_gb))
+        return self.links.held_bytes <= (HELD_BYTES if self.memory_gb is None else 2 * sort_bytes(self.memory_gb))
 
     @property
     def edges(self) -> Exchange:
@@ -111,6 +110,17 @@ class Fewer(Exchange):
 
 class Links(Fewer):
     """Pairs and, apart from them, rows, all by their own numbers: rows of a pair come from where the other one is."""
+
+    _held_bytes: int
+
+    @property
+    def held_bytes(self) -> int:
+        """The size of all that is no link, once it is listed."""
+        return self._held_bytes
+
+    def list_files(self, outputs: Iterable[WrittenFiles]) -> None:
+        super().list_files(outputs)
+        self._held_bytes = sum(map(self.listing.bytes_of, range(self.partitions, 2 * self.partitions)))
 
     def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
         table, _ = columns_to_write(batch.data, None)

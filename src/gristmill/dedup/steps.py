@@ -64,9 +64,9 @@ class Sorted(Step):
         """The rows that are sorted."""
         return piece
 
-    def past(self, piece: pa.Table) -> pa.Table | None:
-        """Rows that are for the next step."""
-        return None
+    def past(self, piece: pa.Table) -> pa.Table:
+        """Rows that are for the next step. A partition is not read for them unless a step has its own."""
+        return piece.slice(0, 0)
 
     def reducer(self) -> Reduce:
         return Ordered(self)
@@ -96,7 +96,8 @@ class Ordered(DeclaredReduce):
         step = self.keyed
         assert isinstance(step, Sorted)
         with task.target.scratch() as room:
-            yield from (table for table in map(step.past, _larger(task)) if table is not None)
+            if type(step).past is not Sorted.past:
+                yield from map(step.past, _larger(task))
             pieces = filter(len, map(step.taken, _larger(task)))
             order = sorted_pieces(pieces, step.order, sort_bytes(step.memory_gb), folder=room)
             yield from step.process_sorted(blocks(order))
@@ -173,9 +174,10 @@ class Named(Sorted):
     order = (NODE, KIND, OTHER)
 
     def taken(self, piece: pa.Table) -> pa.Table:
-        told = pc.is_valid(piece[KIND])
-        stars = piece.filter(pc.invert(told))
-        texts = piece.filter(pc.and_(told, pc.is_valid(piece[NODE])))  # what is packed has none
+        texts = piece.filter(pc.and_(pc.is_valid(piece[KIND]), pc.is_valid(piece[NODE])))  # what is packed has none
+        kinds = pc.fill_null(piece[KIND], literal(LABEL, pa.int64()))  # stars have none
+        piece = piece.set_column(piece.column_names.index(KIND), KIND, kinds)
+        stars = of_kind(piece, LABEL)
         about = {
             name: texts[name] for name in (NODE, RANK, ORDER, ID, TASK, ROW, SNAPSHOT) if name in piece.column_names
         }

@@ -98,6 +98,9 @@ class Listing:
             file, offset, length, rows, nbytes = numbers[start : start + 5]
             yield Run(self.paths[file], offset, length, 0, rows, nbytes)
 
+    def bytes_of(self, partition: int) -> int:
+        return sum(self.runs.get(partition, array("q"))[4::5])
+
     def tables(self, partition: int) -> Iterator[pa.Table]:
         for run in self.runs_of(partition):
             yield read_run(self.target, run.path, run.offset, run.length)

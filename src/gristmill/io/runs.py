@@ -4,7 +4,8 @@
     index                  for each run: partition, offset, length, rows, bytes; and the columns of all rows
 
 A source writes one file, whatever the number of partitions, and the reader of a partition reads its runs from every
-file. A run is some megabytes at most, so it is read at once. Partitions below 0 hold what belongs to no partition.
+file. A run is read at once: as a rule it is some megabytes at most, but never less than what one batch has for its
+partition. Partitions below 0 hold what belongs to no partition.
 """
 
 from __future__ import annotations
