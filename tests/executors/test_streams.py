@@ -6,12 +6,13 @@ import atexit
 import os
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gristmill import LocalExecutor, Pipeline, Task, processing_stage
+from gristmill import LocalExecutor, Pipeline, ProcessingStage, Task, processing_stage
 from gristmill.core import streams
 
 ROOT = Path(__file__).parents[2]
@@ -117,3 +118,33 @@ def test_a_stream_that_cannot_be_closed_keeps_no_other_from_it() -> None:
     with pytest.raises(OSError, match="cannot be torn down"):
         streams.close_all()
     assert sorted(closed) == list(range(4))
+
+
+class Unreadable(LocalExecutor):
+    """Its results cannot be loaded, as when Ctrl-C comes at that moment."""
+
+    closed = False
+
+    def execute(self, job: Any) -> Iterator[tuple[Any, Any]]:
+        class Ref:
+            def load(self) -> None:
+                raise KeyboardInterrupt
+
+        try:
+            for lineage, ref in super().execute(job):
+                yield lineage, ref and Ref()
+        finally:
+            self.closed = True
+
+
+def test_workers_are_torn_down_before_anybody_hears_of_an_error_in_the_midst_of_a_stream() -> None:
+    executor = Unreadable(0)
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        next(Pipeline("p", stages=[Same()]).stream(executor, initial_tasks=[Task(1), Task(2)]))
+    assert executor.closed
+    del interrupted  # which has held all frames until now
+
+
+class Same(ProcessingStage[Task[int], Task[int]]):
+    def process(self, task: Task[int]) -> Task[int]:
+        return task

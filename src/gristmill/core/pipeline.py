@@ -143,12 +143,13 @@ class Pipeline:
             run = Run(run_dir, storage_options)
             quarantine = _quarantine(run, on_error, max_errors)
             found = self._execute(executor, run, quarantine, initial_tasks, watcher)
-            for number, (lineage, ref) in enumerate(found):
-                task: Task[Any] = ref.load().named(lineage)
-                ref.release()
-                if not number:
-                    streams.begun()
-                yield task
+            with streams.closed_in_the_end(found):
+                for number, (lineage, ref) in enumerate(found):
+                    task: Task[Any] = ref.load().named(lineage)
+                    ref.release()
+                    if not number:
+                        streams.begun()
+                    yield task
 
         stream = tasks()
         streams.opened(stream)

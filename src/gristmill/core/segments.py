@@ -27,6 +27,7 @@ from gristmill.core.run import Run, in_turn, versions
 from gristmill.core.scores import ScoreFiles
 from gristmill.core.stage import implements
 from gristmill.core.stats import StageStats
+from gristmill.core.streams import closed_in_the_end
 from gristmill.core.task import EmptyTask, Task, WrittenFiles, name_sources
 
 if TYPE_CHECKING:
@@ -55,11 +56,12 @@ def run_segments(
             first = next(sources, None) if segment.number else []
             job = Job(segment, chain([first] if first else [], sources), watcher, quarantine, run.scratch)
             outputs = run.outputs = []
-            for lineage, ref in _outputs(job, executor, run, outputs) if first is not None else ():
-                if segment.after is None:
-                    yield lineage, ref
-                else:
-                    ref.release()
+            with closed_in_the_end(_outputs(job, executor, run, outputs)) as found:
+                for lineage, ref in found if first is not None else ():
+                    if segment.after is None:
+                        yield lineage, ref
+                    else:
+                        ref.release()
             _balance(segment, quarantine, watcher)
             if segment.after is None:
                 break
@@ -85,21 +87,22 @@ def run_segments(
 def _outputs(job: Job, executor: Executor, run: Run, outputs: list[WrittenFiles]) -> Iterator[tuple[Lineage, Ref]]:
     """What leaves the last stage of a segment; what it says of sources and files is entered in the run's books."""
     plan = job.plan
-    for lineage, ref in executor.execute(job):
-        if ref is None:
-            run.done(lineage.source)
-            continue
-        output = ref.load() if plan.durable or plan.keeps_more else None
-        if isinstance(output, RejectedFiles):
-            run.dropped(lineage.source, output)
-            continue
-        if isinstance(output, ScoreFiles):
-            run.scored(lineage.source, output)
-            continue
-        if isinstance(output, WrittenFiles):
-            outputs.append(output.named(lineage))
-            run.wrote(lineage.source, output)
-        yield lineage, ref
+    with closed_in_the_end(executor.execute(job)) as found:
+        for lineage, ref in found:
+            if ref is None:
+                run.done(lineage.source)
+                continue
+            output = ref.load() if plan.durable or plan.keeps_more else None
+            if isinstance(output, RejectedFiles):
+                run.dropped(lineage.source, output)
+                continue
+            if isinstance(output, ScoreFiles):
+                run.scored(lineage.source, output)
+                continue
+            if isinstance(output, WrittenFiles):
+                outputs.append(output.named(lineage))
+                run.wrote(lineage.source, output)
+            yield lineage, ref
 
 
 def _added(

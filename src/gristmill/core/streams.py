@@ -9,8 +9,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import weakref
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Generator, Iterator
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 _open: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
 
@@ -26,6 +28,16 @@ def begun() -> None:
     """
     atexit.unregister(close_all)
     atexit.register(close_all)
+
+
+@contextlib.contextmanager
+def closed_in_the_end(stream: Iterator[T]) -> Iterator[Iterator[T]]:
+    """Close a stream with the loop over it: after an error in the loop, the traceback would hold it, half way."""
+    try:
+        yield stream
+    finally:
+        if isinstance(stream, Generator):
+            stream.close()
 
 
 def close_all() -> None:
