@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import deque
 from dataclasses import replace
@@ -20,7 +21,7 @@ from gristmill.core.plan import Group, Plan
 from gristmill.core.quarantine import Quarantine, SetAside
 from gristmill.core.stats import StageStats
 from gristmill.core.task import Lineage
-from gristmill.executors.desk import Receipt
+from gristmill.executors.desk import Desk, Receipt
 from gristmill.executors.drive import LOST
 from gristmill.executors.engine import EngineDriver
 from gristmill.executors.machine import Slot
@@ -337,3 +338,16 @@ def test_what_an_engine_has_made_and_is_lost_is_made_again_through_all_its_group
         driver.flow.finish(call, [StageStats()])
         call = driver.flow.take(group, 1)
         assert (call.items[0].lineage.id, call.items[0].refs[0].load().data) == ("1", f"for {group}")
+
+
+def test_who_asks_twice_whether_to_set_up_a_node_does_not_wait_for_itself() -> None:
+    async def ask() -> list[bool]:
+        desk = Desk()
+        first = [await asyncio.wait_for(desk.first_on_node(0, "n", "one"), 5) for _ in range(2)]
+        waiting = asyncio.create_task(desk.first_on_node(0, "n", "other"))
+        await asyncio.sleep(0.05)
+        waits = not waiting.done()
+        await desk.node_is_set_up(0, "n")
+        return [*first, waits, await asyncio.wait_for(waiting, 5)]
+
+    assert asyncio.run(ask()) == [True, True, True, False]
