@@ -31,6 +31,12 @@ class Sleeps(Witness):
         return task
 
 
+class SlowSetup(Witness):
+    def setup(self, worker_metadata: Any) -> None:
+        super().setup(worker_metadata)
+        time.sleep(1.0)
+
+
 class BadTeardown(Witness):
     def teardown(self) -> None:
         super().teardown()
@@ -53,8 +59,8 @@ from tests.executors import test_guard
 kind, folder = sys.argv[1], Path(sys.argv[2])
 stage = getattr(test_guard, kind)(folder)
 guard = Guard(Duty(0, pickled(Group(0, (stage,))), True, True, True, Budget()), "node", 0, on_node=True)
-guard.begin()
 print(json.dumps([guard.zygote.pid, guard.folders]), flush=True)
+guard.begin()
 lineage = Lineage("0", "0")
 for outputs in guard.pass_through([Item(lineage, [pack(Task(1).named(lineage), guard.folders)])]):
     print([output.ref.load().data for output in outputs], flush=True)
@@ -62,14 +68,15 @@ signal.pause()
 """
 
 
-@pytest.mark.parametrize("kind", ["Witness", "Sleeps", "BadTeardown"])
+@pytest.mark.parametrize("kind", ["Witness", "Sleeps", "SlowSetup", "BadTeardown"])
 def test_a_worker_tears_down_when_the_engine_kills_its_actor(kind: str, tmp_path: Path) -> None:
-    """Also in the middle of a call; and what goes wrong is told."""
+    """Also in the middle of a call, or of its set-up; and what goes wrong is told."""
     actor = subprocess.Popen([sys.executable, "-c", ACTOR, kind, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert actor.stdout is not None
     pid, folders = json.loads(actor.stdout.readline())
-    if kind == "Sleeps":
-        while not list(tmp_path.glob("work-*")):
+    if kind in ("Sleeps", "SlowSetup"):
+        while not list(tmp_path.glob("work-*" if kind == "Sleeps" else "setup-*")):
+            assert actor.poll() is None
             time.sleep(0.01)
     else:
         assert json.loads(actor.stdout.readline()) == [1]

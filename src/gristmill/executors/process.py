@@ -116,6 +116,7 @@ def work(channel: Connection) -> None:
     if not session.begin():
         return
     try:
+        channel.send(("ready", None))
         while True:
             kind, *rest = channel.recv()
             if kind == "stop":
@@ -158,7 +159,6 @@ class _Session:
                 self.worker.teardown()
             self.channel.send(("ready", as_stage_error(error)))
             return False
-        self.channel.send(("ready", None))
         return True
 
     def end(self) -> None:
