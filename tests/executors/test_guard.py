@@ -37,6 +37,13 @@ class SlowSetup(Witness):
         time.sleep(1.0)
 
 
+class SlowTeardown(Witness):
+    def teardown(self) -> None:
+        self._mark("tearing")
+        time.sleep(1.0)
+        super().teardown()
+
+
 class BadTeardown(Witness):
     def teardown(self) -> None:
         super().teardown()
@@ -64,23 +71,34 @@ guard.begin()
 lineage = Lineage("0", "0")
 for outputs in guard.pass_through([Item(lineage, [pack(Task(1).named(lineage), guard.folders)])]):
     print([output.ref.load().data for output in outputs], flush=True)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+if kind == "SlowTeardown":
+    guard.end()
 signal.pause()
 """
 
 
-@pytest.mark.parametrize("kind", ["Witness", "Sleeps", "SlowSetup", "BadTeardown"])
-def test_a_worker_tears_down_when_the_engine_kills_its_actor(kind: str, tmp_path: Path) -> None:
-    """Also in the middle of a call, or of its set-up; and what goes wrong is told."""
+@pytest.mark.parametrize(
+    ("kind", "when"),
+    [
+        ("Witness", ""),
+        ("Sleeps", "work-*"),
+        ("SlowSetup", "setup-*"),
+        ("SlowTeardown", "tearing-*"),
+        ("BadTeardown", ""),
+    ],
+)
+def test_a_worker_tears_down_when_the_engine_kills_its_actor(kind: str, when: str, tmp_path: Path) -> None:
+    """Also in the middle of a call, of its set-up, or when it was about to; and what goes wrong is told."""
     actor = subprocess.Popen([sys.executable, "-c", ACTOR, kind, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert actor.stdout is not None
     pid, folders = json.loads(actor.stdout.readline())
-    if kind in ("Sleeps", "SlowSetup"):
-        while not list(tmp_path.glob("work-*" if kind == "Sleeps" else "setup-*")):
-            assert actor.poll() is None
-            time.sleep(0.01)
-    else:
+    if not when:
         assert json.loads(actor.stdout.readline()) == [1]
-    actor.kill()
+    while when and not list(tmp_path.glob(when)):
+        assert actor.poll() is None
+        time.sleep(0.01)
+    actor.terminate() if kind == "SlowTeardown" else actor.kill()
     actor.communicate()
     problem = see_off([Lodging("node", pid, tuple(folders))], 60.0)
     hooks = [path.name.split("-")[0] for path in tmp_path.iterdir()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
@@ -23,8 +22,6 @@ from gristmill import (
     Task,
     XennaExecutor,
 )
-from gristmill.core.isolate import Place
-from gristmill.executors.ray_board import Board, Past
 from tests.executors.ray_nodes import Cluster, pids
 
 pytest.importorskip("ray")
@@ -197,22 +194,3 @@ def test_a_run_that_is_stopped_right_after_is_torn_down(tmp_path: Path) -> None:
     tasks.close()
     assert marks(tmp_path, "torn down") == 2
     assert pids("Board") == pids("RayWorker") == set()
-
-
-def test_a_call_is_not_taken_back_from_a_worker_that_may_have_begun_it() -> None:
-    async def ask() -> None:
-        board = Board(Past({7: (Place(1, 2, 3, 4), 5.0)}, {9: 4}, {7, 8, 9}, stopped=True))
-        notes, strangers = await board.read()
-        assert notes[7][0] == Place(1, 2, 3, 4)
-        assert notes[7][1] == pytest.approx(5.0, abs=1.0)
-        assert strangers == {7, 8, 9}
-        assert not await board.withdraw(8, 3)
-        await board.meet(8, None, 0.0, 3)
-        await board.meet(7, None, 0.0, -1)
-        assert not await board.withdraw(8, 3)
-        assert await board.withdraw(8, 4)
-        assert not await board.take(9, 4)
-        assert await board.read() == ({}, {9})
-        await board.until_stopped()
-
-    asyncio.run(ask())

@@ -132,8 +132,10 @@ class Guard(LocalDriver):
         """There will be more calls."""
 
     def end(self) -> None:
-        """Tear down and end."""
+        """Tear down and end. Should Ray end the actor meanwhile, its worker goes on with that (`zygote.py`)."""
         try:
             self._stop(raises=False)
-        finally:
+        except Exception:
             self.close(useless=True)
+            raise
+        self.close(useless=True)

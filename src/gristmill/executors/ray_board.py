@@ -66,6 +66,8 @@ class Board:
     def __init__(self, past: Past | None = None) -> None:
         past, now = past or Past(), time.monotonic()
         self.notes = {key: (place, now - seconds) for key, (place, seconds) in past.notes.items()}
+        self.steps: dict[int, int] = {}
+        """How many notes a worker had written with the last one of it: Ray may deliver them in another order."""
         self.asks: dict[int, asyncio.Queue[int]] = {}
         self.left: list[tuple[int, int, Left]] = []
         self.taken: dict[int, int] = {}
@@ -81,7 +83,7 @@ class Board:
         """A segment is over, and the next one begins."""
         for asked in self.asks.values():
             asked.put_nowait(0)  # nobody may wait forever
-        for books in (self.notes, self.asks, self.left, self.taken, self.withdrawn, self.strangers):
+        for books in (self.notes, self.steps, self.asks, self.left, self.taken, self.withdrawn, self.strangers):
             books.clear()
         self.marks = None
 
@@ -93,19 +95,20 @@ class Board:
         """A worker that has not been told yet that it is one: it may have died at rest."""
         self.strangers.add(key)
 
-    async def meet(self, key: int, place: Place | None, seconds: float, taken: int) -> None:
+    async def meet(self, key: int, step: int, place: Place | None, seconds: float, taken: int) -> None:
         """A worker that was expected, or knew the board before this one: where it is, since when, what it began."""
-        await self.note(key, place)
-        if place is not None:
-            self.notes[key] = (place, time.monotonic() - seconds)
+        await self.note(key, step, place, seconds)
         self.taken[key] = max(taken, self.taken.get(key, -1))
         self.strangers.discard(key)
 
-    async def note(self, key: int, place: Place | None) -> None:
-        if place is None:
-            self.notes.pop(key, None)
-        else:
-            self.notes[key] = (place, time.monotonic())
+    async def note(self, key: int, step: int, place: Place | None, seconds: float = 0.0) -> None:
+        """Where a worker is, and for how many seconds; unless what it noted after that has come before."""
+        if step < self.steps.get(key, 0):
+            return
+        self.steps[key] = step
+        self.notes.pop(key, None)
+        if place is not None:
+            self.notes[key] = (place, time.monotonic() - seconds)
 
     async def read(self) -> tuple[dict[int, tuple[Place, float]], set[int]]:
         """Each worker's place, and for how many seconds it has been there; and those of whom that is not certain."""

@@ -24,13 +24,15 @@ class Line:
         self.place: Place | None = None
         self.since = 0.0
         self.taken = -1
+        self.step = 0
+        """How many notes it has written."""
         self._lock = threading.Lock()
 
     def become(self, key: int) -> None:
         """Speak for another worker, one of the next group of this actor. Returns when the board knows that one."""
         with self._lock:
-            self.key, self.place, self.taken = key, None, -1
-        self.ask("meet", key, None, 0.0, -1)
+            self.key, self.place, self.taken, self.step = key, None, -1, 0
+        self.ask("meet", key, 0, None, 0.0, -1)
 
     def ask(self, method: str, *args: Any) -> Any:
         """What the board answers, or the one that takes its place."""
@@ -49,12 +51,13 @@ class Line:
 
     def note(self, place: Place | None, sure: bool = False) -> None:
         """Where this worker is now. `sure`: returns when that is written."""
-        with self._lock:  # what is told of an earlier place must not come later
-            self.place, self.since = place, time.monotonic()
+        with self._lock:
+            self.place, self.since, self.step = place, time.monotonic(), self.step + 1
+            step = self.step
             if not sure:
-                self.board.note.remote(self.key, place)
+                self.board.note.remote(self.key, step, place)
         if sure:
-            self.ask("note", self.key, place)
+            self.ask("note", self.key, step, place)
 
     def take(self, number: int) -> bool:
         """Begin a call that has waited long; whether it is still wanted."""
@@ -72,10 +75,12 @@ class Line:
         import ray
 
         while True:
-            found = self._find(lost)
+            found, number = self._find(lost)
             with self._lock:
-                self.board = found
-                met = found.meet.remote(self.key, self.place, time.monotonic() - self.since, self.taken)
+                if self.board == lost:  # or the other thread has found one, and another one since
+                    self.board, self.number = found, number
+                found, passed = self.board, time.monotonic() - self.since
+                met = found.meet.remote(self.key, self.step, self.place, passed, self.taken)
             try:
                 ray.get(met)
             except ray.exceptions.ActorUnavailableError:
@@ -85,19 +90,19 @@ class Line:
             else:
                 return
 
-    def _find(self, lost: Any) -> Any:
+    def _find(self, lost: Any) -> tuple[Any, int]:
         """The board that has taken its place. Each has a number: the name of one that is gone is not free for long."""
         import ray
 
         pause = _PAUSE
         while True:
-            if self.board != lost:
-                return self.board
-            for number in range(self.number + 1, self.number + 1 + _NEXT):
-                with contextlib.suppress(ValueError):  # there is none, yet
-                    found = ray.get_actor(f"{self.name}-{number}")
-                    self.number = number
-                    return found
+            with self._lock:
+                board, last = self.board, self.number
+            if board != lost:
+                return board, last
+            for number in range(last + 1, last + 1 + _NEXT):
+                with contextlib.suppress(ValueError, ray.exceptions.RayError):  # there is none, yet
+                    return ray.get_actor(f"{self.name}-{number}"), number
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST)
 
