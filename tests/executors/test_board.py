@@ -33,7 +33,7 @@ def test_a_call_is_not_taken_back_from_a_worker_that_may_have_begun_it() -> None
 
 @given(st.permutations(range(7)))
 def test_in_whatever_order_notes_come_the_last_one_counts(order: list[int]) -> None:
-    """Ray may deliver what two threads of a worker say, or what one says quickly, in another order."""
+    """Ray may deliver what a worker says in another order."""
     place = Place(1, 2, 3, 4)
 
     async def tell() -> None:

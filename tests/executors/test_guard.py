@@ -50,6 +50,12 @@ class BadTeardown(Witness):
         raise OSError("cannot close")
 
 
+class SlowBadTeardown(SlowTeardown):
+    def teardown(self) -> None:
+        super().teardown()
+        raise OSError("cannot close")
+
+
 ACTOR = """
 import json, os, signal, sys, time
 from pathlib import Path
@@ -72,8 +78,12 @@ lineage = Lineage("0", "0")
 for outputs in guard.pass_through([Item(lineage, [pack(Task(1).named(lineage), guard.folders)])]):
     print([output.ref.load().data for output in outputs], flush=True)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-if kind == "SlowTeardown":
-    guard.end()
+if kind.startswith("Slow"):
+    try:
+        guard.end()
+    finally:
+        del guard
+        time.sleep(2)
 signal.pause()
 """
 
@@ -86,6 +96,7 @@ signal.pause()
         ("SlowSetup", "setup-*"),
         ("SlowTeardown", "tearing-*"),
         ("BadTeardown", ""),
+        ("SlowBadTeardown", "tearing-*"),
     ],
 )
 def test_a_worker_tears_down_when_the_engine_kills_its_actor(kind: str, when: str, tmp_path: Path) -> None:
@@ -98,13 +109,13 @@ def test_a_worker_tears_down_when_the_engine_kills_its_actor(kind: str, when: st
     while when and not list(tmp_path.glob(when)):
         assert actor.poll() is None
         time.sleep(0.01)
-    actor.terminate() if kind == "SlowTeardown" else actor.kill()
+    actor.terminate() if when == "tearing-*" else actor.kill()
     actor.communicate()
     problem = see_off([Lodging("node", pid, tuple(folders))], 60.0)
     hooks = [path.name.split("-")[0] for path in tmp_path.iterdir()]
     assert [hooks.count(name) for name in ("node", "setup", "teardown")] == [1, 1, 1]
     assert not any(Path(folder).exists() for folder in folders)
-    assert ("cannot close" in str(problem)) if kind == "BadTeardown" else problem is None
+    assert ("cannot close" in str(problem)) if "Bad" in kind else problem is None
 
 
 @pytest.mark.parametrize(("command", "told"), [("exec sleep 600", False), ("sleep 600 & echo; wait", True)])

@@ -34,6 +34,7 @@ from gristmill.executors.ray_worker import Stored
 from gristmill.executors.transport import Parcel
 
 _NODE_SECONDS = 600.0
+_KEEPER_SECONDS = 30.0
 _WAITING = 256
 _KEEP_BYTES = 8 * 2**20
 _PAUSE = 0.05
@@ -117,7 +118,7 @@ class Desk(Board):
         """Whether the caller, who may have asked before, has to set up the node; somebody else is waited for."""
         first, done = self.nodes.setdefault((group, node), (who, asyncio.Event()))
         if first == who:
-            return True
+            return not done.is_set()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(done.wait(), _NODE_SECONDS)
         return False
@@ -127,14 +128,17 @@ class Desk(Board):
 
     async def keeper(self, node: str) -> Any:
         """Who keeps large results on a node: they must outlive the engine's actors, and the desk."""
-        if node not in self.keepers:
-            self.keepers[node] = asyncio.get_running_loop().create_future()
-            self.news.want_keepers.append(node)
-            self.posted.set()
-        return await asyncio.shield(self.keepers[node])
+        keeper = self.keepers.setdefault(node, asyncio.get_running_loop().create_future())
+        while not keeper.done():
+            if node not in self.news.want_keepers:
+                self.news.want_keepers.append(node)
+                self.posted.set()
+            await asyncio.wait([keeper], timeout=_KEEPER_SECONDS)  # or what was handed out has not arrived
+        return keeper.result()
 
     async def has_keeper(self, node: str, keeper: Any) -> None:
-        self.keepers[node].set_result(keeper)
+        if not self.keepers[node].done():
+            self.keepers[node].set_result(keeper)
 
 
 class Keeper:
@@ -212,7 +216,7 @@ class Station:
             raise GristmillError("the run is over")
         self.guard.begin()
         if on_node:
-            self.desk.node_is_set_up.remote(self.duty.group, self.node)
+            self._ask("node_is_set_up", self.duty.group, self.node)
 
     def _end(self) -> None:
         self.over = True

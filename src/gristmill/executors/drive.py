@@ -37,9 +37,6 @@ from gristmill.executors.pool import Pool, WorkerHandle
 LOST = "lost"
 
 _TICK = 0.1
-_GRACE = 3.0
-"""Seconds that workers have to tear down after a failure or Ctrl-C."""
-
 _TEARDOWN = 60.0
 """Seconds that workers have to tear down after all went well."""
 
@@ -48,6 +45,8 @@ class Driver(ABC):
     """The loop: feed, dispatch, listen, yield. An executor says how workers are started, called and heard."""
 
     pools: Sequence[Pool]
+    grace = 3.0
+    """Seconds that workers have to tear down after a failure or Ctrl-C."""
 
     def __init__(self, job: Job, machine: Machine) -> None:
         self.job, self.machine = job, machine
@@ -364,10 +363,10 @@ class Driver(ABC):
         """Ask all workers to tear down and end; kill those that take too long."""
         for worker in self._everyone():
             worker.stop()
-        now, grace, problem = time.monotonic(), _TEARDOWN if raises else _GRACE, cast("StageError | None", None)
-        deadline, soon = now + grace, now + _GRACE
+        now, grace, problem = time.monotonic(), _TEARDOWN if raises else self.grace, cast("StageError | None", None)
+        deadline, soon = now + grace, now + self.grace
         while (left := self._everyone()) and (now := time.monotonic()) < deadline:
-            soon = now + _GRACE if any(worker.is_set_up for worker in left) else soon
+            soon = now + self.grace if any(worker.is_set_up for worker in left) else soon
             if now > soon:  # those that are left load what nobody needs any more
                 break
             for worker, message in self.listen(_TICK):

@@ -35,7 +35,7 @@ from gristmill.core.task import Lineage
 from gristmill.executors.convoy import Convoy
 from gristmill.executors.desk import Desk, Keeper, News, Receipt
 from gristmill.executors.freight import load_up
-from gristmill.executors.guard import LINGER, Duty
+from gristmill.executors.guard import GRACE, LINGER, Duty
 from gristmill.executors.lodging import Lodging, see_off_all
 from gristmill.executors.machine import Machine
 from gristmill.executors.pool import Pool, pickled
@@ -46,7 +46,6 @@ from gristmill.executors.ray_worker import Stored
 from gristmill.executors.transport import Parcel
 
 _TAKE_SECONDS = 1.0
-_GRACE = 5.0
 _PAUSE = 0.1
 
 
@@ -187,7 +186,8 @@ class EngineDriver(RayDriver):
         self.played = True
         self.crew.dismiss()
         self.desk = self.board
-        self.desk.hold.remote(large)
+        with contextlib.suppress(ray.exceptions.RayError):  # without the desk there is no engine, as is soon known
+            ray.get(self.desk.hold.remote(large))
         self.conductor = ray.remote(Conductor).options(num_cpus=0, scheduling_strategy=here).remote()
         self.playing = self.conductor.play.remote(self.executor, self._score(rows), self.desk)
         self.taking = self.desk.hand_out.remote(_TAKE_SECONDS)
@@ -241,7 +241,7 @@ class EngineDriver(RayDriver):
         except ray.exceptions.RayTaskError:
             raise
         except ray.exceptions.RayError:
-            self._end_engine(_GRACE)
+            self._end_engine(GRACE)
             self.problem = None
             self._take_over("Ray has killed the actor that had its receipts")
             return False
@@ -315,7 +315,7 @@ class EngineDriver(RayDriver):
             ray.get(self.playing)
         except Exception as raised:  # noqa: BLE001  whatever an engine raises
             error = raised
-        self._end_engine(LINGER if error is None else _GRACE)  # or it might still work on what is done again below
+        self._end_engine(LINGER if error is None else GRACE)  # or it might still work on what is done again below
         self.problem = self.problem if error is None else None
         while self.state == "playing" and self._take(0):
             pass
@@ -353,7 +353,7 @@ class EngineDriver(RayDriver):
         try:
             super()._stop(raises)
         finally:
-            self._end_engine(LINGER if raises else _GRACE)
+            self._end_engine(LINGER if raises else GRACE)
         if raises and self.problem is not None:
             raise self.problem
 

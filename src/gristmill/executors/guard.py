@@ -23,10 +23,13 @@ from gristmill.core.stats import StageStats
 from gristmill.executors.local import LocalDriver
 from gristmill.executors.machine import GpuSlots, Machine, Slot
 from gristmill.executors.pool import Pool
-from gristmill.executors.process_pool import ProcessPool
+from gristmill.executors.process_pool import Process, ProcessPool
 
 LINGER = 60.0
 """Seconds that a worker has to tear down after the engine has killed its actor."""
+
+GRACE = 5.0
+"""Seconds that it has after a failure or Ctrl-C."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,8 @@ class _AllGpus(GpuSlots):
 class Guard(LocalDriver):
     """One worker process, kept from call to call."""
 
+    grace = GRACE
+
     def __init__(self, duty: Duty, node: str, gpus: int, on_node: bool) -> None:
         stages, rejecter = cloudpickle.loads(duty.payload)
         group = Group(0, tuple(stages))
@@ -132,10 +137,22 @@ class Guard(LocalDriver):
         """There will be more calls."""
 
     def end(self) -> None:
-        """Tear down and end. Should Ray end the actor meanwhile, its worker goes on with that (`zygote.py`)."""
+        """Tear down and end."""
         try:
             self._stop(raises=False)
         except Exception:
             self.close(useless=True)
             raise
+        except BaseException:
+            self._abandon()
+            raise
         self.close(useless=True)
+
+    def _abandon(self) -> None:
+        """Ray ends this actor. The worker goes on tearing down, unless the zygote is closed, and leaves its last words
+        where `see_off` finds them."""
+        for folder in (self.memory, self.disk):
+            folder.remove.detach()
+        for worker in self.pools[0].workers:
+            assert isinstance(worker, Process)
+            worker.close()

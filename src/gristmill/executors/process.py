@@ -113,11 +113,10 @@ def work(channel: Connection) -> None:
     assert kind == "setup"
     session = _Session(channel, setup)
     session.mind_signals()
-    if not session.begin():
-        return
+    problem = session.begin()
     try:
-        channel.send(("ready", None))
-        while True:
+        channel.send(("ready", problem))
+        while problem is None:
             kind, *rest = channel.recv()
             if kind == "stop":
                 break
@@ -126,7 +125,8 @@ def work(channel: Connection) -> None:
                 session.interruptible(False)
     except (_Stop, EOFError, ConnectionError, KeyboardInterrupt):
         session.interruptible(False)
-    session.end()
+    if problem is None:
+        session.end()
 
 
 class _Session:
@@ -139,7 +139,8 @@ class _Session:
         self.outbox_bytes = 0
         self.outbox_since = 0.0
 
-    def begin(self) -> bool:
+    def begin(self) -> StageError | None:
+        """Set up. What went wrong, if anything did."""
         os.environ.update(_environment(self.setup))
         import pyarrow as pa
 
@@ -157,9 +158,8 @@ class _Session:
         except BaseException as error:  # noqa: BLE001
             with contextlib.suppress(Exception):
                 self.worker.teardown()
-            self.channel.send(("ready", as_stage_error(error)))
-            return False
-        return True
+            return as_stage_error(error)
+        return None
 
     def end(self) -> None:
         problem = None

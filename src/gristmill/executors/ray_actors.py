@@ -176,7 +176,7 @@ class RayDriver(Driver):
         running.add(self)
         hush.begin()
         if ear.listens:
-            self.board.hear.remote()
+            self.boards.ask("hear")
         try:
             yield from super().run()
         finally:

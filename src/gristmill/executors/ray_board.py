@@ -67,7 +67,7 @@ class Board:
         past, now = past or Past(), time.monotonic()
         self.notes = {key: (place, now - seconds) for key, (place, seconds) in past.notes.items()}
         self.steps: dict[int, int] = {}
-        """How many notes a worker had written with the last one of it: Ray may deliver them in another order."""
+        """The step of the latest note of each worker: Ray may deliver them in another order."""
         self.asks: dict[int, asyncio.Queue[int]] = {}
         self.left: list[tuple[int, int, Left]] = []
         self.taken: dict[int, int] = {}

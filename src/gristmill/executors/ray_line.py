@@ -42,16 +42,14 @@ class Line:
             board = self.board
             try:
                 return ray.get(getattr(board, method).remote(*args))
-            except ray.exceptions.ActorUnavailableError:  # which it may be again; if not, that is known next time
-                time.sleep(_PAUSE)
             except ray.exceptions.RayTaskError:
                 raise
-            except ray.exceptions.RayError:  # killed for memory, it has not "died"
-                self._mend(board)
+            except ray.exceptions.RayError as error:  # killed for memory, it has not "died"
+                self._mend(board, error)
 
     def note(self, place: Place | None, sure: bool = False) -> None:
         """Where this worker is now. `sure`: returns when that is written."""
-        with self._lock:
+        with self._lock:  # or it might go to a board that is gone, after the next one was told of the place before
             self.place, self.since, self.step = place, time.monotonic(), self.step + 1
             step = self.step
             if not sure:
@@ -70,41 +68,45 @@ class Line:
         if voice.used and self.ask("is_heard"):
             self.ask("mark", voice.mark())
 
-    def _mend(self, lost: Any) -> None:
-        """Returns when a board knows where this worker is."""
-        import ray
-
-        while True:
-            found, number = self._find(lost)
-            with self._lock:
-                if self.board == lost:  # or the other thread has found one, and another one since
-                    self.board, self.number = found, number
-                found, passed = self.board, time.monotonic() - self.since
-                met = found.meet.remote(self.key, self.step, self.place, passed, self.taken)
-            try:
-                ray.get(met)
-            except ray.exceptions.ActorUnavailableError:
-                time.sleep(_PAUSE)
-            except ray.exceptions.RayError:
-                lost = found
-            else:
-                return
-
-    def _find(self, lost: Any) -> tuple[Any, int]:
-        """The board that has taken its place. Each has a number: the name of one that is gone is not free for long."""
+    def _mend(self, board: Any, error: Exception) -> None:
+        """Returns when a board knows where this worker is: what was said to it since the error may be lost."""
         import ray
 
         pause = _PAUSE
         while True:
+            away = isinstance(error, ray.exceptions.ActorUnavailableError)  # it may be back; if not, that is known then
+            if away or not self._turn_from(board):
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST)
             with self._lock:
-                board, last = self.board, self.number
-            if board != lost:
-                return board, last
-            for number in range(last + 1, last + 1 + _NEXT):
-                with contextlib.suppress(ValueError, ray.exceptions.RayError):  # there is none, yet
-                    return ray.get_actor(f"{self.name}-{number}"), number
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST)
+                board, passed = self.board, time.monotonic() - self.since
+                met = board.meet.remote(self.key, self.step, self.place, passed, self.taken)
+            try:
+                ray.get(met)
+            except ray.exceptions.RayTaskError:
+                raise
+            except ray.exceptions.RayError as again:
+                error = again
+            else:
+                return
+
+    def _turn_from(self, lost: Any) -> bool:
+        """Turn to the board that has taken the place of one; whether there is any. The other thread may have done so.
+
+        Each has a number: the name of one that is gone is not free for long.
+        """
+        import ray
+
+        for number in range(self.number + 1, self.number + 1 + _NEXT):
+            if self.board != lost:
+                return True
+            with contextlib.suppress(ValueError, ray.exceptions.RayError):  # there is none, as far as can be told
+                found = ray.get_actor(f"{self.name}-{number}")
+                with self._lock:
+                    if self.board == lost:
+                        self.board, self.number = found, number
+                return True
+        return False
 
 
 class Notes:

@@ -180,8 +180,9 @@ def _serve(control: socket.socket, file: socket.SocketIO, linger: float) -> None
                 folders = _folders(file)
             else:
                 pid = int(argument)
-                file.write(b"%d\n" % _see_off(pid))
+                code = _see_off(pid)
                 workers.discard(pid)
+                file.write(b"%d\n" % code)
     except ConnectionError:
         pass  # the driver was killed
     finally:
