@@ -99,7 +99,7 @@ def test_the_next_board_is_told_where_the_worker_is(line: Line, boards: dict[str
     assert (line.board, line.number) == (boards["run-3"], 3)
 
 
-def test_who_finds_an_older_board_than_the_other_thread_keeps_to_the_newer(
+def test_who_finds_an_older_board_than_the_other_thread_comes_to_the_newer(
     line: Line, boards: dict[str, Handle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     boards |= {"run-2": Handle(), "run-3": Handle()}
@@ -107,7 +107,8 @@ def test_who_finds_an_older_board_than_the_other_thread_keeps_to_the_newer(
     line.note(HERE)
 
     def get_actor(name: str) -> Handle:
-        line.board, line.number = boards["run-3"], 3  # the other thread was quicker
+        line.board, line.number = boards["run-3"], 3  # the other thread is quicker
+        monkeypatch.setattr(ray, "get_actor", boards.__getitem__)
         return boards[name]
 
     monkeypatch.setattr(ray, "get_actor", get_actor)

@@ -103,8 +103,7 @@ class Line:
             with contextlib.suppress(ValueError, ray.exceptions.RayError):  # there is none, as far as can be told
                 found = ray.get_actor(f"{self.name}-{number}")
                 with self._lock:
-                    if self.board == lost:
-                        self.board, self.number = found, number
+                    self.board, self.number = found, number
                 return True
         return False
 
