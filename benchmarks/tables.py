@@ -35,10 +35,7 @@ def table(report: dict[str, Any], targets: bool = True) -> str:
         f"Medians of {_rounds(report)} (smallest to largest). CPU time is that of the whole process tree; "
         "that of a bare interpreter is taken off where starting is measured. `make bench` measures them anew."
     )
-    busy = {name: one.get("others_cores", 0.0) for name, one in report["figures"].items()}
-    if busy := {name: cores for name, cores in busy.items() if cores >= BUSY}:
-        told = ", ".join(f"{name} ({cores:g} cores)" for name, cores in busy.items())
-        note += f" Others used the machine just before these were measured: {told}."
+    note += _others(report["figures"])
     if earlier := report.get("earlier"):
         note += f" Of an earlier run, maybe with other versions: {', '.join(earlier)}."
     rows += [(f"`{name}`", "", f"failed: {why}") for name, why in report.get("failed", {}).items()]
@@ -47,6 +44,15 @@ def table(report: dict[str, Any], targets: bool = True) -> str:
     lines = [f"| {' | '.join(row)} |" for row in [head, *cells]]
     lines.insert(1, "|---" * len(head) + "|")
     return "\n".join([*lines, *dedup_tables.systems(report["figures"]), "", note])
+
+
+def _others(figures: dict[str, Any]) -> str:
+    """Which figures others may have made worse, by using the machine."""
+    busy = {name: one.get("others_cores") for name, one in figures.items()}
+    told = [f"{name} ({cores:g} cores)" for name, cores in busy.items() if cores is not None and cores >= BUSY]
+    unknown = [name for name, cores in busy.items() if cores is None]
+    said = f" Others used the machine just before these were measured: {', '.join(told)}." if told else ""
+    return said + (f" Whether others used it was not noted for {', '.join(unknown)}." if unknown else "")
 
 
 def _rounds(report: dict[str, Any]) -> str:

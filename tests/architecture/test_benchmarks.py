@@ -99,8 +99,8 @@ import run
 from dedup_tables import _counts
 path = Path(sys.argv[1])
 machine = {"cpu": "", "cores": 1, "memory_gb": 1, "python": "", "packages": {}}
-for name, rounds in (("old", 1), ("new", 2)):
-    figures = {name: {"rounds": rounds}}
+quiet, loud = {"rounds": 2, "others_cores": 0.1}, {"rounds": 2, "others_cores": 1.5}
+for figures in ({"old": {"rounds": 1}}, {"new": quiet, "loud": loud}):
     run._save({"figures": figures, "failed": {}, "machine": machine}, path, False)
 saved = json.loads(path.read_text())
 print(json.dumps([saved, run.table(saved), [_counts(4601), _counts([4603, 4601, 4602])]]))
@@ -270,13 +270,16 @@ def test_a_command_that_hangs_is_killed_with_all_that_it_started() -> None:
     assert left == 0
 
 
-def test_figures_that_were_not_measured_anew_are_told_and_counts_that_differ_are_shown(tmp_path: Path) -> None:
+def test_figures_that_are_old_or_disturbed_are_told_and_counts_that_differ_are_shown(tmp_path: Path) -> None:
     command = [sys.executable, "-c", AGAIN, str(tmp_path / "kind.json")]
     printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=BENCHMARKS).stdout
     saved, note, counts = json.loads(printed)
-    assert saved["figures"] == {"old": {"rounds": 1}, "new": {"rounds": 2}}
+    assert list(saved["figures"]) == ["old", "new", "loud"]
     assert saved["earlier"] == ["old"]
-    assert note.endswith("Of an earlier run, maybe with other versions: old.")
+    assert note.endswith(
+        "anew. Others used the machine just before these were measured: loud (1.5 cores). Whether others used it was "
+        "not noted for old. Of an earlier run, maybe with other versions: old."
+    )
     assert counts == ["4,601", "4,601 to 4,603"]
 
 
