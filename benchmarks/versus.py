@@ -85,7 +85,15 @@ def own(folder: Path, tools: Tools, executor: str = "LocalExecutor") -> Measured
 
 
 def curator(job: str, folder: Path, tools: Tools) -> Measured:
-    """NeMo Curator over a folder: its executor or a loop."""
+    """NeMo Curator over a folder: its executor or a loop. Once more if it fails: its Ray does not always start."""
+    try:
+        return _curator(job, folder, tools)
+    except RuntimeError as error:
+        print(f"once more, since {error}", flush=True)
+        return _curator(job, folder, tools)
+
+
+def _curator(job: str, folder: Path, tools: Tools) -> Measured:
     shutil.rmtree(OUT / job, ignore_errors=True)
     command = [interpreter("nemo-curator"), HERE / "peers" / "curator_jobs.py", job, folder, OUT / job]
     with ray_of_our_own():
