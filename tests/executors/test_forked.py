@@ -244,3 +244,22 @@ class Sleeps(ProcessingStage):
 
 Pipeline("p", stages=[Sleeps()]).run(LocalExecutor(num_workers=1))
 """
+
+
+SPEAKS = """
+from gristmill import LocalExecutor, Pipeline, ProcessingStage, Task
+
+class Speaks(ProcessingStage):
+    def process(self, task):
+        for _ in range(500):
+            print(f"a line of {task.data}")
+        return task
+
+tasks = [Task(number) for number in range(8)]
+Pipeline("p", stages=[Speaks().with_(num_workers=4)]).run(LocalExecutor(4), initial_tasks=tasks)
+"""
+
+
+def test_lines_of_several_workers_stay_whole() -> None:
+    done = subprocess.run([sys.executable, "-c", SPEAKS], capture_output=True, text=True, check=True)
+    assert sorted(done.stdout.splitlines()) == sorted(f"a line of {task}" for task in range(8) for _ in range(500))

@@ -134,12 +134,12 @@ def _is_open(fd: int) -> bool:
 
 
 def _output(fd: int, name: str) -> None:
-    """Plain output, whatever the driver has in its place."""
+    """Plain output, whatever the driver has in its place. Each line is written at once: others write there, too."""
     old = getattr(sys, f"__{name}__")
     _left.extend((old, getattr(sys, name)))
     if old is not None:
-        raw = io.FileIO(fd, "wb", closefd=False)
-        made = io.TextIOWrapper(raw, old.encoding, old.errors, line_buffering=True, write_through=True)
+        raw = io.BufferedWriter(io.FileIO(fd, "wb", closefd=False))
+        made = io.TextIOWrapper(raw, old.encoding, old.errors, line_buffering=True)
         setattr(sys, name, made)
         setattr(sys, f"__{name}__", made)
 
