@@ -15,7 +15,6 @@ import pytest
 
 from gristmill import LocalExecutor, Pipeline, ProcessingStage, Task
 from gristmill.core.errors import StageError, WorkerLostError
-from gristmill.executors import drive
 from gristmill.executors.local import LocalDriver
 from tests.conformance.stages import AddOne
 from tests.executors.leftovers import leftovers, nothing_left
@@ -154,7 +153,7 @@ def test_a_worker_that_is_set_up_when_all_is_done_may_tear_down_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It had only the short time that those have which are still being set up, and failed the run."""
-    monkeypatch.setattr(drive, "_GRACE", 1.5)
+    monkeypatch.setattr(LocalDriver, "grace", 1.5)
 
     class Latecomer(AddOne):
         def setup(self, worker_metadata: Any = None) -> None:
@@ -266,7 +265,7 @@ def test_a_driver_that_was_held_up_still_waits_for_those_that_tear_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a busy machine, one look that took longer than the grace was the last one, and failed a run that was done."""
-    monkeypatch.setattr(drive, "_GRACE", 0.2)
+    monkeypatch.setattr(LocalDriver, "grace", 0.2)
     listen = LocalDriver.listen
 
     def held_up(driver: LocalDriver, seconds: float) -> Iterator[Any]:

@@ -128,12 +128,14 @@ class Desk(Board):
 
     async def keeper(self, node: str) -> Any:
         """Who keeps large results on a node: they must outlive the engine's actors, and the desk."""
+        asks = node not in self.keepers
         keeper = self.keepers.setdefault(node, asyncio.get_running_loop().create_future())
         while not keeper.done():
-            if node not in self.news.want_keepers:
+            if asks and node not in self.news.want_keepers:
                 self.news.want_keepers.append(node)
                 self.posted.set()
-            await asyncio.wait([keeper], timeout=_KEEPER_SECONDS)  # or what was handed out has not arrived
+            await asyncio.wait([keeper], timeout=_KEEPER_SECONDS)
+            asks = True  # what was handed out has not arrived
         return keeper.result()
 
     async def has_keeper(self, node: str, keeper: Any) -> None:

@@ -182,12 +182,11 @@ class EngineDriver(RayDriver):
         items = {number: call.items[0] for number, call in self.handed.items()}
         large = {number: item.refs[0] for number, item in items.items() if not isinstance(item.refs[0], Parcel)}
         rows = [load_up(number, item.lineage, item.refs[0]) for number, item in items.items()]
+        self.boards.ask("hold", large)
+        self.desk = self.board
         self.state = "playing"
         self.played = True
         self.crew.dismiss()
-        self.desk = self.board
-        with contextlib.suppress(ray.exceptions.RayError):  # without the desk there is no engine, as is soon known
-            ray.get(self.desk.hold.remote(large))
         self.conductor = ray.remote(Conductor).options(num_cpus=0, scheduling_strategy=here).remote()
         self.playing = self.conductor.play.remote(self.executor, self._score(rows), self.desk)
         self.taking = self.desk.hand_out.remote(_TAKE_SECONDS)

@@ -176,7 +176,7 @@ class RayDriver(Driver):
         running.add(self)
         hush.begin()
         if ear.listens:
-            self.boards.ask("hear")
+            self.board.hear.remote()
         try:
             yield from super().run()
         finally:

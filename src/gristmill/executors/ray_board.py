@@ -156,7 +156,7 @@ class Board:
 
     async def hear(self) -> None:
         """The driver listens to what workers print."""
-        self.marks = []
+        self.marks = self.marks or []
 
     async def is_heard(self) -> bool:
         return self.marks is not None
