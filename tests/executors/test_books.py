@@ -352,3 +352,21 @@ def test_who_asks_twice_whether_to_set_up_a_node_does_not_wait_for_itself() -> N
         return [*first, waits, late, await desk.first_on_node(0, "n", "one")]  # which has been started again
 
     assert asyncio.run(ask()) == [True, True, True, False, False]
+
+
+def test_a_keeper_is_asked_for_once_and_again_when_nobody_heard_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gristmill.executors.desk._KEEPER_SECONDS", 0.3)
+
+    async def ask() -> list[Any]:
+        desk = Desk()
+        wanted, waiting = [], []
+        for _ in range(2):
+            waiting.append(asyncio.create_task(desk.keeper("n")))
+            wanted.append((await desk.hand_out(0.1)).want_keepers)
+        waiting.pop(0).cancel()
+        wanted.append((await desk.hand_out(5)).want_keepers)
+        for keeper in ("first", "second"):
+            await desk.has_keeper("n", keeper)
+        return [*wanted, await asyncio.gather(*waiting)]
+
+    assert asyncio.run(ask()) == [["n"], [], ["n"], ["first"]]
