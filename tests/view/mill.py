@@ -96,7 +96,7 @@ def add_source(run: Path, out: Path, name: str, rows: int) -> None:
     """What the ledger of a run says when one more source is done."""
     path = out / f"{name}.jsonl"
     path.write_text("".join(f'{{"id": "{name}-{row}", "text": "new {row}"}}\n' for row in range(rows)))
-    written = [{"path": str(path), "size": path.stat().st_size, "sha256": ""}]
+    written = [{"path": str(path), "size": path.stat().st_size, "checksum": ""}]
     entry = Entry.of({"source": name, "fingerprint": "", "plan": "", "files": [], "rows": rows, "written": written})
     line = {"source": entry.source, "fingerprint": "", "plan": "", "files": [], "rows": rows, "written": written}
     Store(str(run)).write_lines(f"ledger/9{name}.jsonl", [json.dumps(line).encode()])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 T = TypeVar("T")
 
@@ -172,11 +172,17 @@ class WrittenFile:
 
     path: str
     size: int
-    sha256: str
+    checksum: str
     branch: str = ""
     """The branch of a `Route` whose writer wrote it."""
     rows: int = 0
     """On a branch: rows that the branch has of the source, told with the first of its files."""
+
+
+def with_checksum(noted: Mapping[str, Any]) -> dict[str, Any]:
+    """What was noted of a file. Earlier versions made SHA-256, and noted it under that name."""
+    rest = {name: value for name, value in noted.items() if name != "sha256"}
+    return {"checksum": f"sha256:{noted['sha256']}", **rest} if "sha256" in noted else rest
 
 
 @dataclass

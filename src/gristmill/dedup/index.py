@@ -27,6 +27,7 @@ from typing import Any
 import orjson
 
 from gristmill.core.errors import InputError, PlanError, cannot_write, shorten
+from gristmill.core.task import with_checksum
 from gristmill.io.target import Target
 
 FORMAT = 1
@@ -39,7 +40,7 @@ class IndexFile:
 
     name: str
     size: int
-    sha256: str
+    checksum: str
     rows: int
     part: int
     of: int
@@ -72,7 +73,7 @@ class Addition:
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Addition:
-        files = tuple(IndexFile(**file) for file in told["files"])
+        files = tuple(IndexFile(**with_checksum(file)) for file in told["files"])
         return cls(**{**told, "base": tuple(told["base"]), "origins": tuple(told["origins"]), "files": files})
 
 
@@ -205,7 +206,7 @@ class DedupIndex:
                     problems.append(f"{path} is missing")
                 elif there[file.name] != file.size:
                     problems.append(f"{path} has {there[file.name]:,} bytes, and should have {file.size:,}")
-                elif target.sha256(path) != file.sha256:
+                elif target.has_changed(path, file.checksum):
                     problems.append(f"{path} has changed: its checksum is another")
         return problems
 

@@ -200,7 +200,7 @@ class WriteIndex(ProcessingStage[Part, WrittenFiles]):
         target.make()
         with target.create(path) as file:
             write_rows(file, task.pieces(), self._tables, part, self.exchange.partitions, cuts_for(task.rows))
-        written = WrittenFile(path, target.size(path), target.sha256(path))
+        written = WrittenFile(path, file.size, file.checksum)
         return WrittenFiles([path], rows=task.rows, written=(written,))
 
     def has(self, files: Sequence[WrittenFile]) -> bool:
@@ -215,7 +215,7 @@ class WriteIndex(ProcessingStage[Part, WrittenFiles]):
         described, documents, room = [], 0, self.known.room
         for output in outputs:
             for file in output.written:
-                about, rows = describe(room, file.path.rpartition("/")[2], file.size, file.sha256)
+                about, rows = describe(room, file.path.rpartition("/")[2], file.size, file.checksum)
                 described.append(about)
                 documents += rows.get(len(self._tables) - 1, 0)
         described.sort(key=lambda file: file.part)

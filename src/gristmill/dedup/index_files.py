@@ -102,7 +102,7 @@ def _held(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(waiting)
 
 
-def describe(target: Target, name: str, size: int, sha256: str) -> tuple[IndexFile, dict[int, int]]:
+def describe(target: Target, name: str, size: int, checksum: str) -> tuple[IndexFile, dict[int, int]]:
     """What is in a file that was written, and how many rows there are of each table."""
     index = read_index(target, target.file(name))
     about = orjson.loads(index.dataset_name)
@@ -110,7 +110,7 @@ def describe(target: Target, name: str, size: int, sha256: str) -> tuple[IndexFi
     counts: dict[int, int] = {}
     for run in index.runs:
         counts[run.partition // ranges] = counts.get(run.partition // ranges, 0) + run.rows
-    return IndexFile(name, size, sha256, sum(counts.values()), **about), counts
+    return IndexFile(name, size, checksum, sum(counts.values()), **about), counts
 
 
 # -- reading -----------------------------------------------------------------------------------------------

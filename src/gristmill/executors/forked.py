@@ -33,7 +33,7 @@ MOST_BYTES = 2**28
 """A driver that holds more is not forked: each worker would begin with a copy of its page tables."""
 
 _KNOWN = sys.stdlib_module_names | {"__main__", "__mp_main__", "cython_runtime", "gristmill", "numpy", "pyarrow"}
-_KNOWN |= {"cloudpickle", "orjson", "fsspec", "ftfy", "regex", "wcwidth"}
+_KNOWN |= {"cloudpickle", "orjson", "xxhash", "fsspec", "ftfy", "regex", "wcwidth"}
 _KNOWN |= {"_distutils_hack", "_virtualenv", "sitecustomize"}  # of the environment
 _KNOWN |= {"pandas", "dateutil", "pytz", "tzdata", "six"}  # pyarrow loads them to make an array of a list
 _KNOWN |= {"annotated_doc", "annotated_types", "click", "markdown_it", "mdurl", "pydantic", "pydantic_core", "pygments"}

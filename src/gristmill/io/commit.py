@@ -22,11 +22,13 @@ from gristmill.core.stage import ProcessingStage
 from gristmill.core.table import JSON, POSITION, unify, wide_columns
 from gristmill.core.task import GatherTask, Task, WrittenFile, WrittenFiles, digest
 from gristmill.io.manifest import MANIFEST, write_manifest
-from gristmill.io.target import TEMPORARY, Hashed, Target, reserve
+from gristmill.io.target import TEMPORARY, Target, reserve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
+
+    from gristmill.io.target import NewFile
 
 MODES = ("ignore", "overwrite", "error", "append")
 REWRITTEN = ".rewritten"
@@ -46,8 +48,7 @@ class Fragment(Task[str]):
     """Integer columns with values that a float cannot hold."""
     seen: tuple[str, ...] = field(default=(), kw_only=True, repr=False)
     """All columns of the batch, to name them if a field that was asked for is not there."""
-    sha256: str = field(default="", kw_only=True, repr=False)
-    """Of the file, if it is known."""
+    checksum: str = field(default="", kw_only=True, repr=False)
 
     @property
     def num_items(self) -> int:
@@ -112,32 +113,31 @@ class WriteFragments(ProcessingStage[Batch, Fragment]):
         read = copied.columns if copied else task.data
         table, added = columns_to_write(read, self.fields)
         path = self.target.file(TEMPORARY, self._run, safe(task.lineage.id) or "batch")
-        sha256 = ""
+        size, checksum = 0, ""
         if task.num_items:
             with _naming(self.name, path), self.target.create(path) as file:
                 if copied:
-                    sha256 = self._copy(copied, task.left, file)
+                    copy_lines(copied, task.left, file)
                 else:
                     self.form.write_fragment(table, file)
+            size, checksum = file.size, file.checksum
         return Fragment(
             path,
             rows=task.num_items,
-            size=self.target.size(path) if task.num_items else 0,
+            size=size,
+            checksum=checksum,
             schema=table.schema,
             added=added,
             wide=wide_columns(table),
             seen=tuple(name for name in read.column_names if name != POSITION),
-            sha256=sha256,
             dataset_name=task.dataset_name,
             metadata=dict(task.metadata),
         )
 
-    def _copy(self, copied: Any, rows: pa.BooleanArray | None, file: BinaryIO) -> str:
-        """Copy lines, and give the checksum of the file if it will be one of the final ones."""
-        hashed = Hashed(file) if copied.whole and self.target.local and getattr(self.form, "adopts", False) else None
-        reserve(file, copied.size * (copied.num_rows if rows is None else rows.true_count) // max(copied.num_rows, 1))
-        copied.write(hashed or file, rows)
-        return hashed.sha256() if hashed else ""
+
+def copy_lines(copied: Any, rows: pa.BooleanArray | None, file: BinaryIO) -> None:
+    reserve(file, copied.size * (copied.num_rows if rows is None else rows.true_count) // max(copied.num_rows, 1))
+    copied.write(file, rows)
 
 
 class CommitFiles(ProcessingStage[GatherTask, WrittenFiles]):
@@ -190,12 +190,7 @@ class CommitFiles(ProcessingStage[GatherTask, WrittenFiles]):
                 if fragments:
                     self.form.join(fragments, self._schema(task.data), parts)
                 files = parts.place()
-            known = {fragment.data: fragment.sha256 for fragment in fragments}
-            hashes = {path: known.get(draft) for path, draft in zip(files, parts.drafts, strict=False)}
-            written = tuple(
-                WrittenFile(path, self.target.size(path), hashes.get(path) or self.target.sha256(path))
-                for path in files
-            )
+            written = parts.written(files, fragments)
             temporary = [fragment.data for fragment in fragments]
             for path in [*parts.rewritten, *temporary]:
                 self.target.remove(path)
@@ -242,21 +237,28 @@ class Parts:
         self.target, self.run, self.stem, self.form = target, run, stem, form
         self.rewritten: list[str] = []
         self.drafts: list[str | None] = []
+        self._made: dict[str, NewFile] = {}
         self._numbered = form.target_file_size is not None
         self._kinds: tuple[str, ...] = (form.extension, *getattr(form, "beside", ()))
 
-    def create(self) -> AbstractContextManager[BinaryIO]:
+    def create(self) -> AbstractContextManager[NewFile]:
         """The next file, to write to."""
         name = self._name(len(self.drafts))
         path = self.target.file(TEMPORARY, self.run, name) if self.target.local else self.target.file(name)
         self.drafts.append(path if self.target.local else None)
-        return self.target.create(path)
+        return self._create(path)
 
-    def rewrite(self, fragment: Fragment) -> tuple[str, AbstractContextManager[BinaryIO]]:
+    def rewrite(self, fragment: Fragment) -> tuple[str, AbstractContextManager[NewFile]]:
         """A temporary file to take the place of a fragment."""
         path = fragment.data + REWRITTEN
         self.rewritten.append(path)
-        return path, self.target.create(path)
+        return path, self._create(path)
+
+    @contextmanager
+    def _create(self, path: str) -> Iterator[NewFile]:
+        with self.target.create(path) as file:
+            yield file
+        self._made[path] = file
 
     def adopt(self, path: str) -> bool:
         """Take a local temporary file as it is for the next file."""
@@ -273,6 +275,15 @@ class Parts:
             if draft is not None:
                 self.target.replace(draft, name)
         return [self.target.file(name) for name in names]
+
+    def written(self, files: Sequence[str], fragments: Sequence[Fragment]) -> tuple[WrittenFile, ...]:
+        """What is known of files in place. Only what an earlier attempt has written is read for it."""
+        if not self.drafts:
+            return tuple(WrittenFile(path, self.target.size(path), self.target.checksum(path)) for path in files)
+        known: dict[str, Fragment | NewFile] = {fragment.data: fragment for fragment in fragments}
+        known |= self._made
+        made = [known[draft or path] for path, draft in zip(files, self.drafts, strict=True)]
+        return tuple(WrittenFile(path, one.size, one.checksum) for path, one in zip(files, made, strict=True))
 
     def placed(self) -> list[str]:
         """The files that an earlier attempt has put into place."""

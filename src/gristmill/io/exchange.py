@@ -202,6 +202,7 @@ class WriteRuns(WriteFragments):
             table = moved[0]
         path = self.target.file(TEMPORARY, self._run, safe(task.lineage.id) or "batch")
         wide = frozenset[str]().union(*map(wide_columns, moved))
+        size, checksum = 0, ""
         if parts:
             with self.target.create(path) as file:
                 index = Index(table.schema, added, wide, type(task), task.dataset_name)
@@ -212,10 +213,12 @@ class WriteRuns(WriteFragments):
                     else:
                         writer.add(number, [part])
                 writer.close()
+            size, checksum = file.size, file.checksum
         return Fragment(
             path,
             rows=Index(table.schema, runs=index.runs).rows if parts else 0,
-            size=self.target.size(path) if parts else 0,
+            size=size,
+            checksum=checksum,
             schema=table.schema,
             added=added,
             wide=wide,

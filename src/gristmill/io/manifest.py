@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from gristmill.core.errors import InputError
+from gristmill.core.task import with_checksum
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -33,7 +34,7 @@ def write_manifest(target: Target, outputs: Iterable[WrittenFiles], info: Mappin
             entries[name] = {
                 "name": name,
                 "bytes": file.size,
-                "sha256": file.sha256,
+                "checksum": file.checksum,
                 "rows": output.rows if len(output.written) == 1 else None,
                 "part": index,
             }
@@ -67,7 +68,7 @@ def check_manifest(target: Target) -> tuple[dict[str, Any], list[str]]:
             problems.append(f"{name} is missing")
         elif (size := target.size(target.file(name))) != entry["bytes"]:
             problems.append(f"{name} has {size:,} bytes, and should have {entry['bytes']:,}")
-        elif target.sha256(target.file(name)) != entry["sha256"]:
+        elif target.has_changed(target.file(name), with_checksum(entry)["checksum"]):
             problems.append(f"{name} has changed: its checksum is another")
     extension = {entry["name"].partition(".")[2] for entry in manifest["files"]}
     known = {entry["name"] for entry in manifest["files"]}

@@ -6,7 +6,6 @@ stores an upload becomes visible when it is complete, so it goes straight to its
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import secrets
@@ -18,9 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from gristmill.core.errors import PlanError, cannot_write
+from gristmill.io.checksum import Hashed, checksum_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    class NewFile(BinaryIO):
+        """What `Hashed` is to those who write to a file."""
+
+        size: int
+        checksum: str
+
 
 TEMPORARY = "_tmp"
 PIECE = 2**18
@@ -106,9 +113,14 @@ class Target:
     def size(self, path: str) -> int:
         return Path(path).stat().st_size if self.local else int(self._system.size(path))
 
-    def sha256(self, path: str) -> str:
+    def checksum(self, path: str) -> str:
+        """The checksum of a file, for which it is read."""
         with self.open(path) as file:
-            return hashlib.file_digest(cast("Any", file), "sha256").hexdigest()
+            return checksum_of(file)
+
+    def has_changed(self, path: str, checksum: str) -> bool:
+        with self.open(path) as file:
+            return checksum_of(file, checksum.partition(":")[0]) != checksum
 
     # -- reading and writing ---------------------------------------------------------------------------
 
@@ -124,12 +136,12 @@ class Target:
             return file.read(length)
 
     @contextmanager
-    def create(self, path: str) -> Iterator[BinaryIO]:
+    def create(self, path: str) -> Iterator[NewFile]:
         """A file to write to, which is at `path` only if the block ends well. It replaces what was there."""
         make = self._create_local if self.local else self._create_remote
         try:
             with make(path) as file:
-                yield file
+                yield cast("NewFile", Hashed(file))
         except OSError as error:
             raise cannot_write(path, error) from error
 
@@ -242,20 +254,6 @@ class Target:
         for folder in ([TEMPORARY, run], [TEMPORARY]) if self.local else ():  # others have no empty directories
             with suppress(OSError):
                 Path(self.file(*filter(None, folder))).rmdir()
-
-
-class Hashed:
-    """Writes to a file, and makes the checksum of it while the bytes are at hand."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self._hash = file, hashlib.sha256()
-
-    def write(self, data: Any) -> int:
-        self._hash.update(data)
-        return self._file.write(data)
-
-    def sha256(self) -> str:
-        return self._hash.hexdigest()
 
 
 def reserve(file: BinaryIO, nbytes: int) -> None:

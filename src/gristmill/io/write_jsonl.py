@@ -14,7 +14,6 @@ floats, are its lines written anew; the text of all other values is kept to the 
 from __future__ import annotations
 
 import gzip
-import os
 import re
 from dataclasses import dataclass
 from json import JSONDecoder
@@ -104,7 +103,8 @@ class JsonlFormat:
     def _fill(self, file: BinaryIO, spans: Sequence[Span], target: Target) -> None:
         if self.compression is None:
             for span in spans:
-                copy(span, file, target)
+                for chunk in read(span, target):
+                    file.write(chunk)
             return
         chunks = blocks(chunk for span in spans for chunk in read(span, target))
         if self.compression == "gzip":
@@ -112,21 +112,9 @@ class JsonlFormat:
                 for chunk in chunks:
                     packed.write(chunk)
         else:
-            with pa.CompressedOutputStream(pa.PythonFile(_Open(file), "w"), "zstd") as packed:
+            with pa.CompressedOutputStream(pa.PythonFile(file, "w"), "zstd") as packed:
                 for chunk in chunks:
                     packed.write(chunk)
-
-
-class _Open:
-    """A file that stays open when pyarrow closes it: it still has to be put into place."""
-
-    closed = False
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.write, self.flush = file.write, file.flush
-
-    def close(self) -> None:
-        pass
 
 
 # -- rows to lines -------------------------------------------------------------------------------------------
@@ -314,22 +302,6 @@ def read(span: Span, target: Target) -> Iterator[bytes]:
                 raise OSError(f"{path} is shorter than it was when it was written")
             start += len(chunk)
             yield chunk
-
-
-def copy(span: Span, file: BinaryIO, target: Target) -> None:
-    """Append a part of one file to another; on Linux the bytes need not pass through this process."""
-    path, start, end = span
-    if target.local and hasattr(os, "copy_file_range"):
-        file.flush()
-        with target.open(path) as source:
-            try:
-                while start < end and (done := os.copy_file_range(source.fileno(), file.fileno(), end - start, start)):
-                    start += done
-            except OSError:  # not between these file systems; or the disk is full, which writing will tell
-                pass
-        file.seek(0, os.SEEK_END)
-    for chunk in read((path, start, end), target):
-        file.write(chunk)
 
 
 def blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:

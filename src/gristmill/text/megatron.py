@@ -23,7 +23,7 @@ from gristmill.core.batch import DocumentBatch
 from gristmill.core.compute import pc
 from gristmill.core.errors import InputError
 from gristmill.core.stage import CompositeStage, ProcessingStage
-from gristmill.core.task import GatherTask, WrittenFile, WrittenFiles
+from gristmill.core.task import GatherTask, WrittenFiles
 from gristmill.io.commit import MODES, CommitFiles, Parts, WriteFragments, partition_name
 from gristmill.io.target import Target
 from gristmill.text.filters import check_count
@@ -129,12 +129,13 @@ class CommitMegatron(CommitFiles):
         run = everything[0].data.rpartition("/")[0].rpartition("/")[2] if everything else ""
         pair = [Parts(self.target, run, stem, MegatronFormat(extension)) for extension in (".bin", ".idx")]
         if fragments and not self.target.exists(fragments[0].data):  # an earlier attempt has removed them, last of all
-            files = [path for parts in pair for path in self._done_before(parts)]
+            placed = [self._done_before(parts) for parts in pair]
         else:
             if fragments:
                 self._join(fragments, *pair)
-            files = [path for parts in pair for path in parts.place()]
-        written = tuple(WrittenFile(path, self.target.size(path), self.target.sha256(path)) for path in files)
+            placed = [parts.place() for parts in pair]
+        files = [path for paths in placed for path in paths]
+        written = [file for parts, paths in zip(pair, placed, strict=True) for file in parts.written(paths, fragments)]
         temporary = [fragment.data for fragment in fragments]
         for path in temporary:
             self.target.remove(path)
@@ -142,7 +143,7 @@ class CommitMegatron(CommitFiles):
         return WrittenFiles(
             files,
             rows=sum(fragment.rows for fragment in fragments),
-            written=written,
+            written=tuple(written),
             storage_options=self.target.storage_options,
             dataset_name=everything[0].dataset_name if everything else "",
             metadata=dict(everything[0].metadata) if everything else {},
