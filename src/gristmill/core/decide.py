@@ -7,7 +7,7 @@ reports are built on it: a filter that gives its scores has nothing else to do.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,6 @@ class Decision:
     """Rows that are not kept because the stage has set them aside: they are in quarantine, and not rejected."""
 
 
-@runtime_checkable
 class Decides(Protocol):
     """A stage that keeps or drops rows."""
 
@@ -39,9 +38,14 @@ class Decides(Protocol):
     # `decide_batch(batches) -> list[Decision]`, to work on `batch_size` of them at once.
 
 
+def decides(stage: Any) -> bool:
+    """Whether a stage is one that `Decides`. It is asked for every task, and `isinstance` takes long with protocols."""
+    return hasattr(stage, "decide") and hasattr(stage, "apply")
+
+
 def thresholds_of(stage: Any) -> dict[str, str]:
     told = getattr(stage, "thresholds", None)
-    return told() if isinstance(stage, Decides) and callable(told) else {}
+    return told() if decides(stage) and callable(told) else {}
 
 
 def decide_each(stage: Any, batches: Sequence[Batch]) -> Sequence[Decision]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from gristmill.core.batch import Batch
 from gristmill.core.columns import make_array
-from gristmill.core.decide import Decides
+from gristmill.core.decide import decides
 from gristmill.core.errors import StageError, printable
 from gristmill.core.quarantine import Budget
 from gristmill.core.table import table_to_rows
@@ -133,7 +133,7 @@ class _Trace:
             self._arrive(task)
             return
         stage = self.stages[position]
-        if isinstance(stage, Decides) and isinstance(task, Batch):
+        if decides(stage) and isinstance(task, Batch):
             try:
                 kept_rows = self._decide(stage, task)
             except Exception as error:

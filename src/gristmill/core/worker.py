@@ -19,7 +19,7 @@ from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gristmill.core.batch import Batch
-from gristmill.core.decide import Decides, Decision, decide_each
+from gristmill.core.decide import Decision, decide_each, decides
 from gristmill.core.errors import DownloadError, GristmillError, OutputError, StageError, describe_error
 from gristmill.core.isolate import Isolator, mark
 from gristmill.core.rejects import complete
@@ -242,11 +242,11 @@ class Worker:
 
     def _answers(self, position: int, tasks: list[Task[Any]]) -> tuple[Any, list[Decision | None]]:
         """What the stage answers, and what it thought of each row, if it is one that can tell."""
-        stage = self.stages[position]
+        stage: Any = self.stages[position]
         found: list[Decision | None] = [None] * len(tasks)
         if _vectorised(stage):
             answers = stage.process_batch(tasks)
-        elif isinstance(stage, Decides):
+        elif decides(stage):
             found = self._decisions(position, stage, tasks)
             pairs = zip(tasks, found, strict=True)
             answers = [stage.apply(task, decision) if decision else stage.process(task) for task, decision in pairs]

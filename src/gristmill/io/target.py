@@ -300,8 +300,8 @@ def _open_new(path: str) -> BinaryIO:
     """Create a file and its directory, which another worker may be tidying up at this moment."""
     for _ in range(20):
         with suppress(FileNotFoundError):
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
             return io.BufferedWriter(_NewFile(path, "xb"))
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
     return io.BufferedWriter(_NewFile(path, "xb"))
 
 
