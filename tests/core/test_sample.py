@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gristmill import Batch, DocumentBatch, Sample
-from gristmill.core.decide import Decides
+from gristmill.core.decide import decides
 from gristmill.core.sample import draw
 from gristmill.core.table import POSITION
 from gristmill.core.task import Lineage
@@ -206,7 +206,7 @@ def test_a_seed_that_is_no_whole_number_is_refused(seed: Any) -> None:
 
 def test_it_is_a_stage_that_decides() -> None:
     stage = Sample(0.25, 3)
-    assert isinstance(stage, Decides)
+    assert decides(stage)
     assert (stage.name, stage.fraction, stage.seed) == ("Sample", 0.25, 3)
     decision = stage.decide(batch_of(range(100)))
     assert list(decision.scores) == ["Sample"]

@@ -9,7 +9,7 @@ import pytest
 
 import gristmill.text
 from gristmill import DocumentBatch, Pipeline
-from gristmill.core.decide import Decides
+from gristmill.core.decide import decides
 from gristmill.core.errors import ColumnError, ContractError, StageError
 from gristmill.core.table import JSON, json_array
 from gristmill.core.worker import Worker
@@ -93,9 +93,9 @@ def test_no_rows_are_no_problem(stage: Any) -> None:
 
 
 def test_filters_can_be_asked_for_their_decision() -> None:
-    assert isinstance(ScoreFilter(WordCountFilter()), Decides)
-    assert isinstance(Filter(bool, "n"), Decides)
-    assert not isinstance(Score(len, "n"), Decides)
+    assert decides(ScoreFilter(WordCountFilter()))
+    assert decides(Filter(bool, "n"))
+    assert not decides(Score(len, "n"))
     stage = ScoreFilter(WordCountFilter(3), score_field="n")
     batch = docs()
     assert stage.apply(batch, stage.decide(batch)).data.equals(stage.process(batch).data)

@@ -1,0 +1,95 @@
+"""Checksums: made while files are written, by whatever writer; and those of earlier versions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import orjson
+import pytest
+import xxhash
+
+from gristmill import LocalExecutor, Pipeline
+from gristmill.dedup import DedupIndex, ExactDeduplicationStage
+from gristmill.io.manifest import check_manifest
+from gristmill.io.target import Target
+from gristmill.text import JsonlReader, JsonlWriter, ParquetWriter
+
+ROWS = [{"id": f"row-{number}", "text": f"The {number % 7}th text of {number % 9}."} for number in range(90)]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    path = tmp_path / "in" / "a.jsonl"
+    path.parent.mkdir()
+    path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in ROWS))
+    return str(path)
+
+
+def run(source: str, *stages: Any, **options: Any) -> Any:
+    return Pipeline("p", stages=[JsonlReader(source, blocksize=700), *stages]).run(LocalExecutor(0), **options)
+
+
+@pytest.mark.parametrize("writer", [JsonlWriter, ParquetWriter])
+@pytest.mark.parametrize("options", [{}, {"target_file_size": 300}, {"compression": "zstd"}, {"compression": "gzip"}])
+@pytest.mark.parametrize("place", ["here", "memory://checksums/out"])
+def test_a_checksum_is_that_of_the_file_which_is_not_read_for_it(
+    source: str, tmp_path: Path, writer: Any, options: dict[str, Any], place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = str(tmp_path / "out") if place == "here" else f"{place}/{tmp_path.name}"
+    with monkeypatch.context() as patched:
+        patched.setattr(Target, "checksum", lambda *_: pytest.fail("read again"))
+        run(source, ExactDeduplicationStage(), writer(out, **options))
+    manifest, problems = check_manifest(Target(out))
+    assert not problems
+    assert len(manifest["files"]) > 1 or "target_file_size" not in options
+    for entry in manifest["files"]:
+        with fsspec.open(f"{out}/{entry['name']}", "rb") as file:
+            raw = file.read()
+        assert (entry["bytes"], entry["checksum"]) == (len(raw), f"xxh128:{xxhash.xxh128_hexdigest(raw)}")
+
+
+def as_before(path: Path, raw: bytes) -> None:
+    """Change what is noted in a file of JSON into what earlier versions noted."""
+    told = path.read_text()
+    now = f'"checksum": "xxh128:{xxhash.xxh128_hexdigest(raw)}"'
+    assert now.replace(" ", "") in told.replace(" ", "")
+    before = f'"sha256":"{hashlib.sha256(raw).hexdigest()}"'
+    path.write_text(told.replace(now, before).replace(now.replace(" ", ""), before))
+
+
+def test_a_manifest_of_an_earlier_version_is_checked(source: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run(source, JsonlWriter(str(out)))
+    [path] = out.glob("*.jsonl")
+    as_before(out / "_manifest.json", path.read_bytes())
+    assert check_manifest(Target(out))[1] == []
+    path.write_bytes(path.read_bytes().replace(b"row-8", b"row-9"))
+    assert check_manifest(Target(out))[1] == [f"{path.name} has changed: its checksum is another"]
+
+
+def test_a_run_of_an_earlier_version_goes_on(source: str, tmp_path: Path) -> None:
+    out, room = tmp_path / "out", tmp_path / "run"
+    run(source, JsonlWriter(str(out)), run_dir=room)
+    [path], [ledger] = out.glob("*.jsonl"), (room / "ledger").glob("*.jsonl")
+    as_before(ledger, path.read_bytes())
+    written = path.stat().st_mtime_ns
+    run(source, JsonlWriter(str(out)), run_dir=room)
+    assert path.stat().st_mtime_ns == written
+    assert json.loads((out / "_manifest.json").read_text())["files"][0]["checksum"].startswith("sha256:")
+    assert check_manifest(Target(out))[1] == []
+
+
+def test_an_index_of_an_earlier_version_is_read_and_checked(source: str, tmp_path: Path) -> None:
+    index = tmp_path / "index"
+    run(source, ExactDeduplicationStage(extend=str(index), num_partitions=1), JsonlWriter(str(tmp_path / "old")))
+    [path], [version] = (index / "data").rglob("*.runs"), (index / "versions").iterdir()
+    as_before(version, path.read_bytes())
+    assert DedupIndex(str(index)).check() == []
+    result = run(source, ExactDeduplicationStage(against=[str(index)]), JsonlWriter(str(tmp_path / "new")))
+    assert result.summary().rows_out == 0
+    path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
+    assert len(DedupIndex(str(index)).check()) == 1
