@@ -37,12 +37,13 @@ from gristmill.executors.ray_board import Board, BoardKeeper, Left, Past
 from gristmill.executors.ray_cluster import Node, NodeSlots, cluster, connect, hush, lacks, request_cpus, without
 from gristmill.executors.ray_crew import Crews
 from gristmill.executors.ray_env import Environments
+from gristmill.executors.ray_given import as_items
 from gristmill.executors.ray_near import nearest, put_first
 from gristmill.executors.ray_pool import Actor, ActorPool
 from gristmill.executors.ray_voice import ear
 from gristmill.executors.ray_worker import Stored
 from gristmill.executors.settings import FLAG, INSTEAD, POSITIVE, check_config, check_environment, check_value
-from gristmill.executors.transport import KeptParcel, Parcel, pack
+from gristmill.executors.transport import KeptParcel, Parcel
 
 OPTIONS = (
     *("execution_mode", "gpu_memory_gb", "runtime_env", "ray_init", "request_cpus", "reserved_cpus", "reserved_gpus"),
@@ -194,15 +195,7 @@ class RayDriver(Driver):
             ear.hear_out(self.board)
 
     def items(self, sources: Iterator[Sequence[Any]]) -> Iterator[list[Item]]:
-        import ray
-
-        for tasks in sources:
-            items = []
-            for task in tasks:
-                small = task.nbytes <= 2**16
-                ref: Any = pack(task, None) if small else Stored([ray.put([task])], 0, task.nbytes)
-                items.append(Item(task.lineage, [ref], ref.nbytes))
-            yield items
+        return as_items(sources, given=self.job.plan.source is None)
 
     def keep(self, ref: Any) -> Ref:
         return KeptParcel(ref) if isinstance(ref, Parcel) else ref
