@@ -340,20 +340,6 @@ def test_what_an_engine_has_made_and_is_lost_is_made_again_through_all_its_group
         assert (call.items[0].lineage.id, call.items[0].refs[0].load().data) == ("1", f"for {group}")
 
 
-def test_who_asks_twice_whether_to_set_up_a_node_does_not_wait_for_itself() -> None:
-    async def ask() -> list[bool]:
-        desk = Desk()
-        first = [await asyncio.wait_for(desk.first_on_node(0, "n", "one"), 5) for _ in range(2)]
-        waiting = asyncio.create_task(desk.first_on_node(0, "n", "other"))
-        await asyncio.sleep(0.05)
-        waits = not waiting.done()
-        await desk.node_is_set_up(0, "n")
-        late = await asyncio.wait_for(waiting, 5)
-        return [*first, waits, late, await desk.first_on_node(0, "n", "one")]  # which has been started again
-
-    assert asyncio.run(ask()) == [True, True, True, False, False]
-
-
 def test_a_keeper_is_asked_for_once_and_again_when_nobody_heard_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gristmill.executors.desk._KEEPER_SECONDS", 0.3)
 

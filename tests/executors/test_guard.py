@@ -73,9 +73,9 @@ from tests.executors import test_guard
 
 kind, folder = sys.argv[1], Path(sys.argv[2])
 stage = getattr(test_guard, kind)(folder)
-guard = Guard(Duty(0, pickled(Group(0, (stage,))), True, True, True, Budget()), "node", 0, on_node=True)
+guard = Guard(Duty(0, pickled(Group(0, (stage,))), True, True, True, Budget()), "node", 0)
 print(json.dumps([guard.zygote.pid, guard.folders]), flush=True)
-guard.begin()
+guard.begin(on_node=True)
 lineage = Lineage("0", "0")
 for outputs in guard.pass_through([Item(lineage, [pack(Task(1).named(lineage), guard.folders)])]):
     print([output.ref.load().data for output in outputs], flush=True)

@@ -94,7 +94,7 @@ class Guard(LocalDriver):
 
     grace = GRACE
 
-    def __init__(self, duty: Duty, node: str, gpus: int, on_node: bool) -> None:
+    def __init__(self, duty: Duty, node: str, gpus: int) -> None:
         stages, rejecter = cloudpickle.loads(duty.payload)
         group = Group(0, tuple(stages))
         budget = duty.budget if duty.budget.most is not None else Budget()  # a share is one of all rows of the run
@@ -109,12 +109,13 @@ class Guard(LocalDriver):
         assert isinstance(pool, ProcessPool)
         pool.payload, pool.limit, pool.target, pool.cpus = duty.payload, 1, 1, 0.0
         pool.rejecter, pool.final, pool.folders = rejecter, duty.final, self.folders
-        pool.node, pool.on_node, pool.slots = node, on_node, _AllGpus(self.machine.gpus)
+        pool.node, pool.slots = node, _AllGpus(self.machine.gpus)
         self.stats: list[StageStats] = []
 
-    def begin(self) -> None:
-        """Start the worker and wait until it is set up. Raises when it cannot be."""
+    def begin(self, on_node: bool) -> None:
+        """Start the worker, which may have to set up the node, and wait for it. Raises when it cannot be set up."""
         pool = self.pools[0]
+        pool.on_node = on_node
         while not pool.idle:
             if not pool.workers:
                 pool.start()
