@@ -24,6 +24,7 @@ from gristmill.executors.local import LocalDriver
 from gristmill.executors.machine import GpuSlots, Machine, Slot
 from gristmill.executors.pool import Pool
 from gristmill.executors.process_pool import Process, ProcessPool
+from gristmill.executors.zygote import last_words
 
 LINGER = 60.0
 """Seconds that a worker has to tear down after the engine has killed its actor."""
@@ -138,7 +139,7 @@ class Guard(LocalDriver):
         """There will be more calls."""
 
     def end(self) -> None:
-        """Tear down and end."""
+        """Tear down and end. What goes wrong in a teardown is told by `see_off`, which finds the worker's last words."""
         try:
             self._stop(raises=False)
         except Exception:
@@ -149,9 +150,13 @@ class Guard(LocalDriver):
             raise
         self.close(useless=True)
 
+    def close(self, useless: bool) -> None:
+        if last_words(self.disk.path):
+            self.disk.remove.detach()
+        super().close(useless)
+
     def _abandon(self) -> None:
-        """Ray ends this actor. The worker goes on tearing down, unless the zygote is closed, and leaves its last words
-        where `see_off` finds them."""
+        """Ray ends this actor. The worker goes on tearing down, unless the zygote is closed."""
         for folder in (self.memory, self.disk):
             folder.remove.detach()
         for worker in self.pools[0].workers:
