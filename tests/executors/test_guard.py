@@ -58,6 +58,10 @@ class Forgotten(SlowBadTeardown):
     """Nobody holds the guard any more while this tears down."""
 
 
+class Patient(SlowTeardown):
+    """It takes longer than others would wait, and not longer than a guard does."""
+
+
 class Heard(BadTeardown):
     """The guard has heard of it, and ends."""
 
@@ -74,6 +78,7 @@ from gristmill.core.flow import Item
 from gristmill.core.plan import Group
 from gristmill.core.quarantine import Budget
 from gristmill.core.task import Lineage
+from gristmill.executors.drive import Driver
 from gristmill.executors.guard import Duty, Guard
 from gristmill.executors.pool import pickled
 from gristmill.executors.transport import pack
@@ -88,6 +93,8 @@ lineage = Lineage("0", "0")
 for outputs in guard.pass_through([Item(lineage, [pack(Task(1).named(lineage), guard.folders)])]):
     print([output.ref.load().data for output in outputs], flush=True)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+if kind == "Patient":
+    Driver.grace = 0.05
 if kind == "Unheard":
     guard.see_off = sys.exit
 if isinstance(stage, (test_guard.SlowTeardown, test_guard.Heard, test_guard.Unheard)):
@@ -112,6 +119,7 @@ signal.pause()
         ("BadTeardown", ""),
         ("SlowBadTeardown", "tearing-*"),
         ("Forgotten", "tearing-*"),
+        ("Patient", "ends"),
         ("Heard", "ends"),
         ("Unheard", "ends"),
     ],
