@@ -139,7 +139,7 @@ class Guard(LocalDriver):
         """There will be more calls."""
 
     def end(self) -> None:
-        """Tear down and end. What goes wrong in a teardown is told by `see_off`, which finds the worker's last words."""
+        """Tear down and end. `see_off` tells what goes wrong in a teardown: it finds the worker's last words."""
         try:
             self._stop(raises=False)
         except Exception:
