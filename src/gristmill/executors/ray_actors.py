@@ -289,7 +289,7 @@ class RayDriver(Driver):
         """The board is gone. What is known without it; and whoever was asked something there must be asked again."""
         actors = list(self._actors())
         for worker in actors:
-            worker.share_asked = False
+            worker.share_asked, worker.asking = False, None
         withdrawn = {worker.key: answer.number for worker in actors for answer in worker.answers if answer.void}
         return Past({}, withdrawn, {worker.key for worker in actors}, self._stopping, ear.listens)
 
@@ -305,14 +305,15 @@ class RayDriver(Driver):
     def _hear_board(self) -> Iterator[tuple[WorkerHandle, tuple[Any, ...]]]:
         """What workers have left to others of the calls that they are heard on; what is of the next call waits."""
         workers = {worker.key: worker for worker in self._actors() if worker.answers}
+        for worker in workers.values():
+            worker.check_asked()
         entries, self._left = [*self._left, *self.boards.ask("collect")], []
         for entry in entries:
             key, number, left = entry
-            worker = workers.get(key)
-            if worker is not None and worker.answers[0].number == number:
-                for message in worker.left(left):
-                    yield worker, message
-            elif worker is not None and number > worker.answers[0].number:
+            if (one := workers.get(key)) is not None and one.answers[0].number == number:
+                for message in one.left(left):
+                    yield one, message
+            elif one is not None and number > one.answers[0].number:
                 self._left.append(entry)
 
     def _hear_one(self, worker: Actor) -> Iterator[tuple[WorkerHandle, tuple[Any, ...]]]:

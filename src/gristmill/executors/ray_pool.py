@@ -67,6 +67,8 @@ class Actor(WorkerHandle):
         """Whether its actor may be another worker after it."""
         self.shares = self.ends = False
         """Whether it was asked to leave some of a call to others, and whether that call has ended."""
+        self.asking: Any = None
+        """A reference: that it was asked to share is known at the board."""
         self.parts: set[int] = set()
         """Which parts of the call that it is heard on were left to others."""
         self.answers: deque[_Answer] = deque()
@@ -168,7 +170,18 @@ class Actor(WorkerHandle):
 
     def ask_to_share(self, count: int) -> None:
         self.share_asked = self.shares = True
-        self.driver.board.ask.remote(self.key, count)
+        self.asking = self.driver.board.ask.remote(self.key, count)
+
+    def check_asked(self) -> None:
+        """It has to be asked again if that did not come to the board."""
+        import ray
+
+        if self.asking is not None and ray.wait([self.asking], timeout=0)[0]:
+            asking, self.asking = self.asking, None
+            try:
+                ray.get(asking)
+            except ray.exceptions.RayError:
+                self.share_asked = False
 
     def stop(self) -> None:
         if self.state == "leaving":
