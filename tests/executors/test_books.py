@@ -240,6 +240,35 @@ class Books(EngineDriver):
         self.state = "playing"
 
 
+class Starts(Books):
+    """The part that starts an engine. The first board is gone when it is to hold what is large."""
+
+    _start = EngineDriver._start
+
+    def __init__(self) -> None:
+        self.did: list[Any] = []
+        boards = SimpleNamespace(board="first", ask=self._ask)
+        self.crew = SimpleNamespace(boards=boards, dismiss=lambda: None)  # type: ignore[assignment]
+        super().__init__(2)
+
+    def _hand_over(self) -> None:
+        self.flow.pools[0].queue[1].refs = [Stored(["reference"], 0, 100_000)]
+        super()._hand_over()
+
+    def _ask(self, method: str, large: Any) -> None:
+        self.did.append((method, large, self.state))
+        self.boards.board = "second"
+
+    def _play(self, rows: list[bytes]) -> None:
+        self.did.append(("play", len(rows), self.desk))
+
+
+def test_an_engine_begins_when_the_desk_that_it_knows_holds_what_is_large() -> None:
+    driver = Starts()
+    assert driver.did == [("hold", {1: Stored(["reference"], 0, 100_000)}, "listing"), ("play", 2, "second")]
+    assert driver.state == "playing"
+
+
 def receipts(draw: random.Random, tasks: int) -> tuple[list[Receipt], list[str], list[str]]:
     """Calls of an engine: some tasks fall away in the first group, some are set aside, and some become two."""
     posted: list[Receipt] = []
