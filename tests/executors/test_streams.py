@@ -121,6 +121,21 @@ def test_a_stream_that_cannot_be_closed_keeps_no_other_from_it() -> None:
     assert sorted(closed) == list(range(4))
 
 
+def test_ctrl_c_while_all_are_closed_goes_before_what_else_goes_wrong() -> None:
+    def stream(error: BaseException) -> Generator[int, None, None]:
+        try:
+            yield 1
+        finally:
+            raise error
+
+    errors = [OSError("cannot be torn down"), KeyboardInterrupt(), OSError("nor can this")]
+    opened = [streams.opened(stream(error)) for error in errors]
+    for one in opened:
+        next(one)
+    with pytest.raises(KeyboardInterrupt):
+        streams.close_all()
+
+
 def unclosable(number: int = 0) -> Generator[int, None, None]:
     """A stream that is begun, and gives more until it fails. It cannot be closed."""
 

@@ -76,10 +76,15 @@ def closed_in_the_end(stream: Iterator[T]) -> Iterator[Iterator[T]]:
 
 
 def close_all() -> None:
-    """Close all of them, also when one cannot be closed; what was raised is raised in the end."""
-    with interrupt_first(), contextlib.ExitStack() as stack:
-        for stream in list(_open):
-            stack.callback(_close, stream)
+    """Close all of them, also when one cannot be closed; what was raised is raised in the end, Ctrl-C before all."""
+    raised: list[BaseException] = []
+    for stream in list(_open):
+        try:
+            _close(stream)
+        except BaseException as error:  # noqa: BLE001
+            raised.append(error)
+    for first in sorted(raised, key=lambda one: not isinstance(one, KeyboardInterrupt)):
+        raise first
 
 
 def _close(stream: Generator[Any, None, None]) -> None:
