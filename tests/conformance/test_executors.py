@@ -18,6 +18,7 @@ from gristmill import (
     processing_stage,
 )
 from gristmill.core.errors import StageError
+from gristmill.core.executor import Progress, Silent
 from tests.conformance.executors import EXECUTORS, make, params
 from tests.conformance.stages import (
     AddOne,
@@ -72,6 +73,24 @@ def test_a_stage_that_drops_everything_ends_well(executor: Any) -> None:
 class Nothing(ProcessingStage[Task[int], Task[int]]):
     def process(self, task: Task[int]) -> None:
         return None
+
+
+class Interrupted(Silent):
+    """Ctrl-C comes in the midst of a run, and something goes wrong when that is stopped."""
+
+    def progressed(self, progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    def finished(self, progress: Progress) -> None:
+        raise OSError("cannot be closed")
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_no_error_takes_the_place_of_ctrl_c(executor: Any, streams: bool) -> None:
+    pipeline, given = Pipeline("p", stages=[AddOne()]), {"initial_tasks": numbers(1), "observer": Interrupted()}
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        list(pipeline.stream(executor, **given)) if streams else pipeline.run(executor, **given)
+    assert "cannot be closed" in str(interrupted.value.__context__)
 
 
 def test_no_tasks_at_all(executor: Any) -> None:

@@ -31,6 +31,19 @@ def test_a_call_is_not_taken_back_from_a_worker_that_may_have_begun_it() -> None
     asyncio.run(ask())
 
 
+def test_what_was_printed_before_the_driver_listens_is_not_forgotten() -> None:
+    async def listen() -> list[object]:
+        board = Board()
+        heard = [await board.is_heard(), await board.take_marks()]
+        await board.hear()
+        await board.mark(["first"])
+        await board.hear()  # it does not wait for the board, so this may come after what a worker says
+        await board.mark(["second"])
+        return [*heard, await board.is_heard(), await board.take_marks(), await board.take_marks()]
+
+    assert asyncio.run(listen()) == [False, [], True, ["first", "second"], []]
+
+
 @given(st.permutations(range(7)))
 def test_in_whatever_order_notes_come_the_last_one_counts(order: list[int]) -> None:
     """Ray may deliver what a worker says in another order."""

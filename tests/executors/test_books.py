@@ -240,6 +240,35 @@ class Books(EngineDriver):
         self.state = "playing"
 
 
+class Starts(Books):
+    """The part that starts an engine. The first board is gone when it is to hold what is large."""
+
+    _start = EngineDriver._start
+
+    def __init__(self) -> None:
+        self.did: list[Any] = []
+        boards = SimpleNamespace(board="first", ask=self._ask)
+        self.crew = SimpleNamespace(boards=boards, dismiss=lambda: None)  # type: ignore[assignment]
+        super().__init__(2)
+
+    def _hand_over(self) -> None:
+        self.flow.pools[0].queue[1].refs = [Stored(["reference"], 0, 100_000)]
+        super()._hand_over()
+
+    def _ask(self, method: str, large: Any) -> None:
+        self.did.append((method, large, self.state))
+        self.boards.board = "second"
+
+    def _play(self, rows: list[bytes]) -> None:
+        self.did.append(("play", len(rows), self.desk))
+
+
+def test_an_engine_begins_when_the_desk_that_it_knows_holds_what_is_large() -> None:
+    driver = Starts()
+    assert driver.did == [("hold", {1: Stored(["reference"], 0, 100_000)}, "listing"), ("play", 2, "second")]
+    assert driver.state == "playing"
+
+
 def receipts(draw: random.Random, tasks: int) -> tuple[list[Receipt], list[str], list[str]]:
     """Calls of an engine: some tasks fall away in the first group, some are set aside, and some become two."""
     posted: list[Receipt] = []
@@ -338,20 +367,6 @@ def test_what_an_engine_has_made_and_is_lost_is_made_again_through_all_its_group
         driver.flow.finish(call, [StageStats()])
         call = driver.flow.take(group, 1)
         assert (call.items[0].lineage.id, call.items[0].refs[0].load().data) == ("1", f"for {group}")
-
-
-def test_who_asks_twice_whether_to_set_up_a_node_does_not_wait_for_itself() -> None:
-    async def ask() -> list[bool]:
-        desk = Desk()
-        first = [await asyncio.wait_for(desk.first_on_node(0, "n", "one"), 5) for _ in range(2)]
-        waiting = asyncio.create_task(desk.first_on_node(0, "n", "other"))
-        await asyncio.sleep(0.05)
-        waits = not waiting.done()
-        await desk.node_is_set_up(0, "n")
-        late = await asyncio.wait_for(waiting, 5)
-        return [*first, waits, late, await desk.first_on_node(0, "n", "one")]  # which has been started again
-
-    assert asyncio.run(ask()) == [True, True, True, False, False]
 
 
 def test_a_keeper_is_asked_for_once_and_again_when_nobody_heard_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,18 @@ class Forgotten(SlowBadTeardown):
     """Nobody holds the guard any more while this tears down."""
 
 
+class Patient(SlowTeardown):
+    """It takes longer than others would wait, and not longer than a guard does."""
+
+
+class Heard(BadTeardown):
+    """The guard has heard of it, and ends."""
+
+
+class Unheard(BadTeardown):
+    """The guard is ended while it hears of it."""
+
+
 ACTOR = """
 import contextlib, gc, json, os, signal, sys, time
 from pathlib import Path
@@ -66,6 +78,7 @@ from gristmill.core.flow import Item
 from gristmill.core.plan import Group
 from gristmill.core.quarantine import Budget
 from gristmill.core.task import Lineage
+from gristmill.executors.drive import Driver
 from gristmill.executors.guard import Duty, Guard
 from gristmill.executors.pool import pickled
 from gristmill.executors.transport import pack
@@ -73,14 +86,18 @@ from tests.executors import test_guard
 
 kind, folder = sys.argv[1], Path(sys.argv[2])
 stage = getattr(test_guard, kind)(folder)
-guard = Guard(Duty(0, pickled(Group(0, (stage,))), True, True, True, Budget()), "node", 0, on_node=True)
+guard = Guard(Duty(0, pickled(Group(0, (stage,))), True, True, True, Budget()), "node", 0)
 print(json.dumps([guard.zygote.pid, guard.folders]), flush=True)
-guard.begin()
+guard.begin(on_node=True)
 lineage = Lineage("0", "0")
 for outputs in guard.pass_through([Item(lineage, [pack(Task(1).named(lineage), guard.folders)])]):
     print([output.ref.load().data for output in outputs], flush=True)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-if issubclass(getattr(test_guard, kind), test_guard.SlowTeardown):
+if kind == "Patient":
+    Driver.grace = 0.05
+if kind == "Unheard":
+    guard.see_off = sys.exit
+if isinstance(stage, (test_guard.SlowTeardown, test_guard.Heard, test_guard.Unheard)):
     with contextlib.suppress(SystemExit):
         guard.end()
     if kind == "Forgotten":
@@ -102,6 +119,9 @@ signal.pause()
         ("BadTeardown", ""),
         ("SlowBadTeardown", "tearing-*"),
         ("Forgotten", "tearing-*"),
+        ("Patient", "ends"),
+        ("Heard", "ends"),
+        ("Unheard", "ends"),
     ],
 )
 def test_a_worker_tears_down_when_the_engine_kills_its_actor(kind: str, when: str, tmp_path: Path) -> None:
@@ -111,10 +131,11 @@ def test_a_worker_tears_down_when_the_engine_kills_its_actor(kind: str, when: st
     pid, folders = json.loads(actor.stdout.readline())
     if not when:
         assert json.loads(actor.stdout.readline()) == [1]
-    while when and not list(tmp_path.glob(when)):
+    while "*" in when and not list(tmp_path.glob(when)):
         assert actor.poll() is None
         time.sleep(0.01)
-    actor.terminate() if when == "tearing-*" else actor.kill()
+    if when != "ends":
+        actor.terminate() if when == "tearing-*" else actor.kill()
     actor.communicate()
     problem = see_off([Lodging("node", pid, tuple(folders))], 60.0)
     hooks = [path.name.split("-")[0] for path in tmp_path.iterdir()]

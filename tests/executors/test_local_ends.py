@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from gristmill import LocalExecutor, Pipeline, ProcessingStage, Task
 from gristmill.core.errors import StageError, WorkerLostError
 from gristmill.executors.local import LocalDriver
+from gristmill.executors.lodging import lives
 from tests.conformance.stages import AddOne
 from tests.executors.leftovers import leftovers, nothing_left
 
@@ -280,3 +282,34 @@ def test_a_driver_that_was_held_up_still_waits_for_those_that_tear_down(
     monkeypatch.setattr(LocalDriver, "listen", held_up)
     Pipeline("p", stages=[Slowly()]).run(LocalExecutor(1), initial_tasks=[Task(1)])
     assert (tmp_path / "down").exists()
+
+
+SEES_OFF = """
+import json, os, signal, sys
+from gristmill.executors.transport import Folder, in_memory
+from gristmill.executors.zygote import Zygote
+
+disk = Folder()
+memory = in_memory(disk)
+zygote = Zygote([memory.path, disk.path], float(sys.argv[1]))
+(first, channel), others = zygote.fork(), [zygote.fork() for _ in range(2)]
+print(json.dumps([zygote.pid, [memory.path, disk.path]]), flush=True)
+zygote._say(f"wait {first}")  # which ends with this process
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("linger", [0.0, 30.0])
+def test_a_driver_that_is_killed_while_a_worker_is_seen_off_leaves_nothing(linger: float) -> None:
+    """The zygote has nobody to tell how the worker ended, and must not take it for one that is still there."""
+    driver = subprocess.run(
+        [sys.executable, "-c", SEES_OFF, str(linger)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert driver.returncode == -signal.SIGKILL, driver.stderr
+    zygote, folders = json.loads(driver.stdout)
+    deadline = time.monotonic() + 20
+    while lives(zygote) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not lives(zygote)
+    assert not any(Path(folder).exists() for folder in folders)
+    assert driver.stderr == ""

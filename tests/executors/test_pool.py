@@ -1,10 +1,11 @@
-"""When a pool that gathers gets one more worker."""
+"""When a pool that gathers gets one more worker, and who is given work that may do few tasks more."""
 
 import time
 from collections import deque
 from types import SimpleNamespace
 
 import pytest
+from benchmarks.virtual import Simulation, World, virtual_time
 
 from gristmill.core.schedule import START_SECONDS, Pace
 from gristmill.executors.pool import Pool
@@ -33,3 +34,25 @@ def test_one_worker_gathers_as_long_as_it_copes(gather, staff, starting, seconds
     busy = [SimpleNamespace(calls=[SimpleNamespace(began=time.perf_counter() - since)])]
     pool = SimpleNamespace(group=group, staff=staff, index=0, count=lambda _: starting, busy=busy)
     assert Pool.copes(pool, flow) is copes
+
+
+@pytest.mark.parametrize(("left", "chosen_from"), [(None, 2), (2, 1)])
+def test_who_may_do_few_tasks_more_is_the_only_one_to_choose_from(left, chosen_from):
+    """What lies near another worker must not go first, nor more tasks than it may do."""
+    chosen = []
+
+    class Chooses(Simulation):
+        def assign(self, group, workers, most, ahead):
+            chosen.append((list(workers), most > 2))
+            return super().assign(group, workers, most, ahead)
+
+    with virtual_time() as clock:
+        driver = Chooses(World(nodes=2, cpus=1, gpus=1, seconds=900), clock)
+        pool = driver.pools[0]
+        pool.start()
+        pool.start()
+        pool.workers[0].tasks_left = left
+        driver.flow.feed(8)
+        driver.flow.pools[0].pace.add(1, 0.001, 0.0)
+        driver._send(pool, list(pool.workers))
+    assert chosen == [(pool.workers[:chosen_from], left is None)]

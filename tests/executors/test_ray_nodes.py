@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gristmill import Resources
@@ -81,3 +83,26 @@ def test_a_cluster_that_does_not_answer_is_told(address: str, monkeypatch: pytes
     monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(PlanError, match=f"no Ray cluster answers at {address}: is it running"):
         RayClient().start()
+
+
+@pytest.mark.parametrize("named_by", ["RAY_TMPDIR", "TMPDIR", "_temp_dir"])
+def test_the_cluster_that_was_started_last_is_the_one_that_ray_knows(
+    named_by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray's own function for it is not public, and a version without it must do, too."""
+    utils = pytest.importorskip("ray._private.utils")
+    for name in ("RAY_TMPDIR", "TMPDIR"):
+        monkeypatch.delenv(name, raising=False)
+    folder = tmp_path / "ray"
+    folder.mkdir()
+    given = str(folder) if named_by == "_temp_dir" else None
+    if given is None:
+        monkeypatch.setenv(named_by, str(tmp_path))
+    assert ray_cluster._last_cluster(given) == ""
+    (folder / "ray_current_cluster").write_text("192.0.2.7:6379\n")
+    if hasattr(utils, "read_ray_address"):
+        assert utils.read_ray_address(given) == "192.0.2.7:6379"
+        monkeypatch.delattr(utils, "read_ray_address")
+    assert ray_cluster._last_cluster(given) == "192.0.2.7:6379"
+    (folder / "ray_current_cluster").write_bytes(b"\xff")
+    assert ray_cluster._last_cluster(given) == ""

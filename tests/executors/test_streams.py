@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from gristmill import LocalExecutor, Pipeline, ProcessingStage, Task, processing_stage
 from gristmill.core import streams
+from gristmill.core.errors import StageError
 
 ROOT = Path(__file__).parents[2]
 
@@ -111,13 +113,68 @@ def test_a_stream_that_cannot_be_closed_keeps_no_other_from_it() -> None:
             if number < 2:
                 raise OSError(f"stream {number} cannot be torn down")
 
-    opened = [stream(number) for number in range(4)]
+    opened = [streams.opened(stream(number)) for number in range(4)]
     for one in opened:
-        streams.opened(one)
         next(one)
     with pytest.raises(OSError, match="cannot be torn down"):
         streams.close_all()
     assert sorted(closed) == list(range(4))
+
+
+def test_ctrl_c_while_all_are_closed_goes_before_what_else_goes_wrong() -> None:
+    def stream(error: BaseException) -> Generator[int, None, None]:
+        try:
+            yield 1
+        finally:
+            raise error
+
+    errors = [OSError("cannot be torn down"), KeyboardInterrupt(), OSError("nor can this")]
+    opened = [streams.opened(stream(error)) for error in errors]
+    for one in opened:
+        next(one)
+    with pytest.raises(KeyboardInterrupt):
+        streams.close_all()
+
+
+def unclosable(number: int = 0) -> Generator[int, None, None]:
+    """A stream that is begun, and gives more until it fails. It cannot be closed."""
+
+    def tasks() -> Generator[int, None, None]:
+        try:
+            yield from range(number + 1)
+            raise ValueError("a stage has failed")
+        except GeneratorExit:
+            raise OSError("cannot be torn down") from None
+
+    stream = streams.opened(tasks())
+    next(stream)
+    return stream
+
+
+def test_who_closes_a_stream_after_ctrl_c_sees_ctrl_c() -> None:
+    with pytest.raises(KeyboardInterrupt) as interrupted, contextlib.closing(unclosable()):
+        raise KeyboardInterrupt
+    assert "cannot be torn down" in str(interrupted.value.__context__)
+
+
+def test_who_goes_on_after_ctrl_c_sees_what_goes_wrong_then() -> None:
+    stream = unclosable(number=1)
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        assert next(stream) == 1
+        with pytest.raises(ValueError, match="a stage has failed"):
+            next(stream)
+        failing = Pipeline("p", stages=[Fails()])
+        with pytest.raises(StageError, match="no"):
+            failing.run(LocalExecutor(0), initial_tasks=[Task(1)], on_error="raise")
+
+
+class Fails(ProcessingStage[Task[int], Task[int]]):
+    max_retries = 0
+
+    def process(self, task: Task[int]) -> Task[int]:
+        raise RuntimeError("no")
 
 
 class Unreadable(LocalExecutor):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,7 +104,8 @@ class Pipeline:
         quarantine = _quarantine(run, on_error, max_errors)
         beside = _beside(run, rejected, scores, storage_options)
         try:
-            refs = list(self._execute(executor, run, quarantine, initial_tasks, watcher, beside))
+            with streams.interrupt_first(sys.exc_info()[1]):
+                refs = list(self._execute(executor, run, quarantine, initial_tasks, watcher, beside))
         except BaseException as failure:
             watcher.report(run, failure)
             raise
@@ -151,9 +153,7 @@ class Pipeline:
                         streams.begun()
                     yield task
 
-        stream = tasks()
-        streams.opened(stream)
-        return stream
+        return streams.opened(tasks())
 
     def _execute(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import sys
 import weakref
 from collections.abc import Generator, Iterator
 from typing import Any, TypeVar
@@ -17,8 +18,42 @@ T = TypeVar("T")
 _open: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
 
 
-def opened(stream: Generator[Any, None, None]) -> None:
+def opened(tasks: Generator[T, None, None]) -> Generator[T, None, None]:
+    """A stream of tasks, which is closed when the program ends."""
+    stream = _interruptible(tasks)
     _open.add(stream)
+    return stream
+
+
+def _interruptible(tasks: Generator[T, None, None]) -> Generator[T, None, None]:
+    try:
+        while True:
+            with interrupt_first(sys.exc_info()[1]):
+                try:
+                    task = next(tasks)
+                except StopIteration:
+                    return
+            yield task
+    finally:
+        with interrupt_first():
+            tasks.close()
+
+
+@contextlib.contextmanager
+def interrupt_first(handled: BaseException | None = None) -> Iterator[None]:
+    """Let no error take the place of Ctrl-C that has come before it, as one may when all is stopped: it is its context.
+
+    `handled` is what the caller has caught before, Ctrl-C or not: that has nothing to do with an error in here.
+    """
+    try:
+        yield
+    except Exception as error:
+        before = error.__context__
+        while before is not None and before is not handled:
+            if isinstance(before, KeyboardInterrupt):
+                raise before  # noqa: B904  what it was the context of becomes its own
+            before = before.__context__
+        raise
 
 
 def begun() -> None:
@@ -41,10 +76,15 @@ def closed_in_the_end(stream: Iterator[T]) -> Iterator[Iterator[T]]:
 
 
 def close_all() -> None:
-    """Close all of them, also when one cannot be closed; what was raised is raised in the end."""
-    with contextlib.ExitStack() as stack:
-        for stream in list(_open):
-            stack.callback(_close, stream)
+    """Close all of them, also when one cannot be closed; what was raised is raised in the end, Ctrl-C before all."""
+    raised: list[BaseException] = []
+    for stream in list(_open):
+        try:
+            _close(stream)
+        except BaseException as error:  # noqa: BLE001
+            raised.append(error)
+    for first in sorted(raised, key=lambda one: not isinstance(one, KeyboardInterrupt)):
+        raise first
 
 
 def _close(stream: Generator[Any, None, None]) -> None:

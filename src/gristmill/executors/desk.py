@@ -26,18 +26,21 @@ from gristmill.core.stats import StageStats
 from gristmill.core.task import Lineage, Task
 from gristmill.executors.freight import load_up, unload
 from gristmill.executors.guard import Duty, Guard
-from gristmill.executors.lodging import Lodging
+from gristmill.executors.lodging import Lodging, lives
 from gristmill.executors.process import as_stage_error
 from gristmill.executors.ray_board import Board, Past, mark_on
 from gristmill.executors.ray_voice import Voice
 from gristmill.executors.ray_worker import Stored
 from gristmill.executors.transport import Parcel
 
-_NODE_SECONDS = 600.0
+_NODE_SECONDS = 1.0
+"""How often those that wait until their node is set up look whether the one who does it lives."""
+
 _KEEPER_SECONDS = 30.0
 _WAITING = 256
 _KEEP_BYTES = 8 * 2**20
 _PAUSE = 0.05
+_OVER = "the run is over"
 
 
 @dataclass(slots=True)
@@ -71,7 +74,7 @@ class Desk(Board):
         super().__init__(past)
         self.inputs: dict[int, Any] = {}
         self.news, self.lodgings = News(), list[Lodging]()
-        self.nodes: dict[tuple[int, str], tuple[str, asyncio.Event]] = {}
+        self.nodes: dict[tuple[int, str], tuple[int, asyncio.Event]] = {}
         self.keepers: dict[str, asyncio.Future[Any]] = {}
         self.closed = past is not None and past.closed
         self.posted = asyncio.Event()
@@ -82,6 +85,8 @@ class Desk(Board):
             await asyncio.sleep(0.05)
         self.news.receipts.append(receipt)
         self.posted.set()
+        if receipt.error is not None:  # which ends the run: nobody need begin anything any more
+            await self.close()
         return not self.closed
 
     async def hand_out(self, seconds: float) -> News:
@@ -114,14 +119,18 @@ class Desk(Board):
             waiting.set()
         return self.lodgings
 
-    async def first_on_node(self, group: int, node: str, who: str) -> bool:
-        """Whether the caller, who may have asked before, has to set up the node; somebody else is waited for."""
-        first, done = self.nodes.setdefault((group, node), (who, asyncio.Event()))
-        if first == who:
-            return not done.is_set()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(done.wait(), _NODE_SECONDS)
-        return False
+    async def first_on_node(self, group: int, node: str, who: int, gone: int = 0) -> tuple[int, bool] | None:
+        """Which guard has to set up the node, by its process, and whether it has; None: the run is over.
+
+        `who` asks, and does not wait for itself. It may have found that the one that had to is `gone`.
+        """
+        first, done = self.nodes.get((group, node), (gone, asyncio.Event()))
+        if first == gone and not done.is_set():
+            first, done = self.nodes[group, node] = who, asyncio.Event()
+        if first != who:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(done.wait(), _NODE_SECONDS)
+        return None if self.closed else (first, done.is_set())
 
     async def node_is_set_up(self, group: int, node: str) -> None:
         self.nodes[group, node][1].set()
@@ -167,9 +176,7 @@ class Station:
         import ray
 
         self.duty, self.desk = duty, desk
-        context = ray.get_runtime_context()
-        self.node: str = context.get_node_id()
-        self.key: str = context.get_actor_id() or context.get_worker_id()  # which an actor keeps when it is restarted
+        self.node: str = ray.get_runtime_context().get_node_id()
         self.guard: Guard | None = None
         self.keeper: Any = None
         self.over = False
@@ -209,16 +216,24 @@ class Station:
             stages, _ = cloudpickle.loads(self.duty.payload)
         except Exception as error:
             raise as_stage_error(error) from error
-        on_node = any(implements(stage, "setup_on_node") for stage in stages)
-        on_node = on_node and self._ask("first_on_node", self.duty.group, self.node, self.key)
-        self.guard = Guard(self.duty, self.node, _gpus(stages), on_node)
+        self.guard = Guard(self.duty, self.node, _gpus(stages))
         lodging = Lodging(self.node, self.guard.zygote.pid, tuple(self.guard.folders))
         if not self._ask("open", lodging):
-            self._end()
-            raise GristmillError("the run is over")
-        self.guard.begin()
+            raise GristmillError(_OVER)
+        on_node = any(implements(stage, "setup_on_node") for stage in stages) and self._is_first(lodging.pid)
+        self.guard.begin(on_node)
         if on_node:
             self._ask("node_is_set_up", self.duty.group, self.node)
+
+    def _is_first(self, pid: int) -> bool:
+        """Whether this guard has to set up the node. Another one is waited for, as long as anything of it lives."""
+        gone = 0
+        while (found := self._ask("first_on_node", self.duty.group, self.node, pid, gone)) is not None:
+            first, done = found
+            if done or first == pid:
+                return not done
+            gone = 0 if lives(first) else first
+        raise GristmillError(_OVER)
 
     def _end(self) -> None:
         self.over = True

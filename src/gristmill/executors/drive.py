@@ -246,7 +246,8 @@ class Driver(ABC):
     def _set_up(self, worker: WorkerHandle, pool: Pool, error: StageError | None) -> None:
         if error is not None:
             raise error
-        worker.is_set_up, pool.on_node = True, False
+        worker.is_set_up = True
+        pool.node_is_set_up(worker.node)
         pool.setup_seconds = time.monotonic() - worker.began
         if worker.state == "starting":
             worker.settle()

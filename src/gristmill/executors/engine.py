@@ -175,18 +175,21 @@ class EngineDriver(RayDriver):
         return bool(self.handed) and not few
 
     def _start(self) -> None:
-        import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
         items = {number: call.items[0] for number, call in self.handed.items()}
         large = {number: item.refs[0] for number, item in items.items() if not isinstance(item.refs[0], Parcel)}
         rows = [load_up(number, item.lineage, item.refs[0]) for number, item in items.items()]
-        self.boards.ask("hold", large)
+        self.boards.ask("hold", large)  # another board may have to: the engine must know the one that does
         self.desk = self.board
         self.state = "playing"
         self.played = True
         self.crew.dismiss()
+        self._play(rows)
+
+    def _play(self, rows: list[bytes]) -> None:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
         self.conductor = ray.remote(Conductor).options(num_cpus=0, scheduling_strategy=here).remote()
         self.playing = self.conductor.play.remote(self.executor, self._score(rows), self.desk)
         self.taking = self.desk.hand_out.remote(_TAKE_SECONDS)

@@ -24,6 +24,7 @@ from gristmill.executors.local import LocalDriver
 from gristmill.executors.machine import GpuSlots, Machine, Slot
 from gristmill.executors.pool import Pool
 from gristmill.executors.process_pool import Process, ProcessPool
+from gristmill.executors.zygote import last_words
 
 LINGER = 60.0
 """Seconds that a worker has to tear down after the engine has killed its actor."""
@@ -94,7 +95,7 @@ class Guard(LocalDriver):
 
     grace = GRACE
 
-    def __init__(self, duty: Duty, node: str, gpus: int, on_node: bool) -> None:
+    def __init__(self, duty: Duty, node: str, gpus: int) -> None:
         stages, rejecter = cloudpickle.loads(duty.payload)
         group = Group(0, tuple(stages))
         budget = duty.budget if duty.budget.most is not None else Budget()  # a share is one of all rows of the run
@@ -109,12 +110,13 @@ class Guard(LocalDriver):
         assert isinstance(pool, ProcessPool)
         pool.payload, pool.limit, pool.target, pool.cpus = duty.payload, 1, 1, 0.0
         pool.rejecter, pool.final, pool.folders = rejecter, duty.final, self.folders
-        pool.node, pool.on_node, pool.slots = node, on_node, _AllGpus(self.machine.gpus)
+        pool.node, pool.slots = node, _AllGpus(self.machine.gpus)
         self.stats: list[StageStats] = []
 
-    def begin(self) -> None:
-        """Start the worker and wait until it is set up. Raises when it cannot be."""
+    def begin(self, on_node: bool) -> None:
+        """Start the worker, which may have to set up the node, and wait for it. Raises when it cannot be set up."""
         pool = self.pools[0]
+        pool.on_node = on_node
         while not pool.idle:
             if not pool.workers:
                 pool.start()
@@ -137,7 +139,7 @@ class Guard(LocalDriver):
         """There will be more calls."""
 
     def end(self) -> None:
-        """Tear down and end."""
+        """Tear down and end. `see_off` tells what goes wrong in a teardown: it finds the worker's last words."""
         try:
             self._stop(raises=False)
         except Exception:
@@ -148,9 +150,13 @@ class Guard(LocalDriver):
             raise
         self.close(useless=True)
 
+    def close(self, useless: bool) -> None:
+        if last_words(self.disk.path):
+            self.disk.remove.detach()
+        super().close(useless)
+
     def _abandon(self) -> None:
-        """Ray ends this actor. The worker goes on tearing down, unless the zygote is closed, and leaves its last words
-        where `see_off` finds them."""
+        """Ray ends this actor. The worker goes on tearing down, unless the zygote is closed."""
         for folder in (self.memory, self.disk):
             folder.remove.detach()
         for worker in self.pools[0].workers:

@@ -52,7 +52,7 @@ def see_off(lodgings: Sequence[Lodging], grace: float) -> StageError | None:
     deadline = time.monotonic() + grace
     problem: StageError | None = None
     for lodging in lodgings:
-        while _lives(lodging.pid):
+        while lives(lodging.pid):
             if time.monotonic() > deadline:
                 late = f"in teardown, it took more than {grace:g} s and was stopped"
                 if _has_workers(lodging.pid):  # or it was still starting, and had nothing to tear down
@@ -74,7 +74,7 @@ def _has_workers(pid: int) -> bool:
         return True
 
 
-def _lives(pid: int) -> bool:
+def lives(pid: int) -> bool:
     """Whether a process runs; one that has ended and that nobody asked about does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

@@ -246,13 +246,20 @@ class Pool(ABC):
             worker.settle()
 
     def can_grow(self) -> bool:
-        if len(self.workers) >= min(self.limit, max(self.target, 1)) or (self.on_node and self.count("starting")):
+        if len(self.workers) >= min(self.limit, max(self.target, 1)):
             return False
         slot = self.slots.take(self.wish)
         if slot is None:
             return False
         self.slots.give_back(slot)
-        return True
+        return not (self.on_node and self.awaits_node(slot))
+
+    def awaits_node(self, slot: Slot) -> bool:
+        """Whether the next worker has to wait until another one has set up the node that it would be on."""
+        return self.count("starting") > 0
+
+    def node_is_set_up(self, node: str) -> None:
+        self.on_node = False
 
     def copes(self, flow: Flow) -> bool:
         """Whether it gathers, and is through with what waits before one more worker would have started. As a rule that

@@ -167,11 +167,10 @@ class _Session:
             self.worker.teardown()
         except StageError as error:
             problem = error
-        try:
-            self.channel.send(("stopped", problem))
-        except OSError:  # the driver is gone
-            if problem is not None:
+            if self.setup.lingers:  # who hears of it may be killed before it can tell anybody
                 Path(self.setup.page + LAST_WORDS).write_bytes(pickle.dumps(problem))
+        with contextlib.suppress(OSError):  # the driver is gone
+            self.channel.send(("stopped", problem))
 
     def mind_signals(self) -> None:
         """An interrupt ends the call that it is in, or the next one, but never a set-up or a teardown."""

@@ -37,12 +37,13 @@ from gristmill.executors.ray_board import Board, BoardKeeper, Left, Past
 from gristmill.executors.ray_cluster import Node, NodeSlots, cluster, connect, hush, lacks, request_cpus, without
 from gristmill.executors.ray_crew import Crews
 from gristmill.executors.ray_env import Environments
+from gristmill.executors.ray_given import as_items
 from gristmill.executors.ray_near import nearest, put_first
 from gristmill.executors.ray_pool import Actor, ActorPool
 from gristmill.executors.ray_voice import ear
 from gristmill.executors.ray_worker import Stored
 from gristmill.executors.settings import FLAG, INSTEAD, POSITIVE, check_config, check_environment, check_value
-from gristmill.executors.transport import KeptParcel, Parcel, pack
+from gristmill.executors.transport import KeptParcel, Parcel
 
 OPTIONS = (
     *("execution_mode", "gpu_memory_gb", "runtime_env", "ray_init", "request_cpus", "reserved_cpus", "reserved_gpus"),
@@ -194,15 +195,7 @@ class RayDriver(Driver):
             ear.hear_out(self.board)
 
     def items(self, sources: Iterator[Sequence[Any]]) -> Iterator[list[Item]]:
-        import ray
-
-        for tasks in sources:
-            items = []
-            for task in tasks:
-                small = task.nbytes <= 2**16
-                ref: Any = pack(task, None) if small else Stored([ray.put([task])], 0, task.nbytes)
-                items.append(Item(task.lineage, [ref], ref.nbytes))
-            yield items
+        return as_items(sources, given=self.job.plan.source is None)
 
     def keep(self, ref: Any) -> Ref:
         return KeptParcel(ref) if isinstance(ref, Parcel) else ref
@@ -296,7 +289,7 @@ class RayDriver(Driver):
         """The board is gone. What is known without it; and whoever was asked something there must be asked again."""
         actors = list(self._actors())
         for worker in actors:
-            worker.share_asked = False
+            worker.share_asked, worker.asking = False, None
         withdrawn = {worker.key: answer.number for worker in actors for answer in worker.answers if answer.void}
         return Past({}, withdrawn, {worker.key for worker in actors}, self._stopping, ear.listens)
 
@@ -312,14 +305,15 @@ class RayDriver(Driver):
     def _hear_board(self) -> Iterator[tuple[WorkerHandle, tuple[Any, ...]]]:
         """What workers have left to others of the calls that they are heard on; what is of the next call waits."""
         workers = {worker.key: worker for worker in self._actors() if worker.answers}
+        for worker in workers.values():
+            worker.check_asked()
         entries, self._left = [*self._left, *self.boards.ask("collect")], []
         for entry in entries:
             key, number, left = entry
-            worker = workers.get(key)
-            if worker is not None and worker.answers[0].number == number:
-                for message in worker.left(left):
-                    yield worker, message
-            elif worker is not None and number > worker.answers[0].number:
+            if (one := workers.get(key)) is not None and one.answers[0].number == number:
+                for message in one.left(left):
+                    yield one, message
+            elif one is not None and number > one.answers[0].number:
                 self._left.append(entry)
 
     def _hear_one(self, worker: Actor) -> Iterator[tuple[WorkerHandle, tuple[Any, ...]]]:

@@ -8,11 +8,13 @@ import logging
 import math
 import os
 import socket
+import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from gristmill.core.errors import PlanError, require
@@ -69,10 +71,15 @@ def connect(init: Mapping[str, Any] | None = None) -> None:
 
 
 def _last_cluster(temp_dir: str | None) -> str:
-    """The address of the cluster that was started last on this machine, which Ray would join; it may be gone."""
-    from ray._private.utils import read_ray_address
+    """The address of the cluster that was started last on this machine, which Ray would join; it may be gone.
 
-    return read_ray_address(temp_dir) or ""
+    Ray has no public name for it, so the file is read that it leaves. Where there is none, Ray looks for itself.
+    """
+    variables = ("RAY_TMPDIR", "TMPDIR") if sys.platform == "linux" else ("RAY_TMPDIR",)
+    parent = next((os.environ[name] for name in variables if name in os.environ), "/tmp")  # noqa: S108
+    with contextlib.suppress(OSError, ValueError):
+        return Path(temp_dir or f"{parent}/ray", "ray_current_cluster").read_text().strip()
+    return ""
 
 
 def _answers(address: str) -> bool:

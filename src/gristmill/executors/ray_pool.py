@@ -67,6 +67,8 @@ class Actor(WorkerHandle):
         """Whether its actor may be another worker after it."""
         self.shares = self.ends = False
         """Whether it was asked to leave some of a call to others, and whether that call has ended."""
+        self.asking: Any = None
+        """A reference: that it was asked to share is known at the board."""
         self.parts: set[int] = set()
         """Which parts of the call that it is heard on were left to others."""
         self.answers: deque[_Answer] = deque()
@@ -168,7 +170,18 @@ class Actor(WorkerHandle):
 
     def ask_to_share(self, count: int) -> None:
         self.share_asked = self.shares = True
-        self.driver.board.ask.remote(self.key, count)
+        self.asking = self.driver.board.ask.remote(self.key, count)
+
+    def check_asked(self) -> None:
+        """It has to be asked again if that did not come to the board."""
+        import ray
+
+        if self.asking is not None and ray.wait([self.asking], timeout=0)[0]:
+            asking, self.asking = self.asking, None
+            try:
+                ray.get(asking)
+            except ray.exceptions.RayError:
+                self.share_asked = False
 
     def stop(self) -> None:
         if self.state == "leaving":
@@ -209,6 +222,7 @@ class ActorPool(Pool):
         super().__init__(group, driver.machine, driver.slots, driver.job)
         self.driver, self.final = driver, final
         self.stored: Any = None
+        self.nodes_set_up: set[str] = set()
 
     def resize(self, machine: Machine) -> None:
         """The cluster has other nodes now."""
@@ -216,6 +230,13 @@ class ActorPool(Pool):
 
     def can_grow(self) -> bool:
         return bool(self.driver.nodes) and super().can_grow()
+
+    def awaits_node(self, slot: Slot) -> bool:
+        node = self.driver.home(slot)
+        return node not in self.nodes_set_up and any(worker.node == node for worker in self.those("starting"))
+
+    def node_is_set_up(self, node: str) -> None:
+        self.nodes_set_up.add(node)
 
     def start(self) -> None:
         import ray
@@ -233,7 +254,8 @@ class ActorPool(Pool):
             board = (self.driver.board, self.driver.boards.name, self.driver.boards.number)
             actor = ray.remote(RayWorker).options(**self._options(slot, node, env)).remote(board, key, *terms)
         worker = Actor(self.index, self.group.gather, key, slot, actor, node, self.driver, env)
-        worker.change(self.on_node, *terms) if found else worker.begin(self.on_node)
+        on_node = self.on_node and node not in self.nodes_set_up
+        worker.change(on_node, *terms) if found else worker.begin(on_node)
         self.enlist(worker)
 
     def _options(self, slot: Slot, node: str, env: dict[str, Any]) -> dict[str, Any]:
@@ -242,7 +264,7 @@ class ActorPool(Pool):
         options: dict[str, Any] = {"num_cpus": _ACTOR_CPUS, "max_restarts": 0, "runtime_env": env or None}
         if slot.devices:  # Ray counts in ten-thousandths, and must not be asked for more than there is
             options["num_gpus"] = len(slot.devices) if slot.share >= 1 else math.floor(slot.share * 1e4) / 1e4
-        strategy = NodeAffinitySchedulingStrategy(node, soft=not slot.devices)
+        strategy = NodeAffinitySchedulingStrategy(node, soft=not (slot.devices or self.on_node))
         return {**options, "scheduling_strategy": strategy}
 
     def env(self) -> dict[str, Any]:

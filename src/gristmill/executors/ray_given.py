@@ -1,0 +1,53 @@
+"""What enters a run on a Ray cluster, where workers can load it from.
+
+A small task rides in the message of its call. A large one lies in the object store, until it was worked on. When what
+came of it is lost with a node, it is needed once more. What the user gave (`initial_tasks`) is in the driver's memory
+as long as the run lasts, so that it can be put into the store again.
+
+What is given up: making again what came of a large task of a source stage, which the driver does not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gristmill.core.flow import Item
+from gristmill.core.task import Task
+from gristmill.executors.ray_worker import Stored
+from gristmill.executors.transport import INLINE_BYTES, pack
+
+
+@dataclass(slots=True)
+class Given(Stored):
+    """A large task that the user gave. Workers get it as one that lies in the store."""
+
+    task: Task[Any] = field(kw_only=True)
+
+    def __copy__(self) -> Given:
+        """One that can be worked on, also when this one has been and was discarded."""
+        return replace(self, refs=self.refs or _put(self.task))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Stored, (self.refs, self.index, self.nbytes, self.node)
+
+
+def as_items(sources: Iterator[Sequence[Task[Any]]], given: bool) -> Iterator[list[Item]]:
+    """The tasks that enter a plan; whether the user gave them."""
+    for tasks in sources:
+        refs = [_refer(task, given) for task in tasks]
+        yield [Item(task.lineage, [ref], ref.nbytes) for task, ref in zip(tasks, refs, strict=True)]
+
+
+def _refer(task: Task[Any], given: bool) -> Any:
+    if task.nbytes <= INLINE_BYTES:
+        return pack(task, None)
+    refs = _put(task)
+    return Given(refs, 0, task.nbytes, task=task) if given else Stored(refs, 0, task.nbytes)
+
+
+def _put(task: Task[Any]) -> list[Any]:
+    import ray
+
+    return [ray.put([task])]

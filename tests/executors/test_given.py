@@ -1,0 +1,72 @@
+"""Large tasks that enter a run on Ray, without a cluster (with one: `test_ray_given.py`)."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from gristmill import DocumentBatch, Task
+from gristmill.core.flow import Call, Flow, Output
+from gristmill.core.plan import Group, Plan
+from gristmill.core.stats import StageStats
+from gristmill.core.task import Lineage
+from gristmill.executors.ray_given import as_items
+from gristmill.executors.ray_worker import Stored
+from tests.core.steps import Ref, Step
+
+ray = pytest.importorskip("ray")
+
+LARGE = DocumentBatch([{"text": "x" * 100_000}])
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What was put there; a reference is the place in it."""
+    there: list[Any] = []
+    monkeypatch.setattr(ray, "put", lambda value: _put(there, value))
+    return there
+
+
+def _put(there: list[Any], value: Any) -> int:
+    there.append(value)
+    return len(there) - 1
+
+
+def flow_of(task: Task[Any], given: bool) -> Flow:
+    plan = Plan("p", None, (Group(0, (Step(),)), Group(1, (Step(),))))
+    flow = Flow(plan, as_items(iter([[task.named(Lineage("a", "a"))]]), given))
+    flow.fragile = lambda ref: isinstance(ref, Ref)
+    flow.feed(10)
+    return flow
+
+
+def done(flow: Flow, call: Call) -> None:
+    flow.output(call, Output(call.items[0].lineage, Ref("made"), 1, 1))
+    flow.finish(call, [StageStats()])
+    call.discard()
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_large_task_leaves_the_store_when_it_was_worked_on_and_comes_back_when_it_is_needed(
+    store: list[Any], given: bool
+) -> None:
+    flow = flow_of(LARGE, given)
+    for losses in range(3):
+        call = flow.take(0, 1)
+        (ref,) = call.items[0].refs
+        if losses and not given:  # nobody has it any more
+            assert ref.refs == []
+            break
+        assert pickle.loads(pickle.dumps(ref)) == Stored([losses], 0, LARGE.nbytes)
+        assert store[losses][0].to_rows() == LARGE.to_rows()
+        done(flow, call)
+        assert ref.refs == []
+        flow.recover(flow.take(1, 1), [(0, 0)])
+
+
+def test_a_small_task_is_not_put_into_the_store(store: list[Any]) -> None:
+    flow = flow_of(Task(1), given=True)
+    assert flow.take(0, 1).items[0].refs[0].load().data == 1
+    assert store == []
