@@ -36,6 +36,7 @@ from gristmill.cli.start import (
     run_recipe,
 )
 from gristmill.cli.view import view
+from gristmill.core.place import arranged
 
 app = typer.Typer(
     name="gristmill",
@@ -167,7 +168,7 @@ def plan(
         planned = pipeline.plan(fuse=place.fuse if place else True)
         if place:
             place.check(planned)
-        typer.echo(str(planned))
+        typer.echo(str(arranged(planned, place)))
         if estimate:
             from gristmill.cli.estimate import make_estimate, print_estimate
 

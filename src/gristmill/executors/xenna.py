@@ -71,6 +71,13 @@ class XennaExecutor(EngineExecutor):
                 "none: raise cpu_allocation_percentage, or use RayActorPoolExecutor"
             )
 
+    def room(self) -> float:
+        return self._meant(super().room())
+
+    def _meant(self, cpus: float) -> int:
+        """The cores that it was to have. It rounds that down to what it offers, which is half of two cores."""
+        return max(1, round(cpus * float(self.setting("cpu_allocation_percentage"))))
+
     def _offered(self, cpus: float) -> int:
         return int(cpus * self.setting("cpu_allocation_percentage") + 1e-9)
 
@@ -107,8 +114,7 @@ class XennaExecutor(EngineExecutor):
         offered = self._offered(score.cpus)
         needs = [need.cpus * (count or 1) for need, count in zip(score.needs, score.num_workers, strict=True)]
         most: float = max(needs) if batch else sum(needs)
-        share = offered / max(1, round(score.cpus * float(self.setting("cpu_allocation_percentage"))))
-        return min(1.0, share, 0.98 * offered / max(most, 1e-9))
+        return min(1.0, offered / self._meant(score.cpus), 0.98 * offered / max(most, 1e-9))
 
 
 def _quieten() -> None:
