@@ -325,6 +325,7 @@ class EngineDriver(RayDriver):
             error = raised
         self._end_engine(LINGER if error is None else GRACE)  # or it might still work on what is done again below
         self.problem = self.problem if error is None else None
+        self._take(0)  # asked for before it ended: the answer may be older than the last receipt
         while self.state == "playing" and self._take(0):
             pass
         if self.state != "playing":
