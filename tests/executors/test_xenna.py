@@ -15,6 +15,8 @@ import pytest
 
 from gristmill import Pipeline, Resources, Task, XennaExecutor
 from gristmill.core.errors import PlanError
+from gristmill.executors.engine import Score
+from gristmill.executors.xenna import _counts
 from tests.conformance.stages import AddOne
 from tests.executors import engines
 from tests.ray_cluster import ray_cluster
@@ -71,6 +73,16 @@ def test_groups_share_a_worker_where_cores_are_few_unless_they_must_not(cluster:
         assert len(executor.arrange(pipeline.plan([Task(1)])).groups) == groups
     result = pipeline.run(apart, initial_tasks=[Task(n) for n in range(9)])
     assert [task.data for task in result] == list(range(6, 15))
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch", "wanted", "workers"),
+    [(1, 1, None, 1), (2, 1, None, None), (4, 4, None, 1), (5, 4, None, None), (1, 1, 3, 3)],
+)
+def test_one_call_has_one_worker(rows: int, batch: int, wanted: int | None, workers: int | None) -> None:
+    """What goes into later groups is not known, so they have as many as Xenna likes."""
+    score = Score([], [b""] * rows, [], [wanted, None], [batch, 1], [], cpus=4.0)
+    assert _counts(score) == [workers, None]
 
 
 @pytest.mark.parametrize(

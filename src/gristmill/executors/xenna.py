@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from gristmill.core.errors import PlanError, ResourceError, require
 from gristmill.core.plan import Plan
-from gristmill.executors.engine import EngineExecutor, Score
+from gristmill.executors.engine import EngineExecutor, Score, rows_per_call
 from gristmill.executors.machine import Machine
 from gristmill.executors.settings import INSTEAD
 
@@ -105,7 +105,7 @@ class XennaExecutor(EngineExecutor):
         scale = self._scale(score, batch)
         stages = [
             xenna.StageSpec(GroupStage(score, index, scale, desk), num_workers=count)
-            for index, count in enumerate(score.num_workers)
+            for index, count in enumerate(_counts(score))
         ]
         xenna.run_pipeline(xenna.PipelineSpec(input_data=score.rows, stages=stages, config=config))
 
@@ -115,6 +115,14 @@ class XennaExecutor(EngineExecutor):
         needs = [need.cpus * (count or 1) for need, count in zip(score.needs, score.num_workers, strict=True)]
         most: float = max(needs) if batch else sum(needs)
         return min(1.0, offered / self._meant(score.cpus), 0.98 * offered / max(most, 1e-9))
+
+
+def _counts(score: Score) -> list[int | None]:
+    """How many workers each group has; None: as Xenna likes, which fills the cores with them at once. Where all that
+    goes in is one call, more than one of the first group would start for nothing."""
+    first, *others = score.num_workers
+    one = len(score.rows) <= rows_per_call(score)
+    return [1 if one and first is None else first, *others]
 
 
 def _quieten() -> None:
