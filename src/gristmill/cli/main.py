@@ -36,7 +36,6 @@ from gristmill.cli.start import (
     run_recipe,
 )
 from gristmill.cli.view import view
-from gristmill.core.place import arranged
 
 app = typer.Typer(
     name="gristmill",
@@ -162,6 +161,8 @@ def plan(
 ) -> None:
     """Show what would run, after checking that it can."""
     with errors(verbose):
+        from gristmill.core.place import arranged
+
         loaded = load(recipe, settings)
         pipeline = loaded.build()
         place = make_executor(loaded, executor, workers)
