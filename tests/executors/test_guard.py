@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from gristmill.core.task import Lineage
 from gristmill.executors.convoy import Convoy
 from gristmill.executors.desk import Receipt
 from gristmill.executors.lodging import Lodging, see_off
+from gristmill.executors.zygote import last_words
 from tests.conformance.stages import Witness
 
 
@@ -157,6 +159,26 @@ def test_only_a_worker_that_was_there_can_be_late(command: str, told: bool) -> N
     late.communicate()
     assert late.returncode == -signal.SIGKILL
     assert ("took more than 0 s" in str(problem)) == told
+
+
+def test_a_folder_that_its_guard_removes_in_that_moment_is_no_failure(tmp_path: Path) -> None:
+    """Then the run failed for it, instead of for what its stage had raised. Python before 3.12 tells it rarely."""
+    folder, over = tmp_path / "guard", threading.Event()
+
+    def come_and_go() -> None:
+        while not over.is_set():
+            folder.mkdir()
+            folder.rmdir()
+
+    guard = threading.Thread(target=come_and_go)
+    guard.start()
+    try:
+        deadline = time.monotonic() + 1
+        while time.monotonic() < deadline:
+            assert last_words(str(folder)) == []
+    finally:
+        over.set()
+        guard.join()
 
 
 # -- convoys -------------------------------------------------------------------------------------------------

@@ -13,8 +13,11 @@ from typing import Any
 
 import pytest
 
-from gristmill import XennaExecutor
+from gristmill import Pipeline, Resources, Task, XennaExecutor
 from gristmill.core.errors import PlanError
+from gristmill.executors.engine import Score
+from gristmill.executors.xenna import _counts
+from tests.conformance.stages import AddOne
 from tests.executors import engines
 from tests.ray_cluster import ray_cluster
 
@@ -58,6 +61,28 @@ def test_what_xenna_gives_up_is_done_by_actors(cluster: str, tmp_path: Path) -> 
     told = [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
     if version("cosmos-xenna").startswith("0.3"):
         assert re.match("Xenna has not done .* of the tasks that it was given; they are done by actors", told[0])
+
+
+@pytest.mark.ray
+def test_groups_share_a_worker_where_cores_are_few_unless_they_must_not(cluster: str) -> None:
+    """On two cores. Those that stay apart run all the same."""
+    stages = [AddOne().with_(name=f"s{i}", resources=Resources(cpus=1 + i % 2)) for i in range(6)]
+    pipeline = Pipeline("p", stages=stages)
+    batch, apart = XennaExecutor({"execution_mode": "batch"}), XennaExecutor(fuse=False)
+    for executor, groups in ((XennaExecutor(), 1), (batch, 6), (apart, 6)):
+        assert len(executor.arrange(pipeline.plan([Task(1)])).groups) == groups
+    result = pipeline.run(apart, initial_tasks=[Task(n) for n in range(9)])
+    assert [task.data for task in result] == list(range(6, 15))
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch", "wanted", "workers"),
+    [(1, 1, None, 1), (2, 1, None, None), (4, 4, None, 1), (5, 4, None, None), (1, 1, 3, 3)],
+)
+def test_one_call_has_one_worker(rows: int, batch: int, wanted: int | None, workers: int | None) -> None:
+    """What goes into later groups is not known, so they have as many as Xenna likes."""
+    score = Score([], [b""] * rows, [], [wanted, None], [batch, 1], [], cpus=4.0)
+    assert _counts(score) == [workers, None]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,10 @@ def test_the_image_pipeline(
     model_dir: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, executor: Any
 ) -> None:
     if isinstance(executor, XennaExecutor):  # the cluster that it starts is left running, and others would join it
+        place = tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True)
+        request.addfinalizer(place.cleanup)
         request.addfinalizer(pytest.importorskip("ray").shutdown)
+        monkeypatch.setenv("RAY_TMPDIR", place.name)  # or it joins one that others have on this machine
     archive(
         tmp_path / "00000.tar", [(f"{number}.jpg", encoded(number % 5, width=256, height=256)) for number in range(8)]
     )

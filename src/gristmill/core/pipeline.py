@@ -17,7 +17,7 @@ from gristmill.core.executor import (
     default_observer,
     default_reporter,
 )
-from gristmill.core.place import placed
+from gristmill.core.place import arranged, placed
 from gristmill.core.plan import Plan, decompose, make_plan
 from gristmill.core.preview import Preview, make_preview
 from gristmill.core.quarantine import Budget, Quarantine
@@ -171,6 +171,7 @@ class Pipeline:
         plan = keeping(plan, *beside) if beside else plan
         for segment in plan.segments:
             executor.check(segment)
+        plan = arranged(plan, executor)  # now that nodes which it may have waited for are there
         for stage in plan.everything if watcher.reporter else ():
             stage.sketched = not stage.part_of
         with settled(plan, run):

@@ -1,7 +1,10 @@
-"""Where stages run that would use a GPU and can do without: on what the executor has.
+"""What of a plan depends on where it runs: GPUs that stages can do without, and how many groups there is room for.
 
 `Resources(gpus=0.25, or_cpu=True)` is a wish that every machine can meet. What comes out is the same; only a plan that
 is about to run knows which of the two it is.
+
+An engine that wants a worker of every group at once has more workers than cores where groups are many. There,
+neighbours share a worker that would have workers of their own elsewhere.
 """
 
 from __future__ import annotations
@@ -10,8 +13,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gristmill.core.plan import decompose
+from gristmill.core.plan import Group, Plan, decompose, same_place
 from gristmill.core.stage import ProcessingStage
+
+_ROUNDING = 1e-9
 
 
 def placed(stages: Iterable[ProcessingStage[Any, Any]], executor: object) -> Sequence[ProcessingStage[Any, Any]]:
@@ -29,3 +34,40 @@ def _has_gpu(executor: Any) -> bool:
 
 def _on_cpu(stage: ProcessingStage[Any, Any]) -> ProcessingStage[Any, Any]:
     return stage.with_(resources=replace(stage.resources, gpus=0.0, gpu_memory_gb=0.0))
+
+
+def arranged(plan: Plan, executor: Any) -> Plan:
+    """The plan in the groups that the executor wants. Most take it as it is."""
+    if not hasattr(executor, "arrange"):
+        return plan
+    after = arranged(plan.after, executor) if plan.after else None
+    rearranged: Plan = executor.arrange(replace(plan, after=after))
+    return rearranged
+
+
+def joined(plan: Plan, crowd: Sequence[Group], cpus: float) -> Plan:
+    """The plan, with neighbours of a crowd of groups joined until a worker of each has its cores, as far as they can
+    share one. Those whose needs are most alike are joined first: the cores that one of two does not need are idle."""
+    groups = list(crowd)
+    while sum(_cpus(group) for group in groups) > cpus + _ROUNDING:
+        pairs = [index for index in range(len(groups) - 1) if _can_share(groups[index], groups[index + 1])]
+        if not pairs:
+            break
+        at = min(pairs, key=lambda index: _idle(groups[index], groups[index + 1]))
+        groups[at : at + 2] = [Group(at, groups[at].stages + groups[at + 1].stages)]
+    first, end = (crowd[0].index, crowd[-1].index + 1) if crowd else (0, 0)
+    whole = [*plan.groups[:first], *groups, *plan.groups[end:]]
+    return replace(plan, groups=tuple(Group(index, group.stages) for index, group in enumerate(whole)))
+
+
+def _cpus(group: Group) -> float:
+    return group.resources.cpus * (group.num_workers or 1)
+
+
+def _can_share(before: Group, after: Group) -> bool:
+    return same_place(before.stages[-1], after.stages[0])
+
+
+def _idle(before: Group, after: Group) -> tuple[float, float]:
+    one, other = before.resources.cpus, after.resources.cpus
+    return abs(one - other), max(one, other)

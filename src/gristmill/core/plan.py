@@ -325,13 +325,15 @@ def _cut(stages: Sequence[ProcessingStage[Any, Any]], fuse: bool, own_source: bo
 
 
 def compatible(before: ProcessingStage[Any, Any], after: ProcessingStage[Any, Any]) -> bool:
-    """Whether two neighbours may share a worker: light CPU stages of one environment and one pool size."""
-    if after.gather or before.resources.requires_gpu or after.resources.requires_gpu:
-        return False
+    """Whether two neighbours share a worker wherever they run: light CPU stages, or those of one need."""
     same_cpus = before.resources.cpus == after.resources.cpus
     light = max(before.resources.cpus, after.resources.cpus) <= 1
-    return (
-        (same_cpus or light)
-        and (before.runtime_env or None) == (after.runtime_env or None)
-        and worker_count(before) == worker_count(after)
-    )
+    return (same_cpus or light) and same_place(before, after)
+
+
+def same_place(before: ProcessingStage[Any, Any], after: ProcessingStage[Any, Any]) -> bool:
+    """Whether two neighbours can share a worker at all: CPU stages of one environment and one pool size."""
+    if after.gather or before.resources.requires_gpu or after.resources.requires_gpu:
+        return False
+    same_environment = (before.runtime_env or None) == (after.runtime_env or None)
+    return same_environment and worker_count(before) == worker_count(after)

@@ -28,6 +28,7 @@ from typing import Any
 from gristmill.core.errors import ErrorBudgetError, GristmillError, ResourceError, StageError
 from gristmill.core.executor import Job, Ref
 from gristmill.core.flow import Call, Output
+from gristmill.core.place import joined
 from gristmill.core.plan import Group, Plan
 from gristmill.core.recover import ancestors
 from gristmill.core.stats import StageStats
@@ -97,6 +98,14 @@ class EngineExecutor(RayActorPoolExecutor, ABC):
     def places(self) -> list[str] | None:
         """The nodes that workers may run on; None: all."""
         return [node.id for node in cluster(True)] if self.ignore_head_node else None
+
+    def room(self) -> float:
+        """How many cores its workers may have."""
+        return self.machine().cpus
+
+    def arrange(self, plan: Plan) -> Plan:
+        """The plan, in fewer groups where there are not cores enough for a worker of every group."""
+        return joined(plan, chain_of(plan), self.room()) if self.at_once and self.fuse else plan
 
     def check(self, plan: Plan) -> None:
         super().check(plan)
@@ -319,6 +328,7 @@ class EngineDriver(RayDriver):
             error = raised
         self._end_engine(LINGER if error is None else GRACE)  # or it might still work on what is done again below
         self.problem = self.problem if error is None else None
+        self._take(0)  # asked for before it ended: the answer may be older than the last receipt
         while self.state == "playing" and self._take(0):
             pass
         if self.state != "playing":

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from gristmill.core.errors import PlanError, ResourceError, require
 from gristmill.core.plan import Plan
-from gristmill.executors.engine import EngineExecutor, Score
+from gristmill.executors.engine import EngineExecutor, Score, rows_per_call
 from gristmill.executors.machine import Machine
 from gristmill.executors.settings import INSTEAD
 
@@ -71,6 +71,13 @@ class XennaExecutor(EngineExecutor):
                 "none: raise cpu_allocation_percentage, or use RayActorPoolExecutor"
             )
 
+    def room(self) -> float:
+        return self._meant(super().room())
+
+    def _meant(self, cpus: float) -> int:
+        """The cores that it was to have. It rounds that down to what it offers, which is half of two cores."""
+        return max(1, round(cpus * float(self.setting("cpu_allocation_percentage"))))
+
     def _offered(self, cpus: float) -> int:
         return int(cpus * self.setting("cpu_allocation_percentage") + 1e-9)
 
@@ -98,7 +105,7 @@ class XennaExecutor(EngineExecutor):
         scale = self._scale(score, batch)
         stages = [
             xenna.StageSpec(GroupStage(score, index, scale, desk), num_workers=count)
-            for index, count in enumerate(score.num_workers)
+            for index, count in enumerate(_counts(score))
         ]
         xenna.run_pipeline(xenna.PipelineSpec(input_data=score.rows, stages=stages, config=config))
 
@@ -107,8 +114,15 @@ class XennaExecutor(EngineExecutor):
         offered = self._offered(score.cpus)
         needs = [need.cpus * (count or 1) for need, count in zip(score.needs, score.num_workers, strict=True)]
         most: float = max(needs) if batch else sum(needs)
-        share = offered / max(1, round(score.cpus * float(self.setting("cpu_allocation_percentage"))))
-        return min(1.0, share, 0.98 * offered / max(most, 1e-9))
+        return min(1.0, offered / self._meant(score.cpus), 0.98 * offered / max(most, 1e-9))
+
+
+def _counts(score: Score) -> list[int | None]:
+    """How many workers each group has; None: as Xenna likes, which fills the cores with them at once. Where all that
+    goes in is one call, more than one of the first group would start for nothing."""
+    first, *others = score.num_workers
+    one = len(score.rows) <= rows_per_call(score)
+    return [1 if one and first is None else first, *others]
 
 
 def _quieten() -> None:

@@ -207,7 +207,9 @@ def _remove(folders: list[str]) -> None:
 
 def last_words(folder: str) -> list[Path]:
     """What workers had to say that nobody was there to hear."""
-    return sorted(Path(folder).glob(f"*{LAST_WORDS}"))
+    with contextlib.suppress(FileNotFoundError):  # another has removed it
+        return sorted(path for path in Path(folder).iterdir() if path.suffix == LAST_WORDS)
+    return []
 
 
 def _let_end(workers: set[int], seconds: float) -> None:

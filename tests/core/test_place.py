@@ -1,0 +1,74 @@
+"""What of a plan depends on where it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gristmill import Pipeline, ProcessingStage, Resources, Task
+from gristmill.core.place import arranged, joined
+from gristmill.core.plan import Plan
+
+
+class Pass(ProcessingStage[Task[Any], Task[Any]]):
+    def process(self, task: Task[Any]) -> Task[Any]:
+        return task
+
+
+class Whole(Pass):
+    gather = True
+
+
+def stage(name: str, cpus: float, **settings: Any) -> Any:
+    gpus = settings.pop("gpus", 0.0)
+    return Pass().with_(name=name, resources=Resources(cpus=cpus, gpus=gpus), **settings)
+
+
+def planned(*stages: Any) -> Plan:
+    return Pipeline("p", stages=stages).plan([Task(1)])
+
+
+def names(plan: Plan) -> list[str]:
+    assert [group.index for group in plan.groups] == list(range(len(plan.groups)))
+    return ["".join(stage.name for stage in group.stages) for group in plan.groups]
+
+
+# the stages, how many cores there are, which of them share a worker
+CROWDS: dict[str, tuple[list[Any], float, list[str]]] = {
+    "there is room for all": ([stage("a", 1), stage("b", 3)], 4, ["a", "b"]),
+    "there is not": ([stage("a", 1), stage("b", 3)], 3, ["ab"]),
+    "those that are alike share": ([stage("a", 1), stage("b", 4), stage("c", 3)], 6, ["a", "bc"]),
+    "no more than must": ([stage("a", 2), stage("b", 4), stage("c", 2), stage("d", 4)], 10, ["ab", "c", "d"]),
+    "many on few cores": ([stage(chr(97 + i), 1 + i % 2 * 3) for i in range(20)], 2, ["abcdefghijklmnopqrst"]),
+    "a number of workers is kept": ([stage("a", 1, num_workers=2), stage("b", 2)], 1, ["a", "b"]),
+    "all workers count": ([stage("a", 1, num_workers=3), stage("b", 2, num_workers=3)], 8, ["ab"]),
+    "environments are kept": ([stage("a", 1), stage("b", 2, runtime_env={"env_vars": {"A": "b"}})], 1, ["a", "b"]),
+    "GPUs are not shared with others": ([stage("a", 1), stage("b", 2, gpus=1), stage("c", 1)], 1, ["a", "b", "c"]),
+}
+
+
+@pytest.mark.parametrize("name", CROWDS)
+def test_groups_share_a_worker_where_there_are_few_cores(name: str) -> None:
+    stages, cpus, expected = CROWDS[name]
+    plan = planned(*stages)
+    assert names(joined(plan, plan.groups, cpus)) == expected
+
+
+def test_only_a_crowd_is_joined_and_all_stages_stay_in_order() -> None:
+    plan = planned(stage("a", 1), stage("b", 2), stage("c", 1), stage("d", 2), Whole().with_(name="e"), stage("f", 3))
+    fewer = joined(plan, plan.groups[1:4], 1)
+    assert names(fewer) == ["a", "bcd", "e", "f"]
+    assert fewer.stages == plan.stages
+    assert fewer.groups[1].resources.cpus == 2
+    assert joined(plan, (), 1) == plan
+
+
+def test_a_plan_is_arranged_as_its_executor_wants() -> None:
+    class Tight:
+        def arrange(self, plan: Plan) -> Plan:
+            return joined(plan, plan.groups, 1)
+
+    plan = planned(stage("a", 1), stage("b", 2))
+    assert names(arranged(plan, Tight())) == ["ab"]
+    assert arranged(plan, object()) is plan
