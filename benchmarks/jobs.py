@@ -273,7 +273,7 @@ def _bare(extractor: str, words: frozenset[str]):
         return [line for line in (text or "").split("\n") if line]
 
     return {
-        "resiliparse": lambda html: lines(extract_plain_text(html, main_content=True)),
+        "resiliparse": lambda html: lines(extract_plain_text(html, main_content=True, alt_texts=False)),
         "justext": lambda html: [one.text for one in justext.justext(html, words) if not one.is_boilerplate],
         "trafilatura": lambda html: lines(trafilatura.extract(html)),
     }[extractor]

@@ -241,6 +241,10 @@ static PyMethodDef methods[] = {
      "fasttext_predict(model, texts, label): the number of the best label of each text, without the white space around it, and "
      "its chance, as the bytes of 32-bit integers and floats; -1 and 0 for a blank text. With a label of 0 or more its "
      "chance, in the text as it is."},
+    {"stop_table", stop_table, METH_O, "stop_table(words): a table of a frozenset, for `stop_words`."},
+    {"stop_words", stop_words, METH_VARARGS,
+     "stop_words(table, words, text): how many words of a text are in the frozenset that the table is of, and how many words "
+     "it has."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -139,4 +139,7 @@ int scan_text(Text text, const Wanted *wanted, int64_t *stats, Scratch *scratch)
 int count_ngrams(Text text, const Wanted *wanted, int64_t *stats, Scratch *scratch);
 void scan_urls(Text text, int64_t *stats);
 
+PyObject *stop_table(PyObject *self, PyObject *words);
+PyObject *stop_words(PyObject *self, PyObject *args);
+
 #endif

@@ -169,3 +169,22 @@ def test_keeping_step_by_step_is_keeping_at_once(masks: list[list[bool]]) -> Non
         rows = [row for row, flag in zip(rows, flags, strict=True) if flag]
         assert marked.num_items == len(rows)
     assert marked.to_rows() == rows
+
+
+@given(st.lists(st.sampled_from(["keep", "replace", "append", "look", "own"]), max_size=6))
+def test_bytes_are_those_of_the_table_whatever_was_done_to_it(steps: list[str]) -> None:
+    batch = DocumentBatch(pa.table({"text": ["one", "three", "eleven"] * 3, "id": range(9)}))
+    for step in steps:
+        assert batch.nbytes > 0
+        if step == "keep":
+            batch = batch.keep(pa.array([index % 4 > 0 for index in range(batch.num_items)]))
+        elif step in ("replace", "append"):
+            values = pa.array([step * index for index in range(batch.num_items)])
+            batch = batch.with_column("text" if step == "replace" else "more", values)
+        elif step == "look":
+            assert batch.data.num_rows == batch.num_items
+        else:
+            batch.data = batch.data.slice(0, 5)
+    table, rows = batch.marked
+    assert batch.nbytes == (table.nbytes if rows is None else table.nbytes * rows.true_count // len(rows))
+    assert len(pickle.dumps(batch)) == len(pickle.dumps(DocumentBatch(batch.data)))

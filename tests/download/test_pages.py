@@ -21,6 +21,7 @@ from gristmill.download import (
     get_stop_list_dict,
 )
 from gristmill.download.charset import decode
+from gristmill.download.stop_lists import count_stops, counter
 from tests.download.archives import MILL, MUEHLE, english, page, pages_of, write_warc
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # warcio leaves files open
@@ -113,7 +114,16 @@ NAMES = [
     "form",
     "!--x--",
     "x:y",
+    "h1",
+    "body",
+    "head",
+    "iframe",
+    "object",
+    "param",
+    "input",
+    "?php",
 ]
+XHTML = '<?xml version="1.0" encoding="utf-8"?><html xmlns="http://www.w3.org/1999/xhtml"><body>{}</body></html>'
 PIECES = st.one_of(
     st.sampled_from([f"<{name}>" for name in NAMES] + [f"</{name}>" for name in NAMES if name[0] != "!"]),
     st.sampled_from(
@@ -122,13 +132,13 @@ PIECES = st.one_of(
 )
 
 
-@settings(max_examples=60)
-@given(st.lists(PIECES, max_size=60))
-def test_the_paragraphs_of_any_page_are_those_of_justext(pieces: list[str]) -> None:
+@settings(max_examples=100)
+@given(st.lists(PIECES, max_size=60), st.sampled_from(["<html><body>{}</body></html>", "{}", XHTML]))
+def test_the_paragraphs_of_any_page_are_those_of_justext(pieces: list[str], around: str) -> None:
     import justext
     from lxml.etree import ParserError
 
-    html = f"<html><body>{''.join(pieces)}</body></html>"
+    html = around.format("".join(pieces))
     words = frozenset(("the", "and"))
     try:
         bare = justext.justext(html, words, length_low=10, length_high=20)
@@ -167,6 +177,15 @@ def test_stop_lists_of_ones_own() -> None:
         CommonCrawlHTMLExtractor(stop_lists={"Englisch": {"the"}})
     with pytest.raises(ValueError, match="Did you mean 'justext'"):
         CommonCrawlHTMLExtractor("justtext")
+
+
+CHARACTERS = st.sampled_from([*"aTke'ΣσÜé\u212aİ \x1c\u2028\u00a0\n\0\U0001f600", "the ", "AND ", "x" * 16])
+
+
+@given(st.lists(CHARACTERS, max_size=40).map("".join), st.frozensets(st.lists(CHARACTERS, max_size=3).map("".join)))
+def test_stop_words_are_counted_alike_in_c_and_in_python(text: str, words: frozenset[str]) -> None:
+    words |= frozenset(text.lower().split()[::2])
+    assert counter(words)(text) == count_stops(words, text)
 
 
 def test_there_are_stop_lists_for_many_languages() -> None:

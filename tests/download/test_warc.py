@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gristmill import LocalExecutor, Pipeline
 from gristmill.core.table import POSITION
 from gristmill.download import CommonCrawlWarcIterator, WarcReader
 from gristmill.download.members import next_start, safe_start
-from gristmill.download.warc import http_response, read_warc, unchunk
+from gristmill.download.warc import blank_line, http_response, read_warc, unchunk
 from gristmill.io.input import BadRecord
 from tests.download.archives import english, pages_of, write_warc, write_wet
 
@@ -239,6 +241,14 @@ def test_broken_answers_go_to_quarantine_with_their_place(tmp_path: Path) -> Non
     [place] = [one.offset for one in records(path) if one.kind == "response"]
     _, aside = outcome(path)
     assert aside == [(place, "a chunk of 5 bytes, of which 3 are there (http://x/bad)")]
+
+
+@given(
+    st.lists(st.sampled_from([b"\r", b"\n", b"a", b"\n\r\n"]), max_size=9).map(b"".join), st.sampled_from([3, 5, 99])
+)
+def test_a_header_ends_at_the_first_blank_line(head: bytes, most: int) -> None:
+    found = re.compile(rb"\r?\n\r?\n").search(head, 0, most)
+    assert blank_line(head, most) == (found.span() if found else None)
 
 
 def test_random_bytes_are_never_more_than_bad_records() -> None:

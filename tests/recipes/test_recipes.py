@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from gristmill import LocalExecutor, Pipeline, ProcessingStage, Resources
 from gristmill.core.errors import RecipeError
 from gristmill.recipes import bundled, catalogue, load_recipe, parse_settings, schema
+from gristmill.recipes.catalogue import known
 from gristmill.text import UnicodeReformatter, WordCountFilter
 from tests.download.archives import english, write_warc
 from tests.recipes.own_stages import MakeDocuments, TwoTags
@@ -281,6 +284,17 @@ def test_a_recipe_that_is_not_there(tmp_path: Path) -> None:
 
 
 # -- catalogue and library -----------------------------------------------------------------------------------
+
+
+def test_a_name_is_found_as_in_the_catalogue_without_loading_the_others() -> None:
+    assert {name: known(name) for name in catalogue()} == dict(catalogue())
+    assert known("DocumentFilter") is known("Pipeline") is known("no such thing") is None
+    told = "import sys; from gristmill.recipes import load_recipe; "
+    told += "load_recipe('heuristic-english', {'input': 'in', 'output': 'out'}).build(); "
+    told += (
+        "sys.exit(any(f'gristmill.{one}' in sys.modules for one in ('dedup.fuzzy', 'image.read', 'download.latex')))"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", told], check=True)
 
 
 def test_the_catalogue_is_what_the_packages_list() -> None:

@@ -156,6 +156,14 @@ def fasttext(kernels: Any, draw: random.Random, texts: pa.Array) -> None:
             kernels.fasttext_predict(model, texts, label)
 
 
+def stop_words(kernels: Any, draw: random.Random) -> None:
+    text = document(draw).decode("utf-8", draw.choice(["ignore", "surrogateescape"]))
+    words = frozenset(draw.sample([*text.lower().split(), "", "The", "a" * 40], 2))
+    table = draw.choice([kernels.stop_table(words), draw.randbytes(16 * draw.choice([1, 2, 3])), b""])
+    with contextlib.suppress(ValueError):
+        kernels.stop_words(table, words, text)
+
+
 def document(draw: random.Random) -> bytes:
     kind = draw.random()
     if kind < 0.1:
@@ -211,6 +219,7 @@ def main(path: str, seconds: str, seed: str) -> None:
         kernels.keep_lines(block, draw.randbytes(block.count(b"\n") // 8 + 1), block.count(b"\n"), 0)
         deduplicate(kernels, draw, texts)
         fasttext(kernels, draw, texts)
+        stop_words(kernels, draw)
         rounds += 1
     print(rounds)
 

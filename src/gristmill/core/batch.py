@@ -31,6 +31,8 @@ ORIGIN = "_origin"
 
 
 _SEEN = "_seen"
+_SIZE = "_size"
+"""A table and its bytes, which Arrow counts anew each time that it is asked for them."""
 
 
 class Unread(Protocol):
@@ -66,12 +68,13 @@ class Batch(Task[pa.Table]):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         table, rows = self.marked
         self.__dict__.pop("_marked", None)
+        self.__dict__.pop(_SIZE, None)
         self.data = table if rows is None else table.filter(rows)
         return self.data
 
     def __getstate__(self) -> dict[str, Any]:
         assert self.data is not None  # a pickle holds the rows that are left, and nothing else
-        passing = ("_memo", "_marked", _SEEN, ORIGIN)
+        passing = ("_memo", "_marked", _SEEN, _SIZE, ORIGIN)
         return {name: value for name, value in self.__dict__.items() if name not in passing}
 
     @property
@@ -129,7 +132,11 @@ class Batch(Task[pa.Table]):
     def nbytes(self) -> int:
         """Bytes of the rows; an estimate while others are only marked as dropped."""
         table, rows = self._where
-        return int(table.nbytes if rows is None else table.nbytes * rows.true_count // len(rows))
+        known, size = self.__dict__.get(_SIZE, (None, 0))
+        if known is not table:
+            size = int(table.nbytes)
+            self.__dict__[_SIZE] = table, size
+        return int(size if rows is None else size * rows.true_count // len(rows))
 
     def get_columns(self) -> list[str]:
         return list(self.marked[0].column_names)
@@ -165,11 +172,16 @@ class Batch(Task[pa.Table]):
         if rows is not None:
             column = in_place(column, rows)
         known = {field: value for field, value in self.memo.items() if field != name}
+        sized, size = self.__dict__.get(_SIZE, (None, 0))
         if name in table.column_names:
-            table = table.set_column(table.column_names.index(name), name, column)
+            changed = table.set_column(table.column_names.index(name), name, column)
+            less = table[name].nbytes if sized is table else 0
         else:
-            table = table.append_column(name, column)
-        return self._marking(table, rows, known)
+            changed, less = table.append_column(name, column), 0
+        other = self._marking(changed, rows, known)
+        if sized is table:
+            other.__dict__[_SIZE] = changed, size - less + changed[name].nbytes
+        return other
 
     def keep(self, mask: pa.Array | pa.ChunkedArray) -> Self:
         """Only the rows where `mask` is true."""
@@ -187,7 +199,9 @@ class Batch(Task[pa.Table]):
 
     def _marking(self, table: Any, rows: pa.BooleanArray | None, memo: dict[str, Any]) -> Self:
         other = object.__new__(type(self))
-        rest = ("data", "_marked", _SEEN, ORIGIN)
+        rest = {"data", "_marked", _SEEN, ORIGIN}
+        if self.__dict__.get(_SIZE, (None,))[0] is not table:
+            rest.add(_SIZE)
         own = {name: value for name, value in self.__dict__.items() if name not in rest}
         where = {"data": table} if rows is None and isinstance(table, pa.Table) else {"_marked": (table, rows)}
         other.__dict__.update(own, _memo=(table, memo), **where)

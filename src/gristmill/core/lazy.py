@@ -45,4 +45,7 @@ def _sparing() -> Iterator[None]:
         if first:
             os.environ.pop(_SPIN, None)
         if collects:
+            if not gc.get_freeze_count():  # what was loaded stays, so it counts as old, and no garbage is sought in it
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()

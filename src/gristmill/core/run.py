@@ -20,7 +20,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -345,7 +345,7 @@ class Run:
             if self._aside:
                 self.store.write_lines(f"quarantine/{name}", (record.line(self._attempt) for record in self._aside))
             if self._ready:
-                self.store.write_lines(f"ledger/{name}", [to_line(asdict(entry)) for entry in self._ready])
+                self.store.write_lines(f"ledger/{name}", map(to_line, self._ready))
         self._ready.clear()
         self._aside.clear()
         self._flushed = time.monotonic()
@@ -354,7 +354,7 @@ class Run:
         """The attempt is over, well or not."""
         self.flush()
         if self.store:
-            stages = [{"name": name, **asdict(replace(stats, sketch=None))} for name, stats in progress.stages]
+            stages = [{"name": name, **stats.told()} for name, stats in progress.stages]
             self.store.write("metrics.json", {"seconds": progress.seconds, "stages": stages})
 
 

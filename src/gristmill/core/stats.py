@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from gristmill.core.sketch import Sketch
@@ -48,6 +48,10 @@ class StageStats:
     def copy(self) -> StageStats:
         """The counts as they are now."""
         return replace(self, counts={**self.counts})
+
+    def told(self) -> dict[str, Any]:
+        """The counts by name, without what is remembered of rows."""
+        return {one.name: None if one.name == "sketch" else getattr(self, one.name) for one in fields(self)}
 
     def add_counts(self, counts: Mapping[str, float]) -> None:
         for name, value in counts.items():

@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ import orjson
 from gristmill.core.errors import InputError, cannot_write
 
 
-def to_line(content: dict[str, Any]) -> bytes:
+def to_line(content: Any) -> bytes:
+    """A dict, or a dataclass, as JSON."""
     try:
         return orjson.dumps(content)
     except TypeError:  # names of files that are no Unicode text
-        return json.dumps(content).encode()
+        return json.dumps(asdict(content) if is_dataclass(content) else content).encode()  # type: ignore[arg-type]
 
 
 def _parsed(line: bytes) -> Any:
@@ -76,9 +78,12 @@ class _Disk:
 
     def put(self, name: str, content: bytes) -> None:
         path = self._root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.draft")
-        draft.write_bytes(content)
+        try:
+            draft.write_bytes(content)
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_bytes(content)
         draft.replace(path)
 
     def get(self, name: str) -> bytes | None:

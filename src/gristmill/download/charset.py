@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from functools import lru_cache
 from typing import Any
 
 from gristmill.core.errors import require
@@ -57,6 +58,7 @@ def _claims(raw: bytes, content_type: str) -> list[str]:
     return [found[1] if found else "", meta]
 
 
+@lru_cache(256)  # all that there are; what pages claim beside them is without end
 def _known(name: str) -> str | None:
     """The name that Python has for what browsers take a charset for."""
     if not name:

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gristmill.core.errors import did_you_mean, require
-from gristmill.download.paragraphs import Maker
-from gristmill.download.stop_lists import UNSPACED
+from gristmill.download.paragraphs import clean_tree, paragraphs_of
+from gristmill.download.stop_lists import UNSPACED, counter
 
 
 class HTMLExtractorAlgorithm(ABC):
@@ -76,10 +76,9 @@ class JusTextExtractor(InSteps):
         from lxml.etree import ParserError
 
         try:
-            tree = core.preprocessor(core.html_to_dom(html))
+            return paragraphs_of(clean_tree(html), core.PARAGRAPH_TAGS)
         except ParserError:  # a page without anything in it
             return []
-        return Maker(core.PARAGRAPH_TAGS).paragraphs(tree)
 
     def texts(self, paragraphs: list[Any]) -> list[str]:
         return [one.text for one in paragraphs]
@@ -115,10 +114,11 @@ class _DenseParagraphs(InSteps):
     def chosen(self, paragraphs: list[Any], stop_words: frozenset[str], language: str) -> list[str]:
         if language in UNSPACED or self.required_stopword_density <= 0:
             return paragraphs
-        return [one for one in paragraphs if self._dense(one.lower().split(), stop_words)]
+        count = counter(stop_words)
+        return [one for one in paragraphs if self._dense(*count(one))]
 
-    def _dense(self, words: list[str], stop_words: frozenset[str]) -> bool:
-        return bool(words) and sum(map(stop_words.__contains__, words)) >= self.required_stopword_density * len(words)
+    def _dense(self, stops: int, words: int) -> bool:
+        return bool(words) and stops >= self.required_stopword_density * words
 
 
 class ResiliparseExtractor(_DenseParagraphs):

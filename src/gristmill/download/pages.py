@@ -71,7 +71,7 @@ class CommonCrawlHTMLExtractor(DocumentExtractor):
         if kind and not kind.startswith(_HTML):
             return self._left("not_html")
         html = _as_text(content, kind).replace("\0", "")
-        return self._extracted(html) if html.strip() else self._left("no_text")
+        return self._left("no_text") if not html or html.isspace() else self._extracted(html)
 
     def _extracted(self, html: str) -> tuple[str, str] | None:
         steps = self.algorithm if isinstance(self.algorithm, InSteps) else None

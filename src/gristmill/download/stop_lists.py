@@ -7,10 +7,11 @@ understood too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, lru_cache, partial
 
 from gristmill.core.errors import did_you_mean, require
+from gristmill.core.native import kernels
 
 UNSPACED = frozenset(("th", "zh", "ja", "ko"))
 """Languages whose words cannot be found by the spaces between them, or not those of a stop list."""
@@ -87,3 +88,17 @@ def as_stop_lists(given: Mapping[str, Iterable[str]] | None) -> dict[str, frozen
     if given is None:
         return None
     return {code_of(language): frozenset(word.lower() for word in words) for language, words in given.items()}
+
+
+def count_stops(words: frozenset[str], text: str) -> tuple[int, int]:
+    """How many words of a text are stop words, and how many words it has."""
+    found = text.lower().split()
+    return sum(map(words.__contains__, found)), len(found)
+
+
+@lru_cache(256)
+def counter(words: frozenset[str]) -> Callable[[str], tuple[int, int]]:
+    """`count_stops` for these words, in C where there is any (`kernels/stop_words.c`)."""
+    if kernels is None:
+        return partial(count_stops, words)
+    return partial(kernels.stop_words, kernels.stop_table(words), words)

@@ -36,10 +36,6 @@ RAW = 4096
 
 _MOST_DIGITS = 18
 
-_END = re.compile(rb"\r?\n\r?\n")
-_LENGTH = re.compile(rb"^Content-Length:[ \t]*(.*?)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
-_KIND = re.compile(rb"^WARC-Type:[ \t]*(.*?)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
-
 
 @dataclass(slots=True)
 class WarcRecord:
@@ -126,12 +122,13 @@ class _Reader:
     def _one(self, rest: bytes) -> tuple[WarcRecord | BadRecord | None, bytes]:
         """One record (None: of another kind), and what was read beyond it."""
         head, block = self._head(rest)
-        length, kind = _LENGTH.search(head), _KIND.search(head)
-        if length is None or not length[1].isdigit() or len(length[1]) > _MOST_DIGITS:
-            said = length[1][:40].decode("utf-8", "replace") if length else ""
+        lowered = head.lower()
+        length, kind = _field(head, lowered, b"\ncontent-length:"), _field(head, lowered, b"\nwarc-type:")
+        if length is None or not length.isdigit() or len(length) > _MOST_DIGITS:
+            said = length[:40].decode("utf-8", "replace") if length else ""
             raise Damage(f"a record whose Content-Length is {said!r}")
-        size = int(length[1])
-        wanted = self.kinds is None or (kind is not None and kind[1].decode("utf-8", "replace") in self.kinds)
+        size = int(length)
+        wanted = self.kinds is None or (kind is not None and kind.decode("utf-8", "replace") in self.kinds)
         if not wanted or size > self.most:
             left = self._skip(size - len(block))
             too_large = f"a record of {size:,} bytes, more than max_record_bytes={self.most:,}"
@@ -157,12 +154,34 @@ class _Reader:
         self.head = rest or self.members.read(2048)
         if not self.head.startswith(SIGNATURE):
             raise Damage("no WARC record begins here" if self.head else "an empty member")
-        while not (end := _END.search(self.head)):
+        while not (end := blank_line(self.head)):
             more = self.members.read(HEAD) if len(self.head) < MAX_HEAD else b""
             if not more:
                 raise Damage("a header without an end")
             self.head += more
-        return self.head[: end.start()], self.head[end.end() :]
+        return self.head[: end[0]], self.head[end[1] :]
+
+
+def blank_line(head: bytes, most: int | None = None) -> tuple[int, int] | None:
+    """Where a header ends, and where what follows it begins: at the first line feed that another one follows, each with
+    or without a carriage return before it. It ends before `most`."""
+    found, size = head.find(b"\n\r\n", 0, most), 3
+    bare = head.find(b"\n\n", 0, most if found < 0 else found + 1)
+    if bare >= 0:
+        found, size = bare, 2
+    if found < 0:
+        return None
+    return found - (head[found - 1 : found] == b"\r"), found + size
+
+
+def _field(head: bytes, lowered: bytes, name: bytes) -> bytes | None:
+    """What the first line of a name says; None if there is none."""
+    at = lowered.find(name)
+    if at < 0:
+        return None
+    at += len(name)
+    end = head.find(b"\n", at)
+    return head[at : None if end < 0 else end].removesuffix(b"\r").strip(b" \t")
 
 
 def _headers(head: bytes) -> dict[str, str]:
@@ -176,12 +195,12 @@ def _headers(head: bytes) -> dict[str, str]:
 
 def http_response(block: bytes, max_bytes: int = MAX_RECORD) -> HttpResponse:
     """The answer in the block of a `response` record. Raises ValueError if there is none, or its body is broken."""
-    end = _END.search(block, 0, MAX_HEAD)
+    end = blank_line(block, MAX_HEAD)
     if end is None or not block.startswith(b"HTTP/"):
         raise ValueError("a response record without an HTTP header")
-    headers = _headers(block[: end.start()])
+    headers = _headers(block[: end[0]])
     status = block[:40].split(None, 2)[1:2]
-    body = block[end.end() :]
+    body = block[end[1] :]
     if "chunked" in headers.get("transfer-encoding", "").lower():
         body = unchunk(body)
     for coding in reversed([part.strip() for part in headers.get("content-encoding", "").lower().split(",")]):

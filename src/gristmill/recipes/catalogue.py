@@ -124,6 +124,14 @@ def catalogue() -> Mapping[str, Entry]:
     return types.MappingProxyType(entries)
 
 
+@cache
+def known(name: str) -> Entry | None:
+    """What the catalogue has of one name, without loading all the others."""
+    found = (_entry(module, name) for module in _modules() if name in module.__all__)
+    return next(filter(None, found), None)
+
+
+@cache
 def _modules() -> list[types.ModuleType]:
     homes = ["gristmill", *[f"gristmill.{package}" for package in PACKAGES]]
     return [importlib.import_module(home) for home in homes if importlib.util.find_spec(home) is not None]
@@ -161,10 +169,10 @@ def find(name: str, place: str, wanted: str = "stage") -> Entry:
     """The class of a name, from the catalogue or as `package.module:ClassName`."""
     if ":" in name:
         return _find_own(name, place)
-    entry = catalogue().get(name)
+    entry = known(name)
     if entry is None:
         _import(name)
-        likely = [known.name for known in catalogue().values() if is_part(known.cls) == (wanted != "stage")]
+        likely = [other.name for other in catalogue().values() if is_part(other.cls) == (wanted != "stage")]
         near = did_you_mean(name, likely) or did_you_mean(name, catalogue())
         raise RecipeError(
             f"{place}: there is no {wanted} {name!r}.{near} "
@@ -197,9 +205,9 @@ def _find_own(name: str, place: str) -> Entry:
     try:
         cls = getattr(module, attribute)
     except AttributeError:
-        known = [known for known, value in vars(module).items() if isinstance(value, type)]
+        classes = [name for name, value in vars(module).items() if isinstance(value, type)]
         raise RecipeError(
-            f"{place}: module {home!r} has no class {attribute!r}.{did_you_mean(attribute, known)}"
+            f"{place}: module {home!r} has no class {attribute!r}.{did_you_mean(attribute, classes)}"
         ) from None
     kind = kind_of(cls) if isinstance(cls, type) else None
     if kind is None:
@@ -209,7 +217,7 @@ def _find_own(name: str, place: str) -> Entry:
 
 def name_of(cls: type) -> str:
     """How a recipe names the class."""
-    entry = catalogue().get(cls.__name__)
+    entry = known(cls.__name__)
     if entry is not None and entry.cls is cls:
         return cls.__name__
     return f"{cls.__module__}:{cls.__qualname__}"
@@ -264,9 +272,9 @@ def schema() -> list[dict[str, Any]]:
             "help": entry.help,
             "doc": entry.doc,
             "parameters": [
-                {"name": known.name, "type": known.annotation, "required": known.required}
-                | ({} if known.required else {"default": known.default})
-                for known in entry.parameters.values()
+                {"name": one.name, "type": one.annotation, "required": one.required}
+                | ({} if one.required else {"default": one.default})
+                for one in entry.parameters.values()
             ],
         }
         for entry in catalogue().values()

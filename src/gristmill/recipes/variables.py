@@ -14,7 +14,7 @@ import yaml
 
 from gristmill.core.errors import RecipeError, did_you_mean
 from gristmill.core.stage import SETTINGS
-from gristmill.recipes.catalogue import catalogue, find, is_part, takes_any
+from gristmill.recipes.catalogue import find, is_part, known, takes_any
 from gristmill.recipes.form import Form
 
 _VARIABLE = re.compile(r"\$(\$)?\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -190,7 +190,7 @@ def names_part(value: Any) -> tuple[str, dict[str, Any]] | None:
         params = {} if params is None else params
     if not isinstance(value, str) or not isinstance(params, dict):
         return None
-    entry = catalogue().get(value)
+    entry = known(value)
     if entry is not None:
         return (value, params) if is_part(entry.cls) else None
     return (value, params) if _OWN_CLASS.fullmatch(value) else None
@@ -201,7 +201,7 @@ def names_stage(value: Any) -> str | None:
     names = [name for name in value if name != "with"] if isinstance(value, dict) else []
     if len(names) != 1 or not isinstance(names[0], str) or not isinstance(value[names[0]], dict | None):
         return None
-    entry = catalogue().get(names[0])
+    entry = known(names[0])
     if entry is None:
         return names[0] if "with" in value and _OWN_CLASS.fullmatch(names[0]) else None
     return None if is_part(entry.cls) else names[0]
