@@ -1,4 +1,4 @@
-"""Paragraphs of a page for jusText: those that its own `ParagraphMaker` makes, in less than a quarter of the time.
+"""Paragraphs of a page for jusText: those that its own `ParagraphMaker` makes. A page takes a quarter of its time.
 
 jusText cleans the page and classifies the paragraphs. What lies around that is done here: elements are of a class that
 lxml need not ask Python for, the tree is walked without SAX, and a paragraph's white space is looked at once.
