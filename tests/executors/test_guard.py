@@ -22,6 +22,7 @@ from gristmill.core.task import Lineage
 from gristmill.executors.convoy import Convoy
 from gristmill.executors.desk import Receipt
 from gristmill.executors.lodging import Lodging, see_off
+from gristmill.executors.transport import Folder
 from gristmill.executors.zygote import last_words
 from tests.conformance.stages import Witness
 
@@ -139,6 +140,7 @@ def test_a_worker_tears_down_when_the_engine_kills_its_actor(kind: str, when: st
     if when != "ends":
         actor.terminate() if when == "tearing-*" else actor.kill()
     actor.communicate()
+    Folder().remove()  # another run begins, and sweeps what was left by those that were killed
     problem = see_off([Lodging("node", pid, tuple(folders))], 60.0)
     hooks = [path.name.split("-")[0] for path in tmp_path.iterdir()]
     assert [hooks.count(name) for name in ("node", "setup", "teardown")] == [1, 1, 1]

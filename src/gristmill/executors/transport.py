@@ -15,6 +15,7 @@ import os
 import pickle
 import shutil
 import tempfile
+import time
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +26,15 @@ import pyarrow as pa
 
 from gristmill.core.batch import Batch
 from gristmill.core.task import Task
+from gristmill.executors.zygote import last_words
 
 INLINE_BYTES = 64 * 1024
 _ALIGN = 64
 _BOOKS = 1024
 _PREFIX = "gristmill-"
+_UNHEARD = 3600.0
+"""Seconds that last words wait for the driver, which may be on its way to them."""
+
 _serial = itertools.count()
 
 
@@ -144,7 +149,7 @@ class Folder:
         self.path = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent)
         lock = os.open(self.path, os.O_RDONLY)
         with contextlib.suppress(OSError):
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            fcntl.flock(lock, fcntl.LOCK_SH)  # which a zygote that lingers has too
         self.remove = weakref.finalize(self, _remove, self.path, lock)
 
 
@@ -161,7 +166,8 @@ def _sweep(parent: Path) -> None:
                 lock = os.open(folder, os.O_RDONLY)
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(folder, ignore_errors=True)
+                    if not (last_words(str(folder)) and time.time() - folder.stat().st_mtime < _UNHEARD):
+                        shutil.rmtree(folder, ignore_errors=True)
                 finally:
                     os.close(lock)
 

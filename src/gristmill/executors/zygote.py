@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import gc
 import importlib
 import io
@@ -162,6 +163,7 @@ def _serve(control: socket.socket, file: socket.SocketIO, linger: float) -> None
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     folders = _folders(file)
+    _hold(folders if linger else [])
     gc.freeze()  # what is loaded here is shared with the workers as long as nobody touches it
     gc.enable()  # while modules are loaded there is nothing to collect
     workers: set[int] = set()
@@ -197,6 +199,13 @@ def _serve(control: socket.socket, file: socket.SocketIO, linger: float) -> None
 
 def _folders(file: socket.SocketIO) -> list[str]:
     return [file.readline().decode().rstrip("\n") for _ in range(2)]
+
+
+def _hold(folders: list[str]) -> None:
+    """Keep others from sweeping them (`transport.py`) while workers tear down: the driver's lock ends with it."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_SH)
 
 
 def _remove(folders: list[str]) -> None:
