@@ -257,7 +257,6 @@ def _limits(found: dict[str, Any]) -> list[Row]:
         "copy": "copying bytes",
         "find_lines": "counting lines",
         "hash128": "hashing texts to 128 bits",
-        "sha256": "SHA-256",
         "xxh128": "checksums (XXH3, 128 bits)",
         "gunzip": "gunzip",
         "unzstd": "decompressing zstd",

@@ -188,3 +188,13 @@ def test_bytes_are_those_of_the_table_whatever_was_done_to_it(steps: list[str]) 
     table, rows = batch.marked
     assert batch.nbytes == (table.nbytes if rows is None else table.nbytes * rows.true_count // len(rows))
     assert len(pickle.dumps(batch)) == len(pickle.dumps(DocumentBatch(batch.data)))
+
+
+def test_a_column_of_a_name_that_is_there_twice_is_replaced_whether_bytes_were_counted_or_not() -> None:
+    table = pa.table([pa.array([1, 2]), pa.array([3, 4])], names=["a", "a"])
+    for counted in (False, True):
+        batch = DocumentBatch(table)
+        assert not counted or batch.nbytes
+        changed = batch.with_column("a", pa.array([5, 6]))
+        assert [column.to_pylist() for column in changed.data.columns] == [[5, 6], [3, 4]]
+        assert changed.nbytes == changed.data.nbytes

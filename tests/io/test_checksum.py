@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import xxhash
 
 from gristmill import LocalExecutor, Pipeline
 from gristmill.dedup import DedupIndex, ExactDeduplicationStage
+from gristmill.io.checksum import Hashed
 from gristmill.io.manifest import check_manifest
 from gristmill.io.target import Target
 from gristmill.text import JsonlReader, JsonlWriter, ParquetWriter
@@ -93,3 +95,70 @@ def test_an_index_of_an_earlier_version_is_read_and_checked(source: str, tmp_pat
     assert result.summary().rows_out == 0
     path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
     assert len(DedupIndex(str(index)).check()) == 1
+
+
+def test_a_run_of_an_earlier_version_goes_on_after_an_exchange(source: str, tmp_path: Path) -> None:
+    out, room = tmp_path / "out", tmp_path / "run"
+    stages = [ExactDeduplicationStage(), JsonlWriter(str(out))]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Hashed, "checksum", property(lambda file: file._hash.hexdigest()))  # digits alone, as once
+        run(source, *stages, run_dir=room)
+    for ledger in (room / "ledger").glob("*.jsonl"):
+        ledger.write_text(ledger.read_text().replace('"checksum":"', '"sha256":"'))
+    [path] = out.glob("*.jsonl")
+    written = path.stat().st_mtime_ns
+    assert run(source, *stages, run_dir=room).summary().rows_out == 0
+    assert path.stat().st_mtime_ns == written
+
+
+def test_rows_of_an_index_that_have_another_name_now_are_still_compared(tmp_path: Path) -> None:
+    index, texts = str(tmp_path / "index"), {"a": range(40), "b": range(25, 60)}
+    for name, numbers in texts.items():
+        lines = [orjson.dumps({"text": f"Text {number % 50}"}) + b"\n" for number in (*numbers, *numbers)]
+        (tmp_path / f"{name}.jsonl").write_bytes(b"".join(lines))
+
+    def add(name: str) -> int:
+        stages = [ExactDeduplicationStage(extend=index, num_partitions=2), JsonlWriter(str(tmp_path / name))]
+        rows: int = run(str(tmp_path / f"{name}.jsonl"), *stages).summary().rows_out
+        return rows
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Hashed, "checksum", property(lambda file: f"sha256:{file._hash.hexdigest()}"))
+        before = [add(name) for name in texts]
+    assert before == [40, 10]
+    assert [add(name) for name in texts] == before
+    version = DedupIndex(index).read()
+    assert version is not None
+    first, second = sorted(version.additions, key=lambda one: -one.documents)
+    assert (first.base, second.base) == ((), (first.name,))
+
+
+@pytest.mark.parametrize("checksum", ["blake9:00", "", "shake_128:00", None])
+def test_a_checksum_of_an_unknown_kind_is_told_and_the_others_are_checked(
+    source: str, tmp_path: Path, checksum: str | None
+) -> None:
+    out = tmp_path / "out"
+    run(source, JsonlWriter(str(out), target_file_size=2000))
+    manifest = json.loads((out / "_manifest.json").read_text())
+    first, second, *_ = manifest["files"]
+    first.pop("checksum") if checksum is None else first.update(checksum=checksum)
+    (out / "_manifest.json").write_text(json.dumps(manifest))
+    changed = out / second["name"]
+    changed.write_bytes(changed.read_bytes().replace(b"text", b"TEXT"))
+    problems = check_manifest(Target(out))[1]
+    assert [problem.partition(" ")[0] for problem in problems] == [first["name"], second["name"]]
+    assert "of a kind that this version does not know" in problems[0]
+
+
+def test_a_new_file_can_be_written_to_as_to_any_other(tmp_path: Path) -> None:
+    target = Target(tmp_path)
+    with target.create(target.file("a")) as file:
+        file.writelines([b"one\n", b"two\n"])
+        with io.TextIOWrapper(file, newline="\n") as text:
+            text.write("three\n")
+        assert file.writable()
+        with pytest.raises(io.UnsupportedOperation):
+            file.seek(0)
+    raw = (tmp_path / "a").read_bytes()
+    assert (raw, file.size) == (b"one\ntwo\nthree\n", 14)
+    assert file.checksum == f"xxh128:{xxhash.xxh128_hexdigest(raw)}"

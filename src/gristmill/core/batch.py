@@ -173,14 +173,13 @@ class Batch(Task[pa.Table]):
             column = in_place(column, rows)
         known = {field: value for field, value in self.memo.items() if field != name}
         sized, size = self.__dict__.get(_SIZE, (None, 0))
-        if name in table.column_names:
-            changed = table.set_column(table.column_names.index(name), name, column)
-            less = table[name].nbytes if sized is table else 0
-        else:
-            changed, less = table.append_column(name, column), 0
+        at = table.column_names.index(name) if name in table.column_names else table.num_columns
+        there = at < table.num_columns
+        changed = table.set_column(at, name, column) if there else table.append_column(name, column)
         other = self._marking(changed, rows, known)
         if sized is table:
-            other.__dict__[_SIZE] = changed, size - less + changed[name].nbytes
+            less = table.column(at).nbytes if there else 0
+            other.__dict__[_SIZE] = changed, size - less + changed.column(at).nbytes
         return other
 
     def keep(self, mask: pa.Array | pa.ChunkedArray) -> Self:

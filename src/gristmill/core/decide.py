@@ -40,7 +40,7 @@ class Decides(Protocol):
 
 def decides(stage: Any) -> bool:
     """Whether a stage is one that `Decides`. It is asked for every task, and `isinstance` takes long with protocols."""
-    return hasattr(stage, "decide") and hasattr(stage, "apply")
+    return callable(getattr(stage, "decide", None)) and callable(getattr(stage, "apply", None))
 
 
 def thresholds_of(stage: Any) -> dict[str, str]:

@@ -29,7 +29,7 @@ from gristmill.core.identity import describe_plan, differences, identity
 from gristmill.core.quarantine import SetAside
 from gristmill.core.rejects import RejectedFiles
 from gristmill.core.store import Store, to_line
-from gristmill.core.task import Lineage, WrittenFile, WrittenFiles, with_checksum
+from gristmill.core.task import Lineage, WrittenFile, WrittenFiles, as_noted_now
 
 if TYPE_CHECKING:
     from gristmill.core.executor import Progress
@@ -84,7 +84,7 @@ class _Open:
 
 
 def _files(lines: list[dict[str, Any]] | None) -> tuple[WrittenFile, ...] | None:
-    return None if lines is None else tuple(WrittenFile(**with_checksum(line)) for line in lines)
+    return None if lines is None else tuple(WrittenFile(**as_noted_now(line)) for line in lines)
 
 
 class Run:

@@ -179,7 +179,7 @@ class WrittenFile:
     """On a branch: rows that the branch has of the source, told with the first of its files."""
 
 
-def with_checksum(noted: Mapping[str, Any]) -> dict[str, Any]:
+def as_noted_now(noted: Mapping[str, Any]) -> dict[str, Any]:
     """What was noted of a file. Earlier versions made SHA-256, and noted it under that name."""
     rest = {name: value for name, value in noted.items() if name != "sha256"}
     return {"checksum": f"sha256:{noted['sha256']}", **rest} if "sha256" in noted else rest

@@ -27,10 +27,11 @@ from typing import Any
 import orjson
 
 from gristmill.core.errors import InputError, PlanError, cannot_write, shorten
-from gristmill.core.task import with_checksum
+from gristmill.core.task import as_noted_now
 from gristmill.io.target import Target
 
-FORMAT = 1
+FORMAT = 2
+_FORMATS = (1, FORMAT)  # the first had other checksums
 _VERSIONS, _DATA = "versions", "data"
 
 
@@ -73,7 +74,7 @@ class Addition:
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Addition:
-        files = tuple(IndexFile(**with_checksum(file)) for file in told["files"])
+        files = tuple(IndexFile(**as_noted_now(file)) for file in told["files"])
         return cls(**{**told, "base": tuple(told["base"]), "origins": tuple(told["origins"]), "files": files})
 
 
@@ -145,7 +146,7 @@ class DedupIndex:
         try:
             with self._target.open(path) as file:
                 told = orjson.loads(file.read())
-            if told["format"] != FORMAT:
+            if told["format"] not in _FORMATS:
                 raise InputError(
                     f"{path} has format {told['format']}, and this version of Gristmill reads format {FORMAT}: use the "
                     "version that wrote it, or make the index anew"
@@ -206,8 +207,8 @@ class DedupIndex:
                     problems.append(f"{path} is missing")
                 elif there[file.name] != file.size:
                     problems.append(f"{path} has {there[file.name]:,} bytes, and should have {file.size:,}")
-                elif target.has_changed(path, file.checksum):
-                    problems.append(f"{path} has changed: its checksum is another")
+                elif problem := target.problem_with(path, file.checksum):
+                    problems.append(f"{path} {problem}")
         return problems
 
     # -- changing --------------------------------------------------------------------------------------

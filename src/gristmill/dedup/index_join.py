@@ -10,7 +10,7 @@ What is given up: memory for eight bytes for each key of a partition.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -158,6 +158,8 @@ class Known:
         rest = [one for one in now.additions if one.name not in own]
         if not self._again and tuple(one.name for one in rest) != base:
             raise self._late(index, now)
+        if self._again:  # the same rows may have another name now: what was compared with them was with these
+            rest = [replace(one, base=tuple(self._name if name in own else name for name in one.base)) for one in rest]
         number = now.number + 1
         mine = Addition(
             self._name, index.snapshot or f"v{number}", addition.documents, number, self._source, self._origins,

@@ -107,7 +107,8 @@ def paragraphs_of(root: Any, block_tags: frozenset[str]) -> list[Paragraph]:
     for event, element in iterwalk(root, events=_EVENTS):
         cut = False
         if event == "start":
-            name = element.tag.rpartition("}")[2]
+            tag: str = element.tag
+            name = tag.rpartition("}")[2] if tag.startswith("{") else tag
             open_tags.append((f"{open_tags[-1][0]}.{name}" if open_tags else name, name))
             cut = name in block_tags or (name == "br" and broken)
             if not cut:

@@ -158,8 +158,6 @@ class Copy:
     def __init__(self, columns: pa.Table) -> None:
         """`columns` has those of the rows, and no row."""
         self.columns = columns
-        self.whole = False
-        """Whether these are all rows of their source: the file that they are written to will be the final one."""
         self.num_rows = self.nbytes = 0
         self._pieces: list[tuple[Origin, int, Finish]] = []
         self._read: dict[Any, pa.Table] = {}
@@ -178,7 +176,6 @@ class Copy:
     def as_read(self) -> Copy:
         """The same rows, as they are in the file."""
         other = Copy(self.columns)
-        other.whole = self.whole
         other.num_rows, other.nbytes = self.num_rows, self.nbytes
         other._pieces = [(origin, rows, _as_it_is) for origin, rows, _ in self._pieces]
         other._read = self._read

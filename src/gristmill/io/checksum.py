@@ -7,31 +7,50 @@ them, and on an object store as much as to fetch them.
 from __future__ import annotations
 
 import hashlib
-from typing import Any, BinaryIO
+import io
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import xxhash
 
+if TYPE_CHECKING:
+
+    class NewFile(BinaryIO):
+        """What `Hashed` is to those who write to it."""
+
+        size: int
+        checksum: str
+
+
 KIND = "xxh128"
+KINDS = (KIND, "sha256")
+"""Those that are known; the second is that of earlier versions."""
+
 _SOME = 2**20
 
 
-class Hashed:
+class Hashed(io.BufferedIOBase):
     """A new file, written from its beginning to its end: it knows its size and its checksum."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._hash, self.size = file, xxhash.xxh3_128(), 0
-        self.flush = file.flush
 
     def write(self, data: Any) -> int:
         self._hash.update(data)
         self.size += memoryview(data).nbytes
         return self._file.write(data)
 
+    def writable(self) -> bool:
+        return True
+
+    def flush(self) -> None:
+        if not self._file.closed:
+            self._file.flush()
+
     def tell(self) -> int:
         return self.size
 
     @property
-    def raw(self) -> Any:
+    def below(self) -> Any:
         """What is below the buffer, of a file of this machine."""
         return getattr(self._file, "raw", None)
 

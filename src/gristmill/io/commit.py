@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from gristmill.io.target import NewFile
+    from gristmill.io.checksum import NewFile
 
 MODES = ("ignore", "overwrite", "error", "append")
 REWRITTEN = ".rewritten"

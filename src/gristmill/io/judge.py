@@ -59,9 +59,8 @@ class Copied:
         self._rows.add(origin, run.stop, run.nbytes, lambda table: attached(table, verdicts))
         self._rows.keep.append(verdict_column(run.stop, verdicts))
 
-    def batches(self, whole: bool = False) -> Iterator[Batch]:
+    def batches(self) -> Iterator[Batch]:
         if self._rows is not None:
-            self._rows.whole = whole
             about = dict(self._about)
             yield kind_named(about.pop("kind"))(self._rows.columns, **about).read_later(self._rows)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from gristmill.core.errors import InputError
-from gristmill.core.task import with_checksum
+from gristmill.core.task import as_noted_now
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -68,8 +68,8 @@ def check_manifest(target: Target) -> tuple[dict[str, Any], list[str]]:
             problems.append(f"{name} is missing")
         elif (size := target.size(target.file(name))) != entry["bytes"]:
             problems.append(f"{name} has {size:,} bytes, and should have {entry['bytes']:,}")
-        elif target.has_changed(target.file(name), with_checksum(entry)["checksum"]):
-            problems.append(f"{name} has changed: its checksum is another")
+        elif problem := target.problem_with(target.file(name), as_noted_now(entry).get("checksum", "")):
+            problems.append(f"{name} {problem}")
     extension = {entry["name"].partition(".")[2] for entry in manifest["files"]}
     known = {entry["name"] for entry in manifest["files"]}
     strangers = [name for name in there - known if name.partition(".")[2] in extension and not name.startswith("_")]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from gristmill.core.errors import DownloadError, cannot_write
+from gristmill.io.checksum import checksum_of
 
 if TYPE_CHECKING:
     from gristmill.io.http import HttpClient
@@ -137,7 +138,7 @@ class PartialFile:
 
     def _has_digest(self, path: Path) -> bool:
         with path.open("rb") as file:
-            return hashlib.file_digest(file, self.algorithm).hexdigest() == self.digest.lower()
+            return checksum_of(file, self.algorithm) == f"{self.algorithm}:{self.digest.lower()}"
 
 
 def _version(headers: Mapping[str, str]) -> str | None:

@@ -71,7 +71,7 @@ class Listing:
                 if index.rows != output.rows:
                     raise AccountingError(f"{file.path} holds {index.rows:,} rows, and {output.rows:,} were written")
                 listing._add(output, file.path, index)
-                stamps.append(f"{output.lineage.source} {file.checksum}")
+                stamps.append(f"{output.lineage.source} {file.checksum.removeprefix('sha256:')}")  # as it once was
                 moved.append(f"{output.lineage.source} {index.moved}")
                 about.append(index)
         listing.stamp, listing.moved = digest(stamps, 16), digest(moved, 16)

@@ -17,16 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from gristmill.core.errors import PlanError, cannot_write
-from gristmill.io.checksum import Hashed, checksum_of
+from gristmill.io.checksum import KINDS, Hashed, checksum_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    class NewFile(BinaryIO):
-        """What `Hashed` is to those who write to a file."""
-
-        size: int
-        checksum: str
+    from gristmill.io.checksum import NewFile
 
 
 TEMPORARY = "_tmp"
@@ -118,9 +114,13 @@ class Target:
         with self.open(path) as file:
             return checksum_of(file)
 
-    def has_changed(self, path: str, checksum: str) -> bool:
+    def problem_with(self, path: str, checksum: str) -> str | None:
+        """What is wrong with a file that should have this checksum."""
+        kind = checksum.partition(":")[0]
+        if kind not in KINDS:
+            return f"has a checksum of a kind that this version does not know ({kind or 'none'})"
         with self.open(path) as file:
-            return checksum_of(file, checksum.partition(":")[0]) != checksum
+            return None if checksum_of(file, kind) == checksum else "has changed: its checksum is another"
 
     # -- reading and writing ---------------------------------------------------------------------------
 
@@ -258,7 +258,7 @@ class Target:
 
 def reserve(file: BinaryIO, nbytes: int) -> None:
     """Say how many bytes will be written to a new file, as far as that is known."""
-    raw = getattr(file, "raw", None)
+    raw = getattr(file, "below", None)
     if isinstance(raw, _NewFile) and nbytes >= PIECE:
         raw.reserve(nbytes)
 

@@ -251,8 +251,6 @@ class SpoolPart(Task[list[Run]]):
     source: str = field(kw_only=True)
     stamp: str = field(kw_only=True)
     origin: tuple[str, ...] = field(default=(), kw_only=True)
-    alone: bool = field(default=False, kw_only=True)
-    """Whether its source has no other part."""
 
     @property
     def num_items(self) -> int:
@@ -299,7 +297,6 @@ class Chunks(SourceStage[SpoolPart]):
                         source=f"{source}-{self._place}",
                         stamp=stamp,
                         origin=origin,
-                        alone=len(chunks) == 1,
                     )
                 )
             yield parts
@@ -320,7 +317,7 @@ class ReadSpool(ProcessingStage[SpoolPart, Batch]):
     def process(self, task: SpoolPart) -> Iterator[Batch]:
         pieces = list(task.verdicts.pieces())
         judged = pa.concat_tables(pieces).combine_chunks() if pieces else None
-        again, copied, whole = Again(), Copied(), task.alone
+        again, copied = Again(), Copied()
         for run, name in zip(task.data, task.names, strict=True):
             table = read_run(task.target, run.path, run.offset, run.length)
             known = dict(table.schema.metadata)
@@ -331,18 +328,15 @@ class ReadSpool(ProcessingStage[SpoolPart, Batch]):
             mine = judged.filter(pc.equal(judged.column(TASK), literal(name, pa.string()))) if judged else None
             lines = origin is not None and origin.lines is not None and not known and not self.adds and kernels
             if not lines or not copied.fits(table.schema, about, run.nbytes):
-                for batch in copied.batches():
-                    whole = False
-                    yield batch
+                yield from copied.batches()
                 copied = Copied()
             if lines and origin:
                 copied.add(table, about, origin, run, mine)
                 continue
             if origin:
                 table = again.table(origin, run.stop).replace_schema_metadata(known or None)
-            whole = False
             yield kind_named(about.pop("kind"))(attached(table, mine, self.adds), **about)
-        yield from copied.batches(whole)
+        yield from copied.batches()
 
 
 def _about(stage: VerdictStage, batch: Batch, origin: Origin | None) -> bytes:

@@ -62,11 +62,6 @@ class JsonlFormat:
     def takes_lines(self) -> bool:
         return not self.sort_keys
 
-    @property
-    def adopts(self) -> bool:
-        """Whether a fragment that holds all rows of its source is the final file."""
-        return self.compression is None and self.target_file_size is None
-
     def write_fragment(self, table: pa.Table, file: BinaryIO) -> None:
         for lines in encode(self._sorted(table), self.sort_keys):
             file.write(lines)
