@@ -175,8 +175,8 @@ class _NoHash:
 
 def books(demo: str, output: str, turns: str = "30") -> dict[str, object]:
     """The demo pipeline by turns without ledger, checksums, manifest and counters, with them, and with a report too:
-    CPU seconds of the best turn of each, which others on the machine have disturbed least. Bytes pass through what makes
-    checksums in each turn, which makes none without them."""
+    CPU seconds of the best turn of each, which others on the machine have disturbed least. In each turn bytes pass
+    through what makes checksums, which makes none without them."""
     import shutil
     import tempfile
     import time
