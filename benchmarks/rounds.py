@@ -7,14 +7,16 @@ takes too long has one. Every line tells how long it has taken so far, and about
 from __future__ import annotations
 
 import math
+import subprocess
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from kinds import Figure
-from measure import busy_cores, median, told
+from measure import HERE, busy_cores, median, told
 
 _LOOK_S = 0.25
 """How long is looked at what others do."""
@@ -54,7 +56,23 @@ class Entry:
 
     def merged(self) -> dict[str, Any]:
         """All rounds as one result, and what it takes to judge it."""
-        return merge(self.found) | {"took_s": round(self.seconds), "others_cores": round(max(self.others), 1)}
+        judged = {"took_s": round(self.seconds), "others_cores": round(max(self.others), 1), "code": code()}
+        return merge(self.found) | judged
+
+
+@cache
+def code() -> str:
+    """Which code is measured: its commit, with a plus if it was changed since; nothing where git does not know it."""
+    commands = (("rev-parse", "--short", "HEAD"), ("status", "--porcelain", "src", "kernels"))
+    try:
+        asked = [
+            subprocess.run(["git", *one], cwd=HERE.parent, capture_output=True, text=True, check=False)
+            for one in commands
+        ]
+    except OSError:
+        return ""
+    commit, changed = (one.stdout.strip() for one in asked)
+    return f"{commit}+" if commit and changed else commit
 
 
 def run_all(entries: Sequence[Entry], end: float = math.inf, after: Callable[[Entry], None] | None = None) -> None:

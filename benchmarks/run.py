@@ -175,7 +175,6 @@ def _save(report: dict[str, Any], path: Path, some_systems: object = None) -> No
             if some_systems and "own_left" in found and before.get("documents") == found["documents"]:
                 report["figures"][name] = _beside(before, found)
         kept = {name: one for name, one in last["figures"].items() if name not in report["failed"]}
-        report["earlier"] = [name for name in kept if name not in report["figures"]]
         report["figures"] = {**kept, **report["figures"]}
         still = {name: why for name, why in last.get("failed", {}).items() if name not in report["figures"]}
         report["failed"] = {**still, **report["failed"]}

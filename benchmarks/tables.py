@@ -35,9 +35,7 @@ def table(report: dict[str, Any], targets: bool = True) -> str:
         f"Medians of {_rounds(report)} (smallest to largest). CPU time is that of the whole process tree; "
         "that of a bare interpreter is taken off where starting is measured. `make bench` measures them anew."
     )
-    note += _others(report["figures"])
-    if earlier := report.get("earlier"):
-        note += f" Of an earlier run, maybe with other versions: {', '.join(earlier)}."
+    note += _others(report["figures"]) + _code(report["figures"])
     rows += [(f"`{name}`", "", f"failed: {why}") for name, why in report.get("failed", {}).items()]
     cells = [(what, target, value) if targets else (what, value) for what, target, value in rows]
     head = ("Figure", "Target", "Measured") if targets else ("Figure", "Measured")
@@ -53,6 +51,16 @@ def _others(figures: dict[str, Any]) -> str:
     unknown = [name for name, cores in busy.items() if cores is None]
     said = f" Others used the machine just before these were measured: {', '.join(told)}." if told else ""
     return said + (f" Whether others used it was not noted for {', '.join(unknown)}." if unknown else "")
+
+
+def _code(figures: dict[str, Any]) -> str:
+    """Of which code figures are: a row is as old as the run that it is of."""
+    names: dict[str, list[str]] = {}
+    for name, one in figures.items():
+        names.setdefault(one.get("code", ""), []).append(name)
+    earlier = names.pop("", [])
+    told = [f" Of the code of {code}: {', '.join(those)}." for code, those in names.items()]
+    return "".join(told) + (f" Of earlier code, maybe with other versions: {', '.join(earlier)}." if earlier else "")
 
 
 def _rounds(report: dict[str, Any]) -> str:
