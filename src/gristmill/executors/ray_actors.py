@@ -21,7 +21,7 @@ import time
 import traceback
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -202,12 +202,13 @@ class RayDriver(Driver):
 
     # -- where things are --------------------------------------------------------------------------------
 
-    def home(self, slot: Slot) -> str:
-        """Where the next actor goes: to its GPUs, or to the node with the most cores per actor."""
+    def home(self, slot: Slot, closed: Container[str] = ()) -> str:
+        """Where the next actor goes: to its GPUs, or to the node with the most cores per actor, if it is open."""
         if slot.devices:
             return self.slots.homes[slot.devices[0]]
         taken = Counter(worker.node for worker in self._actors())
-        return min(self.nodes, key=lambda node: (taken[node.id] + 1) / max(node.cpus, 0.001)).id
+        nodes = [node for node in self.nodes if node.id not in closed]
+        return min(nodes, key=lambda node: (taken[node.id] + 1) / max(node.cpus, 0.001)).id
 
     def _dispatch(self) -> None:
         self._free = {node.id: node.cpus for node in self.nodes}

@@ -12,7 +12,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -268,16 +269,30 @@ class NodeSlots(GpuSlots):
         """The memory of each GPU that is there."""
         return tuple(memory for memory, free in zip(self.memory, self.free, strict=True) if free > _GONE)
 
-    def take(self, wish: Resources) -> Slot | None:
+    def find(self, wish: Resources) -> Slot | None:
         if wish.gpus <= 1:
-            return super().take(wish)
+            return super().find(wish)
         by_node: dict[str, list[int]] = {}
         for device, free in enumerate(self.free):
             if free > 1 - 1e-9:
                 by_node.setdefault(self.homes[device], []).append(device)
         enough = [devices for devices in by_node.values() if len(devices) >= wish.gpus]
         # the node with the least to spare, so that others keep room for larger wishes
-        return self._hold(Slot(tuple(min(enough, key=len)[: int(wish.gpus)]), 1.0)) if enough else None
+        return Slot(tuple(min(enough, key=len)[: int(wish.gpus)]), 1.0) if enough else None
+
+    def find_open(self, wish: Resources, count: int, closed: Container[str]) -> Slot | None:
+        """Of the slots that so many workers would take, the first that is not on one of some nodes.
+
+        No other slots than those: who comes later must find room as if all nodes had been open.
+        """
+        ahead = copy(self)
+        ahead._free, ahead._rooms = list(self.free), {room: dict(there) for room, there in self._by_room().items()}
+        for _ in range(count):
+            slot = ahead.find(wish)
+            if slot is None or self.homes[slot.devices[0]] not in closed:
+                return slot
+            ahead.hold(slot)
+        return None
 
     def fits(self, wish: Resources) -> int:
         homes = [home for home, free in zip(self.homes, self.free, strict=True) if free > _GONE]
