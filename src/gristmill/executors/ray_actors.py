@@ -267,10 +267,10 @@ class RayDriver(Driver):
                 return
         self._complete = time.monotonic()
 
-    def _has_gone(self, worker: Actor) -> bool:
+    def _has_gone(self, worker: Actor, homeless: bool = False) -> bool:
         """Whether a worker has ended because its node did. Ray itself knows for sure only many seconds later."""
         node = next((node for node in self.nodes if node.id == worker.node), None)
-        if node is not None and node.answers():
+        if not homeless and node is not None and node.answers():
             return False
         self._silent.add(worker.node)
         self._counted = 0.0
@@ -328,10 +328,11 @@ class RayDriver(Driver):
         except ray.exceptions.RayTaskError:
             self.boards.read()  # which says so, if the board is gone that the worker could not do without
             raise
-        except ray.exceptions.RayError:
+        except ray.exceptions.RayError as error:
             self.boards.read()
             unknown = worker.key in self.boards.strangers  # it died at rest, or from what has killed the board
-            worker.node_gone = (not worker.timed_out and self._has_gone(worker)) or unknown
+            homeless = isinstance(error, ray.exceptions.ActorUnschedulableError)  # it could not even begin there
+            worker.node_gone = (not worker.timed_out and self._has_gone(worker, homeless)) or unknown
             yield worker, (LOST,)
             return
         worker.turn()
