@@ -11,12 +11,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gristmill.core.plan import Group, Plan, decompose, same_place
+from gristmill.core.beside import keeping
+from gristmill.core.plan import Group, Plan, decompose, make_plan, same_place
 from gristmill.core.stage import ProcessingStage
 
+if TYPE_CHECKING:
+    from gristmill.core.executor import Executor
+    from gristmill.core.task import Task
+
 _ROUNDING = 1e-9
+
+
+def planned(
+    name: str,
+    stages: Iterable[ProcessingStage[Any, Any]],
+    executor: Executor,
+    tasks: Sequence[Task[Any]] | None = None,
+    resuming: bool = False,
+    beside: tuple[Any, Any, Any] | None = None,
+) -> Plan:
+    """The plan as an executor runs it, after checking that it can. `beside` are stages that keep things beside it."""
+    plan = make_plan(name, placed(stages, executor), tasks, executor.fuse, resuming)
+    plan = keeping(plan, *beside) if beside else plan
+    for segment in plan.segments:
+        executor.check(segment)
+    return arranged(plan, executor)  # now that nodes which it may have waited for are there
 
 
 def placed(stages: Iterable[ProcessingStage[Any, Any]], executor: object) -> Sequence[ProcessingStage[Any, Any]]:
