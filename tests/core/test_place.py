@@ -67,6 +67,19 @@ def test_only_a_crowd_is_joined_and_all_stages_stay_in_order() -> None:
     assert joined(plan, (), 1) == plan
 
 
+def test_who_shares_a_worker_has_its_memory_beside_the_other() -> None:
+    cpus_and_memory = [(1, 6), (2, 6), (1, 2), (2, 0)]
+    stages = [
+        Pass().with_(name=name, resources=Resources(cpus=cpus, memory_gb=memory_gb))
+        for name, (cpus, memory_gb) in zip("abcd", cpus_and_memory, strict=True)
+    ]
+    plan = planned(*stages)
+    for most, expected, needs in [(100, ["abcd"], [14]), (13, ["ab", "cd"], [12, 2]), (8, ["a", "bcd"], [6, 8])]:
+        fewer = joined(plan, plan.groups, 1, most)
+        assert names(fewer) == expected
+        assert [group.resources.memory_gb for group in fewer.groups] == needs
+
+
 def test_a_plan_for_an_executor_is_what_it_runs() -> None:
     stages = [stage("a", 1), Pass().with_(name="b", resources=Resources(cpus=1, gpus=0.25, or_cpu=True)), stage("c", 2)]
     pipeline = Pipeline("p", stages=stages)

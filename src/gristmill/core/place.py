@@ -9,6 +9,7 @@ neighbours share a worker that would have workers of their own elsewhere.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -66,27 +67,33 @@ def arranged(plan: Plan, executor: Any) -> Plan:
     return rearranged
 
 
-def joined(plan: Plan, crowd: Sequence[Group], cpus: float) -> Plan:
+def joined(plan: Plan, crowd: Sequence[Group], cpus: float, memory_gb: float = math.inf) -> Plan:
     """The plan, with neighbours of a crowd of groups joined until a worker of each has its cores, as far as they can
-    share one. Those whose needs are most alike are joined first: the cores that one of two does not need are idle."""
+    share one, which has the memory of both. `memory_gb` is the most that one may have. Those whose needs are most alike
+    are joined first: the cores that one of two does not need are idle."""
     groups = list(crowd)
     while sum(_cpus(group) for group in groups) > cpus + _ROUNDING:
-        pairs = [index for index in range(len(groups) - 1) if _can_share(groups[index], groups[index + 1])]
+        pairs = [at for at in range(len(groups) - 1) if _can_share(groups[at], groups[at + 1], memory_gb)]
         if not pairs:
             break
         at = min(pairs, key=lambda index: _idle(groups[index], groups[index + 1]))
-        groups[at : at + 2] = [Group(at, groups[at].stages + groups[at + 1].stages)]
+        one, other = groups[at : at + 2]
+        groups[at : at + 2] = [Group(at, one.stages + other.stages, _memory_gb(one, other))]
     first, end = (crowd[0].index, crowd[-1].index + 1) if crowd else (0, 0)
     whole = [*plan.groups[:first], *groups, *plan.groups[end:]]
-    return replace(plan, groups=tuple(Group(index, group.stages) for index, group in enumerate(whole)))
+    return replace(plan, groups=tuple(replace(group, index=index) for index, group in enumerate(whole)))
 
 
 def _cpus(group: Group) -> float:
     return group.resources.cpus * (group.num_workers or 1)
 
 
-def _can_share(before: Group, after: Group) -> bool:
-    return same_place(before.stages[-1], after.stages[0])
+def _memory_gb(before: Group, after: Group) -> float:
+    return before.resources.memory_gb + after.resources.memory_gb
+
+
+def _can_share(before: Group, after: Group, memory_gb: float) -> bool:
+    return same_place(before.stages[-1], after.stages[0]) and _memory_gb(before, after) <= memory_gb
 
 
 def _idle(before: Group, after: Group) -> tuple[float, float]:
