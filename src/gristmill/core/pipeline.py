@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,7 +111,7 @@ class Pipeline:
         quarantine = _quarantine(run, on_error, max_errors)
         beside = _beside(run, rejected, scores, storage_options)
         try:
-            with streams.interrupt_first(sys.exc_info()[1]):
+            with streams.interrupt_first(streams.caught()):
                 refs = list(self._execute(executor, run, quarantine, initial_tasks, watcher, beside))
         except BaseException as failure:
             watcher.report(run, failure)
