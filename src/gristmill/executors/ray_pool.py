@@ -17,6 +17,7 @@ from gristmill.executors.machine import Machine, Slot
 from gristmill.executors.pool import Order, Pool, WorkerHandle, most_workers, pickled
 from gristmill.executors.ray_board import Left
 from gristmill.executors.ray_env import merged
+from gristmill.executors.ray_given import Given
 from gristmill.executors.ray_worker import Message, RayWorker, Stored
 from gristmill.executors.transport import Parcel
 
@@ -119,6 +120,8 @@ class Actor(WorkerHandle):
         return ("ready", error), []
 
     def order(self, order: Order) -> None:
+        for given in (ref for _, refs in order.items for ref in refs if isinstance(ref, Given)):
+            given.put()
         if order.streams and not order.short:
             options = {"num_returns": "streaming", "_generator_backpressure_num_objects": _AHEAD}
             answer = _Answer(self.actor.stream.options(**options).remote(order), self._hear_stream)
