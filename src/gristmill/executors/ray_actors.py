@@ -290,7 +290,7 @@ class RayDriver(Driver):
         """The board is gone. What is known without it; and whoever was asked something there must be asked again."""
         actors = list(self._actors())
         for worker in actors:
-            worker.share_asked, worker.asking = False, None
+            worker.share_asked = False
         withdrawn = {worker.key: answer.number for worker in actors for answer in worker.answers if answer.void}
         return Past({}, withdrawn, {worker.key for worker in actors}, self._stopping, ear.listens)
 
