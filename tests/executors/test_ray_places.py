@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gristmill import Resources
 from gristmill.core.executor import Job, Silent
@@ -150,6 +152,29 @@ def test_shares_do_not_spread_over_gpus_that_others_need(shares: tuple[float, fl
     grow(driver, lambda node: 10, 12)
     assert (len(small.workers), len(large.workers)) == (small.target, 1)
     assert len({worker.node for worker in small.workers}) == 1
+
+
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=4),
+    st.lists(st.sampled_from([0.25, 0.3, 0.5, 1, 2]), max_size=6),
+    st.sampled_from([0.2, 0.25, 0.4, 0.5, 1, 2, 3]),
+    st.integers(0, 8),
+    st.sets(st.sampled_from(["n0", "n1", "n2", "n3"])),
+    st.booleans(),
+)
+def test_the_slots_ahead_are_those_that_will_be_taken(
+    gpus: list[int], held: list[float], share: float, count: int, closed: set[str], one_goes: bool
+) -> None:
+    nodes = [Node(f"n{number}", 8.0, each) for number, each in enumerate(gpus)]
+    slots, wish = NodeSlots(nodes), Resources(gpus=share)
+    for other in held:
+        slots.take(Resources(gpus=other))
+    if one_goes:
+        slots.update(nodes[1:])
+    found = slots.find_open(wish, count, closed)
+    assert slots.find_open(wish, 1, ()) == slots.find(wish)
+    taken = [slot for _ in range(count) if (slot := slots.take(wish))]
+    assert found == next((slot for slot in taken if slots.homes[slot.devices[0]] not in closed), None)
 
 
 def test_what_another_pool_has_taken_since_is_not_taken_twice() -> None:
