@@ -131,6 +131,24 @@ def test_plan(corpus: str) -> None:
     assert "needs text; gives word_count" in done.stdout
 
 
+def test_plan_shows_what_runs_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here that is one without GPUs, and a stage that can do without one."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    recipe = tmp_path / "gpu.yaml"
+    wish = "{gpus: 0.25, or_cpu: true}"
+    recipe.write_text(
+        f"stages:\n  - {OWN}:MakeDocuments\n  - {OWN}:TwoTags:\n    with: {{one: {{resources: {wish}}}}}\n"
+    )
+    for more in ([], ["--executor", "LocalExecutor"], ["--workers", "1"]):
+        done = gristmill("plan", str(recipe), *more)
+        assert done.exit_code == 0, done.output
+        assert "3 stages in 2 groups" in done.stdout
+    recipe.write_text(recipe.read_text().replace(", or_cpu: true", ""))
+    done = gristmill("plan", str(recipe))
+    assert done.exit_code == 2
+    assert "wants" in done.output
+
+
 def test_preview(corpus: str) -> None:
     done = gristmill("preview", "quickstart", "-n", "3", "--set", f"input={corpus}")
     assert done.exit_code == 0, done.output

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gristmill import Pipeline, ProcessingStage, Resources, Task
+from gristmill import LocalExecutor, Pipeline, ProcessingStage, Resources, Shuffle, Task
+from gristmill.core.errors import ResourceError
 from gristmill.core.place import arranged, joined
 from gristmill.core.plan import Plan
+from gristmill.text import JsonlReader
 
 
 class Pass(ProcessingStage[Task[Any], Task[Any]]):
@@ -62,6 +65,36 @@ def test_only_a_crowd_is_joined_and_all_stages_stay_in_order() -> None:
     assert fewer.stages == plan.stages
     assert fewer.groups[1].resources.cpus == 2
     assert joined(plan, (), 1) == plan
+
+
+def test_who_shares_a_worker_has_its_memory_beside_the_other() -> None:
+    cpus_and_memory = [(1, 6), (2, 6), (1, 2), (2, 0)]
+    stages = [
+        Pass().with_(name=name, resources=Resources(cpus=cpus, memory_gb=memory_gb))
+        for name, (cpus, memory_gb) in zip("abcd", cpus_and_memory, strict=True)
+    ]
+    plan = planned(*stages)
+    for most, expected, needs in [(100, ["abcd"], [14]), (13, ["ab", "cd"], [12, 2]), (8, ["a", "bcd"], [6, 8])]:
+        fewer = joined(plan, plan.groups, 1, most)
+        assert names(fewer) == expected
+        assert [group.resources.memory_gb for group in fewer.groups] == needs
+
+
+def test_a_plan_for_an_executor_is_what_it_runs() -> None:
+    stages = [stage("a", 1), Pass().with_(name="b", resources=Resources(cpus=1, gpus=0.25, or_cpu=True)), stage("c", 2)]
+    pipeline = Pipeline("p", stages=stages)
+    assert names(pipeline.plan([Task(1)])) == ["a", "b", "c"]
+    assert names(pipeline.plan([Task(1)], executor=LocalExecutor(2, gpus=0))) == ["ab", "c"]
+    assert names(pipeline.plan([Task(1)], executor=LocalExecutor(2, gpus=1))) == ["a", "b", "c"]
+    assert names(pipeline.plan([Task(1)], executor=LocalExecutor(2, gpus=0, fuse=False))) == ["a", "b", "c"]
+
+
+def test_all_segments_of_a_plan_are_checked(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
+    late = Pass().with_(name="late", resources=Resources(gpus=1))
+    pipeline = Pipeline("p", stages=[JsonlReader(str(tmp_path)), Shuffle(seed=1), late])
+    with pytest.raises(ResourceError, match="late"):
+        pipeline.plan(executor=LocalExecutor(2, gpus=0))
 
 
 def test_a_plan_is_arranged_as_its_executor_wants() -> None:

@@ -18,10 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill import Task
+from gristmill.core.errors import StageError
 from gristmill.core.task import Lineage
+from gristmill.executors import lodging
 from gristmill.executors.convoy import Convoy
 from gristmill.executors.desk import Receipt
 from gristmill.executors.lodging import Lodging, see_off
+from gristmill.executors.process import leave_words
 from gristmill.executors.transport import Folder
 from gristmill.executors.zygote import last_words
 from tests.conformance.stages import Witness
@@ -161,6 +164,29 @@ def test_only_a_worker_that_was_there_can_be_late(command: str, told: bool) -> N
     late.communicate()
     assert late.returncode == -signal.SIGKILL
     assert ("took more than 0 s" in str(problem)) == told
+
+
+@pytest.mark.parametrize("proc", ["/proc", "/no/such/place"])
+def test_whether_a_process_lives(proc: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lodging, "_PROC", Path(proc))
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    assert [lodging.lives(pid) for pid in (os.getpid(), 1, ended.pid)] == [True, True, False]
+
+
+def test_last_words_are_left_whole_or_not_at_all(tmp_path: Path) -> None:
+    """A full disk keeps nobody from ending as if there had been nothing to say."""
+    page = str(tmp_path / "page-0")
+    (tmp_path / "page-0.part").symlink_to("/dev/full")
+    leave_words(page, StageError("s", "t", (), "in teardown"))
+    assert last_words(str(tmp_path)) == []
+    leave_words(str(tmp_path / "gone" / "page-0"), StageError("s", "t", (), "in teardown"))
+    (tmp_path / "page-0.part").unlink()
+    (tmp_path / "page-1.part").write_bytes(b"half")
+    leave_words(page, StageError("s", "t", (), "in teardown"))
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    assert "in teardown" in str(see_off([Lodging("node", gone.pid, (str(tmp_path),))], 0.0))
 
 
 def test_a_folder_that_its_guard_removes_in_that_moment_is_no_failure(tmp_path: Path) -> None:

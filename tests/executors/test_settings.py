@@ -17,10 +17,12 @@ from gristmill import (
     RayActorPoolExecutor,
     RayClient,
     RayDataExecutor,
+    Resources,
     Task,
     XennaExecutor,
 )
 from gristmill.core.errors import GristmillError, PlanError
+from gristmill.executors.machine import Machine
 from gristmill.executors.ray_cluster import Node, without
 from tests.conformance.stages import AddOne
 
@@ -120,6 +122,29 @@ def test_a_cluster_that_is_slow_to_start_gets_a_second_chance(
         client.start()
     assert client.address == ("127.0.0.1:1" if starts else "")
     client.stop()
+
+
+class Small(RayDataExecutor):
+    """On a cluster of one node."""
+
+    def nodes(self) -> list[Node]:
+        return [Node("n0", 2.0, 0.0, 10.0)]
+
+    def machine(self) -> Machine:
+        return self.as_machine(self.nodes())
+
+
+@pytest.mark.parametrize(
+    ("config", "memory_gb", "groups"),
+    [({}, 4, 1), ({"request_cpus": 1}, 4, 1), ({"request_cpus": 3}, 4, 2), ({}, 6, 2)],
+)
+def test_groups_share_a_worker_where_there_are_not_to_be_more_cores(
+    config: dict[str, Any], memory_gb: float, groups: int
+) -> None:
+    """Nor do they if no node has the memory of both."""
+    stages = [AddOne().with_(name=f"s{cpus}", resources=Resources(cpus, memory_gb=memory_gb)) for cpus in (1, 2)]
+    plan = Pipeline("p", stages=stages).plan([Task(1)])
+    assert len(Small(config).arrange(plan).groups) == groups
 
 
 @pytest.mark.ray

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -168,6 +170,40 @@ def test_who_goes_on_after_ctrl_c_sees_what_goes_wrong_then() -> None:
         failing = Pipeline("p", stages=[Fails()])
         with pytest.raises(StageError, match="no"):
             failing.run(LocalExecutor(0), initial_tasks=[Task(1)], on_error="raise")
+
+
+def test_who_opens_and_closes_a_stream_after_ctrl_c_sees_what_goes_wrong_with_it() -> None:
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        stream = unclosable()
+        with pytest.raises(OSError, match="cannot be torn down"):
+            stream.close()
+
+
+def test_a_stream_does_not_keep_what_was_being_handled_when_it_was_asked() -> None:
+    gc.disable()
+    try:
+        try:
+            raise Held
+        except Held:
+            gone, stream = weakref.ref(sys.exc_info()[1]), unclosable()  # type: ignore[arg-type]
+        assert gone() is None
+    finally:
+        gc.enable()
+    with pytest.raises(OSError, match="cannot be torn down"):
+        stream.close()
+
+
+class Held(Exception):
+    pass
+
+
+def test_contexts_that_go_in_a_circle_are_followed_once() -> None:
+    error, before = ValueError("the last"), KeyError("before it")
+    error.__context__, before.__context__ = before, error
+    with pytest.raises(ValueError, match="the last"), streams.interrupt_first(streams.caught()):
+        raise error
 
 
 class Fails(ProcessingStage[Task[int], Task[int]]):

@@ -65,6 +65,15 @@ def test_images_and_captions_are_embedded_as_transformers_does(clip: Path) -> No
         np.testing.assert_allclose(load_model(clip, part, engine="onnx")(inputs)[name], expected, atol=1e-3)
 
 
+def test_each_model_of_a_process_has_its_own_number_of_threads(clip: Path) -> None:
+    import torch
+
+    one, two = (load_model(clip, "text", Device(threads=threads), "torch") for threads in (1, 2))
+    for model, threads in ((one, 1), (two, 2), (one, 1)):
+        model({"input_ids": captions()})
+        assert torch.get_num_threads() == threads
+
+
 @pytest.mark.parametrize("shape", [(240, 320), (500, 333), (224, 224), (100, 700), (30, 20), (225, 1001)], ids=str)
 def test_pictures_are_prepared_as_transformers_does(shape: tuple[int, int]) -> None:
     from transformers import CLIPImageProcessorPil

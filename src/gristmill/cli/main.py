@@ -161,15 +161,11 @@ def plan(
 ) -> None:
     """Show what would run, after checking that it can."""
     with errors(verbose):
-        from gristmill.core.place import arranged
+        from gristmill.core.executor import default_executor
 
         loaded = load(recipe, settings)
-        pipeline = loaded.build()
         place = make_executor(loaded, executor, workers)
-        planned = pipeline.plan(fuse=place.fuse if place else True)
-        if place:
-            place.check(planned)
-        typer.echo(str(arranged(planned, place)))
+        typer.echo(str(loaded.build().plan(executor=place or default_executor())))
         if estimate:
             from gristmill.cli.estimate import make_estimate, print_estimate
 

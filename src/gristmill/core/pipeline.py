@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core import streams
-from gristmill.core.beside import keeping
 from gristmill.core.executor import (
     Executor,
     Observer,
@@ -17,7 +15,7 @@ from gristmill.core.executor import (
     default_observer,
     default_reporter,
 )
-from gristmill.core.place import arranged, placed
+from gristmill.core.place import planned
 from gristmill.core.plan import Plan, decompose, make_plan
 from gristmill.core.preview import Preview, make_preview
 from gristmill.core.quarantine import Budget, Quarantine
@@ -57,8 +55,17 @@ class Pipeline:
         self.stages.append(stage)
         return self
 
-    def plan(self, initial_tasks: Sequence[Task[Any]] | None = None, *, fuse: bool = True) -> Plan:
-        """What would run: composites decomposed, inputs and columns checked, stages fused into groups."""
+    def plan(
+        self,
+        initial_tasks: Sequence[Task[Any]] | None = None,
+        *,
+        fuse: bool = True,
+        executor: Executor | None = None,
+    ) -> Plan:
+        """What would run: composites decomposed, inputs and columns checked, stages fused into groups. With an
+        executor: as it would run it, after checking that it can."""
+        if executor is not None:
+            return planned(self.name, self.stages, executor, initial_tasks)
         return make_plan(self.name, self.stages, initial_tasks, fuse)
 
     def describe(self) -> str:
@@ -104,7 +111,7 @@ class Pipeline:
         quarantine = _quarantine(run, on_error, max_errors)
         beside = _beside(run, rejected, scores, storage_options)
         try:
-            with streams.interrupt_first(sys.exc_info()[1]):
+            with streams.interrupt_first(streams.caught()):
                 refs = list(self._execute(executor, run, quarantine, initial_tasks, watcher, beside))
         except BaseException as failure:
             watcher.report(run, failure)
@@ -167,11 +174,7 @@ class Pipeline:
         executor = executor or default_executor()
         if not hasattr(executor, "execute"):
             raise TypeError(f"the executor is {executor!r}, which is none: pass LocalExecutor() or another executor")
-        plan = make_plan(self.name, placed(self.stages, executor), initial_tasks, executor.fuse, run.resuming)
-        plan = keeping(plan, *beside) if beside else plan
-        for segment in plan.segments:
-            executor.check(segment)
-        plan = arranged(plan, executor)  # now that nodes which it may have waited for are there
+        plan = planned(self.name, self.stages, executor, initial_tasks, run.resuming, beside)
         for stage in plan.everything if watcher.reporter else ():
             stage.sketched = not stage.part_of
         with settled(plan, run):

@@ -9,14 +9,36 @@ neighbours share a worker that would have workers of their own elsewhere.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gristmill.core.plan import Group, Plan, decompose, same_place
+from gristmill.core.beside import keeping
+from gristmill.core.plan import Group, Plan, decompose, make_plan, same_place
 from gristmill.core.stage import ProcessingStage
 
+if TYPE_CHECKING:
+    from gristmill.core.executor import Executor
+    from gristmill.core.task import Task
+
 _ROUNDING = 1e-9
+
+
+def planned(
+    name: str,
+    stages: Iterable[ProcessingStage[Any, Any]],
+    executor: Executor,
+    tasks: Sequence[Task[Any]] | None = None,
+    resuming: bool = False,
+    beside: tuple[Any, Any, Any] | None = None,
+) -> Plan:
+    """The plan as an executor runs it, after checking that it can. `beside` are stages that keep things beside it."""
+    plan = make_plan(name, placed(stages, executor), tasks, executor.fuse, resuming)
+    plan = keeping(plan, *beside) if beside else plan
+    for segment in plan.segments:
+        executor.check(segment)
+    return arranged(plan, executor)  # now that nodes which it may have waited for are there
 
 
 def placed(stages: Iterable[ProcessingStage[Any, Any]], executor: object) -> Sequence[ProcessingStage[Any, Any]]:
@@ -45,27 +67,33 @@ def arranged(plan: Plan, executor: Any) -> Plan:
     return rearranged
 
 
-def joined(plan: Plan, crowd: Sequence[Group], cpus: float) -> Plan:
+def joined(plan: Plan, crowd: Sequence[Group], cpus: float, memory_gb: float = math.inf) -> Plan:
     """The plan, with neighbours of a crowd of groups joined until a worker of each has its cores, as far as they can
-    share one. Those whose needs are most alike are joined first: the cores that one of two does not need are idle."""
+    share one, which has the memory of both. `memory_gb` is the most that one may have. Those whose needs are most alike
+    are joined first: the cores that one of two does not need are idle."""
     groups = list(crowd)
     while sum(_cpus(group) for group in groups) > cpus + _ROUNDING:
-        pairs = [index for index in range(len(groups) - 1) if _can_share(groups[index], groups[index + 1])]
+        pairs = [at for at in range(len(groups) - 1) if _can_share(groups[at], groups[at + 1], memory_gb)]
         if not pairs:
             break
         at = min(pairs, key=lambda index: _idle(groups[index], groups[index + 1]))
-        groups[at : at + 2] = [Group(at, groups[at].stages + groups[at + 1].stages)]
+        one, other = groups[at : at + 2]
+        groups[at : at + 2] = [Group(at, one.stages + other.stages, _memory_gb(one, other))]
     first, end = (crowd[0].index, crowd[-1].index + 1) if crowd else (0, 0)
     whole = [*plan.groups[:first], *groups, *plan.groups[end:]]
-    return replace(plan, groups=tuple(Group(index, group.stages) for index, group in enumerate(whole)))
+    return replace(plan, groups=tuple(replace(group, index=index) for index, group in enumerate(whole)))
 
 
 def _cpus(group: Group) -> float:
     return group.resources.cpus * (group.num_workers or 1)
 
 
-def _can_share(before: Group, after: Group) -> bool:
-    return same_place(before.stages[-1], after.stages[0])
+def _memory_gb(before: Group, after: Group) -> float:
+    return before.resources.memory_gb + after.resources.memory_gb
+
+
+def _can_share(before: Group, after: Group, memory_gb: float) -> bool:
+    return same_place(before.stages[-1], after.stages[0]) and _memory_gb(before, after) <= memory_gb
 
 
 def _idle(before: Group, after: Group) -> tuple[float, float]:

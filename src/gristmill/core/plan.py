@@ -44,6 +44,8 @@ class Group:
 
     index: int
     stages: tuple[ProcessingStage[Any, Any], ...]
+    memory_gb: float = 0.0
+    """What it needs at least, though no stage by itself may need so much."""
 
     @property
     def name(self) -> str:
@@ -60,7 +62,7 @@ class Group:
             cpus=max(need.cpus for need in needs),
             gpus=max(need.gpus for need in needs),
             gpu_memory_gb=max(need.gpu_memory_gb for need in needs),
-            memory_gb=max(need.memory_gb for need in needs),
+            memory_gb=max(self.memory_gb, *(need.memory_gb for need in needs)),
         )
 
     @property

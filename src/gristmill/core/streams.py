@@ -26,32 +26,40 @@ def opened(tasks: Generator[T, None, None]) -> Generator[T, None, None]:
 
 
 def _interruptible(tasks: Generator[T, None, None]) -> Generator[T, None, None]:
+    handled = 0
     try:
         while True:
-            with interrupt_first(sys.exc_info()[1]):
+            handled = caught()
+            with interrupt_first(handled):
                 try:
                     task = next(tasks)
                 except StopIteration:
                     return
             yield task
     finally:
-        with interrupt_first():
+        with interrupt_first(handled):
             tasks.close()
 
 
+def caught() -> int:
+    """Which exception is being handled; by its identity, since whoever keeps it keeps its frames, and all in them."""
+    return id(sys.exc_info()[1])
+
+
 @contextlib.contextmanager
-def interrupt_first(handled: BaseException | None = None) -> Iterator[None]:
+def interrupt_first(handled: int) -> Iterator[None]:
     """Let no error take the place of Ctrl-C that has come before it, as one may when all is stopped: it is its context.
 
-    `handled` is what the caller has caught before, Ctrl-C or not: that has nothing to do with an error in here.
+    `handled` is what the caller had `caught` before, Ctrl-C or not: that has nothing to do with an error in here.
     """
     try:
         yield
     except Exception as error:
-        before = error.__context__
-        while before is not None and before is not handled:
+        before, seen = error.__context__, {id(error), handled}
+        while before is not None and id(before) not in seen:
             if isinstance(before, KeyboardInterrupt):
                 raise before  # noqa: B904  what it was the context of becomes its own
+            seen.add(id(before))  # contexts may go in a circle
             before = before.__context__
         raise
 
@@ -83,8 +91,9 @@ def close_all() -> None:
             _close(stream)
         except BaseException as error:  # noqa: BLE001
             raised.append(error)
-    for first in sorted(raised, key=lambda one: not isinstance(one, KeyboardInterrupt)):
-        raise first
+    interrupts = [error for error in raised if isinstance(error, KeyboardInterrupt)]
+    if raised:
+        raise (interrupts or raised)[0]
 
 
 def _close(stream: Generator[Any, None, None]) -> None:

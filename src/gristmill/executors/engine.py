@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import time
 import warnings
 from abc import ABC, abstractmethod
@@ -100,12 +101,13 @@ class EngineExecutor(RayActorPoolExecutor, ABC):
         return [node.id for node in cluster(True)] if self.ignore_head_node else None
 
     def room(self) -> float:
-        """How many cores its workers may have."""
-        return self.machine().cpus
+        """How many cores its workers may have, with those that the autoscaler will be asked for."""
+        return max(self.machine().cpus, self.config.get("request_cpus") or 0.0)
 
     def arrange(self, plan: Plan) -> Plan:
         """The plan, in fewer groups where there are not cores enough for a worker of every group."""
-        return joined(plan, chain_of(plan), self.room()) if self.at_once and self.fuse else plan
+        most = max((node.memory_gb for node in self.nodes()), default=0.0) or math.inf
+        return joined(plan, chain_of(plan), self.room(), most) if self.at_once and self.fuse else plan
 
     def check(self, plan: Plan) -> None:
         super().check(plan)

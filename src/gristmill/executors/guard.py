@@ -86,7 +86,7 @@ class _OneCall(Flow):
 class _AllGpus(GpuSlots):
     """Whatever the engine has given to this actor is the worker's."""
 
-    def take(self, wish: Resources) -> Slot:
+    def find(self, wish: Resources) -> Slot:
         return Slot(tuple(range(len(self.memory))))
 
 

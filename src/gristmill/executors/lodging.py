@@ -19,6 +19,8 @@ from pathlib import Path
 from gristmill.core.errors import StageError, WorkerLostError
 from gristmill.executors.zygote import last_words
 
+_PROC = Path("/proc")
+
 
 @dataclass(frozen=True, slots=True)
 class Lodging:
@@ -69,14 +71,19 @@ def see_off(lodgings: Sequence[Lodging], grace: float) -> StageError | None:
 
 def _has_workers(pid: int) -> bool:
     try:
-        return bool(Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+        return bool((_PROC / f"{pid}/task/{pid}/children").read_text().split())
     except OSError:
         return True
 
 
 def lives(pid: int) -> bool:
-    """Whether a process runs; one that has ended and that nobody asked about does not."""
+    """Whether a process runs; one that has ended and that nobody asked about does not, as far as that can be told."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        if not _PROC.exists():
+            os.kill(pid, 0)
+            return True
+        return (_PROC / f"{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except PermissionError:  # it is somebody else's
+        return True
     except (OSError, IndexError):
         return False

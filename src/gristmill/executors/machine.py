@@ -102,20 +102,25 @@ class GpuSlots:
         self._free, self._rooms = free, None
 
     def take(self, wish: Resources) -> Slot | None:
-        """A slot for one worker, or None when there is no room. Shares fill the fullest GPU that has room."""
+        """A slot for one worker, or None when there is no room."""
+        slot = self.find(wish)
+        return None if slot is None else self.hold(slot)
+
+    def find(self, wish: Resources) -> Slot | None:
+        """The slot that would be taken next. Shares fill the fullest GPU that has room."""
         if not wish.requires_gpu:
             return Slot()
         if wish.gpus > 1:
             whole = [device for device, free in enumerate(self.free) if free > 1 - 1e-9][: int(wish.gpus)]
             if len(whole) < wish.gpus:
                 return None
-            return self._hold(Slot(tuple(whole), 1.0))
+            return Slot(tuple(whole), 1.0)
         rooms = self._by_room()
         fitting = [room for room, devices in rooms.items() if devices and wish.gpu_share(room[1]) <= room[0] + 1e-9]
         if not fitting:
             return None
         fullest = min(fitting, key=lambda room: room[0])
-        return self._hold(Slot((next(iter(rooms[fullest])),), wish.gpu_share(fullest[1])))
+        return Slot((next(iter(rooms[fullest])),), wish.gpu_share(fullest[1]))
 
     def _by_room(self) -> dict[tuple[float, float | None], dict[int, None]]:
         if self._rooms is None:
@@ -124,7 +129,7 @@ class GpuSlots:
                 self._rooms.setdefault((round(free, 9), memory), {})[device] = None
         return self._rooms
 
-    def _hold(self, slot: Slot) -> Slot:
+    def hold(self, slot: Slot) -> Slot:
         self._change(slot, -slot.share)
         return slot
 

@@ -245,18 +245,17 @@ class Pool(ABC):
             worker.retiring = worker.tasks_left is not None and worker.tasks_left <= 0
             worker.settle()
 
-    def can_grow(self) -> bool:
-        if len(self.workers) >= min(self.limit, max(self.target, 1)):
-            return False
-        slot = self.slots.take(self.wish)
-        if slot is None:
-            return False
-        self.slots.give_back(slot)
-        return not (self.on_node and self.awaits_node(slot))
+    @property
+    def missing(self) -> int:
+        """How many workers more it may have."""
+        return min(self.limit, max(self.target, 1)) - len(self.workers)
 
-    def awaits_node(self, slot: Slot) -> bool:
-        """Whether the next worker has to wait until another one has set up the node that it would be on."""
-        return self.count("starting") > 0
+    def can_grow(self) -> bool:
+        return self.missing > 0 and self.next_slot() is not None
+
+    def next_slot(self) -> Slot | None:
+        """What the next worker will hold; None if that is not free, or its node is being set up by another worker."""
+        return None if self.on_node and self.count("starting") else self.slots.find(self.wish)
 
     def node_is_set_up(self, node: str) -> None:
         self.on_node = False
@@ -289,7 +288,7 @@ class Pool(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Start one worker more."""
+        """Start one worker more, if there is a slot for it now."""
 
     def remove(self, worker: WorkerHandle) -> None:
         worker.state = "gone"

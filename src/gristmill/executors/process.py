@@ -168,7 +168,7 @@ class _Session:
         except StageError as error:
             problem = error
             if self.setup.lingers:  # who hears of it may be killed before it can tell anybody
-                Path(self.setup.page + LAST_WORDS).write_bytes(pickle.dumps(problem))
+                leave_words(self.setup.page, problem)
         with contextlib.suppress(OSError):  # the driver is gone
             self.channel.send(("stopped", problem))
 
@@ -267,6 +267,15 @@ class _Session:
             else:
                 raise _Stop
             block = False
+
+
+def leave_words(page: str, problem: StageError) -> None:
+    """Write down what went wrong, whole or not at all: the disk may be full, or this process be killed."""
+    words = Path(page + LAST_WORDS)
+    with contextlib.suppress(OSError):
+        part = words.with_suffix(".part")
+        part.write_bytes(pickle.dumps(problem))
+        part.rename(words)
 
 
 def _environment(setup: Setup) -> dict[str, str]:

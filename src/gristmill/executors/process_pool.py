@@ -93,10 +93,11 @@ class ProcessPool(Pool):
         self.pages, self.folders = folders[-1], folders[1:] if final else folders  # results are kept on disk
 
     def start(self) -> None:
+        if (slot := self.next_slot()) is None:
+            return
         if self.payload is None:
             self.payload = pickled(self.group, self.rejecter)
-        slot = self.slots.take(self.group.resources)
-        assert slot is not None
+        self.slots.hold(slot)
         number = next(_ids)
         page = f"{self.pages}/page-{number}"
         pid, channel = self.zygote.fork()

@@ -21,7 +21,7 @@ import time
 import traceback
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -202,12 +202,13 @@ class RayDriver(Driver):
 
     # -- where things are --------------------------------------------------------------------------------
 
-    def home(self, slot: Slot) -> str:
-        """Where the next actor goes: to its GPUs, or to the node with the most cores per actor."""
+    def home(self, slot: Slot, closed: Container[str] = ()) -> str:
+        """Where the next actor goes: to its GPUs, or to the node with the most cores per actor, if it is open."""
         if slot.devices:
             return self.slots.homes[slot.devices[0]]
         taken = Counter(worker.node for worker in self._actors())
-        return min(self.nodes, key=lambda node: (taken[node.id] + 1) / max(node.cpus, 0.001)).id
+        nodes = [node for node in self.nodes if node.id not in closed]
+        return min(nodes, key=lambda node: (taken[node.id] + 1) / max(node.cpus, 0.001)).id
 
     def _dispatch(self) -> None:
         self._free = {node.id: node.cpus for node in self.nodes}
@@ -266,10 +267,10 @@ class RayDriver(Driver):
                 return
         self._complete = time.monotonic()
 
-    def _has_gone(self, worker: Actor) -> bool:
+    def _has_gone(self, worker: Actor, homeless: bool = False) -> bool:
         """Whether a worker has ended because its node did. Ray itself knows for sure only many seconds later."""
         node = next((node for node in self.nodes if node.id == worker.node), None)
-        if node is not None and node.answers():
+        if not homeless and node is not None and node.answers():
             return False
         self._silent.add(worker.node)
         self._counted = 0.0
@@ -289,7 +290,7 @@ class RayDriver(Driver):
         """The board is gone. What is known without it; and whoever was asked something there must be asked again."""
         actors = list(self._actors())
         for worker in actors:
-            worker.share_asked, worker.asking = False, None
+            worker.share_asked = False
         withdrawn = {worker.key: answer.number for worker in actors for answer in worker.answers if answer.void}
         return Past({}, withdrawn, {worker.key for worker in actors}, self._stopping, ear.listens)
 
@@ -327,10 +328,11 @@ class RayDriver(Driver):
         except ray.exceptions.RayTaskError:
             self.boards.read()  # which says so, if the board is gone that the worker could not do without
             raise
-        except ray.exceptions.RayError:
+        except ray.exceptions.RayError as error:
             self.boards.read()
             unknown = worker.key in self.boards.strangers  # it died at rest, or from what has killed the board
-            worker.node_gone = (not worker.timed_out and self._has_gone(worker)) or unknown
+            homeless = isinstance(error, ray.exceptions.ActorUnschedulableError)  # it could not even begin there
+            worker.node_gone = (not worker.timed_out and self._has_gone(worker, homeless)) or unknown
             yield worker, (LOST,)
             return
         worker.turn()

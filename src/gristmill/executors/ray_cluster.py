@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -268,16 +268,38 @@ class NodeSlots(GpuSlots):
         """The memory of each GPU that is there."""
         return tuple(memory for memory, free in zip(self.memory, self.free, strict=True) if free > _GONE)
 
-    def take(self, wish: Resources) -> Slot | None:
-        if wish.gpus <= 1:
-            return super().take(wish)
-        by_node: dict[str, list[int]] = {}
-        for device, free in enumerate(self.free):
-            if free > 1 - 1e-9:
-                by_node.setdefault(self.homes[device], []).append(device)
-        enough = [devices for devices in by_node.values() if len(devices) >= wish.gpus]
-        # the node with the least to spare, so that others keep room for larger wishes
-        return self._hold(Slot(tuple(min(enough, key=len)[: int(wish.gpus)]), 1.0)) if enough else None
+    def find(self, wish: Resources) -> Slot | None:
+        return super().find(wish) if wish.gpus <= 1 else next((slot for slot, _ in self._in_turn(wish)), None)
+
+    def find_open(self, wish: Resources, count: int, closed: Container[str]) -> Slot | None:
+        """Of the slots that so many workers would take, the first that is not on one of some nodes.
+
+        No other slots than those: who comes later must find room as if all nodes had been open.
+        """
+        for slot, workers in self._in_turn(wish):
+            if count <= 0:
+                break
+            if self.homes[slot.devices[0]] not in closed:
+                return slot
+            count -= workers
+        return None
+
+    def _in_turn(self, wish: Resources) -> Iterator[tuple[Slot, int]]:
+        """Slots in the order in which they are taken, each with the number of workers that go there before the next."""
+        if wish.gpus > 1:
+            by_node: dict[str, list[int]] = {}
+            for device, free in enumerate(self.free):
+                if free > 1 - 1e-9:
+                    by_node.setdefault(self.homes[device], []).append(device)
+            for devices in sorted(by_node.values(), key=len):  # so that nodes keep room for larger wishes
+                if len(devices) >= wish.gpus:
+                    yield Slot(tuple(devices[: int(wish.gpus)]), 1.0), int(len(devices) // wish.gpus)
+            return
+        for (free, memory), there in sorted(self._by_room().items(), key=lambda room: room[0][0]):
+            share = wish.gpu_share(memory)
+            if share <= free + 1e-9:
+                for device in there:
+                    yield Slot((device,), share), int((free + 1e-9) / share)
 
     def fits(self, wish: Resources) -> int:
         homes = [home for home, free in zip(self.homes, self.free, strict=True) if free > _GONE]

@@ -27,7 +27,12 @@ class Given(Stored):
 
     def __copy__(self) -> Given:
         """One that can be worked on, also when this one has been and was discarded."""
-        return replace(self, refs=self.refs or _put(self.task))
+        return replace(self)
+
+    def put(self) -> None:
+        """It is about to be sent. Not before, or all that was lost with a node would lie in the store at once; nor
+        while the message is pickled, which Ray does not expect."""
+        self.refs = self.refs or _put(self.task)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Stored, (self.refs, self.index, self.nbytes, self.node)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from gristmill.executors.machine import Machine, Slot
 from gristmill.executors.pool import Order, Pool, WorkerHandle, most_workers, pickled
 from gristmill.executors.ray_board import Left
 from gristmill.executors.ray_env import merged
+from gristmill.executors.ray_given import Given
 from gristmill.executors.ray_worker import Message, RayWorker, Stored
 from gristmill.executors.transport import Parcel
 
@@ -119,6 +120,8 @@ class Actor(WorkerHandle):
         return ("ready", error), []
 
     def order(self, order: Order) -> None:
+        for given in (ref for _, refs in order.items for ref in refs if isinstance(ref, Given)):
+            given.put()
         if order.streams and not order.short:
             options = {"num_returns": "streaming", "_generator_backpressure_num_objects": _AHEAD}
             answer = _Answer(self.actor.stream.options(**options).remote(order), self._hear_stream)
@@ -228,24 +231,43 @@ class ActorPool(Pool):
         """The cluster has other nodes now."""
         self.limit = self.target = self.group.num_workers or most_workers(self.group, machine, self.slots)
 
-    def can_grow(self) -> bool:
-        return bool(self.driver.nodes) and super().can_grow()
+    def next_slot(self) -> Slot | None:
+        closed = self._closed()
+        if all(node.id in closed for node in self.driver.nodes):
+            return None
+        if not (closed and self.gpu):
+            return self.slots.find(self.wish)
+        return self.driver.slots.find_open(self.wish, self.missing, closed)
 
-    def awaits_node(self, slot: Slot) -> bool:
-        node = self.driver.home(slot)
-        return node not in self.nodes_set_up and any(worker.node == node for worker in self.those("starting"))
+    def _closed(self) -> set[str]:
+        """Nodes that workers set up just now, which others have to wait for.
+
+        Meanwhile workers without GPUs do not crowd on the other nodes: those are closed when they have their share.
+        """
+        closed = {worker.node for worker in self.those("starting")} - self.nodes_set_up if self.on_node else set()
+        if closed and not self.gpu:
+            nodes, have = self.driver.nodes, Counter(worker.node for worker in self.workers)
+            each = self.limit / max(sum(node.cpus for node in nodes), 0.001)
+            shares = {node.id: math.ceil(each * node.cpus - 1e-9) for node in nodes if node.cpus >= self.wish.cpus}
+            closed.update(node.id for node in nodes if have[node.id] >= shares.get(node.id, 0))
+        return closed
 
     def node_is_set_up(self, node: str) -> None:
         self.nodes_set_up.add(node)
 
     def start(self) -> None:
+        if (slot := self.next_slot()) is None:
+            return
+        self.slots.hold(slot)
+        self.enlist(self._hire(slot, self.driver.home(slot, self._closed())))
+
+    def _hire(self, slot: Slot, node: str) -> WorkerHandle:
+        """A worker on a node, which begins."""
         import ray
 
         if self.stored is None:
             self.stored = ray.put(pickled(self.group, self.rejecter))  # sent once per node, not once per actor
-        slot = self.slots.take(self.group.resources)
-        assert slot is not None
-        key, node, env = next(_keys), self.driver.home(slot), self.env()
+        key, env = next(_keys), self.env()
         terms = (self.stored, self.budget, self.final, self.group.resources.cpus)
         anew = slot.devices or self.group.max_tasks_per_worker
         actor = None if anew else self.driver.crew.take(node, env)
@@ -256,7 +278,7 @@ class ActorPool(Pool):
         worker = Actor(self.index, self.group.gather, key, slot, actor, node, self.driver, env)
         on_node = self.on_node and node not in self.nodes_set_up
         worker.change(on_node, *terms) if found else worker.begin(on_node)
-        self.enlist(worker)
+        return worker
 
     def _options(self, slot: Slot, node: str, env: dict[str, Any]) -> dict[str, Any]:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

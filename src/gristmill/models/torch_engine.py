@@ -17,8 +17,7 @@ class TorchModel:
 
     def __init__(self, clip: Clip, part: str, device: Device) -> None:
         self.torch = torch = require("torch", "torch", f"running the model in {clip.place}")
-        if device.threads != torch.get_num_threads():
-            torch.set_num_threads(device.threads)
+        self.threads = device.threads
         self.device = "cuda" if device.gpu and torch.cuda.is_available() else "cpu"
         self.clip, self.part = clip, part
         self.inputs: tuple[Input, ...] = (clip.input(part),)
@@ -31,6 +30,8 @@ class TorchModel:
         return self.torch.from_numpy(np.array(value)).to(self.device)  # a copy: the file is mapped, and may go away
 
     def __call__(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        if self.threads != self.torch.get_num_threads():  # the process has one number, and may have several models
+            self.torch.set_num_threads(self.threads)
         with self.torch.inference_mode():
             x = self.torch.from_numpy(arrays[self.inputs[0].name]).to(self.device)
             found = self.clip.run(self.ops, self.part, x).cpu().numpy()

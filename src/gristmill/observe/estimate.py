@@ -89,9 +89,7 @@ class _Taste:
 
 def estimate(pipeline: Pipeline, place: Executor, here: Executor, seconds: float = SECONDS) -> Estimate:
     """What the pipeline will take on `place`. The sample runs `here`, which must be this process."""
-    plan = pipeline.plan(fuse=place.fuse)
-    for segment in plan.segments:
-        place.check(segment)
+    plan = pipeline.plan(executor=place)
     sip = Sip(pipeline)
     _taste(sip, here, 1, _FIRST_BYTES)  # imports, and what else is done once
     small = _taste(sip, here, 1, _FIRST_BYTES)
