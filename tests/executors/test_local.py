@@ -198,8 +198,8 @@ def test_a_runtime_env_sets_variables_and_what_it_cannot_do_is_refused() -> None
 
 
 def test_num_workers_of_a_stage_is_kept() -> None:
-    stage = Pid(0.02).with_(num_workers=5)
-    result = Pipeline("p", stages=[stage]).run(LocalExecutor(2), initial_tasks=[Task(i) for i in range(100)])
+    stage = Pid(0.05).with_(num_workers=5)  # on a busy machine, the last one may take a second to start
+    result = Pipeline("p", stages=[stage]).run(LocalExecutor(2), initial_tasks=[Task(i) for i in range(200)])
     assert len({task.data for task in result}) == 5
 
 
