@@ -58,9 +58,8 @@ def _code(figures: dict[str, Any]) -> str:
     names: dict[str, list[str]] = {}
     for name, one in figures.items():
         names.setdefault(one.get("code", ""), []).append(name)
-    earlier = names.pop("", [])
-    told = [f" Of the code of {code}: {', '.join(those)}." for code, those in names.items()]
-    return "".join(told) + (f" Of earlier code, maybe with other versions: {', '.join(earlier)}." if earlier else "")
+    kinds = {code: f"the code of {code}" if code else "earlier code, maybe with other versions" for code in names}
+    return "".join(f" Of {kinds[code]}: {', '.join(names[code])}." for code in sorted(names, key=lambda code: not code))
 
 
 def _rounds(report: dict[str, Any]) -> str:
