@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
-from gristmill import DocumentBatch, Pipeline, ProcessingStage, RayActorPoolExecutor, Shuffle
+from gristmill import DocumentBatch, Pipeline, ProcessingStage, RayActorPoolExecutor
 from gristmill.core.errors import WorkerLostError
 from gristmill.executors.ray_crew import Crews
-from gristmill.text import JsonlReader, JsonlWriter
+from gristmill.text import JsonlWriter
 from tests.executors.ray_nodes import Cluster, pids
+from tests.executors.traces import EXPECTED, LEFT, DiesInSetup, Leaves, corpus, noted, rows, shuffle, stages
+
+__all__ = ["corpus"]
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.ray
@@ -28,60 +30,6 @@ pytestmark = pytest.mark.ray
 def cluster() -> Iterator[Cluster]:
     with Cluster(cpus=2) as started:
         yield started
-
-
-@pytest.fixture
-def corpus(tmp_path: Path) -> Path:
-    (tmp_path / "in").mkdir()
-    for part in range(3):
-        lines = (json.dumps({"id": f"{part}-{row}", "text": "grist"}) + "\n" for row in range(20))
-        (tmp_path / "in" / f"{part}.jsonl").write_text("".join(lines))
-    return tmp_path
-
-
-class Trace(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Notes in which process it is set up, works and is torn down."""
-
-    max_retries = 0
-
-    def __init__(self, folder: Path, step: int) -> None:
-        self.name, self.folder, self.step = f"Trace {step}", folder, step
-
-    def note(self, what: str) -> None:
-        (self.folder / f"{what} {self.step} {os.getpid()} {time.monotonic_ns()}").touch()
-
-    def setup(self, worker_metadata: Any = None) -> None:
-        self.note("setup")
-
-    def process(self, task: DocumentBatch) -> DocumentBatch:
-        self.note("work")
-        return task
-
-    def teardown(self) -> None:
-        self.note("teardown")
-
-
-def noted(folder: Path, what: str, step: int) -> list[int]:
-    return [int(path.name.split()[2]) for path in sorted(folder.glob(f"{what} {step} *"))]
-
-
-def stages(corpus: Path, marks: Path, *middle: Any) -> list[Any]:
-    marks.mkdir(exist_ok=True)
-    first: list[Any] = [JsonlReader(corpus / "in"), Trace(marks, 0)]
-    for step, stage in enumerate(middle, 1):
-        first += [stage, Trace(marks, step)]
-    return first
-
-
-def shuffle() -> Shuffle:
-    return Shuffle(num_partitions=2)
-
-
-def rows(result: Any) -> list[str]:
-    return sorted(row["id"] for task in result for row in task.to_rows())
-
-
-EXPECTED = sorted(f"{part}-{row}" for part in range(3) for row in range(20))
 
 
 def check_nothing_is_left() -> None:
@@ -190,28 +138,7 @@ def test_two_runs_at_once_share_an_executor(corpus: Path, tmp_path: Path) -> Non
     check_nothing_is_left()
 
 
-class Leaves(Trace):
-    """Leaves something behind in its process."""
-
-    kept: ClassVar[list[bytes]] = []
-
-    def __init__(self, folder: Path, what: str) -> None:
-        super().__init__(folder, 0)
-        self.what = what
-
-    def setup(self, worker_metadata: Any = None) -> None:
-        super().setup()
-        if self.what == "memory":
-            self.kept.append(b"x" * (400 * 2**20))
-        elif self.what == "a variable":
-            os.environ["GRIST"] = "mill"
-        elif self.what == "a directory":
-            os.chdir("/")
-        elif self.what == "a thread":
-            threading.Thread(target=time.sleep, args=(600,)).start()
-
-
-@pytest.mark.parametrize("what", ["nothing", "memory", "a variable", "a directory", "a thread"])
+@pytest.mark.parametrize("what", LEFT)
 def test_an_actor_that_is_not_as_good_as_new_does_not_rest(
     corpus: Path, tmp_path: Path, at_rest: list[tuple[set[int], set[int]]], what: str
 ) -> None:
@@ -221,12 +148,6 @@ def test_an_actor_that_is_not_as_good_as_new_does_not_rest(
     assert rows(Pipeline("p", stages=made).run(RayActorPoolExecutor())) == EXPECTED
     [(_, rested)] = at_rest
     assert bool(rested & set(noted(marks, "setup", 0))) == (what == "nothing")
-
-
-class DiesInSetup(Trace):
-    def setup(self, worker_metadata: Any = None) -> None:
-        super().setup()
-        os._exit(9)
 
 
 def test_a_setup_that_kills_is_to_blame_also_in_an_actor_that_has_rested(corpus: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,6 +23,7 @@ from gristmill.core.decide import Decision, decide_each, decides
 from gristmill.core.errors import DownloadError, GristmillError, OutputError, StageError, describe_error
 from gristmill.core.isolate import Isolator, mark
 from gristmill.core.rejects import complete
+from gristmill.core.share import kept
 from gristmill.core.sketch import Sketcher
 from gristmill.core.stage import Answer, ProcessingStage, WorkerMetadata, implements
 from gristmill.core.stats import StageStats
@@ -184,6 +185,7 @@ class Worker:
         stage = self.stages[position]
         stats = self.stats[position]
         last = position + 1 == len(self.stages)
+        gone, leave = {name for name, place in shed if place == position + 1}, partial(self._leave, position + 1, emit)
         while batch := list(islice(tasks, stage.batch_size)):
             passing = [task for task in batch if passes(stage, task)]
             if passing:
@@ -196,24 +198,21 @@ class Worker:
                 stats.saw(task)
             answers = self.isolator.answers(position, batch) if self.isolator else self.ask(position, batch)
             for task, answer in zip(batch, answers, strict=True):
-                for child, alone in self._children(position, task, answer):
-                    stats.gave(child)
-                    self._saw(position, task, child, alone)
-                    if alone or last:
-                        yield child
-                    elif (child.id, position + 1) in shed:
-                        continue
-                    elif share():
-                        self._leave(child, position + 1, emit)
-                    else:
-                        yield child
+                children = self._counted(position, task, answer)
+                yield from (child for child, _ in children) if last else kept(children, share, gone, leave)
+
+    def _counted(self, position: int, parent: Task[Any], answer: Answer[Any]) -> Iterator[tuple[Task[Any], bool]]:
+        for child, alone in self._children(position, parent, answer):
+            self.stats[position].gave(child)
+            self._saw(position, parent, child, alone)
+            yield child, alone
 
     def _saw(self, position: int, parent: Task[Any], child: Task[Any], alone: bool) -> None:
         self.sketcher.passed(position, self.stages[position].writes, parent, child)
         if self.keeper:
             self._send(self.keeper.came(position, parent, child, alone))
 
-    def _leave(self, child: Task[Any], position: int, emit: Emit) -> None:
+    def _leave(self, position: int, emit: Emit, child: Task[Any]) -> None:
         if self.keeper:
             self._send(self.keeper.left(child.id))
         emit(child, position)

@@ -24,6 +24,7 @@ from gristmill.executors.inline import run_inline
 from gristmill.executors.machine import GpuSlots, Machine
 from gristmill.executors.pool import WorkerHandle
 from gristmill.executors.process_pool import Process, ProcessPool
+from gristmill.executors.rest import PER_CPU
 from gristmill.executors.settings import COUNT, FLAG, GPUS, check_value
 from gristmill.executors.transport import Folder, Kept, Parcel, in_memory, pack
 from gristmill.executors.zygote import Zygote
@@ -133,7 +134,9 @@ class LocalDriver(Driver):
             worker: Process = key.data
             try:
                 while worker.state != "gone" and worker.channel.poll(0):
-                    yield worker, worker.channel.recv()
+                    kind, *rest = worker.channel.recv()
+                    worker.rests = kind == "stopped" and rest.pop() and not worker.worn
+                    yield worker, (kind, *rest)
             except (EOFError, OSError):
                 yield worker, (LOST,)
             if worker.state != "gone" and key.fd == worker.death:  # a child of its own may keep its channel open
@@ -146,6 +149,9 @@ class LocalDriver(Driver):
             self.selector.unregister(worker.death)
         self.pools[worker.group].remove(worker)
         worker.close()
+        if worker.rests:
+            self.zygote.keep(worker.key, worker.channel, int(PER_CPU * max(self.machine.cpus, 1)))
+            return "rests"
         return _how_it_ended(self.zygote.wait(worker.key))
 
     def close(self, useless: bool) -> None:

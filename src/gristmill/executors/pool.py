@@ -132,6 +132,11 @@ class WorkerHandle(ABC):
         self.first_memory = self.first_memory or memory
         return memory > max(limit, 1.2 * self.first_memory) and limit > 0
 
+    @property
+    def worn(self) -> bool:
+        """Whether its process must not go on as another worker: it leaks, or may, or was given up."""
+        return bool(self.timed_out) or self.tasks_left is not None or (self.retiring and not self.makes_room)
+
     def recall(self) -> bool:
         """Take the last call back; False if it has begun."""
         return False

@@ -2,7 +2,9 @@
 
 Messages to the worker:    (setup, ...) (call, ...) (ack, bytes) (share, n) (stop,)
 Messages from the worker:  (ready, error) (out, outputs, stats so far) (done, outputs, stats, set aside, memory)
-                           (failed, error, set aside) (stopped, error)
+                           (failed, error, set aside) (stopped, error, whether it rests)
+
+One that rests waits for another set-up, as a worker of another group (`rest.py`).
 
 Flow control: outputs that were sent and not acknowledged may hold at most WINDOW bytes; then the worker waits.
 """
@@ -10,6 +12,7 @@ Flow control: outputs that were sent and not acknowledged may hold at most WINDO
 from __future__ import annotations
 
 import contextlib
+import gc
 import mmap
 import os
 import pickle
@@ -33,6 +36,7 @@ from gristmill.core.task import GatherTask, Lineage, Task
 from gristmill.core.worker import Worker, never, trace_of
 from gristmill.executors.machine import own_memory
 from gristmill.executors.pool import Order
+from gristmill.executors.rest import as_new, surroundings
 from gristmill.executors.transport import Parcel, pack
 from gristmill.executors.zygote import LAST_WORDS
 
@@ -105,28 +109,42 @@ class _Stop(BaseException):
 
 
 def work(channel: Connection) -> None:
-    """The life of a worker process."""
+    """The life of a worker process: the worker of one group, and then maybe of others."""
+    rests = True
+    while rests and (setup := _next_setup(channel)) is not None:
+        rests = _work(channel, setup)
+
+
+def _next_setup(channel: Connection) -> Setup | None:
+    """What to do next; None if who asked for it has ended meanwhile, or needs it no more."""
     try:
-        kind, setup = channel.recv()
-    except (EOFError, ConnectionError):  # who asked for it has ended meanwhile
-        return
-    assert kind == "setup"
+        while (message := channel.recv())[0] != "setup":
+            pass  # it was asked to stop twice, or to go on with what is done
+    except (EOFError, ConnectionError):
+        return None
+    setup: Setup = message[1]
+    return setup
+
+
+def _work(channel: Connection, setup: Setup) -> bool:
+    """Work for a group. Whether this process can then do so for another one."""
     session = _Session(channel, setup)
     session.mind_signals()
     problem = session.begin()
+    asked = False
     try:
         channel.send(("ready", problem))
         while problem is None:
             kind, *rest = channel.recv()
             if kind == "stop":
+                asked = True
                 break
             if kind == "call":
                 session.call(rest[0])
                 session.interruptible(False)
     except (_Stop, EOFError, ConnectionError, KeyboardInterrupt):
         session.interruptible(False)
-    if problem is None:
-        session.end()
+    return problem is None and session.end(asked)
 
 
 class _Session:
@@ -142,6 +160,7 @@ class _Session:
     def begin(self) -> StageError | None:
         """Set up. What went wrong, if anything did."""
         os.environ.update(_environment(self.setup))
+        self.surroundings = surroundings()
         import pyarrow as pa
 
         pa.set_cpu_count(max(1, int(self.setup.cpus)))
@@ -161,7 +180,8 @@ class _Session:
             return as_stage_error(error)
         return None
 
-    def end(self) -> None:
+    def end(self, asked: bool) -> bool:
+        """Tear down. Whether this process rests: one that was `asked` to end, and not in the middle of a call, may."""
         problem = None
         try:
             self.worker.teardown()
@@ -169,8 +189,18 @@ class _Session:
             problem = error
             if self.setup.lingers:  # who hears of it may be killed before it can tell anybody
                 leave_words(self.setup.page, problem)
-        with contextlib.suppress(OSError):  # the driver is gone
-            self.channel.send(("stopped", problem))
+        rests = asked and problem is None and self._is_as_new()
+        try:
+            self.channel.send(("stopped", problem, rests))
+        except OSError:  # the driver is gone
+            return False
+        return rests
+
+    def _is_as_new(self) -> bool:
+        del self.worker
+        gc.collect()
+        setup = self.setup
+        return not (setup.env or setup.gpus or setup.lingers or self.interrupted) and as_new(self.surroundings)
 
     def mind_signals(self) -> None:
         """An interrupt ends the call that it is in, or the next one, but never a set-up or a teardown."""

@@ -29,6 +29,8 @@ class Process(WorkerHandle):
         self.channel, self.page = channel, page
         self.death = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
         """Becomes readable when the process ends."""
+        self.rests = False
+        """Whether it has ended as a worker of its group, and not as a process."""
 
     def order(self, order: Order) -> None:
         self._say("call", order)
@@ -63,7 +65,8 @@ class Process(WorkerHandle):
         return self.page.read()
 
     def close(self) -> None:
-        self.channel.close()
+        if not self.rests:
+            self.channel.close()
         if self.death is not None:
             os.close(self.death)
 
@@ -73,7 +76,7 @@ class Process(WorkerHandle):
 
 
 class ProcessPool(Pool):
-    """Forks workers."""
+    """Takes workers that rest, or has new ones forked."""
 
     node = "local"
 
@@ -100,7 +103,7 @@ class ProcessPool(Pool):
         self.slots.hold(slot)
         number = next(_ids)
         page = f"{self.pages}/page-{number}"
-        pid, channel = self.zygote.fork()
+        pid, channel = self.zygote.worker()
         worker = Process(self.index, self.group.gather, pid, channel, slot, StatusPage(page))
         env = (self.group.stages[0].runtime_env or {}).get("env_vars", {})
         setup = Setup(

@@ -1,38 +1,27 @@
 """What stays of a segment on a Ray cluster for the next one of its run: the board, and actors with nothing to do.
 
 To start an actor takes seconds of a core: a process that imports Ray, pyarrow and the stages. So one that has torn down
-its stages rests, and becomes a worker of another group in this segment or the next. When the run is over, it is killed.
-A crew serves one driver at a time: workers know its board, and no other. Whoever died while it rested is replaced.
-
-Actors that hold GPUs or much memory do not rest, nor those of a stage that bounds how many tasks a process may see, nor
-those that a stage has left in another directory, with other variables of the environment or with threads of its own.
-
-What is given up: a process that is new for every group. What a stage leaves in globals, later stages may find there.
+its stages rests, if it may (`rest.py`), and becomes a worker of another group in this segment or the next. When the run
+is over, it is killed. A crew serves one driver at a time: workers know its board, and no other. Whoever died while it
+rested is replaced.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import ResourceError
 from gristmill.executors.ray_board import BoardKeeper, Past
+from gristmill.executors.rest import PER_CPU, REST_BYTES
 
 if TYPE_CHECKING:
     from gristmill.executors.ray_cluster import Node
     from gristmill.executors.ray_pool import Actor
 
-REST_BYTES = 300 * 2**20
-"""An actor that has more memory for itself does not rest."""
-
 _MANY = 100_000
-_PER_CPU = 2
-"""How many actors may rest on a node. A segment has two groups, as a rule: one that works and one that commits."""
 
 _OF_MEMORY = 1 / 20
 """How much of a node's memory those that rest may have, all of them."""
@@ -73,7 +62,7 @@ class Crew:
         there = [spare for spare in self.spares if spare.node == worker.node]
         if len(there) >= most:
             self._dismiss(there[0])
-        self.spares.append(Spare(worker.node, worker.env, worker.actor, worker.actor.rest.remote(REST_BYTES)))
+        self.spares.append(Spare(worker.node, worker.env, worker.actor, worker.actor.rest.remote()))
         return True
 
     def take(self, node: str, env: Mapping[str, Any]) -> Any:
@@ -117,15 +106,7 @@ def _is_fit(spare: Spare) -> bool:
 def most_at_rest(node: Node) -> int:
     """How many actors may rest on a node."""
     room = node.memory_gb * 2**30 * _OF_MEMORY / REST_BYTES
-    return int(min(room, max(1.0, node.cpus) * _PER_CPU))
-
-
-def surroundings() -> tuple[Any, ...]:
-    """What stages may change in their process, and others would find: variables, the directory, threads that go on."""
-    threads = {thread.ident for thread in threading.enumerate() if not thread.daemon}
-    with contextlib.suppress(OSError):
-        return dict(os.environ), Path.cwd(), threads
-    return dict(os.environ), None, threads
+    return int(min(room, max(1.0, node.cpus) * PER_CPU))
 
 
 class Crews:

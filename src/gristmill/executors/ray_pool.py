@@ -200,8 +200,7 @@ class Actor(WorkerHandle):
         import ray
 
         problem = ray.get(answer.ref)
-        worn = self.timed_out or self.tasks_left is not None or (self.retiring and not self.makes_room)  # or it leaks
-        self.may_rest = problem is None and not worn and not self.slot.devices
+        self.may_rest = problem is None and not self.worn and not self.slot.devices
         return ("stopped", problem), []
 
     def kill(self) -> None:

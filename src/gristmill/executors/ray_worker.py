@@ -36,9 +36,9 @@ from gristmill.executors.machine import own_memory
 from gristmill.executors.pool import Order
 from gristmill.executors.process import as_stage_error
 from gristmill.executors.ray_board import Left
-from gristmill.executors.ray_crew import surroundings
 from gristmill.executors.ray_line import Line, Notes
 from gristmill.executors.ray_voice import Voice
+from gristmill.executors.rest import as_new, surroundings
 from gristmill.executors.transport import INLINE_BYTES, Parcel, compact, pack
 
 _FLUSH_BYTES = 8 * 2**20
@@ -211,13 +211,12 @@ class RayWorker:
         self.line.mark(self.voice)
         return problem
 
-    def rest(self, most_bytes: int) -> bool:
+    def rest(self) -> bool:
         """Forget all of the group, after the end. Whether this can become another worker, as good as a new one."""
         for name in ("worker", "notes", "sharing", "payload"):
             self.__dict__.pop(name, None)
         gc.collect()
-        clean = not self.stopped and not self.spoilt and surroundings() == self.surroundings
-        return clean and own_memory() < most_bytes
+        return not self.stopped and not self.spoilt and as_new(self.surroundings)
 
     def _mind_the_board(self) -> None:
         """When the run is stopped, what a stage does is interrupted, so that it can be torn down."""

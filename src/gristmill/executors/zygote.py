@@ -56,15 +56,36 @@ class Zygote:
         child of the driver, since Ray kills the children of its actors."""
         self.lingers = linger > 0
         here, there = _pair()
-        self._process = _forked(there) if not linger and can_fork() else _started(there, linger)
+        forks = not linger and can_fork()
+        self._process = _forked(there) if forks else _started(there, linger)
         there.close()
         self._socket = here
         self._file = here.makefile("rwb")
-        self._say(" ".join(_modules()), *folders)
+        self._resting: list[tuple[int, Connection]] = []
+        self._say(" ".join(_modules(forks)), *folders)
         self.pid = int(self._answer()) if linger else self._process.pid
 
+    def worker(self) -> tuple[int, Connection]:
+        """A worker that rests, or a new one: its process id, and the channel to it."""
+        while self._resting:
+            pid, channel = self._resting.pop()
+            if not channel.poll(0):
+                return pid, channel
+            self._dismiss(pid, channel)  # it has died
+        return self.fork()
+
+    def keep(self, pid: int, channel: Connection, most: int) -> None:
+        """Let a worker rest. Of those that do so already, the one that has longest goes if there are as many."""
+        if len(self._resting) >= most:
+            self._dismiss(*self._resting.pop(0))
+        self._resting.append((pid, channel))
+
+    def _dismiss(self, pid: int, channel: Connection) -> None:
+        channel.close()
+        self.wait(pid)
+
     def fork(self) -> tuple[int, Connection]:
-        """A new worker: its process id, and the channel to it."""
+        """A new worker."""
         here, there = Pipe()
         self._say("fork")
         try:
@@ -91,6 +112,8 @@ class Zygote:
             while self._file.read(1):  # until it has ended
                 pass
             self._file.close()
+        for _, channel in self._resting:
+            channel.close()
         self._socket.close()
         self._process.wait()
 
@@ -140,10 +163,13 @@ def _forked(there: socket.socket) -> Child:
     return fork(there.fileno(), lambda: serve(there.detach()), _DEFAULTS)
 
 
-def _modules() -> list[str]:
-    """What this process has loaded, and what workers want of it, though no driver does."""
+def _modules(forks: bool) -> list[str]:
+    """What this process has loaded, unless a fork has it too, and what workers want of it, though no driver does."""
+    wanted = [wanted for name, wanted in _WANTED.items() if name in sys.modules]
+    if forks:
+        return wanted
     loaded = [name for name in sys.modules if name.startswith(_PRELOAD) and not name.startswith(_NOT_PRELOADED)]
-    return loaded + [wanted for name, wanted in _WANTED.items() if name in loaded]
+    return loaded + wanted
 
 
 def serve(fd: int, linger: float = 0.0) -> None:

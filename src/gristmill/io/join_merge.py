@@ -24,7 +24,7 @@ from gristmill.io.join_match import (
     verdicts,
     with_columns,
 )
-from gristmill.io.runs import stream_of
+from gristmill.io.runs import stream_of, table_of
 from gristmill.io.sorting import group_starts
 
 SIDE = "__side__"
@@ -140,8 +140,7 @@ class Held:
     def pieces(self) -> Iterator[pa.Table]:
         self._file.seek(0)
         for size in self._sizes:
-            with pa.ipc.open_stream(pa.py_buffer(self._file.read(size))) as stream:
-                yield stream.read_all()
+            yield table_of(self._file.read(size))
 
     def close(self) -> None:
         self._file.close()

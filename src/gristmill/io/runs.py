@@ -27,7 +27,7 @@ from gristmill.core.batch import Batch
 from gristmill.core.compute import pc
 from gristmill.core.errors import InputError
 from gristmill.core.native import kernels
-from gristmill.io.write_parquet import array_bytes
+from gristmill.io.write_parquet import ONE_THREAD, array_bytes
 
 if TYPE_CHECKING:
     from gristmill.io.target import Target
@@ -202,7 +202,7 @@ def _shrinks(table: pa.Table) -> bool:
 
 
 def table_of(raw: bytes) -> pa.Table:
-    with pa.ipc.open_stream(pa.py_buffer(raw)) as stream:
+    with pa.ipc.open_stream(pa.py_buffer(raw), options=ONE_THREAD) as stream:
         return stream.read_all()
 
 

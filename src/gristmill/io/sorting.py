@@ -20,7 +20,7 @@ from gristmill.core.columns import literal
 from gristmill.core.compute import pc
 from gristmill.core.errors import ColumnError
 from gristmill.core.spread import can_sort, column_of, sortable, split
-from gristmill.io.runs import stream_of
+from gristmill.io.runs import stream_of, table_of
 
 RANGES = 8
 """So many values share rows out that do not fit into memory."""
@@ -135,8 +135,7 @@ class _Files:
     def pieces(self, number: int) -> Iterator[pa.Table]:
         with open(self.names[number], "rb") as file:
             for size in self._sizes[number]:
-                with pa.ipc.open_stream(pa.py_buffer(file.read(size))) as stream:
-                    yield stream.read_all()
+                yield table_of(file.read(size))
         self.names[number].unlink()
 
 

@@ -47,6 +47,9 @@ OPTIONS = (
 )
 """What `pyarrow.parquet.ParquetWriter` is told, if asked."""
 
+ONE_THREAD = pa.ipc.IpcReadOptions(use_threads=False)
+"""How Arrow streams are read: another thread, and its memory, costs more than most of them."""
+
 _BYTES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 
 
@@ -96,7 +99,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 def tables(fragments: Iterable[Fragment], schema: pa.Schema, target: Target) -> Iterator[pa.Table]:
     """The rows of the fragments, piece by piece, in the columns of the schema."""
     for fragment in fragments:
-        with target.open(fragment.data) as file, pa.ipc.open_stream(file) as stream:
+        with target.open(fragment.data) as file, pa.ipc.open_stream(file, options=ONE_THREAD) as stream:
             for batch in stream:
                 yield conform(pa.Table.from_batches([batch]), schema)
 

@@ -26,6 +26,7 @@ from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import GatherTask, WrittenFiles
 from gristmill.io.commit import MODES, CommitFiles, Parts, WriteFragments, partition_name
 from gristmill.io.target import Target
+from gristmill.io.write_parquet import ONE_THREAD
 from gristmill.text.filters import check_count
 from gristmill.text.tokenize import TOKENS, TokenizeDocuments
 from gristmill.text.tokenizer import BATCH, check_no_kwargs
@@ -170,7 +171,7 @@ def write_tokens(table: pa.Table, file: BinaryIO) -> None:
 def read_tokens(fragments: Sequence[Fragment], target: Target) -> Iterator[pa.Array]:
     """The tokens of the documents, in lists, piece by piece."""
     for fragment in fragments:
-        with target.open(fragment.data) as file, pa.ipc.open_stream(file) as stream:
+        with target.open(fragment.data) as file, pa.ipc.open_stream(file, options=ONE_THREAD) as stream:
             for batch in stream:
                 yield batch.column(TOKENS)
 

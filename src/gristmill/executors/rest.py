@@ -1,0 +1,50 @@
+"""Rest: when a process that has torn down the stages of one group may become a worker of another.
+
+To start a worker costs more than many a group has to do: a process has to be forked or, on a cluster, to import all
+that stages need. So those of `LocalExecutor` and `RayActorPoolExecutor` rest between groups and segments of a run.
+
+Those that hold GPUs or much memory do not, nor those of a stage that bounds how many tasks a process may see, nor those
+that a stage has left in another directory, with other variables of the environment, with threads of its own or with a
+process that it has started.
+
+What is given up: a process that is new for every group. What a stage leaves in globals, later stages may find there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from gristmill.executors.machine import own_memory
+
+REST_BYTES = 300 * 2**20
+"""A process that has more memory for itself does not rest."""
+
+PER_CPU = 2
+"""How many may rest for each core. A segment has two groups, as a rule: one that works and one that commits."""
+
+
+def surroundings() -> tuple[Any, ...]:
+    """What stages may change in their process, and others would find: variables, the directory, threads that go on."""
+    threads = {thread.ident for thread in threading.enumerate() if not thread.daemon}
+    with contextlib.suppress(OSError):
+        return dict(os.environ), Path.cwd(), threads
+    return dict(os.environ), None, threads
+
+
+def as_new(before: tuple[Any, ...]) -> bool:
+    """Whether this process, which had these surroundings, is as good as a new one."""
+    return surroundings() == before and not _has_children() and own_memory() < REST_BYTES
+
+
+def _has_children() -> bool:
+    if not hasattr(os, "waitid"):  # of macOS only newer versions of Python have it
+        return True
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
