@@ -24,7 +24,6 @@ from gristmill.executors.inline import run_inline
 from gristmill.executors.machine import GpuSlots, Machine
 from gristmill.executors.pool import WorkerHandle
 from gristmill.executors.process_pool import Process, ProcessPool
-from gristmill.executors.rest import PER_CPU
 from gristmill.executors.settings import COUNT, FLAG, GPUS, check_value
 from gristmill.executors.transport import Folder, Kept, Parcel, in_memory, pack
 from gristmill.executors.zygote import Zygote
@@ -150,7 +149,7 @@ class LocalDriver(Driver):
         self.pools[worker.group].remove(worker)
         worker.close()
         if worker.rests:
-            self.zygote.keep(worker.key, worker.channel, int(PER_CPU * max(self.machine.cpus, 1)))
+            self.zygote.keep(worker.key, worker.channel, max(1, int(self.machine.cpus)))
             return "rests"
         return _how_it_ended(self.zygote.wait(worker.key))
 

@@ -12,7 +12,6 @@ Flow control: outputs that were sent and not acknowledged may hold at most WINDO
 from __future__ import annotations
 
 import contextlib
-import gc
 import mmap
 import os
 import pickle
@@ -39,6 +38,9 @@ from gristmill.executors.pool import Order
 from gristmill.executors.rest import as_new, surroundings
 from gristmill.executors.transport import Parcel, pack
 from gristmill.executors.zygote import LAST_WORDS
+
+REST_BYTES = 32 * 2**20
+"""A process that has so much more memory for itself than at its beginning does not rest: a new one would be better."""
 
 _FLUSH_COUNT = 64
 _FLUSH_BYTES = 256 * 1024
@@ -110,9 +112,9 @@ class _Stop(BaseException):
 
 def work(channel: Connection) -> None:
     """The life of a worker process: the worker of one group, and then maybe of others."""
-    rests = True
+    rests, memory = True, own_memory()
     while rests and (setup := _next_setup(channel)) is not None:
-        rests = _work(channel, setup)
+        rests = _work(_Session(channel, setup, memory))
 
 
 def _next_setup(channel: Connection) -> Setup | None:
@@ -126,9 +128,9 @@ def _next_setup(channel: Connection) -> Setup | None:
     return setup
 
 
-def _work(channel: Connection, setup: Setup) -> bool:
+def _work(session: _Session) -> bool:
     """Work for a group. Whether this process can then do so for another one."""
-    session = _Session(channel, setup)
+    channel = session.channel
     session.mind_signals()
     problem = session.begin()
     asked = False
@@ -148,8 +150,9 @@ def _work(channel: Connection, setup: Setup) -> bool:
 
 
 class _Session:
-    def __init__(self, channel: Connection, setup: Setup) -> None:
-        self.channel, self.setup = channel, setup
+    def __init__(self, channel: Connection, setup: Setup, memory: int) -> None:
+        """`memory` is what this process had for itself at its beginning."""
+        self.channel, self.setup, self.memory = channel, setup, memory
         self.in_call = self.interrupted = False
         self.unacknowledged = 0
         self.granted = 0
@@ -198,9 +201,9 @@ class _Session:
 
     def _is_as_new(self) -> bool:
         del self.worker
-        gc.collect()
         setup = self.setup
-        return not (setup.env or setup.gpus or setup.lingers or self.interrupted) and as_new(self.surroundings)
+        wants_its_own = setup.env or setup.gpus or setup.lingers
+        return not (wants_its_own or self.interrupted) and as_new(self.surroundings, self.memory + REST_BYTES)
 
     def mind_signals(self) -> None:
         """An interrupt ends the call that it is in, or the next one, but never a set-up or a teardown."""

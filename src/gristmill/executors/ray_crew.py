@@ -15,13 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import ResourceError
 from gristmill.executors.ray_board import BoardKeeper, Past
-from gristmill.executors.rest import PER_CPU, REST_BYTES
 
 if TYPE_CHECKING:
     from gristmill.executors.ray_cluster import Node
     from gristmill.executors.ray_pool import Actor
 
+REST_BYTES = 300 * 2**20
+"""An actor that has more memory for itself does not rest."""
+
 _MANY = 100_000
+_PER_CPU = 2
+"""How many actors may rest on a node. A segment has two groups, as a rule: one that works and one that commits."""
 
 _OF_MEMORY = 1 / 20
 """How much of a node's memory those that rest may have, all of them."""
@@ -62,7 +66,7 @@ class Crew:
         there = [spare for spare in self.spares if spare.node == worker.node]
         if len(there) >= most:
             self._dismiss(there[0])
-        self.spares.append(Spare(worker.node, worker.env, worker.actor, worker.actor.rest.remote()))
+        self.spares.append(Spare(worker.node, worker.env, worker.actor, worker.actor.rest.remote(REST_BYTES)))
         return True
 
     def take(self, node: str, env: Mapping[str, Any]) -> Any:
@@ -106,7 +110,7 @@ def _is_fit(spare: Spare) -> bool:
 def most_at_rest(node: Node) -> int:
     """How many actors may rest on a node."""
     room = node.memory_gb * 2**30 * _OF_MEMORY / REST_BYTES
-    return int(min(room, max(1.0, node.cpus) * PER_CPU))
+    return int(min(room, max(1.0, node.cpus) * _PER_CPU))
 
 
 class Crews:

@@ -12,7 +12,6 @@ where it leaves them. What it leaves comes once more with what the call gives ne
 from __future__ import annotations
 
 import contextlib
-import gc
 import signal
 import threading
 import time
@@ -211,12 +210,11 @@ class RayWorker:
         self.line.mark(self.voice)
         return problem
 
-    def rest(self) -> bool:
+    def rest(self, most_bytes: int) -> bool:
         """Forget all of the group, after the end. Whether this can become another worker, as good as a new one."""
         for name in ("worker", "notes", "sharing", "payload"):
             self.__dict__.pop(name, None)
-        gc.collect()
-        return not self.stopped and not self.spoilt and as_new(self.surroundings)
+        return not self.stopped and not self.spoilt and as_new(self.surroundings, most_bytes)
 
     def _mind_the_board(self) -> None:
         """When the run is stopped, what a stage does is interrupted, so that it can be torn down."""

@@ -13,18 +13,14 @@ What is given up: a process that is new for every group. What a stage leaves in 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
 import os
 import threading
 from pathlib import Path
 from typing import Any
 
 from gristmill.executors.machine import own_memory
-
-REST_BYTES = 300 * 2**20
-"""A process that has more memory for itself does not rest."""
-
-PER_CPU = 2
-"""How many may rest for each core. A segment has two groups, as a rule: one that works and one that commits."""
 
 
 def surroundings() -> tuple[Any, ...]:
@@ -35,9 +31,15 @@ def surroundings() -> tuple[Any, ...]:
     return dict(os.environ), None, threads
 
 
-def as_new(before: tuple[Any, ...]) -> bool:
-    """Whether this process, which had these surroundings, is as good as a new one."""
-    return surroundings() == before and not _has_children() and own_memory() < REST_BYTES
+def as_new(before: tuple[Any, ...], most_bytes: int) -> bool:
+    """Whether this process, which had these surroundings, is as good as a new one, and has no more memory than that for
+    itself, once it has given back what it does not use."""
+    if surroundings() != before or _has_children():
+        return False
+    gc.collect()
+    with contextlib.suppress(AttributeError, OSError):  # other systems than Linux have no such thing
+        ctypes.CDLL(None).malloc_trim(0)
+    return own_memory() < most_bytes
 
 
 def _has_children() -> bool:
