@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from gristmill.download import (
     get_stop_list_dict,
 )
 from gristmill.download.charset import decode
-from gristmill.download.stop_lists import count_stops, counter
+from gristmill.download.stop_lists import _NAMES, count_stops, counter
 from tests.download.archives import MILL, MUEHLE, english, page, pages_of, write_warc
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # warcio leaves files open
@@ -194,6 +196,18 @@ def test_there_are_stop_lists_for_many_languages() -> None:
     assert {"en", "de", "th", "zh", "ja", "ko"} <= set(lists)
     assert "la" not in lists
     assert {word for words in lists.values() for word in words if word != word.lower()} == set()
+
+
+def test_stop_lists_are_those_of_justext_though_it_is_not_imported() -> None:
+    import justext
+
+    for code, words in get_stop_list_dict().items():
+        if code not in ("th", "zh", "ja"):
+            assert words == justext.get_stoplist(_NAMES[code])
+    code = "import sys; from gristmill.download import WarcReader, get_stop_list_dict; get_stop_list_dict(['en', 'de'])"
+    unwanted = "sys.exit(' '.join(sys.modules.keys() & {'justext', 'lxml', 'http.client'}) or 0)"
+    done = subprocess.run([sys.executable, "-c", f"{code}; {unwanted}"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gristmill.core.errors import did_you_mean, require
+from gristmill.download import cascade
 from gristmill.download.paragraphs import clean_tree, paragraphs_of
 from gristmill.download.stop_lists import UNSPACED, counter
 
@@ -162,12 +163,14 @@ class TrafilaturaExtractor(_DenseParagraphs):
         self.max_tree_size, self.min_duplcheck_size = max_tree_size, min_duplcheck_size
         self.max_repetitions, self.extract_kwargs = max_repetitions, {"deduplicate": True, **extract_kwargs}
         self._config: Any = None
+        self._options: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_config": None}
+        return {**vars(self), "_config": None, "_options": None}
 
     def setup(self) -> None:
         self.config()
+        cascade.extract()
 
     def config(self) -> Any:
         """trafilatura's own settings with ours in them, made once."""
@@ -182,12 +185,21 @@ class TrafilaturaExtractor(_DenseParagraphs):
                     self._config["DEFAULT"][name.upper()] = str(getattr(self, name))
         return self._config
 
+    def _arguments(self) -> dict[str, Any]:
+        """What `trafilatura.extract` is called with; as a rule its options, made once: that takes it a while."""
+        if set(self.extract_kwargs) != {"deduplicate"}:
+            return {"config": self.config(), **self.extract_kwargs}
+        if self._options is None:
+            from trafilatura.settings import Extractor
+
+            self._options = Extractor(config=self.config(), dedup=self.extract_kwargs["deduplicate"])
+        return {"options": self._options}
+
     def paragraphs(self, html: str) -> list[Any]:
-        import trafilatura
         from trafilatura.deduplication import LRU_TEST
 
         LRU_TEST.clear()  # else what a page gives depends on the pages that this worker saw before it
-        text = trafilatura.extract(html, config=self.config(), **self.extract_kwargs)
+        text = cascade.extract()(html, **self._arguments())
         return [line for line in (text or "").split("\n") if line]
 
 

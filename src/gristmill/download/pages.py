@@ -70,7 +70,9 @@ class CommonCrawlHTMLExtractor(DocumentExtractor):
             return self._left(f"status_{record['status']}")
         if kind and not kind.startswith(_HTML):
             return self._left("not_html")
-        html = _as_text(content, kind).replace("\0", "")
+        html = _as_text(content, kind)
+        if "\0" in html:  # to look for it is many times as fast as to replace it
+            html = html.replace("\0", "")
         return self._left("no_text") if not html or html.isspace() else self._extracted(html)
 
     def _extracted(self, html: str) -> tuple[str, str] | None:

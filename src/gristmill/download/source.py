@@ -15,13 +15,15 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from gristmill.core.errors import DownloadError
 from gristmill.core.task import digest
-from gristmill.io.http import HttpClient, Manners
 from gristmill.io.input import BadRecord
+
+if TYPE_CHECKING:
+    from gristmill.io.http import HttpClient, Manners
 
 _NAME_BYTES = 200
 
@@ -89,6 +91,8 @@ class HttpDownloader(DocumentDownloader):
     @property
     def client(self) -> HttpClient:
         if self._client is None:
+            from gristmill.io.http import HttpClient  # who reads files has no need of it
+
             self._client = HttpClient(self.manners)
         return self._client
 

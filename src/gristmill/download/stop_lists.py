@@ -7,8 +7,10 @@ understood too.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, lru_cache, partial
+from pathlib import Path
 
 from gristmill.core.errors import did_you_mean, require
 from gristmill.core.native import kernels
@@ -72,8 +74,14 @@ def stop_list(code: str) -> frozenset[str] | None:
         return frozenset(_OWN[code].split())
     if code not in _NAMES:
         return None
-    words: Iterable[str] = require("justext", "web", "stop lists").get_stoplist(_NAMES[code])
-    return frozenset(word.lower() for word in words)
+    return frozenset(_file(_NAMES[code]).read_text("utf-8").lower().split())
+
+
+def _file(name: str) -> Path:
+    """jusText's list of a language. jusText is looked for, not imported: with lxml, that takes longer than the list."""
+    spec = importlib.util.find_spec("justext")
+    origin: str = (spec and spec.origin) or require("justext", "web", "stop lists").__file__
+    return Path(origin).parent / "stoplists" / f"{name}.txt"
 
 
 def get_stop_list_dict(languages: Iterable[str] | None = None) -> dict[str, frozenset[str]]:
