@@ -44,6 +44,7 @@ class Entry:
 
     def measure(self) -> None:
         """A round. A figure that fails has no result, whatever it had before."""
+        code()  # as it is now: it may be changed while this goes on
         self.others.append(busy_cores(_LOOK_S))
         began = time.perf_counter()
         try:
