@@ -21,4 +21,12 @@ static inline uint8_t *heap_reserve(Heap *heap, size_t more) {
     return memory ? memory + heap->size : NULL;
 }
 
+/* Reserves just so much, of which nothing more can be needed: a larger gap would have to be found for it. */
+static inline int heap_fit(Heap *heap, size_t more) {
+    void *memory = realloc(heap->room.memory, heap->size + more);
+    if (memory)
+        heap->room.memory = memory, heap->room.size = heap->size + more;
+    return memory != NULL;
+}
+
 #endif

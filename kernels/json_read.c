@@ -90,8 +90,8 @@ static uint8_t *unescape(Reader *r, const uint8_t **p, const uint8_t *end, uint8
 /* Decodes the string that begins after a quote; what it becomes is never longer than what it is. */
 static int read_string(Reader *r, const uint8_t *end, Heap *to) {
     size_t most = (size_t)(end - r->p), rest = (size_t)(r->end - r->p);
-    if (to->room.size > LARGE && to->size + most > to->room.size && rest > most)
-        most = rest; /* grown once, it is not copied again and again; what is not used is never touched */
+    if (to->room.size > LARGE && to->size + most > to->room.size && rest > most && !heap_fit(to, rest))
+        return NO_MEMORY; /* grown once, it is not copied again and again; what is not used is never touched */
     uint8_t *start = heap_reserve(to, most), *out = start;
     if (!start)
         return NO_MEMORY;

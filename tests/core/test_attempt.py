@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -203,3 +204,29 @@ def test_a_call_full_of_errors_is_not_too_many_when_others_were_fine() -> None:
     worker.isolator.begin(History(), Budget(share=0.01).after(0, 30_000))
     pass_through(worker, batch(*range(300)))
     assert len(worker.take_aside()) == 300
+
+
+class Anew(ProcessingStage[Any, Any]):
+    """Gives other rows, and notes how many of those that were given before are still in memory."""
+
+    def __init__(self, given: list[weakref.ref[Any]], there: list[int], several: bool) -> None:
+        self.given, self.there, self.several = given, there, several
+
+    def process(self, task: Any) -> Any:
+        self.there.append(sum(table() is not None for table in self.given))
+        new = batch(*range(task.num_items))
+        self.given.append(weakref.ref(new.data))
+        return [new] if self.several else new
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("budget", [None, Budget()])
+def test_rows_that_others_have_made_new_ones_of_are_let_go(budget: Budget | None, several: bool) -> None:
+    """A stage finds in memory what it is given, and nothing of the stages or the tasks before."""
+    given: list[weakref.ref[Any]] = []
+    there: list[int] = []
+    last = Anew(given, there, several=False)
+    worker = Worker([Anew(given, there, several), Anew(given, there, False), last], budget=budget)
+    tasks = (batch(1, 2).named(Lineage(str(index), str(index))) for index in range(3))
+    worker.run(tasks, lambda *_: None)
+    assert there == [0, 1, 2 if several else 1] * 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -12,24 +13,15 @@ from gristmill.core.share import kept
 from gristmill.core.task import Lineage, Task
 
 
-def children(count: int, alone: bool = False) -> Iterator[tuple[Task[int], bool]]:
+def children(count: int) -> Iterator[Task[int]]:
     for number in range(count):
-        yield Task(number).named(Lineage(f"t.{number}", "t")), alone
+        yield Task(number).named(Lineage(f"t.{number}", "t"))
 
 
-@pytest.mark.parametrize(
-    ("count", "alone", "stay", "left"),
-    [
-        (0, False, [], []),
-        (1, False, [0], []),  # it would only change hands
-        (1, True, [0], []),
-        (2, False, [1], [0]),
-        (4, False, [3], [0, 1, 2]),
-    ],
-)
-def test_all_but_the_last_leave_if_others_are_idle(count: int, alone: bool, stay: list[int], left: list[int]) -> None:
+@pytest.mark.parametrize(("count", "stay", "left"), [(0, [], []), (1, [0], []), (2, [], [0, 1]), (3, [], [0, 1, 2])])
+def test_an_only_child_stays_though_others_are_idle(count: int, stay: list[int], left: list[int]) -> None:
     gone: list[Task[int]] = []
-    here = list(kept(children(count, alone), lambda: True, set(), gone.append))
+    here = list(kept(children(count), lambda: True, set(), gone.append))
     assert [task.data for task in here] == stay
     assert [task.data for task in gone] == left
 
@@ -41,3 +33,19 @@ def test_each_child_stays_leaves_or_has_left(answers: list[bool], shed: set[int]
     here = list(kept(children(len(answers)), lambda: next(asked), names, gone.append))
     found = [task.data for task in (*here, *gone)]
     assert sorted(found) == [number for number in range(len(answers)) if number not in shed]
+
+
+def test_what_has_left_or_gone_on_is_not_held_while_the_next_is_made() -> None:
+    made: list[weakref.ref[Task[int]]] = []
+
+    def watched() -> Iterator[Task[int]]:
+        for task in children(4):
+            assert all(ref() is None for ref in made[1:]), "of those after the first"
+            made.append(weakref.ref(task))
+            yield task
+            del task
+
+    idle = iter([True, False, True, False])
+    for child in kept(watched(), lambda: next(idle), set(), lambda task: None):
+        del child
+    assert len(made) == 4

@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import tracemalloc
 
 import orjson
 import pyarrow as pa
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.errors import InputError
+from gristmill.core.native import kernels
 from gristmill.core.table import JSON, POSITION, rows_to_table, table_to_rows
 from gristmill.core.task import FileSlice
 from gristmill.io.input import MOST_BAD, RAW_BYTES, Input
@@ -320,3 +322,16 @@ def test_integers_beyond_64_bits_keep_their_digits_beside_anything(tmp_path, whe
     path.write_text(f'{{"v":{where % wide}}}\n{{"v":{other}}}\n')
     [table] = read_jsonl(Input(FileSlice(str(path))))
     assert str(wide) in table.column("v").chunk(0).storage[0].as_py()
+
+
+@pytest.mark.skipif(kernels is None, reason="columns would be made of Python's own memory")
+def test_lines_are_let_go_when_they_are_a_table(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes((orjson.dumps({"text": "x" * 10_000}) + b"\n") * 1000)
+    tracemalloc.start()
+    try:
+        tables = read_jsonl(Input(FileSlice(str(path))))
+        assert next(tables).num_rows == 1000
+        assert tracemalloc.get_traced_memory()[0] < path.stat().st_size // 2
+    finally:
+        tracemalloc.stop()

@@ -1,6 +1,7 @@
 """Blocks of whole lines: every line exactly once, at its offset, however the file is cut."""
 
 import gzip
+import sys
 import zlib
 
 import pyarrow as pa
@@ -102,6 +103,16 @@ def test_a_slice_is_one_block(tmp_path):
     for start in range(0, size, 1000):
         part = FileSlice(str(path), start, min(start + 1000, size))
         assert len(list(read_lines(Input(part, blocksize=1000)))) == 1
+
+
+@pytest.mark.parametrize(("name", "pack"), [("a.jsonl", bytes), ("a.jsonl.gz", gzip.compress), ("a.jsonl.zst", zstd)])
+def test_a_block_is_held_by_its_reader_alone(tmp_path, name, pack):
+    path = tmp_path / name
+    path.write_bytes(pack(b"a line of some length\n" * 10_000))
+    blocks = read_lines(Input(FileSlice(str(path)), blocksize=50_000))
+    held = [sys.getrefcount(block) - sys.getrefcount(object()) for _, block in blocks]
+    assert len(held) > 1
+    assert set(held) == {1}
 
 
 @pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf"])

@@ -21,6 +21,7 @@ from gristmill.text import (
     QuotationUnifier,
     UnicodeReformatter,
     UrlRemover,
+    modifiers,
 )
 
 ROWS: list[tuple[DocumentModifier, str, str]] = [
@@ -109,6 +110,15 @@ def test_the_batch_form_equals_the_document_form(one: DocumentModifier, texts: l
     assert new.to_pylist() == [None if text is None else one.modify_document(text) for text in texts]
     chunked = pa.chunked_array([column.slice(0, 2), column.slice(2)], pa.string())
     assert one.modify_batch(chunked).equals(new)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 7])
+def test_a_column_of_many_pieces_is_as_one_of_a_single_piece(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    column = pa.array(["a “b” ‘c’", None, "", "“", "d", "’’", "“e"], pa.string()).slice(7 - count)
+    whole = QuotationUnifier().modify_batch(column)
+    monkeypatch.setattr(modifiers, "ROWS", 3)
+    assert QuotationUnifier().modify_batch(column).equals(whole)
+    assert whole.to_pylist() == [text and re.sub("[‘’]", "'", re.sub("[“”]", '"', text)) for text in column.to_pylist()]
 
 
 @pytest.mark.parametrize("one", ALL[:4], ids=["default", "all", "short", "little"])

@@ -13,9 +13,10 @@ from gristmill.core.columns import make_array
 from gristmill.core.decide import decides
 from gristmill.core.errors import StageError, printable
 from gristmill.core.quarantine import Budget
+from gristmill.core.stage import own_copies
 from gristmill.core.table import table_to_rows
 from gristmill.core.task import Task
-from gristmill.core.worker import Worker, own_copies
+from gristmill.core.worker import Worker
 
 if TYPE_CHECKING:
     from gristmill.core.plan import Plan

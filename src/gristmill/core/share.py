@@ -10,26 +10,25 @@ if TYPE_CHECKING:
 
 
 def kept(
-    children: Iterator[tuple[Task[Any], bool]],
-    share: Callable[[], bool],
-    shed: Set[str],
-    leave: Callable[[Task[Any]], None],
+    children: Iterator[Task[Any]], share: Callable[[], bool], shed: Set[str], leave: Callable[[Task[Any]], None]
 ) -> Iterator[Task[Any]]:
-    """The children that go on here. Each comes with whether it is the only one. Those of `shed` have left before.
+    """The children that go on here. Those of `shed` have left before.
 
-    One that may leave does so when there is another one: the last would only change hands, which costs more than it
-    brings, and loses what is known of it here.
+    The first leaves only when there is another one: an only child would just change hands, which costs more than it
+    brings, and loses what is known of it here. The others leave at once, so that none is held while the next is made.
     """
-    leaving: Task[Any] | None = None
-    for child, alone in children:
-        if leaving is not None:
-            leave(leaving)
-            leaving = None
-        if not alone and child.id in shed:
-            continue
-        if not alone and share():
-            leaving = child
-        else:
-            yield child
-    if leaving is not None:
-        yield leaving
+    waiting: list[Task[Any]] = []
+    first = True
+    for child in children:
+        if waiting:
+            leave(waiting.pop())
+        if child.id not in shed:
+            if not share():
+                yield child
+            elif first:
+                waiting.append(child)
+            else:
+                leave(child)
+        first = False
+        del child
+    yield from waiting

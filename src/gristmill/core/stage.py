@@ -356,3 +356,11 @@ def _is_count(value: Any) -> bool:
 def implements(stage: ProcessingStage[Any, Any], method: str) -> bool:
     """Whether the stage's class overrides a method of ProcessingStage."""
     return getattr(type(stage), method) is not getattr(ProcessingStage, method)
+
+
+def own_copies(stages: Sequence[ProcessingStage[Any, Any]]) -> list[ProcessingStage[Any, Any]]:
+    """Stages to run in the user's own process, so that what they set up does not end up in the user's objects."""
+    try:
+        return copy.deepcopy(list(stages))
+    except Exception:  # noqa: BLE001  a stage may hold what cannot be copied, such as a lock
+        return [copy.copy(stage) for stage in stages]

@@ -8,14 +8,14 @@ tasks and a function that takes what comes out.
 
 from __future__ import annotations
 
-import copy
 import inspect
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from itertools import count, islice
+from itertools import count, filterfalse, islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gristmill.core.batch import Batch
@@ -125,6 +125,7 @@ class Worker:
         """
         for task in self.stream(tasks, start, emit, share, shed):
             emit(task, len(self.stages))
+            del task  # or it would be held until the next one is there
 
     def stream(
         self,
@@ -140,7 +141,7 @@ class Worker:
             stream = self._pump(position, stream, emit, share, shed)
         if self.keeper:
             stream = self._keeping(self.keeper, stream)
-        return (task for task in stream if not (self.final and _is_empty(task)))
+        return filterfalse(_is_empty, stream) if self.final else stream
 
     def _keeping(self, keeper: ScoreKeeper, tasks: Iterator[Task[Any]]) -> Iterator[Task[Any]]:
         """The tasks, while the scores of their rows are kept."""
@@ -182,39 +183,45 @@ class Worker:
         share: Callable[[], bool],
         shed: Set[tuple[str, int]],
     ) -> Iterator[Task[Any]]:
+        # A generator that waits holds on to its variables: none of them may be rows that others have by now.
         stage = self.stages[position]
-        stats = self.stats[position]
         last = position + 1 == len(self.stages)
         gone, leave = {name for name, place in shed if place == position + 1}, partial(self._leave, position + 1, emit)
         while batch := list(islice(tasks, stage.batch_size)):
-            passing = [task for task in batch if passes(stage, task)]
-            if passing:
-                stats.rows_past += sum(task.num_rows for task in passing)
-                yield from passing
+            if passing := [task for task in batch if passes(stage, task)]:
+                self.stats[position].rows_past += sum(task.num_rows for task in passing)
                 batch = [task for task in batch if not passes(stage, task)]
-            if not batch:
-                continue
-            for task in batch:
-                stats.saw(task)
-            answers = self.isolator.answers(position, batch) if self.isolator else self.ask(position, batch)
-            for task, answer in zip(batch, answers, strict=True):
-                children = self._counted(position, task, answer)
-                yield from (child for child, _ in children) if last else kept(children, share, gone, leave)
+                while passing:
+                    yield passing.pop(0)
+            answered = self._answered(position, batch) if batch else deque()
+            del batch
+            while answered:
+                if isinstance(answered[0][1], Task):
+                    yield self._only(position, *answered.popleft())
+                    continue
+                children = self._children(position, *answered.popleft())
+                yield from children if last else kept(children, share, gone, leave)
+                del children
 
-    def _counted(self, position: int, parent: Task[Any], answer: Answer[Any]) -> Iterator[tuple[Task[Any], bool]]:
-        for child, alone in self._children(position, parent, answer):
-            self.stats[position].gave(child)
-            self._saw(position, parent, child, alone)
-            yield child, alone
+    def _answered(self, position: int, batch: list[Task[Any]]) -> deque[tuple[Task[Any], Any]]:
+        """The tasks, each with its answer."""
+        for task in batch:
+            self.stats[position].saw(task)
+        answers = self.isolator.answers(position, batch) if self.isolator else self.ask(position, batch)
+        return deque((task, _whole(task, answer)) for task, answer in zip(batch, answers, strict=True))
 
-    def _saw(self, position: int, parent: Task[Any], child: Task[Any], alone: bool) -> None:
+    def _only(self, position: int, parent: Task[Any], answer: Task[Any]) -> Task[Any]:
+        return self._seen(position, parent, answer.named(parent.lineage), alone=True)
+
+    def _seen(self, position: int, parent: Task[Any], child: Task[Any], alone: bool) -> Task[Any]:
+        self.stats[position].gave(child)
         self.sketcher.passed(position, self.stages[position].writes, parent, child)
         if self.keeper:
             self._send(self.keeper.came(position, parent, child, alone))
+        return child
 
     def _leave(self, position: int, emit: Emit, child: Task[Any]) -> None:
-        if self.keeper:
-            self._send(self.keeper.left(child.id))
+        self._send(self.keeper.left(child.id) if self.keeper else ())
         emit(child, position)
 
     def ask(self, position: int, tasks: list[Task[Any]], start: int = 0) -> Sequence[Answer[Any]]:
@@ -275,21 +282,15 @@ class Worker:
             failure.stage = self.rejecter.name if self.rejecter else failure.stage
             raise failure from error
 
-    def _children(self, position: int, parent: Task[Any], answer: Answer[Any]) -> Iterator[tuple[Task[Any], bool]]:
-        """The named children of one task, and whether the child is the only one."""
-        if answer is None:
-            if isinstance(parent, Batch):  # its rows are dropped; a writer still wants to know of the batch
-                yield parent.slice(0, 0), True
-            return
-        if isinstance(answer, Task):
-            yield answer.named(parent.lineage), True
-            return
+    def _children(self, position: int, parent: Task[Any], answer: Any) -> Iterator[Task[Any]]:
+        """The named children of one task that became several, or none."""
         if isinstance(answer, str | bytes | Mapping) or not isinstance(answer, Iterable):
             raise self._error(position, parent.lineage, _not_a_task(answer), hopeless=True)
         steps = iter(answer) if self.isolator else self.outputs(position, parent, iter(answer))
         for index, output in enumerate(steps):
             if isinstance(output, Task):
-                yield output.named(parent.lineage.child(index, output.lineage.branch)), False
+                lineage = parent.lineage.child(index, output.lineage.branch)
+                yield self._seen(position, parent, output.named(lineage), alone=False)
             elif output is not None:
                 raise self._error(position, parent.lineage, _not_a_task(output), hopeless=True)
 
@@ -364,17 +365,14 @@ def trace_of(error: BaseException) -> str:
         return ""
 
 
-def own_copies(stages: Sequence[ProcessingStage[Any, Any]]) -> list[ProcessingStage[Any, Any]]:
-    """Stages to run in the user's own process, so that what they set up does not end up in the user's objects."""
-    try:
-        return copy.deepcopy(list(stages))
-    except Exception:  # noqa: BLE001  a stage may hold what cannot be copied, such as a lock
-        return [copy.copy(stage) for stage in stages]
-
-
 def passes(stage: ProcessingStage[Any, Any], task: Task[Any]) -> bool:
     """Whether a task passes a stage by: it is on another branch, or has no row left."""
     return task.lineage.goes_by(stage.branch) or (not stage.takes_empty and _is_empty(task))
+
+
+def _whole(task: Task[Any], answer: Answer[Any]) -> Answer[Any]:
+    """The answer. Of a batch whose rows are dropped it is one without rows: a writer still wants to know of it."""
+    return answer if answer is not None else task.slice(0, 0) if isinstance(task, Batch) else ()
 
 
 def _is_empty(task: Task[Any]) -> bool:

@@ -13,8 +13,9 @@ from gristmill.core.flow import Call, Flow, Item, Output
 from gristmill.core.isolate import History
 from gristmill.core.rejects import REJECTED
 from gristmill.core.repeat import Repeat
+from gristmill.core.stage import own_copies
 from gristmill.core.task import GatherTask, Lineage, Task
-from gristmill.core.worker import Worker, own_copies
+from gristmill.core.worker import Worker
 
 
 def run_inline(job: Job) -> Iterator[tuple[Lineage, Ref | None]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -44,10 +45,10 @@ def read_jsonl(
     source: Input, fields: Sequence[str] | None = None, max_line_bytes: int = MAX_LINE
 ) -> Iterator[pa.Table]:
     """A table per block of lines, with the byte offset of each line in the POSITION column."""
-    for offset, block in read_lines(source, max_line_bytes):
-        parser = _Parser(block, offset, fields, source.path)
+    for parser in starmap(partial(_Parser, fields, source.path), read_lines(source, max_line_bytes)):
         while parser.goes_on:
             table = _next_table(source, parser)
+            parser.let_go()
             if table is not None:
                 yield table
 
@@ -70,7 +71,7 @@ def _next_table(source: Input, parser: _Parser) -> pa.Table | None:
 class _Parser:
     """Makes tables of a block of lines: one, unless bad lines are many."""
 
-    def __init__(self, block: bytes, offset: int, fields: Sequence[str] | None, path: str) -> None:
+    def __init__(self, fields: Sequence[str] | None, path: str, offset: int, block: bytes) -> None:
         self.block, self.offset, self.fields, self.path = block, offset, fields, path
         self.lines: Iterator[bytes | memoryview] | None = None
         self.next: int | None = offset
@@ -79,6 +80,11 @@ class _Parser:
     @property
     def goes_on(self) -> bool:
         return self.next is not None
+
+    def let_go(self) -> None:
+        """Once all is in tables, stages that work on these need the memory."""
+        if not self.goes_on:
+            self.block = b""
 
     def table(self) -> tuple[pa.Table | None, list[BadRecord]]:
         """The next table, None if it has no rows, and the bad records."""
@@ -280,7 +286,7 @@ def peek_jsonl(source: Input, fields: Sequence[str] | None = None, strict: bool 
     """
     head = read_head(source.whole()).removeprefix(b"\xef\xbb\xbf")
     lines = head if len(head) < HEAD - 3 else head[: head.rfind(b"\n") + 1]
-    table, bad = _Parser(lines, 0, fields, source.path).table()
+    table, bad = _Parser(fields, source.path, 0, lines).table()
     if head.lstrip().startswith(b"[") and (table is None or not _is_json(head.lstrip().partition(b"\n")[0])):
         raise InputError(
             f"{source.path} is one JSON array, not JSON lines: write each of its elements on a line of its own "

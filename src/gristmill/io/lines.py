@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import zlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import InputError
@@ -46,12 +47,15 @@ def read_lines(source: Input, max_line_bytes: int = MAX_LINE) -> Iterator[tuple[
         offset = 0 if kind else _first_line(file, part)
         if offset is None:
             return
-        for start, block in _blocks(source, file, kind, offset, size, max_line_bytes):
-            source.on_bytes(len(block))
-            if start == 0 and block.startswith(codecs.BOM_UTF8):
-                yield 3, block[3:]
-            else:
-                yield start, block
+        # Nothing here holds on to a block that others have: it is large, and they let it go as soon as they can.
+        yield from map(partial(_without_mark, source), _blocks(source, file, kind, offset, size, max_line_bytes))
+
+
+def _without_mark(source: Input, found: tuple[int, bytes]) -> tuple[int, bytes]:
+    """A block that was read, without the mark of its byte order."""
+    start, block = found
+    source.on_bytes(len(block))
+    return (3, block[3:]) if start == 0 and block.startswith(codecs.BOM_UTF8) else found
 
 
 def _blocks(
@@ -160,8 +164,10 @@ def _as_they_lie(
                 return position
         if not block:
             break
-        yield position, block
+        found = [(position, block)]
         position += len(block)
+        del block
+        yield found.pop()
     return None
 
 
@@ -350,9 +356,9 @@ class _Cutter:
             self.blocks.append((self.start, b"".join(self.ready)))
         self.start, self.ready, self.ready_bytes = self.line_start, [], 0
 
-    def take(self) -> list[tuple[int, bytes]]:
-        blocks, self.blocks = self.blocks, []
-        return blocks
+    def take(self) -> Iterator[tuple[int, bytes]]:
+        while self.blocks:
+            yield self.blocks.pop(0)
 
     def finish(self) -> None:
         """The file is over: its last line may lack a newline."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 from gristmill.core.columns import literal, make_array
 from gristmill.core.compute import pc
 from gristmill.text.filters import as_array, check_count
-from gristmill.text.modifiers import DocumentModifier
+from gristmill.text.modifiers import DocumentModifier, replace_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -81,9 +81,7 @@ class MarkdownRemover(DocumentModifier):
         return text
 
     def modify_batch(self, texts: Texts) -> pa.Array:
-        for pattern, inner in self._rules():
-            texts = pc.replace_substring_regex(texts, pattern, inner)
-        return as_array(texts)
+        return replace_all(texts, self._rules())
 
 
 class QuotationRemover(DocumentModifier):

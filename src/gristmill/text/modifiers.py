@@ -21,10 +21,25 @@ from gristmill.text.filters import as_array, check_count
 from gristmill.text.mojibake import SUSPECT, fix_texts
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gristmill.text.filters import Texts
+
+ROWS = 1024
+"""Rows in which text is replaced at a time: what Arrow makes on the way is as large as these, and not as the column."""
 
 URL = r"https?://\S+|www\.\S+"
 """What counts as a URL in `UrlRemover`. Scores are stricter (`reference.py`)."""
+
+
+def replace_all(texts: Texts, rules: Sequence[tuple[str, str]]) -> pa.Array:
+    """The column with what matches RE2 patterns replaced, by one after the other."""
+    column = as_array(texts)
+    pieces = [column.slice(start, ROWS) for start in range(0, len(column), ROWS)]
+    for place in range(len(pieces)):
+        for pattern, new in rules:
+            pieces[place] = pc.replace_substring_regex(pieces[place], pattern, new)
+    return pa.concat_arrays(pieces) if pieces else column
 
 
 class DocumentModifier(ABC):
@@ -158,9 +173,7 @@ class NewlineNormalizer(DocumentModifier):
         return text
 
     def modify_batch(self, texts: Texts) -> pa.Array:
-        for pattern, line_ends in self._RULES:
-            texts = pc.replace_substring_regex(texts, pattern, line_ends)
-        return as_array(texts)
+        return replace_all(texts, self._RULES)
 
 
 class QuotationUnifier(DocumentModifier):
@@ -174,9 +187,7 @@ class QuotationUnifier(DocumentModifier):
         return text
 
     def modify_batch(self, texts: Texts) -> pa.Array:
-        for pattern, quote in self._RULES:
-            texts = pc.replace_substring_regex(texts, pattern, quote)
-        return as_array(texts)
+        return replace_all(texts, self._RULES)
 
 
 class UrlRemover(DocumentModifier):
