@@ -70,6 +70,29 @@ def test_one_task_that_becomes_many_is_shared_out() -> None:
     assert len({task.data for task in result}) > 1
 
 
+class Nap(ProcessingStage[Task[int], Task[tuple[int, float, float]]]):
+    """Takes a second. Tells in which process, from when to when."""
+
+    def process(self, task: Task[int]) -> Task[tuple[int, float, float]]:
+        began = time.monotonic()
+        time.sleep(1.0)
+        return Task((os.getpid(), began, time.monotonic()))
+
+
+def test_what_is_left_to_others_is_with_them_before_the_rest_is_done() -> None:
+    class Some(ProcessingStage[Task[int], Task[int]]):
+        def process(self, task: Task[int]) -> Iterator[Task[int]]:
+            for index in range(5):
+                time.sleep(0.1)  # so that it is asked to share
+                yield Task(index)
+
+    result = Pipeline("p", stages=[Some(), Nap()]).run(LocalExecutor(2), initial_tasks=[Task(0)])
+    naps = sorted((task.data for task in result), key=lambda nap: nap[1])
+    assert len(naps) == 5
+    (first, _, ended), others = naps[0], [nap for nap in naps if nap[0] != naps[0][0]]
+    assert min(began for _, began, _ in others) < ended, f"{first} was through before others had begun"
+
+
 class Watch(Silent):
     def __init__(self) -> None:
         self.most = 0

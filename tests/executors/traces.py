@@ -70,7 +70,7 @@ def rows(result: Any) -> list[str]:
 EXPECTED = sorted(f"{part}-{row}" for part in range(3) for row in range(20))
 
 
-LEFT = ["nothing", "memory", "a variable", "a directory", "a thread", "a process"]
+LEFT = ["nothing", "memory", "a variable", "a directory", "a thread", "a process", "a mode"]
 """What a stage may leave in its process."""
 
 
@@ -94,6 +94,8 @@ class Leaves(Trace):
             os.chdir("/")
         elif self.what == "a thread":
             threading.Thread(target=time.sleep, args=(600,)).start()
+        elif self.what == "a mode":
+            os.umask(0o077)
         elif self.what == "a process":
             self.children.append(subprocess.Popen(["sleep", "600"]))
 

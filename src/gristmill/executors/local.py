@@ -23,6 +23,7 @@ from gristmill.executors.drive import LOST, Driver
 from gristmill.executors.inline import run_inline
 from gristmill.executors.machine import GpuSlots, Machine
 from gristmill.executors.pool import WorkerHandle
+from gristmill.executors.process import threads_of
 from gristmill.executors.process_pool import Process, ProcessPool
 from gristmill.executors.settings import COUNT, FLAG, GPUS, check_value
 from gristmill.executors.transport import Folder, Kept, Parcel, in_memory, pack
@@ -149,7 +150,8 @@ class LocalDriver(Driver):
         self.pools[worker.group].remove(worker)
         worker.close()
         if worker.rests:
-            self.zygote.keep(worker.key, worker.channel, max(1, int(self.machine.cpus)))
+            threads = threads_of(self.job.plan.groups[worker.group].resources.cpus)
+            self.zygote.keep(worker.key, worker.channel, threads, 2 * max(1, int(self.machine.cpus)))
             return "rests"
         return _how_it_ended(self.zygote.wait(worker.key))
 

@@ -112,9 +112,9 @@ class _Stop(BaseException):
 
 def work(channel: Connection) -> None:
     """The life of a worker process: the worker of one group, and then maybe of others."""
-    rests, memory = True, own_memory()
-    while rests and (setup := _next_setup(channel)) is not None:
-        rests = _work(_Session(channel, setup, memory))
+    memory = own_memory()
+    while _work(channel, memory):
+        pass  # and nothing is held of the group that it has worked for
 
 
 def _next_setup(channel: Connection) -> Setup | None:
@@ -128,9 +128,11 @@ def _next_setup(channel: Connection) -> Setup | None:
     return setup
 
 
-def _work(session: _Session) -> bool:
+def _work(channel: Connection, memory: int) -> bool:
     """Work for a group. Whether this process can then do so for another one."""
-    channel = session.channel
+    if (setup := _next_setup(channel)) is None:
+        return False
+    session = _Session(channel, setup, memory)
     session.mind_signals()
     problem = session.begin()
     asked = False
@@ -146,7 +148,9 @@ def _work(session: _Session) -> bool:
                 session.interruptible(False)
     except (_Stop, EOFError, ConnectionError, KeyboardInterrupt):
         session.interruptible(False)
-    return problem is None and session.end(asked)
+    rests = problem is None and session.end(asked)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return rests
 
 
 class _Session:
@@ -166,7 +170,7 @@ class _Session:
         self.surroundings = surroundings()
         import pyarrow as pa
 
-        pa.set_cpu_count(max(1, int(self.setup.cpus)))
+        pa.set_cpu_count(threads_of(self.setup.cpus))
         metadata = WorkerMetadata(self.setup.worker_id, NodeInfo(self.setup.node), self.setup.gpus)
         try:
             stages, rejecter = cloudpickle.loads(self.setup.stages)
@@ -268,6 +272,7 @@ class _Session:
         self.outbox.append((task.lineage, parcel, parcel.nbytes, position))
         self.outbox_bytes += parcel.nbytes
         late = time.monotonic() - self.outbox_since > _FLUSH_SECONDS
+        late = late or 0 <= position < len(self.worker.stages)  # others wait for what leaves early
         if late or len(self.outbox) >= _FLUSH_COUNT or self.outbox_bytes >= _FLUSH_BYTES:
             self.unacknowledged += self.outbox_bytes
             self.channel.send(("out", self.take_outbox(), self.worker.look_at_stats()))
@@ -311,8 +316,13 @@ def leave_words(page: str, problem: StageError) -> None:
         part.rename(words)
 
 
+def threads_of(cpus: float) -> int:
+    """How many threads libraries may have in a worker with so many cores."""
+    return max(1, int(cpus))
+
+
 def _environment(setup: Setup) -> dict[str, str]:
-    threads = {name: str(max(1, int(setup.cpus))) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads_of(setup.cpus)))
     devices = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, setup.gpus))} if setup.gpus else {}
     return threads | devices | setup.env
 

@@ -15,7 +15,7 @@ from gristmill.core.isolate import Place
 from gristmill.core.plan import Group
 from gristmill.executors.machine import GpuSlots, Machine, Slot, visible_devices
 from gristmill.executors.pool import Order, Pool, WorkerHandle, pickled
-from gristmill.executors.process import Setup, StatusPage
+from gristmill.executors.process import Setup, StatusPage, threads_of
 from gristmill.executors.zygote import Zygote
 
 _ids = itertools.count()
@@ -55,6 +55,7 @@ class Process(WorkerHandle):
             os.kill(self.key, signal.SIGINT)
 
     def kill(self) -> None:
+        self.rests = False
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.key, signal.SIGKILL)
 
@@ -103,7 +104,7 @@ class ProcessPool(Pool):
         self.slots.hold(slot)
         number = next(_ids)
         page = f"{self.pages}/page-{number}"
-        pid, channel = self.zygote.worker()
+        pid, channel = self.zygote.worker(threads_of(self.group.resources.cpus))
         worker = Process(self.index, self.group.gather, pid, channel, slot, StatusPage(page))
         env = (self.group.stages[0].runtime_env or {}).get("env_vars", {})
         setup = Setup(

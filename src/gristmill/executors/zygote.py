@@ -61,28 +61,31 @@ class Zygote:
         there.close()
         self._socket = here
         self._file = here.makefile("rwb")
-        self._resting: list[tuple[int, Connection]] = []
+        self._resting: list[tuple[int, Connection, int]] = []
         self._say(" ".join(_modules(forks)), *folders)
         self.pid = int(self._answer()) if linger else self._process.pid
 
-    def worker(self) -> tuple[int, Connection]:
-        """A worker that rests, or a new one: its process id, and the channel to it."""
-        while self._resting:
-            pid, channel = self._resting.pop()
+    def worker(self, threads: int) -> tuple[int, Connection]:
+        """A worker that rests, or a new one: its process id, and the channel to it. Libraries ask once how many threads
+        they may have, so one that rests was set up for as many."""
+        for spare in [spare for spare in self._resting if spare[2] == threads][::-1]:
+            pid, channel, _ = spare
             if not channel.poll(0):
+                self._resting.remove(spare)
                 return pid, channel
-            self._dismiss(pid, channel)  # it has died
+            self._dismiss(spare)  # it has died
         return self.fork()
 
-    def keep(self, pid: int, channel: Connection, most: int) -> None:
+    def keep(self, pid: int, channel: Connection, threads: int, most: int) -> None:
         """Let a worker rest. Of those that do so already, the one that has longest goes if there are as many."""
         if len(self._resting) >= most:
-            self._dismiss(*self._resting.pop(0))
-        self._resting.append((pid, channel))
+            self._dismiss(self._resting[0])
+        self._resting.append((pid, channel, threads))
 
-    def _dismiss(self, pid: int, channel: Connection) -> None:
-        channel.close()
-        self.wait(pid)
+    def _dismiss(self, spare: tuple[int, Connection, int]) -> None:
+        self._resting.remove(spare)
+        spare[1].close()
+        self.wait(spare[0])
 
     def fork(self) -> tuple[int, Connection]:
         """A new worker."""
@@ -112,7 +115,7 @@ class Zygote:
             while self._file.read(1):  # until it has ended
                 pass
             self._file.close()
-        for _, channel in self._resting:
+        for _, channel, _ in self._resting:
             channel.close()
         self._socket.close()
         self._process.wait()
