@@ -31,4 +31,5 @@ def kept(
                 leave(child)
         first = False
         del child
-    yield from waiting
+    while waiting:
+        yield waiting.pop()
