@@ -151,8 +151,7 @@ class LocalDriver(Driver):
         worker.close()
         if worker.rests:
             threads = threads_of(self.job.plan.groups[worker.group].resources.cpus)
-            most = 1 + max(1, int(self.machine.cpus))  # as a rule there is a group that works, and one that commits
-            self.zygote.keep(worker.key, worker.channel, threads, most)
+            self.zygote.keep(worker.key, worker.channel, threads, max(1, int(self.machine.cpus)))
             return "rests"
         return _how_it_ended(self.zygote.wait(worker.key))
 
