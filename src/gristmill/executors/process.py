@@ -2,9 +2,9 @@
 
 Messages to the worker:    (setup, ...) (call, ...) (ack, bytes) (share, n) (stop,)
 Messages from the worker:  (ready, error) (out, outputs, stats so far) (done, outputs, stats, set aside, memory)
-                           (failed, error, set aside) (stopped, error, whether it rests)
+                           (failed, error, set aside) (stopped, error, whether it may rest)
 
-One that rests waits for another set-up, as a worker of another group (`rest.py`).
+One that may rest says next, with True or False, whether it does, and waits for another set-up (`rest.py`).
 
 Flow control: outputs that were sent and not acknowledged may hold at most WINDOW bytes; then the worker waits.
 """
@@ -104,6 +104,8 @@ class Setup:
     node: str = "local"
     lingers: bool = False
     """Whether it tears down also when the driver is killed (`zygote.py`)."""
+    goes_on: bool = False
+    """Whether another segment follows."""
 
 
 class _Stop(BaseException):
@@ -196,18 +198,19 @@ class _Session:
             problem = error
             if self.setup.lingers:  # who hears of it may be killed before it can tell anybody
                 leave_words(self.setup.page, problem)
-        rests = asked and problem is None and self._is_as_new()
-        try:
-            self.channel.send(("stopped", problem, rests))
-        except OSError:  # the driver is gone
-            return False
-        return rests
-
-    def _is_as_new(self) -> bool:
-        del self.worker
         setup = self.setup
         wants_its_own = setup.env or setup.gpus or setup.lingers
-        return not (wants_its_own or self.interrupted) and as_new(self.surroundings, self.memory + REST_BYTES)
+        may_rest = asked and problem is None and setup.goes_on and not (wants_its_own or self.interrupted)
+        with contextlib.suppress(OSError):  # the driver is gone
+            self.channel.send(("stopped", problem, may_rest))
+            return may_rest and self._rests()
+        return False
+
+    def _rests(self) -> bool:
+        del self.worker
+        rests = as_new(self.surroundings, self.memory + REST_BYTES)
+        self.channel.send(rests)
+        return rests
 
     def mind_signals(self) -> None:
         """An interrupt ends the call that it is in, or the next one, but never a set-up or a teardown."""

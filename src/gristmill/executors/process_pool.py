@@ -93,6 +93,7 @@ class ProcessPool(Pool):
         register: Callable[[Process], None],
     ) -> None:
         super().__init__(group, machine, slots, job)
+        self.goes_on = job.plan.after is not None
         self.zygote, self.final, self.register = zygote, final, register
         self.pages, self.folders = folders[-1], folders[1:] if final else folders  # results are kept on disk
 
@@ -120,6 +121,7 @@ class ProcessPool(Pool):
             env,
             self.node,
             self.zygote.lingers,
+            self.goes_on,
         )
         with contextlib.suppress(OSError):
             channel.send(("setup", setup))

@@ -69,11 +69,10 @@ class Zygote:
         """A worker that rests, or a new one: its process id, and the channel to it. Libraries ask once how many threads
         they may have, so one that rests was set up for as many."""
         for spare in [spare for spare in self._resting if spare[2] == threads][::-1]:
-            pid, channel, _ = spare
-            if not channel.poll(0):
+            if _rests(spare[1]):
                 self._resting.remove(spare)
-                return pid, channel
-            self._dismiss(spare)  # it has died
+                return spare[:2]
+            self._dismiss(spare)
         return self.fork()
 
     def keep(self, pid: int, channel: Connection, threads: int, most: int) -> None:
@@ -135,6 +134,14 @@ class Zygote:
         if not answer:
             raise GristmillError(_ENDED)
         return answer
+
+
+def _rests(channel: Connection) -> bool:
+    """Whether a worker says that it is as good as a new one, and has not died."""
+    try:
+        return channel.poll(_LINGER) and bool(channel.recv()) and not channel.poll(0)
+    except (EOFError, OSError):
+        return False
 
 
 def _pair() -> tuple[socket.socket, socket.socket]:
