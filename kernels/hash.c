@@ -2,33 +2,6 @@
 
 #include "dedup.h"
 
-static inline uint64_t finish(uint64_t x) {
-    x = (x ^ x >> 33) * 0xFF51AFD7ED558CCDu;
-    x = (x ^ x >> 33) * 0xC4CEB9FE1A85EC53u;
-    return x ^ x >> 33;
-}
-
-Hash128 murmur(const uint8_t *p, size_t size, uint64_t seed) {
-    const uint64_t c1 = 0x87C37B91114253D5u, c2 = 0x4CF5AD432745937Fu;
-    uint64_t a = seed, b = seed;
-    size_t left = size;
-    for (; left >= 16; left -= 16, p += 16) {
-        a ^= rotate(little8(p) * c1, 31) * c2;
-        a = (rotate(a, 27) + b) * 5 + 0x52DCE729;
-        b ^= rotate(little8(p + 8) * c2, 33) * c1;
-        b = (rotate(b, 31) + a) * 5 + 0x38495AB5;
-    }
-    uint64_t first = left >= 8 ? little8(p) : little_few(p, left);
-    uint64_t second = left > 8 ? little_few(p + 8, left - 8) : 0;
-    b ^= rotate(second * c2, 33) * c1;
-    a ^= rotate(first * c1, 31) * c2;
-    a ^= size, b ^= size;
-    a += b, b += a;
-    a = finish(a), b = finish(b);
-    a += b, b += a;
-    return (Hash128){a, b};
-}
-
 /* hash128(column, seed): 16 bytes for each row; zeros for null. */
 PyObject *hash128(PyObject *Py_UNUSED(self), PyObject *args) {
     PyObject *object, *result = NULL;
@@ -45,7 +18,7 @@ PyObject *hash128(PyObject *Py_UNUSED(self), PyObject *args) {
         Py_BEGIN_ALLOW_THREADS;
         for (int64_t row = 0; row < column.array->length; row++, to += 16) {
             Text text = column_text(&column, row);
-            Hash128 hash = column_null(&column, row) ? (Hash128){0, 0} : murmur(text.bytes, (size_t)text.size, seed);
+            Hash128 hash = column_null(&column, row) ? (Hash128){0, 0} : xxh3(text.bytes, (size_t)text.size, seed);
             store8(to, hash.low);
             store8(to + 8, hash.high);
         }
@@ -85,7 +58,7 @@ PyObject *hash_pieces(PyObject *Py_UNUSED(self), PyObject *args) {
         uint8_t *to = (uint8_t *)PyBytes_AS_STRING(result);
         Py_BEGIN_ALLOW_THREADS;
         for (Py_ssize_t piece = 0; piece < data.len / size; piece++, from += size, to += width) {
-            Hash128 hash = murmur(from, (size_t)size, (uint64_t)(first + piece % per_row));
+            Hash128 hash = xxh3(from, (size_t)size, (uint64_t)(first + piece % per_row));
             store8(to, hash.low);
             if (width == 16)
                 store8(to + 8, hash.high);

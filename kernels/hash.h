@@ -11,13 +11,11 @@ typedef struct {
     uint64_t low, high;
 } Hash128;
 
-/* MurmurHash3, the 128-bit form for 64-bit machines. */
-Hash128 murmur(const uint8_t *bytes, size_t size, uint64_t seed);
+/* XXH3 with 128 bits (xxh3.c). */
+Hash128 xxh3(const uint8_t *bytes, size_t size, uint64_t seed);
 
 /* The hash of each run of n bytes, of which there are `places`, 1 or more. */
 void roll_hashes(const uint8_t *p, int64_t places, int64_t n, uint64_t *hashes);
-
-static inline uint64_t rotate(uint64_t x, int by) { return x << by | x >> (64 - by); }
 
 /* As little-endian machines read it. */
 static inline uint64_t little8(const uint8_t *p) {

@@ -64,7 +64,7 @@ static int sketch_one(const uint64_t *shingles, int64_t count, int64_t node, con
         store_signature(bins, &how->signing, stored);
     }
     for (uint64_t band = 0; band < how->bands; band++)
-        entries[document * how->bands + band] = (Entry){murmur(stored + band * piece, piece, band).low, node};
+        entries[document * how->bands + band] = (Entry){xxh3(stored + band * piece, piece, band).low, node};
     if (how->body == SET_BODY && set_append(shingles, count, &made->sorting, &made->bodies, &made->body_bytes))
         return -1;
     if (how->body == SIGNATURE_BODY && append_signature(bins, how, made))

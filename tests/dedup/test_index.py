@@ -250,13 +250,23 @@ def test_a_damaged_file_is_told(tmp_path: Path, damage: Any, message: str) -> No
         run(new, tmp_path / "out", ExactDeduplicationStage(id_field="id", against=[index]))
 
 
-@pytest.mark.parametrize("content", [b"{", b'{"format": 1}', b"[]"])
+@pytest.mark.parametrize("content", [b"{", b'{"format": 3}', b"[]"])
 def test_a_damaged_version_is_told(tmp_path: Path, content: bytes) -> None:
     index = indexed("exact", tmp_path)
     path = tmp_path / "index" / "versions" / "000001.json"
     path.write_bytes(content)
     with pytest.raises(PlanError, match=f"{path} cannot be read"):
         DedupIndex(index).info()
+
+
+def test_an_index_with_other_hashes_is_refused(tmp_path: Path) -> None:
+    index = indexed("exact", tmp_path)
+    path = tmp_path / "index" / "versions" / "000001.json"
+    path.write_bytes(path.read_bytes().replace(b'"format": 3', b'"format": 2'))
+    new = write(tmp_path / "new", x=NEW)
+    with pytest.raises(PlanError, match=f"{path} has format 2.*make the index anew"):
+        run(new, tmp_path / "out", ExactDeduplicationStage(id_field="id", against=[index]))
+    assert not list((tmp_path / "out").glob("*.jsonl"))
 
 
 # -- everywhere ----------------------------------------------------------------------------------------------

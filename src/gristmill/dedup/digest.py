@@ -1,6 +1,6 @@
 """Hashes of columns: the same on every machine, in every release.
 
-MurmurHash3 with 128 bits. Gives up secrecy: who wants two texts with the same hash can make them, so nothing that
+XXH3 with 128 bits. Gives up secrecy: who wants two texts with the same hash can make them, so nothing that
 depends on trust may be built on it.
 """
 
@@ -59,7 +59,7 @@ def _hashes(array: pa.Array, seed: int) -> bytes:
         found: bytes = kernels.hash128(array, seed)
         return found
     raw = [value.encode() if isinstance(value, str) else value for value in array.to_pylist()]
-    return b"".join(bytes(16) if value is None else reference.murmur(value, seed) for value in raw)
+    return b"".join(bytes(16) if value is None else reference.xxh3(value, seed) for value in raw)
 
 
 def _halves(array: pa.Array, seed: int) -> Numbers:

@@ -30,8 +30,7 @@ from gristmill.core.errors import InputError, PlanError, cannot_write, shorten
 from gristmill.core.task import as_noted_now
 from gristmill.io.target import Target
 
-FORMAT = 2
-_FORMATS = (1, FORMAT)  # the first had other checksums
+FORMAT = 3  # those before had other hashes
 _VERSIONS, _DATA = "versions", "data"
 
 
@@ -146,7 +145,7 @@ class DedupIndex:
         try:
             with self._target.open(path) as file:
                 told = orjson.loads(file.read())
-            if told["format"] not in _FORMATS:
+            if told["format"] != FORMAT:
                 raise InputError(
                     f"{path} has format {told['format']}, and this version of Gristmill reads format {FORMAT}: use the "
                     "version that wrote it, or make the index anew"

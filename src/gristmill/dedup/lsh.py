@@ -113,7 +113,7 @@ def band_hashes(signatures: Column, bands: int, rows: int, only: range | None = 
 def _hash_slowly(data: bytes, piece: int, only: range) -> bytes:
     starts = range(0, len(data), piece)
     return b"".join(
-        reference.murmur(data[start : start + piece], only.start + number % len(only))[:8]
+        reference.xxh3(data[start : start + piece], only.start + number % len(only))[:8]
         for number, start in enumerate(starts)
     )
 

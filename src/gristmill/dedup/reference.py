@@ -16,15 +16,12 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
+import xxhash
 
 ALL = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
 
 # -- hashes ------------------------------------------------------------------------------------------------
-
-
-def rotate(x: int, by: int) -> int:
-    return (x << by | x >> 64 - by) & ALL
 
 
 N = TypeVar("N", int, np.ndarray[Any, Any])
@@ -38,36 +35,9 @@ def scramble(x: N) -> N:
     return x
 
 
-def murmur(data: bytes, seed: int = 0) -> bytes:
-    """MurmurHash3, the 128-bit form for 64-bit machines."""
-    c1, c2 = 0x87C37B91114253D5, 0x4CF5AD432745937F
-    a = b = seed
-    padded = data + bytes(-len(data) % 16)
-    for start in range(0, len(padded), 16):
-        first = int.from_bytes(padded[start : start + 8], "little")
-        second = int.from_bytes(padded[start + 8 : start + 16], "little")
-        a ^= rotate(first * c1 & ALL, 31) * c2 & ALL
-        b_mixed = rotate(second * c2 & ALL, 33) * c1 & ALL
-        if start + 16 > len(data):  # what is left at the end is mixed in, and no more
-            b ^= b_mixed
-            break
-        a = ((rotate(a, 27) + b) * 5 + 0x52DCE729) & ALL
-        b ^= b_mixed
-        b = ((rotate(b, 31) + a) * 5 + 0x38495AB5) & ALL
-    a ^= len(data)
-    b ^= len(data)
-    a = a + b & ALL
-    b = a + b & ALL
-    a, b = _finish(a), _finish(b)
-    a = a + b & ALL
-    b = a + b & ALL
-    return a.to_bytes(8, "little") + b.to_bytes(8, "little")
-
-
-def _finish(x: int) -> int:
-    x = (x ^ x >> 33) * 0xFF51AFD7ED558CCD & ALL
-    x = (x ^ x >> 33) * 0xC4CEB9FE1A85EC53 & ALL
-    return x ^ x >> 33
+def xxh3(data: bytes, seed: int = 0) -> bytes:
+    """XXH3 with 128 bits, the least first."""
+    return xxhash.xxh3_128_digest(data, seed)[::-1]
 
 
 # -- normal forms ------------------------------------------------------------------------------------------
