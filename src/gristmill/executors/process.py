@@ -39,7 +39,7 @@ from gristmill.executors.rest import as_new, surroundings
 from gristmill.executors.transport import Parcel, pack
 from gristmill.executors.zygote import LAST_WORDS
 
-REST_BYTES = 16 * 2**20
+REST_BYTES = 32 * 2**20
 """A process that has so much more memory for itself than at its beginning does not rest: a new one would be better."""
 
 _FLUSH_COUNT = 64
