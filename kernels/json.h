@@ -6,6 +6,7 @@
 #include "text.h"
 
 PyObject *json_columns(PyObject *self, PyObject *block);
+PyObject *json_columns_of(PyObject *self, PyObject *args);
 PyObject *json_lines(PyObject *self, PyObject *args);
 PyObject *keep_lines(PyObject *self, PyObject *args);
 PyObject *tidy_json(PyObject *self, PyObject *block);

@@ -5,15 +5,16 @@ right, nothing is said but that it is so: Python then reads the block line by li
 
 #include "json_text.h"
 #include "utf8.h"
+#include <unistd.h>
 
 enum { UNKNOWN, STRINGS, OTHERS };
 enum { FINE = 0, UNLIKE = 1, NO_MEMORY = -1 };
 #define MOST_COLUMNS 256
 #define LARGE (1 << 18)
+#define PIECE (1 << 18) /* so much of a file is read at a time: it stays in the processor's cache until it is parsed */
 
 typedef struct {
-    const uint8_t *spelling; /* the key as it first stood in the block, with its escapes */
-    size_t spelling_size;
+    Heap spelling; /* the key as it first stood in the block, with its escapes */
     Heap key;
     int64_t seen; /* one more than the last row that has it */
     int kind;
@@ -25,6 +26,8 @@ typedef struct {
 
 typedef struct {
     const uint8_t *p, *end;
+    int64_t before; /* bytes of the block before those that are here */
+    size_t later;   /* and after them, at most */
     Values columns[MOST_COLUMNS];
     int count;
     int64_t rows;
@@ -89,7 +92,7 @@ static uint8_t *unescape(Reader *r, const uint8_t **p, const uint8_t *end, uint8
 
 /* Decodes the string that begins after a quote; what it becomes is never longer than what it is. */
 static int read_string(Reader *r, const uint8_t *end, Heap *to) {
-    size_t most = (size_t)(end - r->p), rest = (size_t)(r->end - r->p);
+    size_t most = (size_t)(end - r->p), rest = (size_t)(r->end - r->p) + r->later;
     if (to->room.size > LARGE && to->size + most > to->room.size && rest > most && !heap_fit(to, rest))
         return NO_MEMORY; /* grown once, it is not copied again and again; what is not used is never touched */
     uint8_t *start = heap_reserve(to, most), *out = start;
@@ -216,7 +219,8 @@ static int read_value(Reader *r, const uint8_t *end, Values *v) {
 
 /* Whether the key that begins after a quote is spelled as that of a column. */
 static inline int is_spelled(const Values *v, const uint8_t *p, const uint8_t *end) {
-    return (size_t)(end - p) > v->spelling_size && p[v->spelling_size] == '"' && !memcmp(p, v->spelling, v->spelling_size);
+    size_t size = v->spelling.size;
+    return (size_t)(end - p) > size && p[size] == '"' && (!size || !memcmp(p, v->spelling.room.memory, size));
 }
 
 /* A column for a key that is new: all rows so far lack it. */
@@ -224,16 +228,16 @@ static int add_column(Reader *r, const uint8_t *spelling, size_t size) {
     if (r->count == MOST_COLUMNS)
         return UNLIKE;
     Values *v = &r->columns[r->count++];
-    v->spelling = spelling, v->spelling_size = size;
     v->nulls = r->rows;
     r->alike &= !r->rows;
-    return append(&v->key, r->key.room.memory, r->key.size);
+    int failed = append(&v->spelling, spelling, size);
+    return failed ? failed : append(&v->key, r->key.room.memory, r->key.size);
 }
 
 /* Finds the column of the key that begins after a quote, which is as a rule the one that is expected. */
 static int find_column(Reader *r, const uint8_t *end, int *index) {
     if (*index < r->count && is_spelled(&r->columns[*index], r->p, end)) {
-        r->p += r->columns[*index].spelling_size + 1;
+        r->p += r->columns[*index].spelling.size + 1;
         return FINE;
     }
     const uint8_t *start = r->p;
@@ -308,24 +312,53 @@ static int read_object(Reader *r, const uint8_t *end) {
     }
 }
 
-static int read_lines(Reader *r) {
+/* Reads whole lines; and what is after the last of them, if nothing else is to come. */
+static int read_lines(Reader *r, int is_last) {
     const uint8_t *begin = r->p;
     while (r->p < r->end) {
         const uint8_t *line = r->p, *end = memchr(line, '\n', (size_t)(r->end - line));
+        if (!end && !is_last)
+            break;
         if (!end)
             end = r->end;
         skip_blanks(r, end);
         r->alike &= r->p < end;
         if (r->p < end) {
-            int64_t start = line - begin;
+            int64_t start = r->before + (line - begin);
             int failed = *r->p == '{' ? read_object(r, end) : UNLIKE;
             if (failed || (failed = append(&r->starts, &start, sizeof start)))
                 return failed;
             r->rows++;
         }
-        r->p = end + 1;
+        r->p = end < r->end ? end + 1 : end;
     }
-    return r->count ? FINE : UNLIKE;
+    r->before += r->p - begin;
+    return FINE;
+}
+
+/* Reads the lines of `size` bytes of a file, piece by piece. Beyond them there may be more, in which case the last line may
+be a part of one, unless they are `whole`. A file that ends before is read to its end, unless they are. */
+static int read_pieces(Reader *r, int file, int64_t position, size_t size, int whole, Heap *piece) {
+    size_t done = 0, held = 0; /* held: bytes of a line of which more is to come */
+    for (int is_last = 0; !is_last && done < size;) {
+        size_t more = size - done < PIECE ? size - done : PIECE;
+        uint8_t *to = heap_reserve(piece, more);
+        if (!to)
+            return NO_MEMORY;
+        ssize_t found = pread(file, to, more, (off_t)(position + (int64_t)done));
+        if (found < 0 || (!found && whole))
+            return UNLIKE; /* Python reads it again, and tells what is wrong */
+        done += (size_t)found;
+        is_last = !found || (whole && done == size);
+        r->p = piece->room.memory, r->end = r->p + held + found, r->later = size - done;
+        int failed = read_lines(r, is_last);
+        if (failed)
+            return failed;
+        held = (size_t)(r->end - r->p);
+        memmove(piece->room.memory, r->p, held);
+        piece->size = held;
+    }
+    return FINE;
 }
 
 /* -- results -------------------------------------------------------------------------------------------------- */
@@ -416,6 +449,7 @@ static PyObject *result_of(Reader *r) {
 
 static void reader_free(Reader *r) {
     for (int i = 0; i < MOST_COLUMNS; i++) {
+        free(r->columns[i].spelling.room.memory);
         free(r->columns[i].key.room.memory);
         free(r->columns[i].bytes.room.memory);
         free(r->columns[i].ends.room.memory);
@@ -426,30 +460,61 @@ static void reader_free(Reader *r) {
     free(r);
 }
 
+static Reader *reader_new(void) {
+    Reader *r = calloc(1, sizeof *r);
+    if (r)
+        r->plain = r->alike = 1;
+    else
+        PyErr_NoMemory();
+    return r;
+}
+
+/* What json_columns answers; the reader is no longer needed. */
+static PyObject *end_reader(Reader *r, int failed) {
+    PyObject *result = NULL;
+    if (failed == NO_MEMORY)
+        PyErr_NoMemory();
+    else if (failed == FINE && r->count)
+        result = result_of(r);
+    else
+        result = Py_NewRef(Py_None);
+    reader_free(r);
+    return result;
+}
+
 PyObject *json_columns(PyObject *Py_UNUSED(self), PyObject *block) {
     Py_buffer view;
     if (PyObject_GetBuffer(block, &view, PyBUF_SIMPLE))
         return NULL;
     PyObject *result = NULL;
-    Reader *r = calloc(1, sizeof *r);
-    if (!r) {
-        PyBuffer_Release(&view);
-        return PyErr_NoMemory();
+    Reader *r = reader_new();
+    if (r) {
+        int failed;
+        r->p = view.buf, r->end = r->p + view.len;
+        Py_BEGIN_ALLOW_THREADS;
+        failed = read_lines(r, 1);
+        Py_END_ALLOW_THREADS;
+        result = end_reader(r, failed);
     }
-    r->p = view.buf;
-    r->end = r->p + view.len;
-    r->plain = r->alike = 1;
-    int failed;
-    Py_BEGIN_ALLOW_THREADS;
-    failed = read_lines(r);
-    Py_END_ALLOW_THREADS;
-    if (failed == FINE)
-        result = result_of(r);
-    else if (failed == NO_MEMORY)
-        PyErr_NoMemory();
-    else
-        result = Py_NewRef(Py_None);
-    reader_free(r);
     PyBuffer_Release(&view);
     return result;
+}
+
+PyObject *json_columns_of(PyObject *Py_UNUSED(self), PyObject *args) {
+    int file, whole;
+    Py_ssize_t position, size;
+    if (!PyArg_ParseTuple(args, "innp", &file, &position, &size, &whole))
+        return NULL;
+    Reader *r = reader_new();
+    if (!r)
+        return NULL;
+    Heap piece = {0};
+    int failed;
+    Py_BEGIN_ALLOW_THREADS;
+    failed = read_pieces(r, file, position, (size_t)size, whole, &piece);
+    Py_END_ALLOW_THREADS;
+    free(piece.room.memory);
+    long long parsed = r->before;
+    PyObject *columns = end_reader(r, failed);
+    return columns && columns != Py_None ? Py_BuildValue("(NL)", columns, parsed) : columns;
 }

@@ -178,6 +178,9 @@ static PyMethodDef methods[] = {
      "Python can read.\n\n"
      "A column of strings is (key, ends, bytes, bitmap, nulls) with 32-bit ends, any other (key, values) with the text of "
      "its values, a comma after each."},
+    {"json_columns_of", json_columns_of, METH_VARARGS,
+     "json_columns_of(file, position, size, whole): json_columns of so many bytes of an open file, and how many of them are its "
+     "lines: the last may be cut off, unless they are `whole`."},
     {"json_lines", json_lines, METH_O,
      "json_lines(columns): rows as JSON lines. A column is (what stands before its value, strings, whether these are JSON)."},
     {"keep_lines", keep_lines, METH_VARARGS,

@@ -80,11 +80,12 @@ static inline int block_is_right(const uint8_t *p, Before *before) {
 }
 
 static inline int is_utf8(const uint8_t *p, const uint8_t *end) {
-    p = skip_ascii(p, end);
     Before before = {0};
     for (; end - p >= 64; p += 64)
         if (!block_is_right(p, &before))
             return 0;
+    if (!before.follow && skip_ascii(p, end) == end)
+        return 1;
     uint8_t rest[64] = {0}; /* zeros follow nothing */
     memcpy(rest, p, (size_t)(end - p));
     return block_is_right(rest, &before);

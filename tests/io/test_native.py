@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import json
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import orjson
@@ -15,7 +17,9 @@ from hypothesis import strategies as st
 
 from gristmill.core.native import kernels
 from gristmill.core.table import POSITION, json_array, rows_to_table
+from gristmill.core.task import FileSlice
 from gristmill.io import jsonl, write_jsonl
+from gristmill.io.input import BadRecord, Input
 from gristmill.io.jsonl import AS_WRITTEN, UNTIDY
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.sampled_from(
@@ -92,6 +96,71 @@ def check_reading(block: bytes, fields: list[str] | None = None) -> bool:
 @example([{"a": None}, {"a": None}], 0, None)
 def test_what_c_reads_is_what_python_reads(rows: list[dict[str, Any]], form: int, fields: list[str] | None) -> None:
     check_reading(b"\n".join(line_of(row, form) for row in rows), fields)
+
+
+def in_bytes(found: Any) -> Any:
+    """What `json_columns` gives, so that it can be compared."""
+    if isinstance(found, tuple | list):
+        return [in_bytes(one) for one in found]
+    return found if found is None or isinstance(found, int | str) else bytes(found)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_file_is_read_as_its_bytes_are(tmp_path: Path, seed: int) -> None:
+    """It is read in pieces of 256 KiB: lines begin in one and end in the next, or fill several."""
+    random = Random(seed)
+    sizes = [random.choice([0, 3, 500, 70_000, 2**18 - 30, 600_000]) for _ in range(random.randrange(1, 25))]
+    rows = [{"text": "é" * (size // 2), "n": size, f"k{size % 3}": "x"} for size in sizes]
+    lines = [line_of(row, random.randrange(10)) + random.choice([b"\n", b"\n\n", b"\r\n"]) for row in rows]
+    block = b"".join(lines)[: random.choice([None, -1, -2])]
+    (path := tmp_path / "a.jsonl").write_bytes(block)
+    starts = [sum(map(len, lines[:number])) for number in range(len(lines))]
+    with path.open("rb") as file:
+        for start in starts[:3]:
+            whole = kernels.json_columns_of(file.fileno(), start, len(block) - start, True)
+            beyond = kernels.json_columns_of(file.fileno(), start, len(block) + 9, False)
+            wanted = kernels.json_columns(block[start:])
+            assert in_bytes(whole) == in_bytes(beyond) == (wanted and [in_bytes(wanted), len(block) - start])
+            for size in (100, 2**18, 400_000):
+                part = block[start : start + size]
+                if size < len(block) - start:
+                    part = part[: part.rfind(b"\n") + 1]
+                    wanted = kernels.json_columns(part)
+                    found = kernels.json_columns_of(file.fileno(), start, size, False)
+                    assert in_bytes(found) == (wanted and [in_bytes(wanted), len(part)])
+        assert kernels.json_columns_of(file.fileno(), 0, len(block) + 1, True) is None, "the file is shorter"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"{nothing",
+        b'{"id":2,"text":"\xff"}',
+        b'{"id":"two","text":7}',
+        b'{"id":%d,"text":"b"}' % 2**80,
+        b'{"id":2.5e80,"text":"b"}',
+        b'{"id":[[%s]],"text":"b"}' % (b"[" * 200 + b"]" * 200),
+        b"",
+    ],
+)
+@pytest.mark.parametrize("place", [0, 30, 99])
+def test_a_file_with_an_odd_line_is_read_as_in_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, odd: bytes, place: int
+) -> None:
+    """Blocks before it are parsed as they are read; it, and those after it, once they were."""
+    lines = [b'{"id":%d,"text":"%s"}' % (number, b"x" * 50) for number in range(100)]
+    lines[place] = odd
+    (path := tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
+    found = []
+    for native in (kernels, None):
+        monkeypatch.setattr(jsonl, "kernels", native)
+        bad: list[BadRecord] = []
+        read: list[int] = []
+        source = Input(FileSlice(str(path)), blocksize=1000, on_bad=bad.append, on_bytes=read.append)
+        tables = [(table.schema, table.to_pylist()) for table in jsonl.read_jsonl(source)]
+        found.append((tables, bad, read))
+    assert found[0] == found[1]
+    assert len(found[0][0]) > 1
 
 
 @given(st.lists(text | st.none(), min_size=1), st.integers(0, 9))

@@ -14,6 +14,7 @@ import json
 import random
 import struct
 import sys
+import tempfile
 import time
 from functools import cache
 from itertools import pairwise
@@ -204,6 +205,15 @@ def column(draw: random.Random) -> pa.Array:
     return array.slice(draw.randrange(3)) if draw.random() < 0.3 else array
 
 
+def json_file(kernels: Any, draw: random.Random, block: bytes) -> None:
+    with tempfile.TemporaryFile() as file:
+        file.write(block * draw.choice([1, 1, 1, 2**19 // (len(block) + 1)]))
+        file.flush()
+        size = file.tell()
+        start = draw.randrange(size + 1)
+        kernels.json_columns_of(file.fileno(), start, draw.choice([size - start, size, 100]), draw.random() < 0.5)
+
+
 def main(path: str, seconds: str, seed: str) -> None:
     kernels, draw = load(path), random.Random(int(seed))
     end, rounds = time.monotonic() + float(seconds), 0
@@ -215,6 +225,7 @@ def main(path: str, seconds: str, seed: str) -> None:
         kernels.json_lines(((b'{"a":', texts, draw.random() < 0.5), (b',"b":', texts, False)))
         kernels.json_columns(exactly(lines(draw)))
         block = bytearray(lines(draw))
+        json_file(kernels, draw, bytes(block))
         kernels.tidy_json((ctypes.c_char * len(block)).from_buffer_copy(block))
         kernels.keep_lines(block, draw.randbytes(block.count(b"\n") // 8 + 1), block.count(b"\n"), 0)
         deduplicate(kernels, draw, texts)

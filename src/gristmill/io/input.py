@@ -120,6 +120,9 @@ class OpenFile:
     def tell(self) -> int:
         return int(self._file.tell())
 
+    def fileno(self) -> int:
+        return int(self._file.fileno())
+
     def readable(self) -> bool:
         return True
 

@@ -24,7 +24,7 @@ from gristmill.core.errors import InputError
 from gristmill.core.native import kernels
 from gristmill.core.table import POSITION, TooDeep, is_deep, is_json, to_array, wide_columns
 from gristmill.io.input import MOST_BAD, RAW_BYTES, BadRecord, check_names
-from gristmill.io.lines import HEAD, MAX_LINE, read_head, read_lines
+from gristmill.io.lines import HEAD, MAX_LINE, Seen, look_through, read_head
 from gristmill.io.sniff import is_text, wrong_format
 from gristmill.io.write_jsonl import texts
 
@@ -45,7 +45,8 @@ def read_jsonl(
     source: Input, fields: Sequence[str] | None = None, max_line_bytes: int = MAX_LINE
 ) -> Iterator[pa.Table]:
     """A table per block of lines, with the byte offset of each line in the POSITION column."""
-    for parser in starmap(partial(_Parser, fields, source.path), read_lines(source, max_line_bytes)):
+    look = None if kernels is None else kernels.json_columns_of
+    for parser in starmap(partial(_Parser, fields, source.path), look_through(source, max_line_bytes, look)):
         while parser.goes_on:
             table = _next_table(source, parser)
             parser.let_go()
@@ -62,7 +63,7 @@ def _next_table(source: Input, parser: _Parser) -> pa.Table | None:
         return make_table([], [], []) if parser.goes_on else None
     if not _rounded(table):
         if parser.plain and source.on_lines:
-            source.on_lines(parser.offset, len(parser.block), parser.plain)
+            source.on_lines(parser.offset, parser.size, parser.plain)
         return table
     positions = table.column(POSITION).to_pylist()
     return make_table(parser.exactly(positions), positions, parser.fields, source.path)
@@ -71,8 +72,10 @@ def _next_table(source: Input, parser: _Parser) -> pa.Table | None:
 class _Parser:
     """Makes tables of a block of lines: one, unless bad lines are many."""
 
-    def __init__(self, fields: Sequence[str] | None, path: str, offset: int, block: bytes) -> None:
-        self.block, self.offset, self.fields, self.path = block, offset, fields, path
+    def __init__(self, fields: Sequence[str] | None, path: str, offset: int, block: bytes | Seen) -> None:
+        self.offset, self.fields, self.path = offset, fields, path
+        self._block: bytes | Seen = block
+        self.size = block.size if isinstance(block, Seen) else len(block)
         self.lines: Iterator[bytes | memoryview] | None = None
         self.next: int | None = offset
         self.plain: Plain | None = None
@@ -84,12 +87,18 @@ class _Parser:
     def let_go(self) -> None:
         """Once all is in tables, stages that work on these need the memory."""
         if not self.goes_on:
-            self.block = b""
+            self._block = b""
+
+    @property
+    def block(self) -> bytes:
+        if isinstance(self._block, Seen):
+            self._block = self._block.read()
+        return self._block
 
     def table(self) -> tuple[pa.Table | None, list[BadRecord]]:
         """The next table, None if it has no rows, and the bad records."""
         if self.lines is None:
-            table, self.plain = quick_table(self.block, self.offset, self.fields)
+            table, self.plain = self._quick_table()
             if table is not None:
                 self.next = None
                 return table, []
@@ -110,6 +119,11 @@ class _Parser:
                 kept.append(row)
                 places.append(position)
         return self._make(kept, places), sorted(bad)
+
+    def _quick_table(self) -> tuple[pa.Table | None, Plain | None]:
+        if isinstance(self._block, Seen):
+            return _table_of(self._block.found, self.offset, self.fields)
+        return quick_table(self._block, self.offset, self.fields)
 
     def _make(self, rows: list[Row], positions: list[int]) -> pa.Table | None:
         return make_table(rows, positions, self.fields, self.path) if rows else None
@@ -140,8 +154,12 @@ def _rounded(table: pa.Table) -> bool:
 def quick_table(block: Any, offset: int, fields: Sequence[str] | None = None) -> tuple[pa.Table | None, Plain | None]:
     """The table of a block in which all is as it should be; None if the lines must be looked at one by one."""
     found = None if kernels is None else kernels.json_columns(block)
-    if found is None:
-        return None, None
+    return (None, None) if found is None else _table_of(found, offset, fields)
+
+
+def _table_of(
+    found: tuple[Sequence[Any], bytes, int], offset: int, fields: Sequence[str] | None
+) -> tuple[pa.Table | None, Plain | None]:
     columns, raw_starts, plain = found
     count = memoryview(raw_starts).nbytes // 8
     read: dict[str, pa.Array] = {}

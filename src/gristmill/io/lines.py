@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import codecs
 import zlib
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from gristmill.core.errors import InputError
 from gristmill.io.input import RAW_BYTES, BadRecord, with_rest
 from gristmill.io.sniff import GZIP, compression
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator
 
     from gristmill.core.task import FileSlice
     from gristmill.io.input import Input, OpenFile
@@ -34,8 +35,25 @@ class Damaged(Exception):
     """A compressed stream cannot be read any further."""
 
 
+class Seen(NamedTuple):
+    """What was found in a block of lines as it was read, which was not kept: it can be read again."""
+
+    found: Any
+    size: int
+    read: Callable[[], bytes]
+
+
+Look = Callable[[int, int, int, bool], tuple[Any, int] | None]
+"""Finds something in lines of an open file, and tells how many bytes these are: `kernels.json_columns_of`."""
+
+
 def read_lines(source: Input, max_line_bytes: int = MAX_LINE) -> Iterator[tuple[int, bytes]]:
     """Blocks of whole lines, each with its byte offset in the (decompressed) file."""
+    return cast("Iterator[tuple[int, bytes]]", look_through(source, max_line_bytes, None))
+
+
+def look_through(source: Input, max_line_bytes: int, look: Look | None) -> Iterator[tuple[int, bytes | Seen]]:
+    """The same; of blocks in which `look` finds something, just that, where reading them again costs little."""
     # A line longer than the limit must span two chunks: that is where it is noticed.
     size = min(_CHUNK, source.blocksize, max_line_bytes)
     part = source.part
@@ -48,22 +66,25 @@ def read_lines(source: Input, max_line_bytes: int = MAX_LINE) -> Iterator[tuple[
         if offset is None:
             return
         # Nothing here holds on to a block that others have: it is large, and they let it go as soon as they can.
-        yield from map(partial(_without_mark, source), _blocks(source, file, kind, offset, size, max_line_bytes))
+        yield from map(partial(_without_mark, source), _blocks(source, file, kind, offset, size, max_line_bytes, look))
 
 
-def _without_mark(source: Input, found: tuple[int, bytes]) -> tuple[int, bytes]:
+def _without_mark(source: Input, found: tuple[int, bytes | Seen]) -> tuple[int, bytes | Seen]:
     """A block that was read, without the mark of its byte order."""
     start, block = found
+    if isinstance(block, Seen):
+        source.on_bytes(block.size)
+        return found
     source.on_bytes(len(block))
     return (3, block[3:]) if start == 0 and block.startswith(codecs.BOM_UTF8) else found
 
 
 def _blocks(
-    source: Input, file: OpenFile, kind: str | None, offset: int | None, size: int, max_line: int
-) -> Iterator[tuple[int, bytes]]:
+    source: Input, file: OpenFile, kind: str | None, offset: int | None, size: int, max_line: int, look: Look | None
+) -> Iterator[tuple[int, bytes | Seen]]:
     most = with_rest(source.blocksize)
     if file.local and not kind and offset is not None and max_line >= most:
-        offset = yield from _as_they_lie(file, offset, source.part, most)
+        offset = yield from _as_they_lie(file, offset, source.part, most, look)
     if offset is not None:
         chunks = decompress(file, kind, size) if kind else _range(file, offset, source.part, size)
         yield from whole_lines(chunks, offset, source.blocksize, max_line, source.on_bad)
@@ -145,17 +166,24 @@ def _range(file: OpenFile, position: int, part: FileSlice, size: int) -> Iterato
 
 
 def _as_they_lie(
-    file: OpenFile, position: int, part: FileSlice, most: int
-) -> Generator[tuple[int, bytes], None, int | None]:
+    file: OpenFile, position: int, part: FileSlice, most: int, look: Look | None
+) -> Generator[tuple[int, bytes | Seen], None, int | None]:
     """Blocks of whole lines that need not be put together. The answer is where a line begins that may be too long for
     that; None at the end."""
     stop = None if part.end is None else _last_line_end(file, part, most)
     if part.end is not None and stop is None:
         return position
+    found: list[tuple[int, bytes | Seen]]
     while stop is None or position < stop:
         room = most if stop is None else min(stop - position, most)
-        file.seek(position)
-        block = file.read(room)
+        if look and (seen := look(file.fileno(), position, room, position + room == stop)):
+            found = [(position, Seen(*seen, partial(_read_at, file, position, seen[1])))]
+            position += seen[1]
+            del seen
+            yield found.pop()
+            continue
+        look = None  # other blocks of the file will have what this one has that cannot be looked through
+        block = _read_at(file, position, room)
         if len(block) < room and stop is not None:
             _check_end(part)
         if len(block) == room and position + room != stop:
@@ -169,6 +197,11 @@ def _as_they_lie(
         del block
         yield found.pop()
     return None
+
+
+def _read_at(file: OpenFile, position: int, size: int) -> bytes:
+    file.seek(position)
+    return file.read(size)
 
 
 def _last_line_end(file: OpenFile, part: FileSlice, most: int) -> int | None:
