@@ -10,11 +10,20 @@ import orjson
 import pytest
 
 HEAVY = ("ray", "torch", "transformers", "pandas", "polars", "numba", "cudf")
+SELDOM = (
+    "gristmill.core.preview",
+    "gristmill.core.scores",
+    "gristmill.dedup.index",
+    "gristmill.dedup.normalise",
+    "gristmill.io.csv",
+    "gristmill.observe.look",
+)
+"""What a run loads only if it is asked for more than most are."""
 
 
-def loaded_by(code: str, *arguments: str) -> set[str]:
-    """The heavy libraries that a program has loaded at its end."""
-    ending = f"\nimport sys\nprint('LOADED', *[name for name in {HEAVY!r} if name in sys.modules])"
+def loaded_by(code: str, *arguments: str, names: tuple[str, ...] = HEAVY) -> set[str]:
+    """Those of some modules that a program has loaded at its end."""
+    ending = f"\nimport sys\nprint('LOADED', *[name for name in {names!r} if name in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", code + ending, *arguments], capture_output=True, text=True, check=False
     )
@@ -66,3 +75,20 @@ def test_a_small_run_does_not_load_pandas(tmp_path: Path) -> None:
     rows = [{"text": "“one two”", "meta": {"n": 1}}, {"text": "one"}, {"text": "one two", "late": 1.5}]
     (tmp_path / "in.jsonl").write_bytes(b"\n".join(map(orjson.dumps, rows)))
     assert loaded_by(RUN, str(tmp_path / "in.jsonl"), str(tmp_path / "out")) == set()
+
+
+EXACT = """
+import sys
+from gristmill import LocalExecutor, Pipeline
+from gristmill.dedup import ExactDeduplicationStage
+from gristmill.text import JsonlReader, JsonlWriter
+stages = [JsonlReader(sys.argv[1]), ExactDeduplicationStage(), JsonlWriter(sys.argv[2])]
+result = Pipeline("small", stages=stages).run(LocalExecutor(num_workers=int(sys.argv[3])))
+assert sum(task.rows for task in result) == 2, result
+"""
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_exact_deduplication_loads_no_more_than_it_needs(tmp_path: Path, workers: str) -> None:
+    (tmp_path / "in.jsonl").write_bytes(b"\n".join(orjson.dumps({"text": text}) for text in ("one", "two", "one")))
+    assert loaded_by(EXACT, str(tmp_path / "in.jsonl"), str(tmp_path / "out"), workers, names=SELDOM) == set()

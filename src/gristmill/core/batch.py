@@ -237,7 +237,6 @@ class Batch(Task[pa.Table]):
         return self
 
 
-@dataclass
 class DocumentBatch(Batch):
     """Text documents, one per row."""
 

@@ -23,7 +23,6 @@ Every message names the place and the way out.
 
 from __future__ import annotations
 
-import difflib
 import errno
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -178,6 +177,8 @@ def describe_error(error: BaseException) -> str:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`" Did you mean 'text'?"`, or nothing when no known word is near."""
+    import difflib
+
     names = list(known)
     exact = [name for name in names if name.lower() == word.lower()]
     near = exact or difflib.get_close_matches(word, names, n=1, cutoff=0.6)

@@ -30,11 +30,13 @@ class Ref(Protocol):
         """Give up what it holds. A task that was loaded stays as it is."""
 
 
-@dataclass(frozen=True, slots=True)
 class Here:
     """A task in this process."""
 
-    task: Task[Any]
+    __slots__ = ("task",)
+
+    def __init__(self, task: Task[Any]) -> None:
+        self.task = task
 
     def load(self) -> Task[Any]:
         return self.task

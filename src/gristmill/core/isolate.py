@@ -14,10 +14,10 @@ What is given up: stages that look at several rows at once see them in other com
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from hashlib import blake2b
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
@@ -105,7 +105,7 @@ class History:
 
 def mark(lineage: Lineage) -> int:
     """A number for a task that fits into a float, to be left where a dead worker's last words are read."""
-    return int.from_bytes(hashlib.blake2b(lineage.id.encode(), digest_size=6).digest(), "big")
+    return int.from_bytes(blake2b(lineage.id.encode(), digest_size=6).digest(), "big")
 
 
 class Isolator:

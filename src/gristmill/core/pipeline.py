@@ -17,7 +17,6 @@ from gristmill.core.executor import (
 )
 from gristmill.core.place import planned
 from gristmill.core.plan import Plan, decompose, make_plan
-from gristmill.core.preview import Preview, make_preview
 from gristmill.core.quarantine import Budget, Quarantine
 from gristmill.core.result import Result
 from gristmill.core.run import Run
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from gristmill.core.executor import Ref
+    from gristmill.core.preview import Preview
     from gristmill.core.task import Lineage
 
 
@@ -73,6 +73,8 @@ class Pipeline:
 
     def preview(self, n: int = 5, initial_tasks: Sequence[Task[Any]] | None = None) -> Preview:
         """Run the first n rows in this process, writing nothing; see each row's scores and fate."""
+        from gristmill.core.preview import make_preview
+
         return make_preview(self.plan(initial_tasks), n, initial_tasks)
 
     def run(

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gristmill.core.beside import keeping
 from gristmill.core.plan import Group, Plan, decompose, make_plan, same_place
 from gristmill.core.stage import ProcessingStage
 
@@ -35,7 +34,10 @@ def planned(
 ) -> Plan:
     """The plan as an executor runs it, after checking that it can. `beside` are stages that keep things beside it."""
     plan = make_plan(name, placed(stages, executor), tasks, executor.fuse, resuming)
-    plan = keeping(plan, *beside) if beside else plan
+    if beside:
+        from gristmill.core.beside import keeping
+
+        plan = keeping(plan, *beside)
     for segment in plan.segments:
         executor.check(segment)
     return arranged(plan, executor)  # now that nodes which it may have waited for are there

@@ -22,7 +22,6 @@ from gristmill.core.function import task_types
 from gristmill.core.needs import check_columns_of_some
 from gristmill.core.rejects import Rejecter
 from gristmill.core.resources import Resources
-from gristmill.core.scores import ScoreKeeper
 from gristmill.core.stage import (
     CompositeStage,
     ProcessingStage,
@@ -141,7 +140,11 @@ class Plan:
         suffix = f"-{self.number + 1}" if self.number else ""
         start = first + (self.source is not None)
         names = self.names[start : start + len(group.stages)]
-        keeper = ScoreKeeper(self.scores, names, self.stages, first, self.number + 1) if self.scores else None
+        if self.scores is None:
+            return Rejecter(self.rejects, first, suffix)
+        from gristmill.core.scores import ScoreKeeper
+
+        keeper = ScoreKeeper(self.scores, names, self.stages, first, self.number + 1)
         return Rejecter(self.rejects, first, suffix, keeper)
 
     def __str__(self) -> str:

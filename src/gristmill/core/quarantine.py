@@ -10,8 +10,8 @@ import base64
 import reprlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import orjson
 import pyarrow as pa
@@ -173,8 +173,7 @@ def kind_of(error: StageError) -> str:
     return CRASHED if isinstance(error, WorkerLostError) else RAISED
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(NamedTuple):
     """How many records may fail: a number, a share of those that were read, or (both None) any."""
 
     most: int | None = None
@@ -198,7 +197,7 @@ class Budget:
 
     def after(self, failed: int, rows: int, reads: bool = True) -> Budget:
         """What is left, for one call to know when it has spent it."""
-        return replace(self, failed=failed, rows=rows, reads=reads)
+        return self._replace(failed=failed, rows=rows, reads=reads)
 
     def spent(self, failed: int, rows: int, final: bool = False) -> bool:
         """Whether too many of the rows seen so far have failed. Only at the end are a few rows enough to tell."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gristmill.core.errors import LostTaskError, StageError
 from gristmill.core.repeat import Trail
@@ -29,8 +29,7 @@ Place = tuple[str, int]
 """A task's id, and the stage of the group that it goes to next."""
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """The item that a task came from, the group that made it, and where it left the group."""
 
     group: int

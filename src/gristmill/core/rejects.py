@@ -34,7 +34,6 @@ STAGE, FILTER, SCORE, THRESHOLD = "rejected_by", "rejected_filter", "rejected_sc
 FILE, PLACE = "rejected_file", "rejected_position"
 
 
-@dataclass
 class RejectedFiles(WrittenFiles):
     """The rejected rows of one source, in place for good."""
 

@@ -15,8 +15,8 @@ killed between the two, the source is done again and gives the same files with t
 
 from __future__ import annotations
 
+import os
 import platform
-import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,8 +34,7 @@ from gristmill.core.task import Lineage, WrittenFile, WrittenFiles, as_noted_now
 if TYPE_CHECKING:
     from gristmill.core.executor import Progress
     from gristmill.core.plan import Plan
-    from gristmill.core.scores import ScoreFiles
-    from gristmill.core.task import Task
+    from gristmill.core.task import ScoreFiles, Task
 
 FLUSH_SECONDS = 1.0
 FLUSH_ENTRIES = 500
@@ -117,7 +116,7 @@ class Run:
         self.rejected: list[str] = []
         self._keeps_rejected = self._keeps_scores = False
         self.changes: list[str] = []
-        self._attempt = secrets.token_hex(4)
+        self._attempt = os.urandom(4).hex()
         self._flushes = 0
         self._open: dict[str, _Open] = {}
         self._ready: list[Entry] = []

@@ -23,7 +23,7 @@ from gristmill.core.columns import literal, make_array, whole
 from gristmill.core.compute import pc
 from gristmill.core.decide import Decision, thresholds_of
 from gristmill.core.table import POSITION, column_values, is_json, is_text
-from gristmill.core.task import Task, WrittenFiles
+from gristmill.core.task import Task
 
 if TYPE_CHECKING:
     from gristmill.core.stage import Answer, ProcessingStage
@@ -35,11 +35,6 @@ FACTS = (FILE, PLACE, SEGMENT, ID, LANGUAGE, SOURCE, CHARS, TOKENS, DROPPED)
 
 _NAMES = {LANGUAGE: ("language", "lang"), SOURCE: ("source",), TOKENS: ("tokens", "num_tokens", "token_count")}
 _FALSE = literal(False, pa.bool_())
-
-
-@dataclass
-class ScoreFiles(WrittenFiles):
-    """The scores of one source, in place for good."""
 
 
 def unique_names(names: Iterable[str]) -> list[str]:

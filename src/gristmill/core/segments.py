@@ -24,11 +24,10 @@ from gristmill.core.executor import Executor, Here, Job, Observer, Progress, Rep
 from gristmill.core.rejects import RejectedFiles
 from gristmill.core.result import check_books
 from gristmill.core.run import Run, in_turn, versions
-from gristmill.core.scores import ScoreFiles
 from gristmill.core.stage import implements
 from gristmill.core.stats import StageStats
 from gristmill.core.streams import closed_in_the_end
-from gristmill.core.task import EmptyTask, Task, WrittenFiles, name_sources
+from gristmill.core.task import EmptyTask, ScoreFiles, Task, WrittenFiles, name_sources
 
 if TYPE_CHECKING:
     from gristmill.core.executor import Ref

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -20,6 +18,8 @@ def to_line(content: Any) -> bytes:
     try:
         return orjson.dumps(content)
     except TypeError:  # names of files that are no Unicode text
+        import json
+
         return json.dumps(asdict(content) if is_dataclass(content) else content).encode()  # type: ignore[arg-type]
 
 
@@ -27,6 +27,8 @@ def _parsed(line: bytes) -> Any:
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
+        import json
+
         return json.loads(line)
 
 
@@ -78,7 +80,7 @@ class _Disk:
 
     def put(self, name: str, content: bytes) -> None:
         path = self._root / name
-        draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.draft")
+        draft = path.with_name(f"{path.name}.{os.urandom(4).hex()}.draft")
         try:
             draft.write_bytes(content)
         except FileNotFoundError:

@@ -7,8 +7,8 @@ and the worker names them.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def order_key(task_id: str) -> tuple[tuple[int, int | str], ...]:
 
 def digest(parts: Iterable[str], size: int = 8) -> str:
     """A short stable hash of several strings."""
-    hasher = hashlib.blake2b(digest_size=size)
+    hasher = blake2b(digest_size=size)
     for part in parts:
         raw = part.encode("utf-8", "surrogatepass")
         hasher.update(len(raw).to_bytes(8, "little") + raw)
@@ -201,7 +201,10 @@ class WrittenFiles(FileGroupTask):
         return self.rows
 
 
-@dataclass
+class ScoreFiles(WrittenFiles):
+    """The scores of one source, in place for good."""
+
+
 class GatherTask(Task[list[Task[Any]]]):
     """All tasks of one source, in order: what a stage with `gather = True` receives."""
 

@@ -107,3 +107,22 @@ def flags(column: Column) -> Numbers:
         return np.zeros(0, np.bool_)
     bits = np.unpackbits(np.frombuffer(buffer, np.uint8), bitorder="little")
     return bits[array.offset : array.offset + len(array)].astype(np.bool_)
+
+
+def prefixes(keys: Column) -> Numbers:
+    """The first eight bytes of each key, as a number."""
+    array = whole(keys)
+    width = array.type.byte_width
+    if not len(array):
+        return np.zeros(0, np.uint64)
+    raw = np.frombuffer(array.buffers()[1], np.uint8)[array.offset * width : (array.offset + len(array)) * width]
+    return np.ascontiguousarray(raw.reshape(-1, width)[:, :8]).view("<u8").reshape(-1)
+
+
+def among(keys: Column, wanted: Numbers) -> pa.Array:
+    """Which keys begin like one of some, which are in order."""
+    found = prefixes(keys)
+    if not len(wanted):
+        return from_numbers(np.zeros(len(found), np.bool_))
+    places = np.minimum(np.searchsorted(wanted, found), len(wanted) - 1)
+    return from_numbers(wanted[places] == found)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,21 +23,22 @@ from gristmill.core.errors import ColumnError
 from gristmill.core.spread import column_of
 from gristmill.core.stage import Columns
 from gristmill.core.table import is_text
-from gristmill.dedup.clusters import CLUSTER, ID, PARTNER, SIMILARITY, ids
-from gristmill.dedup.columns import Numbers, from_numbers, values_of
+from gristmill.dedup.clusters import CLUSTER, ID, PARTNER, SIMILARITY, SNAPSHOT, ids
+from gristmill.dedup.columns import Numbers, among, from_numbers, prefixes, values_of
 from gristmill.dedup.digest import hash_columns
-from gristmill.dedup.index import DedupIndex
-from gristmill.dedup.index_extend import Dropped, Keys
-from gristmill.dedup.index_files import KEY, TABLE, among, prefixes
-from gristmill.dedup.index_join import SNAPSHOT, Known, KnownPartitions, Match
-from gristmill.dedup.index_stage import IndexedStage
+from gristmill.dedup.index_stage import KEY, TABLE, IndexedStage
 from gristmill.dedup.keep import FIRST, Keep, policy
-from gristmill.dedup.normalise import normalise_urls, without
 from gristmill.io.exchange import Exchange
 from gristmill.io.keyed import KeyedStage
 from gristmill.io.partitions import Partitions
 from gristmill.io.sorting import group_starts
 from gristmill.io.verdicts import KEEP, ROW, TASK, identities
+
+if TYPE_CHECKING:
+    from gristmill.dedup.index import DedupIndex
+    from gristmill.dedup.index_extend import Dropped, Keys
+    from gristmill.dedup.index_join import Known
+    from gristmill.dedup.normalise import Normalisation
 
 TEXT = "text"
 _HASH, _RANK = "hash", "rank"
@@ -84,7 +85,7 @@ class ExactDeduplicationStage(IndexedStage):
         self.normalize, self.id_field, self.num_partitions = normalize, id_field, num_partitions
         self.columns, self.url_field, self.memory_gb = columns, url_field, memory_gb
         self.use_indexes(against, extend)
-        self._form = without("ExactDeduplicationStage", normalize)
+        self._form = None if normalize == () else _form(normalize)
         self._fields = self._compared()
         self._policy = policy("ExactDeduplicationStage", keep, None if columns else self._fields[0], score_field)
 
@@ -119,6 +120,8 @@ class ExactDeduplicationStage(IndexedStage):
         except ColumnError as error:
             raise ColumnError(f"stage {self.name!r}, column {name!r}: {error}") from error
         if self.url_field:
+            from gristmill.dedup.normalise import normalise_urls
+
             return normalise_urls(values)
         return self._form.apply(values) if self._form and is_text(values.type) else values
 
@@ -159,6 +162,8 @@ class SameHash(KeyedStage):
     def lister(self, exchange: Exchange, name: str) -> Partitions:
         if self.known is None:
             return super().lister(exchange, name)
+        from gristmill.dedup.index_join import KnownPartitions, Match
+
         return KnownPartitions(exchange, name, self.known, Match(0, _hashes, _known))
 
     def outputs(self) -> tuple[list[str], Columns]:
@@ -209,6 +214,12 @@ class SameHash(KeyedStage):
         if told:
             verdicts, wanted = verdicts.slice(1), wanted[1:]
         return verdicts.filter(wanted), table.slice(last, 1), known
+
+
+def _form(normalize: Sequence[str]) -> Normalisation | None:
+    from gristmill.dedup.normalise import without
+
+    return without("ExactDeduplicationStage", normalize)
 
 
 def _hashes(keys: pa.Table) -> Numbers:

@@ -12,19 +12,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
-import numpy as np
 import orjson
 import pyarrow as pa
 
 from gristmill.core.errors import InputError
 from gristmill.core.spread import split, spread
-from gristmill.dedup.columns import Numbers, from_numbers, numbers, whole
+from gristmill.dedup.columns import from_numbers, numbers
 from gristmill.dedup.index import IndexFile
+from gristmill.dedup.index_stage import KEY, TABLE
 from gristmill.io.runs import RUN_BYTES, Index, Place, RunsWriter, read_index, stream_of, table_of, value_bytes
 from gristmill.io.target import Target
-
-KEY, TABLE = "key", "table"
-"""The column that rows are found by, a hash; and while they are under way, the number of their table."""
 
 HELD_BYTES = 64 * 2**20
 CUT_ROWS = 4096
@@ -38,25 +35,6 @@ def overlap(part: int, of: int, parts: int) -> range:
     """Which of `parts` equal ranges have a hash in common with range `part` of `of`. See `core/spread.py`."""
     low, high = -(-(part << 32) // of), -(-((part + 1) << 32) // of) - 1
     return range(low * parts >> 32, (high * parts >> 32) + 1)
-
-
-def prefixes(keys: pa.Array | pa.ChunkedArray) -> Numbers:
-    """The first eight bytes of each key, as a number."""
-    array = whole(keys)
-    width = array.type.byte_width
-    if not len(array):
-        return np.zeros(0, np.uint64)
-    raw = np.frombuffer(array.buffers()[1], np.uint8)[array.offset * width : (array.offset + len(array)) * width]
-    return np.ascontiguousarray(raw.reshape(-1, width)[:, :8]).view("<u8").reshape(-1)
-
-
-def among(keys: pa.Array | pa.ChunkedArray, wanted: Numbers) -> pa.Array:
-    """Which keys begin like one of some, which are in order."""
-    found = prefixes(keys)
-    if not len(wanted):
-        return from_numbers(np.zeros(len(found), np.bool_))
-    places = np.minimum(np.searchsorted(wanted, found), len(wanted) - 1)
-    return from_numbers(wanted[places] == found)
 
 
 # -- writing -----------------------------------------------------------------------------------------------

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
 from gristmill.core.stage import ProcessingStage
-from gristmill.dedup.clusters import CommitVerdicts
-from gristmill.dedup.index import DedupIndex
-from gristmill.dedup.index_extend import Dropped, Keys, extending
-from gristmill.dedup.index_join import SNAPSHOT, Known
+from gristmill.dedup.clusters import SNAPSHOT, CommitVerdicts
 from gristmill.io.exchange import CommitRuns, Exchange
 from gristmill.io.verdicts import Spool, Verdicts, VerdictStage
+
+if TYPE_CHECKING:
+    from gristmill.dedup.index import DedupIndex
+    from gristmill.dedup.index_extend import Dropped, Keys
+    from gristmill.dedup.index_join import Known
+
+KEY, TABLE = "key", "table"
+"""The column that rows are found by, a hash; and while they are under way, the number of their table."""
 
 
 class IndexedStage(VerdictStage):
@@ -28,7 +33,7 @@ class IndexedStage(VerdictStage):
 
     def use_indexes(self, against: Sequence[str | DedupIndex], extend: str | DedupIndex | None) -> None:
         """For the constructor of a stage that takes `against` and `extend`."""
-        if isinstance(against, str | DedupIndex):
+        if against != () and isinstance(against, str | _index_type()):
             raise TypeError(f"stage {self.name!r}: against must be a list of indexes, as in against=[{against!r}]")
         self.against, self.extend = against, extend
 
@@ -46,10 +51,13 @@ class IndexedStage(VerdictStage):
         raise NotImplementedError
 
     def judging(self, spools: bool = True) -> tuple[Spool, Verdicts, list[ProcessingStage[Any, Any]]]:
-        some = self.against or self.extend is not None
-        told = (self.name, self.index_kind, self.index_parameters(), self.against, self.extend) if some else None
-        self._known = Known(*told) if told else None
+        self._known = self._opened() if self.against or self.extend is not None else None
         return super().judging(spools)
+
+    def _opened(self) -> Known:
+        from gristmill.dedup.index_join import Known
+
+        return Known(self.name, self.index_kind, self.index_parameters(), self.against, self.extend)
 
     def commit(self, verdicts: Exchange) -> CommitRuns:
         return CommitVerdicts(
@@ -57,4 +65,14 @@ class IndexedStage(VerdictStage):
         )
 
     def afterwards(self, spool: Spool, verdicts: Verdicts) -> Sequence[ProcessingStage[Any, Any]]:
-        return extending(self, self._known, spool, verdicts) if self._known and self._known.extends else ()
+        if self._known is None or self._known.extends is None:
+            return ()
+        from gristmill.dedup.index_extend import extending
+
+        return extending(self, self._known, spool, verdicts)
+
+
+def _index_type() -> type[DedupIndex]:
+    from gristmill.dedup.index import DedupIndex
+
+    return DedupIndex

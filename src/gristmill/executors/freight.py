@@ -9,7 +9,6 @@ from __future__ import annotations
 import mmap
 import pickle
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from gristmill.core.flow import Item
@@ -42,5 +41,5 @@ def unload(row: Any, folders: list[str], fetch: Callable[[int], Any]) -> tuple[i
     if parcel is None:
         parcel = pack(fetch(convoy).load(), folders)
     elif parcel.path is not None:
-        parcel = replace(parcel, path=write_verbatim(view[start:], folders))
+        parcel = parcel._replace(path=write_verbatim(view[start:], folders))
     return convoy, Item(lineage, [parcel], parcel.nbytes)

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from gristmill.core.resources import Resources
 
@@ -73,8 +74,7 @@ def find_gpus() -> tuple[float | None, ...]:
     return tuple(memory[device] for device in chosen if device < len(memory)) if chosen else tuple(memory)
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(NamedTuple):
     """GPUs, or shares of one, that a worker holds."""
 
     devices: tuple[int, ...] = ()

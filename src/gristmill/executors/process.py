@@ -87,7 +87,7 @@ class StatusPage:
         return None if position == self.IDLE else Place(int(position), int(task), int(start), int(stop))
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, repr=False)
 class Setup:
     """What a worker needs to begin."""
 

@@ -17,9 +17,8 @@ import shutil
 import tempfile
 import time
 import weakref
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 import pyarrow as pa
@@ -38,8 +37,7 @@ _UNHEARD = 3600.0
 _serial = itertools.count()
 
 
-@dataclass(frozen=True, slots=True)
-class Parcel:
+class Parcel(NamedTuple):
     """A task by reference: its pickle, and its buffers in the message or in a file."""
 
     head: bytes
@@ -182,12 +180,11 @@ def is_alive(pid: str) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
 class Kept:
     """A result: a parcel, and the folder that it lies in, which stays as long as a result needs it."""
 
-    parcel: Parcel
-    folder: Folder
+    def __init__(self, parcel: Parcel, folder: Folder) -> None:
+        self.parcel, self.folder = parcel, folder
 
     def load(self) -> Task[Any]:
         return self.parcel.load()

@@ -8,14 +8,14 @@ still given, and the damage is reported as a bad record.
 from __future__ import annotations
 
 import codecs
-import zlib
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from gristmill.core.errors import InputError
+from gristmill.io.decompress import SMALL, Damaged, decompress
 from gristmill.io.input import RAW_BYTES, BadRecord, with_rest
-from gristmill.io.sniff import GZIP, compression
+from gristmill.io.sniff import compression
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
@@ -27,12 +27,7 @@ MAX_LINE = 256 * 2**20
 HEAD = 256 * 2**10
 
 _CHUNK = 2**20
-_SMALL = 64 * 2**10
 _COUNTABLE = 64 * 2**20
-
-
-class Damaged(Exception):
-    """A compressed stream cannot be read any further."""
 
 
 class Seen(NamedTuple):
@@ -60,7 +55,7 @@ def look_through(source: Input, max_line_bytes: int, look: Look | None) -> Itera
     if part.end is not None and part.end <= part.start:
         return
     with source.open() as file:
-        kind = compression(part.path, file.read(_SMALL)) if part.start == 0 else None
+        kind = compression(part.path, file.read(SMALL)) if part.start == 0 else None
         file.seek(0)
         offset = 0 if kind else _first_line(file, part)
         if offset is None:
@@ -93,15 +88,15 @@ def _blocks(
 def read_head(source: Input, size: int = HEAD) -> bytes:
     """The first bytes of the (decompressed) file."""
     with source.open() as file:
-        head = file.read(_SMALL)
+        head = file.read(SMALL)
         kind = compression(source.path, head)
         if not kind:
-            more = size - len(head) if len(head) == _SMALL else 0
+            more = size - len(head) if len(head) == SMALL else 0
             return (head + file.read(max(more, 0)))[:size]
         file.seek(0)
         pieces: list[bytes] = []
         try:
-            for piece in decompress(file, kind, _SMALL):
+            for piece in decompress(file, kind, SMALL):
                 pieces.append(piece)
                 if sum(map(len, pieces)) >= size:
                     break
@@ -115,7 +110,7 @@ def line_number(source: Input, offset: int) -> int | None:
     if offset > _COUNTABLE:
         return None
     with source.open() as file:
-        if compression(source.path, file.read(_SMALL)):
+        if compression(source.path, file.read(SMALL)):
             return None
         file.seek(0)
         return file.read(offset).count(b"\n") + 1
@@ -132,7 +127,7 @@ def _first_line(file: OpenFile, part: FileSlice) -> int | None:
     position = start - 1
     file.seek(position)
     while end is None or position < end - 1:
-        chunk = file.read(_SMALL if end is None else min(_SMALL, end - 1 - position))
+        chunk = file.read(SMALL if end is None else min(SMALL, end - 1 - position))
         if not chunk:
             _check_end(part)
             return None
@@ -157,7 +152,7 @@ def _range(file: OpenFile, position: int, part: FileSlice, size: int) -> Iterato
         yield chunk
     if chunk.endswith(b"\n"):
         return
-    while chunk := file.read(min(size, _SMALL)):
+    while chunk := file.read(min(size, SMALL)):
         found = chunk.find(b"\n")
         if found >= 0:
             yield chunk[: found + 1]
@@ -210,14 +205,14 @@ def _last_line_end(file: OpenFile, part: FileSlice, most: int) -> int | None:
     position = part.end - 1
     file.seek(position)
     while position < part.end + most:
-        chunk = file.read(_SMALL)
+        chunk = file.read(SMALL)
         if not chunk and position < part.end:
             _check_end(part)
         found = chunk.find(b"\n")
         if found >= 0:
             return position + found + 1
         position += len(chunk)
-        if len(chunk) < _SMALL:
+        if len(chunk) < SMALL:
             return position
     return None
 
@@ -226,95 +221,6 @@ def _check_end(part: FileSlice) -> None:
     """The file is over: that is wrong if its part goes on."""
     if part.end is not None:
         raise InputError(f"{part.path} is shorter than when it was listed: start the run again")
-
-
-def decompress(file: OpenFile, kind: str, size: int) -> Iterator[bytes]:
-    """The decompressed bytes in pieces of at most `size`; raises `Damaged` after the last good byte."""
-    return _gunzip(file, size) if kind == GZIP else _unzstd(file, size)
-
-
-def _gunzip(file: OpenFile, size: int) -> Iterator[bytes]:
-    stream = zlib.decompressobj(wbits=31)
-    while data := file.read(_SMALL):
-        while data:
-            if stream.eof:  # several members in one file; some tools pad between them with zeros
-                data = data.lstrip(b"\0")
-                if not data:
-                    break
-                stream = zlib.decompressobj(wbits=31)
-            before = stream.copy()
-            try:
-                piece = stream.decompress(data, size)
-            except zlib.error as error:
-                yield from _salvage(before, data)
-                raise Damaged(f"the gzip stream is damaged here, the rest cannot be read ({error})") from error
-            data = stream.unconsumed_tail or stream.unused_data
-            if piece:
-                yield piece
-    if not stream.eof:
-        rest = stream.flush()
-        if rest:
-            yield rest
-    if not stream.eof:
-        raise Damaged("the gzip stream ends too early: the file is cut short")
-
-
-def _salvage(stream: zlib._Decompress, data: bytes) -> Iterator[bytes]:
-    """What comes out before the byte at which decompression fails."""
-    try:
-        for index in range(len(data)):
-            piece = stream.decompress(data[index : index + 1])
-            if piece:
-                yield piece
-    except zlib.error:
-        return
-
-
-def _unzstd(file: OpenFile, size: int) -> Iterator[bytes]:
-    import pyarrow as pa
-
-    size = min(size, _SMALL)
-    done = 0
-    try:
-        stream = _zstd_stream(file)
-        while piece := stream.read(size):
-            done += len(piece)
-            yield piece
-    except (OSError, pa.ArrowInvalid) as error:
-        if file.failure:
-            raise
-        reason = str(error)
-    else:
-        return
-    yield from _salvage_zstd(file, done, size)
-    cut = "Truncated" in reason
-    raise Damaged(
-        "the zstd stream ends too early: the file is cut short"
-        if cut
-        else f"the zstd stream is damaged here, the rest cannot be read ({reason})"
-    )
-
-
-def _salvage_zstd(file: OpenFile, done: int, size: int) -> Iterator[bytes]:
-    """What the read that failed had decompressed: read up to there again, then byte by byte."""
-    import pyarrow as pa
-
-    file.seek(0)
-    try:
-        stream = _zstd_stream(file)
-        while done > 0:
-            done -= len(stream.read(min(size, done)))
-        while byte := stream.read(1):
-            yield byte
-    except (OSError, pa.ArrowInvalid):
-        if file.failure:
-            raise
-
-
-def _zstd_stream(file: OpenFile) -> Any:
-    import pyarrow as pa
-
-    return pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd")
 
 
 # -- whole lines -----------------------------------------------------------------------------------------

@@ -10,9 +10,8 @@ import os
 import posixpath
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from os import PathLike
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from gristmill.core.errors import InputError, did_you_mean, shorten
 from gristmill.io.input import GLOB, file_system
@@ -21,8 +20,7 @@ from gristmill.io.sniff import extension_of, reader_for
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
 
-@dataclass(frozen=True, slots=True)
-class InputFile:
+class InputFile(NamedTuple):
     """A file to read: its path or URL, its name below the root that was given, its size if known, and a stamp that
     changes when the file does."""
 
@@ -30,14 +28,6 @@ class InputFile:
     name: str
     size: int | None
     stamp: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    path: str
-    below: str
-    size: int | None
-    stamp: str
 
 
 _Item = tuple[str, int | None, str]
@@ -54,18 +44,18 @@ def list_files(paths: Paths, extensions: Sequence[str], storage_options: Mapping
     roots = as_paths(paths)
     if not roots:
         raise InputError("the list of input paths is empty: give at least one path")
-    found: dict[str, _Found] = {}
+    found: dict[str, InputFile] = {}
     for root in roots:
         if not root:
             raise InputError("an input path is empty: give a file, a directory or a glob")
         found.update((item.path, item) for item in _expand(root, extensions, storage_options))
     single = len(roots) == 1
     return [
-        InputFile(path, item.below if single else path, item.size, item.stamp) for path, item in sorted(found.items())
+        InputFile(path, item.name if single else path, item.size, item.stamp) for path, item in sorted(found.items())
     ]
 
 
-def _expand(root: str, extensions: Sequence[str], storage_options: Mapping[str, Any]) -> list[_Found]:
+def _expand(root: str, extensions: Sequence[str], storage_options: Mapping[str, Any]) -> list[InputFile]:
     system, path = file_system(root, storage_options)
     try:
         info = _info(system, path)
@@ -74,7 +64,7 @@ def _expand(root: str, extensions: Sequence[str], storage_options: Mapping[str, 
         if info is None:
             _missing(system, root, path)
         if info["type"] != "directory":
-            return [_Found(_url(root, path), posixpath.basename(path), info.get("size"), _stamp(info))]
+            return [InputFile(_url(root, path), posixpath.basename(path), info.get("size"), _stamp(info))]
         items = [item for item in _walk(system, path) if not _hidden(_below(item[0], path))]
         return _matching(system, root, items, path, extensions)
     except InputError:
@@ -83,7 +73,7 @@ def _expand(root: str, extensions: Sequence[str], storage_options: Mapping[str, 
         raise InputError(f"{root} cannot be listed: {type(error).__name__}: {error}") from error
 
 
-def _expand_glob(system: Any, root: str, path: str, extensions: Sequence[str]) -> list[_Found]:
+def _expand_glob(system: Any, root: str, path: str, extensions: Sequence[str]) -> list[InputFile]:
     fixed = path[: min(path.index(mark) for mark in GLOB if mark in path)]
     base = fixed.rpartition("/")[0]
     pattern = path[len(base) :].strip("/")
@@ -100,7 +90,7 @@ def _expand_glob(system: Any, root: str, path: str, extensions: Sequence[str]) -
     return _matching(system, root, items, base, extensions)
 
 
-def _matching(system: Any, root: str, items: list[_Item], base: str, extensions: Sequence[str]) -> list[_Found]:
+def _matching(system: Any, root: str, items: list[_Item], base: str, extensions: Sequence[str]) -> list[InputFile]:
     wanted = tuple(extension.lower() for extension in extensions)
     chosen = [item for item in items if item[0].lower().endswith(wanted)]
     if not chosen:
@@ -109,7 +99,7 @@ def _matching(system: Any, root: str, items: list[_Item], base: str, extensions:
     if _is_local(system):
         stats = ((name, os.stat(name)) for name, _, _ in chosen)  # noqa: PTH116
         chosen = [(name, stat.st_size, str(stat.st_mtime_ns)) for name, stat in stats]
-    return [_Found(_url(root, name), _below(name, base), size, stamp) for name, size, stamp in chosen]
+    return [InputFile(_url(root, name), _below(name, base), size, stamp) for name, size, stamp in chosen]
 
 
 def _stamp(info: Mapping[str, Any]) -> str:

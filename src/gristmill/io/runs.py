@@ -11,12 +11,12 @@ partition. Partitions below 0 hold what belongs to no partition.
 from __future__ import annotations
 
 import base64
-import hashlib
 import importlib
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import reduce
+from hashlib import blake2b
 from sys import byteorder
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -90,7 +90,7 @@ class RunsWriter:
         self.file, self.index = file, index
         self.index.runs = []
         self._offset = 0
-        self._moved = hashlib.blake2b(digest_size=16)  # of hashes of runs, which are quicker
+        self._moved = blake2b(digest_size=16)  # of hashes of runs, which are quicker
 
     def spool(self, table: pa.Table, batch: Batch) -> None:
         """What is kept of a batch that stays with its source: its rows, or where they can be read again."""
@@ -139,7 +139,7 @@ class RunsWriter:
 
 def _hash(raw: Any) -> bytes:
     if kernels is None:
-        return hashlib.blake2b(raw, digest_size=16).digest()
+        return blake2b(raw, digest_size=16).digest()
     ends = pa.py_buffer(struct.pack("=qq", 0, len(raw)))
     one = pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, pa.py_buffer(raw)])
     return kernels.hash128(one, 0)  # type: ignore[no-any-return]

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import pyarrow as pa
 
 from gristmill.core.errors import PlanError, shorten
-from gristmill.core.scores import FACTS, FILE, PLACE, ScoreFiles
-from gristmill.core.task import GatherTask
+from gristmill.core.scores import FACTS, FILE, PLACE
+from gristmill.core.task import GatherTask, ScoreFiles
 from gristmill.io.commit import CommitFiles, Fragment, Parts, WriteFragments, data_files
 from gristmill.io.rejects import CommitRejected, WriteRejected, reject_stages
 from gristmill.io.target import Target

@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from gristmill.io.decompress import Damaged, decompress
 from gristmill.io.input import BadRecord, OpenFile, ignore
-from gristmill.io.lines import Damaged, decompress, read_head
+from gristmill.io.lines import read_head
 from gristmill.io.sniff import compression, wrong_format
 
 if TYPE_CHECKING:

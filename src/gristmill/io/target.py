@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import os
-import secrets
 import shutil
 import socket
 from contextlib import contextmanager, suppress
@@ -147,7 +146,7 @@ class Target:
 
     @contextmanager
     def _create_local(self, path: str) -> Iterator[BinaryIO]:
-        draft = f"{path}.{secrets.token_hex(4)}{_DRAFT}"
+        draft = f"{path}.{os.urandom(4).hex()}{_DRAFT}"
         try:
             with _open_new(draft) as file:
                 yield file
@@ -211,7 +210,7 @@ class Target:
 
     def new_run(self) -> str:
         """A name for the temporary files of one run, by which others can see whether it is still alive."""
-        return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        return f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
 
     @contextmanager
     def scratch(self) -> Iterator[str | None]:

@@ -13,10 +13,8 @@ floats, are its lines written anew; the text of all other values is kept to the 
 
 from __future__ import annotations
 
-import gzip
 import re
 from dataclasses import dataclass
-from json import JSONDecoder
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import orjson
@@ -103,6 +101,8 @@ class JsonlFormat:
             return
         chunks = blocks(chunk for span in spans for chunk in read(span, target))
         if self.compression == "gzip":
+            import gzip
+
             with gzip.GzipFile("", "wb", self.compression_level, file, mtime=0) as packed:
                 for chunk in chunks:
                     packed.write(chunk)
@@ -213,6 +213,8 @@ class _Rearrange:
     """Takes lines apart at their columns and builds them anew from the same text."""
 
     def __init__(self, own: Sequence[str], names: Sequence[str], changes: dict[str, Callable[[str], str]]) -> None:
+        from json import JSONDecoder
+
         # numbers stay text: none is too long, and none is changed
         self.scan = JSONDecoder(parse_int=str, parse_float=str, parse_constant=str).raw_decode
         self.own = [(name, len(_key(name)) + 1) for name in own]

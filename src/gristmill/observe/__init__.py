@@ -11,13 +11,14 @@ from gristmill.core.lazy import lazy
 
 if TYPE_CHECKING:
     from gristmill.observe.events import Events
+    from gristmill.observe.live import LiveProgress
     from gristmill.observe.metrics import MetricsEndpoint
-    from gristmill.observe.progress import LiveProgress, PlainProgress, Several, default_progress
+    from gristmill.observe.progress import PlainProgress, Several, default_progress
     from gristmill.observe.traces import Traces
 
 _HOME = {
     "Events": "events",
-    "LiveProgress": "progress",
+    "LiveProgress": "live",
     "MetricsEndpoint": "metrics",
     "PlainProgress": "progress",
     "Several": "progress",

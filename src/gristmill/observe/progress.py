@@ -1,12 +1,11 @@
 """Progress: what a run tells people while it goes on.
 
 On a terminal: a line per stage and a total, redrawn a few times a second. Elsewhere: one line per ten seconds.
-GRISTMILL_PROGRESS=off|plain|live chooses.
+GRISTMILL_PROGRESS=off|plain|live chooses. What only a terminal needs is in `live.py`.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import sys
@@ -18,25 +17,29 @@ from typing import TYPE_CHECKING
 from gristmill.core.errors import GristmillError, did_you_mean
 from gristmill.core.executor import Observer, Progress, Silent
 from gristmill.core.result import counted
-from gristmill.observe.draw import draw
-from gristmill.observe.look import Look, Watch
-from gristmill.observe.panel import Panel, terminal_size
 
 if TYPE_CHECKING:
     from gristmill.core.plan import Plan
+    from gristmill.observe.look import Look, Watch
 
-REDRAW_S = 0.2
 PLAIN_EVERY_S = 10.0
+_SHORT_S = 1.0
 
 
 def default_progress(every_s: float = PLAIN_EVERY_S) -> Observer:
     """Live on a terminal, one line per ten seconds (or `every_s`) elsewhere, or what GRISTMILL_PROGRESS says."""
     plain = partial(PlainProgress, every_s)
-    modes: dict[str, Callable[[], Observer]] = {"off": Silent, "plain": plain, "live": LiveProgress}
+    modes: dict[str, Callable[[], Observer]] = {"off": Silent, "plain": plain, "live": _live}
     mode = os.environ.get("GRISTMILL_PROGRESS") or ("live" if _on_terminal() else "plain")
     if mode not in modes:
         raise GristmillError(f"GRISTMILL_PROGRESS={mode}: must be {', '.join(modes)}.{did_you_mean(mode, modes)}")
     return modes[mode]()
+
+
+def _live() -> Observer:
+    from gristmill.observe.live import LiveProgress
+
+    return LiveProgress()
 
 
 def _on_terminal() -> bool:
@@ -51,49 +54,33 @@ class PlainProgress:
     def __init__(self, every_s: float = PLAIN_EVERY_S) -> None:
         self.every_s = every_s
         self._due = 0.0
-        self._watch = Watch()
+        self._late = 0.0
+        self._plan: Plan | None = None
+        self._watch: Watch | None = None
 
     def started(self, plan: Plan) -> None:
-        self._watch = Watch(plan)
+        self._plan, self._watch = plan, None
         self._due = time.monotonic() + self.every_s
+        self._late = time.monotonic() + min(self.every_s, _SHORT_S)
 
     def progressed(self, progress: Progress) -> None:
-        self._watch.saw(progress)
+        if time.monotonic() < self._late:  # a run that is over by then does without `look.py`
+            return
+        watch = self._watch = self._watch or self._watching()
+        watch.saw(progress)
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + self.every_s
         with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(f"gristmill: {plain_line(self._watch.look())}\n")
+            sys.stderr.write(f"gristmill: {plain_line(watch.look())}\n")
             sys.stderr.flush()
 
+    def _watching(self) -> Watch:
+        from gristmill.observe.look import Watch
+
+        return Watch(self._plan)
+
     def finished(self, progress: Progress) -> None: ...
-
-
-class LiveProgress:
-    """A panel at the bottom of the terminal. It goes when the run ends."""
-
-    def __init__(self) -> None:
-        self._panel = Panel()
-        self._due = 0.0
-        self._watch = Watch()
-
-    def started(self, plan: Plan) -> None:
-        self._watch = Watch(plan)
-        self._due = time.monotonic() + REDRAW_S  # a run that is over at once shows no panel
-        atexit.register(self._panel.close)
-
-    def progressed(self, progress: Progress) -> None:
-        self._watch.saw(progress)
-        if time.monotonic() < self._due:
-            return
-        self._due = time.monotonic() + REDRAW_S
-        width, rows = terminal_size()
-        look = self._watch.look()
-        self._panel.show(draw(look, [total_line(look), bottleneck_line(look)], width, max(rows // 2, 1)))
-
-    def finished(self, progress: Progress) -> None:
-        self._panel.close()
-        atexit.unregister(self._panel.close)
 
 
 class Several:

@@ -254,7 +254,10 @@ def _resolve(cls: type, note: Any) -> Any:
     holder = types.SimpleNamespace(__annotations__={"value": note})
     abstract = {name: getattr(collections.abc, name) for name in collections.abc.__all__}
     space = {**vars(typing), **abstract, "os": os, "pathlib": pathlib, **getattr(cls.__init__, "__globals__", {})}  # type: ignore[misc]
+    package = importlib.import_module(cls.__module__.rpartition(".")[0] or cls.__module__)
     for name in re.findall(r"[A-Za-z_]\w*", note) if isinstance(note, str) else ():
+        if name not in space and hasattr(package, name):
+            space[name] = getattr(package, name)
         if isinstance(space.get(name), str):  # an alias that is a string itself
             space[name] = _resolve(cls, space[name])
     try:

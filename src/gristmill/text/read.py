@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
@@ -26,7 +26,6 @@ from gristmill.core.task import EmptyTask, FileGroupTask
 from gristmill.io import sniff
 from gristmill.io.again import JSONL, PARQUET
 from gristmill.io.arrow import peek_arrow, read_arrow
-from gristmill.io.csv import CsvFormat, peek_csv, read_csv
 from gristmill.io.files import BY_LINES, BY_ROW_GROUPS, WHOLE, FilePartitioningStage
 from gristmill.io.input import Input
 from gristmill.io.jsonl import peek_jsonl, read_jsonl
@@ -35,6 +34,9 @@ from gristmill.io.listing import Paths
 from gristmill.io.parquet import peek_parquet, read_parquet
 from gristmill.io.plain import FILE_NAME, TEXT, peek_text, read_text_file, read_text_lines
 from gristmill.io.reader import QUARANTINE, SKIP, FilesReader, name_of
+
+if TYPE_CHECKING:
+    from gristmill.io.csv import CsvFormat
 
 
 class ReaderStage(FilesReader[FileGroupTask, DocumentBatch]):
@@ -90,12 +92,18 @@ class CsvReaderStage(ReaderStage):
     options = ("delimiter", "quote_char", "escape_char", "column_names", "column_types")
 
     def tables(self, source: Input) -> Iterator[pa.Table]:
+        from gristmill.io.csv import read_csv
+
         return read_csv(source, self.fields, self._form())
 
     def schema(self, source: Input) -> pa.Schema | None:
+        from gristmill.io.csv import peek_csv
+
         return peek_csv(source, self.fields, self._form())
 
     def _form(self) -> CsvFormat:
+        from gristmill.io.csv import CsvFormat
+
         return CsvFormat(**{key: value for key, value in self.read_kwargs.items() if key in self.options})
 
 
