@@ -16,7 +16,8 @@ from gristmill.executors.pool import Pool
     [
         (True, 0, 0, None, 1, None, 0, False),  # somebody has to begin
         (True, 1, 1, None, 9, None, 0, True),
-        (True, 1, 0, None, 1, None, 0, False),  # the first is at it, and nobody knows for how long
+        (True, 1, 0, None, 9, None, 0, True),  # the first is at it, and nobody knows for how long
+        (True, 1, 0, None, 1, None, 2 * START_SECONDS, False),
         (True, 1, 0, START_SECONDS / 10, 9, None, 0, True),
         (True, 1, 0, START_SECONDS / 10, 9, None, 2 * START_SECONDS, False),  # it takes longer than it used to
         (True, 1, 0, START_SECONDS / 10, 9, 3, 0, False),  # so many workers were asked for

@@ -132,8 +132,10 @@ class LocalDriver(Driver):
     def listen(self, seconds: float) -> Iterator[tuple[Process, tuple[Any, ...]]]:
         for key, _ in self.selector.select(seconds):
             worker: Process = key.data
+            heard = key.fd != worker.death  # something is there to be read
             try:
-                while worker.state != "gone" and worker.channel.poll(0):
+                while worker.state != "gone" and (heard or worker.channel.poll(0)):
+                    heard = False
                     kind, *rest = worker.channel.recv()
                     worker.rests = kind == "stopped" and rest.pop() and not worker.worn
                     yield worker, (kind, *rest)

@@ -228,7 +228,7 @@ class Pool(ABC):
         return self.those("busy", "full")
 
     def count(self, *states: State) -> int:
-        return sum(len(self.crew[state]) for state in states)
+        return sum([len(self.crew[state]) for state in states])
 
     @property
     def staff(self) -> int:
@@ -267,15 +267,13 @@ class Pool(ABC):
 
     def copes(self, flow: Flow) -> bool:
         """Whether it gathers, and is through with what waits before one more worker would have started. As a rule that
-        is quick, so as long as nothing is known of it, the first worker is waited for."""
+        is quick, so as long as nothing is known of it, the first worker is waited for, unless its call is slow."""
         if not self.group.gather or not self.staff or self.group.num_workers:
             return False
         waiting = flow.pools[self.index]
-        if waiting.pace.seconds is None:
-            return self.count("starting") > 0
         long_ago = time.perf_counter() - START_SECONDS
         slow = any(worker.calls[0].began < long_ago for worker in self.busy)
-        return not slow and len(waiting.queue) * waiting.pace.seconds < START_SECONDS * self.staff
+        return not slow and len(waiting.queue) * (waiting.pace.seconds or 0.0) < START_SECONDS * self.staff
 
     def cpus_in_use(self, total: float) -> float:
         """Cores that calls and set-ups use; a worker that waits for room behind it uses none."""
@@ -316,6 +314,16 @@ def most_workers(group: Group, machine: Machine, slots: GpuSlots) -> int:
 
 def pickled(group: Group, rejecter: Rejecter | None = None) -> bytes:
     """The stages of a group, and what writes down what they drop, ready to be sent to its workers."""
+    try:
+        payload: bytes = cloudpickle.dumps((list(group.stages), rejecter))
+    except Exception:
+        _find_unpicklable(group)
+        raise
+    return payload
+
+
+def _find_unpicklable(group: Group) -> None:
+    """Raise an error that names the stage that cannot be sent, if one by itself cannot."""
     for stage in group.stages:
         try:
             cloudpickle.dumps(stage)
@@ -327,5 +335,3 @@ def pickled(group: Group, rejecter: Rejecter | None = None) -> bytes:
                 f"it cannot be sent to a worker: {error}. Create what cannot be pickled (locks, clients, models) "
                 "in setup(), not in the constructor",
             ) from error
-    payload: bytes = cloudpickle.dumps((list(group.stages), rejecter))
-    return payload

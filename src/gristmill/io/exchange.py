@@ -104,9 +104,12 @@ class Exchange:
 
     def list_files(self, outputs: Iterable[WrittenFiles]) -> None:
         """The segment that writes is over: look at what there is."""
-        self._listing = listing = Listing.of(self.target, outputs)
+        self._listing = listing = Listing.of(self.target, outputs, self.see)
         for name in self.key if any(partition >= 0 for partition in listing.runs) else ():
             column_of(pa.table({known: pa.nulls(0) for known in listing.schema.names}), name)  # no row has it: an error
+
+    def see(self, path: str, index: Index) -> None:
+        """What is in a file, one after the other in the order of the sources."""
 
 
 # -- writing -----------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ What is given up: after an exchange a row is known by its partition and its plac
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -62,7 +62,8 @@ class Listing:
     """By partition: number of the file, offset, length, rows, bytes, and so on."""
 
     @classmethod
-    def of(cls, target: Target, outputs: Iterable[WrittenFiles]) -> Listing:
+    def of(cls, target: Target, outputs: Iterable[WrittenFiles], see: Callable[[str, Index], None]) -> Listing:
+        """`see` is told what is in each file."""
         listing = cls(target)
         stamps, moved, about = [], [], []
         for output in sorted(outputs, key=lambda output: output.lineage.sort_key()):
@@ -71,6 +72,7 @@ class Listing:
                 if index.rows != output.rows:
                     raise AccountingError(f"{file.path} holds {index.rows:,} rows, and {output.rows:,} were written")
                 listing._add(output, file.path, index)
+                see(file.path, index)
                 stamps.append(f"{output.lineage.source} {file.checksum.removeprefix('sha256:')}")  # as it once was
                 moved.append(f"{output.lineage.source} {index.moved}")
                 about.append(index)

@@ -33,7 +33,7 @@ from gristmill.io.exchange import CommitRuns, Exchange, WriteRuns
 from gristmill.io.judge import KEEP, ROW, TASK, Copied, Judge, attached
 from gristmill.io.keyed import KeyedStage
 from gristmill.io.partitions import Part, Run
-from gristmill.io.runs import SPOOL, kind_named, name_of_kind, read_index, read_run
+from gristmill.io.runs import SPOOL, Index, kind_named, name_of_kind, read_run
 from gristmill.io.target import Target
 
 __all__ = ["KEEP", "ROW", "TASK", "Judge", "Spool", "VerdictStage", "Verdicts", "identities"]
@@ -137,6 +137,7 @@ class Spool(Exchange):
         super().__init__(key, num_partitions, stage.memory_gb)
         self.stage, self.spools = stage, spools
         self._chunks: dict[str, int] = {}
+        self._sources: list[list[Chunk]] = []
 
     @property
     def chunks(self) -> Mapping[str, int]:
@@ -182,14 +183,13 @@ class Spool(Exchange):
         return self.listing.runs_of(self.partitions + partition)
 
     def list_files(self, outputs: Iterable[WrittenFiles]) -> None:
+        self._sources = []
         super().list_files(outputs)
-        self._sources = [list(_chunks(self.target, path)) for path in self.listing.paths]
-        number = 0
-        self._chunks = {}
-        for chunks in self._sources:
-            for chunk in chunks:
-                self._chunks |= dict.fromkeys(chunk.names, number)
-                number += 1
+        chunks = [chunk for source in self._sources for chunk in source]
+        self._chunks = {name: number for number, chunk in enumerate(chunks) for name in chunk.names}
+
+    def see(self, path: str, index: Index) -> None:
+        self._sources.append(list(_chunks(path, index)))
 
     @property
     def sources(self) -> Sequence[Sequence[Chunk]]:
@@ -205,10 +205,10 @@ class Chunk:
     runs: list[Run] = field(default_factory=list)
 
 
-def _chunks(target: Target, path: str) -> Iterator[Chunk]:
+def _chunks(path: str, index: Index) -> Iterator[Chunk]:
     """Parts of about `CHUNK_BYTES`. Batches of one task may have to be read in one go, and stay together."""
     chunk, size = Chunk(), 0
-    for run in read_index(target, path).runs:
+    for run in index.runs:
         if run.partition != SPOOL:
             continue
         together = chunk.names and chunk.names[-1].rpartition(".")[0] == run.name.rpartition(".")[0]
