@@ -1,4 +1,5 @@
-/* Hashes that mean the same on every machine and in every release. dedup/reference.py defines them. */
+/* Hashes that mean the same on every machine. dedup/reference.py defines them, and dedup/digest.py says what goes with
+another choice. */
 
 #ifndef GRISTMILL_HASH_H
 #define GRISTMILL_HASH_H

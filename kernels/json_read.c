@@ -341,7 +341,8 @@ be a part of one, unless they are `whole`. A file that ends before is read to it
 static int read_pieces(Reader *r, int file, int64_t position, size_t size, int whole, Heap *piece) {
     size_t done = 0, held = 0; /* held: bytes of a line of which more is to come */
     for (int is_last = 0; !is_last && done < size;) {
-        size_t more = size - done < PIECE ? size - done : PIECE;
+        size_t more = held > PIECE ? held : PIECE; /* a long line is not searched again for each piece of it */
+        more = size - done < more ? size - done : more;
         uint8_t *to = heap_reserve(piece, more);
         if (!to)
             return NO_MEMORY;

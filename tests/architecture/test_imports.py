@@ -16,7 +16,7 @@ SELDOM = (
     "gristmill.dedup.index",
     "gristmill.dedup.normalise",
     "gristmill.io.csv",
-    "gristmill.observe.look",
+    "gristmill.observe.draw",
 )
 """What a run loads only if it is asked for more than most are."""
 

@@ -115,6 +115,8 @@ def test_filters_are_kept_and_merged() -> None:
     assert again.added == 2
     with pytest.raises(ValueError, match="make both alike"):
         again.merge(BloomFilter(99))
+    with pytest.raises(ValueError, match="earlier version, with other hashes: make it anew"):
+        BloomFilter.from_bytes(b"GRISTBLM" + one.to_bytes()[8:])
     for broken in (b"nothing", one.to_bytes()[:-1]):
         with pytest.raises(ValueError, match="Bloom filter"):
             BloomFilter.from_bytes(broken)

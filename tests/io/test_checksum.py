@@ -14,8 +14,7 @@ import pytest
 import xxhash
 
 from gristmill import LocalExecutor, Pipeline
-from gristmill.dedup import DedupIndex, ExactDeduplicationStage
-from gristmill.io.checksum import Hashed
+from gristmill.dedup import ExactDeduplicationStage
 from gristmill.io.manifest import check_manifest
 from gristmill.io.target import Target
 from gristmill.text import JsonlReader, JsonlWriter, ParquetWriter
@@ -83,54 +82,6 @@ def test_a_run_of_an_earlier_version_goes_on(source: str, tmp_path: Path) -> Non
     assert path.stat().st_mtime_ns == written
     assert json.loads((out / "_manifest.json").read_text())["files"][0]["checksum"].startswith("sha256:")
     assert check_manifest(Target(out))[1] == []
-
-
-def test_an_index_of_an_earlier_version_is_read_and_checked(source: str, tmp_path: Path) -> None:
-    index = tmp_path / "index"
-    run(source, ExactDeduplicationStage(extend=str(index), num_partitions=1), JsonlWriter(str(tmp_path / "old")))
-    [path], [version] = (index / "data").rglob("*.runs"), (index / "versions").iterdir()
-    as_before(version, path.read_bytes())
-    assert DedupIndex(str(index)).check() == []
-    result = run(source, ExactDeduplicationStage(against=[str(index)]), JsonlWriter(str(tmp_path / "new")))
-    assert result.summary().rows_out == 0
-    path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
-    assert len(DedupIndex(str(index)).check()) == 1
-
-
-def test_a_run_of_an_earlier_version_goes_on_after_an_exchange(source: str, tmp_path: Path) -> None:
-    out, room = tmp_path / "out", tmp_path / "run"
-    stages = [ExactDeduplicationStage(), JsonlWriter(str(out))]
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Hashed, "checksum", property(lambda file: file._hash.hexdigest()))  # digits alone, as once
-        run(source, *stages, run_dir=room)
-    for ledger in (room / "ledger").glob("*.jsonl"):
-        ledger.write_text(ledger.read_text().replace('"checksum":"', '"sha256":"'))
-    [path] = out.glob("*.jsonl")
-    written = path.stat().st_mtime_ns
-    assert run(source, *stages, run_dir=room).summary().rows_out == 0
-    assert path.stat().st_mtime_ns == written
-
-
-def test_rows_of_an_index_that_have_another_name_now_are_still_compared(tmp_path: Path) -> None:
-    index, texts = str(tmp_path / "index"), {"a": range(40), "b": range(25, 60)}
-    for name, numbers in texts.items():
-        lines = [orjson.dumps({"text": f"Text {number % 50}"}) + b"\n" for number in (*numbers, *numbers)]
-        (tmp_path / f"{name}.jsonl").write_bytes(b"".join(lines))
-
-    def add(name: str) -> int:
-        stages = [ExactDeduplicationStage(extend=index, num_partitions=2), JsonlWriter(str(tmp_path / name))]
-        rows: int = run(str(tmp_path / f"{name}.jsonl"), *stages).summary().rows_out
-        return rows
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Hashed, "checksum", property(lambda file: f"sha256:{file._hash.hexdigest()}"))
-        before = [add(name) for name in texts]
-    assert before == [40, 10]
-    assert [add(name) for name in texts] == before
-    version = DedupIndex(index).read()
-    assert version is not None
-    first, second = sorted(version.additions, key=lambda one: -one.documents)
-    assert (first.base, second.base) == ((), (first.name,))
 
 
 @pytest.mark.parametrize("checksum", ["blake9:00", "", "shake_128:00", None])

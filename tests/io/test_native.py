@@ -15,6 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gristmill.core.errors import InputError
 from gristmill.core.native import kernels
 from gristmill.core.table import POSITION, json_array, rows_to_table
 from gristmill.core.task import FileSlice
@@ -161,6 +162,15 @@ def test_a_file_with_an_odd_line_is_read_as_in_python(
         found.append((tables, bad, read))
     assert found[0] == found[1]
     assert len(found[0][0]) > 1
+
+
+@pytest.mark.parametrize("left", [b"", b"{}" * 40])
+def test_a_file_that_changes_while_it_is_read_is_told(tmp_path: Path, left: bytes) -> None:
+    """Integers beyond 64 bits make it read a second time, when its columns are there already."""
+    (path := tmp_path / "a.jsonl").write_bytes(b'{"id":%d}\n' % 2**80 * 3)
+    source = Input(FileSlice(str(path)), on_bytes=lambda _: (path.write_bytes(left), None)[1])
+    with pytest.raises(InputError, match=f"{path} has changed while it was read: start the run again"):
+        list(jsonl.read_jsonl(source))
 
 
 @given(st.lists(text | st.none(), min_size=1), st.integers(0, 9))

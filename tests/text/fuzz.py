@@ -208,6 +208,8 @@ def column(draw: random.Random) -> pa.Array:
 def json_file(kernels: Any, draw: random.Random, block: bytes) -> None:
     with tempfile.TemporaryFile() as file:
         file.write(block * draw.choice([1, 1, 1, 2**19 // (len(block) + 1)]))
+        if draw.random() < 0.2:
+            file.write(b'{"a":"%s"}\n' % (b"x" * draw.choice([2**18 - 10, 2**18, 700_000])))
         file.flush()
         size = file.tell()
         start = draw.randrange(size + 1)

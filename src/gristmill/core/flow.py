@@ -70,7 +70,7 @@ class Flow:
     """Moves items from group to group. The executor asks what to do and reports what was done."""
 
     def __init__(self, plan: Plan, sources: Iterator[Sequence[Item]], quarantine: Quarantine | None = None) -> None:
-        self.plan, self.way = plan, len(plan.way)
+        self.plan, self.steps = plan, len(plan.way)
         self.quarantine = quarantine or Quarantine()
         self.pools = [_Pool() for _ in plan.groups]
         self.stats = [[StageStats(part_of=stage.part_of) for stage in group.stages] for group in plan.groups]
@@ -126,7 +126,7 @@ class Flow:
     # -- work ----------------------------------------------------------------------------------------
 
     def downstream_bytes(self, group: int) -> int:
-        if group + 1 >= self.way:
+        if group + 1 >= self.steps:
             return 0
         after = self.pools[group + 1]
         return after.queued_bytes + after.waiting_bytes
@@ -232,7 +232,7 @@ class Flow:
             lineage = lineage.as_source()
             self.sources_seen += 1
         after = group + 1
-        if after >= self.way:
+        if after >= self.steps:
             self.sources_done += group == 0 and self.plan.own_source
             self.results.append((lineage, output.ref))
         elif self.plan.groups[after].gather:
@@ -289,14 +289,14 @@ class Flow:
         """One item of a source has left a group: gather what is complete, forget the source when all is done."""
         counts = self._live[source]
         counts[group] -= 1
-        for after in range(group + 1, self.way):
+        for after in range(group + 1, self.steps):
             if any(counts[:after]):
                 return
             if parts := self._gathered.pop((source, after), None):
                 self._gather(source, after, parts)
                 return
         if not any(counts) and (rejected := self._rejected.pop(source, None)):
-            self._gather(source, self.way, list(rejected.values()))
+            self._gather(source, self.steps, list(rejected.values()))
         elif not any(counts):
             del self._live[source]
             self.sources_done += 1

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 _UNIMPORTANT = {*SETTINGS, "blocksize", "storage_options", "limit", "memory_gb", "part_of", "sketched"}
 _SECRET = re.compile(r"key$|token|secret|password|credential", re.IGNORECASE)
 _DEEPEST = 6
-_COMPUTED = "2"
-"""Counts changes of what stages of Gristmill compute and runs keep, such as hashes. What a run of before has done is
-done anew."""
 
 
 def describe_plan(plan: Plan) -> list[dict[str, Any]]:
@@ -39,7 +36,7 @@ def describe_stage(stage: ProcessingStage[Any, Any]) -> dict[str, Any]:
 
 
 def identity(described: Any) -> str:
-    return digest([_COMPUTED, orjson.dumps(described, option=orjson.OPT_SORT_KEYS).decode()], 16)
+    return digest([orjson.dumps(described, option=orjson.OPT_SORT_KEYS).decode()], 16)
 
 
 def describe(value: Any, depth: int = 0) -> Any:

@@ -33,7 +33,8 @@ from gristmill.dedup.texts import texts_of
 from gristmill.io.keyed import KeyedStage
 from gristmill.io.verdicts import KEEP, ROW, TASK, VerdictStage, identities
 
-_MAGIC = b"GRISTBLM"
+_MAGIC = b"GRISTBL2"
+_OTHER_HASHES = b"GRISTBLM"
 _HASH = "__hash__"
 
 
@@ -97,6 +98,8 @@ class BloomFilter:
     @classmethod
     def from_bytes(cls, data: bytes) -> BloomFilter:
         """The filter that `to_bytes` made bytes of."""
+        if data[:8] == _OTHER_HASHES:
+            raise ValueError("this Bloom filter was made by an earlier version, with other hashes: make it anew")
         if data[:8] != _MAGIC or len(data) < 12:
             raise ValueError("this is no Bloom filter of gristmill; give the bytes that to_bytes() made")
         size = struct.unpack_from("<I", data, 8)[0]

@@ -43,6 +43,9 @@ FOLDER = "clusters"
 NOTHING = "nothing-found.parquet"
 ID, CLUSTER, KEPT, PARTNER, SIMILARITY = "id", "cluster", "kept", "partner", "similarity"
 SNAPSHOT = "snapshot"
+KEY, TABLE = "key", "table"
+"""The column that rows of an index are found by, a hash; and while they are under way, the number of their table."""
+
 SCHEMA = pa.schema(
     [
         (ID, pa.string()),

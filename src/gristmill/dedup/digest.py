@@ -1,4 +1,7 @@
-"""Hashes of columns: the same on every machine, in every release.
+"""Hashes of columns: the same on every machine.
+
+They are kept: in indexes (`index.FORMAT`), in Bloom filters (their magic bytes) and in the files of runs
+(`spread.LAYOUT`). Other hashes need another name in each of these, or duplicates of what was kept are missed.
 
 XXH3 with 128 bits. Gives up secrecy: who wants two texts with the same hash can make them, so nothing that
 depends on trust may be built on it.

@@ -23,10 +23,10 @@ from gristmill.core.errors import ColumnError
 from gristmill.core.spread import column_of
 from gristmill.core.stage import Columns
 from gristmill.core.table import is_text
-from gristmill.dedup.clusters import CLUSTER, ID, PARTNER, SIMILARITY, SNAPSHOT, ids
+from gristmill.dedup.clusters import CLUSTER, ID, KEY, PARTNER, SIMILARITY, SNAPSHOT, TABLE, ids
 from gristmill.dedup.columns import Numbers, among, from_numbers, prefixes, values_of
 from gristmill.dedup.digest import hash_columns
-from gristmill.dedup.index_stage import KEY, TABLE, IndexedStage
+from gristmill.dedup.index_stage import IndexedStage
 from gristmill.dedup.keep import FIRST, Keep, policy
 from gristmill.io.exchange import Exchange
 from gristmill.io.keyed import KeyedStage
@@ -85,7 +85,7 @@ class ExactDeduplicationStage(IndexedStage):
         self.normalize, self.id_field, self.num_partitions = normalize, id_field, num_partitions
         self.columns, self.url_field, self.memory_gb = columns, url_field, memory_gb
         self.use_indexes(against, extend)
-        self._form = None if normalize == () else _form(normalize)
+        self._form = None if normalize == () else _without(normalize)
         self._fields = self._compared()
         self._policy = policy("ExactDeduplicationStage", keep, None if columns else self._fields[0], score_field)
 
@@ -216,7 +216,7 @@ class SameHash(KeyedStage):
         return verdicts.filter(wanted), table.slice(last, 1), known
 
 
-def _form(normalize: Sequence[str]) -> Normalisation | None:
+def _without(normalize: Sequence[str]) -> Normalisation | None:
     from gristmill.dedup.normalise import without
 
     return without("ExactDeduplicationStage", normalize)

@@ -27,7 +27,6 @@ from typing import Any
 import orjson
 
 from gristmill.core.errors import InputError, PlanError, cannot_write, shorten
-from gristmill.core.task import as_noted_now
 from gristmill.io.target import Target
 
 FORMAT = 3  # those before had other hashes
@@ -73,7 +72,7 @@ class Addition:
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Addition:
-        files = tuple(IndexFile(**as_noted_now(file)) for file in told["files"])
+        files = tuple(IndexFile(**file) for file in told["files"])
         return cls(**{**told, "base": tuple(told["base"]), "origins": tuple(told["origins"]), "files": files})
 
 

@@ -23,10 +23,10 @@ from gristmill.core.columns import make_array
 from gristmill.core.compute import pc
 from gristmill.core.stage import Columns, Lasting, ProcessingStage, SourceStage
 from gristmill.core.task import Task, WrittenFile, WrittenFiles, digest
+from gristmill.dedup.clusters import KEY
 from gristmill.dedup.columns import Numbers, flags, from_numbers, numbers
 from gristmill.dedup.index import Addition
 from gristmill.dedup.index_files import cuts_for, describe, write_rows
-from gristmill.dedup.index_stage import KEY
 from gristmill.io.exchange import CommitRuns, Exchange, WriteRuns
 from gristmill.io.partitions import Part, Partitions
 from gristmill.io.runs import read_index, read_run

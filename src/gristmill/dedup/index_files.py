@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from gristmill.core.errors import InputError
 from gristmill.core.spread import split, spread
+from gristmill.dedup.clusters import KEY, TABLE
 from gristmill.dedup.columns import from_numbers, numbers
 from gristmill.dedup.index import IndexFile
-from gristmill.dedup.index_stage import KEY, TABLE
 from gristmill.io.runs import RUN_BYTES, Index, Place, RunsWriter, read_index, stream_of, table_of, value_bytes
 from gristmill.io.target import Target
 

@@ -14,11 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.columns import literal
-from gristmill.dedup.clusters import ID
+from gristmill.dedup.clusters import ID, KEY, TABLE
 from gristmill.dedup.columns import Numbers, from_numbers, numbers
 from gristmill.dedup.index_extend import Dropped, Keys
 from gristmill.dedup.index_join import Match
-from gristmill.dedup.index_stage import KEY, TABLE
 from gristmill.dedup.rows import BAND, BODY, NODE, ORDER, PAIR, RANK, TEXT, of_kind, pack, table_of, unpack
 from gristmill.dedup.rows import KEY as BUCKET
 from gristmill.dedup.sketch import buckets_of

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from gristmill.dedup.index_extend import Dropped, Keys
     from gristmill.dedup.index_join import Known
 
-KEY, TABLE = "key", "table"
-"""The column that rows are found by, a hash; and while they are under way, the number of their table."""
-
 
 class IndexedStage(VerdictStage):
     """Drops rows that are like others, of this run or of an index."""

@@ -132,7 +132,7 @@ class Driver(ABC):
 
     def _state(self, pool: Pool) -> PoolState:
         queued = self.flow.ready(pool.index) if self.may_begin(pool) else 0
-        behind = self.pools[pool.index + 1 : self.flow.way]
+        behind = self.pools[pool.index + 1 : self.flow.steps]
         return PoolState(
             queued=queued if pool.count("idle") else queued - pool.count("starting"),  # who starts will want some, too
             downstream_bytes=self.flow.downstream_bytes(pool.index) + pool.coming_bytes(self.flow, behind),
@@ -160,7 +160,7 @@ class Driver(ABC):
 
     def _crowded(self, pool: Pool) -> bool:
         """Whether so much work waits behind a pool that it needs no more workers than it has."""
-        if self.job.batch or not pool.workers or pool.index + 1 >= self.flow.way:
+        if self.job.batch or not pool.workers or pool.index + 1 >= self.flow.steps:
             return False
         after = self.flow.pools[pool.index + 1]
         return crowded(len(after.queue), after.pace.seconds, len(self.pools[pool.index + 1].workers))
@@ -175,7 +175,7 @@ class Driver(ABC):
         return min(idle, max(0.0, free - max(need, 1.0)))
 
     def _send(self, pool: Pool, workers: Sequence[WorkerHandle], ahead: bool = False) -> None:
-        state, after = self.flow.pools[pool.index], self.flow.pools[pool.index + 1 : self.flow.way]
+        state, after = self.flow.pools[pool.index], self.flow.pools[pool.index + 1 : self.flow.steps]
         gives = after[0].arrived_bytes / max(state.tasks_done, 1) if after else 0.0
         count = chunk(len(state.queue), pool.limit, state.pace.seconds, pool.group.batch_size, pool.gpu, gives)
         if (left := workers[0].tasks_left) is not None:

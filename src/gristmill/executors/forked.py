@@ -15,7 +15,6 @@ import contextlib
 import ctypes
 import gc
 import io
-import mmap
 import os
 import signal
 import sys
@@ -43,7 +42,6 @@ _MADE = ("_cython_", "_sysconfigdata_")
 _BLAS = ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "openblas_{}")
 _ERRORS = 2
 _TRIM, _MAPPED = -1, -3  # what `mallopt` calls them
-_LARGE = 2**26  # bytes in large pages: some blocks
 _left: list[Any] = []
 """What was the driver's. Objects that nobody holds any more would do whatever they do at their end."""
 
@@ -165,24 +163,10 @@ def _settle(defaults: Mapping[str, str]) -> None:
     for variable, option in (("MALLOC_TRIM_THRESHOLD_", _TRIM), ("MALLOC_MMAP_THRESHOLD_", _MAPPED)):
         if os.environ[variable].isdecimal() and hasattr(libc, "mallopt"):
             libc.mallopt(option, int(os.environ[variable]))
-    _use_large_pages(libc)
     if os.environ["ARROW_DEFAULT_MEMORY_POOL"] == "system":
         pa.set_memory_pool(pa.system_memory_pool())
     if not threads:
         _blas("set_num_threads", 1)
-
-
-def _use_large_pages(libc: Any) -> None:
-    """What this process allocates next lies in large pages, if the system gives them to who asks: a block has thousands
-    of small ones, and to get each takes longer than to fill it."""
-    if not hasattr(mmap, "MADV_HUGEPAGE") or not hasattr(libc, "madvise"):
-        return
-    libc.malloc.restype = ctypes.c_void_p
-    start = libc.malloc(ctypes.c_size_t(_LARGE))
-    if start:
-        first, end = start + mmap.PAGESIZE & -mmap.PAGESIZE, start + _LARGE & -mmap.PAGESIZE
-        libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), mmap.MADV_HUGEPAGE)
-        libc.free(ctypes.c_void_p(start))  # not given back, but kept for what comes next (`_TRIM`)
 
 
 def _blas(call: str, *arguments: int) -> int:

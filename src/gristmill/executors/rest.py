@@ -13,14 +13,13 @@ What is given up: a process that is new for every group. What a stage leaves in 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import os
 import threading
 from pathlib import Path
 from typing import Any
 
-from gristmill.executors.machine import own_memory
+from gristmill.executors.memory import give_back, own_memory
 
 
 def surroundings() -> tuple[Any, ...]:
@@ -39,8 +38,7 @@ def as_new(before: tuple[Any, ...], most_bytes: int) -> bool:
     gc.collect()
     if surroundings() != before or _has_children():
         return False
-    with contextlib.suppress(AttributeError, OSError):  # other systems than Linux have no such thing
-        ctypes.CDLL(None).malloc_trim(0)
+    give_back()
     return own_memory() < most_bytes
 
 

@@ -6,6 +6,7 @@ them, and on an object store as much as to fetch them.
 
 from __future__ import annotations
 
+import hashlib
 import io
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -67,15 +68,7 @@ class Hashed(io.BufferedIOBase):
 
 def checksum_of(file: BinaryIO, kind: str = KIND) -> str:
     """The checksum of a file that is there. Earlier versions have made those of the kind "sha256"."""
-    made = _maker(kind)
+    made: Any = xxhash.xxh3_128() if kind == KIND else hashlib.new(kind)
     while some := file.read(_SOME):
         made.update(some)
     return f"{kind}:{made.hexdigest()}"
-
-
-def _maker(kind: str) -> Any:
-    if kind == KIND:
-        return xxhash.xxh3_128()
-    import hashlib
-
-    return hashlib.new(kind)

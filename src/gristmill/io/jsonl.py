@@ -24,7 +24,7 @@ from gristmill.core.errors import InputError
 from gristmill.core.native import kernels
 from gristmill.core.table import POSITION, TooDeep, is_deep, is_json, to_array, wide_columns
 from gristmill.io.input import MOST_BAD, RAW_BYTES, BadRecord, check_names
-from gristmill.io.lines import HEAD, MAX_LINE, Seen, look_through, read_head
+from gristmill.io.lines import HEAD, MAX_LINE, Seen, changed, look_through, read_head
 from gristmill.io.sniff import is_text, wrong_format
 from gristmill.io.write_jsonl import texts
 
@@ -136,7 +136,10 @@ class _Parser:
         starts = [position - self.offset for position in positions]
         ends = [self.block.find(b"\n", start) for start in starts]
         spans = ((start, end if end >= 0 else None) for start, end in zip(starts, ends, strict=True))
-        return [json.loads(bytes(view[start:end])) for start, end in spans]
+        try:
+            return [json.loads(bytes(view[start:end])) for start, end in spans]
+        except ValueError as error:
+            raise changed(self.path) from error
 
 
 def _rounded(table: pa.Table) -> bool:

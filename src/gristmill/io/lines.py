@@ -172,7 +172,7 @@ def _as_they_lie(
     while stop is None or position < stop:
         room = most if stop is None else min(stop - position, most)
         if look and (seen := look(file.fileno(), position, room, position + room == stop)):
-            found = [(position, Seen(*seen, partial(_read_at, file, position, seen[1])))]
+            found = [(position, Seen(*seen, partial(_read_again, file, part.path, position, seen[1])))]
             position += seen[1]
             del seen
             yield found.pop()
@@ -197,6 +197,17 @@ def _as_they_lie(
 def _read_at(file: OpenFile, position: int, size: int) -> bytes:
     file.seek(position)
     return file.read(size)
+
+
+def _read_again(file: OpenFile, path: str, position: int, size: int) -> bytes:
+    block = _read_at(file, position, size)
+    if len(block) < size:
+        raise changed(path)
+    return block
+
+
+def changed(path: str) -> InputError:
+    return InputError(f"{path} has changed while it was read: start the run again")
 
 
 def _last_line_end(file: OpenFile, part: FileSlice, most: int) -> int | None:

@@ -73,7 +73,7 @@ class Listing:
                     raise AccountingError(f"{file.path} holds {index.rows:,} rows, and {output.rows:,} were written")
                 listing._add(output, file.path, index)
                 see(file.path, index)
-                stamps.append(f"{output.lineage.source} {file.checksum.removeprefix('sha256:')}")  # as it once was
+                stamps.append(f"{output.lineage.source} {file.checksum}")
                 moved.append(f"{output.lineage.source} {index.moved}")
                 about.append(index)
         listing.stamp, listing.moved = digest(stamps, 16), digest(moved, 16)

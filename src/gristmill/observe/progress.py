@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING
 from gristmill.core.errors import GristmillError, did_you_mean
 from gristmill.core.executor import Observer, Progress, Silent
 from gristmill.core.result import counted
+from gristmill.observe.look import Look, Watch
 
 if TYPE_CHECKING:
     from gristmill.core.plan import Plan
-    from gristmill.observe.look import Look, Watch
 
 PLAIN_EVERY_S = 10.0
-_SHORT_S = 1.0
 
 
 def default_progress(every_s: float = PLAIN_EVERY_S) -> Observer:
@@ -54,31 +53,20 @@ class PlainProgress:
     def __init__(self, every_s: float = PLAIN_EVERY_S) -> None:
         self.every_s = every_s
         self._due = 0.0
-        self._late = 0.0
-        self._plan: Plan | None = None
-        self._watch: Watch | None = None
+        self._watch = Watch()
 
     def started(self, plan: Plan) -> None:
-        self._plan, self._watch = plan, None
+        self._watch = Watch(plan)
         self._due = time.monotonic() + self.every_s
-        self._late = time.monotonic() + min(self.every_s, _SHORT_S)
 
     def progressed(self, progress: Progress) -> None:
-        if time.monotonic() < self._late:  # a run that is over by then does without `look.py`
-            return
-        watch = self._watch = self._watch or self._watching()
-        watch.saw(progress)
+        self._watch.saw(progress)
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + self.every_s
         with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(f"gristmill: {plain_line(watch.look())}\n")
+            sys.stderr.write(f"gristmill: {plain_line(self._watch.look())}\n")
             sys.stderr.flush()
-
-    def _watching(self) -> Watch:
-        from gristmill.observe.look import Watch
-
-        return Watch(self._plan)
 
     def finished(self, progress: Progress) -> None: ...
 

@@ -12,6 +12,7 @@ import inspect
 import os
 import pathlib
 import re
+import sys
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -254,7 +255,7 @@ def _resolve(cls: type, note: Any) -> Any:
     holder = types.SimpleNamespace(__annotations__={"value": note})
     abstract = {name: getattr(collections.abc, name) for name in collections.abc.__all__}
     space = {**vars(typing), **abstract, "os": os, "pathlib": pathlib, **getattr(cls.__init__, "__globals__", {})}  # type: ignore[misc]
-    package = importlib.import_module(cls.__module__.rpartition(".")[0] or cls.__module__)
+    package = sys.modules.get(cls.__module__.rpartition(".")[0])
     for name in re.findall(r"[A-Za-z_]\w*", note) if isinstance(note, str) else ():
         if name not in space and hasattr(package, name):
             space[name] = getattr(package, name)
