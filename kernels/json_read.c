@@ -5,6 +5,7 @@ right, nothing is said but that it is so: Python then reads the block line by li
 
 #include "json_text.h"
 #include "utf8.h"
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { UNKNOWN, STRINGS, OTHERS };
@@ -340,6 +341,9 @@ static int read_lines(Reader *r, int is_last) {
 be a part of one, unless they are `whole`. A file that ends before is read to its end, unless they are. */
 static int read_pieces(Reader *r, int file, int64_t position, size_t size, int whole, Heap *piece) {
     size_t done = 0, held = 0; /* held: bytes of a line of which more is to come */
+    struct stat about;
+    size_t there = fstat(file, &about) || about.st_size < position ? 0 : (size_t)(about.st_size - position);
+    there = size < there ? size : there;
     for (int is_last = 0; !is_last && done < size;) {
         size_t more = held > PIECE ? held : PIECE; /* a long line is not searched again for each piece of it */
         more = size - done < more ? size - done : more;
@@ -351,7 +355,7 @@ static int read_pieces(Reader *r, int file, int64_t position, size_t size, int w
             return UNLIKE; /* Python reads it again, and tells what is wrong */
         done += (size_t)found;
         is_last = !found || (whole && done == size);
-        r->p = piece->room.memory, r->end = r->p + held + found, r->later = size - done;
+        r->p = piece->room.memory, r->end = r->p + held + found, r->later = there > done ? there - done : 0;
         int failed = read_lines(r, is_last);
         if (failed)
             return failed;
