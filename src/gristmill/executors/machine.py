@@ -44,6 +44,15 @@ def total_memory_gb() -> float | None:
         return None
 
 
+def own_memory() -> int:
+    """Bytes of memory that this process has for itself alone; 0 where that cannot be told."""
+    try:
+        resident, shared = Path("/proc/self/statm").read_text().split()[1:3]
+    except (OSError, ValueError):
+        return 0
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+
+
 def _gpus(given: int | list[float] | None) -> tuple[float | None, ...]:
     if given is None:
         return find_gpus()

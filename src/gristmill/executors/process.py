@@ -33,7 +33,7 @@ from gristmill.core.schedule import WINDOW
 from gristmill.core.stage import NodeInfo, WorkerMetadata
 from gristmill.core.task import GatherTask, Lineage, Task
 from gristmill.core.worker import Worker, never, trace_of
-from gristmill.executors.memory import own_memory, use_large_pages
+from gristmill.executors.machine import own_memory
 from gristmill.executors.pool import Order
 from gristmill.executors.rest import as_new, surroundings
 from gristmill.executors.transport import Parcel, pack
@@ -168,7 +168,6 @@ class _Session:
 
     def begin(self) -> StageError | None:
         """Set up. What went wrong, if anything did."""
-        use_large_pages()
         os.environ.update(_environment(self.setup))
         self.surroundings = surroundings()
         import pyarrow as pa

@@ -31,7 +31,7 @@ from gristmill.core.stage import NodeInfo, WorkerMetadata
 from gristmill.core.stats import StageStats
 from gristmill.core.task import GatherTask, Lineage, Task
 from gristmill.core.worker import Worker, never
-from gristmill.executors.memory import own_memory
+from gristmill.executors.machine import own_memory
 from gristmill.executors.pool import Order
 from gristmill.executors.process import as_stage_error
 from gristmill.executors.ray_board import Left

@@ -13,13 +13,14 @@ What is given up: a process that is new for every group. What a stage leaves in 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
 import threading
 from pathlib import Path
 from typing import Any
 
-from gristmill.executors.memory import give_back, own_memory
+from gristmill.executors.machine import own_memory
 
 
 def surroundings() -> tuple[Any, ...]:
@@ -38,7 +39,8 @@ def as_new(before: tuple[Any, ...], most_bytes: int) -> bool:
     gc.collect()
     if surroundings() != before or _has_children():
         return False
-    give_back()
+    with contextlib.suppress(AttributeError, OSError):  # other systems than Linux have no such thing
+        ctypes.CDLL(None).malloc_trim(0)
     return own_memory() < most_bytes
 
 
