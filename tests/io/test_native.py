@@ -164,10 +164,10 @@ def test_a_file_with_an_odd_line_is_read_as_in_python(
     assert len(found[0][0]) > 1
 
 
-@pytest.mark.parametrize("left", [b"", b"{}" * 40])
-def test_a_file_that_changes_while_it_is_read_is_told(tmp_path: Path, left: bytes) -> None:
-    """Integers beyond 64 bits make it read a second time, when its columns are there already."""
-    (path := tmp_path / "a.jsonl").write_bytes(b'{"id":%d}\n' % 2**80 * 3)
+@pytest.mark.parametrize(("line", "left"), [(b'{"id":%d}\n' % 2**80, b"{}" * 400), (b'{"id":nothing}\n', b"")])
+def test_a_file_that_changes_while_it_is_read_is_told(tmp_path: Path, line: bytes, left: bytes) -> None:
+    """Integers beyond 64 bits, and values that are no JSON, make it read a second time."""
+    (path := tmp_path / "a.jsonl").write_bytes(line * 3)
     source = Input(FileSlice(str(path)), on_bytes=lambda _: (path.write_bytes(left), None)[1])
     with pytest.raises(InputError, match=f"{path} has changed while it was read: start the run again"):
         list(jsonl.read_jsonl(source))
