@@ -32,7 +32,7 @@ import orjson
 from corpus import documents
 from measure import HERE, WORK, measure
 from peers.install import interpreter, version
-from versus import Tools, heuristics, language_tools
+from versus import Tools, heuristics, language_tools, top_ngram_scores
 
 OUT = WORK / "agreement"
 RESULT = HERE / "results" / "agreement.json"
@@ -215,7 +215,9 @@ def _reason(tool: tuple[str, dict[str, Any]], text: str, mine: Any, theirs: Any)
         return "raises"
     if name == "RepeatingTopNGramsFilter":
         possible = top_ngram_scores(text, arguments["n"])
-        if all(min(abs(one - score) for one in possible) <= TOLERANCE for score in (mine, theirs)):
+        if len(possible) > 1 and all(
+            min(abs(one - score) for one in possible) <= TOLERANCE for score in (mine, theirs)
+        ):
             return "tie"
     if name == "PythonCommentToCodeFilter":
         return _docstring_reason(text, round((theirs - mine) * len(text)))
@@ -238,15 +240,6 @@ def _docstring_reason(text: str, more: int) -> str:
 def _comment_reason(text: str, more: int) -> str:
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     return "joined" if more == sum(token.type == tokenize.COMMENT for token in tokens) - 1 else "unexplained"
-
-
-def top_ngram_scores(text: str, n: int) -> list[float]:
-    """The scores that each of the most frequent n-grams would give."""
-    words = text.split()
-    counts = Counter(" ".join(words[at : at + n]) for at in range(len(words) - n + 1))
-    most = max(counts.values(), default=0)
-    tied = [ngram for ngram, count in counts.items() if count == most]
-    return [(len(text) - len(text.replace(ngram, ""))) / len(text) for ngram in tied] if len(tied) > 1 else [2.0]
 
 
 def _chain(tools: Tools, own: dict[str, Any], peer: dict[str, Any]) -> dict[str, Any]:

@@ -41,6 +41,8 @@ def systems(figures: dict[str, Any]) -> list[str]:
 def _systems(kind: str, found: dict[str, Any]) -> list[str]:
     title = f"{WHAT[kind]}: {found['documents']:,} documents, {found['megabytes']} MB"
     heads = [title, "CPU", "over Gristmill's", "wall", "memory", "documents left"]
+    if kind == "exact" and "own_recall" in found:
+        heads += ["surplus removed", "removed rightly", "F1"]
     if kind == "fuzzy":
         heads += ["found of 0.9 to 1", "0.8 to 0.9", "0.7 to 0.8", "0.6 to 0.7", "removed rightly", "F1 at 0.8"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
@@ -48,6 +50,8 @@ def _systems(kind: str, found: dict[str, Any]) -> list[str]:
         ratio = "" if name == "own" else number(found[f"{name}_cpu_ratio"], "x", 1)
         cells = [TITLES[name], number(found[f"{name}_cpu_s"], "s"), ratio, number(found[f"{name}_wall_s"], "s")]
         cells += [number(found[f"{name}_memory_mb"], "MB", 0), _counts(found[f"{name}_left"])]
+        if kind == "exact" and "own_recall" in found:
+            cells += _exactness(found, name)
         if kind == "fuzzy":
             cells += [_percent(found[f"{name}_recall_{low}"]) for low in (0.9, 0.8, 0.7, 0.6)]
             cells += [_percent(found[f"{name}_precision_0.7"]), f"{f1(found, name):.3f}"]
@@ -55,10 +59,20 @@ def _systems(kind: str, found: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _exactness(found: dict[str, Any], name: str) -> list[str]:
+    if f"{name}_recall" not in found:  # of an earlier run, which did not ask
+        return ["", "", ""]
+    recall, precision = (found[f"{name}_{what}"] for what in ("recall", "precision"))
+    return [_percent(recall), _percent(precision), f"{_f1(recall['median'], precision['median']):.3f}"]
+
+
 def f1(found: dict[str, Any], name: str) -> float:
     """Of recall, the mean of the tenths from 0.8 on, and precision: removed, and like another by 0.8 or more."""
     recall = sum(found[f"{name}_recall_{low}"]["median"] for low in (0.8, 0.9)) / 2
-    precision = found[f"{name}_precision_0.8"]["median"]
+    return _f1(recall, found[f"{name}_precision_0.8"]["median"])
+
+
+def _f1(recall: float, precision: float) -> float:
     return float(2 * recall * precision / max(recall + precision, 1e-9))
 
 
@@ -155,16 +169,17 @@ LINES = {
 
 
 def number(value: dict[str, float], unit: str = "", digits: int = 2) -> str:
-    """A median, and the smallest and largest if they differ from it."""
+    """A median, and the smallest and largest if there are several rounds."""
     low, high = (f"{value[end]:.{digits}f}" for end in ("min", "max"))
-    spread = f" ({low} to {high})" if low != high else ""
+    spread = f" ({low} to {high})" if value["min"] != value["max"] else ""
     gap = "" if unit in ("", "x") else " "
     return f"{value['median']:.{digits}f}{gap}{unit}{spread}"
 
 
 def times(found: dict[str, Any], ratio: str, other: str, own: str = "own_cpu_s") -> str:
     """How many times the seconds of Gristmill another one takes, and those of both."""
-    return f"{number(found[ratio], 'x', 1)}; {found[other]['median']:.1f} s over {found[own]['median']:.1f} s"
+    theirs, ours = found[other]["median"], found[own]["median"]
+    return f"{number(found[ratio], 'x', 1)}; {theirs:.{2 if theirs < 10 else 1}f} s over {ours:.2f} s"
 
 
 def each(found: dict[str, Any], titles: dict[str, str]) -> str:

@@ -3,8 +3,8 @@
     python benchmarks/flame.py WORKLOAD [--top]       make profile WORKLOAD=filters
     python benchmarks/flame.py WORKLOAD... --save     the shares that docs/performance.md shows
 
-All processes of the run are looked at 200 times a second, C code included; only time on a core counts. The picture
-opens in a browser; a click on a frame zooms in.
+All processes of the run are looked at 200 times a second, C code included; time in which they wait does not count, but
+for a core: shares are to be saved on a quiet machine. The picture opens in a browser; a click on a frame zooms in.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ import profiles
 from corpus import corpus
 from dedup_corpus import dedup_corpus
 from measure import HERE, JOBS, WORK
+from rounds import code
+from versus import SIX, language_tools, note
 from warc import archive
 
 OUT = WORK / "profile"
-RATE, SHARES_RATE = 200, 50
+RATE, SHARES_RATE = 200, 500
 
 
 def workloads() -> dict[str, list[object]]:
@@ -35,7 +37,14 @@ def workloads() -> dict[str, list[object]]:
     duplicates = _Made(lambda: dedup_corpus(200_000) / "jsonl")
     return {
         "copy": [JOBS, "text", _corpus(500), OUT / "copy"],
-        "modifiers": [JOBS, "text", _corpus(100), OUT / "modifiers", "UnicodeReformatter,NewlineNormalizer,UrlRemover"],
+        "modifiers": [peers, "chain", _corpus(100), OUT / "modifiers", _Made(lambda: note(SIX, OUT / "six.json"))],
+        "language": [
+            peers,
+            "chain",
+            _corpus(100),
+            OUT / "language",
+            _Made(lambda: note(language_tools(), OUT / "tools.json")),
+        ],
         "filters": [HERE / "text.py", "chain", _corpus(500), OUT / "filters"],
         "exact": [peers, "exact", duplicates, OUT / "exact", "{}"],
         "fuzzy": [peers, "fuzzy", duplicates, OUT / "fuzzy", fuzzy],
@@ -93,7 +102,7 @@ def main() -> None:
             for name, count in costs.most_common(20):
                 print(f"{100 * count / costs.total():5.1f} %  {name}")
         if options.save:
-            profiles.save(workload, stacks)
+            profiles.save(workload, stacks, code())
             print(profiles.table())
 
 

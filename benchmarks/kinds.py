@@ -42,8 +42,6 @@ class Kind:
     figures: dict[str, Figure]
     quick: dict[str, Figure]
     about: str
-    once: tuple[str, ...] = ()
-    """Figures that take long, and are measured in the first round only."""
     quick_s: float = 0.0
     """About how long a round of the quick ones takes on two cores."""
     packages: Callable[[], dict[str, str]] = field(default=dict)
@@ -93,31 +91,30 @@ def _core(patience_s: float) -> Kind:
 
 
 def _dedup(systems: Sequence[str]) -> Kind:
-    """Deduplication, beside some systems, or those that are usual for a figure."""
-    few, many = systems or ("all",), systems or dedup.LARGE
+    """Deduplication, beside some systems, or all; the quick ones of many documents beside the quickest."""
+    some, few = systems or ("all",), systems or ("polars", "polars_any")
     return Kind(
         {
-            "dedup_start": lambda: dedup.start(1, 400, few),
-            "exact": lambda: dedup.exact(1, 50_000, few),
-            "fuzzy": lambda: dedup.fuzzy(1, 50_000, few),
-            "large_exact": lambda: dedup.large_exact(1, 200_000, many),
-            "large_fuzzy": lambda: dedup.large_fuzzy(1, 200_000, many),
+            "dedup_start": lambda: dedup.start(1, 400, some),
+            "exact": lambda: dedup.exact(1, 50_000, some),
+            "fuzzy": lambda: dedup.fuzzy(1, 50_000, some),
+            "large_exact": lambda: dedup.large_exact(1, 200_000, some),
+            "large_fuzzy": lambda: dedup.large_fuzzy(1, 200_000, some),
             "light": lambda: _light(50_000),
             "growth": lambda: dedup.growth(1, 12_500),
             "bound": lambda: dedup.bound(1, 2_000_000),
         },
         {
-            "dedup_start": lambda: dedup.start(1, 400, few),
-            "exact": lambda: dedup.exact(1, 5_000, few),
-            "fuzzy": lambda: dedup.fuzzy(1, 2_000, few),
-            "large_exact": lambda: dedup.large_exact(1, 20_000, many),
-            "large_fuzzy": lambda: dedup.large_fuzzy(1, 20_000, many),
+            "dedup_start": lambda: dedup.start(1, 400, some),
+            "exact": lambda: dedup.exact(1, 5_000, some),
+            "fuzzy": lambda: dedup.fuzzy(1, 2_000, some),
+            "large_exact": lambda: dedup.large_exact(1, 20_000, few),
+            "large_fuzzy": lambda: dedup.large_fuzzy(1, 20_000, few),
             "light": lambda: _light(5_000),
             "growth": lambda: dedup.growth(1, 1_250),
             "bound": lambda: dedup.bound(1, 100_000),
         },
         "deduplication, beside six other systems",
-        once=("bound",),
         quick_s=145,
         packages=lambda: {peer: pins(peer)[peer] for peer in dedup.PEERS},
         peers=tuple(dedup.PEERS),
@@ -185,7 +182,6 @@ def _ray() -> Kind:
             "store": lambda: store.run(1, 0.5),
         },
         "on a Ray cluster of this machine",
-        once=("store",),
         quick_s=130,
         packages=lambda: packages("ray"),
     )

@@ -62,6 +62,7 @@ class Bar:
     workload: str
     system: str
     ratio: dict[str, float]
+    rounds: int = 1
 
 
 def bars(figures: dict[str, Any]) -> Iterator[Bar]:
@@ -73,7 +74,7 @@ def bars(figures: dict[str, Any]) -> Iterator[Bar]:
         for key, value in found.items():
             system = KEYS.get(key, key).removesuffix(RATIO)
             if KEYS.get(key, key).endswith(RATIO) and system in SYSTEMS and system != "same":
-                yield Bar(title + size, SYSTEMS[system], value)
+                yield Bar(title + size, SYSTEMS[system], value, found.get("rounds", 1))
 
 
 def draw(all_bars: list[Bar]) -> str:

@@ -20,7 +20,8 @@ MOST, LEAST = 8, 2.0
 TITLES = {
     "copy": "JSON lines, read and written",
     "filters": "28 English filters",
-    "modifiers": "Three modifiers",
+    "modifiers": "Six modifiers",
+    "language": "Language",
     "exact": "Exact duplicates",
     "fuzzy": "Near duplicates",
     "warc": "WARC to text by resiliparse",
@@ -66,18 +67,19 @@ def shares(found: Stacks) -> dict[str, float]:
     return {name: round(100 * count / costs.total(), 1) for name, count in costs.most_common(MOST)}
 
 
-def save(workload: str, found: Stacks) -> None:
+def save(workload: str, found: Stacks, code: str) -> None:
     known = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    known[workload] = {"samples": sum(count for _, count in found), "shares": shares(found)}
+    known[workload] = {"samples": sum(count for _, count in found), "code": code, "shares": shares(found)}
     RESULT.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
 
 
 def table() -> str:
     """For docs/performance.md."""
     known = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    lines = ["| Workload | where the time on cores goes |", "|---|---|"]
+    lines = ["| Workload | where the time on cores goes | samples | code of |", "|---|---|---|---|"]
     for name, title in TITLES.items():
-        shown = known.get(name, {}).get("shares", {})
-        parts = [f"{where} {share:.0f} %" for where, share in shown.items() if share >= LEAST]
-        lines.append(f"| {title} (`{name}`) | {', '.join(parts) or 'not measured yet'} |")
+        one = known.get(name, {})
+        parts = [f"{where} {share:.0f} %" for where, share in one.get("shares", {}).items() if share >= LEAST]
+        cells = (f"{title} (`{name}`)", ", ".join(parts), f"{one.get('samples', 0):,}", one.get("code", "earlier"))
+        lines.append(f"| {' | '.join(cells)} |" if one else f"| {cells[0]} | not measured yet | | |")
     return "\n".join(lines)

@@ -7,7 +7,7 @@
     ... --quick                           smaller inputs; results and tables go to work/quick
     ... --rounds N                        so many rounds
     ... --minutes N                       fewer rounds, but at least one, of what would take longer on this machine
-    ... --systems NAME,NAME               of --dedup: beside these only, or all; other systems keep their last results
+    ... --systems NAME,NAME               of --dedup: beside these only; other systems keep their last results
     ... --pages                           also put the tables into docs/performance.md and README.md
     ... --table                           measure nothing, only show the tables of the last results
 
@@ -112,7 +112,7 @@ def measured(chosen: dict[str, Kind], options: argparse.Namespace, folder: Path)
         figures = {one.name: one.merged() for one in mine if one.found}
         failed = {one.name: one.failed for one in mine if one.failed}
         found = heads[entry.kind] | {"figures": figures, "failed": failed}
-        _save(found, folder / f"{entry.kind}.json", options.systems)
+        _save(found, folder / f"{entry.kind}.json")
 
     run_all(entries, time.perf_counter() + 60 * options.minutes, save)
     for entry in entries:
@@ -128,7 +128,7 @@ def entries_of(name: str, kind: Kind, options: argparse.Namespace, folder: Path)
     last = json.loads(path.read_text())["figures"] if path.exists() else {}
     guess = kind.quick_s / len(known)
     return [
-        Entry(name, one, figure, 1 if one in kind.once else options.rounds or 3, last.get(one, {}).get("took_s", guess))
+        Entry(name, one, figure, options.rounds or 3, last.get(one, {}).get("took_s", guess))
         for one, figure in known.items()
         if not options.figures or one in options.figures
     ]
@@ -165,14 +165,14 @@ def put_into_pages(tables: dict[str, str]) -> None:
     put_into(README, headline(plots.all_bars(RESULTS)), "ratios")
 
 
-def _save(report: dict[str, Any], path: Path, some_systems: object = None) -> None:
+def _save(report: dict[str, Any], path: Path) -> None:
     """Figures that were not measured this time keep their last results, and so do systems of one that were left out."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         last = json.loads(path.read_text())
         for name, found in report["figures"].items():
             before = last["figures"].get(name, {})
-            if some_systems and "own_left" in found and before.get("documents") == found["documents"]:
+            if "own_left" in found and before.get("documents") == found["documents"]:
                 report["figures"][name] = _beside(before, found)
         kept = {name: one for name, one in last["figures"].items() if name not in report["failed"]}
         report["figures"] = {**kept, **report["figures"]}
@@ -184,14 +184,19 @@ def _save(report: dict[str, Any], path: Path, some_systems: object = None) -> No
 
 
 def _beside(before: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    """The last results of a figure with those of some systems anew. What had failed before may be there now.
+    """The results of a figure, and the last ones of systems that were left out this time. A ratio of before is over
+    what Gristmill took then: which systems are of an earlier run is noted. One that has failed has no results."""
+    failed = {one.partition(":")[0]: one for one in (*before.get("failed", []), *found.get("failed", []))}
+    failed = {name: why for name, why in failed.items() if f"{name}_cpu_s" not in found}
+    earlier = [name for name in TITLES if f"{name}_cpu_s" in before.keys() - found.keys() and name not in failed]
+    kept = {key: one for key, one in before.items() if _system(key) in earlier}
+    told = {"failed": list(failed.values()), "earlier": earlier}
+    return {**kept, **found, **{key: names for key, names in told.items() if names}}
 
-    A ratio of before is over what Gristmill took then: which systems are of an earlier run is noted.
-    """
-    failed = [one for one in before.get("failed", []) if f"{one.partition(':')[0]}_cpu_s" not in found]
-    earlier = [name for name in TITLES if f"{name}_cpu_s" in before and f"{name}_cpu_s" not in found]
-    told = {"failed": list(dict.fromkeys([*failed, *found.get("failed", [])])), "earlier": earlier}
-    return {**before, **found, **told}
+
+def _system(key: str) -> str:
+    """Whose number it is: that of polars_any is not that of polars."""
+    return max((name for name in TITLES if key.startswith(f"{name}_")), key=len, default="")
 
 
 def _tell(written: list[str], folder: Path, seconds: float) -> None:

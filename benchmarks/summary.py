@@ -2,9 +2,10 @@
 
     python benchmarks/summary.py
 
-A limit is a measured speed, or several of them one after the other: what a run must do at least. The share says how
-near Gristmill comes, start-up included. The last column says whether what comes out is right. What has not been
-measured yet has a dash.
+A limit is a measured speed, that of the best round, or several one after the other: what a run must do at least.
+The share says how near Gristmill comes, start-up included; it is above 100 % where Gristmill does the work of a library
+with less than the library takes. The last column says whether what comes out is right. What has not been measured yet
+has a dash.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from measure import HERE, median, numbers
 RESULTS = HERE / "results"
 MARK = "summary"
 DASH = "–"
-HEADS = ("Workload", "CPU", "wall", "memory", "MB/s per core", "limit", "share of it", "output")
+HEADS = ("Workload", "CPU", "wall", "memory", "MB/s per core", "limit, or what it is held against", "share", "output")
 
 Figures = dict[str, dict[str, Any]]
 Number = Callable[[Figures], float | None]
@@ -44,38 +45,44 @@ def ratio(figure: str, above: str, below: str) -> Number:
     return divided
 
 
+def most(figures: Figures, figure: str, key: str) -> float | None:
+    """The largest number of all rounds."""
+    found = figures.get(figure, {}).get(key)
+    return None if found is None else float(max(numbers(found)))
+
+
+def best(figure: str, key: str) -> Number:
+    """Megabytes per CPU second of something else, in its best round."""
+    return lambda figures: most(figures, figure, key)
+
+
 def steps(*names: str) -> Number:
     """Megabytes per CPU second of some steps of `limits`, one after the other."""
+    return one_after_another(*(best("limits", f"{name}_mb_per_cpu_s") for name in names))
 
+
+def one_after_another(*speeds: Number) -> Number:
     def speed(figures: Figures) -> float | None:
-        found = [value(figures, "limits", f"{name}_mb_per_cpu_s") for name in names]
+        found = [one(figures) for one in speeds]
         return 1 / sum(1 / one for one in found if one) if all(found) else None
 
     return speed
 
 
-def either(best: Number, other: Number) -> Number:
-    """A number, or another one where the first has not been measured."""
-    return lambda figures: best(figures) or other(figures)
+def fastest(*speeds: Number) -> Number:
+    """Of several ways to do the same, as far as they have been measured."""
+    return lambda figures: max((found for one in speeds if (found := one(figures))), default=None)
 
 
-def loop(figure: str, key: str) -> Number:
-    """Megabytes per CPU second of another way to do the same, of the same figure."""
-    return lambda figures: value(figures, figure, key)
-
-
-def most(figures: Figures, figure: str, key: str) -> float | None:
-    """The largest number of all rounds: one round that differs is one too many."""
-    found = figures.get(figure, {}).get(key)
-    return None if found is None else float(max(numbers(found)))
-
-
-def as_of(whose: str, figure: str, key: str, what: str = "documents") -> Words:
-    """That what comes out is what another one gives, or how much of it differs."""
+def as_of(whose: str, figure: str, key: str, what: str = "documents", tied: str = "") -> Words:
+    """That what comes out is what another one gives, or how much of it differs in the round in which most does."""
 
     def told(figures: Figures) -> str:
-        number = most(figures, figure, key)
-        return DASH if number is None else f"as {whose}" if not number else f"{number:.0f} {what} differ from {whose}"
+        number, ties = most(figures, figure, key), most(figures, figure, tied)
+        but = f", but for {ties:.0f} by a tie" if ties else ""
+        if number is None:
+            return DASH
+        return f"{number:.0f} {what} differ from {whose}{but}" if number else f"as {whose}{but}"
 
     return told
 
@@ -101,6 +108,8 @@ def _exact(figures: Figures) -> str:
     found = figures.get("large_exact", {})
     if "polars_left" not in found:
         return DASH
+    if "polars_as_own" in found:
+        return "the documents of polars" if found["polars_as_own"] is True else "other documents than of polars"
     left = {one for name in ("own", "polars") for one in numbers(found[f"{name}_left"])}
     return "as many as of polars" if len(left) == 1 else "others than of polars"
 
@@ -146,15 +155,15 @@ class Line:
         """How much of the limit is reached, where 1 is all."""
         if self.share:
             return self.share(figures)
-        speed, best = self.speed(figures), self.best(figures) if self.best else None
-        return speed / best if speed and best else None
+        speed, fastest = self.speed(figures), self.best(figures) if self.best else None
+        return speed / fastest if speed and fastest else None
 
     def cells(self, figures: Figures) -> list[str]:
         cpu, wall = (self.time(figures, kind) for kind in ("cpu", "wall"))
         memory, speed, share = self.found(figures, "memory_mb"), self.speed(figures), self.part(figures)
         size = value(figures, self.figure, self.megabytes)
-        best = self.best(figures) if self.best else None
-        limit = f"{self.limit}: {best:,.0f} MB/s" if best else self.limit
+        fastest = self.best(figures) if self.best else None
+        limit = f"{self.limit}: {fastest:,.{1 if fastest < 10 else 0}f} MB/s" if fastest else self.limit
         return [
             self.title + (f", {size:.0f} MB" if size else ""),
             *(_shown(one, f" {self.unit}", 2 if self.unit == "s" else 3) for one in (cpu, wall)),
@@ -179,7 +188,7 @@ LINES = (
         "throughput",
         "no_stage",
         "orjson in a loop",
-        loop("throughput", "plain_loop_mb_per_cpu_s"),
+        best("throughput", "plain_loop_mb_per_cpu_s"),
         output=as_of("the loop's", "throughput", "no_stage_differ", "rows"),
     ),
     Line(
@@ -187,7 +196,7 @@ LINES = (
         "throughput",
         "parquet",
         "pyarrow in a loop",
-        loop("throughput", "plain_parquet_mb_per_cpu_s"),
+        best("throughput", "plain_parquet_mb_per_cpu_s"),
         output=as_of("the loop's", "throughput", "parquet_differ", "tables"),
     ),
     Line(
@@ -195,8 +204,8 @@ LINES = (
         "text",
         "chain",
         "counting alone",
-        loop("text", "kernel_mb_per_cpu_s"),
-        output=as_of(CURATOR, "filters", "rows_that_differ"),
+        best("text", "kernel_mb_per_cpu_s"),
+        output=as_of(CURATOR, "filters", "rows_that_differ", tied="rows_tied"),
     ),
     Line(
         "Six modifiers",
@@ -210,8 +219,8 @@ LINES = (
         "Language",
         "language",
         "own",
-        "fastText in a loop",
-        either(steps("fasttext"), ratio("language", "megabytes", "loop_cpu_s")),
+        "fastText's library in a loop",
+        fastest(steps("fasttext"), ratio("language", "megabytes", "loop_cpu_s")),
         output=as_of(CURATOR, "language", "rows_that_differ"),
     ),
     Line(
@@ -236,10 +245,10 @@ LINES = (
             f"WARC to text by {name}",
             "warc",
             f"{name}_own",
-            f"{name} alone",
-            ratio("warc_extract", "pages_mb", f"{name}_bare_cpu_s"),
+            f"gunzip and {name} alone",
+            one_after_another(steps("gunzip"), ratio("warc_extract", "pages_mb", f"{name}_bare_cpu_s")),
             megabytes="pages_mb",
-            output=part("warc_extract", f"{name}_same", f"{name}_pages", f"pages as by {name}"),
+            output=part("warc_extract", f"{name}_same", f"{name}_pages", f"pages as by {name}, before stop words"),
         )
         for name in WEB
     ),
@@ -249,10 +258,10 @@ LINES = (
         "image",
         "read_decode",
         "libjpeg-turbo",
-        loop("image", "turbo_mb_per_cpu_s"),
+        best("image", "turbo_mb_per_cpu_s"),
         unit="ms",
         megabytes="archive_mb",
-        output=part("image", "same_pixels", "compared", "as by libjpeg-turbo"),
+        output=part("image", "same_pixels", "compared", "as by Pillow"),
     ),
     Line(
         "A picture through a model",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -11,66 +12,42 @@ import balance
 import dedup_tables
 from dedup_tables import number as _num
 from measure import HERE, numbers
+from notes import judged, note
 from plots import Bar
 
 README = HERE.parent / "README.md"
 PAGE = HERE.parent / "docs" / "performance.md"
 AGREEMENT = HERE / "results" / "agreement.json"
 
-BUSY = 0.3
-"""So many cores that others use are told: times may be longer than on a quiet machine."""
-
 Row = tuple[str, str, str]
 
 
 def table(report: dict[str, Any], targets: bool = True) -> str:
     """The figures next to their targets, as Markdown. Targets are for whole inputs: small ones go without."""
-    rows = [row for name, lines in LINES.items() if name in report["figures"] for row in lines(report["figures"][name])]
+    rows = [
+        judged(row, found["rounds"]) if targets else row
+        for name, lines in LINES.items()
+        if (found := report["figures"].get(name))
+        for row in lines(found)
+    ]
     if "filters" in report["figures"] and AGREEMENT.exists():
         rows.append(_agreement(json.loads(AGREEMENT.read_text())))
-    where = report["machine"]
-    versions = ", ".join(f"{name} {number}" for name, number in where["packages"].items() if name != "gristmill")
-    note = (
-        f"{where['cpu']}, {where['cores']} cores, {where['memory_gb']} GB; Python {where['python']}, {versions}. "
-        f"Medians of {_rounds(report)} (smallest to largest). CPU time is that of the whole process tree; "
-        "that of a bare interpreter is taken off where starting is measured. `make bench` measures them anew."
-    )
-    note += _others(report["figures"]) + _code(report["figures"])
     rows += [(f"`{name}`", "", f"failed: {why}") for name, why in report.get("failed", {}).items()]
     cells = [(what, target, value) if targets else (what, value) for what, target, value in rows]
     head = ("Figure", "Target", "Measured") if targets else ("Figure", "Measured")
     lines = [f"| {' | '.join(row)} |" for row in [head, *cells]]
     lines.insert(1, "|---" * len(head) + "|")
-    return "\n".join([*lines, *dedup_tables.systems(report["figures"]), "", note])
-
-
-def _others(figures: dict[str, Any]) -> str:
-    """Which figures others may have made worse, by using the machine."""
-    busy = {name: one.get("others_cores") for name, one in figures.items()}
-    told = [f"{name} ({cores:g} cores)" for name, cores in busy.items() if cores is not None and cores >= BUSY]
-    unknown = [name for name, cores in busy.items() if cores is None]
-    said = f" Others used the machine just before these were measured: {', '.join(told)}." if told else ""
-    return said + (f" Whether others used it was not noted for {', '.join(unknown)}." if unknown else "")
-
-
-def _code(figures: dict[str, Any]) -> str:
-    """Of which code figures are: a row is as old as the run that it is of."""
-    names: dict[str, list[str]] = {}
-    for name, one in figures.items():
-        names.setdefault(one.get("code", ""), []).append(name)
-    kinds = {code: f"the code of {code}" if code else "earlier code, maybe with other versions" for code in names}
-    return "".join(f" Of {kinds[code]}: {', '.join(names[code])}." for code in sorted(names, key=lambda code: not code))
-
-
-def _rounds(report: dict[str, Any]) -> str:
-    counts = sorted({found["rounds"] for found in report["figures"].values()}) or [0]
-    return f"{' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} round{'s' if counts[-1] > 1 else ''}"
+    return "\n".join([*lines, *dedup_tables.systems(report["figures"]), "", note(report)])
 
 
 def _startup(found: dict[str, Any]) -> list[Row]:
     loop = _num(found["plain_loop_cpu_s"], "s")
     return [
-        ("5,000 documents, start to first output, CPU", "below 1 s", _num(found["first_output_cpu_s"], "s")),
+        (
+            "5,000 documents, start to first output, CPU above that of a bare interpreter",
+            "below 1 s",
+            _num(found["first_output_cpu_s"], "s"),
+        ),
         ("5,000 documents, start to end, CPU", "", f"{_num(found['end_cpu_s'], 's')}; in a plain loop {loop}"),
         ("`import gristmill`, CPU", "below 0.3 s", _num(found["import_cpu_s"], "s")),
     ]
@@ -198,7 +175,9 @@ def _cpu_ratios(found: dict[str, Any], what: str, tools: str, target: float) -> 
 
 def _ratio(found: dict[str, Any], what: str, target: float, ratio: str, peer: str, own: str = "own_cpu_s") -> Row:
     """A peer's seconds over ours, and both."""
-    differ = f"; {found['rows_that_differ']['max']:.0f} documents differ" if found["rows_that_differ"]["max"] else ""
+    told = {"rows_that_differ": "other documents kept", "rows_tied": "other documents kept by a tie"}
+    most = {words: found[key]["max"] for key, words in told.items() if key in found}
+    differ = "".join(f"; {number:.0f} {words}" for words, number in most.items() if number)
     return what, f"at least {target}x", dedup_tables.times(found, ratio, peer, own) + differ
 
 
@@ -233,11 +212,14 @@ def _balance(found: dict[str, Any]) -> list[Row]:
         "setup": "20 s of set-up",
         "shared": "three stages that share GPUs by memory",
     }
-    return [
-        (f"GPU workers busy, {title}", f"at least {100 * balance.CASES[case].target:.0f} %", _num(value, "%", 1))
-        for case, title in titles.items()
-        if (value := found.get(f"{case}_busy_percent"))
-    ]
+    rows = []
+    for case, title in titles.items():
+        if value := found.get(f"{case}_busy_percent"):
+            moved = found.get(f"{case}_rebalancing_s")
+            after = f", once workers have moved, which took {_num(moved, 's', 1)}" if moved else ""
+            least = f"at least {100 * balance.CASES[case].target:.0f} %"
+            rows.append((f"GPU workers busy, {title}", least, _num(value, "%", 1) + after))
+    return rows
 
 
 def _store(found: dict[str, Any]) -> list[Row]:
@@ -271,13 +253,15 @@ def _limits(found: dict[str, Any]) -> list[Row]:
         "signatures": "signatures of 112 numbers by runs of 5 words",
         "modifiers": "six modifiers",
         "fasttext": "language by fastText's library",
+        "language": "language by our kernel",
+        "language_new": "the same over words that are all new",
         "own_parse": "parsing them into Arrow with our kernel",
         "orjson_write": "writing them with orjson",
         "parquet_read": "reading Parquet (zstd)",
         "parquet_write": "writing it",
     }
     known = {name: title for name, title in titles.items() if f"{name}_mb_per_cpu_s" in found}
-    speeds = [f"{title} {found[f'{name}_mb_per_cpu_s']['median']:,.0f}" for name, title in known.items()]
+    speeds = [f"{title} {_speed(found[f'{name}_mb_per_cpu_s'])}" for name, title in known.items()]
     rows = [("Limits of one core, MB per CPU second", "", "; ".join(speeds))]
     if write := found.get("disk_write_mb_per_s"):
         read = found["disk_read_mb_per_s"]
@@ -285,16 +269,20 @@ def _limits(found: dict[str, Any]) -> list[Row]:
     return rows
 
 
+def _speed(value: dict[str, float]) -> str:
+    digits = 1 if value["median"] < 10 else 0
+    return f"{value['median']:,.{digits}f} ({value['min']:,.{digits}f} to {value['max']:,.{digits}f})"
+
+
 def _warc(found: dict[str, Any]) -> list[Row]:
-    ours = {name: found[f"{name}_own_cpu_s"] for name in ("resiliparse", "justext", "trafilatura")}
-    return [
-        (
-            f"WARC to text, {name}, {found['pages_mb']} MB of pages: CPU of NeMo Curator's stage over ours",
-            "at least 2",
-            f"{_num(found[f'{name}_ratio'])}; ours {_num(cpu, 's')}",
-        )
-        for name, cpu in ours.items()
-    ]
+    rows = []
+    for name in ("resiliparse", "justext", "trafilatura"):
+        value = f"{_num(found[f'{name}_ratio'])}; ours {_num(found[f'{name}_own_cpu_s'], 's')}"
+        if (pages := found.get(f"{name}_peer_rows")) and (held := found.get(f"{name}_peer_lines_held")):
+            value += f"; all lines of Curator's text on {min(numbers(held)):,} of its {pages:,} pages"
+        what = f"WARC to text, {name}, {found['pages_mb']} MB of pages: CPU of NeMo Curator's stage over ours"
+        rows.append((what, "at least 2", value))
+    return rows
 
 
 def _warc_extract(found: dict[str, Any]) -> list[Row]:
@@ -384,10 +372,17 @@ def _size(name: str) -> str:
 
 
 def headline(bars: Iterable[Bar]) -> str:
-    """The ratios of all results, for README.md."""
-    lines = ["| The same work | by | CPU over Gristmill's |", "|---|---|---|"]
-    lines += [f"| {bar.workload} | {bar.system} | {_num(bar.ratio, 'x', 1)} |" for bar in bars]
+    """The ratios of all results, a line for each workload, for README.md."""
+    lines = ["| The same work | CPU seconds of others, for each of Gristmill's |", "|---|---|"]
+    for workload, some in groupby(bars, key=lambda bar: bar.workload):
+        systems = list(some)
+        once = " (one round)" if systems[0].rounds == 1 else ""
+        lines.append(f"| {workload}{once} | {', '.join(f'{bar.system} **{_times(bar.ratio)}**' for bar in systems)} |")
     return "\n".join(lines)
+
+
+def _times(ratio: dict[str, float]) -> str:
+    return f"{ratio['median']:.{0 if ratio['median'] >= 20 else 1}f}x"
 
 
 def put_into(page: Path, text: str, mark: str) -> None:

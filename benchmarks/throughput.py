@@ -14,7 +14,7 @@ from typing import Any
 
 from corpus import corpus
 from measure import WORK, Measured, job, measure, stable
-from versus import written
+from versus import difference, written
 
 SIZE = 100
 SIX = "QuotationUnifier,NewlineNormalizer,UrlsFilter,NonAlphaNumericFilter,WordCountFilter,MeanWordLengthFilter"
@@ -40,7 +40,7 @@ def run(rounds: int = 3, size: int = SIZE) -> dict[str, Any]:
             found[name].append(measure(command, memory=True, sample_s=SAMPLE_S))
     result: dict[str, Any] = {
         "megabytes": round(megabytes),
-        "no_stage_differ": len(written(output / "none") ^ written(output / "loop")),
+        "no_stage_differ": difference(written(output / "none"), written(output / "loop")).total(),
         "parquet_differ": int(not _tables_equal(output / "parquet", output / "loop")),
     }
     for name, runs in found.items():

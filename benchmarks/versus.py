@@ -6,7 +6,7 @@ of them chained. Language: the same fastText model. Tags: what Gopher and C4 wou
 against dolma's taggers of the same rules, whose numbers are its own and are not compared. Start: one filter over a few
 documents. CPU seconds are those of all processes, Ray's included, from the start of the interpreter to its end; `ratio`
 is the peer's over ours in the same round. What is written is compared: which documents, their text after modifiers, and
-their language. Memory is that of all processes together.
+their language; documents that a tie decides are counted apart. Memory is that of all processes together.
 
     python benchmarks/versus.py filters | modifiers | language | tags [MEGABYTES] [ROUNDS]
 """
@@ -21,6 +21,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from operator import itemgetter
 from pathlib import Path
@@ -28,6 +29,7 @@ from typing import Any
 from unittest import mock
 
 import orjson
+import pyarrow as pa
 from cluster import started
 from corpus import corpus
 from measure import HERE, WORK, Measured, measure, show, stable
@@ -78,7 +80,7 @@ def ray_of_our_own() -> Iterator[str]:
 
 def own(folder: Path, tools: Tools, executor: str = "LocalExecutor") -> Measured:
     """Gristmill over a folder."""
-    command = [sys.executable, HERE / "peers" / "gristmill_jobs.py", "chain", folder, OUT / "own", _note(tools)]
+    command = [sys.executable, HERE / "peers" / "gristmill_jobs.py", "chain", folder, OUT / "own", note(tools)]
     with ray_of_our_own() if executor != "LocalExecutor" else contextlib.nullcontext():
         command = [*map(str, command), executor]
         return measure(command, unwaited=executor != "LocalExecutor", memory=True, sample_s=SAMPLE_S)
@@ -99,21 +101,33 @@ def _curator(job: str, folder: Path, tools: Tools) -> Measured:
     with ray_of_our_own():
         env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "RAY_ADDRESS")}
         more = {"env": env, "log": OUT / f"{job}.log", "memory": True, "sample_s": SAMPLE_S}
-        return measure([*map(str, command), _note(tools)], unwaited=job != "loop", **more)
+        return measure([*map(str, command), str(note(tools))], unwaited=job != "loop", **more)
 
 
-def _note(tools: Tools) -> str:
+def note(tools: Tools, path: Path = OUT / "tools.json") -> Path:
     """A file with the tools, for both sides to read."""
-    path = OUT / "tools.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(tools))
-    return str(path)
+    return path
 
 
-def written(folder: Path, of: Of = lambda record: record) -> set[bytes]:
+Seen = Counter[bytes]
+"""How often each document was written."""
+
+
+def written(folder: Path, of: Of = lambda record: record) -> Seen:
     """Digests of what is to be compared of each document in a folder, in whatever order and files they are."""
     records = (orjson.loads(line) for path in folder.glob("**/*.jsonl") for line in path.open("rb"))
-    return {hashlib.sha256(orjson.dumps(of(record))).digest() for record in records}
+    return Counter(_digest(of(record)) for record in records)
+
+
+def difference(one: Seen, other: Seen) -> Seen:
+    """What only one of two has written, or has written more often."""
+    return (one - other) + (other - one)
+
+
+def _digest(value: object) -> bytes:
+    return hashlib.sha256(orjson.dumps(value)).digest()
 
 
 def language_of(record: dict[str, Any]) -> tuple[str, str | None]:
@@ -127,7 +141,7 @@ def filters(rounds: int = 3, size: int = 100) -> dict[str, Any]:
     """28 filters: on this machine's processes, on Ray, and on a cluster that runs already."""
     folder, tools = corpus(size * 10**6, FILES)[0].parent, heuristics()
     found: dict[str, list[Measured]] = {}
-    seen: dict[str, set[bytes]] = {}
+    seen: dict[str, Seen] = {}
     for _ in range(rounds):
         for name, run in _filter_runs(folder, tools).items():
             found.setdefault(name, []).append(run())
@@ -135,6 +149,9 @@ def filters(rounds: int = 3, size: int = 100) -> dict[str, Any]:
             kind = name if name in ("loop", "executor") else "own"
             seen[name] = written(OUT / kind, itemgetter("id"))
     result = _compare(found, seen, folder)
+    differ = set().union(*(difference(seen["own"], rows) for rows in seen.values()))
+    tied = sum(is_tied(text, tools) for text in _texts(folder, differ))
+    result["rows_tied"], result["rows_that_differ"] = stable([tied]), stable([len(differ) - tied])
     running = [run.answer["run_wall_s"] for run in found["executor"]]
     result["executor_running_wall_s"] = stable(running)
     pairs = zip(running, found["own_ray_running"], strict=True)
@@ -142,6 +159,39 @@ def filters(rounds: int = 3, size: int = 100) -> dict[str, Any]:
     pairs = zip(found["executor"], found["own_ray"], strict=True)
     result["executor_wall_ratio_ray"] = stable([run.wall / mine.wall for run, mine in pairs])
     return result
+
+
+def _texts(folder: Path, digests: set[bytes]) -> Iterator[str]:
+    """The documents of a folder whose ids have these digests."""
+    records = (orjson.loads(line) for path in folder.glob("*.jsonl") for line in path.open("rb") if digests)
+    return (record["text"] for record in records if _digest(record["id"]) in digests)
+
+
+def is_tied(text: str, tools: Tools) -> bool:
+    """Whether a document is kept or not only by which of its most frequent n-grams is taken: Curator takes one by hash
+    seed, Gristmill the first in the text."""
+    open_ = [tool for tool in tools if tool[0] == "RepeatingTopNGramsFilter" and _is_open(text, **tool[1])]
+    return bool(open_) and all(_keeps(text, tool) for tool in tools if tool not in open_)
+
+
+def _is_open(text: str, n: int, max_repeating_ngram_ratio: float) -> bool:
+    return len({score <= max_repeating_ngram_ratio for score in top_ngram_scores(text, n)}) == 2
+
+
+def _keeps(text: str, tool: tuple[str, dict[str, Any]]) -> bool:
+    import gristmill.text
+
+    made = getattr(gristmill.text, tool[0])(**tool[1])
+    return bool(made.keep_batch(made.score_batch(pa.array([text])))[0].as_py())
+
+
+def top_ngram_scores(text: str, n: int) -> list[float]:
+    """The scores that each of the most frequent n-grams would give."""
+    words = text.split()
+    counts = Counter(" ".join(words[at : at + n]) for at in range(len(words) - n + 1))
+    most = max(counts.values(), default=0)
+    tied = [ngram for ngram, count in counts.items() if count == most]
+    return [(len(text) - len(text.replace(ngram, ""))) / len(text) for ngram in tied]
 
 
 def start(rounds: int = 3) -> dict[str, Any]:
@@ -192,7 +242,7 @@ def tags(rounds: int = 3, size: int = 13) -> dict[str, Any]:
     found: dict[str, list[Measured]] = {"own": [], "dolma": []}
     jobs = HERE / "peers"
     for _ in range(rounds):
-        mine = [sys.executable, jobs / "gristmill_jobs.py", "tags", folder, OUT / "own", _note(GOPHER_AND_C4)]
+        mine = [sys.executable, jobs / "gristmill_jobs.py", "tags", folder, OUT / "own", note(GOPHER_AND_C4)]
         found["own"].append(measure([*map(str, mine)], memory=True, sample_s=SAMPLE_S, log=OUT / "own.log"))
         shutil.rmtree(OUT / "dolma", ignore_errors=True)
         theirs = [interpreter("dolma"), jobs / "dedup_jobs.py", "dolma_tags", folder, OUT / "dolma"]
@@ -215,7 +265,7 @@ def tags(rounds: int = 3, size: int = 13) -> dict[str, Any]:
 def _side_by_side(rounds: int, size: int, tools: Tools, of: Of) -> dict[str, Any]:
     folder = corpus(size * 10**6, FILES)[0].parent
     found: dict[str, list[Measured]] = {}
-    seen: dict[str, set[bytes]] = {}
+    seen: dict[str, Seen] = {}
     for _ in range(rounds):
         for name in ("own", "executor", "loop"):
             found.setdefault(name, []).append(own(folder, tools) if name == "own" else curator(name, folder, tools))
@@ -228,10 +278,10 @@ def _tell(name: str, run: Measured) -> None:
     print(f"  {name}: {run.cpu:.2f} s of CPU, {run.wall:.2f} s", flush=True)
 
 
-def _compare(found: dict[str, list[Measured]], seen: dict[str, set[bytes]], folder: Path) -> dict[str, Any]:
+def _compare(found: dict[str, list[Measured]], seen: dict[str, Seen], folder: Path) -> dict[str, Any]:
     megabytes = sum(path.stat().st_size for path in folder.glob("*.jsonl")) / 1e6
-    result: dict[str, Any] = {"megabytes": round(megabytes), "rows_out": len(seen["own"])}
-    result["rows_that_differ"] = stable([max(len(seen["own"] ^ rows) for rows in seen.values())])
+    result: dict[str, Any] = {"megabytes": round(megabytes), "rows_out": seen["own"].total()}
+    result["rows_that_differ"] = stable([max(difference(seen["own"], rows).total() for rows in seen.values())])
     for name, runs in found.items():
         if name != "own_ray_running":  # most of it is time of the cluster, which was there before
             result[f"{name}_cpu_s"] = stable([run.cpu for run in runs])

@@ -112,9 +112,22 @@ def versus(rounds: int = 1, size: int = 50, extractors: tuple[str, ...] = EXTRAC
         result[f"{extractor}_peer_cpu_s"] = stable([one.cpu for one in theirs])
         result[f"{extractor}_peer_memory_mb"] = stable([one.together for one in theirs], 0)
         result[f"{extractor}_ratio"] = stable([b.cpu / a.cpu for a, b in zip(ours, theirs, strict=True)])
+        result[f"{extractor}_peer_wall_s"] = stable([one.wall for one in theirs])
         result[f"{extractor}_own_rows"] = ours[0].answer["rows"]
         result[f"{extractor}_peer_rows"] = theirs[0].answer["rows"]
+        result[f"{extractor}_peer_lines_held"] = lines_held(OUT / "own", OUT / "peer.jsonl")
     return result
+
+
+def lines_held(own: Path, peer: Path) -> int:
+    """On how many pages Gristmill has every line that the peer has, of those that the peer gives."""
+    ours = {page["url"]: page["text"] for path in own.glob("*.jsonl") for page in _json(path)}
+    return sum(set(page["text"].splitlines()) <= set(ours.get(page["url"], "").splitlines()) for page in _json(peer))
+
+
+def _json(path: Path) -> Iterator[dict[str, str]]:
+    with path.open("rb") as lines:
+        yield from map(json.loads, lines)
 
 
 def extract(rounds: int = 1, size: int = 50) -> dict[str, Any]:
