@@ -10,9 +10,9 @@
 
 CPU seconds are those of all processes from start to end; `ratio` is another's over Gristmill's in the same round.
 Of near duplicates, recall is the share of pairs of a known similarity of which one is removed, of those that are like
-no third document; precision is the share of removed documents that have another one like them, from a similarity of 0.8,
-0.7 or 0.5 on. Of exact ones, recall is the share of surplus copies that are removed, and precision the share of removed
-documents of whose text a copy is left.
+no third document; precision is the share of removed documents that have another one like them, from a similarity of
+0.8, 0.7 or 0.5 on. Of exact ones, recall is the share of surplus copies that are removed, and precision the share of
+removed documents of whose text a copy is left.
 NeMo Curator's deduplication needs GPUs, so it is not among them. A system that fails is told, and left out.
 
     python benchmarks/dedup.py exact | fuzzy | start | large_exact | large_fuzzy [DOCUMENTS] [ROUNDS] [--systems all]

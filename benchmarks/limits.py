@@ -5,7 +5,8 @@ Megabytes per CPU second, the best of some turns, for each step that every curat
 JSON, reading and writing Parquet; for the signatures of near duplicates and six modifiers, called over a column of
 texts; for the language of texts by the library of fastText and by Gristmill's kernel, which remembers words, so also
 over texts with new words; and of the disk, by the clock. Megabytes are those of the JSON lines, whatever of them is
-looked at. The tables put Gristmill's own figures beside them: what is left between the two is what Gristmill itself costs.
+looked at. The tables put Gristmill's own figures beside them: what is left between the two is what Gristmill itself
+costs.
 
     python benchmarks/limits.py [MEGABYTES]
 """

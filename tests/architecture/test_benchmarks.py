@@ -101,7 +101,7 @@ path = Path(sys.argv[1])
 machine = {"cpu": "", "cores": 1, "memory_gb": 1, "python": "", "packages": {}}
 quiet, loud = ({"rounds": 2, "others_cores": cores, "code": "abc1234"} for cores in (0.1, 1.5))
 for figures in ({"old": {"rounds": 1}}, {"new": quiet, "loud": loud}):
-    run._save({"figures": figures, "failed": {}, "machine": machine}, path, False)
+    run._save({"figures": figures, "failed": {}, "machine": machine}, path)
 saved = json.loads(path.read_text())
 print(json.dumps([saved, run.table(saved), [_counts(4601), _counts([4603, 4601, 4602])]]))
 """
@@ -141,10 +141,46 @@ def found(own, **others):
         result[f"{name}_left"] = 7
     return result
 path = Path(sys.argv[1])
-for one, some in ((found(2, polars=4, text_dedup=20), []), (found(1, polars=3), ["polars"])):
-    run._save({"figures": {"exact": one}, "failed": {}}, path, some)
+first, second = found(2, polars=4, polars_any=6, text_dedup=20), found(1, polars=3)
+for one in (first, second | {"failed": ["polars_any: it fell over"]}):
+    run._save({"figures": {"exact": one}, "failed": {}}, path)
 exact = json.loads(path.read_text())["figures"]["exact"]
-print(json.dumps([[row[2] for row in beside("exact", exact)], systems({"exact": exact})[-1]]))
+print(json.dumps([[row[2] for row in beside("exact", exact)], systems({"exact": exact})[-3:]]))
+"""
+
+JUDGES = """
+import json
+from notes import judged
+rows = [("at least 15x", "9.6x (8 to 16)", 3), ("at most 1.15x", "1.2x; 1", 1), ("below 2 s", "1,999.5 s", 3)]
+rows += [("all", "8", 1), ("at least 99.5 %", "99.5 %", 3), ("at most 500 MB", "497 MB; worker 600 MB", 3)]
+rows += [("at least 1x", "as it is", 1)]
+print(json.dumps([judged(("", target, value), rounds)[2] for target, value, rounds in rows]))
+"""
+
+TIES = """
+import json
+from collections import Counter
+from versus import difference, is_tied
+top = ("RepeatingTopNGramsFilter", {"n": 2, "max_repeating_ngram_ratio": 0.3})
+long_or_short = "a b a b " + "extraordinarily incomprehensible " * 2 + "some other words that are here but once and end"
+words = ("WordCountFilter", {"min_words": 1000})
+print(json.dumps([
+    [is_tied(text, tools) for text, tools in (
+        (long_or_short, [top]), (long_or_short, [top, words]), ("one two three four five", [top]), ("", [top]))],
+    dict(difference(Counter("aab"), Counter("abc"))),
+]))
+"""
+
+EXACTLY = """
+import json, sys
+from pathlib import Path
+import dedup
+corpus = Path(sys.argv[1])
+lines = [{"id": str(number), "text": text} for number, text in enumerate("aabbc")]
+(corpus / "jsonl").mkdir()
+(corpus / "jsonl" / "one.jsonl").write_text("".join(json.dumps(line) + chr(10) for line in lines))
+judged = [dedup.judge_exact(corpus, set(left)) for left in ("024", "01234", "01", "04")]
+print(json.dumps([[one[what]["median"] for what in ("recall", "precision")] for one in judged]))
 """
 
 COMPARES = """
@@ -295,9 +331,36 @@ def test_counts_that_differ_are_shown_by_the_worst_of_them() -> None:
 
 
 def test_a_system_of_an_earlier_run_keeps_the_seconds_that_it_is_given_over(tmp_path: Path) -> None:
-    rows, note = _answer(TWO_RUNS, str(tmp_path / "dedup.json"))
-    assert rows == ["3.0x; 3.0 s over 1.0 s", "10.0x; 20.0 s over 2.0 s"]
-    assert note == "Of an earlier run, over what Gristmill took in that: text-dedup."
+    rows, (failed, _, earlier) = _answer(TWO_RUNS, str(tmp_path / "dedup.json"))
+    assert rows == ["3.0x; 3.00 s over 1.00 s", "10.0x; 20.0 s over 2.00 s"]
+    assert failed == "Not there, since it failed: polars_any: it fell over."
+    assert earlier == "Of an earlier run, over what Gristmill took in that: text-dedup."
+
+
+def test_a_missed_target_and_a_single_round_are_told() -> None:
+    assert _answer(JUDGES) == [
+        "**missed**: 9.6x (8 to 16)",
+        "**missed**: 1.2x; 1; one round",
+        "**missed**: 1,999.5 s",
+        "8; one round",
+        "99.5 %",
+        "497 MB; worker 600 MB",
+        "as it is",
+    ]
+
+
+def test_a_document_that_a_tie_decides_is_told_apart_and_one_that_is_written_twice_is_seen() -> None:
+    tied, differ = _answer(TIES)
+    assert tied == [True, False, False, False]
+    assert differ == {"a": 1, "c": 1}
+
+
+def test_exact_duplicates_are_judged_by_the_copy_of_each_text_that_is_left(tmp_path: Path) -> None:
+    right, nothing, wrong, too_few = _answer(EXACTLY, str(tmp_path))
+    assert right == [1.0, 1.0]
+    assert nothing == [0.0, 0.0]
+    assert wrong == [0.5, 0.3333]
+    assert too_few == [1.0, 0.6667]
 
 
 def test_languages_are_compared_however_they_are_noted_and_time_is_not_counted_twice() -> None:
