@@ -30,6 +30,14 @@ def text(seed: int, changes: int = 0) -> str:
     return " ".join(words)
 
 
+def chinese(seed: int, changes: int = 0) -> str:
+    """A text without spaces."""
+    characters = random.Random(seed).choices([chr(0x4E00 + number) for number in range(2000)], k=600)
+    for number in range(changes):
+        characters[number * 170 % 600] = "改"
+    return "".join(characters)
+
+
 def kept(texts: list[Any], columns: dict[str, list[Any]] | None = None, batch: int = 4, **options: Any) -> list[int]:
     rows = [{"id": index, "text": value} for index, value in enumerate(texts)]
     for name, values in (columns or {}).items():
@@ -49,6 +57,7 @@ def kept(texts: list[Any], columns: dict[str, list[Any]] | None = None, batch: i
         ([text(1)] * 9, [0]),
         ([text(1, 1), text(2), text(1)], [0, 1]),
         ([text(1), text(2), text(1, 1), text(3), text(2, 1), text(2, 2)], [0, 1, 3]),
+        ([chinese(1), chinese(2), chinese(1, 1), chinese(2, 3)], [0, 1]),
         (["", "  ", None, "", None], [0, 1, 2, 3, 4]),
         (["short", "short", "other"], [0, 2]),
         (["short", 7, "short", None], [0, 1, 3]),

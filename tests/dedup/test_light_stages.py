@@ -28,6 +28,13 @@ def text(seed: int, changes: int = 0, size: int = 400) -> str:
     return " ".join(words)
 
 
+def chinese(seed: int, changes: int = 0) -> str:
+    characters = random.Random(seed).choices([chr(0x4E00 + number) for number in range(2000)], k=600)
+    for number in range(changes):
+        characters[number * 17 % 600] = "改"
+    return "".join(characters)
+
+
 def kept(stage: Any, texts: list[Any], batch: int = 3, **columns: list[Any]) -> list[int]:
     rows = [{"id": index, "text": value} for index, value in enumerate(texts)]
     rows = [{**row, **{name: values[index] for name, values in columns.items()}} for index, row in enumerate(rows)]
@@ -48,6 +55,7 @@ def kept(stage: Any, texts: list[Any], batch: int = 3, **columns: list[Any]) -> 
         ([text(1)] * 8, {}, [0]),
         ([text(1), text(2), text(1, 1), text(2, 1)], {"radius": 6}, [0, 1]),
         ([text(1), text(1, 1)], {"radius": 0}, [0, 1]),
+        ([chinese(1), chinese(2), chinese(1, 1)], {"radius": 8}, [0, 1]),
         (["", " ", None, "", None, 7], {}, [0, 1, 2, 3, 4, 5]),
         (["a few words", "a few words", "other words here"], {}, [0, 2]),
         ([text(1), f"{text(1)} x", text(1)], {"keep": "longest", "radius": 6}, [1]),

@@ -58,8 +58,9 @@ class FuzzyDeduplicationStage(IndexedStage):
     """Drops each row whose text is nearly that of another; of those that are alike, one is kept.
 
     Alike are texts whose sets of shingles have a Jaccard similarity of at least `threshold`: runs of `char_ngrams`
-    characters, or of `word_ngrams` words if that is given. Rows that are alike make clusters, and a row is also in a
-    cluster with those that its own are alike; each row that is dropped is alike some row of its cluster.
+    characters, or of `word_ngrams` words if that is given; in scripts without spaces each character is a word. Rows
+    that are alike make clusters, and a row is also in a cluster with those that its own are alike; each row that is
+    dropped is alike some row of its cluster.
 
     `num_bands` and `minhashes_per_band` say how candidates are found; without them they are chosen so that of pairs
     just at the threshold 995 in 1,000 are found, and of more similar ones more. `verify` says how candidates are
@@ -203,9 +204,11 @@ class FuzzyDeduplicationStage(IndexedStage):
     # -- the index ---------------------------------------------------------------------------------------
 
     def index_parameters(self) -> Mapping[str, Any]:
-        text, bits = make_array(["Raw data in, training data out."], pa.string()), 64 if self.use_64_bit_hash else 32
+        words, bits = self._how.unit == "words", 64 if self.use_64_bit_hash else 32
+        text = make_array(["Raw data in, training data out." + " 磨坊" * words], pa.string())
         made = sketch(text, np.zeros(1, np.int64), self._how, self._bands, self._rows, bits, self._body)
         return {
+            **({"scripts_without_spaces": "each character is a word"} if words else {}),
             "shingles": self._how.unit,
             "ngrams": self._how.n,
             "seed": self.seed,

@@ -145,11 +145,11 @@ class SimHashDeduplicationStage(HashDistanceStage):
     """Drops each row whose text is nearly that of another, by 64 bits for each; of those that are alike, one is kept.
 
     Alike are texts whose SimHashes, of runs of `word_ngrams` words, differ in at most `radius` bits, and those that
-    others link. At a radius of 3, texts of which one word in 200 differs are found two times of three, at 6 nearly
-    always; for more than that there is `FuzzyDeduplicationStage`. `keep` is "first" in the order of the input,
-    "longest", the one with the "highest" or "newest" `score_field`, or a `Keep`. `id_field` names the rows in the
-    cluster table, whose similarity is the share of equal bits. Blank texts and null are like no other. Output files are
-    those that there would be without this stage, in the same order.
+    others link. In scripts without spaces each character is a word. At a radius of 3, texts of which one word in 200
+    differs are found two times of three, at 6 nearly always; for more than that there is `FuzzyDeduplicationStage`.
+    `keep` is "first" in the order of the input, "longest", the one with the "highest" or "newest" `score_field`, or a
+    `Keep`. `id_field` names the rows in the cluster table, whose similarity is the share of equal bits. Blank texts
+    and null are like no other. Output files are those that there would be without this stage, in the same order.
     """
 
     def __init__(
