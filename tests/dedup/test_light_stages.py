@@ -89,6 +89,11 @@ def test_all_pairs_are_found(tmp_path: Path) -> None:
     assert all(row["similarity"] is None or 1 - 5 / 64 <= row["similarity"] <= 1 for row in table)
 
 
+def test_no_words_are_refused() -> None:
+    with pytest.raises(ValueError, match="SimHashDeduplicationStage: word_ngrams is 0, must be 1 or more"):
+        SimHashDeduplicationStage(word_ngrams=0)
+
+
 def test_a_radius_that_makes_no_sense_is_refused() -> None:
     with pytest.raises(ValueError, match="radius is 9, must be 0 to 8 bits"):
         SimHashDeduplicationStage(radius=9)
@@ -138,3 +143,5 @@ def test_rates_that_make_no_sense_are_refused() -> None:
         BloomDeduplicationStage(false_positive_rate=1.5)
     with pytest.raises(ValueError, match="BloomDeduplicationStage: capacity=0 is too small"):
         BloomDeduplicationStage(capacity=0)
+    with pytest.raises(TypeError, match=r"BloomDeduplicationStage: capacity=2.5 is no whole number"):
+        BloomDeduplicationStage(capacity=2.5)  # type: ignore[arg-type]

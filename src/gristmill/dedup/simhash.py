@@ -166,6 +166,8 @@ class SimHashDeduplicationStage(HashDistanceStage):
         super().__init__()
         if not 0 <= radius <= 8:
             raise ValueError(f"SimHashDeduplicationStage: radius is {radius}, must be 0 to 8 bits")
+        if word_ngrams < 1:
+            raise ValueError(f"SimHashDeduplicationStage: word_ngrams is {word_ngrams}, must be 1 or more")
         Exchange(num_partitions=num_partitions, memory_gb=memory_gb)  # a wrong number is an error here
         self.text_field, self.radius, self.word_ngrams, self.keep = text_field, radius, word_ngrams, keep
         self.score_field, self.id_field = score_field, id_field
