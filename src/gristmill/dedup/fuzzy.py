@@ -12,7 +12,8 @@ A row is known by a number that depends only on its file and its place there, so
 the same however the input was cut into blocks.
 
 What is given up: texts that nobody has compared. If many share a band they are compared with the first of them and
-with their neighbours, not each with each. Blank texts and null are like no other.
+with their neighbours, not each with each. Blank texts and null are like no other. Memory, for very many: a bucket of
+keys (`sketch.BUCKETS`) is looked at as a whole, whatever `memory_gb` says.
 """
 
 from __future__ import annotations

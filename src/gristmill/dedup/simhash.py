@@ -6,7 +6,8 @@ in a few bits. Blank documents and null have none.
 `SimHashDeduplicationStage` sends the hash of each text by several keys, so that all that differ in a few bits meet
 (`search_rows`), and makes clusters of those that do. All pairs are found.
 
-What is given up: clusters are made in the memory of one worker, from the pairs: about 200 bytes for each.
+What is given up: bounds on memory other than for sorting. All texts with a key in common are looked at together, and
+clusters are made by one worker, from all pairs: about 200 bytes for each.
 """
 
 from __future__ import annotations
@@ -149,7 +150,8 @@ class SimHashDeduplicationStage(HashDistanceStage):
     differs are found two times of three, at 6 nearly always; for more than that there is `FuzzyDeduplicationStage`.
     `keep` is "first" in the order of the input, "longest", the one with the "highest" or "newest" `score_field`, or a
     `Keep`. `id_field` names the rows in the cluster table, whose similarity is the share of equal bits. Blank texts
-    and null are like no other. Output files are those that there would be without this stage, in the same order.
+    and null are like no other. `memory_gb` is what a worker may use for sorting keys, and bounds nothing else. Output
+    files are those that there would be without this stage, in the same order.
     """
 
     def __init__(
