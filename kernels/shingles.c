@@ -40,17 +40,68 @@ static inline uint64_t word_value(const uint8_t *p, size_t size, const uint8_t *
     return fold(hash ^ little_few(p, size));
 }
 
-/* Fills in the number of each word. A word is at least one byte and the space before it another. */
+/* Scripts without spaces: each of these characters is a word. dedup/reference.py has the same ones. */
+static const struct {
+    uint32_t first, last;
+} unspaced[] = {{0x4E00, 0x9FFF}, {0x3040, 0x30FF}, {0x0E00, 0x0EFF}, {0x1000, 0x109F},  {0x1780, 0x17FF},
+                {0x31F0, 0x31FF}, {0x3400, 0x4DBF}, {0xF900, 0xFAFF}, {0x20000, 0x323AF}};
+
+/* Whether a character that begins with this byte may be one of them, or white space. */
+static inline int may_cut(uint8_t c) { return c < 0xE0 ? c == 0xC2 : c < 0xEA || c == 0xEF || c == 0xF0; }
+
+static int is_unspaced(uint32_t character) {
+    for (size_t i = 0; i < sizeof unspaced / sizeof *unspaced; i++)
+        if (character >= unspaced[i].first && character <= unspaced[i].last)
+            return 1;
+    return 0;
+}
+
+/* What a block leaves for the next one: bytes of a space, and the end of a character that is a word. */
+typedef struct {
+    uint64_t space, cut;
+} Rest;
+
+/* Marks the spaces beyond ASCII. Returns where words are cut: before and behind each character that is one. */
+static uint64_t find_cuts(const uint8_t *p, const uint8_t *end, Block *block, Rest *rest) {
+    uint64_t cuts = rest->cut;
+    rest->cut = 0;
+    for (uint64_t left = block->high & ~block->inner; left; left &= left - 1) {
+        int i = __builtin_ctzll(left);
+        uint32_t character;
+        if (!may_cut(p[i]))
+            continue;
+        int size = decode(p + i, end, &character);
+        if (is_unspaced(character)) {
+            cuts |= (uint64_t)1 << i;
+            *(i + size < BLOCK ? &cuts : &rest->cut) |= (uint64_t)1 << ((i + size) & (BLOCK - 1));
+        } else if (lanes_of[class_of(character)] & IS_SPACE)
+            mark_space(block, i, size, &rest->space);
+    }
+    return cuts;
+}
+
+/* Fills in the number of each word. A word is at least one byte and the space before it another; or it is a character of
+   three bytes or more, with perhaps a word of one byte before it. */
 static int64_t word_values(Text text, const Shingling *how, uint64_t *values) {
     const uint8_t *p = text.bytes, *end = p + text.size, *word = NULL;
-    uint64_t carry = 0, *to = values;
+    uint64_t *to = values;
+    Rest rest = {0, 0};
     for (; p < end; p += BLOCK) {
         Block block = load_block(p, end);
-        block.space |= carry;
-        carry = 0;
-        if (block.high)
-            find_spaces(p, end, &block, &carry);
-        for (uint64_t left = block.space ^ (block.space << 1 | !word); left; left &= left - 1) {
+        block.space |= rest.space;
+        rest.space = 0;
+        uint64_t cuts = block.high | rest.cut ? find_cuts(p, end, &block, &rest) : 0;
+        uint64_t left = block.space ^ (block.space << 1 | !word);
+        if (cuts) {
+            for (left |= cuts; left; left &= left - 1) {
+                int i = __builtin_ctzll(left);
+                if (word)
+                    *to++ = word_value(word, (size_t)(p + i - word), end, how->key);
+                word = block.space >> i & 1 ? NULL : p + i;
+            }
+            continue;
+        }
+        for (; left; left &= left - 1) {
             const uint8_t *here = p + __builtin_ctzll(left);
             if (word)
                 *to++ = word_value(word, (size_t)(here - word), end, how->key), word = NULL;

@@ -83,6 +83,11 @@ def test_a_number_is_the_same_in_a_block_of_other_types() -> None:
     assert kept([[{"id": next(ids), "text": value} for value in block] for block in blocks]) == [0, 2, 5]
 
 
+def test_no_url_is_never_a_duplicate() -> None:
+    urls = ["", "", None, " ", "\n", "https://mill.example", "", "mill.example", "http://", "//www.mill.example/"]
+    assert kept([rows(["same"] * 10, url=urls)], url_field="url") == [0, 1, 2, 3, 4, 5, 6, 8]
+
+
 URLS = [
     "https://www.mill.example/a?x=1&y=2",
     "http://mill.example:80/a/?y=2&x=1&utm_source=n#top",

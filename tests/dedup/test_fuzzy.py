@@ -30,6 +30,14 @@ def text(seed: int, changes: int = 0) -> str:
     return " ".join(words)
 
 
+def chinese(seed: int, changes: int = 0) -> str:
+    """A text without spaces."""
+    characters = random.Random(seed).choices([chr(0x4E00 + number) for number in range(2000)], k=600)
+    for number in range(changes):
+        characters[number * 170 % 600] = "改"
+    return "".join(characters)
+
+
 def kept(texts: list[Any], columns: dict[str, list[Any]] | None = None, batch: int = 4, **options: Any) -> list[int]:
     rows = [{"id": index, "text": value} for index, value in enumerate(texts)]
     for name, values in (columns or {}).items():
@@ -49,6 +57,7 @@ def kept(texts: list[Any], columns: dict[str, list[Any]] | None = None, batch: i
         ([text(1)] * 9, [0]),
         ([text(1, 1), text(2), text(1)], [0, 1]),
         ([text(1), text(2), text(1, 1), text(3), text(2, 1), text(2, 2)], [0, 1, 3]),
+        ([chinese(1), chinese(2), chinese(1, 1), chinese(2, 3)], [0, 1]),
         (["", "  ", None, "", None], [0, 1, 2, 3, 4]),
         (["short", "short", "other"], [0, 2]),
         (["short", 7, "short", None], [0, 1, 3]),
@@ -87,7 +96,10 @@ def test_pairs_below_the_threshold_stay() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"threshold": 1.5}, "threshold"),
+        ({"threshold": 1.5}, "FuzzyDeduplicationStage: threshold is 1.5, .* at most 1.*ExactDeduplicationStage"),
+        ({"threshold": 0}, "FuzzyDeduplicationStage: threshold is 0, must be above 0"),
+        ({"threshold": 80, "num_bands": 20, "minhashes_per_band": 13}, "FuzzyDeduplicationStage: threshold is 80"),
+        ({"word_ngrams": 0}, "FuzzyDeduplicationStage: word_ngrams is 0, must be 1 or more; .*char_ngrams"),
         ({"verify": "never"}, "verify"),
         ({"num_bands": 20}, "together"),
         ({"num_bands": 0, "minhashes_per_band": 3}, "1 or more"),
@@ -175,13 +187,13 @@ def test_the_partner_is_the_row_that_is_kept_or_else_the_most_similar(tmp_path: 
 # -- against brute force -------------------------------------------------------------------------------------
 
 
-def near_threshold(count: int, shingles: int) -> list[str]:
+def near_threshold(count: int, shingles: int, least: float = 0.7, most: float = 0.9) -> list[str]:
     """Texts in pairs, each of which has from 0.7 to 0.9 of its shingles in common with the other."""
     draw = random.Random(11)
     texts = []
     for _ in range(count):
         words = [f"w{draw.randrange(10**6)}" for _ in range(shingles + 4)]
-        similar = draw.uniform(0.7, 0.9)
+        similar = draw.uniform(least, most)
         tail = round(shingles * (1 - similar) / (1 + similar))
         texts += [" ".join(words), " ".join([*words[:-tail], *(f"x{draw.randrange(10**6)}" for _ in range(tail))])]
     return texts
@@ -200,6 +212,31 @@ def test_near_the_threshold_what_is_dropped_is_alike_and_hardly_a_pair_is_missed
     dropped = set(range(len(texts))) - {row["id"] for task in result for row in task.to_rows()}
     assert len(dropped & wanted) >= 0.99 * len(wanted), "recall"
     assert len(dropped & wanted) >= 0.995 * len(dropped), "precision"
+
+
+@pytest.mark.parametrize(("threshold", "verify"), [(0.4, "exact"), (0.5, "exact"), (0.6, "exact"), (0.6, "signature")])
+def test_pairs_just_at_a_low_threshold_are_found(threshold: float, verify: str) -> None:
+    texts = near_threshold(400, 120, threshold + 0.01, threshold + 0.03)
+    assert len(kept(texts, batch=1000, threshold=threshold, verify=verify)) <= 400 + (4 if verify == "exact" else 40)
+
+
+def test_at_a_threshold_of_1_the_same_shingles_are_alike() -> None:
+    texts = ["a b c d e", "a  b c d\ne", "a b c d e a", "a b c d e f", text(1), text(1, 1), text(1)]
+    assert kept(texts, threshold=1.0) == [0, 2, 3, 4, 5]
+    assert kept(texts, threshold=1.0, num_bands=20, minhashes_per_band=13) == [0, 2, 3, 4, 5]
+
+
+def test_plans_tell_what_is_found_at_the_threshold_and_warn_if_it_is_little() -> None:
+    def plan(**options: Any) -> str:
+        return str(Pipeline("p", stages=[FuzzyDeduplicationStage(**options)]).plan([DocumentBatch([{"text": "a"}])]))
+
+    assert "83 bands of 4 rows" in plan(threshold=0.5)
+    assert "99.5% at 0.5, the threshold" in plan(threshold=0.5)
+    with pytest.warns(RuntimeWarning, match=r"FuzzyDeduplicationStage': of pairs just at .* of 0.2 only 94% are found"):
+        assert "93.8% at 0.2, the threshold" in plan(threshold=0.2)
+    with pytest.warns(RuntimeWarning, match=r"only 81% are found with 52 bands of 5. To find more, verify candidates"):
+        plan(threshold=0.5, verify="none")
+    assert "67.7% at 0.8" in plan(num_bands=20, minhashes_per_band=13)  # as they were asked for
 
 
 def counts(texts: list[str], **options: Any) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -267,6 +268,17 @@ def test_an_index_with_other_hashes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=f"{path} has format 2.*make the index anew"):
         run(new, tmp_path / "out", ExactDeduplicationStage(id_field="id", against=[index]))
     assert not list((tmp_path / "out").glob("*.jsonl"))
+
+
+def test_an_index_of_other_words_is_refused(tmp_path: Path) -> None:
+    """Scripts without spaces were once cut at spaces alone, so that their texts had other shingles."""
+    index = indexed("fuzzy", tmp_path)
+    path = tmp_path / "index" / "versions" / "000001.json"
+    told = json.loads(path.read_text())
+    assert told["parameters"].pop("scripts_without_spaces")
+    path.write_text(json.dumps(told))
+    with pytest.raises(PlanError, match="scripts_without_spaces is None there and 'each character is a word' here"):
+        Pipeline("p", stages=[STAGES["fuzzy"](against=[index])]).plan([DocumentBatch(OLD)])
 
 
 # -- everywhere ----------------------------------------------------------------------------------------------

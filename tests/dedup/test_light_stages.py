@@ -28,6 +28,13 @@ def text(seed: int, changes: int = 0, size: int = 400) -> str:
     return " ".join(words)
 
 
+def chinese(seed: int, changes: int = 0) -> str:
+    characters = random.Random(seed).choices([chr(0x4E00 + number) for number in range(2000)], k=600)
+    for number in range(changes):
+        characters[number * 17 % 600] = "改"
+    return "".join(characters)
+
+
 def kept(stage: Any, texts: list[Any], batch: int = 3, **columns: list[Any]) -> list[int]:
     rows = [{"id": index, "text": value} for index, value in enumerate(texts)]
     rows = [{**row, **{name: values[index] for name, values in columns.items()}} for index, row in enumerate(rows)]
@@ -48,6 +55,7 @@ def kept(stage: Any, texts: list[Any], batch: int = 3, **columns: list[Any]) -> 
         ([text(1)] * 8, {}, [0]),
         ([text(1), text(2), text(1, 1), text(2, 1)], {"radius": 6}, [0, 1]),
         ([text(1), text(1, 1)], {"radius": 0}, [0, 1]),
+        ([chinese(1), chinese(2), chinese(1, 1)], {"radius": 8}, [0, 1]),
         (["", " ", None, "", None, 7], {}, [0, 1, 2, 3, 4, 5]),
         (["a few words", "a few words", "other words here"], {}, [0, 2]),
         ([text(1), f"{text(1)} x", text(1)], {"keep": "longest", "radius": 6}, [1]),
@@ -79,6 +87,11 @@ def test_all_pairs_are_found(tmp_path: Path) -> None:
     table = pq.read_table(tmp_path / "run" / "clusters").to_pylist()
     assert sum(not row["kept"] for row in table) == len(texts) - len(wanted)
     assert all(row["similarity"] is None or 1 - 5 / 64 <= row["similarity"] <= 1 for row in table)
+
+
+def test_no_words_are_refused() -> None:
+    with pytest.raises(ValueError, match="SimHashDeduplicationStage: word_ngrams is 0, must be 1 or more"):
+        SimHashDeduplicationStage(word_ngrams=0)
 
 
 def test_a_radius_that_makes_no_sense_is_refused() -> None:
@@ -130,3 +143,5 @@ def test_rates_that_make_no_sense_are_refused() -> None:
         BloomDeduplicationStage(false_positive_rate=1.5)
     with pytest.raises(ValueError, match="BloomDeduplicationStage: capacity=0 is too small"):
         BloomDeduplicationStage(capacity=0)
+    with pytest.raises(TypeError, match=r"BloomDeduplicationStage: capacity=2.5 is no whole number"):
+        BloomDeduplicationStage(capacity=2.5)  # type: ignore[arg-type]

@@ -102,6 +102,7 @@ def test_the_curve() -> None:
     assert [point for point, _ in curve(20, 13)] == pytest.approx([0.1 * step for step in range(1, 11)])
     assert "20 bands of 13 rows" in show_curve(20, 13)
     assert "100.00%" in show_curve(20, 13).splitlines()[-1]
+    assert "are found; 67.7% at 0.8, the threshold" in show_curve(20, 13, 0.8)
 
 
 @pytest.mark.parametrize("size", [64, 128, 260])
@@ -116,9 +117,35 @@ def test_chosen_bands_find_what_is_above_the_threshold(size: int, threshold: flo
     assert probability(threshold - 0.1, *strict) < probability(threshold - 0.1, bands, rows)
 
 
+@pytest.mark.parametrize("threshold", [0.32, 0.4, 0.5, 0.6, 0.65, 0.7, 0.8, 0.9, 0.99, 1.0])
+def test_of_pairs_just_at_the_threshold_as_many_are_found_as_is_said(threshold: float) -> None:
+    bands, rows = choose_bands(threshold)
+    assert probability(threshold, bands, rows) >= lsh.SURE
+    assert bands * rows <= 2 * lsh.SIZE
+    assert probability(threshold / 2, bands, rows) <= 0.5
+
+
+def test_low_thresholds_find_what_they_can() -> None:
+    found = [float(probability(threshold, *choose_bands(threshold))) for threshold in (0.05, 0.1, 0.2, 0.26, 0.3)]
+    assert found == sorted(found)
+    assert [share > least for share, least in zip(found, (0.7, 0.9, 0.93, 0.95, 0.99), strict=True)] == [True] * 5
+
+
+def test_what_is_not_verified_is_seldom_found_in_vain() -> None:
+    for threshold in (0.1, 0.3, 0.5, 0.68):
+        assert probability(threshold / 2, *choose_bands(threshold, verified=False)) <= 0.05
+
+
+@pytest.mark.parametrize("verified", [True, False])
+def test_bands_of_high_thresholds(verified: bool) -> None:
+    """Indexes were made with them."""
+    wanted = {0.7: (62, 7), 0.75: (37, 7), 0.8: (29, 8), 0.85: (25, 10), 0.9: (19, 13), 0.95: (12, 20), 0.99: (5, 42)}
+    assert {threshold: choose_bands(threshold, verified=verified) for threshold in wanted} == wanted
+
+
 def test_thresholds_that_cannot_be_are_refused() -> None:
-    for wrong in (0.0, 1.0, 80):
-        with pytest.raises(ValueError, match="not between 0 and 1"):
+    for wrong in (0.0, 1.01, 80):
+        with pytest.raises(ValueError, match="not above 0 and at most 1"):
             choose_bands(wrong)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gristmill.dedup import minhash
+from gristmill.dedup import minhash, reference
 from gristmill.dedup.minhash import Shingling, matrix, signatures, similarity
 from tests.dedup.texts import columns
 
@@ -33,6 +33,27 @@ def test_c_signs_as_the_definition_says(
             patch.setattr(minhash, "kernels", None)
             assert found.equals(signatures(column, shingling, size, bits))
         assert [row is None for row in found.to_pylist()] == [not (row or "").strip() for row in column.to_pylist()]
+
+
+def test_each_character_of_a_script_without_spaces_is_a_word() -> None:
+    codes = [code for code in range(0x34000) if not 0xD800 <= code < 0xE000]
+    column, spaced = (pa.array([form.format(chr(code)) for code in codes]) for form in ("a{}b", "a {} b"))
+    how = Shingling("words", 5)
+    same = (matrix(signatures(column, how, 1)) == matrix(signatures(spaced, how, 1)))[:, 0].tolist()
+    spaces = [code for code in codes if chr(code).isspace()]
+    wanted = [code for first, last in reference.UNSPACED for code in range(first, last + 1)]
+    assert [code for code, one in zip(codes, same, strict=True) if one] == sorted(wanted + spaces)
+    assert reference.words("Zwei磨坊 三\u3000ไท,한글") == ["Zwei", "磨", "坊", "三", "ไ", "ท", ",한글"]
+
+
+@pytest.mark.parametrize("piece", ["磨坊", "磨 坊", "a磨", "磨a", "磨\u3000", "\U00020000é", "ไa b"])
+def test_words_may_lie_anywhere_in_a_block(piece: str) -> None:
+    texts = pa.array([("x" * start + piece * times)[:200] for start in range(66) for times in (1, 2, 40)])
+    how = Shingling("words", 2)
+    found = signatures(texts, how, 4, 64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(minhash, "kernels", None)
+        assert found.equals(signatures(texts, how, 4, 64))
 
 
 def test_short_signatures_are_the_halves_of_long_ones() -> None:

@@ -127,12 +127,13 @@ def test_filters_are_kept_and_merged() -> None:
 
 # -- lines, paragraphs and sentences ------------------------------------------------------------------------
 
-CUTS = {"line": r"[^\n]*\n|[^\n]+", "paragraph": r"(?s:.*?)(?:\n{2,}|\Z)"}
+CUTS = {"line": r"[^\n]*\n|[^\n]+", "paragraph": r"(?s:.*?)(?:\n(?:[^\S\n]*\n)+|\Z)"}
 
 
 @settings(max_examples=60)
 @given(columns, st.sampled_from(["line", "paragraph", "sentence"]), st.integers(0, 2))
 @example(["\n\n0", "a\n", "\nb\n\n", "\n\n\n", "\n", None, "c\n\n\nd"], "paragraph", 0)
+@example(["a\r\n\r\nb\r\nc\n \t\nd\n\u3000\u00a0\n", "\r\n\r\n", " \ne\n ", "\n"], "paragraph", 0)
 @example(["One. Two!\n", " Three? “Four.” Five.", "一。二！三"], "sentence", 0)
 def test_pieces_joined_are_the_document(texts: list[str | None], unit: str, start: int) -> None:
     column = pa.array(texts, pa.string()).slice(start)

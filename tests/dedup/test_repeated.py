@@ -52,6 +52,17 @@ def run(stage: Any, texts: list[Any], batch: int = 2) -> list[tuple[int, Any]]:
             ["One sentence. Two.", "More of it"],
         ),
         (["a\nb\n\nc", "a\nb\n\nd", "b\n\nd"], {"unit": "paragraph", "min_length": 1}, ["a\nb\n\nc", "d", "b\n\n"]),
+        (
+            ["a\r\nb\r\n\r\nc", "a\r\nb\n \t\nd \r\n", "e\n\u3000\nd", "a\r\nb"],
+            {"unit": "paragraph", "min_length": 1},
+            ["a\r\nb\r\n\r\nc", "d \r\n", "e\n\u3000\n"],
+        ),
+        (["a\r\nb\r\n", "c\r\na\nb"], {"min_length": 1}, ["a\r\nb\r\n", "c\r\n"]),
+        (
+            ["A list\r\n\r\nOne. Two.\r\n", "A list\n\nThree.\r\nTwo."],
+            {"unit": "sentence", "min_length": 1},
+            ["A list\r\n\r\nOne. Two.\r\n", "Three.\r\n"],
+        ),
     ],
 )
 def test_what_is_left(texts: list[Any], options: dict[str, Any], wanted: list[Any]) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gristmill.dedup.lines import cut
 
-SENTENCE = re.compile("(?:[.!?…])[\"')\\]’”»]*[ \t\r\n]+|[。！？]|\n+")
+SENTENCE = re.compile("(?:[.!?…])[\"')\\]’”»]*[ \t\r\n]+|[。！？]|\n(?:[ \t\r]*\n)*")
 
 texts = st.lists(st.text(st.sampled_from(list(".!?…\"')]’”»。！？ \t\r\nab“«—Ω")), max_size=12) | st.none(), max_size=6)
 
@@ -20,6 +20,7 @@ texts = st.lists(st.text(st.sampled_from(list(".!?…\"')]’”»。！？ \t\r
 @settings(max_examples=200, deadline=None)
 @given(texts)
 @example(["a.", '" b', ".\n", "\n\n", " c"])
+@example(["A list\r\n\r\nB\n  ", "\n", "c\n \t\nd"])
 @example(["a. \n  b.”» c\n\nd", "", "…' 。!\n", '."'])
 def test_sentences_end_where_the_expression_says(documents: list[str | None]) -> None:
     given_ = [document or "" for document in documents]

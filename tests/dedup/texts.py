@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 PIECES = [
     "a", "b", "the", "The", "ab", "abcdefgh", "abcdefghi", "é", "e\u0301", "ﬁ", "ß", "İ", "Σ", "中文", "😀", "…", "“",
     "«", " ", "  ", "\n", "\n\n", "\t", "\x1c", "\x85", "\u00a0", "\u3000", "\u200b", "\0", ".", "!", "$",
-    "a b c d e f",
+    "a b c d e f", "a中b", "磨", "カナ", "ไทย", "ລາວ", "ខ្មែរ", "မြန်မာ", "\U00020000", "한글", "々。",
 ]
 # fmt: on
 pieces = st.sampled_from(PIECES)

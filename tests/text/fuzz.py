@@ -30,6 +30,7 @@ PIECES = [
     b"\n", b"\n\n", b" ", b"\t", b"\xc2\xa0", b"\xe3\x80\x80", b"\xf0\x9f\x98\x80", b"\xe2", b"\xe2\x80",
     b"\xf0\x9f\x98", b"\x80", b"\xff", b"\xc0", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\0", b"abcdefgh", b"abcdefghi",
     b"{", b'"', b"\\", b"</s>", b"__label__0", b"__label__",
+    b"\xe4\xb8\xad", b"\xe4\xb8\xada", b"\xe4\xb8", b"\xe0\xb8\x81", b"\xf0\xa0\x80\x80", b"\xf0\xa0\x80",
 ]  # fmt: skip
 
 

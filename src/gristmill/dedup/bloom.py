@@ -42,10 +42,7 @@ class BloomFilter:
     """Which texts were there before, with a stated rate of error."""
 
     def __init__(self, capacity: int, false_positive_rate: float = 0.001, seed: int = 0) -> None:
-        if capacity < 1:
-            raise ValueError(f"capacity={capacity} is too small: say how many different texts there will be")
-        if not 0 < false_positive_rate < 1:
-            raise ValueError(f"false_positive_rate={false_positive_rate} is not between 0 and 1")
+        _check(capacity, false_positive_rate)
         self.capacity, self.false_positive_rate, self.seed = capacity, false_positive_rate, seed
         bits = math.ceil(-capacity * math.log(false_positive_rate) / math.log(2) ** 2)
         self.bits = bytearray((bits + 63) // 64 * 8)
@@ -112,6 +109,15 @@ class BloomFilter:
         return found
 
 
+def _check(capacity: int, false_positive_rate: float) -> None:
+    if not isinstance(capacity, int | np.integer):
+        raise TypeError(f"capacity={capacity!r} is no whole number: say how many different texts there will be")
+    if capacity < 1:
+        raise ValueError(f"capacity={capacity} is too small: say how many different texts there will be")
+    if not 0 < false_positive_rate < 1:
+        raise ValueError(f"false_positive_rate={false_positive_rate} is not between 0 and 1")
+
+
 class GrowingFilter:
     """Filters one behind the other: when one is full, the next has room for twice as many, and half the error. So the
     rate of error stays below what was chosen, however many texts come."""
@@ -157,9 +163,9 @@ class BloomDeduplicationStage(VerdictStage):
     ) -> None:
         super().__init__()
         try:
-            BloomFilter(min(capacity, 1), false_positive_rate)
-        except ValueError as error:
-            raise ValueError(f"BloomDeduplicationStage: {error}") from None
+            _check(capacity, false_positive_rate)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"BloomDeduplicationStage: {error}") from None
         self.text_field, self.normalize = text_field, normalize
         self.false_positive_rate, self.capacity = false_positive_rate, capacity
         self._form = without("BloomDeduplicationStage", normalize)

@@ -12,6 +12,7 @@ What is given up: time, for what does not fit: each round passes all pairs throu
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -49,6 +50,9 @@ FEW, POOR = 20, 0.9
 
 class Clusters(Partners):
     """Makes clusters of all pairs, and gives a verdict on each row that is in one."""
+
+    doubt: str | None = None
+    """What plans warn of."""
 
     def __init__(self, verify: str, threshold: float, bands: int, rows: int) -> None:
         super().__init__(Told(threshold, bands, rows), scored=verify != NONE)
@@ -156,7 +160,13 @@ class Judge(Ordered):
 
     def notes(self) -> Sequence[str]:
         assert isinstance(self.keyed, Clusters)
-        return show_curve(self.keyed.bands, self.keyed.rows).splitlines()
+        return show_curve(self.keyed.bands, self.keyed.rows, self.keyed.threshold).splitlines()
+
+    def check(self) -> None:
+        super().check()
+        assert isinstance(self.keyed, Clusters)
+        if self.keyed.doubt:
+            warnings.warn(self.keyed.doubt, RuntimeWarning, stacklevel=2)
 
     def process(self, task: Part) -> Iterator[Batch]:
         if not isinstance(task, Whole):

@@ -50,7 +50,7 @@ class ExactDeduplicationStage(IndexedStage):
     Rows are compared by the text in `text_field`, or by all of several `columns`, or by the URL in `url_field` without
     what does not matter in it: scheme, `www.`, user, default port, fragment, a slash at the end, the order of
     parameters, and those that only track (`utm_...`, `fbclid` and the like). Numbers are compared as text. Null is
-    never a duplicate; the empty text is a text like any other.
+    never a duplicate, and neither is an empty URL; the empty text is a text like any other.
 
     `normalize` lists differences between texts that do not count: "case", "whitespace", "punctuation", "unicode"
     (variants of characters, as in NFKC). `keep` says which row is kept: the "first" in the order of the input, the

@@ -12,7 +12,8 @@ A row is known by a number that depends only on its file and its place there, so
 the same however the input was cut into blocks.
 
 What is given up: texts that nobody has compared. If many share a band they are compared with the first of them and
-with their neighbours, not each with each. Blank texts and null are like no other.
+with their neighbours, not each with each. Blank texts and null are like no other. Memory, for very many: a bucket of
+keys (`sketch.BUCKETS`) is looked at as a whole, whatever `memory_gb` says.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from gristmill.dedup.index_extend import Dropped, Keys
 from gristmill.dedup.index_fuzzy import BANDS, TABLES, TEXTS, rows_to_add
 from gristmill.dedup.index_stage import IndexedStage
 from gristmill.dedup.keep import FIRST, Keep, policy
-from gristmill.dedup.lsh import choose_bands, show_curve
+from gristmill.dedup.lsh import choose_bands, probability, show_curve
 from gristmill.dedup.minhash import Shingling
 from gristmill.dedup.pairing import EXACT, NONE, SIGNATURE, VERIFY, Compare, Pairs, Senders, Step
 from gristmill.dedup.quality import in_sample, sample_share
@@ -50,6 +51,9 @@ from gristmill.io.verdicts import ROW, TASK, identities
 MARGIN = 0.04
 """What an estimate may lie below the threshold: of pairs just at it, nineteen in twenty are found."""
 
+FEW_FOUND = 0.95
+"""Plans warn if a smaller share of the pairs just at the threshold is found."""
+
 SLICE_BYTES, SLICE_ROWS = 2**28, 2**20
 """Of a batch, that are looked at together."""
 
@@ -58,17 +62,20 @@ class FuzzyDeduplicationStage(IndexedStage):
     """Drops each row whose text is nearly that of another; of those that are alike, one is kept.
 
     Alike are texts whose sets of shingles have a Jaccard similarity of at least `threshold`: runs of `char_ngrams`
-    characters, or of `word_ngrams` words if that is given. Rows that are alike make clusters, and a row is also in a
-    cluster with those that its own are alike; each row that is dropped is alike some row of its cluster.
+    characters, or of `word_ngrams` words if that is given; in scripts without spaces each character is a word. Rows
+    that are alike make clusters, and a row is also in a cluster with those that its own are alike; each row that is
+    dropped is alike some row of its cluster.
 
     `num_bands` and `minhashes_per_band` say how candidates are found; without them they are chosen so that of pairs
-    just at the threshold 995 in 1,000 are found, and of more similar ones more. `verify` says how candidates are
-    compared: by their "exact" similarity; by "signature", an estimate that may lie 0.04 below the threshold, which
-    moves less and is wrong about some pairs near the threshold; or not at all ("none"). `keep` says which row of
-    a cluster is kept: the "first" in the order of the input, the "longest", the "highest" or "newest" by `score_field`,
-    or a `Keep`. `id_field` names the rows in the cluster table. `use_64_bit_hash` makes signatures of 64-bit numbers.
-    `bands_per_iteration` is for scripts that have it: all bands are looked at in one go. `memory_gb` is what a worker
-    may use for keys. Output files are those that there would be without this stage, in the same order.
+    just at the threshold 995 in 1,000 are found, and of more similar ones more: from a threshold of 0.32 on, or of
+    0.69 with `verify="none"`. Below there are fewer (`curve`), and plans warn of less than 0.95. At a threshold of 1
+    the same shingles are alike, in whatever order. `verify` says how candidates are compared: by their "exact"
+    similarity; by "signature", an estimate that may lie 0.04 below the threshold, which moves less and is wrong about
+    some pairs near the threshold; or not at all ("none"). `keep` says which row of a cluster is kept: the "first" in
+    the order of the input, the "longest", the "highest" or "newest" by `score_field`, or a `Keep`. `id_field` names
+    the rows in the cluster table. `use_64_bit_hash` makes signatures of 64-bit numbers. `bands_per_iteration` is for
+    scripts that have it: all bands are looked at in one go. `memory_gb` is what a worker may use for keys. Output
+    files are those that there would be without this stage, in the same order.
 
     Rows that are like one of an index of `against` are dropped too. Those that are kept are added to the index
     `extend`, with which they are compared as well (`DedupIndex`).
@@ -100,6 +107,7 @@ class FuzzyDeduplicationStage(IndexedStage):
         super().__init__()
         if verify not in VERIFY:
             raise ValueError(f"FuzzyDeduplicationStage: verify is {verify!r}, must be one of {', '.join(VERIFY)}")
+        _check(threshold, char_ngrams, word_ngrams)
         if (num_bands is None) != (minhashes_per_band is None):
             raise ValueError("FuzzyDeduplicationStage: give num_bands and minhashes_per_band together, or none of them")
         Exchange(num_partitions=num_partitions, memory_gb=memory_gb)  # a wrong number is an error here
@@ -113,7 +121,7 @@ class FuzzyDeduplicationStage(IndexedStage):
         self._policy = policy("FuzzyDeduplicationStage", keep, text_field, score_field)
         self._share = sample_share(None)
         self.key_share = 1.0 if verify == EXACT and not word_ngrams else 0.6
-        chosen = choose_bands(threshold)  # which checks the threshold
+        chosen = choose_bands(threshold, verified=verify != NONE)
         self._bands = chosen[0] if num_bands is None else num_bands
         self._rows = chosen[1] if minhashes_per_band is None else minhashes_per_band
         if self._bands < 1 or self._rows < 1:
@@ -123,7 +131,18 @@ class FuzzyDeduplicationStage(IndexedStage):
 
     def curve(self) -> str:
         """The S-curve as text: for each similarity the share of pairs that become candidates."""
-        return show_curve(self._bands, self._rows)
+        return show_curve(self._bands, self._rows, self.threshold)
+
+    def _doubt(self) -> str | None:
+        """What there is to say of bands that were chosen and still miss many pairs."""
+        found = float(probability(self.threshold, self._bands, self._rows))
+        if self.num_bands is not None or found >= FEW_FOUND:
+            return None
+        way_out = "verify candidates" if self.verify == NONE else "give more num_bands, or fewer minhashes_per_band"
+        return (
+            f"stage {self.name!r}: of pairs just at the threshold of {self.threshold} only {found:.0%} are found with "
+            f"{self._bands} bands of {self._rows}. To find more, {way_out}, or raise the threshold"
+        )
 
     def inputs(self) -> tuple[list[str], Columns]:
         return ["data"], {
@@ -192,6 +211,7 @@ class FuzzyDeduplicationStage(IndexedStage):
     def rounds(self) -> Sequence[KeyedStage]:
         least = {NONE: 0.0, SIGNATURE: self.threshold - MARGIN, EXACT: self.threshold}[self.verify]
         last = Clusters(self.verify, self.threshold, self._bands, self._rows)
+        last.doubt = self._doubt()
         steps: list[Step] = [Pairs(), Senders(), Compare(self.verify, least, self._how), last]
         steps[0].match, steps[1].match = BANDS, TEXTS
         for step in steps:
@@ -203,9 +223,11 @@ class FuzzyDeduplicationStage(IndexedStage):
     # -- the index ---------------------------------------------------------------------------------------
 
     def index_parameters(self) -> Mapping[str, Any]:
-        text, bits = make_array(["Raw data in, training data out."], pa.string()), 64 if self.use_64_bit_hash else 32
+        words, bits = self._how.unit == "words", 64 if self.use_64_bit_hash else 32
+        text = make_array(["Raw data in, training data out." + " 磨坊" * words], pa.string())
         made = sketch(text, np.zeros(1, np.int64), self._how, self._bands, self._rows, bits, self._body)
         return {
+            **({"scripts_without_spaces": "each character is a word"} if words else {}),
             "shingles": self._how.unit,
             "ngrams": self._how.n,
             "seed": self.seed,
@@ -221,6 +243,21 @@ class FuzzyDeduplicationStage(IndexedStage):
 
     def index_rows(self, keys: Keys, dropped: Dropped, salt: int) -> Iterator[pa.Table]:
         return rows_to_add(keys, dropped, salt)
+
+
+def _check(threshold: float, char_ngrams: int, word_ngrams: int | None) -> None:
+    if not 0 < threshold <= 1:
+        raise ValueError(
+            f"FuzzyDeduplicationStage: threshold is {threshold}, must be above 0 and at most 1, where texts have "
+            "the same shingles; ExactDeduplicationStage finds the same texts"
+        )
+    if char_ngrams < 1:
+        raise ValueError(f"FuzzyDeduplicationStage: char_ngrams is {char_ngrams}, too small: must be 1 or more")
+    if word_ngrams is not None and word_ngrams < 1:
+        raise ValueError(
+            f"FuzzyDeduplicationStage: word_ngrams is {word_ngrams}, must be 1 or more; without it, or with None, "
+            "runs of characters are compared (char_ngrams)"
+        )
 
 
 def _slices(texts: pa.Array) -> Iterator[tuple[int, int]]:

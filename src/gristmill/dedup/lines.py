@@ -90,18 +90,26 @@ def layout(column: Column) -> Layout:
 
 
 def cut(column: Column, unit: str = "line") -> Pieces:
-    """Cut documents into lines, paragraphs (ended by two or more line feeds) or sentences."""
+    """Cut documents into lines, paragraphs (ended by blank lines, whatever white space those hold) or sentences."""
     if unit not in UNITS:
         raise ValueError(f"unit={unit!r} is unknown; it is one of {', '.join(UNITS)}")
     found = layout(column)
     if unit == "sentence":
         return cut_at(found, _sentence_ends(found))
-    feeds = found.data == ord("\n")
-    if unit == "paragraph":
-        before = np.append(False, feeds)[: len(feeds)]
-        before[found.offsets[:-1][found.offsets[:-1] < len(feeds)]] = False  # it belongs to another document
-        feeds = feeds & before & ~np.append(feeds[1:], False)[: len(feeds)]
-    return cut_at(found, np.flatnonzero(feeds) + 1)
+    lines = cut_at(found, np.flatnonzero(found.data == ord("\n")) + 1)
+    return lines if unit == "line" else cut_at(found, _paragraph_ends(found, lines))
+
+
+def _paragraph_ends(found: Layout, lines: Pieces) -> Numbers:
+    """Where a paragraph ends: behind blank lines that follow another line of the document."""
+    starts, ends = lines.bounds[:-1], lines.bounds[1:]
+    first = found.data[starts]
+    perhaps = np.flatnonzero(((first <= ord(" ")) | (first >= 0x80)) & (found.data[ends - 1] == ord("\n")))
+    bare = pc.utf8_trim_whitespace(lines.texts.take(from_numbers(perhaps)))
+    blank = np.zeros(len(starts) + 1, np.bool_)
+    blank[perhaps[numbers(pc.binary_length(bare)) == 0]] = True
+    blank[lines.firsts] = False  # nothing is before it
+    return ends[blank[:-1] & ~blank[1:]]
 
 
 def _sentence_ends(found: Layout) -> Numbers:
@@ -120,7 +128,9 @@ def _sentence_ends(found: Layout) -> Numbers:
     feeds = np.flatnonzero(found.data == ord("\n")) + 1
     inside = np.searchsorted(starts, feeds, "left")  # of the white space after a mark, whose end counts
     feeds = feeds[(inside == 0) | (np.append(0, ends)[inside] < feeds)]
-    last = np.append(feeds[1:] != feeds[:-1] + 1, True)[: len(feeds)]  # of those that follow each other
+    limit = limits[np.searchsorted(limits, feeds - 1, "right")] if len(feeds) else feeds
+    blank = np.minimum(words[np.searchsorted(words, feeds)], limit)  # up to where nothing but white space follows
+    last = np.append(blank[1:] != blank[:-1], True)[: len(feeds)]  # of those with nothing between them
     last |= np.isin(feeds, limits)
     return np.concatenate([ends, feeds[last], *(_after(data, mark) for mark in _LONG_MARKS)])
 

@@ -7,6 +7,7 @@ where bands and rows put it. Keys hold the number of their band, so keys of diff
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -22,6 +23,10 @@ SURE = 0.995
 
 SIZE = 260
 """Numbers of a signature, at first."""
+
+FEW_FALSE, MORE_FALSE = 0.05, (0.1, 0.2, 0.3, 0.5)
+"""The share of pairs half as similar as the threshold that may be found in vain; and if that is too few to find those
+at the threshold."""
 
 CIRCLE = 256
 """Of many documents of a bucket so many are paired with one of them."""
@@ -44,38 +49,68 @@ def choose_bands(
     false_positive_weight: float = 0.02,
     false_negative_weight: float = 0.98,
     sure: float = SURE,
+    verified: bool = True,
 ) -> tuple[int, int]:
     """How many bands of how many rows find pairs from a threshold on best, with signatures of `size` numbers.
-
-    Without `size` there are 260 numbers, or twice as many if the threshold is so low that this finds more.
 
     Weighed are the pairs below the threshold that are found, and those above that are not, for similarities that are
     all as frequent. Pairs found in vain are by default cheap, since they can be verified; pairs not found are lost.
     Of those that are half as similar, which are many more, at most one in twenty is found. Of pairs just at the
     threshold at least the share `sure` is found, if that can be.
+
+    Without `size` there are 260 numbers, or up to twice as many if the threshold is so low that it takes them. If that
+    is still too few and pairs are `verified`, more of those that are half as similar are let through, up to one in two,
+    and at last as many pairs at the threshold are found as that allows.
     """
-    if not 0 < threshold < 1:
-        raise ValueError(f"threshold={threshold} is not between 0 and 1")
-    if size is None:
-        few = choose_bands(threshold, SIZE, false_positive_weight, false_negative_weight, sure)
-        if probability(threshold, *few) >= sure:
-            return few
-        more = choose_bands(threshold, 2 * SIZE, false_positive_weight, false_negative_weight, sure)
-        return more if probability(threshold, *more) >= sure else few
+    weights = false_positive_weight, false_negative_weight
+    if not 0 < threshold <= 1:
+        raise ValueError(f"threshold={threshold} is not above 0 and at most 1")
+    if size is not None:
+        return _best_bands(threshold, size, *weights, sure, FEW_FALSE)
+    tries = [(SIZE, FEW_FALSE), (2 * SIZE, FEW_FALSE), *((2 * SIZE, most) for most in MORE_FALSE if verified)]
+    for numbers_of, most in tries:
+        found = _best_bands(threshold, numbers_of, *weights, sure, most)
+        if probability(threshold, *found) >= sure:
+            return found
+    if verified:
+        return _most_bands(threshold, 2 * SIZE, MORE_FALSE[-1])
+    return _best_bands(threshold, SIZE, *weights, sure, FEW_FALSE)
+
+
+def _cuts(size: int) -> Iterator[tuple[int, Numbers]]:
+    """All ways to cut a signature: rows, and numbers of bands, one below the other."""
+    for rows in range(1, size + 1):
+        yield rows, np.arange(1, size // rows + 1)[:, None]
+
+
+def _best_bands(
+    threshold: float, size: int, false_positive_weight: float, false_negative_weight: float, sure: float, most: float
+) -> tuple[int, int]:
+    """Those of the least error that find no more than the share `most` of pairs half as similar."""
     if size < 1:
         raise ValueError(f"size={size} is too small: a signature has 1 or more numbers")
     steps = (np.arange(100) + 0.5) / 100
     below, above = steps * threshold, threshold + steps * (1 - threshold)
     best, chosen = (True, np.inf), (1, 1)
-    for rows in range(1, size + 1):
-        bands = np.arange(1, size // rows + 1)[:, None]
+    for rows, bands in _cuts(size):
         errors = false_positive_weight * threshold * probability(below, bands, rows).mean(axis=1)
         errors += false_negative_weight * (1 - threshold) * (1 - probability(above, bands, rows)).mean(axis=1)
-        allowed = probability(threshold / 2, bands, rows)[:, 0] <= 0.05
+        allowed = probability(threshold / 2, bands, rows)[:, 0] <= most
         misses = probability(threshold, bands, rows)[:, 0] < sure
         for at in np.flatnonzero(allowed).tolist():
             best, chosen = min((best, chosen), ((bool(misses[at]), float(errors[at])), (at + 1, rows)))
     return chosen
+
+
+def _most_bands(threshold: float, size: int, most: float) -> tuple[int, int]:
+    """Those that find most pairs at the threshold, and no more than the share `most` of pairs half as similar."""
+    found = [(0.0, (1, 1))]
+    for rows, bands in _cuts(size):
+        allowed = np.flatnonzero(probability(threshold / 2, bands, rows)[:, 0] <= most)
+        if len(allowed):
+            count = int(allowed[-1]) + 1
+            found.append((float(probability(threshold, count, rows)), (count, rows)))
+    return max(found)[1]
 
 
 def curve(bands: int, rows: int, step: float = 0.1) -> list[tuple[float, float]]:
@@ -84,9 +119,10 @@ def curve(bands: int, rows: int, step: float = 0.1) -> list[tuple[float, float]]
     return [(float(point), float(probability(point, bands, rows))) for point in points]
 
 
-def show_curve(bands: int, rows: int) -> str:
-    """The S-curve as text, a line for each tenth."""
-    lines = [f"{bands} bands of {rows} rows: how many pairs of a similarity are found"]
+def show_curve(bands: int, rows: int, threshold: float | None = None) -> str:
+    """The S-curve as text, a line for each tenth, and what is found of pairs just at a threshold."""
+    at = f"; {probability(threshold, bands, rows):.1%} at {threshold:g}, the threshold" if threshold else ""
+    lines = [f"{bands} bands of {rows} rows: how many pairs of a similarity are found{at}"]
     lines += [f"  {point:.1f}  {found:7.2%}  {'█' * round(30 * found)}" for point, found in curve(bands, rows)]
     return "\n".join(lines)
 

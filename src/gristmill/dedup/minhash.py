@@ -23,7 +23,7 @@ SIZE = 260
 class Shingling:
     """What documents are compared by: runs of `n` characters, or of words.
 
-    A document that is shorter is one shingle, as it is.
+    A document that is shorter is one shingle, as it is. In scripts without spaces each character is a word.
     """
 
     unit: str = "chars"

@@ -101,7 +101,7 @@ def _fate(character: str, form: Normalisation, composed: set[int]) -> int:
     return ord(" ") if form.space and new.isspace() else ord(new)
 
 
-def _map(function: Callable[[str], str], texts: pa.Array) -> pa.LargeStringArray:
+def _map(function: Callable[[str], str | None], texts: pa.Array) -> pa.LargeStringArray:
     found = [None if text is None else function(text) for text in texts.to_pylist()]
     return make_array(found, pa.string()).cast(pa.large_string())
 
@@ -137,8 +137,8 @@ def normalise_url(url: str) -> str:
 
 
 def normalise_urls(column: Column) -> pa.LargeStringArray:
-    """A column of URLs, normalised; null stays null."""
-    return _map(normalise_url, as_text(column))
+    """A column of URLs, normalised; null stays null, and a URL of which nothing is left is none: it is null."""
+    return _map(lambda url: normalise_url(url) or None, as_text(column))
 
 
 def _host(place: str, scheme: str | None) -> str:

@@ -13,7 +13,6 @@ Runs that more than `max_items` items have are how such items are worded, and sa
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,33 +27,27 @@ from gristmill.core.native import kernels
 from gristmill.dedup import reference
 from gristmill.dedup.columns import Column, Numbers, as_text, from_numbers, numbers
 from gristmill.dedup.normalise import Normalisation
+from gristmill.dedup.reference import UNSPACED_CLASS, WORD
 
 SEED = 13
 FORM = Normalisation(punctuation=True)
 _HIT = np.dtype([("row", "<i8"), ("word", "<i8"), ("key", "<u8")])
 
-_UNSPACED = [(0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF), (0x31F0, 0x31FF)]
-_UNSPACED += [(0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x323AF)]
-"""Thai and Lao, Burmese, Khmer, Japanese syllables, Chinese characters."""
-
-_CLASS = "".join(f"{chr(first)}-{chr(last)}" for first, last in _UNSPACED)
-_TOKEN = re.compile(rf"[{_CLASS}]|[^\s{_CLASS}]+")
-
 
 def prepared(column: Column) -> pa.Array:
     """Texts as words with spaces between them; null stays null."""
     texts = as_text(column)
-    unspaced = pc.and_(pc.invert(pc.string_is_ascii(texts)), pc.match_substring_regex(texts, f"[{_CLASS}]"))
+    unspaced = pc.and_(pc.invert(pc.string_is_ascii(texts)), pc.match_substring_regex(texts, f"[{UNSPACED_CLASS}]"))
     rows = pc.fill_null(unspaced, literal(False, pa.bool_()))
     if rows.true_count:
-        spaced = pc.replace_substring_regex(texts.filter(rows), f"([{_CLASS}])", r" \1 ")
+        spaced = pc.replace_substring_regex(texts.filter(rows), f"([{UNSPACED_CLASS}])", r" \1 ")
         texts = pc.replace_with_mask(texts, rows, spaced)
     return FORM.apply(texts)
 
 
 def words_of(text: str) -> list[tuple[int, int]]:
     """Where each word of the prepared text lies in the text itself."""
-    return [found.span() for found in _TOKEN.finditer(text) if FORM.text(found[0])]
+    return [found.span() for found in WORD.finditer(text) if FORM.text(found[0])]
 
 
 def word_counts(texts: pa.Array) -> Numbers:

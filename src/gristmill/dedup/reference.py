@@ -3,12 +3,14 @@
 `_kernels` computes the same in C, many times faster. This file says what is right, and does the work where the
 extension could not be built. All arithmetic is that of unsigned 64-bit numbers.
 
-    tokens       the characters of a text, or its words: what `str.split` gives
+    tokens       the characters of a text, or its words: what `str.split` gives, where each character of a script
+                 without spaces is a word of its own
     shingles     runs of n tokens; a text of fewer tokens is one shingle, and a blank one has none
 """
 
 from __future__ import annotations
 
+import re
 import string
 import unicodedata
 from collections.abc import Iterable
@@ -64,12 +66,27 @@ def normalise(text: str, unicode: str | None, lower: bool, punctuation: bool, sp
 # -- shingles and signatures -------------------------------------------------------------------------------
 
 
+UNSPACED = [(0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF), (0x31F0, 0x31FF)]
+UNSPACED += [(0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x323AF)]
+"""Scripts without spaces: Thai and Lao, Burmese, Khmer, Japanese syllables, Chinese characters."""
+
+UNSPACED_CLASS = "".join(f"{chr(first)}-{chr(last)}" for first, last in UNSPACED)
+"""The same, for a regular expression."""
+
+WORD = re.compile(rf"[{UNSPACED_CLASS}]|[^\s{UNSPACED_CLASS}]+")
+
+
+def words(text: str) -> list[str]:
+    """The words of a text. Each character of a script without spaces is one."""
+    return WORD.findall(text)
+
+
 def shingles(text: str, unit: str, n: int, seed: int) -> np.ndarray[Any, Any]:
     """The shingles of a text, in order, each as one number: a polynomial of the numbers of its tokens."""
     if not text.strip():
         return np.zeros(0, np.uint64)
     key = scramble(seed + GOLDEN & ALL)
-    tokens = text.split() if unit == "words" else text
+    tokens = words(text) if unit == "words" else text
     numbers = {token: _word(token.encode(), key) if unit == "words" else scramble(ord(token) ^ key) for token in tokens}
     values = np.array([numbers[token] for token in tokens], np.uint64)
     n = min(n, len(values))
@@ -81,7 +98,7 @@ def shingles(text: str, unit: str, n: int, seed: int) -> np.ndarray[Any, Any]:
 
 def ngram_keys(text: str, n: int, seed: int) -> np.ndarray[Any, Any]:
     """A number for each run of n words of a text; runs of other lengths have other numbers."""
-    if len(text.split()) < n:
+    if len(words(text)) < n:
         return np.zeros(0, np.uint64)
     found = scramble(shingles(text, "words", n, seed) + np.uint64(n * GOLDEN & ALL))
     found[found == 0] = 1

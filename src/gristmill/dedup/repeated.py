@@ -35,7 +35,7 @@ HASH = "__hash__"
 class LineDeduplicationStage(SpanStage):
     """Cuts lines, paragraphs or sentences out of documents that many documents have.
 
-    `unit` is "line", "paragraph" (ended by two or more line feeds) or "sentence". Cut out are units that at least
+    `unit` is "line", "paragraph" (ended by blank lines) or "sentence". Cut out are units that at least
     `min_count` documents have, or that come so many times (`count_by="occurrences"`), all but the "first" or all
     (`keep="none"`). Units of fewer than `min_length` characters stay, without the white space around them, which never
     counts. `normalize` lists differences that do not count: "case", "whitespace", "punctuation", "unicode". Documents

@@ -6,7 +6,8 @@ in a few bits. Blank documents and null have none.
 `SimHashDeduplicationStage` sends the hash of each text by several keys, so that all that differ in a few bits meet
 (`search_rows`), and makes clusters of those that do. All pairs are found.
 
-What is given up: clusters are made in the memory of one worker, from the pairs: about 200 bytes for each.
+What is given up: bounds on memory other than for sorting. All texts with a key in common are looked at together, and
+clusters are made by one worker, from all pairs: about 200 bytes for each.
 """
 
 from __future__ import annotations
@@ -145,11 +146,12 @@ class SimHashDeduplicationStage(HashDistanceStage):
     """Drops each row whose text is nearly that of another, by 64 bits for each; of those that are alike, one is kept.
 
     Alike are texts whose SimHashes, of runs of `word_ngrams` words, differ in at most `radius` bits, and those that
-    others link. At a radius of 3, texts of which one word in 200 differs are found two times of three, at 6 nearly
-    always; for more than that there is `FuzzyDeduplicationStage`. `keep` is "first" in the order of the input,
-    "longest", the one with the "highest" or "newest" `score_field`, or a `Keep`. `id_field` names the rows in the
-    cluster table, whose similarity is the share of equal bits. Blank texts and null are like no other. Output files are
-    those that there would be without this stage, in the same order.
+    others link. In scripts without spaces each character is a word. At a radius of 3, texts of which one word in 200
+    differs are found two times of three, at 6 nearly always; for more than that there is `FuzzyDeduplicationStage`.
+    `keep` is "first" in the order of the input, "longest", the one with the "highest" or "newest" `score_field`, or a
+    `Keep`. `id_field` names the rows in the cluster table, whose similarity is the share of equal bits. Blank texts
+    and null are like no other. `memory_gb` is what a worker may use for sorting keys, and bounds nothing else. Output
+    files are those that there would be without this stage, in the same order.
     """
 
     def __init__(
@@ -166,6 +168,8 @@ class SimHashDeduplicationStage(HashDistanceStage):
         super().__init__()
         if not 0 <= radius <= 8:
             raise ValueError(f"SimHashDeduplicationStage: radius is {radius}, must be 0 to 8 bits")
+        if word_ngrams < 1:
+            raise ValueError(f"SimHashDeduplicationStage: word_ngrams is {word_ngrams}, must be 1 or more")
         Exchange(num_partitions=num_partitions, memory_gb=memory_gb)  # a wrong number is an error here
         self.text_field, self.radius, self.word_ngrams, self.keep = text_field, radius, word_ngrams, keep
         self.score_field, self.id_field = score_field, id_field

@@ -25,7 +25,8 @@ from gristmill.dedup.minhash import Shingling, matrix, signatures
 NO_BODY, SET_BODY, SIGNATURE_BODY = range(3)
 
 BUCKETS = 1024
-"""Entries are shared out by the upper ten bits of their keys."""
+"""Entries are shared out by the upper ten bits of their keys. A bucket is looked at as a whole, so more of them would
+take less memory for billions of texts; but each is a row of every batch, which costs more than a few entries do."""
 
 
 @dataclass(frozen=True)
