@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -226,52 +227,6 @@ def test_an_index_knows_what_did_not_count(tmp_path: Path) -> None:
         FuzzyDeduplicationWorkflow(tmp_path / "in.jsonl", tmp_path / "b", against=[index]).run(HERE)
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_output_of_other_input_is_not_left_beside_ours(tmp_path: Path, kept: bool) -> None:
-    write(tmp_path / "in" / "a.jsonl", [{"text": "same"}])
-    options: dict[str, Any] = {"cache_path": tmp_path / "cache"} if kept else {}
-    out = tmp_path / "out"
-    for _ in range(2):  # again is nothing else
-        ExactDeduplicationWorkflow(tmp_path / "in", out, **options).run(HERE)
-    (tmp_path / "in" / "a.jsonl").rename(tmp_path / "in" / "b.jsonl")
-    again = ExactDeduplicationWorkflow(tmp_path / "in", out, **options)
-    if not kept:
-        with pytest.raises(InputError, match=r"(?s)ExactDeduplicationWorkflow: .*out has a-.*output_mode='overwrite'"):
-            again.run(HERE)
-        assert [path.name[0] for path in out.glob("*.jsonl")] == ["a"]
-        again = ExactDeduplicationWorkflow(tmp_path / "in", out, write_kwargs={"mode": "overwrite"})
-    again.run(HERE)
-    assert [path.name[0] for path in out.glob("*.jsonl")] == ["b"]
-
-
-@pytest.mark.parametrize(
-    ("mode", "left"), [("ignore", ["mine", "same"]), ("append", ["mine", "same"]), ("overwrite", ["same"])]
-)
-def test_what_becomes_of_files_that_are_there(tmp_path: Path, mode: str, left: list[str]) -> None:
-    write(tmp_path / "in" / "a.jsonl", [{"text": "same"}])
-    write(tmp_path / "out" / "0.jsonl", [{"text": "mine"}])
-    (tmp_path / "out" / "notes.txt").write_text("of another kind")
-    for other in ({}, {"output_mode": "error"}):
-        with pytest.raises(InputError, match=r"has 0\.jsonl"):
-            ExactDeduplicationWorkflow(tmp_path / "in", tmp_path / "out", **other).run(HERE)
-    ExactDeduplicationWorkflow(tmp_path / "in", tmp_path / "out", output_mode=mode).run(HERE)
-    assert texts(tmp_path / "out") == left
-    with pytest.raises(PlanError, match="output_mode.*needs perform_removal"):
-        ExactDeduplicationWorkflow(tmp_path / "in", tmp_path / "f", output_mode=mode, perform_removal=False).run(HERE)
-
-
-@pytest.mark.parametrize("kept", [False, True])
-def test_rows_are_not_removed_twice_into_one_directory(corpus: Path, tmp_path: Path, kept: bool) -> None:
-    found = ExactDeduplicationWorkflow(corpus, tmp_path / "found", perform_removal=False).run(HERE)
-    options: dict[str, Any] = {"cache_path": tmp_path / "cache"} if kept else {}
-    workflow = TextDuplicatesRemovalWorkflow(corpus, found.clusters_path or "", tmp_path / "out", **options)
-    for _ in range(2):
-        workflow.run(HERE)
-    (corpus / "a.jsonl").rename(corpus / "b.jsonl")
-    with pytest.raises(InputError, match="TextDuplicatesRemovalWorkflow: .*has a-.*which this run does not write"):
-        workflow.run(HERE)
-
-
 def test_input_that_cannot_be_told_apart(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
     pq.write_table(pa.table({"text": ["a"]}), tmp_path / "a.parquet")
@@ -313,20 +268,6 @@ def test_counts_of_a_resumed_run_are_those_of_all_attempts(corpus: Path, tmp_pat
     again = workflow.run(HERE)
     assert again.run.resumed
     assert (again.documents, again.duplicates) == (first.documents, first.duplicates) == (90, found.duplicates)
-
-
-def test_output_of_an_input_file_that_is_gone_goes_too(corpus: Path, tmp_path: Path) -> None:
-    workflow = ExactDeduplicationWorkflow(corpus, tmp_path / "out", cache_path=tmp_path / "cache")
-    workflow.run(HERE)
-    (corpus / "a.jsonl").unlink()
-    workflow.run(HERE)
-    ExactDeduplicationWorkflow(corpus, tmp_path / "new").run(HERE)
-    there, wanted = contents(tmp_path / "out"), contents(tmp_path / "new")
-    assert {name: raw for name, raw in there.items() if name != "_manifest.json"} == {
-        name: raw for name, raw in wanted.items() if name != "_manifest.json"
-    }
-    names = [{file["name"] for file in json.loads(found["_manifest.json"])["files"]} for found in (there, wanted)]
-    assert names[0] == names[1]
 
 
 def test_the_cluster_table_may_not_lie_with_the_input(corpus: Path) -> None:
@@ -372,6 +313,32 @@ def test_the_curve_and_the_quality_are_told(tmp_path: Path) -> None:
     assert "bands of" in told[2]
     plan = str(Pipeline("p", stages=[JsonlReader(tmp_path / "in.jsonl"), workflow.stage()]).plan())
     assert all(line in plan for line in told[2:])
+
+
+@pytest.mark.parametrize("removal", [True, False])
+def test_a_resumed_run_tells_of_the_quality_that_there_is_now(tmp_path: Path, removal: bool) -> None:
+    def near(name: str, seeds: range) -> None:
+        texts = [" ".join(f"w{seed}x{n}" for n in range(60)) + end for seed in seeds for end in ("", " more")]
+        write(tmp_path / "in" / name, [{"text": text} for text in texts])
+
+    def told(cache: str) -> tuple[list[str], Mapping[str, float]]:
+        options: dict[str, Any] = {"word_ngrams": 5, "threshold": 0.7, "perform_removal": removal}
+        out, cache_path = tmp_path / f"{cache}-out", tmp_path / cache
+        result = FuzzyDeduplicationWorkflow(tmp_path / "in", out, cache_path=cache_path, **options).run(HERE)
+        facts = json.loads((cache_path / "report.json").read_text())["stages"]
+        assert result.counts == {
+            name: count for stage in facts if "Fuzzy" in stage["name"] for name, count in stage["counts"].items()
+        }
+        return str(result).splitlines()[1:], result.counts
+
+    near("a.jsonl", range(30))
+    first = told("cache")
+    assert first[0][0] == "recall of about 100.0%, precision of about 100.0%, by a sample"
+    assert told("cache") == first
+    near("b.jsonl", range(20, 40))  # all pairs are looked for again, and none is counted twice
+    more = told("cache")
+    assert more == told("cache") == told("new")
+    assert (more[1]["clusters"], more[1]["largest_cluster"], more[1]["estimated_recall"]) == (40, 4, 1)
 
 
 def test_precision_tells_of_candidates_that_are_not_alike(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.batch import Batch
@@ -55,9 +56,11 @@ class DeduplicationResult:
     clusters: int
     """How many different rows have duplicates."""
     run: Result
-    """The run itself: `summary()`, `files()`, `quarantined()`."""
+    """The run itself: `files()`, `quarantined()`, and the `summary()` of its last attempt."""
     quality: str = ""
     """How well near duplicates are found: shares of a sample, and the curve."""
+    counts: Mapping[str, float] = field(default_factory=dict)
+    """What the stage that finds them has counted, such as `estimated_recall`."""
 
     def __str__(self) -> str:
         found = f"{self.documents:,} documents read, {self.duplicates:,} duplicates in {self.clusters:,} clusters"
@@ -100,8 +103,25 @@ class _Finding(FilesWorkflow):
             place, options = self.output_path, self.output_options
         table = Target(f"{place}/{FOLDER}", options)
         duplicates, clusters = count_clusters(table)
-        quality = _quality(stage, result)
-        return DeduplicationResult(self.output_path, table.url, result.rows_read, duplicates, clusters, result, quality)
+        counts = self._counts(stage, result, settings)
+        return DeduplicationResult(
+            self.output_path,
+            table.url,
+            result.rows_read,
+            duplicates,
+            clusters,
+            result,
+            _quality(stage, counts),
+            counts,
+        )
+
+    def _counts(self, stage: VerdictStage, result: Result, settings: Mapping[str, Any]) -> dict[str, float]:
+        """What the stage has counted in all attempts, which the report knows; the summary is of the last one."""
+        found = [(line.name, line.counts) for line in result.summary().stages]
+        if self.cache_path is not None and (settings.get("report", True) is True or not any(map(itemgetter(1), found))):
+            report = Store(self.cache_path, self.cache_kwargs.get("storage_options")).read("report.json") or {}
+            found = [(told["name"], told["counts"]) for told in report.get("stages", ())] or found
+        return {key: value for name, counts in found if name.startswith(stage.name) for key, value in counts.items()}
 
     def _done_before(self) -> set[str]:
         if self.cache_path is None:
@@ -112,10 +132,9 @@ class _Finding(FilesWorkflow):
         return {path.removeprefix(folder) for path in paths if path.startswith(folder)}
 
 
-def _quality(stage: VerdictStage, result: Result) -> str:
+def _quality(stage: VerdictStage, counts: Mapping[str, float]) -> str:
     if not isinstance(stage, FuzzyDeduplicationStage):
         return ""
-    counts = {name: value for line in result.summary().stages for name, value in line.counts.items()}
     shares = [(what, counts.get(f"estimated_{what}")) for what in ("recall", "precision")]
     told = [f"{what} of about {share:.1%}" for what, share in shares if share is not None]
     return "\n".join([*([f"{', '.join(told)}, by a sample"] if told else []), stage.curve()])
