@@ -70,6 +70,11 @@ def test_what_becomes_of_files_that_are_there(tmp_path: Path, mode: str, left: l
         ExactDeduplicationWorkflow(tmp_path / "in", tmp_path / "f", output_mode=mode, perform_removal=False).run(HERE)
 
 
+def test_the_input_is_not_called_a_stranger(corpus: Path) -> None:
+    with pytest.raises(PlanError, match="the input"):
+        ExactDeduplicationWorkflow(corpus, corpus).run(HERE)
+
+
 @pytest.mark.parametrize("kept", [False, True])
 def test_rows_are_not_removed_twice_into_one_directory(corpus: Path, tmp_path: Path, kept: bool) -> None:
     found = ExactDeduplicationWorkflow(corpus, tmp_path / "found", perform_removal=False).run(HERE)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.batch import Batch
@@ -117,11 +116,12 @@ class _Finding(FilesWorkflow):
 
     def _counts(self, stage: VerdictStage, result: Result, settings: Mapping[str, Any]) -> dict[str, float]:
         """What the stage has counted in all attempts, which the report knows; the summary is of the last one."""
-        found = [(line.name, line.counts) for line in result.summary().stages]
-        if self.cache_path is not None and (settings.get("report", True) is True or not any(map(itemgetter(1), found))):
-            report = Store(self.cache_path, self.cache_kwargs.get("storage_options")).read("report.json") or {}
-            found = [(told["name"], told["counts"]) for told in report.get("stages", ())] or found
-        return {key: value for name, counts in found if name.startswith(stage.name) for key, value in counts.items()}
+        last = [{"name": line.name, "counts": line.counts} for line in result.summary().stages]
+        counts = _counts_of(stage, last)
+        if self.cache_path is None or (counts and settings.get("report", True) is not True):
+            return counts
+        report = Store(self.cache_path, self.cache_kwargs.get("storage_options")).read("report.json")
+        return _counts_of(stage, report["stages"]) if report else counts
 
     def _done_before(self) -> set[str]:
         if self.cache_path is None:
@@ -130,6 +130,11 @@ class _Finding(FilesWorkflow):
         paths = [file["path"] for entry in entries for file in entry.get("written") or ()]
         folder = Target(self.output_path, self.output_options).file("")
         return {path.removeprefix(folder) for path in paths if path.startswith(folder)}
+
+
+def _counts_of(stage: VerdictStage, lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    mine = [line["counts"] for line in lines if line["name"].startswith(stage.name)]
+    return {name: value for counts in mine for name, value in counts.items()}
 
 
 def _quality(stage: VerdictStage, counts: Mapping[str, float]) -> str:

@@ -110,25 +110,25 @@ class FilesWorkflow:
     def write_rest(self, kind: str, stage: Any, executor: Executor | None, settings: Mapping[str, Any]) -> Result:
         """Write the rows that a stage leaves."""
         reader, writer = self.reader(kind), self.writer(kind)
-        if self.output_mode is None:
-            self._refuse_strangers(reader, writer)
-        return self.run_stages([reader, stage, writer], executor, settings)
-
-    def _refuse_strangers(self, reader: Any, writer: Any) -> None:
-        """Raise if there are files in the way that would be taken for output of this run. Rows in them were compared
-        with other rows than those of the run, so the directory would have duplicates."""
-        write, listing = writer.decompose()[0], reader.decompose()[0]
-        there = data_files(write.target, write.form)
-        if not there:
-            return
-        ours = {f"{safe(name)}{write.form.extension}" for name in listing.partitions()} | self._done_before()
-        if strangers := [name for name in there if name not in ours]:
+        stages = [reader, stage, writer]
+        if self.output_mode is None and (strangers := self._strangers(reader, writer)):
+            Pipeline(self.name, stages=stages).plan()  # there may be a better reason, such as the input in that place
             raise InputError(
                 f"{self.name}: {self.output_path} has {shorten(strangers)}, which this run does not write: beside "
                 "its own output there would be rows that were not compared with it. Choose another directory, or "
-                f"output_mode='overwrite' to delete all {write.form.name} files in it first, 'ignore' to leave those "
-                "of other names, 'append' to leave all"
+                "output_mode='overwrite' to delete all files of the format in it first, 'ignore' to leave those of "
+                "other names, 'append' to leave all"
             )
+        return self.run_stages(stages, executor, settings)
+
+    def _strangers(self, reader: Any, writer: Any) -> list[str]:
+        """Files in the output directory that would be taken for output of this run."""
+        write, listing = writer.decompose()[0], reader.decompose()[0]
+        there = data_files(write.target, write.form)
+        if not there:
+            return []
+        ours = {f"{safe(name)}{write.form.extension}" for name in listing.partitions()} | self._done_before()
+        return [name for name in there if name not in ours]
 
     def _done_before(self) -> set[str]:
         """Files of a run that is resumed. It removes those of input that is gone, if rows of others depend on it."""
