@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from gristmill import LocalExecutor, Pipeline
 from gristmill.core.errors import ColumnError, GristmillError, InputError, PlanError
 from gristmill.dedup import (
     ExactDeduplicationWorkflow,
+    FuzzyDeduplicationStage,
     FuzzyDeduplicationWorkflow,
     TextDuplicatesRemovalWorkflow,
 )
@@ -29,6 +31,11 @@ def contents(folder: Path) -> dict[str, bytes]:
 def texts(folder: Path) -> list[str]:
     files = sorted(folder.glob("*.jsonl"))
     return [json.loads(line)["text"] for path in files for line in path.read_text().splitlines()]
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 @pytest.fixture
@@ -75,15 +82,15 @@ def test_fuzzy(tmp_path: Path) -> None:
     long = " ".join(f"word{number}" for number in range(200))
     rows = [long, "something else", long.replace("word7 ", "another "), long]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in rows))
-    workflow = FuzzyDeduplicationWorkflow(tmp_path / "in.jsonl", tmp_path / "out", tmp_path / "cache", word_ngrams=5)
+    workflow = FuzzyDeduplicationWorkflow(
+        tmp_path / "in.jsonl", tmp_path / "out", cache_path=tmp_path / "cache", word_ngrams=5
+    )
     first = workflow.run(HERE)
     assert texts(tmp_path / "out") == rows[:2]
     assert (first.documents, first.duplicates, first.clusters) == (4, 2, 1)
     again = workflow.run(HERE)
     assert (again.documents, again.duplicates, again.clusters) == (4, 2, 1)
-    found = FuzzyDeduplicationWorkflow(
-        tmp_path / "in.jsonl", tmp_path / "found", perform_removal=False, num_bands=None, minhashes_per_band=None
-    ).run(HERE)
+    found = FuzzyDeduplicationWorkflow(tmp_path / "in.jsonl", tmp_path / "found", perform_removal=False).run(HERE)
     assert str(found).startswith("4 documents read, 2 duplicates in 1 clusters")
 
 
@@ -124,6 +131,100 @@ def test_a_list_of_ids_of_ones_own_will_do(tmp_path: Path) -> None:
 def test_wrong_parameters_are_told_at_once(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ExactDeduplicationWorkflow("in", "out", **options)
+
+
+@pytest.mark.parametrize("workflow", [ExactDeduplicationWorkflow, FuzzyDeduplicationWorkflow])
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"assign_id": False}, ValueError, "id_field="),
+        ({"keep": "highest"}, ValueError, "score_field="),
+        ({"memory_gb": -1}, ValueError, "memory_gb is -1"),
+        ({"normalize": "case", "normalize_text": True}, TypeError, 'as in normalize=\\["case"\\]'),
+        ({"normalize": ["cases"], "normalize_text": True}, ValueError, "Did you mean 'case'"),
+        ({"output_mode": "replace"}, ValueError, "'replace', must be one of 'ignore', 'overwrite', 'error', 'append'"),
+        ({"output_mode": "append", "write_kwargs": {"mode": "error"}}, ValueError, "write_kwargs have another mode"),
+        (
+            {"score_fields": "a"},
+            TypeError,
+            "Workflow: there is no parameter 'score_fields'. Did you mean 'score_field'",
+        ),
+        ({"output_modes": "a"}, TypeError, "Did you mean 'output_mode'"),
+    ],
+)
+def test_both_kinds_take_the_same_parameters(
+    workflow: Any, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    workflow("in", "out", keep="highest", score_field="score", normalize_text=True, assign_id=True, memory_gb=2)
+    with pytest.raises(error, match=message):
+        workflow("in", "out", **options)
+
+
+def test_a_third_path_is_not_taken_for_something_else() -> None:
+    assert ExactDeduplicationWorkflow("in", "out", "content").stage().text_field == "content"
+    with pytest.raises(TypeError, match="positional"):
+        FuzzyDeduplicationWorkflow("in", "out", "content")  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("options", "curve"),
+    [
+        ({}, "29 bands of 8 rows"),
+        ({"threshold": 0.9}, None),
+        ({"num_bands": 20, "minhashes_per_band": 13}, "20 bands of 13 rows"),
+        ({"num_bands": 10}, "10 bands of 13 rows"),
+        ({"minhashes_per_band": 5, "threshold": 0.7}, "20 bands of 5 rows"),
+    ],
+)
+def test_bands_are_chosen_by_the_threshold_unless_they_are_given(options: dict[str, Any], curve: str | None) -> None:
+    told = FuzzyDeduplicationWorkflow("in", "out", **options).stage().curve()
+    assert told.startswith(curve or "")
+    if "num_bands" not in options and "minhashes_per_band" not in options:
+        assert told == FuzzyDeduplicationStage(**options).curve()
+    with pytest.raises(ValueError, match="must be 1 or more"):
+        FuzzyDeduplicationWorkflow("in", "out", num_bands=0)
+
+
+def test_a_low_threshold_finds_what_is_less_alike(tmp_path: Path) -> None:
+    rows = [{"text": " ".join(f"w{seed}x{n}" for n in range(at, at + 60))} for seed in range(60) for at in (0, 13)]
+    write(tmp_path / "in.jsonl", rows)
+    options: dict[str, Any] = {"word_ngrams": 1, "threshold": 0.6}
+    assert FuzzyDeduplicationWorkflow(tmp_path / "in.jsonl", tmp_path / "out", **options).run(HERE).duplicates > 50
+    few = FuzzyDeduplicationWorkflow(
+        tmp_path / "in.jsonl", tmp_path / "few", num_bands=20, minhashes_per_band=13, **options
+    )
+    with pytest.warns(RuntimeWarning, match="20 bands of 13.*or neither: then both are chosen by the threshold"):
+        assert few.run(HERE).duplicates < 20
+
+
+@pytest.mark.parametrize("workflow", [ExactDeduplicationWorkflow, FuzzyDeduplicationWorkflow])
+def test_what_does_not_count_is_listed_or_has_a_short_name(tmp_path: Path, workflow: Any) -> None:
+    text = "Of all the texts that are nearly the same one is kept"
+    write(
+        tmp_path / "in.jsonl",
+        [{"text": one} for one in (text, text.upper().replace(" ", "  "), f"{text} ﬁ", f"{text} fi")],
+    )
+    for number, (options, left) in enumerate(
+        [
+            ({}, 4),
+            ({"normalize_text": True}, 3),
+            ({"normalize": ["unicode"]}, 3),
+            ({"normalize_text": True, "normalize": ["unicode"]}, 2),
+        ]
+    ):
+        out = tmp_path / str(number)
+        more = {} if workflow is ExactDeduplicationWorkflow else {"threshold": 0.98, "char_ngrams": 5}
+        workflow(tmp_path / "in.jsonl", out, **options, **more).run(HERE)
+        assert len(texts(out)) == left
+        assert text in texts(out)
+
+
+def test_an_index_knows_what_did_not_count(tmp_path: Path) -> None:
+    write(tmp_path / "in.jsonl", [{"text": "one"}])
+    index = str(tmp_path / "index")
+    FuzzyDeduplicationWorkflow(tmp_path / "in.jsonl", tmp_path / "a", normalize_text=True, extend=index).run(HERE)
+    with pytest.raises(PlanError, match=r"normalize is \['case', 'whitespace'\] there and None here"):
+        FuzzyDeduplicationWorkflow(tmp_path / "in.jsonl", tmp_path / "b", against=[index]).run(HERE)
 
 
 def test_input_that_cannot_be_told_apart(tmp_path: Path) -> None:
@@ -169,20 +270,6 @@ def test_counts_of_a_resumed_run_are_those_of_all_attempts(corpus: Path, tmp_pat
     assert (again.documents, again.duplicates) == (first.documents, first.duplicates) == (90, found.duplicates)
 
 
-def test_output_of_an_input_file_that_is_gone_goes_too(corpus: Path, tmp_path: Path) -> None:
-    workflow = ExactDeduplicationWorkflow(corpus, tmp_path / "out", cache_path=tmp_path / "cache")
-    workflow.run(HERE)
-    (corpus / "a.jsonl").unlink()
-    workflow.run(HERE)
-    ExactDeduplicationWorkflow(corpus, tmp_path / "new").run(HERE)
-    there, wanted = contents(tmp_path / "out"), contents(tmp_path / "new")
-    assert {name: raw for name, raw in there.items() if name != "_manifest.json"} == {
-        name: raw for name, raw in wanted.items() if name != "_manifest.json"
-    }
-    names = [{file["name"] for file in json.loads(found["_manifest.json"])["files"]} for found in (there, wanted)]
-    assert names[0] == names[1]
-
-
 def test_the_cluster_table_may_not_lie_with_the_input(corpus: Path) -> None:
     with pytest.raises(PlanError, match="holds the input"):
         ExactDeduplicationWorkflow(corpus, corpus, perform_removal=False).run(HERE)
@@ -219,15 +306,39 @@ def test_lists_and_structs_pass_but_are_no_texts(tmp_path: Path, kind: str) -> N
 def test_the_curve_and_the_quality_are_told(tmp_path: Path) -> None:
     rows = [{"text": " ".join(f"w{seed}x{n}" for n in range(60)) + end} for seed in range(20) for end in ("", " more")]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    workflow = FuzzyDeduplicationWorkflow(
-        tmp_path / "in.jsonl", tmp_path / "out", word_ngrams=5, num_bands=None, minhashes_per_band=None, threshold=0.7
-    )
+    workflow = FuzzyDeduplicationWorkflow(tmp_path / "in.jsonl", tmp_path / "out", word_ngrams=5, threshold=0.7)
     told = str(workflow.run(HERE)).splitlines()
     assert told[0].startswith("40 documents read, 20 duplicates in 20 clusters")
     assert told[1] == "recall of about 100.0%, precision of about 100.0%, by a sample"
     assert "bands of" in told[2]
     plan = str(Pipeline("p", stages=[JsonlReader(tmp_path / "in.jsonl"), workflow.stage()]).plan())
     assert all(line in plan for line in told[2:])
+
+
+@pytest.mark.parametrize("removal", [True, False])
+def test_a_resumed_run_tells_of_the_quality_that_there_is_now(tmp_path: Path, removal: bool) -> None:
+    def near(name: str, seeds: range) -> None:
+        texts = [" ".join(f"w{seed}x{n}" for n in range(60)) + end for seed in seeds for end in ("", " more")]
+        write(tmp_path / "in" / name, [{"text": text} for text in texts])
+
+    def told(cache: str) -> tuple[list[str], Mapping[str, float]]:
+        options: dict[str, Any] = {"word_ngrams": 5, "threshold": 0.7, "perform_removal": removal}
+        out, cache_path = tmp_path / f"{cache}-out", tmp_path / cache
+        result = FuzzyDeduplicationWorkflow(tmp_path / "in", out, cache_path=cache_path, **options).run(HERE)
+        facts = json.loads((cache_path / "report.json").read_text())["stages"]
+        assert result.counts == {
+            name: count for stage in facts if "Fuzzy" in stage["name"] for name, count in stage["counts"].items()
+        }
+        return str(result).splitlines()[1:], result.counts
+
+    near("a.jsonl", range(30))
+    first = told("cache")
+    assert first[0][0] == "recall of about 100.0%, precision of about 100.0%, by a sample"
+    assert told("cache") == first
+    near("b.jsonl", range(20, 40))  # all pairs are looked for again, and none is counted twice
+    more = told("cache")
+    assert more == told("cache") == told("new")
+    assert (more[1]["clusters"], more[1]["largest_cluster"], more[1]["estimated_recall"]) == (40, 4, 1)
 
 
 def test_precision_tells_of_candidates_that_are_not_alike(tmp_path: Path) -> None:

@@ -142,6 +142,11 @@ class Run:
         """The identities of the first segment and the last: entries of the ledger are of one of them."""
         return (self._segments[0], self._segments[-1]) if self._segments else ("", "")
 
+    @property
+    def segments(self) -> Sequence[str]:
+        """The identities of all of them."""
+        return self._segments
+
     def begin(self, plan: Plan) -> None:
         """Compare the plan with that of the earlier attempt, prepare the stages, and record both."""
         self._keeps_rejected, self._keeps_scores = plan.rejects is not None, plan.scores is not None

@@ -126,7 +126,7 @@ def _tally(plan: Plan, progress: Progress) -> None:
     """Let stages make of their counters what people are to see."""
     for stage, (_, stats) in zip(plan.everything, progress.stages, strict=False):
         if implements(stage, "tally"):
-            stats.counts = dict(stage.tally(stats.counts))
+            stats.raw, stats.counts = stats.counts, dict(stage.tally(stats.counts))
 
 
 def _tell_remark(plan: Plan, progress: Progress) -> None:

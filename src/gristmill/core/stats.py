@@ -25,6 +25,8 @@ class StageStats:
     bytes_out: int = 0
     seconds: float = 0.0
     counts: dict[str, float] = field(default_factory=dict)
+    raw: dict[str, float] | None = None
+    """The counts that add up, when `counts` are already as people are to see them (`ProcessingStage.tally`)."""
     sketch: Sketch | None = None
     """What is remembered of its rows."""
     part_of: str = ""
@@ -51,7 +53,8 @@ class StageStats:
 
     def told(self) -> dict[str, Any]:
         """The counts by name, without what is remembered of rows."""
-        return {one.name: None if one.name == "sketch" else getattr(self, one.name) for one in fields(self)}
+        names = [one.name for one in fields(self) if one.name != "raw"]
+        return {name: None if name == "sketch" else getattr(self, name) for name in names}
 
     def add_counts(self, counts: Mapping[str, float]) -> None:
         for name, value in counts.items():

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gristmill.dedup.perceptual import PerceptualHashDeduplicationStage
     from gristmill.dedup.ranking import RankingStrategy
     from gristmill.dedup.removal import ImageDuplicatesRemovalStage, TextDuplicatesRemovalStage
+    from gristmill.dedup.removal_workflow import TextDuplicatesRemovalWorkflow
     from gristmill.dedup.repeated import LineDeduplicationStage
     from gristmill.dedup.semantic import SemanticDeduplicationStage
     from gristmill.dedup.semantic_workflow import SemanticDeduplicationWorkflow
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
         DeduplicationResult,
         ExactDeduplicationWorkflow,
         FuzzyDeduplicationWorkflow,
-        TextDuplicatesRemovalWorkflow,
     )
 
 _HOME = {
@@ -50,7 +50,7 @@ _HOME = {
     "SimHashDeduplicationStage": "simhash",
     "SubstringDeduplicationStage": "substring",
     "TextDuplicatesRemovalStage": "removal",
-    "TextDuplicatesRemovalWorkflow": "workflow",
+    "TextDuplicatesRemovalWorkflow": "removal_workflow",
 }
 
 __all__ = [

@@ -29,7 +29,7 @@ from gristmill.dedup.clusters import CLUSTER, ID, PARTNER, SIMILARITY
 from gristmill.dedup.columns import Numbers, from_numbers, numbers, whole
 from gristmill.dedup.components import Joining
 from gristmill.dedup.index_join import SNAPSHOT
-from gristmill.dedup.lsh import show_curve
+from gristmill.dedup.lsh import choose_bands, show_curve
 from gristmill.dedup.pairing import NONE
 from gristmill.dedup.quality import Told, tallied
 from gristmill.dedup.rounds import Rounds, Whole
@@ -79,10 +79,12 @@ class Clusters(Partners):
         counts = stats.counts
         if counts.get("sample_pairs", 0) < FEW or counts.get(ESTIMATED, 1.0) >= POOR:
             return None
+        chosen = (self.bands, self.rows) == choose_bands(self.threshold, verified=self.verify != NONE)
         return (
             f"stage {self.name!r}: of the pairs in a sample that are at least {self.threshold} similar, about "
-            f"{counts[ESTIMATED]:.0%} were found with {self.bands} bands of {self.rows}. Give more bands, or fewer "
-            "minhashes per band, or neither: then both are chosen by the threshold"
+            f"{counts[ESTIMATED]:.0%} were found with {self.bands} bands of {self.rows}. Give more bands (num_bands), "
+            "or fewer minhashes per band (minhashes_per_band)"
+            + ("" if chosen else ", or neither: then both are chosen by the threshold")
         )
 
     # -- in memory -------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ keys (`sketch.BUCKETS`) is looked at as a whole, whatever `memory_gb` says.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -48,6 +48,9 @@ from gristmill.io.exchange import Exchange
 from gristmill.io.keyed import KeyedStage
 from gristmill.io.verdicts import ROW, TASK, identities
 
+if TYPE_CHECKING:
+    from gristmill.dedup.normalise import Normalisation
+
 MARGIN = 0.04
 """What an estimate may lie below the threshold: of pairs just at it, nineteen in twenty are found."""
 
@@ -72,10 +75,11 @@ class FuzzyDeduplicationStage(IndexedStage):
     the same shingles are alike, in whatever order. `verify` says how candidates are compared: by their "exact"
     similarity; by "signature", an estimate that may lie 0.04 below the threshold, which moves less and is wrong about
     some pairs near the threshold; or not at all ("none"). `keep` says which row of a cluster is kept: the "first" in
-    the order of the input, the "longest", the "highest" or "newest" by `score_field`, or a `Keep`. `id_field` names
-    the rows in the cluster table. `use_64_bit_hash` makes signatures of 64-bit numbers. `bands_per_iteration` is for
-    scripts that have it: all bands are looked at in one go. `memory_gb` is what a worker may use for keys. Output
-    files are those that there would be without this stage, in the same order.
+    the order of the input, the "longest", the "highest" or "newest" by `score_field`, or a `Keep`. `normalize` lists
+    differences between texts that do not count, as for `ExactDeduplicationStage`. `id_field` names the rows in the
+    cluster table. `use_64_bit_hash` makes signatures of 64-bit numbers. `bands_per_iteration` is for scripts that have
+    it: all bands are looked at in one go. `memory_gb` is what a worker may use for keys. Output files are those that
+    there would be without this stage, in the same order.
 
     Rows that are like one of an index of `against` are dropped too. Those that are kept are added to the index
     `extend`, with which they are compared as well (`DedupIndex`).
@@ -98,6 +102,7 @@ class FuzzyDeduplicationStage(IndexedStage):
         num_partitions: int | None = None,
         *,
         score_field: str | None = None,
+        normalize: Sequence[str] = (),
         use_64_bit_hash: bool = False,
         bands_per_iteration: int | None = None,
         memory_gb: float | None = None,
@@ -116,6 +121,7 @@ class FuzzyDeduplicationStage(IndexedStage):
         self.seed, self.verify, self.keep, self.score_field = seed, verify, keep, score_field
         self.id_field, self.num_partitions, self.memory_gb = id_field, num_partitions, memory_gb
         self.use_64_bit_hash, self.bands_per_iteration = use_64_bit_hash, bands_per_iteration
+        self.normalize, self._form = normalize, None if normalize == () else _without(normalize)
         self.use_indexes(against, extend)
         self._how = Shingling("words", word_ngrams, seed) if word_ngrams else Shingling("chars", char_ngrams, seed)
         self._policy = policy("FuzzyDeduplicationStage", keep, text_field, score_field)
@@ -152,6 +158,7 @@ class FuzzyDeduplicationStage(IndexedStage):
 
     def keys(self, batch: Batch) -> pa.Table:
         texts = texts_of(self.name, batch.data, self.text_field)
+        texts = self._form.apply(texts) if self._form else texts
         nodes, known, named = nodes_of(batch), identities(batch), ids(batch, self.id_field)
         ranks = self._policy.rank(batch.data)
         tables = []
@@ -235,6 +242,7 @@ class FuzzyDeduplicationStage(IndexedStage):
             "minhashes_per_band": self._rows,
             "bits": bits,
             "verify": self.verify,
+            "normalize": sorted(set(self.normalize)) or None,  # indexes of earlier versions say nothing of it
             "hash": digest([made.entries.hex(), str(made.bodies.to_pylist())]),
         }
 
@@ -258,6 +266,12 @@ def _check(threshold: float, char_ngrams: int, word_ngrams: int | None) -> None:
             f"FuzzyDeduplicationStage: word_ngrams is {word_ngrams}, must be 1 or more; without it, or with None, "
             "runs of characters are compared (char_ngrams)"
         )
+
+
+def _without(normalize: Sequence[str]) -> Normalisation | None:
+    from gristmill.dedup.normalise import without
+
+    return without("FuzzyDeduplicationStage", normalize)
 
 
 def _slices(texts: pa.Array) -> Iterator[tuple[int, int]]:

@@ -61,7 +61,8 @@ class SemanticDeduplicationWorkflow(_Finding):
         input_file_extensions: Sequence[str] | None = None,
         **more: Any,
     ) -> None:
-        """`more`: input_blocksize, output_filetype, read_kwargs, write_kwargs, cache_kwargs; and what is not used."""
+        """`more`: input_blocksize, output_filetype, output_mode, read_kwargs, write_kwargs, cache_kwargs; and what is
+        not used."""
         files = {name: value for name, value in more.items() if name not in UNUSED}
         super().__init__(
             input_path,

@@ -2,7 +2,8 @@
 
     ExactDeduplicationWorkflow       the same text, columns or URL
     FuzzyDeduplicationWorkflow       nearly the same text
-    TextDuplicatesRemovalWorkflow    what one of these has found with perform_removal=False, at another time
+
+What one of these has found with perform_removal=False is removed at another time by `removal_workflow.py`.
 
 Each is a pipeline of a reader, a stage and a writer, so what holds for pipelines holds here: any executor, the same
 bytes, resuming (with `cache_path`). Input is JSON lines or Parquet at any fsspec path, output of the same kind.
@@ -11,33 +12,32 @@ bytes, resuming (with `cache_path`). Input is JSON lines or Parquet at any fsspe
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.batch import Batch
-from gristmill.core.errors import InputError, PlanError
-from gristmill.core.executor import Executor, default_format
-from gristmill.core.pipeline import Pipeline
+from gristmill.core.errors import PlanError
+from gristmill.core.executor import Executor
 from gristmill.core.stage import CompositeStage, ProcessingStage
+from gristmill.core.store import Store
 from gristmill.core.task import WrittenFiles
-from gristmill.dedup.clusters import FOLDER, ID, CommitVerdicts, count_clusters
+from gristmill.dedup.clusters import FOLDER, CommitVerdicts, count_clusters
 from gristmill.dedup.exact import TEXT, ExactDeduplicationStage
 from gristmill.dedup.fuzzy import FuzzyDeduplicationStage
 from gristmill.dedup.index import DedupIndex
 from gristmill.dedup.keep import FIRST, Keep
-from gristmill.dedup.removal import TextDuplicatesRemovalStage
+from gristmill.dedup.workflow_files import FilesWorkflow
 from gristmill.io.commit import SIDE_ROOM
-from gristmill.io.listing import Paths, list_files
-from gristmill.io.sniff import LINES, PARQUET, extension_of, with_compressed
+from gristmill.io.listing import Paths
 from gristmill.io.target import Target
 from gristmill.io.verdicts import VerdictStage
 
 if TYPE_CHECKING:
     from gristmill.core.result import Result
 
-FILETYPES = ("jsonl", "parquet")
+NUM_BANDS, MINHASHES_PER_BAND = 20, 13
+"""What scripts for NeMo Curator that give one of the two expect of the other."""
 
 
 @dataclass(frozen=True)
@@ -55,95 +55,29 @@ class DeduplicationResult:
     clusters: int
     """How many different rows have duplicates."""
     run: Result
-    """The run itself: `summary()`, `files()`, `quarantined()`."""
+    """The run itself: `files()`, `quarantined()`, and the `summary()` of its last attempt."""
     quality: str = ""
     """How well near duplicates are found: shares of a sample, and the curve."""
+    counts: Mapping[str, float] = field(default_factory=dict)
+    """What the stage that finds them has counted, such as `estimated_recall`."""
 
     def __str__(self) -> str:
         found = f"{self.documents:,} documents read, {self.duplicates:,} duplicates in {self.clusters:,} clusters"
         return f"{found}; output in {self.output_path}" + (f"\n{self.quality}" if self.quality else "")
 
 
-class _Workflow:
-    """What the workflows share: where rows come from, and where they go."""
-
-    def __init__(
-        self,
-        input_path: Paths,
-        output_path: str | os.PathLike[str],
-        cache_path: str | os.PathLike[str] | None = None,
-        input_filetype: str | None = None,
-        input_blocksize: int | str | None = None,
-        input_file_extensions: Sequence[str] | None = None,
-        output_filetype: str | None = None,
-        read_kwargs: Mapping[str, Any] | None = None,
-        write_kwargs: Mapping[str, Any] | None = None,
-        cache_kwargs: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.input_path, self.output_path = input_path, os.fspath(output_path)
-        self.cache_path = None if cache_path is None else os.fspath(cache_path)
-        self.input_filetype, self.input_blocksize = input_filetype, input_blocksize
-        self.input_file_extensions, self.output_filetype = input_file_extensions, output_filetype
-        self.read_kwargs, self.write_kwargs = dict(read_kwargs or {}), dict(write_kwargs or {})
-        self.cache_kwargs = dict(cache_kwargs or {})
-        for what, given in (("input_filetype", input_filetype), ("output_filetype", output_filetype)):
-            if given is not None and given not in FILETYPES:
-                raise ValueError(f"{self.name}: {what} is {given!r}, must be 'jsonl' or 'parquet'")
-
-    @property
-    def name(self) -> str:
-        return type(self).__name__
-
-    @property
-    def output_options(self) -> dict[str, Any]:
-        return dict(self.write_kwargs.get("storage_options") or {})
-
-    def filetype(self) -> str:
-        """The kind of the input: what was said, or what its files are called."""
-        if self.input_filetype:
-            return self.input_filetype
-        lines = with_compressed(LINES)
-        options = self.read_kwargs.get("storage_options") or {}
-        try:
-            files = list_files(self.input_path, self.input_file_extensions or [*lines, *PARQUET], options)
-        except InputError as error:
-            raise InputError(f"{self.name}: {error}") from error
-        kinds = {"parquet" if extension_of(file.path) in PARQUET else "jsonl" for file in files}
-        if len(kinds) > 1:
-            raise PlanError(f"{self.name}: the input has JSON lines and Parquet: say which with input_filetype=...")
-        return kinds.pop()
-
-    def reader(self, kind: str) -> ProcessingStage[Any, Any]:
-        made: ProcessingStage[Any, Any] = default_format(kind)[0](
-            self.input_path,
-            blocksize=self.input_blocksize,
-            file_extensions=self.input_file_extensions,
-            read_kwargs=self.read_kwargs,
-        )
-        return made
-
-    def writer(self, kind: str) -> ProcessingStage[Any, Any]:
-        options = {name: value for name, value in self.write_kwargs.items() if name != "storage_options"}
-        compression = options.pop("compression", None)
-        made: ProcessingStage[Any, Any] = default_format(self.output_filetype or kind)[1](
-            self.output_path,
-            write_kwargs=options,
-            compression=compression,
-            storage_options=self.output_options,
-        )
-        return made
-
-    def run_stages(self, stages: Sequence[Any], executor: Executor | None, settings: Mapping[str, Any]) -> Result:
-        pipeline = Pipeline(self.name, stages=stages)
-        options = self.cache_kwargs.get("storage_options")
-        return pipeline.run(executor, self.cache_path, storage_options=options, **settings)
-
-
-class _Finding(_Workflow):
+class _Finding(FilesWorkflow):
     """A workflow that finds duplicates, and removes them if that is wanted."""
 
     perform_removal: bool
     extend: str | DedupIndex | None
+    id_field: str | None
+    assign_id: bool
+
+    def name_rows_by(self, id_field: str | None, assign_id: bool) -> None:
+        if not assign_id and id_field is None:
+            raise ValueError(f"{self.name}: with assign_id=False name the column that holds ids, id_field=...")
+        self.id_field, self.assign_id = id_field, assign_id
 
     def stage(self) -> VerdictStage:
         raise NotImplementedError
@@ -154,10 +88,12 @@ class _Finding(_Workflow):
             raise PlanError(
                 f"{self.name}: an index is extended by the rows that are kept: extend needs perform_removal"
             )
+        if self.output_mode is not None and not self.perform_removal:
+            raise PlanError(f"{self.name}: output_mode is for the rows that are left: it needs perform_removal")
         kind = self.filetype()
         stage = self.stage()
         if self.perform_removal:
-            result = self.run_stages([self.reader(kind), stage, self.writer(kind)], executor, settings)
+            result = self.write_rest(kind, stage, executor, settings)
             place = f"{self.cache_path or f'{self.output_path}/{SIDE_ROOM}'}"
             options = self.cache_kwargs.get("storage_options") if self.cache_path else self.output_options
         else:
@@ -166,14 +102,44 @@ class _Finding(_Workflow):
             place, options = self.output_path, self.output_options
         table = Target(f"{place}/{FOLDER}", options)
         duplicates, clusters = count_clusters(table)
-        quality = _quality(stage, result)
-        return DeduplicationResult(self.output_path, table.url, result.rows_read, duplicates, clusters, result, quality)
+        counts = self._counts(stage, result, settings)
+        return DeduplicationResult(
+            self.output_path,
+            table.url,
+            result.rows_read,
+            duplicates,
+            clusters,
+            result,
+            _quality(stage, counts),
+            counts,
+        )
+
+    def _counts(self, stage: VerdictStage, result: Result, settings: Mapping[str, Any]) -> dict[str, float]:
+        """What the stage has counted in all attempts, which the report knows; the summary is of the last one."""
+        last = [{"name": line.name, "counts": line.counts} for line in result.summary().stages]
+        counts = _counts_of(stage, last)
+        if self.cache_path is None or (counts and settings.get("report", True) is not True):
+            return counts
+        report = Store(self.cache_path, self.cache_kwargs.get("storage_options")).read("report.json")
+        return _counts_of(stage, report["stages"]) if report else counts
+
+    def _done_before(self) -> set[str]:
+        if self.cache_path is None:
+            return set()
+        entries = Store(self.cache_path, self.cache_kwargs.get("storage_options")).lines("ledger")
+        paths = [file["path"] for entry in entries for file in entry.get("written") or ()]
+        folder = Target(self.output_path, self.output_options).file("")
+        return {path.removeprefix(folder) for path in paths if path.startswith(folder)}
 
 
-def _quality(stage: VerdictStage, result: Result) -> str:
+def _counts_of(stage: VerdictStage, lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    mine = [line["counts"] for line in lines if line["name"].startswith(stage.name)]
+    return {name: value for counts in mine for name, value in counts.items()}
+
+
+def _quality(stage: VerdictStage, counts: Mapping[str, float]) -> str:
     if not isinstance(stage, FuzzyDeduplicationStage):
         return ""
-    counts = {name: value for line in result.summary().stages for name, value in line.counts.items()}
     shares = [(what, counts.get(f"estimated_{what}")) for what in ("recall", "precision")]
     told = [f"{what} of about {share:.1%}" for what, share in shares if share is not None]
     return "\n".join([*([f"{', '.join(told)}, by a sample"] if told else []), stage.curve()])
@@ -194,13 +160,22 @@ class Identify(CompositeStage[Batch, WrittenFiles]):
         return parts
 
 
+def overlooked(normalize: Sequence[str], normalize_text: bool) -> Sequence[str]:
+    """The differences between texts that do not count: those that are listed, and those that have a short name."""
+    if not normalize_text or isinstance(normalize, str):  # which is an error of its own
+        return normalize
+    return list(dict.fromkeys(["case", "whitespace", *normalize]))
+
+
 class ExactDeduplicationWorkflow(_Finding):
     """Removes rows with the same text from files; or only finds them, with perform_removal=False.
 
-    What is compared, and which row is kept, is said as for `ExactDeduplicationStage`; `normalize_text` is short for
-    normalize=["case", "whitespace"]. Rows are known by `id_field`, or by their file and place (`assign_id`). With
+    What is compared, and which row is kept, is said as for `ExactDeduplicationStage`; `normalize_text` adds "case" and
+    "whitespace" to `normalize`. Rows are known by `id_field`, or by their file and place (`assign_id`). With
     `cache_path`, a directory, a run that was killed goes on. `read_kwargs`, `write_kwargs` and `cache_kwargs` may hold
-    `storage_options`. Without removal the cluster table is written to `clusters` in `output_path`.
+    `storage_options`. `output_mode` says what becomes of files that are in `output_path`, as `mode` of a writer does;
+    without it those of the same name are replaced, and if there are others the run does not start. Without removal the
+    cluster table is written to `clusters` in `output_path`.
     """
 
     def __init__(
@@ -225,11 +200,10 @@ class ExactDeduplicationWorkflow(_Finding):
         extend: str | DedupIndex | None = None,
         **files: Any,
     ) -> None:
-        """`files`: input_filetype, input_blocksize, input_file_extensions, output_filetype, read_kwargs,
-        write_kwargs, cache_kwargs."""
+        """`files`: input_filetype, input_blocksize, input_file_extensions, output_filetype, output_mode,
+        read_kwargs, write_kwargs, cache_kwargs."""
         super().__init__(input_path, output_path, cache_path, **files)
-        if not assign_id and id_field is None:
-            raise ValueError(f"{self.name}: with assign_id=False name the column that holds ids, id_field=...")
+        self.name_rows_by(id_field, assign_id)
         self.text_field, self.perform_removal = text_field, perform_removal
         self.columns, self.url_field, self.normalize, self.normalize_text = (
             columns,
@@ -238,7 +212,6 @@ class ExactDeduplicationWorkflow(_Finding):
             normalize_text,
         )
         self.keep, self.score_field = keep, score_field
-        self.id_field, self.assign_id = id_field, assign_id
         self.num_partitions, self.memory_gb, self.against, self.extend = num_partitions, memory_gb, against, extend
         self.stage()  # wrong parameters are errors here
 
@@ -247,7 +220,7 @@ class ExactDeduplicationWorkflow(_Finding):
             self.text_field,
             self.keep,
             self.score_field,
-            ["case", "whitespace"] if self.normalize_text else self.normalize,
+            overlooked(self.normalize, self.normalize_text),
             self.id_field,
             self.num_partitions,
             self.columns,
@@ -262,29 +235,34 @@ class FuzzyDeduplicationWorkflow(_Finding):
     """Removes rows with nearly the same text from files; or only finds them, with perform_removal=False.
 
     Texts are compared as by `FuzzyDeduplicationStage`: by runs of `char_ngrams` characters, or of `word_ngrams` words
-    if that is given; `num_bands=None` and `minhashes_per_band=None` choose bands by the `threshold`. The other
-    parameters are those of `ExactDeduplicationWorkflow`.
+    if that is given. Bands are chosen by the `threshold`, unless `num_bands` or `minhashes_per_band` is given; without
+    the other, there are 20 bands, or 13 minhashes in each. The other parameters are those of
+    `ExactDeduplicationWorkflow`, and all but the two paths go by name.
     """
 
     def __init__(
         self,
         input_path: Paths,
         output_path: str | os.PathLike[str],
-        cache_path: str | os.PathLike[str] | None = None,
-        text_field: str = TEXT,
         *,
+        text_field: str = TEXT,
         perform_removal: bool = True,
+        cache_path: str | os.PathLike[str] | None = None,
         char_ngrams: int = 24,
         word_ngrams: int | None = None,
-        num_bands: int | None = 20,
-        minhashes_per_band: int | None = 13,
+        num_bands: int | None = None,
+        minhashes_per_band: int | None = None,
         threshold: float = 0.8,
         verify: str | None = None,
         seed: int = 42,
         use_64_bit_hash: bool = False,
         bands_per_iteration: int | None = None,
+        normalize: Sequence[str] = (),
+        normalize_text: bool = False,
         keep: str | Keep | Mapping[str, Any] = FIRST,
+        score_field: str | None = None,
         id_field: str | None = None,
+        assign_id: bool = True,
         num_partitions: int | None = None,
         memory_gb: float | None = None,
         against: Sequence[str | DedupIndex] = (),
@@ -293,72 +271,40 @@ class FuzzyDeduplicationWorkflow(_Finding):
     ) -> None:
         """`files`: as for `ExactDeduplicationWorkflow`."""
         super().__init__(input_path, output_path, cache_path, **files)
+        self.name_rows_by(id_field, assign_id)
         self.text_field, self.perform_removal = text_field, perform_removal
+        self.normalize, self.normalize_text = normalize, normalize_text
         self.char_ngrams, self.word_ngrams, self.threshold = char_ngrams, word_ngrams, threshold
         self.num_bands, self.minhashes_per_band, self.verify, self.seed = num_bands, minhashes_per_band, verify, seed
         self.use_64_bit_hash, self.bands_per_iteration = use_64_bit_hash, bands_per_iteration
-        self.keep, self.id_field = keep, id_field
+        self.keep, self.score_field = keep, score_field
         self.num_partitions, self.memory_gb, self.against, self.extend = num_partitions, memory_gb, against, extend
         self.stage()  # wrong parameters are errors here
 
     def stage(self) -> FuzzyDeduplicationStage:
+        bands, rows = self.num_bands, self.minhashes_per_band
+        if bands is not None or rows is not None:
+            bands, rows = NUM_BANDS if bands is None else bands, MINHASHES_PER_BAND if rows is None else rows
         more: dict[str, Any] = {}
         for name in ("bands_per_iteration", "verify"):
             if getattr(self, name) is not None:
                 more[name] = getattr(self, name)
-        stage = FuzzyDeduplicationStage(
+        return FuzzyDeduplicationStage(
             text_field=self.text_field,
             word_ngrams=self.word_ngrams,
             threshold=self.threshold,
             char_ngrams=self.char_ngrams,
-            num_bands=self.num_bands,
-            minhashes_per_band=self.minhashes_per_band,
+            num_bands=bands,
+            minhashes_per_band=rows,
             seed=self.seed,
             keep=self.keep,
+            score_field=self.score_field,
+            normalize=overlooked(self.normalize, self.normalize_text),
             id_field=self.id_field,
             num_partitions=self.num_partitions,
             use_64_bit_hash=self.use_64_bit_hash,
             against=self.against,
             extend=self.extend,
+            memory_gb=self.memory_gb,
             **more,
         )
-        stage.memory_gb = self.memory_gb
-        return stage
-
-
-class TextDuplicatesRemovalWorkflow(_Workflow):
-    """Removes rows by their ids: those of a cluster table that are not kept, or all of a table of ids.
-
-    The input is that in which they were found, in blocks of any size. `id_field` is as it was then.
-    """
-
-    def __init__(
-        self,
-        input_path: Paths,
-        ids_to_remove_path: Paths,
-        output_path: str | os.PathLike[str],
-        id_field: str | None = None,
-        duplicate_id_field: str = ID,
-        duplicate_id_read_kwargs: Mapping[str, Any] | None = None,
-        cache_path: str | os.PathLike[str] | None = None,
-        **files: Any,
-    ) -> None:
-        """`files`: as for `ExactDeduplicationWorkflow`."""
-        super().__init__(input_path, output_path, cache_path, **files)
-        self.ids_to_remove_path, self.id_field = ids_to_remove_path, id_field
-        self.duplicate_id_field = duplicate_id_field
-        self.duplicate_id_read_kwargs = dict(duplicate_id_read_kwargs or {})
-
-    def run(self, executor: Executor | None = None, **settings: Any) -> DeduplicationResult:
-        """Write the input without the rows to remove. `settings` are those of `Pipeline.run`."""
-        kind = self.filetype()
-        options = self.duplicate_id_read_kwargs.get("storage_options")
-        stage = TextDuplicatesRemovalStage(self.ids_to_remove_path, self.id_field, self.duplicate_id_field, options)
-        result = self.run_stages([self.reader(kind), stage, self.writer(kind)], executor, settings)
-        written = sum(task.rows for task in result if isinstance(task, WrittenFiles))
-        removed, listed = result.rows_read - written - len(result.quarantined()), stage.listed()
-        if listed is not None and removed != listed:
-            why = "some ids name several rows" if removed > listed else "is it the same input, with the same id_field?"
-            told = f"{self.name}: the table lists {listed:,} rows to remove, and {removed:,} were removed: {why}"
-            warnings.warn(told, RuntimeWarning, stacklevel=2)
-        return DeduplicationResult(self.output_path, None, result.rows_read, removed, 0, result)

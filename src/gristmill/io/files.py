@@ -105,9 +105,18 @@ class FilePartitioningStage(SourceStage[FileGroupTask]):
         return self._listing
 
     def sources(self) -> Iterator[Sequence[FileGroupTask]]:
+        return map(self._cut, self._shares())
+
+    def partitions(self) -> Iterator[str]:
+        """What the partitions are called. No file is opened for it."""
+        for members in self._shares():
+            partition: str = self._task(members, ()).metadata["partition"]
+            yield partition
+
+    def _shares(self) -> Iterator[Sequence[InputFile]]:
         files = iter(self.files())
         while members := list(islice(files, self.files_per_partition)):
-            yield self._cut(members)
+            yield members
 
     def _cut(self, members: Sequence[InputFile]) -> Sequence[FilePartition]:
         """The tasks of one partition: parts of large files, several small files together."""

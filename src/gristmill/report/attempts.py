@@ -1,7 +1,8 @@
 """Attempts: what a report needs of each attempt of a run, kept in its directory, so that the last one tells of all.
 
 An attempt writes what it has counted now and then, and when it is over. A later one adds what those have counted whose
-sources it has kept.
+sources it has kept, segment by segment: of an attempt whose files were read, and whose duplicates had to be looked for
+again since there are more files now, only the reading counts. Shares and the like are made of the sums.
 
 Gives up: the last seconds of an attempt that is killed; and telling apart, in the counts of stages, the rows of sources
 that an attempt did not finish. They were read again, and the report says how many.
@@ -18,11 +19,19 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.core.executor import Progress, rows_read
 from gristmill.core.sketch import Sketch
+from gristmill.core.stage import implements
 from gristmill.core.stats import StageStats
 
 if TYPE_CHECKING:
+    from gristmill.core.plan import Plan
     from gristmill.core.run import Run
+    from gristmill.core.stage import ProcessingStage
     from gristmill.core.store import Store
+
+    Stage = ProcessingStage[Any, Any]
+
+Counted = tuple[str, StageStats]
+"""A stage by its name, and what it has done."""
 
 FOLDER = "attempts"
 EVERY_S = 10.0
@@ -35,7 +44,7 @@ class Attempt:
     id: str
     plan: str
     seconds: float
-    stages: list[tuple[str, StageStats]]
+    stages: list[Counted]
 
 
 class Diary:
@@ -60,14 +69,26 @@ class Diary:
         content = json.dumps({**told, "stages": stages}, default=str).encode()
         self._store.put(f"{FOLDER}/{told['attempt']}.json", content)
 
-    def earlier(self, run: Run) -> list[Attempt]:
-        """The attempts before this one whose work is part of what there is now."""
+    def earlier(self, plan: Plan, run: Run) -> list[Attempt]:
+        """The attempts before this one whose work is part of what there is now, with the part that is."""
         if not self._about or run.store is None or run.whole:
             return []
         now = self._about["attempt"]
-        names = dict.fromkeys(entry["attempt"] for entry in current(run.store.lines("ledger")))
-        found = [_read(self._store, name) for name in names if name and name != now]
-        return [one for one in found if one and one.plan == self._about["plan"]]
+        segments: dict[str, set[str]] = {}
+        for entry in current(run.store.lines("ledger")):
+            segments.setdefault(entry["attempt"], set()).add(entry["plan"])
+        found = [_read(self._store, name) for name in segments if name and name != now]
+        mine = [one for one in found if one and one.plan == self._about["plan"]]
+        counted = {one.id: [segment in segments[one.id] for segment in run.segments] for one in mine}
+        return [replace(one, stages=_only(one.stages, plan, counted[one.id])) for one in mine]
+
+
+def _only(stages: Sequence[Counted], plan: Plan, segments: Sequence[bool]) -> list[Counted]:
+    """What stages have counted, as far as it is in these segments."""
+    pairs = zip(plan.segments, segments, strict=True)
+    counts = [counts for segment, counts in pairs for _ in segment.stages]
+    blank = [(name, StageStats(part_of=stats.part_of)) for name, stats in stages]
+    return [one if there else none for one, none, there in zip(stages, blank, counts, strict=False)]
 
 
 def current(lines: Any, record: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
@@ -86,9 +107,9 @@ def _read(store: Store, name: str) -> Attempt | None:
     return Attempt(told["attempt"], told["plan"], told["seconds"], stages)
 
 
-def together(progress: Progress, attempts: Sequence[Attempt]) -> Progress:
-    """What all attempts have counted."""
-    stages = [(name, replace(stats, counts={**stats.counts}, sketch=None)) for name, stats in progress.stages]
+def together(progress: Progress, attempts: Sequence[Attempt], planned: Sequence[Stage] = ()) -> Progress:
+    """What all attempts have counted, as the stages that are `planned` want it to be seen."""
+    stages = [(name, replace(stats, counts=_raw(stats), raw=None, sketch=None)) for name, stats in progress.stages]
     for (_, total), (_, now) in zip(stages, progress.stages, strict=True):
         if now.sketch:
             total.sketch = Sketch()
@@ -100,8 +121,15 @@ def together(progress: Progress, attempts: Sequence[Attempt]) -> Progress:
             missing = attempt.stages[len(stages) :]  # where this one did not get
             stages += [(name, StageStats(part_of=more.part_of)) for name, more in missing]
             for (_, total), (_, more) in zip(stages, attempt.stages, strict=False):
-                total.add(more)
+                total.add(replace(more, counts=_raw(more)))
+    for stage, (_, stats) in zip(planned, stages, strict=False):
+        if implements(stage, "tally"):
+            stats.counts = dict(stage.tally(stats.counts))
     return replace(progress, stages=stages, seconds=seconds)
+
+
+def _raw(stats: StageStats) -> dict[str, float]:
+    return dict(stats.counts if stats.raw is None else stats.raw)
 
 
 def read_twice(attempts: Sequence[Attempt], entries: Sequence[Mapping[str, Any]]) -> int:

@@ -61,7 +61,7 @@ def gather(
     attempts: Sequence[Attempt] = (),
 ) -> dict[str, Any]:
     """All that there is to tell of a run. `attempts` are those before this one."""
-    progress = together(progress, attempts)
+    progress = together(progress, attempts, plan.everything)
     summary = Summary.of(progress)
     files = [file for task in (*run.kept, *run.outputs) for file in task.written]
     told = {

@@ -33,7 +33,7 @@ class Reporter:
 
     def write(self, plan: Plan, run: Run, progress: Progress, error: BaseException | None) -> None:
         self._diary.write(progress)
-        facts = gather(plan, run, progress, self._timeline, error, self._diary.earlier(run))
+        facts = gather(plan, run, progress, self._timeline, error, self._diary.earlier(plan, run))
         self._store.put(FACTS, json.dumps(facts, default=str, indent=1).encode())
         self._store.put(PAGE, small_page(facts))
 
