@@ -79,7 +79,7 @@ class Clusters(Partners):
         counts = stats.counts
         if counts.get("sample_pairs", 0) < FEW or counts.get(ESTIMATED, 1.0) >= POOR:
             return None
-        chosen = (self.bands, self.rows) == choose_bands(self.threshold, verified=self.verify != NONE)
+        chosen = (self.bands, self.rows) == choose_bands(self.threshold, verified=self.scored)
         return (
             f"stage {self.name!r}: of the pairs in a sample that are at least {self.threshold} similar, about "
             f"{counts[ESTIMATED]:.0%} were found with {self.bands} bands of {self.rows}. Give more bands (num_bands), "
