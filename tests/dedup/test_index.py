@@ -250,7 +250,7 @@ def test_a_damaged_file_is_told(tmp_path: Path, damage: Any, message: str) -> No
         run(new, tmp_path / "out", ExactDeduplicationStage(id_field="id", against=[index]))
 
 
-@pytest.mark.parametrize("content", [b"{", b'{"format": 3}', b"[]"])
+@pytest.mark.parametrize("content", [b"{", b'{"format": 4}', b"[]"])
 def test_a_damaged_version_is_told(tmp_path: Path, content: bytes) -> None:
     index = indexed("exact", tmp_path)
     path = tmp_path / "index" / "versions" / "000001.json"
@@ -262,9 +262,9 @@ def test_a_damaged_version_is_told(tmp_path: Path, content: bytes) -> None:
 def test_an_index_with_other_hashes_is_refused(tmp_path: Path) -> None:
     index = indexed("exact", tmp_path)
     path = tmp_path / "index" / "versions" / "000001.json"
-    path.write_bytes(path.read_bytes().replace(b'"format": 3', b'"format": 2'))
+    path.write_bytes(path.read_bytes().replace(b'"format": 4', b'"format": 3'))
     new = write(tmp_path / "new", x=NEW)
-    with pytest.raises(PlanError, match=f"{path} has format 2.*make the index anew"):
+    with pytest.raises(PlanError, match=f"{path} has format 3.*make the index anew"):
         run(new, tmp_path / "out", ExactDeduplicationStage(id_field="id", against=[index]))
     assert not list((tmp_path / "out").glob("*.jsonl"))
 

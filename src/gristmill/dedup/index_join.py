@@ -18,21 +18,21 @@ import pyarrow as pa
 
 from gristmill.core.columns import literal
 from gristmill.core.errors import PlanError
-from gristmill.core.stage import Lasting
+from gristmill.core.stage import Lasting, ProcessingStage
 from gristmill.core.table import conform
 from gristmill.core.task import digest
 from gristmill.dedup.clusters import SNAPSHOT as SNAPSHOT  # noqa: PLC0414  of rows of an index; new ones have none
 from gristmill.dedup.columns import Numbers
 from gristmill.dedup.index import Addition, DedupIndex, Version, fits
 from gristmill.dedup.index_files import KnownFile
+from gristmill.dedup.index_own import Made, is_named, own_additions
 from gristmill.io.exchange import MOST_PARTITIONS, Exchange
+from gristmill.io.files import FilePartitioningStage
 from gristmill.io.partitions import SORT_BYTES, Listing, Part, Partitions
 from gristmill.io.target import Target
 
 READ_BYTES = 256 * 2**20
 """Of an index, for each partition, if nobody says how many there should be."""
-
-_ORIGINS = 64
 
 
 class Known:
@@ -54,11 +54,12 @@ class Known:
         self._last: Version | None = None
         self._own: list[Addition] = []
         self._again = False
-        self._name, self._source, self._run = "", "", ""
-        self._origins: tuple[str, ...] = ()
+        self._name, self._run, self._made = "", "", Made()
+        self._files: Mapping[str, str] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_seen": None, "_last": None, "_own": []}  # they may be large, and are the driver's
+        large = {"_seen": None, "_last": None, "_own": [], "_made": Made(), "_files": {}}  # and only the driver's
+        return {**self.__dict__, **large}
 
     def check(self) -> None:
         """Raise if an index is not there, or is not for this."""
@@ -80,16 +81,18 @@ class Known:
         """Remember the directory of the run, if the user has given it one."""
         self._run = Target(lasting[0]).url if lasting and url.startswith(f"{lasting[0]}/") else ""
 
+    def meet(self, stages: Sequence[ProcessingStage[Any, Any]]) -> None:
+        """Remember the files that the pipeline reads, and what changes with each of them."""
+        if self.extends is not None and isinstance(stages[0], FilePartitioningStage):
+            files = stages[0].files()
+            self._files = {file.path: f"{file.size} {file.stamp}" if file.stamp else "" for file in files}
+
     # -- once the rows are there ---------------------------------------------------------------------------
 
     def look(self, rows: Listing) -> None:
         """Decide which additions the rows of a run are compared with, for all of its rounds."""
         if self._seen is not None:
             return
-        hashes = {digest(origin) for origin in rows.origins if origin}
-        self._origins = tuple(sorted(hashes)[:_ORIGINS])
-        where = sorted(hashes) or [self._run]
-        self._source = digest([rows.moved, *where], 16) if any(where) else ""
         self._seen = []
         for index in self.indexes:
             version = index.read() or Version()
@@ -97,22 +100,12 @@ class Known:
                 fits(self.stage, index, version, self.kind, self.parameters)
             seen: Sequence[Addition] = version.additions
             if index is self.extends:
-                self._last, self._own = version, [one for one in seen if self._is_own(one, hashes)]
-                seen = self._without_own(seen)
+                self._last, self._made = version, Made.of(rows, self._files, self._run)
+                who = f"stage {self.stage!r}, the index at {index.url}"
+                self._own, self._again = own_additions(who, self._made, seen, index.snapshot)
+                base = self._own[0].base if self._again else ()
+                seen = [one for one in seen if (one.name in base if self._again else one not in self._own)]
             self._seen += [(index, addition) for addition in seen]
-
-    def _is_own(self, addition: Addition, origins: set[str]) -> bool:
-        """Whether this run, or one like it, has made an addition: of the same rows of the same files, or with the same
-        directory and of some of the same files."""
-        same_run = bool(self._run) and addition.run == self._run and not origins.isdisjoint(addition.origins)
-        return same_run or (bool(self._source) and addition.source == self._source)
-
-    def _without_own(self, seen: Sequence[Addition]) -> Sequence[Addition]:
-        again = next((one for one in self._own if self._source and one.source == self._source), None)
-        self._again = again is not None
-        if again is not None:  # as it was then
-            return [one for one in seen if one.name in again.base]
-        return [one for one in seen if one not in self._own]
 
     @property
     def seen(self) -> Sequence[tuple[DedupIndex, Addition]]:
@@ -158,13 +151,15 @@ class Known:
         rest = [one for one in now.additions if one.name not in own]
         if not self._again and tuple(one.name for one in rest) != base:
             raise self._late(index, now)
-        if self._again:  # the same rows may have another name now: what was compared with them was with these
-            rest = [replace(one, base=tuple(self._name if name in own else name for name in one.base)) for one in rest]
-        number = now.number + 1
+        for place, one in enumerate(rest):  # what was compared with what is replaced was compared with these
+            names = dict.fromkeys(self._name if name in own else name for name in one.base)
+            rest[place] = replace(one, base=tuple(names))
+        number, made = now.number + 1, self._made
+        named = [one.snapshot for one in self._own if is_named(one)]
+        snapshot = index.snapshot or next(iter(named), f"v{number}")
         mine = Addition(
-            self._name, index.snapshot or f"v{number}", addition.documents, number, self._source, self._origins,
-            self._run, base, addition.files,
-        )  # fmt: skip
+            self._name, snapshot, addition.documents, number, made.source, made.origins, made.run, base, addition.files
+        )
         additions = (*rest, mine) if addition.documents else tuple(rest)
         try:
             index.publish(Version(number, self.kind, self.parameters, additions))
@@ -240,6 +235,9 @@ class KnownPartitions(Partitions):
     def settle(self, url: str, storage_options: Mapping[str, Any], lasting: Lasting = None) -> None:
         super().settle(url, storage_options, lasting)
         self.known.settle(url, lasting)
+
+    def meet(self, stages: Sequence[ProcessingStage[Any, Any]]) -> None:
+        self.known.meet(stages)
 
     def sources(self) -> Iterator[Sequence[Part]]:
         self.known.look(self.exchange.listing)

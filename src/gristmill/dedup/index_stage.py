@@ -34,6 +34,10 @@ class IndexedStage(VerdictStage):
             raise TypeError(f"stage {self.name!r}: against must be a list of indexes, as in against=[{against!r}]")
         self.against, self.extend = against, extend
 
+    @property
+    def sums(self) -> bool:
+        return self.extend is not None
+
     def index_parameters(self) -> Mapping[str, Any]:
         """What must be the same for an index to be of use."""
         raise NotImplementedError
