@@ -7,6 +7,9 @@
     similarity   from 0 to 1
     snapshot     if rows are compared with an index: what the partner was added to it with; none for rows of this run
 
+Rows of an index have the ids that they were added with. In a run without `id_field` their snapshot and a colon come
+first, as cluster and as partner: files of two snapshots may have the same names.
+
 It is Parquet, sorted by cluster and id in each file, in the directory `clusters` of the run (`run_dir`), or of `_run`
 beside the output for a run without one.
 """

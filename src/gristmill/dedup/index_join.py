@@ -17,10 +17,12 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.columns import literal
+from gristmill.core.compute import pc
 from gristmill.core.errors import PlanError
 from gristmill.core.stage import Lasting, ProcessingStage
 from gristmill.core.table import conform
 from gristmill.core.task import digest
+from gristmill.dedup.clusters import ID
 from gristmill.dedup.clusters import SNAPSHOT as SNAPSHOT  # noqa: PLC0414  of rows of an index; new ones have none
 from gristmill.dedup.columns import Numbers
 from gristmill.dedup.index import Addition, DedupIndex, Version, fits
@@ -45,7 +47,10 @@ class Known:
         parameters: Mapping[str, Any],
         against: Sequence[str | DedupIndex],
         extend: str | DedupIndex | None,
+        made_names: bool = False,
     ) -> None:
+        """`made_names`: rows are named by their files, and files of several snapshots may have the same names."""
+        self.made_names = made_names
         self.stage, self.kind, self.parameters = stage, kind, parameters
         self.extends = None if extend is None else _opened(extend)
         found = {index.url: index for index in [*map(_opened, against), *([self.extends] if self.extends else [])]}
@@ -201,6 +206,7 @@ class KnownPart(Part):
     known: tuple[KnownFile, ...] = field(default=(), kw_only=True, repr=False)
     match: Match = field(kw_only=True, repr=False)
     place: tuple[int, int] = field(default=(0, 1), kw_only=True)
+    made_names: bool = field(default=False, kw_only=True)
 
     def pieces(self) -> Iterator[pa.Table]:
         if not self.known or not self.rows:
@@ -213,9 +219,16 @@ class KnownPart(Part):
             for rows in file.rows(self.match.table, *self.place):
                 known = self.match.rows(rows, wanted)
                 if known.num_rows:
-                    told = pa.repeat(literal(file.snapshot, pa.string()), known.num_rows)
-                    yield conform(known.append_column(SNAPSHOT, told), self.schema)
+                    yield conform(self._told(known, file.snapshot), self.schema)
         yield from super().pieces() if held is None else held
+
+    def _told(self, known: pa.Table, snapshot: str) -> pa.Table:
+        """Rows with what they were added with: in a column, and before names that only mean something with it."""
+        told = pa.repeat(literal(snapshot, pa.string()), known.num_rows)
+        if self.made_names:
+            named = pc.binary_join_element_wise(told, known[ID], literal(":", pa.string()))
+            known = known.set_column(known.column_names.index(ID), ID, named)
+        return known.append_column(SNAPSHOT, told)
 
 
 class KnownPartitions(Partitions):
@@ -251,4 +264,5 @@ class KnownPartitions(Partitions):
         if part.schema.names:
             told["schema"] = part.schema.append(pa.field(SNAPSHOT, pa.string()))
         touching = tuple(file for file in files if file.touches(number, of))
-        return KnownPart(**told, known=touching, match=self.match, place=(number, of))
+        about = {"match": self.match, "made_names": self.known.made_names}
+        return KnownPart(**told, known=touching, place=(number, of), **about)

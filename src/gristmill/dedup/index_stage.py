@@ -25,6 +25,7 @@ class IndexedStage(VerdictStage):
     against: Sequence[str | DedupIndex] = ()
     extend: str | DedupIndex | None = None
     num_partitions: int | None = None
+    id_field: str | None = None
     index_kind: ClassVar[str]
     _known: Known | None = None
 
@@ -58,7 +59,8 @@ class IndexedStage(VerdictStage):
     def _opened(self) -> Known:
         from gristmill.dedup.index_join import Known
 
-        return Known(self.name, self.index_kind, self.index_parameters(), self.against, self.extend)
+        made_names = self.id_field is None
+        return Known(self.name, self.index_kind, self.index_parameters(), self.against, self.extend, made_names)
 
     def commit(self, verdicts: Exchange) -> CommitRuns:
         return CommitVerdicts(
