@@ -42,6 +42,7 @@ def test_a_run_with_more_input_adds_it_in_the_place_of_what_it_added_before(tmp_
     new = write(tmp_path / "new", x=NEW)
     stage = ExactDeduplicationStage(id_field="id", extend=index)
     run(new, tmp_path / "out", stage, tmp_path / "run")
+    run(new, tmp_path / "copy", ExactDeduplicationStage(extend=index))  # again, with other ids and no directory
     write(new, y=numbered("c", [text(50), text(500), text(100)]))
     run(new, tmp_path / "out", stage, tmp_path / "run")
     assert ids(tmp_path / "out") == [*ONLY_NEW, "c1"]

@@ -160,6 +160,8 @@ class Known:
             names = dict.fromkeys(self._name if name in own else name for name in one.base)
             rest[place] = replace(one, base=tuple(names))
         number, made = now.number + 1, self._made
+        if self._again and not made.run:  # the directory of the run that it repeats may come back with more
+            made = replace(made, run=self._own[0].run, origins=self._own[0].origins)
         named = [one.snapshot for one in self._own if is_named(one)]
         snapshot = index.snapshot or next(iter(named), f"v{number}")
         mine = Addition(
