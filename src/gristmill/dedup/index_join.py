@@ -63,8 +63,8 @@ class Known:
         self._files: Mapping[str, str] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        large = {"_seen": None, "_last": None, "_own": [], "_made": Made(), "_files": {}}  # and only the driver's
-        return {**self.__dict__, **large}
+        left_out: dict[str, Any] = {"_seen": None, "_last": None, "_own": [], "_made": Made(), "_files": {}}
+        return {**self.__dict__, **left_out}  # they may be large, and are the driver's
 
     def check(self) -> None:
         """Raise if an index is not there, or is not for this."""
@@ -266,5 +266,5 @@ class KnownPartitions(Partitions):
         if part.schema.names:
             told["schema"] = part.schema.append(pa.field(SNAPSHOT, pa.string()))
         touching = tuple(file for file in files if file.touches(number, of))
-        about = {"match": self.match, "made_names": self.known.made_names}
-        return KnownPart(**told, known=touching, place=(number, of), **about)
+        told["made_names"] = self.known.made_names
+        return KnownPart(**told, known=touching, match=self.match, place=(number, of))
