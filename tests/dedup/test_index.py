@@ -154,6 +154,19 @@ def test_what_is_known_comes_first_whatever_is_kept_otherwise(tmp_path: Path) ->
     assert ids(tmp_path / "2") == ["c"]
 
 
+@pytest.mark.parametrize("stage", STAGES)
+def test_rows_without_ids_are_told_apart_from_those_of_the_index_at_the_same_place(tmp_path: Path, stage: str) -> None:
+    index = DedupIndex(tmp_path / "index", snapshot="old")
+    run(write(tmp_path / "old", x=numbered("a", [text(1)])), tmp_path / "out", STAGES[stage](extend=index))
+    new = write(tmp_path / "new", x=numbered("b", [text(2), text(2), text(1), text(1)]))
+    run(new, tmp_path / "new-out", STAGES[stage](against=[index]), tmp_path / "run")
+    table = pq.read_table(tmp_path / "run" / "clusters").to_pylist()
+    first = next(row["id"] for row in table if row["kept"])  # at the place of the only row of the index
+    assert sorted(row["cluster"] for row in table) == [first, first, f"old:{first}", f"old:{first}"]
+    found = {row["partner"]: row["snapshot"] for row in table}
+    assert found == {None: None, first: None, f"old:{first}": "old"}
+
+
 def test_several_indexes(tmp_path: Path) -> None:
     paths = [str(tmp_path / name) for name in ("one", "two")]
     for path, texts in zip(paths, (["a"], ["b"]), strict=True):
@@ -251,7 +264,7 @@ def test_a_damaged_file_is_told(tmp_path: Path, damage: Any, message: str) -> No
         run(new, tmp_path / "out", ExactDeduplicationStage(id_field="id", against=[index]))
 
 
-@pytest.mark.parametrize("content", [b"{", b'{"format": 3}', b"[]"])
+@pytest.mark.parametrize("content", [b"{", b'{"format": 4}', b"[]"])
 def test_a_damaged_version_is_told(tmp_path: Path, content: bytes) -> None:
     index = indexed("exact", tmp_path)
     path = tmp_path / "index" / "versions" / "000001.json"
@@ -263,9 +276,9 @@ def test_a_damaged_version_is_told(tmp_path: Path, content: bytes) -> None:
 def test_an_index_with_other_hashes_is_refused(tmp_path: Path) -> None:
     index = indexed("exact", tmp_path)
     path = tmp_path / "index" / "versions" / "000001.json"
-    path.write_bytes(path.read_bytes().replace(b'"format": 3', b'"format": 2'))
+    path.write_bytes(path.read_bytes().replace(b'"format": 4', b'"format": 3'))
     new = write(tmp_path / "new", x=NEW)
-    with pytest.raises(PlanError, match=f"{path} has format 2.*make the index anew"):
+    with pytest.raises(PlanError, match=f"{path} has format 3.*make the index anew"):
         run(new, tmp_path / "out", ExactDeduplicationStage(id_field="id", against=[index]))
     assert not list((tmp_path / "out").glob("*.jsonl"))
 

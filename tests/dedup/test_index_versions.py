@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from gristmill import LocalExecutor, Pipeline, Sample
 from gristmill.core.errors import PlanError
 from gristmill.dedup import DedupIndex, ExactDeduplicationStage
+from gristmill.text import JsonlReader, JsonlWriter
 from tests.dedup.snapshots import NEW, OLD, ONLY_NEW, STAGES, ids, indexed, numbered, run, text, tree, write
 
 # -- versions ------------------------------------------------------------------------------------------------
@@ -40,6 +42,7 @@ def test_a_run_with_more_input_adds_it_in_the_place_of_what_it_added_before(tmp_
     new = write(tmp_path / "new", x=NEW)
     stage = ExactDeduplicationStage(id_field="id", extend=index)
     run(new, tmp_path / "out", stage, tmp_path / "run")
+    run(new, tmp_path / "copy", ExactDeduplicationStage(extend=index))  # again, with other ids and no directory
     write(new, y=numbered("c", [text(50), text(500), text(100)]))
     run(new, tmp_path / "out", stage, tmp_path / "run")
     assert ids(tmp_path / "out") == [*ONLY_NEW, "c1"]
@@ -47,6 +50,107 @@ def test_a_run_with_more_input_adds_it_in_the_place_of_what_it_added_before(tmp_
     more = write(tmp_path / "more", x=numbered("d", [text(500), text(501)]))  # another snapshot in the same directory
     run(more, tmp_path / "out", stage, tmp_path / "run")
     assert [one["documents"] for one in DedupIndex(index).info()["snapshots"]] == [60, 61, 1]
+
+
+def documents(index: str) -> dict[str, int]:
+    return {one["snapshot"]: one["documents"] for one in DedupIndex(index).info()["snapshots"]}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("options", [{"id_field": None}, {"keep": "longest"}, {"num_partitions": 3}])
+def test_a_run_is_known_again_by_what_it_compares(tmp_path: Path, stage: str, options: dict[str, Any]) -> None:
+    index = indexed(stage, tmp_path)
+    old, out = tmp_path / "old", tmp_path / "old-out"
+    before = ids(out)
+    run(old, out, STAGES[stage](**{"id_field": "id", "extend": index, **options}))
+    assert ids(out) == before
+    assert documents(index) == {"old": 60}
+    assert DedupIndex(index).check() == []
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_run_is_known_again_however_its_input_is_cut(tmp_path: Path, stage: str) -> None:
+    old = write(tmp_path / "old", x=OLD[:40], y=OLD[40:], z=[])
+    for number, cut in enumerate([{"blocksize": 2_000}, {"blocksize": 700}, {"files_per_partition": 2}]):
+        dedup, out = STAGES[stage](id_field="id", extend=str(tmp_path / "index")), tmp_path / f"{number}"
+        Pipeline("p", stages=[JsonlReader(str(old), **cut), dedup, JsonlWriter(str(out))]).run(LocalExecutor(0))
+        assert ids(out) == [f"a{number}" for number in range(60)]
+    assert len(DedupIndex(tmp_path / "index")) == 60
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_snapshot_with_another_name_is_never_replaced(tmp_path: Path, stage: str) -> None:
+    january, february = numbered("j", [text(1), text(2)]), numbered("f", [text(2), text(3)])
+    wanted = {"january": ["j0", "j1"], "february": ["f1"], "march": []}
+    for month, rows in {"january": january, "february": february, "march": january}.items():
+        source = write(tmp_path / "incoming", latest=rows)
+        named = DedupIndex(tmp_path / "index", snapshot=month)
+        run(source, tmp_path / month, STAGES[stage](id_field="id", extend=named), tmp_path / "run")
+        assert ids(tmp_path / month) == wanted[month]
+    assert documents(str(tmp_path / "index")) == {"january": 2, "february": 1}
+
+
+def test_files_with_other_content_are_a_new_snapshot(tmp_path: Path) -> None:
+    index = str(tmp_path / "index")
+    stage = ExactDeduplicationStage(id_field="id", extend=index)
+    run(write(tmp_path / "in", x=numbered("a", [text(1), text(2)])), tmp_path / "1", stage, tmp_path / "run")
+    source = write(tmp_path / "in", x=numbered("b", [text(2), text(3)]))
+    with pytest.warns(RuntimeWarning, match="has added as 'v1' have other content now.* name it"):
+        run(source, tmp_path / "2", stage, tmp_path / "run")
+    run(source, tmp_path / "2", stage, tmp_path / "run")  # again
+    run(write(source, y=numbered("c", [text(4)])), tmp_path / "2", stage, tmp_path / "run")  # and more
+    assert ids(tmp_path / "2") == ["b1", "c0"]
+    assert documents(index) == {"v1": 2, "v3": 2}
+
+
+def test_input_that_is_in_part_what_it_was_is_refused_unless_it_has_a_name(tmp_path: Path) -> None:
+    index = str(tmp_path / "index")
+    source = write(tmp_path / "in", x=numbered("a", [text(1)]), y=numbered("b", [text(2)]))
+    stage = ExactDeduplicationStage(id_field="id", extend=index)
+    run(source, tmp_path / "out", stage, tmp_path / "run")
+    write(source, y=numbered("c", [text(3)]))
+    for _ in range(2):  # with another y, and without one
+        with pytest.raises(PlanError, match="added as 'v1', some are as they were and others have changed.* name it"):
+            run(source, tmp_path / "out", stage, tmp_path / "run")
+        assert ids(tmp_path / "out") == ["a0", "b0"]
+        assert documents(index) == {"v1": 2}
+        (source / "y.jsonl").unlink(missing_ok=True)
+    write(source, y=numbered("c", [text(3)]))
+    named = ExactDeduplicationStage(id_field="id", extend=DedupIndex(index, snapshot="corrected"))
+    run(source, tmp_path / "new", named, tmp_path / "run")
+    assert ids(tmp_path / "new") == ["c0"]
+    assert documents(index) == {"v1": 2, "corrected": 1}
+
+
+def test_files_that_were_written_again_and_pipelines_that_have_changed_are_no_new_snapshots(tmp_path: Path) -> None:
+    index = indexed("exact", tmp_path)
+    new = write(tmp_path / "new", x=NEW)
+    stage = ExactDeduplicationStage(id_field="id", extend=DedupIndex(index, snapshot="new"))
+    run(new, tmp_path / "out", stage, tmp_path / "run")
+    os.utime(new / "x.jsonl", (1, 1))
+    write(new, y=numbered("c", [text(500)]))
+    run(new, tmp_path / "out", stage, tmp_path / "run")
+    assert ids(tmp_path / "out") == [*ONLY_NEW, "c0"]
+    stages = [JsonlReader(str(new)), Sample(0.5), stage, JsonlWriter(str(tmp_path / "out"))]
+    Pipeline("p", stages=stages).run(LocalExecutor(0), tmp_path / "run")
+    kept = ids(tmp_path / "out")
+    assert 0 < len(kept) < 61
+    assert set(kept) <= {row["id"] for row in NEW} | {"c0"}
+    assert documents(index) == {"old": 60, "new": len(kept)}
+
+
+def test_what_was_compared_with_what_is_replaced_is_compared_with_what_takes_its_place(tmp_path: Path) -> None:
+    index = str(tmp_path / "index")
+    stage = ExactDeduplicationStage(id_field="id", extend=index)
+    first = write(tmp_path / "1", x=numbered("a", [text(1)]))
+    second = write(tmp_path / "2", x=numbered("b", [text(1), text(2)]))
+    run(first, tmp_path / "out1", stage, tmp_path / "run1")
+    run(second, tmp_path / "out2", stage, tmp_path / "run2")
+    assert ids(tmp_path / "out2") == ["b1"]
+    run(write(first, y=numbered("c", [text(3), text(2)])), tmp_path / "out1", stage, tmp_path / "run1")
+    assert ids(tmp_path / "out1") == ["a0", "c0"]
+    run(second, tmp_path / "out2", stage)
+    assert ids(tmp_path / "out2") == ["b1"]
 
 
 def test_versions_can_be_read_and_pruned(tmp_path: Path) -> None:

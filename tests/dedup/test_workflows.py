@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -273,6 +274,65 @@ def test_counts_of_a_resumed_run_are_those_of_all_attempts(corpus: Path, tmp_pat
 def test_the_cluster_table_may_not_lie_with_the_input(corpus: Path) -> None:
     with pytest.raises(PlanError, match="holds the input"):
         ExactDeduplicationWorkflow(corpus, corpus, perform_removal=False).run(HERE)
+
+
+@pytest.mark.parametrize("workflow", [ExactDeduplicationWorkflow, FuzzyDeduplicationWorkflow])
+def test_a_table_that_is_not_there_is_written_again(corpus: Path, tmp_path: Path, workflow: Any) -> None:
+    options: dict[str, Any] = {"cache_path": tmp_path / "cache", "num_partitions": 3, "text_field": "text"}
+
+    def find(name: str) -> Any:
+        return workflow(corpus, tmp_path / name, perform_removal=False, **options).run(HERE)
+
+    first, other = find("one"), find("two")  # what was found is known, and the table is wanted in another place
+    assert 0 < first.duplicates == other.duplicates
+    assert contents(tmp_path / "one/clusters") == contents(tmp_path / "two/clusters")
+    for path in (tmp_path / "one/clusters").iterdir():
+        path.unlink()
+    assert find("one").duplicates == first.duplicates
+    (corpus / "a.jsonl").write_text((corpus / "a.jsonl").read_text() + '{"text": "text 2"}\n')
+    changed = find("one")
+    assert (changed.duplicates, find("one").duplicates) == (find("three").duplicates, changed.duplicates)
+    assert contents(tmp_path / "one/clusters") == contents(tmp_path / "three/clusters")
+
+
+def test_a_table_that_another_run_has_replaced_is_written_again(tmp_path: Path) -> None:
+    for name in ("a", "b"):  # of the same size
+        rows = [{"id": f"{name}{number}", "text": f"{number % 3}"} for number in range(6)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def find(name: str) -> Any:
+        options: dict[str, Any] = {"id_field": "id", "cache_path": tmp_path / f"cache-{name}"}
+        place = tmp_path / "found"
+        return ExactDeduplicationWorkflow(tmp_path / f"{name}.jsonl", place, perform_removal=False, **options).run(HERE)
+
+    for name in ("a", "b", "a"):
+        assert {found[0] for found in pq.read_table(find(name).clusters_path)["id"].to_pylist()} == {name}
+
+
+def test_the_table_of_a_run_is_written_again(corpus: Path, tmp_path: Path) -> None:
+    workflow = ExactDeduplicationWorkflow(corpus, tmp_path / "out", cache_path=tmp_path / "cache")
+    first = workflow.run(HERE)
+    before = contents(tmp_path / "cache/clusters")
+    shutil.rmtree(tmp_path / "cache/clusters")
+    again = workflow.run(HERE)
+    assert (again.duplicates, again.clusters) == (first.duplicates, first.clusters)
+    assert contents(tmp_path / "cache/clusters") == before
+
+
+def test_parquet_files_of_others_are_neither_removed_nor_taken_for_the_table(corpus: Path, tmp_path: Path) -> None:
+    place = tmp_path / "found/clusters"
+    place.mkdir(parents=True)
+    pq.write_table(pa.table({"id": ["precious"]}), place / "mine.parquet")
+    (place / "notes.txt").write_text("mine too")
+    find = ExactDeduplicationWorkflow(corpus, tmp_path / "found", perform_removal=False)
+    with pytest.raises(PlanError, match=r"clusters has mine\.parquet, .* choose another directory"):
+        find.run(HERE)
+    (place / "mine.parquet").rename(tmp_path / "mine.parquet")
+    first = find.run(HERE)
+    assert first.duplicates == find.run(HERE).duplicates  # its own are replaced
+    with pytest.raises(PlanError, match=r"clusters has segment\d-00000\.parquet, .* choose another directory"):
+        FuzzyDeduplicationWorkflow(corpus, tmp_path / "found", perform_removal=False).run(HERE)
+    assert (place / "notes.txt").read_text() == "mine too"
 
 
 def test_columns_that_the_first_file_lacks_are_null_there(tmp_path: Path) -> None:

@@ -7,12 +7,16 @@
     similarity   from 0 to 1
     snapshot     if rows are compared with an index: what the partner was added to it with; none for rows of this run
 
+Rows of an index have the ids that they were added with. In a run without `id_field` their snapshot and a colon come
+first, as cluster and as partner: files of two snapshots may have the same names.
+
 It is Parquet, sorted by cluster and id in each file, in the directory `clusters` of the run (`run_dir`), or of `_run`
 beside the output for a run without one.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +26,10 @@ import pyarrow as pa
 from gristmill.core.batch import Batch
 from gristmill.core.columns import literal
 from gristmill.core.compute import pc
+from gristmill.core.errors import PlanError, shorten
 from gristmill.core.sample import row_ids
 from gristmill.core.spread import column_of
-from gristmill.core.task import GatherTask, WrittenFiles, digest
+from gristmill.core.task import GatherTask, WrittenFile, WrittenFiles, digest
 from gristmill.dedup.columns import numbers, values_of
 from gristmill.dedup.digest import hash64
 from gristmill.io.commit import SIDE_ROOM
@@ -41,6 +46,10 @@ if TYPE_CHECKING:
 
 FOLDER = "clusters"
 NOTHING = "nothing-found.parquet"
+_PARQUET = ".parquet"
+_TABLE = re.compile(r"segment\d+(-round\d+)?-\d+\.parquet")
+"""The names of the files of a table."""
+
 ID, CLUSTER, KEPT, PARTNER, SIMILARITY = "id", "cluster", "kept", "partner", "similarity"
 SNAPSHOT = "snapshot"
 KEY, TABLE = "key", "table"
@@ -85,6 +94,7 @@ class CommitVerdicts(CommitRuns):
         self.lasting: Target | None = None
         self.prefix, self.others = "", tuple[str, ...]()
         """How the files of this table begin, and those of other stages of the pipeline."""
+        self._recorded: dict[str, int] | None = None
 
     def settle(self, url: str, storage_options: Mapping[str, Any], lasting: Lasting = None) -> None:
         super().settle(url, storage_options, lasting)
@@ -108,24 +118,57 @@ class CommitVerdicts(CommitRuns):
         target = self.place or self.target
         return target.file(TEMPORARY, target.new_run()), target.storage_options
 
+    def prepare(self, memory: dict[str, Any]) -> None:
+        super().prepare(memory)
+        if self.lasting is not None:
+            self._refuse_others(self.lasting)
+
+    def _refuse_others(self, target: Target) -> None:
+        """Raise if there are Parquet files that are no part of this table: they would be read as if they were. What
+        lies in the directory of a run is the run's, also if the pipeline was another one then."""
+        there = [name for name in target.names() if name.endswith(_PARQUET) and name != NOTHING]
+        ours = [name for name in there if _TABLE.fullmatch(name) and (not self.place or name.startswith(self.prefix))]
+        if others := sorted(set(there) - set(ours)):
+            raise PlanError(
+                f"stage {self.name!r}: {target.url} has {shorten(others)}, which this stage has not written, and they "
+                "would be read with its cluster table. Move them away, or choose another directory"
+            )
+
+    def has(self, files: Sequence[WrittenFile]) -> bool:
+        """Also the table must be there: it may be wanted in another place than before."""
+        runs, tables = _runs(files), [file for file in files if file.path.endswith(_PARQUET)]
+        if self.lasting is None or not super().has(runs):
+            return super().has(runs)
+        if self._recorded is None:
+            self._recorded = self.lasting.sizes()
+        return len(tables) == len(runs) and all(self._is_there(self.lasting, self._recorded, file) for file in tables)
+
+    def _is_there(self, target: Target, sizes: Mapping[str, int], file: WrittenFile) -> bool:
+        """Whether a file of the table is as it was written. In a directory of the user's there may be one of another
+        run; it is read as a whole for this, as it is when rows are counted."""
+        name = file.path.rpartition("/")[2]
+        same = sizes.get(name) == file.size
+        return same and (not self.place or target.problem_with(target.file(name), file.checksum) is None)
+
     def process(self, task: GatherTask) -> WrittenFiles:
         files = super().process(task)
         if self.lasting is not None:
-            self._record(self.lasting, self.lasting.file(f"{self.stem(task)}.parquet"), files)
+            files.written += self._record(self.lasting, self.lasting.file(f"{self.stem(task)}{_PARQUET}"), files)
         return files
 
-    def _record(self, target: Target, path: str, files: WrittenFiles) -> None:
+    def _record(self, target: Target, path: str, files: WrittenFiles) -> tuple[WrittenFile, ...]:
         import pyarrow.parquet as pq
 
         if not files.rows:
             target.remove(path)
-            return
+            return ()
         target.make()
         with self.target.scratch() as room:
             rows = sorted_pieces(self._tables(files), [CLUSTER, ID], sort_bytes(self.memory_gb), folder=room)
             with target.create(path) as file, pq.ParquetWriter(file, self._told, compression="zstd") as writer:
                 for group in row_groups(rows, GROUP_BYTES, GROUP_ROWS):
                     writer.write_table(group)
+        return (WrittenFile(path, file.size, file.checksum),)
 
     def _tables(self, files: WrittenFiles) -> Iterator[pa.Table]:
         for path in files.data:
@@ -141,13 +184,13 @@ class CommitVerdicts(CommitRuns):
 
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
         outputs = list(outputs)
-        super().complete(outputs, info)
+        super().complete(map(_without_table, outputs), info)
         if self.lasting is None or not info:  # somebody wants to know what a run would do
             return
-        known = {f"{path.rpartition('/')[2].removesuffix('.runs')}.parquet" for out in outputs for path in out.data}
-        there = [name for name in self.lasting.names() if name.endswith(".parquet")]
-        ours = {name for name in there if name in known or name.startswith(self.others)}
-        for name in set(there) - ours - {NOTHING}:  # of an earlier run, with more partitions
+        written = {file.path.rpartition("/")[2] for output in outputs for file in output.written}
+        there = [name for name in self.lasting.names() if _TABLE.fullmatch(name)]
+        ours = {name for name in there if name in written or name.startswith(self.others)}
+        for name in set(there) - ours:  # of an earlier run, with more partitions
             self.lasting.remove(self.lasting.file(name))
         if not ours:
             self._record_nothing(self.lasting)
@@ -161,6 +204,16 @@ class CommitVerdicts(CommitRuns):
         target.make()
         with target.create(target.file(NOTHING)) as file:
             pq.write_table(self._told.empty_table(), file)
+
+
+def _runs(files: Iterable[WrittenFile]) -> tuple[WrittenFile, ...]:
+    return tuple(file for file in files if not file.path.endswith(_PARQUET))
+
+
+def _without_table(output: WrittenFiles) -> WrittenFiles:
+    alone = output.named(output.lineage)
+    alone.written = _runs(output.written)
+    return alone
 
 
 def count_clusters(target: Target) -> tuple[int, int]:

@@ -125,6 +125,9 @@ class ExactDeduplicationStage(IndexedStage):
             return normalise_urls(values)
         return self._form.apply(values) if self._form and is_text(values.type) else values
 
+    def content(self, keys: pa.Table) -> int:
+        return int(_hashes(keys).sum())
+
     def rounds(self) -> Sequence[KeyedStage]:
         return [SameHash(f"{self.name}_groups", self.num_partitions, self._known)]
 

@@ -34,7 +34,7 @@ from gristmill.dedup.clusters import ID, ids
 from gristmill.dedup.columns import Numbers, from_numbers, numbers, whole
 from gristmill.dedup.index import DedupIndex
 from gristmill.dedup.index_extend import Dropped, Keys
-from gristmill.dedup.index_fuzzy import BANDS, TABLES, TEXTS, rows_to_add
+from gristmill.dedup.index_fuzzy import BANDS, TABLES, TEXTS, content, rows_to_add
 from gristmill.dedup.index_stage import IndexedStage
 from gristmill.dedup.keep import FIRST, Keep, policy
 from gristmill.dedup.lsh import choose_bands, probability, show_curve
@@ -248,6 +248,9 @@ class FuzzyDeduplicationStage(IndexedStage):
 
     def index_tables(self) -> Sequence[pa.Schema]:
         return TABLES
+
+    def content(self, keys: pa.Table) -> int:
+        return content(keys)
 
     def index_rows(self, keys: Keys, dropped: Dropped, salt: int) -> Iterator[pa.Table]:
         return rows_to_add(keys, dropped, salt)

@@ -29,7 +29,7 @@ import orjson
 from gristmill.core.errors import InputError, PlanError, cannot_write, shorten
 from gristmill.io.target import Target
 
-FORMAT = 3  # those before had other hashes
+FORMAT = 4  # those before had other hashes, or told in another way what an addition was made of
 _VERSIONS, _DATA = "versions", "data"
 
 
@@ -57,9 +57,9 @@ class Addition:
     since: int
     """The version that it came with."""
     source: str = ""
-    """A hash of all that it was made of, and where that was; none if nothing tells."""
+    """A hash of all that was compared, and where that was; none if nothing tells."""
     origins: tuple[str, ...] = ()
-    """Hashes of the names of some of its input files."""
+    """What is told of each of its input files (`index_own.py`), if the run had a directory."""
     run: str = ""
     """The directory of the run that made it, if that had one."""
     base: tuple[str, ...] = ()

@@ -43,7 +43,7 @@ def overlap(part: int, of: int, parts: int) -> range:
 class _Checked(RunsWriter):
     """Writes runs with a checksum of each."""
 
-    def copy(self, partition: int, raw: pa.Buffer, rows: int, nbytes: int, name: str = "") -> None:
+    def copy(self, partition: int, raw: pa.Buffer, rows: int, nbytes: int, name: str = "", content: str = "") -> None:
         super().copy(partition, raw, rows, nbytes, f"{zlib.crc32(raw):08x}")
 
 

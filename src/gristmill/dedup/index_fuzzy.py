@@ -16,6 +16,7 @@ import pyarrow as pa
 from gristmill.core.columns import literal
 from gristmill.dedup.clusters import ID, KEY, TABLE
 from gristmill.dedup.columns import Numbers, from_numbers, numbers
+from gristmill.dedup.digest import hash64
 from gristmill.dedup.index_extend import Dropped, Keys
 from gristmill.dedup.index_join import Match
 from gristmill.dedup.rows import BAND, BODY, NODE, ORDER, PAIR, RANK, TEXT, of_kind, pack, table_of, unpack
@@ -47,6 +48,13 @@ def rows_to_add(keys: Keys, dropped: Dropped, salt: int) -> Iterator[pa.Table]:
         named = numbers(texts[NODE]) ^ change
         about = {NODE: from_numbers(named), BODY: texts[BODY], ID: texts[ID]}
         yield _numbered(1, table_of(TEXT, buckets_of(named), **about))
+
+
+def content(keys: pa.Table) -> int:
+    """A number by which the texts of some keys are known again, wherever they are: bands alone would not tell those
+    apart that are nearly the same."""
+    bodies = hash64(of_kind(keys, TEXT)[BODY].drop_null())
+    return int(_band_keys(keys).sum()) + int(numbers(bodies).sum())
 
 
 def _numbered(table: int, rows: pa.Table) -> pa.Table:

@@ -17,22 +17,24 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.columns import literal
+from gristmill.core.compute import pc
 from gristmill.core.errors import PlanError
-from gristmill.core.stage import Lasting
+from gristmill.core.stage import Lasting, ProcessingStage
 from gristmill.core.table import conform
 from gristmill.core.task import digest
+from gristmill.dedup.clusters import ID
 from gristmill.dedup.clusters import SNAPSHOT as SNAPSHOT  # noqa: PLC0414  of rows of an index; new ones have none
 from gristmill.dedup.columns import Numbers
 from gristmill.dedup.index import Addition, DedupIndex, Version, fits
 from gristmill.dedup.index_files import KnownFile
+from gristmill.dedup.index_own import Made, is_named, own_additions
 from gristmill.io.exchange import MOST_PARTITIONS, Exchange
+from gristmill.io.files import FilePartitioningStage
 from gristmill.io.partitions import SORT_BYTES, Listing, Part, Partitions
 from gristmill.io.target import Target
 
 READ_BYTES = 256 * 2**20
 """Of an index, for each partition, if nobody says how many there should be."""
-
-_ORIGINS = 64
 
 
 class Known:
@@ -45,7 +47,10 @@ class Known:
         parameters: Mapping[str, Any],
         against: Sequence[str | DedupIndex],
         extend: str | DedupIndex | None,
+        made_names: bool = False,
     ) -> None:
+        """`made_names`: rows are named by their files, and files of several snapshots may have the same names."""
+        self.made_names = made_names
         self.stage, self.kind, self.parameters = stage, kind, parameters
         self.extends = None if extend is None else _opened(extend)
         found = {index.url: index for index in [*map(_opened, against), *([self.extends] if self.extends else [])]}
@@ -54,11 +59,12 @@ class Known:
         self._last: Version | None = None
         self._own: list[Addition] = []
         self._again = False
-        self._name, self._source, self._run = "", "", ""
-        self._origins: tuple[str, ...] = ()
+        self._name, self._run, self._made = "", "", Made()
+        self._files: Mapping[str, str] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_seen": None, "_last": None, "_own": []}  # they may be large, and are the driver's
+        left_out: dict[str, Any] = {"_seen": None, "_last": None, "_own": [], "_made": Made(), "_files": {}}
+        return {**self.__dict__, **left_out}  # they may be large, and are the driver's
 
     def check(self) -> None:
         """Raise if an index is not there, or is not for this."""
@@ -80,16 +86,18 @@ class Known:
         """Remember the directory of the run, if the user has given it one."""
         self._run = Target(lasting[0]).url if lasting and url.startswith(f"{lasting[0]}/") else ""
 
+    def meet(self, stages: Sequence[ProcessingStage[Any, Any]]) -> None:
+        """Remember the files that the pipeline reads, and what changes with each of them."""
+        if self.extends is not None and isinstance(stages[0], FilePartitioningStage):
+            files = stages[0].files()
+            self._files = {file.path: f"{file.size} {file.stamp}" if file.stamp else "" for file in files}
+
     # -- once the rows are there ---------------------------------------------------------------------------
 
     def look(self, rows: Listing) -> None:
         """Decide which additions the rows of a run are compared with, for all of its rounds."""
         if self._seen is not None:
             return
-        hashes = {digest(origin) for origin in rows.origins if origin}
-        self._origins = tuple(sorted(hashes)[:_ORIGINS])
-        where = sorted(hashes) or [self._run]
-        self._source = digest([rows.moved, *where], 16) if any(where) else ""
         self._seen = []
         for index in self.indexes:
             version = index.read() or Version()
@@ -97,22 +105,12 @@ class Known:
                 fits(self.stage, index, version, self.kind, self.parameters)
             seen: Sequence[Addition] = version.additions
             if index is self.extends:
-                self._last, self._own = version, [one for one in seen if self._is_own(one, hashes)]
-                seen = self._without_own(seen)
+                self._last, self._made = version, Made.of(rows, self._files, self._run)
+                who = f"stage {self.stage!r}, the index at {index.url}"
+                self._own, self._again = own_additions(who, self._made, seen, index.snapshot)
+                base = self._own[0].base if self._again else ()
+                seen = [one for one in seen if (one.name in base if self._again else one not in self._own)]
             self._seen += [(index, addition) for addition in seen]
-
-    def _is_own(self, addition: Addition, origins: set[str]) -> bool:
-        """Whether this run, or one like it, has made an addition: of the same rows of the same files, or with the same
-        directory and of some of the same files."""
-        same_run = bool(self._run) and addition.run == self._run and not origins.isdisjoint(addition.origins)
-        return same_run or (bool(self._source) and addition.source == self._source)
-
-    def _without_own(self, seen: Sequence[Addition]) -> Sequence[Addition]:
-        again = next((one for one in self._own if self._source and one.source == self._source), None)
-        self._again = again is not None
-        if again is not None:  # as it was then
-            return [one for one in seen if one.name in again.base]
-        return [one for one in seen if one not in self._own]
 
     @property
     def seen(self) -> Sequence[tuple[DedupIndex, Addition]]:
@@ -158,13 +156,17 @@ class Known:
         rest = [one for one in now.additions if one.name not in own]
         if not self._again and tuple(one.name for one in rest) != base:
             raise self._late(index, now)
-        if self._again:  # the same rows may have another name now: what was compared with them was with these
-            rest = [replace(one, base=tuple(self._name if name in own else name for name in one.base)) for one in rest]
-        number = now.number + 1
+        for place, one in enumerate(rest):  # what was compared with what is replaced was compared with these
+            names = dict.fromkeys(self._name if name in own else name for name in one.base)
+            rest[place] = replace(one, base=tuple(names))
+        number, made = now.number + 1, self._made
+        if self._again and not made.run:  # the directory of the run that it repeats may come back with more
+            made = replace(made, run=self._own[0].run, origins=self._own[0].origins)
+        named = [one.snapshot for one in self._own if is_named(one)]
+        snapshot = index.snapshot or next(iter(named), f"v{number}")
         mine = Addition(
-            self._name, index.snapshot or f"v{number}", addition.documents, number, self._source, self._origins,
-            self._run, base, addition.files,
-        )  # fmt: skip
+            self._name, snapshot, addition.documents, number, made.source, made.origins, made.run, base, addition.files
+        )
         additions = (*rest, mine) if addition.documents else tuple(rest)
         try:
             index.publish(Version(number, self.kind, self.parameters, additions))
@@ -206,6 +208,7 @@ class KnownPart(Part):
     known: tuple[KnownFile, ...] = field(default=(), kw_only=True, repr=False)
     match: Match = field(kw_only=True, repr=False)
     place: tuple[int, int] = field(default=(0, 1), kw_only=True)
+    made_names: bool = field(default=False, kw_only=True)
 
     def pieces(self) -> Iterator[pa.Table]:
         if not self.known or not self.rows:
@@ -218,9 +221,16 @@ class KnownPart(Part):
             for rows in file.rows(self.match.table, *self.place):
                 known = self.match.rows(rows, wanted)
                 if known.num_rows:
-                    told = pa.repeat(literal(file.snapshot, pa.string()), known.num_rows)
-                    yield conform(known.append_column(SNAPSHOT, told), self.schema)
+                    yield conform(self._told(known, file.snapshot), self.schema)
         yield from super().pieces() if held is None else held
+
+    def _told(self, known: pa.Table, snapshot: str) -> pa.Table:
+        """Rows with what they were added with: in a column, and before names that only mean something with it."""
+        told = pa.repeat(literal(snapshot, pa.string()), known.num_rows)
+        if self.made_names:
+            named = pc.binary_join_element_wise(told, known[ID], literal(":", pa.string()))
+            known = known.set_column(known.column_names.index(ID), ID, named)
+        return known.append_column(SNAPSHOT, told)
 
 
 class KnownPartitions(Partitions):
@@ -241,6 +251,9 @@ class KnownPartitions(Partitions):
         super().settle(url, storage_options, lasting)
         self.known.settle(url, lasting)
 
+    def meet(self, stages: Sequence[ProcessingStage[Any, Any]]) -> None:
+        self.known.meet(stages)
+
     def sources(self) -> Iterator[Sequence[Part]]:
         self.known.look(self.exchange.listing)
         files, of = self.known.files(), self.exchange.partitions
@@ -253,4 +266,5 @@ class KnownPartitions(Partitions):
         if part.schema.names:
             told["schema"] = part.schema.append(pa.field(SNAPSHOT, pa.string()))
         touching = tuple(file for file in files if file.touches(number, of))
+        told["made_names"] = self.known.made_names
         return KnownPart(**told, known=touching, match=self.match, place=(number, of))

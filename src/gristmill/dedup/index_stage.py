@@ -25,6 +25,7 @@ class IndexedStage(VerdictStage):
     against: Sequence[str | DedupIndex] = ()
     extend: str | DedupIndex | None = None
     num_partitions: int | None = None
+    id_field: str | None = None
     index_kind: ClassVar[str]
     _known: Known | None = None
 
@@ -33,6 +34,10 @@ class IndexedStage(VerdictStage):
         if against != () and isinstance(against, str | _index_type()):
             raise TypeError(f"stage {self.name!r}: against must be a list of indexes, as in against=[{against!r}]")
         self.against, self.extend = against, extend
+
+    @property
+    def sums(self) -> bool:
+        return self.extend is not None
 
     def index_parameters(self) -> Mapping[str, Any]:
         """What must be the same for an index to be of use."""
@@ -54,7 +59,8 @@ class IndexedStage(VerdictStage):
     def _opened(self) -> Known:
         from gristmill.dedup.index_join import Known
 
-        return Known(self.name, self.index_kind, self.index_parameters(), self.against, self.extend)
+        made_names = self.id_field is None
+        return Known(self.name, self.index_kind, self.index_parameters(), self.against, self.extend, made_names)
 
     def commit(self, verdicts: Exchange) -> CommitRuns:
         return CommitVerdicts(

@@ -84,6 +84,11 @@ class Exchange:
         table, _ = columns_to_write(batch.data, None)
         return split(table, spread(table, self.key, self.partitions))
 
+    def content(self, parts: Sequence[tuple[int, pa.Table]]) -> str:
+        """A number, in hexadecimal digits, by which the rows of a batch are known again; the sum of all batches is
+        that of all rows, however they are cut. Empty if nobody asks for it."""
+        return ""
+
     def needs(self) -> Columns:
         """The columns that a batch must have."""
         return list(self.key)
@@ -157,7 +162,8 @@ def _is_added(index: Index, name: str) -> bool:
 def _copy(target: Target, path: str, index: Index, partition: int, writer: RunsWriter) -> None:
     for run in index.runs:
         if run.partition == partition:
-            writer.copy(partition, target.read(path, run.offset, run.length), run.rows, run.nbytes, run.name)
+            raw = target.read(path, run.offset, run.length)
+            writer.copy(partition, raw, run.rows, run.nbytes, run.name, run.content)
 
 
 class WriteRuns(WriteFragments):
@@ -212,7 +218,7 @@ class WriteRuns(WriteFragments):
                 writer = RunsWriter(file, index)
                 for number, part in parts:
                     if number == SPOOL:
-                        writer.spool(part, task)
+                        writer.spool(part, task, self.exchange.content(parts))
                     else:
                         writer.add(number, [part])
                 writer.close()

@@ -19,7 +19,7 @@ from gristmill.core.stage import Columns, Lasting, ProcessingStage, SourceStage
 from gristmill.core.table import POSITION, conform
 from gristmill.core.task import Task, WrittenFiles, digest
 from gristmill.io.commit import Fragment, joint_schema
-from gristmill.io.runs import Index, read_index, read_run
+from gristmill.io.runs import SPOOL, Index, read_index, read_run
 from gristmill.io.sorting import sorted_pieces
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class Listing:
     paths: list[str] = field(default_factory=list)
     origins: list[tuple[str, ...]] = field(default_factory=list)
     """The files that each source stands for, to be named in messages."""
+    contents: list[int | None] = field(default_factory=list)
+    """A number by which the rows of each source are known again (`Exchange.content`), if it was asked for."""
     stamp: str = ""
     moved: str = ""
     """A stamp of the rows that moved alone: how those that stay with their sources wait does not change it."""
@@ -88,6 +90,8 @@ class Listing:
         self.paths.append(path)
         self.sources.append(output.lineage.source)
         self.origins.append(output.lineage.files)
+        told = [run.content for run in index.runs if run.partition == SPOOL]
+        self.contents.append(sum(int(number, 16) for number in told) % 2**64 if all(told) else None)
         self.rows += index.rows
         for run in index.runs:
             self.runs.setdefault(run.partition, array("q")).extend(

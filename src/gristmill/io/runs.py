@@ -61,6 +61,8 @@ class Place(NamedTuple):
     nbytes: int
     name: str = ""
     """Of the task, for rows that stay with their source."""
+    content: str = ""
+    """For these, what was said of the keys that were made of them (`Exchange.content`)."""
 
 
 @dataclass
@@ -92,9 +94,9 @@ class RunsWriter:
         self._offset = 0
         self._moved = blake2b(digest_size=16)  # of hashes of runs, which are quicker
 
-    def spool(self, table: pa.Table, batch: Batch) -> None:
+    def spool(self, table: pa.Table, batch: Batch, content: str = "") -> None:
         """What is kept of a batch that stays with its source: its rows, or where they can be read again."""
-        self.copy(SPOOL, stream_of(table), batch.num_items, batch.nbytes, batch.lineage.id)
+        self.copy(SPOOL, stream_of(table), batch.num_items, batch.nbytes, batch.lineage.id, content)
 
     def add(self, partition: int, pieces: Iterable[pa.Table]) -> None:
         """The rows of a partition, as one run or several."""
@@ -113,12 +115,12 @@ class RunsWriter:
         table = pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces).combine_chunks()
         self.copy(partition, stream_of(table), table.num_rows, value_bytes(table))
 
-    def copy(self, partition: int, raw: Any, rows: int, nbytes: int, name: str = "") -> None:
+    def copy(self, partition: int, raw: Any, rows: int, nbytes: int, name: str = "", content: str = "") -> None:
         """A run as it is, from elsewhere."""
         self.file.write(raw)
         if partition >= 0:
             self._moved.update(_hash(raw))
-        self.index.runs.append(Place(partition, self._offset, len(raw), rows, nbytes, name))
+        self.index.runs.append(Place(partition, self._offset, len(raw), rows, nbytes, name, content))
         self._offset += len(raw)
 
     def close(self) -> None:

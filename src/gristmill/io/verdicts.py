@@ -61,6 +61,11 @@ class VerdictStage(CompositeStage[Batch, Batch]):
     memory_gb: float | None = None
     """What a worker may use for sorting keys; what is more is sorted on disk, and there are more partitions."""
 
+    @property
+    def sums(self) -> bool:
+        """Whether `content` is asked for."""
+        return False
+
     def inputs(self) -> tuple[list[str], Columns]:
         return ["data"], []
 
@@ -68,6 +73,10 @@ class VerdictStage(CompositeStage[Batch, Batch]):
         return ["data"], list(self.adds)
 
     def keys(self, batch: Batch) -> pa.Table:
+        raise NotImplementedError
+
+    def content(self, keys: pa.Table) -> int:
+        """A number by which the rows of some keys are known again: a sum over what is compared of each row."""
         raise NotImplementedError
 
     def late(self, keys: pa.Table) -> pa.BooleanArray | None:
@@ -136,6 +145,8 @@ class Spool(Exchange):
         """Without `spools` batches are only known by their names: nobody will want them back."""
         super().__init__(key, num_partitions, stage.memory_gb)
         self.stage, self.spools = stage, spools
+        if stage.sums:
+            self.sums = True  # a part of its identity: what was spooled without sums is of no use
         self._chunks: dict[str, int] = {}
         self._sources: list[list[Chunk]] = []
 
@@ -146,6 +157,11 @@ class Spool(Exchange):
 
     def needs(self) -> Columns:
         return self.stage.inputs()[1]
+
+    def content(self, parts: Sequence[tuple[int, pa.Table]]) -> str:
+        if not self.stage.sums:
+            return ""
+        return f"{sum(self.stage.content(keys) for number, keys in parts if number >= 0) % 2**64:016x}"
 
     def size_up(self, nbytes: int | None) -> None:
         self.stage.size_up(nbytes)
