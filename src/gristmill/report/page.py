@@ -167,10 +167,18 @@ def _duplicates(facts: Facts) -> str:
         for size, count in _few(found["sizes"])
     )
     head = "<tr><th scope=col class=n>rows alike<th scope=col class=n>clusters<th scope=col class=n>rows</tr>"
-    told = f"<p>{found['rows']:,} rows are in {counted(found['clusters'], 'cluster')}; one of each is kept.</p>"
+    told = f"<p>{found['rows']:,} rows are in {counted(found['clusters'], 'cluster')}; {_kept_of(found)}.</p>"
     table = f"<div class='card scroll' tabindex=0><table>{head}{sizes}</table></div>"
     examples = "".join(map(_cluster, found["examples"]))
-    return _section("Duplicates", f"{told}<div class=cards>{table}{examples}</div>")
+    note = f"<p class=quiet>{escape(found['note'])}</p>" if found.get("note") else ""
+    return _section("Duplicates", f"{told}<div class=cards>{table}{examples}</div>{note}")
+
+
+def _kept_of(found: Facts) -> str:
+    kept = found["kept"]
+    if kept == found["clusters"]:
+        return "one of each is kept"
+    return f"{kept:,} of them {'is' if kept == 1 else 'are'} kept: the others are like these, or like rows of an index"
 
 
 def _few(sizes: Mapping[Any, int], most: int = 12) -> list[tuple[int, int]]:
@@ -184,8 +192,9 @@ def _cluster(example: Facts) -> str:
     for member in example["members"]:
         similar = f" · similarity {member['similarity']:.3g}" if member["similarity"] is not None else ""
         kind = "kept" if member["kept"] else "dropped"
-        text = f"<pre>{escape(member['text'])}</pre>" if member["text"] else ""
-        rows.append(f"<div class='row {kind}'><small>{escape(member['id'])} · {kind}{similar}</small>{text}</div>")
+        text = "" if member["text"] is None else f"<pre>{escape(member['text'] or '(empty)')}</pre>"
+        name = escape(str(member["id"]))
+        rows.append(f"<div class='row {kind}'><small>{name} · {kind}{similar}</small>{text}</div>")
     more = example["size"] - len(example["members"])
     rest = f"<p class=quiet>and {more:,} more</p>" if more > 0 else ""
     shown = f"<summary>{example['size']:,} rows alike</summary>{''.join(rows)}{rest}"
