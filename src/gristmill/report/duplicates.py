@@ -6,7 +6,6 @@ lie in more than one of them. So what is counted in each is sorted once more, on
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,21 +18,21 @@ from gristmill.dedup.clusters import CLUSTER, ID, KEPT
 from gristmill.io.partitions import SORT_BYTES
 from gristmill.io.sorting import sorted_pieces
 from gristmill.io.target import Target
-from gristmill.report.examples import Compared, compared_by, texts_of
+from gristmill.report.compared import Compared, cluster_tables, compared_by
+from gristmill.report.examples import texts_of
 
 if TYPE_CHECKING:
     from gristmill.report.records import Records
 
 EXAMPLES, SHOWN, CLIP = 6, 3, 400
 _ROWS = "rows"
-_SEGMENT = re.compile(r"segment(\d+)-")
 
 
 def duplicates(records: Records) -> dict[str, Any] | None:
     """How many clusters there are, of which sizes, and the largest of them; None if nothing was compared."""
     if records.clusters is None:
         return None
-    tables = _tables(records)
+    tables = {segment: list(table.get_fragments()) for segment, table in cluster_tables(records).items()}
     sizes = _Sizes()
     for segment, parts in tables.items():
         with Target(records.place, records.options).scratch() as room:
@@ -50,15 +49,6 @@ def duplicates(records: Records) -> dict[str, Any] | None:
         "examples": examples,
         "note": note,
     }
-
-
-def _tables(records: Records) -> dict[int, list[Any]]:
-    """The files of each table, by the segment that wrote it."""
-    found: dict[int, list[Any]] = {}
-    for part in records.clusters.get_fragments() if records.clusters else ():
-        named = _SEGMENT.match(part.path.rpartition("/")[2])
-        found.setdefault(int(named[1]) if named else 0, []).append(part)
-    return dict(sorted(found.items()))
 
 
 def _kept(part: Any) -> int:

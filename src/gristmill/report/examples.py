@@ -9,7 +9,6 @@ Gives up: ids beyond the first part of either, so that a report takes no time th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -24,72 +23,14 @@ from gristmill.core.task import FileSlice
 from gristmill.dedup.columns import values_of
 from gristmill.io.input import BLOCK, Input, ignore
 from gristmill.io.sniff import extension_of, reader_for
-from gristmill.report.rules import find_class
+from gristmill.report.compared import SEARCHED, Compared
 from gristmill.report.whatif import row_at
 from gristmill.report.why import place_of
 
 if TYPE_CHECKING:
     from gristmill.report.records import Records
 
-SEARCHED = 64 * 2**20
-"""Of the rejected rows, and of the input, that are searched for ids."""
-
 _READERS = {"JsonlReader": "jsonl", "ParquetReader": "parquet", "CsvReader": "csv", "ArrowReader": "arrow"}
-_TEXT = "text"
-
-
-@dataclass(frozen=True)
-class Compared:
-    """The columns that a stage compares rows by, and the one that it names them by."""
-
-    fields: tuple[str, ...] = (_TEXT,)
-    id_field: str | None = None
-    of_text: bool = False
-
-    @classmethod
-    def of(cls, stage: Mapping[str, Any]) -> Compared:
-        """From what a plan says of a stage."""
-        columns = stage.get("columns") or [stage.get("url_field") or stage.get("text_field")]
-        fields = tuple(name for name in columns if isinstance(name, str))
-        return cls(fields or (_TEXT,), stage.get("id_field"), bool(fields))
-
-    @property
-    def without(self) -> str:
-        """Why a row may have no text."""
-        if not self.of_text:
-            return ""
-        if self.id_field is None:
-            return f"Rows without a text: it is not in the input as {' or '.join(map(repr, self.fields))}."
-        return (
-            f"Rows without a text: their {self.id_field!r} is not among the rejected rows, which rejected=True keeps, "
-            f"nor in the first {SEARCHED // 2**20} MB of the input."
-        )
-
-    def text(self, row: Mapping[str, Any]) -> str | None:
-        """What a row was compared by."""
-        there = {name: row[name] for name in self.fields if row.get(name) is not None}
-        if len(self.fields) > 1:
-            return "\n".join(f"{name}: {value}" for name, value in there.items()) or None
-        return next(map(str, there.values()), None)
-
-
-def compared_by(records: Records) -> dict[int, Compared]:
-    """What the stages have compared that have a cluster table, by the segment that wrote it."""
-    found: dict[int, Compared] = {}
-    segment = 1
-    for number, stage in enumerate(records.stages):
-        segment += number > 0 and _begins_segment(stage)
-        spool = (stage.get("exchange") or {}).get("spool") if "CommitVerdicts" in stage["class"] else None
-        if spool:
-            found[segment] = Compared.of(spool["stage"])
-    return found
-
-
-def _begins_segment(stage: Mapping[str, Any]) -> bool:
-    try:
-        return bool(getattr(find_class(stage["class"]), "continues", False))
-    except (LookupError, ImportError):  # a stage of the user's own
-        return False
 
 
 def texts_of(records: Records, compared: Compared, ids: Sequence[str]) -> dict[str, str]:
