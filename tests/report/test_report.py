@@ -336,8 +336,11 @@ def test_clusters_of_several_stages_are_counted_apart(tmp_path):
     folder = near_duplicates(tmp_path)
     (folder / "2.jsonl").write_text((folder / "0.jsonl").read_text())
     stages = [ExactDeduplicationStage(), FuzzyDeduplicationStage(word_ngrams=5, threshold=0.7)]
-    told, _ = deduplicated(tmp_path, folder, *stages)
+    told, shown = deduplicated(tmp_path, folder, *stages)
     assert told["sizes"] == {"2": 15, "6": 5}
+    assert "60 rows are in 20 clusters of ExactDeduplicationStage and FuzzyDeduplicationStage together" in shown
+    assert [one["stage"] for one in told["examples"]] == ["FuzzyDeduplicationStage"] * 5 + ["ExactDeduplicationStage"]
+    assert "__verdict__" not in shown
     assert [one["size"] for one in told["examples"]] == [6, 6, 6, 6, 6, 2]
     assert all(member["text"].startswith("w") for one in told["examples"] for member in one["members"])
 
@@ -353,6 +356,9 @@ def test_examples_of_duplicates_show_what_was_compared(tmp_path, id_field, optio
         assert len(set(texts)) == 3
     assert told["note"] == ""
     assert "w0x0 w0x1" in shown
+    similar = [stage for stage in facts(tmp_path / "run")["stages"] if stage["name"] == "FuzzyDeduplicationStage"]
+    assert similar[0]["spread"]["similarity"]["rows"] == similar[0]["dropped"] == 25
+    assert similar[0]["limits"]["similarity"] == [0.7]
 
 
 def test_examples_of_duplicates_show_all_columns_that_were_compared(tmp_path):
@@ -376,3 +382,16 @@ def test_a_duplicate_that_is_not_found_has_its_id_and_a_remark(tmp_path, monkeyp
     assert texts["d41"] is None
     assert "rejected=True" in told["note"]
     assert "d41 · dropped" in shown
+
+
+def test_clusters_of_which_an_index_has_a_row_keep_none(tmp_path):
+    folder = near_duplicates(tmp_path)
+    for name, stage in (
+        ("first", FuzzyDeduplicationStage(word_ngrams=5, threshold=0.7, extend=tmp_path / "index")),
+        ("second", FuzzyDeduplicationStage(word_ngrams=5, threshold=0.7, against=[str(tmp_path / "index")])),
+    ):
+        stages = [JsonlReader(folder), stage, JsonlWriter(tmp_path / f"{name}-out")]
+        Pipeline(name, stages=stages).run(LocalExecutor(0), tmp_path / name)
+    told, shown = facts(tmp_path / "second")["duplicates"], (tmp_path / "second" / "report.html").read_text()
+    assert (told["clusters"], told["rows"], told["kept"]) == (5, 30, 0)
+    assert "none is kept: an index has rows like them" in shown

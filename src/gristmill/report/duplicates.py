@@ -40,8 +40,10 @@ def duplicates(records: Records) -> dict[str, Any] | None:
                 sizes.add(counted, segment)
         sizes.close(segment)
     largest = [(size, segment, _members(tables[segment], name)) for size, name, segment in sizes.largest]
-    examples, note = _examples(records, largest)
+    stages = compared_by(records)
+    examples, note = _examples(records, largest, stages)
     return {
+        "stages": [stages[segment].name for segment in tables if segment in stages],
         "clusters": sizes.counts.total(),
         "rows": sum(size * count for size, count in sizes.counts.items()),
         "kept": sum(_kept(part) for parts in tables.values() for part in parts),
@@ -116,15 +118,20 @@ def _members(parts: Sequence[Any], name: str | None) -> list[dict[str, Any]]:
 Found = tuple[int, int, list[dict[str, Any]]]
 
 
-def _examples(records: Records, largest: Sequence[Found]) -> tuple[list[dict[str, Any]], str]:
+def _examples(
+    records: Records, largest: Sequence[Found], stages: Mapping[int, Compared]
+) -> tuple[list[dict[str, Any]], str]:
     """Clusters with their rows, as they are shown, and what there is to say about rows without a text."""
-    stages = compared_by(records)
     texts: dict[int, Mapping[str, str]] = {}
     for segment in {segment for _, segment, _ in largest}:
         ids = {row[ID]: None for _, one, rows in largest if one == segment for row in rows}
         texts[segment] = texts_of(records, stages.get(segment, Compared()), list(ids))
     shown = [
-        {"size": size, "members": [_member(row, texts[segment].get(row[ID])) for row in rows]}
+        {
+            "size": size,
+            "stage": stages.get(segment, Compared()).name,
+            "members": [_member(row, texts[segment].get(row[ID])) for row in rows],
+        }
         for size, segment, rows in largest
     ]
     lacking = [stages.get(one, Compared()) for one, found in texts.items() if _lacks(found, one, largest)]
