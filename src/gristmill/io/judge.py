@@ -16,7 +16,6 @@ from gristmill.core.columns import literal, whole
 from gristmill.core.compute import pc
 from gristmill.core.decide import Decision
 from gristmill.core.errors import ContractError
-from gristmill.core.scores import ID
 from gristmill.core.stage import Columns, ProcessingStage
 from gristmill.core.table import VERDICT
 from gristmill.io.again import Copy, Origin
@@ -33,8 +32,8 @@ TASK, ROW = "__task__", "__row__"
 KEEP = "keep"
 """The column of verdicts that says whether the row is kept; without it, it is dropped."""
 
-SIMILARITY = "similarity"
-"""The column of verdicts on duplicates that says how like its partner a row is."""
+ID, SIMILARITY = "id", "similarity"
+"""Columns of verdicts on duplicates: the name of the row, and how like its partner it is."""
 
 COPY_BYTES = 2 * BLOCK
 """Lines of one file that are copied, as far as nobody looks at them, are one batch up to this size."""
