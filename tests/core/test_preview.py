@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from gristmill import DocumentBatch, EmptyTask, Pipeline, ProcessingStage, Task, processing_stage
+from gristmill.dedup import ExactDeduplicationStage
 from gristmill.text import JsonlReader, JsonlWriter, Modify, ScoreFilter, UrlsFilter, WordCountFilter
 from gristmill.text.modifiers import QuotationUnifier
 
@@ -47,6 +48,23 @@ def test_rows_come_with_their_scores_and_fate(corpus: Path, tmp_path: Path) -> N
     assert preview[0].scores == {"WordCountFilter": 5, "UrlsFilter": 0.0}
     assert preview[1].scores == {"WordCountFilter": 1}  # not seen by the next filter
     assert preview[2].scores["UrlsFilter"] == pytest.approx(19 / 25)
+
+
+def test_it_ends_where_rows_must_meet_and_says_so(corpus: Path, tmp_path: Path) -> None:
+    index = tmp_path / "index"
+    stages = [
+        JsonlReader(str(corpus)),
+        ScoreFilter(WordCountFilter(min_words=2)),
+        ExactDeduplicationStage(extend=str(index)),
+        ScoreFilter(UrlsFilter()),
+        JsonlWriter(str(tmp_path / "out")),
+    ]
+    preview = Pipeline("p", stages=stages).preview(n=7)
+    assert [row.dropped_by for row in preview] == [None, "WordCountFilter", None, None, None, None, "WordCountFilter"]
+    assert [row.kept for row in preview] == [False] * 7
+    assert {row.waits_for for row in preview} == {"ExactDeduplicationStage", None}
+    assert "kept up to ExactDeduplicationStage, which needs all rows  WordCountFilter=5" in str(preview)
+    assert not index.exists()
 
 
 def test_nothing_is_written(corpus: Path, tmp_path: Path) -> None:

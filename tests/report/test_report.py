@@ -12,13 +12,15 @@ from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from gristmill import DocumentBatch, LocalExecutor, Pipeline, Sample, processing_stage
 from gristmill.core.errors import StageError
 from gristmill.core.executor import Progress
 from gristmill.core.stats import StageStats
-from gristmill.dedup import ExactDeduplicationStage
+from gristmill.dedup import ExactDeduplicationStage, FuzzyDeduplicationStage
+from gristmill.io.partitions import SORT_BYTES
 from gristmill.report.attempts import Attempt, together
 from gristmill.text import DocumentFilter, JsonlReader, JsonlWriter, ScoreFilter, WordCountFilter
 
@@ -293,3 +295,103 @@ def test_sources_are_told_of_all_rows(tmp_path):
     assert sum(facts(tmp_path / "out/_run")["sources"]["before"].values()) == 31
     pipeline(tmp_path / "in", tmp_path / "out").run(LocalExecutor(0), tmp_path / "run", max_errors=None)
     assert sum(facts(tmp_path / "run")["sources"]["before"].values()) == 31
+
+
+def near_duplicates(tmp_path, field="text", clusters=5, alike=6):
+    """Clusters of texts of which only the last word differs, in two files."""
+    folder = tmp_path / "near"
+    folder.mkdir()
+    for part in range(2):
+        lines = [
+            {"id": f"d{cluster}{row}", field: " ".join(f"w{cluster}x{n}" for n in range(60)) + f" end{row}"}
+            for cluster in range(clusters)
+            for row in range(part, alike, 2)
+        ]
+        (folder / f"{part}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return folder
+
+
+def deduplicated(tmp_path, folder, *stages, **options):
+    run = tmp_path / "run"
+    stages = [JsonlReader(folder), *stages, JsonlWriter(tmp_path / "out")]
+    Pipeline("alike", stages=stages).run(LocalExecutor(0), run, **options)
+    return facts(run)["duplicates"], (run / "report.html").read_text()
+
+
+@pytest.mark.parametrize("sort_bytes", [SORT_BYTES, 500])
+def test_clusters_that_lie_in_several_files_are_counted_once(tmp_path, monkeypatch, sort_bytes):
+    monkeypatch.setattr("gristmill.report.duplicates.SORT_BYTES", sort_bytes)
+    stage = FuzzyDeduplicationStage(word_ngrams=5, threshold=0.7, memory_gb=1e-5, num_partitions=3)
+    told, _ = deduplicated(tmp_path, near_duplicates(tmp_path), stage)
+    files = list((tmp_path / "run" / "clusters").iterdir())
+    tables = [pq.read_table(file)["cluster"].to_pylist() for file in files]
+    assert sum(len(set(names)) for names in tables) > len({name for names in tables for name in names})
+    assert (told["clusters"], told["rows"], told["kept"], told["sizes"]) == (5, 30, 5, {"6": 5})
+    assert [one["size"] for one in told["examples"]] == [6] * 5
+    assert all([member["kept"] for member in one["members"]] == [True, False, False] for one in told["examples"])
+    assert not list((tmp_path / "run").rglob("gristmill-sort-*"))
+
+
+def test_clusters_of_several_stages_are_counted_apart(tmp_path):
+    folder = near_duplicates(tmp_path)
+    (folder / "2.jsonl").write_text((folder / "0.jsonl").read_text())
+    stages = [ExactDeduplicationStage(), FuzzyDeduplicationStage(word_ngrams=5, threshold=0.7)]
+    told, shown = deduplicated(tmp_path, folder, *stages)
+    assert told["sizes"] == {"2": 15, "6": 5}
+    assert "60 rows are in 20 clusters of ExactDeduplicationStage and FuzzyDeduplicationStage together" in shown
+    assert [one["stage"] for one in told["examples"]] == ["FuzzyDeduplicationStage"] * 5 + ["ExactDeduplicationStage"]
+    assert "__verdict__" not in shown
+    assert [one["size"] for one in told["examples"]] == [6, 6, 6, 6, 6, 2]
+    assert all(member["text"].startswith("w") for one in told["examples"] for member in one["members"])
+
+
+@pytest.mark.parametrize("options", [{}, {"rejected": True}])
+@pytest.mark.parametrize("id_field", [None, "id"])
+def test_examples_of_duplicates_show_what_was_compared(tmp_path, id_field, options):
+    stage = FuzzyDeduplicationStage("content", word_ngrams=5, threshold=0.7, id_field=id_field)
+    told, shown = deduplicated(tmp_path, near_duplicates(tmp_path, "content"), stage, **options)
+    for one in told["examples"]:
+        texts = [member["text"] for member in one["members"]]
+        assert len({text.rpartition(" ")[0] for text in texts}) == 1
+        assert len(set(texts)) == 3
+    assert told["note"] == ""
+    assert "w0x0 w0x1" in shown
+    similar = [stage for stage in facts(tmp_path / "run")["stages"] if stage["name"] == "FuzzyDeduplicationStage"]
+    assert similar[0]["spread"]["similarity"]["rows"] == similar[0]["dropped"] == 25
+    assert similar[0]["limits"]["similarity"] == [0.7]
+
+
+def test_examples_of_duplicates_show_all_columns_that_were_compared(tmp_path):
+    lines = [{"id": f"a:{row}", "title": "The mill", "year": 1900, "text": str(row)} for row in range(3)]
+    (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    stage = ExactDeduplicationStage(columns=["title", "year"], id_field="id")
+    told, _ = deduplicated(tmp_path, tmp_path / "in.jsonl", stage)
+    members = told["examples"][0]["members"]
+    assert [(member["id"], member["text"]) for member in members] == [
+        (f"a:{row}", "title: The mill\nyear: 1900") for row in range(3)
+    ]
+
+
+def test_a_duplicate_that_is_not_found_has_its_id_and_a_remark(tmp_path, monkeypatch):
+    monkeypatch.setattr("gristmill.report.examples.SEARCHED", 0)
+    monkeypatch.setattr("gristmill.report.examples.BLOCK", 256)
+    stage = FuzzyDeduplicationStage(word_ngrams=5, threshold=0.7, id_field="id")
+    told, shown = deduplicated(tmp_path, near_duplicates(tmp_path), stage)
+    texts = {member["id"]: member["text"] for one in told["examples"] for member in one["members"]}
+    assert texts["d00"] is not None
+    assert texts["d41"] is None
+    assert "rejected=True" in told["note"]
+    assert "d41 · dropped" in shown
+
+
+def test_clusters_of_which_an_index_has_a_row_keep_none(tmp_path):
+    folder = near_duplicates(tmp_path)
+    for name, stage in (
+        ("first", FuzzyDeduplicationStage(word_ngrams=5, threshold=0.7, extend=tmp_path / "index")),
+        ("second", FuzzyDeduplicationStage(word_ngrams=5, threshold=0.7, against=[str(tmp_path / "index")])),
+    ):
+        stages = [JsonlReader(folder), stage, JsonlWriter(tmp_path / f"{name}-out")]
+        Pipeline(name, stages=stages).run(LocalExecutor(0), tmp_path / name)
+    told, shown = facts(tmp_path / "second")["duplicates"], (tmp_path / "second" / "report.html").read_text()
+    assert (told["clusters"], told["rows"], told["kept"]) == (5, 30, 0)
+    assert "none is kept: an index has rows like them" in shown

@@ -12,7 +12,7 @@ import pytest
 
 from gristmill import DocumentBatch, LocalExecutor, Pipeline, ProcessingStage, Sample
 from gristmill.core.errors import InputError, PlanError
-from gristmill.dedup import ExactDeduplicationStage
+from gristmill.dedup import ExactDeduplicationStage, FuzzyDeduplicationStage
 from gristmill.report.records import Records, row_id
 from gristmill.report.whatif import whatif
 from gristmill.report.why import why
@@ -346,6 +346,80 @@ def test_why_knows_duplicates(corpus: Path, tmp_path: Path) -> None:
     assert survivor.fate == "kept"
     assert survivor.cluster is not None
     assert survivor.cluster["members"] == ["0-again"]
+
+
+@pytest.fixture
+def alike(tmp_path: Path) -> Path:
+    """Texts of 60 words: d1 and d2 are the same, and d0 nearly; d3 is like no other."""
+    folder = tmp_path / "alike"
+    folder.mkdir()
+    words = " ".join(f"word{n}" for n in range(60))
+    texts = [words, f"{words} more", f"{words} more", "quite another text"]
+    rows = [{"id": f"d{n}", "text": text} for n, text in enumerate(texts)]
+    (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def two_passes(**settings: Any) -> list[Any]:
+    return [ExactDeduplicationStage(**settings), FuzzyDeduplicationStage(word_ngrams=5, threshold=0.75, **settings)]
+
+
+@pytest.mark.parametrize("kept", [{}, {"rejected": True}, {"scores": True}, {"rejected": True, "scores": True}])
+def test_why_names_the_partner_the_similarity_and_the_threshold(
+    alike: Path, tmp_path: Path, kept: dict[str, bool]
+) -> None:
+    run = tmp_path / "run"
+    pipeline(alike, tmp_path / "out", two_passes(id_field="id")).run(HERE, run_dir=run, **kept)
+    [near], [same], [survivor] = (why(str(run), name) for name in ("d1", "d2", "d0"))
+    assert (near.fate, near.dropped_by) == ("dropped", "FuzzyDeduplicationStage")
+    assert near.reason == "a duplicate of d0: similarity is 0.982 (threshold=0.75)"
+    assert (same.fate, same.dropped_by) == ("dropped", "ExactDeduplicationStage")
+    assert same.reason == "a duplicate of d1: similarity is 1"
+    assert (survivor.fate, survivor.reason) == ("kept", "")
+    if kept:
+        assert [(one.filter, one.threshold, one.kept) for one in near.scores] == [
+            ("similarity", "threshold=0.75", False)
+        ]
+        assert near.scores[0].score == pytest.approx(56 / 57)
+
+
+@pytest.mark.parametrize("before", [[], [Modify(UrlRemover())]], ids=["copied", "spooled"])
+@pytest.mark.parametrize("own", [{}, {"partner": "Ann", "cluster": 7, "similarity": "none", "rejected_partner": True}])
+def test_rejected_duplicates_have_a_score_and_a_partner(
+    alike: Path, tmp_path: Path, before: list[Any], own: dict[str, Any]
+) -> None:
+    file = alike / "a.jsonl"
+    rows = [{**json.loads(line), **own} for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows))
+    stages = [*before, *two_passes(id_field="id")]
+    result = pipeline(alike, tmp_path / "out", stages).run(HERE, run_dir=tmp_path / "run", rejected=True)
+    assert [json.loads(line) for text in written(tmp_path / "out").values() for line in text.splitlines()] == [
+        rows[0],
+        rows[3],
+    ]
+    rejected = {row["id"]: row for path in result.rejected() for row in pq.read_table(path).to_pylist()}
+    near, same = rejected["d1"], rejected["d2"]
+    told = [f"rejected_{name}" for name in ("by", "filter", "score", "threshold")]
+    assert [same[name] for name in told] == ["ExactDeduplicationStage", "similarity", 1.0, "threshold=1"]
+    assert [near[name] for name in told[:2]] == ["FuzzyDeduplicationStage", "similarity"]
+    assert [near[name] for name in told[2:]] == [pytest.approx(56 / 57), "threshold=0.75"]
+    assert {name: near[name] for name in own} == own
+    if own:
+        names = ["rejected_cluster", "rejected_rejected_partner", "rejected_similarity"]
+    else:
+        names = ["cluster", "partner", "similarity"]
+    assert [near[name] for name in names] == ["d0", "d0", pytest.approx(56 / 57)]
+
+
+def test_what_if_takes_from_the_run_what_is_like_another(alike: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    stages = [ScoreFilter(WordCountFilter(min_words=2)), *two_passes()]
+    pipeline(alike, tmp_path / "out", stages).run(HERE, run_dir=run, scores=True)
+    found = whatif(str(run), {"WordCountFilter.min_words": 10})
+    assert (found.before.rows, found.after.rows) == (2, 1)
+    assert "ExactDeduplicationStage, FuzzyDeduplicationStage decides depends on the rows" in found.notes[-1]
+    with pytest.raises(InputError, match="cannot be told from scores"):
+        whatif(str(run), {"FuzzyDeduplicationStage.threshold": 0.9})
 
 
 def test_why_says_what_was_not_kept(corpus: Path, tmp_path: Path) -> None:

@@ -274,6 +274,7 @@ def test_a_page_says_what_limits_there_are_and_where_they_were(scored):
     assert "No row would change" in same
     assert [told["type"] for tag, told in page.elements if tag == "input"].count("range") == 2
     assert "min_words=8" in row.text
+    assert "ExactDeduplicationStage" not in page.text  # what is like another has no limit of its own to move
 
 
 def test_scores_that_are_too_many_are_counted_in_part_and_that_is_said(scored, monkeypatch):

@@ -150,13 +150,15 @@ def print_preview(preview: Preview) -> None:
     """Each row with its fate, its scores and its columns."""
     out = console()
     for number, row in enumerate(preview, 1):
-        fate = Text(printable(row.fate), "yellow" if row.dropped_by else "green")
+        fate = Text(printable(row.fate), "yellow" if row.dropped_by else "green" if row.kept else "")
         scores = "  ".join(f"{printable(name)}={short(value)}" for name, value in row.scores.items())
         out.print(Text(f"{number}  ", "bold") + fate + Text(f"  {scores}" if scores else ""), soft_wrap=True)
         for name, value in row.shown():
             out.print(Text("   ") + Text(f"{name}: ", "dim") + Text(value), soft_wrap=True)
-    kept = sum(row.dropped_by is None for row in preview)
-    out.print(f"{counted(len(preview), 'row')}, {kept} kept" if len(preview) else "no rows", style="bold")
+    told = f"{sum(row.kept for row in preview)} kept"
+    if waiting := [row.waits_for for row in preview if row.waits_for]:
+        told = f"{len(waiting)} kept up to {printable(waiting[0])}, where a preview ends"
+    out.print(f"{counted(len(preview), 'row')}, {told}" if len(preview) else "no rows", style="bold")
     for note in preview.notes:
         out.print(Text(printable(f"could not be used: {note}"), "yellow"), soft_wrap=True)
 

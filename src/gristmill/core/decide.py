@@ -35,7 +35,8 @@ class Decides(Protocol):
     def apply(self, batch: Any, decision: Decision) -> Batch: ...
 
     # It may also have `thresholds() -> dict[str, str]`: what the scores of each name are compared with; and
-    # `decide_batch(batches) -> list[Decision]`, to work on `batch_size` of them at once.
+    # `decide_batch(batches) -> list[Decision]`, to work on `batch_size` of them at once; and `together = True`, if what
+    # it thinks of a row depends on others, so that it is not known from scores what other parameters would do.
 
 
 def decides(stage: Any) -> bool:

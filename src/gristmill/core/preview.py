@@ -33,11 +33,20 @@ class PreviewRow:
     dropped_by: str | None = None
     made_by: str | None = None
     """The stage that made the row, when it did not say from which: such a row has no verdict of earlier stages."""
+    waits_for: str | None = None
+    """The stage that the row got to, and that can only judge it with all others there: a preview ends there."""
+
+    @property
+    def kept(self) -> bool:
+        """Whether the row came out at the end."""
+        return self.dropped_by is None and self.waits_for is None
 
     @property
     def fate(self) -> str:
         if self.dropped_by:
             return f"dropped by {self.dropped_by}"
+        if self.waits_for:
+            return f"kept up to {self.waits_for}, which needs all rows"
         return f"made by {self.made_by}" if self.made_by else "kept"
 
     def shown(self) -> list[tuple[str, str]]:
@@ -61,7 +70,7 @@ class Preview(Sequence[PreviewRow]):
         lines = []
         for row in self.rows:
             scores = ", ".join(f"{printable(name)}={short(value)}" for name, value in row.scores.items())
-            lines.append(f"{printable(row.fate):<40} {scores}".rstrip())
+            lines.append(f"{printable(row.fate):<39}  {scores}".rstrip())
             lines += [f"    {key}: {value}" for key, value in row.shown()]
         lines += [] if lines else ["no rows"]
         if self.notes:
@@ -77,7 +86,8 @@ def short(value: Any, most: int = 100) -> str:
 
 
 def make_preview(plan: Plan, n: int, initial_tasks: Sequence[Task[Any]] | None) -> Preview:
-    """Run n rows through the plan's stages in this process. Stages that gather (writers' commits) are left out."""
+    """Run n rows through the plan's stages in this process. Stages that gather (writers' commits) are left out, and all
+    that comes after an exchange: what deduplication thinks of a few rows does not tell what it will do."""
     from gristmill.core.segments import sources_of
 
     stages = own_copies([stage for group in plan.way for stage in group.stages])
@@ -86,7 +96,8 @@ def make_preview(plan: Plan, n: int, initial_tasks: Sequence[Task[Any]] | None) 
     worker.setup()
     try:
         first = (task for tasks in sources_of(plan, initial_tasks) for task in tasks)
-        rows = _Trace(worker, n).run(first)
+        last = plan.stages[-1]
+        rows = _Trace(worker, n, (last.part_of or last.name) if plan.after else None).run(first)
         return Preview(rows, map(_note, worker.isolator.notes if worker.isolator else ()))
     finally:
         worker.teardown()
@@ -100,8 +111,8 @@ def _note(aside: Mapping[str, Any]) -> str:
 class _Trace:
     """Follows numbered rows through the stages."""
 
-    def __init__(self, worker: Worker, n: int) -> None:
-        self.worker, self.stages, self.n = worker, worker.stages, n
+    def __init__(self, worker: Worker, n: int, exchange: str | None) -> None:
+        self.worker, self.stages, self.n, self.exchange = worker, worker.stages, n, exchange
         self.rows: dict[int, PreviewRow] = {}
         self.others: list[PreviewRow] = []
         self.lost: set[int] = set()
@@ -198,11 +209,12 @@ class _Trace:
 
     def _arrive(self, task: Task[Any]) -> None:
         if not isinstance(task, Batch):
-            self.others.append(PreviewRow({"task": task.data}))
+            self.others.append(PreviewRow({"task": task.data}, waits_for=self.exchange))
             return
         for row in table_to_rows(task.data):
             number = row.pop(_ROW)
             self.rows[number].data = row
+            self.rows[number].waits_for = self.exchange
 
 
 def _row_numbers(task: Task[Any]) -> set[int]:

@@ -60,8 +60,9 @@ def score_columns(stages: Sequence[ProcessingStage[Any, Any]]) -> list[dict[str,
         thresholds = thresholds_of(stage)
         columns = {label: column_name(name, label, stage.name) for label in (*thresholds, *_recorded(stage))}
         if columns or hasattr(stage, "decide"):
-            branch = {"branch": stage.branch} if stage.branch else {}
-            told.append({"stage": number, "name": name, "columns": columns, "thresholds": thresholds, **branch})
+            more: dict[str, Any] = {"branch": stage.branch} if stage.branch else {}
+            more |= {"together": True} if getattr(stage, "together", False) else {}
+            told.append({"stage": number, "name": name, "columns": columns, "thresholds": thresholds, **more})
     return told
 
 

@@ -23,7 +23,7 @@ from gristmill.core.columns import literal
 from gristmill.core.compute import pc
 from gristmill.core.decide import Decision
 from gristmill.core.sample import draw
-from gristmill.core.table import POSITION, table_to_rows
+from gristmill.core.table import POSITION, VERDICT, table_to_rows
 from gristmill.core.task import Task, digest
 
 SAMPLES, VALUES = 12, 200
@@ -133,7 +133,7 @@ class Sketcher:
         for place, (number, row) in enumerate(zip(drawn, table_to_rows(table.take(picked)), strict=True)):
             told = {name: values[place] for name, values in judged.items()}
             where = {"file": batch.metadata.get("file"), "position": row.pop(POSITION, None)}
-            clipped = {name: _clip(value) for name, value in row.items()}
+            clipped = {name: _clip(value) for name, value in row.items() if name != VERDICT}
             sketch.samples.append((number, {"row": clipped, "scores": told, **where}))
         sketch.samples = _smallest(sketch.samples)
         best = sorted([*self._drawn[position], *drawn])[:SAMPLES]

@@ -131,6 +131,9 @@ class ExactDeduplicationStage(IndexedStage):
     def rounds(self) -> Sequence[KeyedStage]:
         return [SameHash(f"{self.name}_groups", self.num_partitions, self._known)]
 
+    def thresholds(self) -> dict[str, str]:
+        return {SIMILARITY: "threshold=1"}
+
     # -- the index ---------------------------------------------------------------------------------------
 
     def index_parameters(self) -> Mapping[str, Any]:

@@ -28,7 +28,7 @@ from gristmill.core.stage import Columns
 from gristmill.core.task import WrittenFiles
 from gristmill.dedup import reference
 from gristmill.dedup.assign import Assign, Compare, Plan
-from gristmill.dedup.clusters import ID, CommitVerdicts, ids
+from gristmill.dedup.clusters import ID, SIMILARITY, CommitVerdicts, ids
 from gristmill.dedup.columns import Numbers, from_numbers, numbers
 from gristmill.dedup.embeddings import embeddings_of, matrix_of
 from gristmill.dedup.greedy import NODE, RANK, VECTOR, InOrder
@@ -183,6 +183,9 @@ class SemanticDeduplicationStage(VerdictStage):
             step.name = f"{self.name}_{type(step).__name__.lower()}"
             step.num_partitions = self.num_partitions
         return steps
+
+    def thresholds(self) -> dict[str, str]:
+        return {SIMILARITY: f"threshold={1 - self.eps:g}"}
 
     def commit(self, verdicts: Exchange) -> CommitRuns:
         return CommitVerdicts(verdicts, f"{self.name}_commit_verdicts", memory_gb=self.memory_gb)

@@ -138,6 +138,9 @@ class HashDistanceStage(VerdictStage):
             step.num_partitions = self.num_partitions
         return steps
 
+    def thresholds(self) -> dict[str, str]:
+        return {SIMILARITY: f"threshold={1 - self.radius / 64:g}"}
+
     def commit(self, verdicts: Exchange) -> CommitRuns:
         return CommitVerdicts(verdicts, f"{self.name}_commit_verdicts", memory_gb=self.memory_gb)
 

@@ -30,7 +30,7 @@ from gristmill.core.stage import Columns, CompositeStage, Lasting, ProcessingSta
 from gristmill.core.task import Task, WrittenFiles, digest
 from gristmill.io.again import Again, Origin, origin_of
 from gristmill.io.exchange import CommitRuns, Exchange, WriteRuns
-from gristmill.io.judge import KEEP, ROW, TASK, Copied, Judge, attached
+from gristmill.io.judge import KEEP, ROW, SIMILARITY, TASK, Copied, Judge, attached
 from gristmill.io.keyed import KeyedStage
 from gristmill.io.partitions import Part, Run
 from gristmill.io.runs import SPOOL, Index, kind_named, name_of_kind, read_run
@@ -85,6 +85,12 @@ class VerdictStage(CompositeStage[Batch, Batch]):
 
     def rounds(self) -> Sequence[KeyedStage]:
         raise NotImplementedError
+
+    def thresholds(self) -> dict[str, str]:
+        """The columns of verdicts that hold the scores of rows that are dropped, and what each is compared with. With a
+        stage that has a `threshold`, that is the column `similarity`."""
+        least = getattr(self, "threshold", None)
+        return {SIMILARITY: f"threshold={least}"} if isinstance(least, int | float) else {}
 
     def spool(self, first: KeyedStage, spools: bool) -> Spool:
         """Where batches wait and keys begin their way; one that looks at all keys before the first round may take its

@@ -105,8 +105,9 @@ def _duplicates(facts: Facts) -> str:
     found = facts.get("duplicates")
     if not found or not found["clusters"]:
         return ""
-    clusters = counted(found["clusters"], "cluster")
-    return f"## Duplicates\n\n{found['rows']:,} documents were in {clusters}; one of each was kept.\n"
+    clusters, kept = counted(found["clusters"], "cluster"), found.get("kept", found["clusters"])
+    told = "one of each was kept" if kept == found["clusters"] else f"{kept:,} of them were kept"
+    return f"## Duplicates\n\n{found['rows']:,} documents were in {clusters}; {told}.\n"
 
 
 def _made(facts: Facts) -> str:

@@ -88,8 +88,9 @@ def _passes(stage: Facts) -> bool:
 def _score_card(stage: Facts) -> str:
     parts = [f"<h3>{escape(stage['name'])}</h3>"]
     for name, found in stage["spread"].items():
-        threshold = stage["thresholds"].get(name, "")
-        parts.append(charts.histogram(name, found, stage["limits"].get(name, ())))
+        threshold, limits = stage["thresholds"].get(name, ""), stage["limits"].get(name, ())
+        if {found["least"], *limits} != {found["most"]}:  # where all are just at the limit there is nothing to see
+            parts.append(charts.histogram(name, found, limits))
         parts.append(f"<p><small>{escape(name)} {escape(threshold)}</small></p>" if threshold else "")
     dropped = stage["dropped"]
     share = f" ({dropped / stage['rows_in']:.2%})" if stage["rows_in"] else ""
@@ -109,11 +110,17 @@ def _row(sample: Facts, kind: str) -> str:
     where = [str(sample[name]) for name in ("file", "position") if sample.get(name) is not None]
     scores = [f"{name} = {_score(value)}" for name, value in sample.get("scores", {}).items()]
     row = dict(sample["row"])
-    text = row.pop("text", None)
+    text = row.pop(_longest(row), None)
     rest = [f"{name}: {value}" for name, value in row.items() if value is not None]
     body = f"<pre>{escape(str(text))}</pre>" if text is not None else ""
     small = escape(" · ".join([":".join(where), *scores]))
     return f"<div class='row {kind}'><small>{small}</small>{body}<small>{escape(' · '.join(rest))}</small></div>"
+
+
+def _longest(row: Facts) -> str:
+    """The column that is shown as text."""
+    texts = {name: len(value) for name, value in row.items() if isinstance(value, str)}
+    return "text" if "text" in row else max(texts, key=lambda name: texts[name], default="text")
 
 
 def _score(value: Any) -> str:
@@ -167,10 +174,24 @@ def _duplicates(facts: Facts) -> str:
         for size, count in _few(found["sizes"])
     )
     head = "<tr><th scope=col class=n>rows alike<th scope=col class=n>clusters<th scope=col class=n>rows</tr>"
-    told = f"<p>{found['rows']:,} rows are in {counted(found['clusters'], 'cluster')}; one of each is kept.</p>"
+    several = found["stages"] if len(found["stages"]) > 1 else []
+    by = f" of {', '.join(several[:-1])} and {several[-1]} together" if several else ""
+    told = (
+        f"<p>{found['rows']:,} rows are in {counted(found['clusters'], 'cluster')}{escape(by)}; {_kept_of(found)}.</p>"
+    )
     table = f"<div class='card scroll' tabindex=0><table>{head}{sizes}</table></div>"
-    examples = "".join(map(_cluster, found["examples"]))
-    return _section("Duplicates", f"{told}<div class=cards>{table}{examples}</div>")
+    examples = "".join(_cluster(one, one["stage"] if several else "") for one in found["examples"])
+    note = f"<p class=quiet>{escape(found['note'])}</p>" if found.get("note") else ""
+    return _section("Duplicates", f"{told}<div class=cards>{table}{examples}</div>{note}")
+
+
+def _kept_of(found: Facts) -> str:
+    kept = found["kept"]
+    if not kept:
+        return "none is kept: an index has rows like them"
+    if kept == found["clusters"]:
+        return "one of each is kept" if len(found["stages"]) < 2 else "each of them keeps one of a cluster"
+    return f"{kept:,} of them {'is' if kept == 1 else 'are'} kept: the others are like these, or like rows of an index"
 
 
 def _few(sizes: Mapping[Any, int], most: int = 12) -> list[tuple[int, int]]:
@@ -179,16 +200,19 @@ def _few(sizes: Mapping[Any, int], most: int = 12) -> list[tuple[int, int]]:
     return pairs if len(pairs) <= most else [*pairs[: most - 3], *pairs[-3:]]
 
 
-def _cluster(example: Facts) -> str:
+def _cluster(example: Facts, stage: str) -> str:
     rows = []
     for member in example["members"]:
-        similar = f" · similarity {member['similarity']:.3g}" if member["similarity"] is not None else ""
         kind = "kept" if member["kept"] else "dropped"
-        text = f"<pre>{escape(member['text'])}</pre>" if member["text"] else ""
-        rows.append(f"<div class='row {kind}'><small>{escape(member['id'])} · {kind}{similar}</small>{text}</div>")
+        known = member["similarity"] is not None and not member["kept"]
+        similar = f" · similarity {member['similarity']:.3g}" if known else ""
+        text = "" if member["text"] is None else f"<pre>{escape(member['text'] or '(empty)')}</pre>"
+        name = escape(str(member["id"]))
+        rows.append(f"<div class='row {kind}'><small>{name} · {kind}{similar}</small>{text}</div>")
     more = example["size"] - len(example["members"])
     rest = f"<p class=quiet>and {more:,} more</p>" if more > 0 else ""
-    shown = f"<summary>{example['size']:,} rows alike</summary>{''.join(rows)}{rest}"
+    by = f", {escape(stage)}" if stage else ""
+    shown = f"<summary>{counted(example['size'], 'row')} alike{by}</summary>{''.join(rows)}{rest}"
     return f"<div class=card><details>{shown}</details></div>"
 
 

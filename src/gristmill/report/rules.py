@@ -44,6 +44,8 @@ class Rule:
     """Those that it was made anew with."""
     branch: str = ""
     """Of a `Route`."""
+    together: bool = False
+    """What it decides depends on the rows that get there."""
     elsewhere: Sequence[str] = ()
     """Rules on other branches: it never sees the rows that those drop."""
 
@@ -81,7 +83,8 @@ def rules_of(records: Records, settings: Settings | None = None) -> list[Rule]:
         stage = maker.stage(described, told["name"])
         settings_of = maker.touched.get(told["name"], ())
         columns, thresholds, branch = told["columns"], told["thresholds"], told.get("branch", "")
-        rules.append(Rule(told["name"], told["stage"], columns, thresholds, stage, settings_of, branch))
+        together = told.get("together", not columns)
+        rules.append(Rule(told["name"], told["stage"], columns, thresholds, stage, settings_of, branch, together))
     maker.check(rules)
     for rule in rules:
         rule.elsewhere = [other.name for other in rules if _apart(rule.branch, other.branch)]

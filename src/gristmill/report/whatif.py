@@ -130,7 +130,7 @@ def _notes(rules: Sequence[Rule], found: WhatIf) -> list[str]:
                 f"{name}#2.{parameter} for the second"
             )
     first = min((rule.number for rule in rules if rule.changed), default=0)
-    later = [rule.name for rule in rules if rule.number > first and not rule.columns]
+    later = [rule.name for rule in rules if rule.number > first and rule.together]
     if later:
         notes.append(f"what {', '.join(later)} decides depends on the rows that get there: it is taken from the run")
     return notes

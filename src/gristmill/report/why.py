@@ -20,6 +20,8 @@ from gristmill.core.errors import InputError
 from gristmill.core.scores import CHARS, DROPPED, FACTS, FILE, ID, LANGUAGE, PLACE, SEGMENT, SOURCE, TOKENS
 from gristmill.core.table import is_json, table_to_rows
 from gristmill.core.task import digest
+from gristmill.io.judge import SIMILARITY
+from gristmill.report.compared import Compared, cluster_tables, compared_by
 from gristmill.report.records import REJECTED, SCORES, Records, read_line, row_id
 from gristmill.report.rules import rules_of
 from gristmill.report.whatif import row_at
@@ -59,7 +61,7 @@ class Story:
     dropped_by: str | None = None
     reason: str = ""
     cluster: dict[str, Any] | None = None
-    """`stands_for`, `kept`, `partner`, `similarity`, `members` (the first of them) and `size`."""
+    """`stage`, `cluster`, `kept`, `partner`, `similarity`, `survivor`, `members` (the first of them) and `size`."""
     quarantine: dict[str, Any] | None = None
     outputs: list[str] = field(default_factory=list)
     line: int | None = None
@@ -163,9 +165,10 @@ def _scored(records: Records, row: Mapping[str, Any]) -> Story:
         for label, column in rule.columns.items():
             if row.get(column) is not None:
                 threshold = rule.thresholds.get(label, "")
-                story.scores.append(Judged(rule.name, label, row[column], threshold, verdicts.get(label)))
+                kept = False if rule.together and rule.name == story.dropped_by else verdicts.get(label)
+                story.scores.append(Judged(rule.name, label, row[column], threshold, kept))
     failed = [one for one in story.scores if one.stage == story.dropped_by and one.kept is False]
-    story.reason = ", ".join(f"{one.filter} is {one.score:g}, wanted {one.threshold}" for one in failed if _number(one))
+    story.reason = ", ".join(_reason(one.filter, one.score, one.threshold) for one in failed if _number(one))
     return story
 
 
@@ -190,8 +193,14 @@ def _rejected(row: dict[str, Any]) -> Story:
     if row["rejected_filter"]:
         story.scores = [Judged(row["rejected_by"], row["rejected_filter"], score, threshold, False)]
     if score is not None:
-        story.reason = f"{row['rejected_filter']} is {score:g}, wanted {threshold}"
+        story.reason = _reason(row["rejected_filter"], score, threshold)
     return story
+
+
+def _reason(label: str, score: float, threshold: str) -> str:
+    if label == SIMILARITY:
+        return f"{label} is {score:.3g}{f' ({threshold})' if threshold else ''}"
+    return f"{label} is {score:g}, wanted {threshold}"
 
 
 def _text(value: Any) -> str | None:
@@ -210,7 +219,7 @@ def _from_quarantine(records: Records, wanted: str) -> list[Story]:
 
 def _from_clusters(records: Records, wanted: str) -> list[Story]:
     place = _places(records, wanted)
-    if records.clusters is None or not _members(records, "id", wanted):
+    if not any(_members(rows, "id", wanted) for rows in cluster_tables(records).values()):
         return []
     file, position = place or (None, None)
     return [Story(file, position, None if _ROW_ID.fullmatch(wanted) else wanted)]
@@ -221,8 +230,8 @@ def _complete(records: Records, story: Story) -> None:
     story.path = records.input_of(story.file) if story.file else None
     story.cluster = _cluster(records, story)
     _look_in_quarantine(records, story)
-    if story.cluster and story.fate == "unknown":
-        story.fate = "kept" if story.cluster["kept"] else "dropped"
+    if story.cluster:
+        _tell_duplicate(story, story.cluster)
     if story.row is None and story.file is not None and story.position is not None:
         story.row = row_at(records, story.file, story.position)
     if story.fate == "kept" and story.file is not None:
@@ -233,6 +242,21 @@ def _complete(records: Records, story: Story) -> None:
         story.missing.append(records.lacking(SCORES))
     if records.rejected is None and story.row is None:
         story.missing.append(records.lacking(REJECTED))
+
+
+def _tell_duplicate(story: Story, cluster: Mapping[str, Any]) -> None:
+    """What became of a row that is in a cluster, if that decided it."""
+    if story.fate == "unknown":
+        story.fate = "kept" if cluster["kept"] else "dropped"
+    stage: str = cluster["stage"]
+    elsewhere = story.dropped_by is not None and not story.dropped_by.startswith(stage)
+    if cluster["kept"] or story.fate != "dropped" or (elsewhere and story.reason):
+        return
+    story.dropped_by = story.dropped_by or stage or None
+    known = f", which an index has from {cluster['snapshot']}" if cluster.get("snapshot") else ""
+    similar = cluster["similarity"]
+    like = "" if similar is None else f": {_reason(SIMILARITY, similar, cluster['threshold'])}"
+    story.reason = f"a duplicate of {cluster['partner'] or 'another row'}{known}{like}"
 
 
 def _look_for_spans(records: Records, story: Story) -> None:
@@ -258,26 +282,35 @@ def _look_in_quarantine(records: Records, story: Story) -> None:
             story.reason = record.error
 
 
-def _members(records: Records, column: str, value: str) -> list[dict[str, Any]]:
+def _members(rows: dataset.Dataset, column: str, value: str) -> list[dict[str, Any]]:
     from pyarrow import dataset as ds
 
-    assert records.clusters is not None
-    found: list[dict[str, Any]] = records.clusters.to_table(filter=ds.field(column) == value).to_pylist()
+    found: list[dict[str, Any]] = rows.to_table(filter=ds.field(column) == value).to_pylist()
     return found
 
 
 def _cluster(records: Records, story: Story) -> dict[str, Any] | None:
-    if records.clusters is None:
-        return None
+    """The cluster that a row is in: of several stages, that which dropped it."""
+    tables = cluster_tables(records)
     for name in (story.row_id, story.id):
-        mine = _members(records, "id", name) if name else []
+        mine = [(one, segment) for segment in tables for one in _members(tables[segment], "id", name)] if name else []
         if mine:
-            all_of_it = _members(records, "cluster", mine[0]["cluster"])
-            survivor = next((one["id"] for one in all_of_it if one["kept"]), None)
-            others = [one["id"] for one in all_of_it if one["id"] != name]
-            more = {"survivor": survivor, "size": len(all_of_it), "members": others[:MEMBERS]}
-            return {**mine[0], **more}
+            own, segment = min(mine, key=lambda one: one[0]["kept"] != (story.fate == "kept"))
+            return _told(records, own, tables[segment], segment)
     return None
+
+
+def _told(records: Records, own: dict[str, Any], rows: dataset.Dataset, segment: int) -> dict[str, Any]:
+    all_of_it = _members(rows, "cluster", own["cluster"])
+    stage = compared_by(records).get(segment, Compared())
+    return {
+        **own,
+        "stage": stage.name,
+        "threshold": stage.threshold,
+        "survivor": next((one["id"] for one in all_of_it if one["kept"]), None),
+        "size": len(all_of_it),
+        "members": [one["id"] for one in all_of_it if one["id"] != own["id"]][:MEMBERS],
+    }
 
 
 def _line(records: Records, story: Story) -> int | None:

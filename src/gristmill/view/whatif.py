@@ -102,7 +102,7 @@ class Scores:
         self._lock = threading.Lock()
 
     def filters(self) -> list[Filter]:
-        """Those that judge rows by a number; none when the run was not asked to keep scores."""
+        """Those that judge rows by a number of their own; none when the run was not asked to keep scores."""
         room = self._library.room
         raw = room.get(INDEX) if room else None
         if raw is None:
@@ -110,6 +110,7 @@ class Scores:
         return [
             Filter(stage["name"], label, column, str(stage.get("thresholds", {}).get(label) or ""))
             for stage in orjson.loads(raw).get("stages", [])
+            if not stage.get("together")
             for label, column in stage.get("columns", {}).items()
         ]
 
