@@ -60,6 +60,7 @@ def test_fuzzy_compares_texts_and_not_the_json_that_a_mixed_column_holds(tmp_pat
         (Keep("newest", "s"), ["2024-01-01", "2025-01-01", [1]], 1),
     ],
 )
+@pytest.mark.filterwarnings("ignore:stage 'ExactDeduplicationStage':RuntimeWarning")  # how much that is
 def test_what_a_policy_cannot_read_is_lowest(tmp_path: Path, keep: Keep, values: list[Any], best: int) -> None:
     rows = [{"n": n, "text": "same", "s": value} for n, value in enumerate(values)]
     assert kept(write(tmp_path / "in", a=rows), ExactDeduplicationStage(keep=keep)) == [best]

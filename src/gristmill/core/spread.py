@@ -23,9 +23,9 @@ from gristmill.core.table import is_json, is_text, json_text, table_to_rows
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-LAYOUT = 4
-"""Raised whenever rows would go to other partitions than before, or keys be other hashes: what an older version has
-half partitioned is not gone on with."""
+LAYOUT = 5
+"""Raised whenever rows would go to other partitions than before, or keys be other hashes or ranks: what an older
+version has half partitioned is not gone on with."""
 
 _UINT = pa.uint64()
 _FOLD, _LOW = literal(32, _UINT), literal(2**32 - 1, _UINT)

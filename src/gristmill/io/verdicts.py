@@ -136,6 +136,7 @@ class Spool(Exchange):
         """Without `spools` batches are only known by their names: nobody will want them back."""
         super().__init__(key, num_partitions, stage.memory_gb)
         self.stage, self.spools = stage, spools
+        self._counts: Mapping[str, float] = {}
         self._chunks: dict[str, int] = {}
         self._sources: list[list[Chunk]] = []
 
@@ -147,6 +148,12 @@ class Spool(Exchange):
     def needs(self) -> Columns:
         return self.stage.inputs()[1]
 
+    def take_counts(self) -> Mapping[str, float]:
+        return self._counts
+
+    def remark(self, stats: Any) -> str | None:
+        return self.stage.remark(stats)
+
     def size_up(self, nbytes: int | None) -> None:
         self.stage.size_up(nbytes)
         super().size_up(None if nbytes is None else int(nbytes * self.stage.key_share))
@@ -155,6 +162,7 @@ class Spool(Exchange):
         return pa.table({}), frozenset()
 
     def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
+        self._counts = {}
         origin = origin_of(batch) if self.spools else None
         kept = {**(batch.data.schema.metadata or {}), _ABOUT: _about(self.stage, batch, origin)}
         rows = batch.data if self.spools and not origin else batch.data.slice(0, 0)
@@ -164,7 +172,9 @@ class Spool(Exchange):
         late = [name for name in self.planned if name not in batch.data.column_names]
         for name in late:
             batch = batch.with_column(name, pa.nulls(batch.num_items))
+        self.stage.take_counts()  # of a batch that could not be ended
         keys = self.stage.keys(batch)
+        self._counts = self.stage.take_counts()
         if TASK not in keys.column_names:
             if keys.num_rows != batch.num_items:
                 raise ContractError(
