@@ -21,6 +21,8 @@ from gristmill.dedup.overlap import OverlapIndex, Rules, prepared, words_of
 from gristmill.text import JsonlReader, JsonlWriter
 from tests.dedup.texts import columns, texts
 
+pytestmark = pytest.mark.filterwarnings("ignore:stage 'Decontaminate.* min_words:RuntimeWarning")  # the quiz has one
+
 WORDS = [f"w{number}" for number in range(5000)]
 
 
@@ -150,6 +152,63 @@ def test_spans_are_cut_out(quiz: str) -> None:
     assert kept(Decontaminate([quiz], action="span", min_piece=0, max_spans=1), [document, document * 2]) == [0]
 
 
+def test_clean_heads_and_tails_stay_and_only_short_pieces_between_cuts_go(quiz: str) -> None:
+    head, middle, tail = "alpha " * 8, " beta " * 8, " gamma " * 8
+    documents = [f"{head}{QUESTION}{tail}", f"{head}{QUESTION}{middle}{QUESTION}{tail}", f"{head}{QUESTION}", QUESTION]
+    rows, line = run(Decontaminate([quiz], action="span", context=0, min_piece=200), documents)
+    both = f"{head.strip()}\n\n{tail.strip()}"
+    assert [(row["id"], row["text"]) for row in rows] == [(0, both), (1, both), (2, head.strip())]
+    assert (line.counts["spans_cut"], line.dropped) == (5, 1)
+    kept_between, _ = run(Decontaminate([quiz], action="span", context=0, min_piece=20), documents[1:2])
+    assert kept_between[0]["text"].split("\n\n")[1] == middle.strip()
+
+
+def test_rejected_rows_have_the_threshold_of_the_rule_that_found_them(tmp_path: Path, quiz: str) -> None:
+    source = write(tmp_path / "in" / "a.jsonl", [{"text": COPY}, {"text": changed(QUESTION, 9, 19)}, {"text": SHORT}])
+    stages = [JsonlReader(source), Decontaminate([quiz], min_overlap=0.1), JsonlWriter(str(tmp_path / "out"))]
+    result = Pipeline("p", stages=stages).run(LocalExecutor(0), tmp_path / "run", rejected=True)
+    names = ("rejected_filter", "rejected_threshold", "rejected_score")
+    told = [tuple(row[name] for name in names) for row in pq.read_table(result.rejected()[0]).to_pylist()]
+    assert told[0] == told[2] == ("quiz", "min_overlap=0.1", 1.0)
+    assert told[1] == ("quiz (fuzzy)", "fuzzy_threshold=0.6", pytest.approx(16 / 26))
+
+
+def test_many_items_that_are_too_short_are_told(tmp_path: Path) -> None:
+    words = [{"text": "much too short"}] * 3 + [{"text": QUESTION}] * 2
+    paths = [
+        write(tmp_path / f"{name}.jsonl", rows) for name, rows in (("a", words), ("b", words[:2]), ("c", words[3:]))
+    ]
+    told = (
+        "'a' has 3 of 5 items, benchmark 'b' has 2 of 2 items with fewer than min_words=8 words, which are not looked"
+    )
+    with pytest.warns(RuntimeWarning, match=f"stage 'Decontaminate_find': benchmark {told} for. .*lower min_words"):
+        assert kept(Decontaminate(paths), [COPY, "clean"]) == [1]
+
+
+def test_the_files_of_a_glob_are_benchmarks_with_names_of_their_own(tmp_path: Path) -> None:
+    items = {name: [{"text": sentence(seed, 20)}] for seed, name in enumerate(["mmlu.v2", "gsm8k", "x/arc", "y/arc"])}
+    for name, rows in items.items():
+        write(tmp_path / "bench" / f"{name}.jsonl", rows)
+    for part in range(2):
+        write(tmp_path / "bench" / f"test-0000{part}-of-00002.jsonl", [{"text": sentence(80 + part, 20)}])
+
+    def counts(*benchmarks: Any) -> dict[str, float]:
+        found = run(Decontaminate(benchmarks, action="mark"), [sentence(1, 20), sentence(2, 20)])[1].counts
+        return {name: number for name, number in found.items() if name.endswith("_documents")}
+
+    folder = tmp_path / "bench"
+    flat = {"gsm8k_documents": 1, "mmlu.v2_documents": 0, "test_documents": 0}
+    assert counts(folder / "*.jsonl") == flat
+    assert counts(folder / "**" / "*.jsonl") == flat | {"x/arc_documents": 1, "y/arc_documents": 0}
+    assert counts(folder / "gs*") == {"gsm8k_documents": 1}
+    assert counts({"path": folder / "*.jsonl", "name": "all"}) == {"all_documents": 1}
+    assert counts(folder) == {"bench_documents": 2}
+    with pytest.raises(PlanError, match=r"two benchmarks are called 'gsm8k': name them"):
+        counts(folder / "gs*", folder / "gsm8k.jsonl")
+    write(folder / "[1].jsonl", [{"text": sentence(2, 20)}])
+    assert counts(folder / "[1].jsonl") == {"[1]_documents": 1}
+
+
 @settings(max_examples=50)
 @given(texts)
 @example("e\u0301 a\u200bb … “x” Σ. ΑΣ ﬁ 中か\u3099文")
@@ -200,7 +259,7 @@ def test_a_run_is_not_resumed_with_another_benchmark(tmp_path: Path, quiz: str) 
         Pipeline("p", stages=stages).run(LocalExecutor(0), tmp_path / "run")
         written = [path.read_text() for path in (tmp_path / "out").glob("*.jsonl")]
         assert len("".join(written).splitlines()) == wanted
-        write(Path(quiz), [{"text": "other words"}])
+        write(Path(quiz), [{"text": sentence(77, 20)}])
 
 
 @pytest.mark.parametrize(
@@ -210,6 +269,12 @@ def test_a_run_is_not_resumed_with_another_benchmark(tmp_path: Path, quiz: str) 
         ([], {}, "benchmark 'quiz' is empty"),
         ([{"text": " "}], {}, "benchmark 'quiz' is empty.*no text in 'text'"),
         ([{"texts": "a"}], {}, "no column 'text'. Did you mean 'texts'.*text_fields"),
+        (
+            [{"text": "too short"}, {"text": "this one has five words"}],
+            {},
+            "nothing to look for: .*'quiz' has 2 of 2 items with fewer than min_words=8.*longest has 5.*fuzzy_ngram=5",
+        ),
+        ([{"text": "too short"}], {"fuzzy_threshold": None}, "or lower min_words$"),
     ],
 )
 def test_benchmarks_that_cannot_be_read_are_told_by_the_plan(

@@ -84,7 +84,9 @@ class Match(NamedTuple):
     row: int
     item: int
     share: float
-    """Of the runs of the item, those that are in the document."""
+    """Of the runs of the item, those that are in the document: by the rule that finds most."""
+    fuzzy: bool
+    """Whether these are runs of `fuzzy_ngram` words."""
     words: list[tuple[int, int]]
     """The runs that were found, by the number of their first word and of the one behind their last."""
 
@@ -221,7 +223,9 @@ class OverlapIndex:
             ends = hits["word"][mine] + self._lengths[places[mine]]
             words = list(zip(hits["word"][mine].tolist(), ends.tolist(), strict=True))
             row, item = int(rows[one]), int(items[one])
-            known = best.get((row, item))
-            share = max(float(shares[one]), known.share if known else 0.0)
-            best[row, item] = Match(row, item, share, words + (known.words if known else []))
+            match, known = Match(row, item, float(shares[one]), bool(fuzzy[one]), words), best.get((row, item))
+            if known:  # copies come first, and stay if they are as many
+                both = words + known.words
+                match = (match if match.share > known.share else known)._replace(words=both)
+            best[row, item] = match
         return sorted(best.values(), key=lambda match: (match.row, -match.share, match.item))
