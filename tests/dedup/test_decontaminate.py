@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gristmill import DocumentBatch, LocalExecutor, Pipeline
 from gristmill.core.errors import PlanError
 from gristmill.dedup import Decontaminate, overlap
-from gristmill.dedup.overlap import OverlapIndex, Rules, prepared, words_of
+from gristmill.dedup.overlap import OverlapIndex, Rules, prepared, prepared_word, words_of
 from gristmill.text import JsonlReader, JsonlWriter
 from tests.dedup.texts import columns, texts
 
@@ -74,6 +74,7 @@ def changed(text: str, *places: int) -> str:
         (" ".join(QUESTION.split()[:13]), {}, True),
         (" ".join(QUESTION.split()[:13]), {"min_overlap": 0.5}, False),
         (" ".join(QUESTION.split()[:25]), {"min_overlap": 0.5}, True),
+        (QUESTION.replace("w", "w\u00ad").replace(" ", "\u200b "), {}, True),
         ("; ".join(f"({word.title()})" for word in QUESTION.split()), {}, True),
         (changed(QUESTION, 9, 19), {"fuzzy_threshold": None}, False),
         (changed(QUESTION, 9, 19), {}, True),
@@ -102,6 +103,19 @@ def test_runs_that_many_items_have_say_nothing(tmp_path: Path) -> None:
     documents = [start, f"{start} {sentence(25, 20)}"]
     assert kept(Decontaminate([quiz]), documents) == [0]
     assert kept(Decontaminate([quiz], max_items=None), documents) == []
+
+
+def test_an_item_that_repeats_itself_is_not_found_by_what_it_repeats(tmp_path: Path) -> None:
+    quiz = write(tmp_path / "a.jsonl", [{"text": "no " * 40}, {"text": f"{'a b ' * 10}{sentence(4, 3)}"}])
+    assert kept(Decontaminate([quiz]), ["no " * 5, "a b a b a b", "no " * 13]) == [0, 1]
+
+
+def test_names_of_columns_and_benchmarks_may_be_any(tmp_path: Path, quiz: str) -> None:
+    rows = [{"text": COPY, "__found__": 1}, {"text": "clean", "__found__": 2}]
+    stage = Decontaminate([{"path": quiz, "name": "a b:c/\0"}])
+    result = Pipeline("p", stages=[stage]).run(LocalExecutor(0), initial_tasks=[DocumentBatch(rows)])
+    assert [row for task in result for row in task.to_rows()] == [{"text": "clean", "__found__": 2}]
+    assert result.summary()["Decontaminate"].counts["a b:c/\0_documents"] == 1
 
 
 def test_each_benchmark_is_counted(tmp_path: Path, quiz: str) -> None:
@@ -211,10 +225,11 @@ def test_the_files_of_a_glob_are_benchmarks_with_names_of_their_own(tmp_path: Pa
 
 @settings(max_examples=50)
 @given(texts)
+@example("\u00ad a\u00adb \u200b中\ufeffΑ\u200bΣ c\u200b")
 @example("e\u0301 a\u200bb … “x” Σ. ΑΣ ﬁ 中か\u3099文")
 def test_words_are_found_where_they_lie(text: str) -> None:
     there = prepared(pa.array([text])).to_pylist()[0].split()
-    assert [overlap.FORM.text(text[start:end]) for start, end in words_of(text)] == there
+    assert [prepared_word(text[start:end]) for start, end in words_of(text)] == there
 
 
 @settings(max_examples=40)
@@ -241,6 +256,7 @@ def test_the_same_bytes_however_it_was_cut_and_rejected_rows_say_why(tmp_path: P
         outputs.append([path.read_bytes() for path in sorted((place / "out").glob("*.jsonl"))])
         rejected = [row for path in result.rejected() for row in pq.read_table(path).to_pylist()]
         assert len(rejected) == result.summary()["Decontaminate"].dropped == 9
+        assert not [name for name in rejected[0] if name.startswith("__")]
         told = {
             (row["rejected_by"], row["rejected_filter"], row["rejected_score"], row["contaminated_item"])
             for row in rejected
@@ -298,6 +314,11 @@ def test_benchmarks_that_cannot_be_read_are_told_by_the_plan(
         (["a"], {"fuzzy_ngram": 9}, "fuzzy_ngram=9"),
         (["a"], {"min_overlap": 2.0}, "min_overlap"),
         (["a"], {"context": -1}, "context"),
+        (["a"], {"context": None}, "context is None, must be a whole number"),
+        (["a"], {"ngram": "13"}, "ngram='13' must be a whole number"),
+        (["a"], {"ngram": 13.0}, "ngram=13.0 must be a whole number"),
+        (["a"], {"min_overlap": None}, "min_overlap=None is no share"),
+        ([{"path": None}], {}, "a benchmark is a path"),
     ],
 )
 def test_what_cannot_work_is_refused_at_once(benchmarks: Any, options: dict[str, Any], words: str) -> None:

@@ -81,7 +81,7 @@ def _same_name(benchmarks: Sequence[Benchmark]) -> str | None:
 def _benchmark(stage: str, given: Any, text_fields: Sequence[str]) -> Benchmark:
     if isinstance(given, str | PathLike):
         given = {"path": given}
-    if not isinstance(given, Mapping) or "path" not in given:
+    if not isinstance(given, Mapping) or not isinstance(given.get("path"), str | PathLike):
         raise TypeError(f'{stage}: a benchmark is a path, or {{"path": ..., "text_fields": [...]}}, not {given!r}')
     for key in given:
         if key not in KEYS:

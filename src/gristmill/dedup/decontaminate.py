@@ -38,9 +38,11 @@ BENCHMARK, ITEM, SHARE, MATCH = COLUMNS = (
 """The benchmark and the item that a row has, the share of its runs of words that were found, and the first of them."""
 
 _TYPES = {BENCHMARK: pa.string(), ITEM: pa.string(), SHARE: pa.float64(), MATCH: pa.string()}
-_FOUND = "__found__"
 _LONGEST, _WORD = 300, 60
-_SEPARATOR = "\0"
+_COUNTED = "item\0"
+"""Before the number of an item that was found, among the counts."""
+
+_KEPT, _DROPPED = "keep", "drop"
 _MANY = 0.1
 """The share of a benchmark's items from which on it is worth a warning that they can hardly be found."""
 
@@ -126,12 +128,12 @@ class Library:
         for number in sorted({self.owner(item) for item in items}):
             stage.count(f"{self.benchmarks[number].name}_documents")
         for item in items:
-            stage.count(f"item{_SEPARATOR}{item}")
+            stage.count(f"{_COUNTED}{item}")
 
     def told(self, counts: Mapping[str, float]) -> dict[str, float]:
         """What was found of each benchmark, from the counts of all items."""
-        shown = {name: value for name, value in counts.items() if _SEPARATOR not in name}
-        items = [int(name.partition(_SEPARATOR)[2]) for name in counts if _SEPARATOR in name]
+        shown = {name: value for name, value in counts.items() if not name.startswith(_COUNTED)}
+        items = [int(name.removeprefix(_COUNTED)) for name in counts if name.startswith(_COUNTED)]
         found = np.bincount([self.owner(item) for item in items], minlength=len(self.benchmarks)) if items else None
         for number, benchmark in enumerate(self.benchmarks):
             some = 0 if found is None else int(found[number])
@@ -189,8 +191,8 @@ class Decontaminate(CompositeStage[Batch, Batch]):
         if action not in ACTIONS:
             raise ValueError(f"Decontaminate: action is {action!r}, must be one of {', '.join(ACTIONS)}")
         for name, value in (("context", context), ("min_piece", min_piece), ("max_spans", max_spans)):
-            if value < 0:
-                raise ValueError(f"Decontaminate: {name} is {value}, must be 0 or more")
+            if not isinstance(value, int) or value < 0:
+                raise ValueError(f"Decontaminate: {name} is {value!r}, must be a whole number, 0 or more")
         self.benchmarks, self.text_field, self.text_fields, self.action = benchmarks, text_field, text_fields, action
         self.ngram, self.min_overlap, self.min_words = ngram, min_overlap, min_words
         self.fuzzy_threshold, self.fuzzy_ngram, self.max_items = fuzzy_threshold, fuzzy_ngram, max_items
@@ -258,10 +260,8 @@ class FindItems(ProcessingStage[Batch, Batch]):
             left = {row: self._without(texts[row].as_py(), places) for row, places in spans.items()}
             new = make_array([left.get(row) or None for row in range(count)], pa.string())
             table = with_texts(table, self.text_field, new, flags(new.is_valid()))
-        keep = [row not in rows or bool(left.get(row)) for row in range(count)]
-        told = {row: " ".join(map(_noted, matches)) for row, matches in rows.items()}
-        table = table.append_column(VERDICT, make_array(keep, pa.bool_()))
-        table = table.append_column(_FOUND, make_array(map(told.get, range(count)), pa.string()))
+        told = {row: _noted(bool(left.get(row)), matches) for row, matches in rows.items()}
+        table = table.append_column(VERDICT, make_array(map(told.get, range(count)), pa.string()))
         return task.with_data(self._told(table, texts, rows, spans, replace=False))
 
     def tally(self, counts: Mapping[str, float]) -> dict[str, float]:
@@ -323,15 +323,17 @@ class DropContaminated(ProcessingStage[Batch, Batch]):
         """What was found is counted here; the scores are shares, under the names of benchmarks."""
         table, names = batch.data, [benchmark.name for benchmark in self.library.benchmarks]
         shares: dict[str, list[float | None]] = {name: [None] * table.num_rows for name in self.thresholds()}
-        for row, told in enumerate(table.column(_FOUND).to_pylist()):
+        keep = [True] * table.num_rows
+        for row, told in enumerate(table.column(VERDICT).to_pylist()):
             if told:
-                found = [one.split(":") for one in told.split()]
-                items = [int(item) for item, _, _ in found]
+                verdict, *noted = told.split()
+                found = [one.split(":") for one in noted]
+                keep[row], items = verdict == _KEPT, [int(item) for item, _, _ in found]
                 self.library.count(self, items)
                 name = names[self.library.owner(items[0])]
                 shares[_nearly(name) if int(found[0][2]) else name][row] = float(found[0][1])
         scores = {name: make_array(values, pa.float64()) for name, values in shares.items()}
-        return Decision(table.column(VERDICT).combine_chunks(), scores)
+        return Decision(make_array(keep, pa.bool_()), scores)
 
     def thresholds(self) -> dict[str, str]:
         """Of copies, and of items of which some words were changed, for each benchmark."""
@@ -351,8 +353,10 @@ class DropContaminated(ProcessingStage[Batch, Batch]):
         return self.library.told(counts)
 
 
-def _noted(match: Match) -> str:
-    return f"{match.item}:{match.share}:{int(match.fuzzy)}"
+def _noted(keep: bool, matches: Sequence[Match]) -> str:
+    """What becomes of a row, and what it has, for the stage that counts and drops."""
+    found = (f"{match.item}:{match.share}:{int(match.fuzzy)}" for match in matches)
+    return " ".join([_KEPT if keep else _DROPPED, *found])
 
 
 def _nearly(benchmark: str) -> str:
