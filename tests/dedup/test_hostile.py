@@ -150,6 +150,6 @@ def test_items_that_can_hardly_be_found_are_told(tmp_path: Path) -> None:
         JsonlReader(write(tmp_path / "in", a=[{"text": passage}])),
         Decontaminate([benchmark], max_items=3),
     ]
-    with pytest.warns(RuntimeWarning, match=r"of 12 of 12 items most words were not .* max_items=3"):
+    with pytest.warns(RuntimeWarning, match=r"has 12 of 12 items of which most words were not .* max_items=3"):
         result = Pipeline("p", stages=stages).run(HERE)
     assert result.summary()["Decontaminate"].counts["benchmark_items_too_common"] == 12

@@ -167,14 +167,11 @@ def _read(text: str) -> float:
         raise ValueError
     if found := _DIGITS.fullmatch(text):
         with suppress(ValueError):
-            year, month, day, *clock = (int(part) for part in found.groups("01")[: 3 if len(text) < 14 else 6])
-            return _since(datetime(year, month, day, *clock, tzinfo=UTC))
+            return _written(found[1], found[2], found[3], ":".join(found.group(4, 5, 6)) if found[4] else None, None)
     if _NUMBER.fullmatch(text):
         return _scaled_one(float(text))
     if found := _ISO.fullmatch(text):
-        year, _, month, day, clock, zone = found.groups()
-        zone = "+00:00" if zone is None or zone.isalpha() else zone
-        return _since(datetime.fromisoformat(f"{year}-{month}-{day or '01'}T{clock or '00:00'}{zone}"))
+        return _written(found[1], found[3], found[4], found[5], found[6])
     with suppress(ValueError):
         return _since(datetime.fromisoformat(text.upper()))
     from email.utils import parsedate_to_datetime
@@ -182,3 +179,8 @@ def _read(text: str) -> float:
     with suppress(ValueError):
         return _since(parsedate_to_datetime(text))
     return _since(parsedate_to_datetime(f"{text} 00:00:00"))  # 1 May 2024
+
+
+def _written(year: str, month: str | None, day: str | None, clock: str | None, zone: str | None) -> float:
+    zone = "+00:00" if zone is None or zone.isalpha() else zone
+    return _since(datetime.fromisoformat(f"{year}-{month or '01'}-{day or '01'}T{clock or '00:00'}{zone}"))
