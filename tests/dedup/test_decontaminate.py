@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 from gristmill import DocumentBatch, LocalExecutor, Pipeline
 from gristmill.core.errors import PlanError
 from gristmill.dedup import Decontaminate, overlap
-from gristmill.dedup.overlap import OverlapIndex, Rules, prepared, words_of
+from gristmill.dedup.overlap import OverlapIndex, Rules, prepared, prepared_word, words_of
 from gristmill.text import JsonlReader, JsonlWriter
 from tests.dedup.texts import columns, texts
+
+pytestmark = pytest.mark.filterwarnings("ignore:stage 'Decontaminate.* min_words:RuntimeWarning")  # the quiz has one
 
 WORDS = [f"w{number}" for number in range(5000)]
 
@@ -72,6 +74,7 @@ def changed(text: str, *places: int) -> str:
         (" ".join(QUESTION.split()[:13]), {}, True),
         (" ".join(QUESTION.split()[:13]), {"min_overlap": 0.5}, False),
         (" ".join(QUESTION.split()[:25]), {"min_overlap": 0.5}, True),
+        (QUESTION.replace("w", "w\u00ad").replace(" ", "\u200b "), {}, True),
         ("; ".join(f"({word.title()})" for word in QUESTION.split()), {}, True),
         (changed(QUESTION, 9, 19), {"fuzzy_threshold": None}, False),
         (changed(QUESTION, 9, 19), {}, True),
@@ -100,6 +103,19 @@ def test_runs_that_many_items_have_say_nothing(tmp_path: Path) -> None:
     documents = [start, f"{start} {sentence(25, 20)}"]
     assert kept(Decontaminate([quiz]), documents) == [0]
     assert kept(Decontaminate([quiz], max_items=None), documents) == []
+
+
+def test_an_item_that_repeats_itself_is_not_found_by_what_it_repeats(tmp_path: Path) -> None:
+    quiz = write(tmp_path / "a.jsonl", [{"text": "no " * 40}, {"text": f"{'a b ' * 10}{sentence(4, 3)}"}])
+    assert kept(Decontaminate([quiz]), ["no " * 5, "a b a b a b", "no " * 13]) == [0, 1]
+
+
+def test_names_of_columns_and_benchmarks_may_be_any(tmp_path: Path, quiz: str) -> None:
+    rows = [{"text": COPY, "__found__": 1}, {"text": "clean", "__found__": 2}]
+    stage = Decontaminate([{"path": quiz, "name": "a b:c/\0"}])
+    result = Pipeline("p", stages=[stage]).run(LocalExecutor(0), initial_tasks=[DocumentBatch(rows)])
+    assert [row for task in result for row in task.to_rows()] == [{"text": "clean", "__found__": 2}]
+    assert result.summary()["Decontaminate"].counts["a b:c/\0_documents"] == 1
 
 
 def test_each_benchmark_is_counted(tmp_path: Path, quiz: str) -> None:
@@ -150,12 +166,70 @@ def test_spans_are_cut_out(quiz: str) -> None:
     assert kept(Decontaminate([quiz], action="span", min_piece=0, max_spans=1), [document, document * 2]) == [0]
 
 
+def test_clean_heads_and_tails_stay_and_only_short_pieces_between_cuts_go(quiz: str) -> None:
+    head, middle, tail = "alpha " * 8, " beta " * 8, " gamma " * 8
+    documents = [f"{head}{QUESTION}{tail}", f"{head}{QUESTION}{middle}{QUESTION}{tail}", f"{head}{QUESTION}", QUESTION]
+    rows, line = run(Decontaminate([quiz], action="span", context=0, min_piece=200), documents)
+    both = f"{head.strip()}\n\n{tail.strip()}"
+    assert [(row["id"], row["text"]) for row in rows] == [(0, both), (1, both), (2, head.strip())]
+    assert (line.counts["spans_cut"], line.dropped) == (5, 1)
+    kept_between, _ = run(Decontaminate([quiz], action="span", context=0, min_piece=20), documents[1:2])
+    assert kept_between[0]["text"].split("\n\n")[1] == middle.strip()
+
+
+def test_rejected_rows_have_the_threshold_of_the_rule_that_found_them(tmp_path: Path, quiz: str) -> None:
+    source = write(tmp_path / "in" / "a.jsonl", [{"text": COPY}, {"text": changed(QUESTION, 9, 19)}, {"text": SHORT}])
+    stages = [JsonlReader(source), Decontaminate([quiz], min_overlap=0.1), JsonlWriter(str(tmp_path / "out"))]
+    result = Pipeline("p", stages=stages).run(LocalExecutor(0), tmp_path / "run", rejected=True)
+    names = ("rejected_filter", "rejected_threshold", "rejected_score")
+    told = [tuple(row[name] for name in names) for row in pq.read_table(result.rejected()[0]).to_pylist()]
+    assert told[0] == told[2] == ("quiz", "min_overlap=0.1", 1.0)
+    assert told[1] == ("quiz (fuzzy)", "fuzzy_threshold=0.6", pytest.approx(16 / 26))
+
+
+def test_many_items_that_are_too_short_are_told(tmp_path: Path) -> None:
+    words = [{"text": "much too short"}] * 3 + [{"text": QUESTION}] * 2
+    paths = [
+        write(tmp_path / f"{name}.jsonl", rows) for name, rows in (("a", words), ("b", words[:2]), ("c", words[3:]))
+    ]
+    told = (
+        "'a' has 3 of 5 items, benchmark 'b' has 2 of 2 items with fewer than min_words=8 words, which are not looked"
+    )
+    with pytest.warns(RuntimeWarning, match=f"stage 'Decontaminate_find': benchmark {told} for. .*lower min_words"):
+        assert kept(Decontaminate(paths), [COPY, "clean"]) == [1]
+
+
+def test_the_files_of_a_glob_are_benchmarks_with_names_of_their_own(tmp_path: Path) -> None:
+    items = {name: [{"text": sentence(seed, 20)}] for seed, name in enumerate(["mmlu.v2", "gsm8k", "x/arc", "y/arc"])}
+    for name, rows in items.items():
+        write(tmp_path / "bench" / f"{name}.jsonl", rows)
+    for part in range(2):
+        write(tmp_path / "bench" / f"test-0000{part}-of-00002.jsonl", [{"text": sentence(80 + part, 20)}])
+
+    def counts(*benchmarks: Any) -> dict[str, float]:
+        found = run(Decontaminate(benchmarks, action="mark"), [sentence(1, 20), sentence(2, 20)])[1].counts
+        return {name: number for name, number in found.items() if name.endswith("_documents")}
+
+    folder = tmp_path / "bench"
+    flat = {"gsm8k_documents": 1, "mmlu.v2_documents": 0, "test_documents": 0}
+    assert counts(folder / "*.jsonl") == flat
+    assert counts(folder / "**" / "*.jsonl") == flat | {"x/arc_documents": 1, "y/arc_documents": 0}
+    assert counts(folder / "gs*") == {"gsm8k_documents": 1}
+    assert counts({"path": folder / "*.jsonl", "name": "all"}) == {"all_documents": 1}
+    assert counts(folder) == {"bench_documents": 2}
+    with pytest.raises(PlanError, match=r"two benchmarks are called 'gsm8k': name them"):
+        counts(folder / "gs*", folder / "gsm8k.jsonl")
+    write(folder / "[1].jsonl", [{"text": sentence(2, 20)}])
+    assert counts(folder / "[1].jsonl") == {"[1]_documents": 1}
+
+
 @settings(max_examples=50)
 @given(texts)
+@example("\u00ad a\u00adb \u200b中\ufeffΑ\u200bΣ c\u200b")
 @example("e\u0301 a\u200bb … “x” Σ. ΑΣ ﬁ 中か\u3099文")
 def test_words_are_found_where_they_lie(text: str) -> None:
     there = prepared(pa.array([text])).to_pylist()[0].split()
-    assert [overlap.FORM.text(text[start:end]) for start, end in words_of(text)] == there
+    assert [prepared_word(text[start:end]) for start, end in words_of(text)] == there
 
 
 @settings(max_examples=40)
@@ -182,6 +256,7 @@ def test_the_same_bytes_however_it_was_cut_and_rejected_rows_say_why(tmp_path: P
         outputs.append([path.read_bytes() for path in sorted((place / "out").glob("*.jsonl"))])
         rejected = [row for path in result.rejected() for row in pq.read_table(path).to_pylist()]
         assert len(rejected) == result.summary()["Decontaminate"].dropped == 9
+        assert not [name for name in rejected[0] if name.startswith("__")]
         told = {
             (row["rejected_by"], row["rejected_filter"], row["rejected_score"], row["contaminated_item"])
             for row in rejected
@@ -200,7 +275,7 @@ def test_a_run_is_not_resumed_with_another_benchmark(tmp_path: Path, quiz: str) 
         Pipeline("p", stages=stages).run(LocalExecutor(0), tmp_path / "run")
         written = [path.read_text() for path in (tmp_path / "out").glob("*.jsonl")]
         assert len("".join(written).splitlines()) == wanted
-        write(Path(quiz), [{"text": "other words"}])
+        write(Path(quiz), [{"text": sentence(77, 20)}])
 
 
 @pytest.mark.parametrize(
@@ -210,6 +285,12 @@ def test_a_run_is_not_resumed_with_another_benchmark(tmp_path: Path, quiz: str) 
         ([], {}, "benchmark 'quiz' is empty"),
         ([{"text": " "}], {}, "benchmark 'quiz' is empty.*no text in 'text'"),
         ([{"texts": "a"}], {}, "no column 'text'. Did you mean 'texts'.*text_fields"),
+        (
+            [{"text": "too short"}, {"text": "this one has five words"}],
+            {},
+            "nothing to look for: .*'quiz' has 2 of 2 items with fewer than min_words=8.*longest has 5.*fuzzy_ngram=5",
+        ),
+        ([{"text": "too short"}], {"fuzzy_threshold": None}, "or lower min_words$"),
     ],
 )
 def test_benchmarks_that_cannot_be_read_are_told_by_the_plan(
@@ -233,6 +314,11 @@ def test_benchmarks_that_cannot_be_read_are_told_by_the_plan(
         (["a"], {"fuzzy_ngram": 9}, "fuzzy_ngram=9"),
         (["a"], {"min_overlap": 2.0}, "min_overlap"),
         (["a"], {"context": -1}, "context"),
+        (["a"], {"context": None}, "context is None, must be a whole number"),
+        (["a"], {"ngram": "13"}, "ngram='13' must be a whole number"),
+        (["a"], {"ngram": 13.0}, "ngram=13.0 must be a whole number"),
+        (["a"], {"min_overlap": None}, "min_overlap=None is no share"),
+        ([{"path": None}], {}, "a benchmark is a path"),
     ],
 )
 def test_what_cannot_work_is_refused_at_once(benchmarks: Any, options: dict[str, Any], words: str) -> None:

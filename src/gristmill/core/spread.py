@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LAYOUT = 5
-"""Raised whenever rows would go to other partitions than before, or keys be other hashes: what an older version has
-half partitioned is not gone on with."""
+"""Raised whenever rows would go to other partitions than before, or keys be other hashes or ranks: what an older
+version has half partitioned is not gone on with."""
 
 _UINT = pa.uint64()
 _FOLD, _LOW = literal(32, _UINT), literal(2**32 - 1, _UINT)

@@ -11,7 +11,7 @@ about 100 bytes for each word of theirs.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, groupby, pairwise
 from os import PathLike
@@ -23,10 +23,10 @@ import pyarrow as pa
 from gristmill.core.batch import Batch
 from gristmill.core.columns import make_array
 from gristmill.core.decide import Decision
-from gristmill.core.errors import PlanError
+from gristmill.core.errors import InputError, PlanError, shorten
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage, WorkerMetadata
 from gristmill.core.table import VERDICT
-from gristmill.dedup.benchmarks import Benchmark, Items, benchmarks_of, read_items
+from gristmill.dedup.benchmarks import Benchmark, Items, benchmarks_of, list_benchmarks, read_items
 from gristmill.dedup.columns import flags
 from gristmill.dedup.overlap import Match, OverlapIndex, Rules, words_of
 from gristmill.dedup.texts import texts_of, with_texts
@@ -38,11 +38,18 @@ BENCHMARK, ITEM, SHARE, MATCH = COLUMNS = (
 """The benchmark and the item that a row has, the share of its runs of words that were found, and the first of them."""
 
 _TYPES = {BENCHMARK: pa.string(), ITEM: pa.string(), SHARE: pa.float64(), MATCH: pa.string()}
-_FOUND = "__found__"
 _LONGEST, _WORD = 300, 60
-_SEPARATOR = "\0"
+_COUNTED = "item\0"
+"""Before the number of an item that was found, among the counts."""
+
+_KEPT, _DROPPED = "keep", "drop"
 _MANY = 0.1
 """The share of a benchmark's items from which on it is worth a warning that they can hardly be found."""
+
+
+def _shown(shares: Iterable[tuple[str, int, int]]) -> str:
+    """Benchmarks, with how many items of each are meant."""
+    return shorten([f"benchmark {name!r} has {some:,} of {size:,} items" for name, some, size in shares], 5)
 
 
 class Library:
@@ -69,28 +76,48 @@ class Library:
 
     @cached_property
     def _read(self) -> tuple[Items, OverlapIndex]:
+        return self._load()
+
+    def _load(self) -> tuple[Items, OverlapIndex]:
+        self.benchmarks = list_benchmarks(self.benchmarks, self.storage_options)
         items = read_items(self.benchmarks, self.storage_options)
         return items, OverlapIndex(make_array(items.texts, pa.string()), self.rules)
 
     def survey(self) -> None:
         """Read all benchmarks once, before the run, and remember how large they are."""
-        items = read_items(self.benchmarks, self.storage_options)
-        index = OverlapIndex(make_array(items.texts, pa.string()), self.rules)
+        items, index = self._load()
         ends = list(accumulate(items.sizes, initial=0))
         self.stamp, self._sizes = items.stamp, items.sizes
         self._short = [int(index.too_short[start:end].sum()) for start, end in pairwise(ends)]
         self._common = [int(index.too_common[start:end].sum()) for start, end in pairwise(ends)]
+        if sum(self._short) == len(items.texts):
+            told = f"{self._told_short(range(len(ends) - 1))}, and the longest has {index.words.max():,}"
+            raise InputError(f"there is nothing to look for: {told}. {self._way_out}")
 
     def remark(self) -> str | None:
-        """A benchmark of which many items can hardly be found."""
-        for benchmark, size, common in zip(self.benchmarks, self._sizes, self._common, strict=False):
-            if common >= _MANY * size:
-                return (
-                    f"benchmark {benchmark.name!r}: of {common:,} of {size:,} items most words were not looked for, "
-                    f"because more than max_items={self.rules.max_items} items have them: raise max_items, or name in "
-                    "text_fields only columns that tell items apart"
-                )
-        return None
+        """Benchmarks of which many items are not, or hardly, found."""
+        sizes = list(enumerate(self._sizes))
+        told = []
+        if short := [number for number, size in sizes if self._short[number] >= _MANY * size]:
+            told.append(f"{self._told_short(short)}, which are not looked for. {self._way_out}")
+        if common := [number for number, size in sizes if self._common[number] >= _MANY * size]:
+            shares = ((self.benchmarks[one].name, self._common[one], self._sizes[one]) for one in common)
+            told.append(
+                f"{_shown(shares)} of which most words were not looked for, because more than "
+                f"max_items={self.rules.max_items} items have them. Raise max_items, or name in text_fields only "
+                "columns that tell items apart"
+            )
+        return ". ".join(told) or None
+
+    def _told_short(self, which: Iterable[int]) -> str:
+        shares = ((self.benchmarks[one].name, self._short[one], self._sizes[one]) for one in which)
+        return f"{_shown(shares)} with fewer than min_words={self.rules.min_words} words"
+
+    @property
+    def _way_out(self) -> str:
+        fuzzy = self.rules.fuzzy_threshold is not None
+        lower = f", and fuzzy_ngram={self.rules.fuzzy_ngram}, which must be less" if fuzzy else ""
+        return f"Name more columns in text_fields, such as that of the answers, or lower min_words{lower}"
 
     def owner(self, item: int) -> int:
         """The number of the benchmark that an item belongs to."""
@@ -101,12 +128,12 @@ class Library:
         for number in sorted({self.owner(item) for item in items}):
             stage.count(f"{self.benchmarks[number].name}_documents")
         for item in items:
-            stage.count(f"item{_SEPARATOR}{item}")
+            stage.count(f"{_COUNTED}{item}")
 
     def told(self, counts: Mapping[str, float]) -> dict[str, float]:
         """What was found of each benchmark, from the counts of all items."""
-        shown = {name: value for name, value in counts.items() if _SEPARATOR not in name}
-        items = [int(name.partition(_SEPARATOR)[2]) for name in counts if _SEPARATOR in name]
+        shown = {name: value for name, value in counts.items() if not name.startswith(_COUNTED)}
+        items = [int(name.removeprefix(_COUNTED)) for name in counts if name.startswith(_COUNTED)]
         found = np.bincount([self.owner(item) for item in items], minlength=len(self.benchmarks)) if items else None
         for number, benchmark in enumerate(self.benchmarks):
             some = 0 if found is None else int(found[number])
@@ -125,12 +152,13 @@ class Library:
 class Decontaminate(CompositeStage[Batch, Batch]):
     """Drops, cuts or marks documents that have items of evaluation sets.
 
-    `benchmarks` lists JSONL or Parquet files or directories, on any file system; one whose text is not in
-    `text_fields` is {"path": ..., "text_fields": ["question", "answer"], "name": ..., "id_field": ...}. The columns of
-    an item are joined. A document has an item if `ngram` words in a row are in both, and at least the share
-    `min_overlap` of all such runs of the item; or, with some words changed, if the share `fuzzy_threshold` of its runs
-    of `fuzzy_ngram` words is (None: not looked for). Items of fewer than `ngram` words must be there as a whole, and
-    those of fewer than `min_words` are left out. Runs that more than `max_items` items have do not count.
+    `benchmarks` lists JSONL or Parquet files or directories, on any file system, or globs, of which each file is one;
+    one whose text is not in `text_fields` is {"path": ..., "text_fields": ["question", "answer"], "name": ...,
+    "id_field": ...}. The columns of an item are joined. A document has an item if `ngram` words in a row are in both,
+    and at least the share `min_overlap` of all such runs of the item; or, with some words changed, if the share
+    `fuzzy_threshold` of its runs of `fuzzy_ngram` words is (None: not looked for). Items of fewer than `ngram` words
+    must be there as a whole, and those of fewer than `min_words` are left out. Runs that more than `max_items` items
+    have do not count.
 
     `action` is "document", to drop such documents; "span", to cut out what was found with `context` characters on
     either side, as far as words go, and what is left between two cuts if it is shorter than `min_piece`; or "mark", to
@@ -163,8 +191,8 @@ class Decontaminate(CompositeStage[Batch, Batch]):
         if action not in ACTIONS:
             raise ValueError(f"Decontaminate: action is {action!r}, must be one of {', '.join(ACTIONS)}")
         for name, value in (("context", context), ("min_piece", min_piece), ("max_spans", max_spans)):
-            if value < 0:
-                raise ValueError(f"Decontaminate: {name} is {value}, must be 0 or more")
+            if not isinstance(value, int) or value < 0:
+                raise ValueError(f"Decontaminate: {name} is {value!r}, must be a whole number, 0 or more")
         self.benchmarks, self.text_field, self.text_fields, self.action = benchmarks, text_field, text_fields, action
         self.ngram, self.min_overlap, self.min_words = ngram, min_overlap, min_words
         self.fuzzy_threshold, self.fuzzy_ngram, self.max_items = fuzzy_threshold, fuzzy_ngram, max_items
@@ -211,7 +239,8 @@ class FindItems(ProcessingStage[Batch, Batch]):
             raise type(error)(f"stage {self.name!r}: {error}") from error
 
     def remark(self, stats: Any) -> str | None:
-        return self.library.remark()
+        told = self.library.remark()
+        return told and f"stage {self.name!r}: {told}"
 
     def setup(self, worker_metadata: WorkerMetadata) -> None:
         self.library.index  # noqa: B018  (reads the benchmarks)
@@ -231,10 +260,8 @@ class FindItems(ProcessingStage[Batch, Batch]):
             left = {row: self._without(texts[row].as_py(), places) for row, places in spans.items()}
             new = make_array([left.get(row) or None for row in range(count)], pa.string())
             table = with_texts(table, self.text_field, new, flags(new.is_valid()))
-        keep = [row not in rows or bool(left.get(row)) for row in range(count)]
-        told = {row: " ".join(f"{match.item}:{match.share}" for match in matches) for row, matches in rows.items()}
-        table = table.append_column(VERDICT, make_array(keep, pa.bool_()))
-        table = table.append_column(_FOUND, make_array(map(told.get, range(count)), pa.string()))
+        told = {row: _noted(bool(left.get(row)), matches) for row, matches in rows.items()}
+        table = table.append_column(VERDICT, make_array(map(told.get, range(count)), pa.string()))
         return task.with_data(self._told(table, texts, rows, spans, replace=False))
 
     def tally(self, counts: Mapping[str, float]) -> dict[str, float]:
@@ -272,8 +299,9 @@ class FindItems(ProcessingStage[Batch, Batch]):
             return ""
         self.count("spans_cut", len(wide))
         starts, ends = [0, *(end for _, end in wide)], [*(start for start, _ in wide), len(text)]
-        pieces = [text[start:end].strip() for start, end in zip(starts, ends, strict=True)]
-        return "\n\n".join(piece for piece in pieces if piece and len(piece) >= self.min_piece)
+        head, *between, tail = (text[start:end].strip() for start, end in zip(starts, ends, strict=True))
+        pieces = [head, *(piece for piece in between if len(piece) >= self.min_piece), tail]
+        return "\n\n".join(filter(None, pieces))
 
 
 class DropContaminated(ProcessingStage[Batch, Batch]):
@@ -294,18 +322,27 @@ class DropContaminated(ProcessingStage[Batch, Batch]):
     def decide(self, batch: Batch) -> Decision:
         """What was found is counted here; the scores are shares, under the names of benchmarks."""
         table, names = batch.data, [benchmark.name for benchmark in self.library.benchmarks]
-        shares: dict[str, list[float | None]] = {name: [None] * table.num_rows for name in names}
-        for row, told in enumerate(table.column(_FOUND).to_pylist()):
+        shares: dict[str, list[float | None]] = {name: [None] * table.num_rows for name in self.thresholds()}
+        keep = [True] * table.num_rows
+        for row, told in enumerate(table.column(VERDICT).to_pylist()):
             if told:
-                found = [one.split(":") for one in told.split()]
-                items = [int(item) for item, _ in found]
+                verdict, *noted = told.split()
+                found = [one.split(":") for one in noted]
+                keep[row], items = verdict == _KEPT, [int(item) for item, _, _ in found]
                 self.library.count(self, items)
-                shares[names[self.library.owner(items[0])]][row] = float(found[0][1])
+                name = names[self.library.owner(items[0])]
+                shares[_nearly(name) if int(found[0][2]) else name][row] = float(found[0][1])
         scores = {name: make_array(values, pa.float64()) for name, values in shares.items()}
-        return Decision(table.column(VERDICT).combine_chunks(), scores)
+        return Decision(make_array(keep, pa.bool_()), scores)
 
     def thresholds(self) -> dict[str, str]:
-        return {one.name: f"min_overlap={self.library.rules.min_overlap}" for one in self.library.benchmarks}
+        """Of copies, and of items of which some words were changed, for each benchmark."""
+        rules, found = self.library.rules, dict[str, str]()
+        for benchmark in self.library.benchmarks:
+            found[benchmark.name] = f"min_overlap={rules.min_overlap}"
+            if rules.fuzzy_threshold is not None:
+                found[_nearly(benchmark.name)] = f"fuzzy_threshold={rules.fuzzy_threshold}"
+        return found
 
     def apply(self, batch: Batch, decision: Decision) -> Batch:
         kept = batch.keep(decision.keep)
@@ -314,6 +351,17 @@ class DropContaminated(ProcessingStage[Batch, Batch]):
 
     def tally(self, counts: Mapping[str, float]) -> dict[str, float]:
         return self.library.told(counts)
+
+
+def _noted(keep: bool, matches: Sequence[Match]) -> str:
+    """What becomes of a row, and what it has, for the stage that counts and drops."""
+    found = (f"{match.item}:{match.share}:{int(match.fuzzy)}" for match in matches)
+    return " ".join([_KEPT if keep else _DROPPED, *found])
+
+
+def _nearly(benchmark: str) -> str:
+    """What the share of items with changed words is called."""
+    return f"{benchmark} (fuzzy)"
 
 
 # -- places in a text ----------------------------------------------------------------------------------------

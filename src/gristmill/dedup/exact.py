@@ -107,10 +107,13 @@ class ExactDeduplicationStage(IndexedStage):
     def keys(self, batch: Batch) -> pa.Table:
         known = identities(batch)
         hashes = hash_columns([self._values(batch, name) for name in self._fields])
-        rank = pc.negate(self._policy.rank(batch.data))  # the smaller the better; null is last
+        rank = pc.negate(self._policy.rank(batch.data, self.count))  # the smaller the better; null is last
         columns = [hashes, rank, ids(batch, self.id_field), known.column(TASK), known.column(ROW)]
         table = pa.table(columns, [_HASH, _RANK, ID, TASK, ROW])
         return table.filter(pc.is_valid(hashes)) if hashes.null_count else table
+
+    def remark(self, stats: Any) -> str | None:
+        return self._policy.remark(self.name, stats)
 
     def _values(self, batch: Batch, name: str) -> pa.Array:
         """What is compared of a column."""

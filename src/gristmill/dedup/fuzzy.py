@@ -160,7 +160,7 @@ class FuzzyDeduplicationStage(IndexedStage):
         texts = texts_of(self.name, batch.data, self.text_field)
         texts = self._form.apply(texts) if self._form else texts
         nodes, known, named = nodes_of(batch), identities(batch), ids(batch, self.id_field)
-        ranks = self._policy.rank(batch.data)
+        ranks = self._policy.rank(batch.data, self.count)
         tables = []
         for start, count in _slices(texts):
             some = texts.slice(start, count)
@@ -184,6 +184,9 @@ class FuzzyDeduplicationStage(IndexedStage):
                 self._sample(made, some, mine),
             ]
         return pa.concat_tables(tables)
+
+    def remark(self, stats: Any) -> str | None:
+        return self._policy.remark(self.name, stats)
 
     def late(self, keys: pa.Table) -> pa.BooleanArray:
         return pc.equal(whole(keys[KIND]), literal(TEXT, pa.int64()))

@@ -6,10 +6,9 @@ id. So the choice does not depend on how documents arrived. Rank where the docum
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,26 @@ import pyarrow as pa
 
 from gristmill.core.columns import make_array
 from gristmill.core.compute import pc
-from gristmill.core.table import is_json, is_text, table_to_rows
+from gristmill.core.errors import ColumnError, did_you_mean, shorten
+from gristmill.core.table import column_values, is_json, is_text, json_text
 from gristmill.dedup.columns import Numbers, flags, from_numbers, numbers, validity, values_of, whole
+from gristmill.dedup.times import seconds
 
 FIRST, LONGEST, HIGHEST, NEWEST, SOURCE = POLICIES = ("first", "longest", "highest", "newest", "source")
+UNREADABLE, MISSING = "keep_unreadable", "keep_missing"
+"""Counts of a stage: rows whose value the policy cannot use, and rows that have none."""
+
+_SMALLEST = 0.001
+"""Such a share of rows that cannot be ranked is worth a warning."""
+
+_FORMS = "2024-05-01, 2024-05-01T10:00:00Z or Wed, 01 May 2024 10:00:00 GMT"
+_WANTED = {
+    LONGEST: ("text", "Name a column of text"),
+    HIGHEST: ("number", "Name a column of numbers, or make numbers of its values first"),
+    NEWEST: ("time", f"Times are dates, timestamps, Unix time, or text as in {_FORMS}"),
+    SOURCE: ("value of its order", "Look how the values are spelled"),
+}
+"""What each policy looks for, and what to do if it is not there."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +45,11 @@ class Keep:
     first: the first in the order of the input.
     longest: the longest text, of the column `field`.
     highest: the highest number in the column `field`, such as a score.
-    newest: the latest time in the column `field`: timestamps, dates, numbers, or ISO 8601 text.
+    newest: the latest time in the column `field`: timestamps, dates, Unix time, or text (`times.py`).
     source: by the column `field`: the value that stands first in `order`.
 
-    Null is lowest, as is what cannot be read or is not in `order`. Of equal ones the first is kept.
+    Null is lowest, as is what cannot be read or is not in `order`; how many rows that are is counted. Of equal ones the
+    first is kept.
     """
 
     policy: str = "first"
@@ -45,24 +61,72 @@ class Keep:
             raise ValueError(f"keep={self.policy!r} is unknown; it is one of {', '.join(POLICIES)}")
         if self.policy != FIRST and not self.field:
             raise ValueError(f"keep={self.policy!r} needs the column that it looks at: field='...'")
+        if self.field is not None and not isinstance(self.field, str):
+            raise TypeError(f"keep={self.policy!r}: field is the name of a column, not {self.field!r}")
+        self._check_order()
+
+    def _check_order(self) -> None:
+        if not isinstance(self.order, list | tuple):
+            shown = [self.order] if isinstance(self.order, str) else ["...", "..."]
+            raise TypeError(
+                f"keep={self.policy!r}: order must be a list of values, the best first, as in order={shown!r}, "
+                f"not {self.order!r}"
+            )
         if self.policy == SOURCE and not self.order:
             raise ValueError("keep='source' needs the values of its column, the best first: order=[...]")
+        if self.policy != SOURCE and self.order:
+            raise ValueError(f"order goes with keep='source', not with keep={self.policy!r}")
+        for value in self.order:
+            if not isinstance(value, Hashable):
+                raise TypeError(f"keep='source': order holds text, numbers and the like, not {value!r}")
 
-    def rank(self, table: pa.Table) -> pa.DoubleArray:
-        """The rank of each row: the higher the better, null the lowest."""
+    def rank(self, table: pa.Table, count: Callable[[str, int], None] | None = None) -> pa.DoubleArray:
+        """The rank of each row: the higher the better, null the lowest. `count` is told how many cannot be ranked."""
         if self.policy == FIRST:
             return from_numbers(np.zeros(table.num_rows))
         if self.field not in table.column_names:
-            raise ValueError(f"keep={self.policy!r} looks at {self.field!r}; there are {', '.join(table.column_names)}")
+            there = shorten([name for name in table.column_names if not name.startswith("__")], 12)
+            raise ColumnError(f"keep={self.policy!r} looks at {self.field!r}; there are {there}")
         column = whole(table[self.field])
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        ranks = _without_nan(found := self._found(column))
+        if count is not None and ranks.null_count:
+            absent = _absent(column) | (flags(ranks.is_null()) & flags(found.is_valid()))  # not a number: no value
+            missing = int((absent & flags(ranks.is_null())).sum())
+            for name, rows in ((MISSING, missing), (UNREADABLE, ranks.null_count - missing)):
+                if rows:
+                    count(name, rows)
+        return ranks
+
+    def _found(self, column: pa.Array) -> pa.DoubleArray:
         if self.policy == LONGEST:
-            return pc.utf8_length(values_of(column).cast(pa.large_string())).cast(pa.float64())
+            return _lengths(column)
         if self.policy == NEWEST:
-            return _without_nan(_times(column))
+            return seconds(column)
         if self.policy == SOURCE:
             places = {value: -float(place) for place, value in reversed(list(enumerate(self.order)))}
             return make_array([_place(places, value) for value in _python(column)], pa.float64())
-        return _without_nan(_scores(column))
+        return _scores(column)
+
+    def remark(self, stage: str, stats: Any) -> str | None:
+        """What to tell, at the end of a run, of a stage whose rows could not all be ranked."""
+        unread, missing = (int(stats.counts.get(name, 0)) for name in (UNREADABLE, MISSING))
+        rows, (what, way_out) = stats.rows_in - stats.quarantined, _WANTED.get(self.policy, ("", ""))
+        about = f"stage {stage!r}: keep={self.policy!r} looks at column {self.field!r}"
+        if rows and unread + missing >= rows:
+            return (
+                f"{about}, and finds no {what} in any of {rows:,} rows ({unread:,} have something else there, and "
+                f"{missing:,} nothing): of each cluster it has kept the first row. {way_out}"
+            )
+        if (
+            unread < max(_SMALLEST * rows, 1) or self.policy == SOURCE
+        ):  # values that are not in its order are nothing strange
+            return None
+        return (
+            f"{about}, and finds no {what} in {100 * unread / rows:.3g}% of the rows ({unread:,} of {rows:,}), "
+            f"though there is something: they come after all others. {way_out}"
+        )
 
 
 def policy(stage: str, keep: str | Keep | Mapping[str, Any], text: str | None, score_field: str | None = None) -> Keep:
@@ -70,10 +134,12 @@ def policy(stage: str, keep: str | Keep | Mapping[str, Any], text: str | None, s
 
     `text` is the column that the longest is chosen by, and `score_field` goes with "highest" and "newest".
     """
-    if not isinstance(keep, str):
+    if isinstance(keep, Keep | Mapping):
         if score_field is not None:
             raise ValueError(f"{stage}: a Keep names its own column: leave out score_field")
-        return Keep(**keep) if isinstance(keep, Mapping) else keep
+        return keep if isinstance(keep, Keep) else _from_mapping(stage, keep)
+    if not isinstance(keep, str):
+        raise TypeError(f"{stage}: keep is {keep!r}, must be one of {', '.join(POLICIES)}, or a Keep(...)")
     if keep not in POLICIES:
         raise ValueError(f"{stage}: keep is {keep!r}, must be one of {', '.join(POLICIES)}, or a Keep(...)")
     if keep in (HIGHEST, NEWEST) and score_field is None:
@@ -86,27 +152,63 @@ def policy(stage: str, keep: str | Keep | Mapping[str, Any], text: str | None, s
     return Keep(keep, text if keep == LONGEST else score_field)
 
 
+def _from_mapping(stage: str, given: Mapping[str, Any]) -> Keep:
+    known = ("policy", "field", "order")
+    for name in given:
+        if name not in known:
+            raise ValueError(f"{stage}: keep has no {name!r}.{did_you_mean(name, known)} There are: {', '.join(known)}")
+    try:
+        return Keep(**given)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{stage}: {error}") from None
+
+
 def _python(column: pa.Array) -> list[Any]:
     """The values of a column; those of JSON as what they stand for."""
-    return [row["value"] for row in table_to_rows(pa.table({"value": column}))]
+    return column_values(pa.chunked_array([column]))
+
+
+def _absent(column: pa.Array) -> Numbers:
+    """The rows that have no value: null, or blank text."""
+    absent = flags(column.is_null())
+    if is_text(column.type) or is_json(column.type):
+        texts = column.storage if is_json(column.type) else column
+        blank = pc.match_substring_regex(texts.cast(pa.large_string()), r'^"?\s*"?$')
+        absent = absent | flags(blank)
+    return absent
 
 
 def _place(places: Mapping[Any, float], value: Any) -> float | None:
     return places.get(value) if isinstance(value, Hashable) else None
 
 
+def _lengths(column: pa.Array) -> pa.DoubleArray:
+    """How many characters the text of each value has, or how many bytes; what is no text counts as JSON."""
+    kind = column.type
+    if pa.types.is_nested(kind):
+        texts: Any = ((None if value is None else json_text(value)) for value in _python(column))
+        return make_array([None if text is None else float(len(text)) for text in texts], pa.float64())
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return pc.binary_length(column).cast(pa.float64())
+    return pc.utf8_length(values_of(column).cast(pa.large_string())).cast(pa.float64())
+
+
 def _scores(column: pa.Array) -> pa.DoubleArray:
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
         return _ranked(column)
-    return make_array([_score(value) for value in _python(column)], pa.float64())
+    values = _python(column)
+    ranks = _ranked(make_array([_float(value) for value in values], pa.float64()))
+    large = [isinstance(value, int) and _EXACT < abs(value) < 2**63 for value in values]
+    if not any(large):
+        return ranks
+    whole_ones = [value for value, mine in zip(values, large, strict=True) if mine]
+    return pc.replace_with_mask(ranks, make_array(large, pa.bool_()), _ranked(make_array(whole_ones, pa.int64())))
 
 
-def _score(value: Any) -> float | None:
-    if isinstance(value, int) and not isinstance(value, bool) and _EXACT < abs(value) < 2**63:
-        return float(_ranked(make_array([value], pa.int64()))[0].as_py())
+def _float(value: Any) -> float | None:
     with suppress(ValueError, TypeError, OverflowError):
-        return float(_ranked(make_array([float(value)], pa.float64()))[0].as_py())
+        return float(value)
     return None
 
 
@@ -147,24 +249,6 @@ def _steps(sizes: Numbers) -> Numbers:
 
 def _without_nan(ranks: pa.DoubleArray) -> pa.DoubleArray:
     return pc.if_else(pc.is_nan(ranks), pa.nulls(len(ranks), pa.float64()), ranks)
-
-
-def _times(column: pa.Array) -> pa.DoubleArray:
-    kind = column.type
-    if is_text(kind) or is_json(kind):
-        return make_array([_seconds(value) for value in _python(column)], pa.float64())
-    if pa.types.is_temporal(kind):
-        column = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
-    return _ranked(column)
-
-
-def _seconds(text: Any) -> float | None:
-    if isinstance(text, int | float):
-        return float(text)
-    with suppress(ValueError, TypeError, OverflowError, AttributeError):
-        time = datetime.fromisoformat((text or "").strip())
-        return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
-    return None
 
 
 def choose_kept(clusters: pa.Table, pairs: pa.Table | None = None) -> pa.Table:

@@ -1,21 +1,25 @@
 """Overlap: which documents have words in a row that items of evaluation sets have.
 
-Texts are compared without case, punctuation and the form of their white space. In scripts without spaces each character
+Texts are compared without case, punctuation, the form of their white space and characters that nobody sees, such as
+soft hyphens. In scripts without spaces each character
 counts as a word. A run of words is known by 64 bits: of a trillion words that are looked up among a million, one in
 twenty times one is taken for a run that it is not.
 
     runs       of `ngram` words: one that is in the document is enough, or a share of the item's (`min_overlap`)
     short      an item of fewer words is looked for as a whole, if it has `min_words`
-    fuzzy      of `fuzzy_ngram` words: an item of which most are in the document is there, with some words changed
+    fuzzy      of `fuzzy_ngram` words: an item of which most are in the document is there, with some words changed, if
+               these are as many as the shortest such item needs
 
 Runs that more than `max_items` items have are how such items are worded, and say nothing.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -33,21 +37,31 @@ SEED = 13
 FORM = Normalisation(punctuation=True)
 _HIT = np.dtype([("row", "<i8"), ("word", "<i8"), ("key", "<u8")])
 
+_INVISIBLE = "\u00ad\u200b-\u200f\u2060-\u2064\ufeff"
+"""Soft hyphens, spaces without width, joiners, marks of direction and of byte order."""
+
+_HIDDEN = re.compile(f"[{_INVISIBLE}]")
+
 
 def prepared(column: Column) -> pa.Array:
     """Texts as words with spaces between them; null stays null."""
     texts = as_text(column)
-    unspaced = pc.and_(pc.invert(pc.string_is_ascii(texts)), pc.match_substring_regex(texts, f"[{UNSPACED_CLASS}]"))
-    rows = pc.fill_null(unspaced, literal(False, pa.bool_()))
+    special = pc.match_substring_regex(texts, f"[{_INVISIBLE}{UNSPACED_CLASS}]")
+    rows = pc.fill_null(pc.and_(pc.invert(pc.string_is_ascii(texts)), special), literal(False, pa.bool_()))
     if rows.true_count:
-        spaced = pc.replace_substring_regex(texts.filter(rows), f"([{UNSPACED_CLASS}])", r" \1 ")
-        texts = pc.replace_with_mask(texts, rows, spaced)
+        visible = pc.replace_substring_regex(texts.filter(rows), f"[{_INVISIBLE}]", "")
+        texts = pc.replace_with_mask(texts, rows, pc.replace_substring_regex(visible, f"([{UNSPACED_CLASS}])", r" \1 "))
     return FORM.apply(texts)
+
+
+def prepared_word(text: str) -> str:
+    """A word, as it is in the prepared text."""
+    return FORM.text(_HIDDEN.sub("", text))
 
 
 def words_of(text: str) -> list[tuple[int, int]]:
     """Where each word of the prepared text lies in the text itself."""
-    return [found.span() for found in WORD.finditer(text) if FORM.text(found[0])]
+    return [found.span() for found in WORD.finditer(text) if prepared_word(found[0])]
 
 
 def word_counts(texts: pa.Array) -> Numbers:
@@ -77,7 +91,9 @@ class Match(NamedTuple):
     row: int
     item: int
     share: float
-    """Of the runs of the item, those that are in the document."""
+    """Of the runs of the item, those that are in the document: by the rule that finds most."""
+    fuzzy: bool
+    """Whether these are runs of `fuzzy_ngram` words."""
     words: list[tuple[int, int]]
     """The runs that were found, by the number of their first word and of the one behind their last."""
 
@@ -94,12 +110,18 @@ class Rules:
     max_items: int | None = 10
 
     def __post_init__(self) -> None:
+        for name in ("ngram", "min_words", "fuzzy_ngram", "max_items"):
+            number = getattr(self, name)
+            if not isinstance(number, int) and (name != "max_items" or number is not None):
+                raise ValueError(f"{name}={number!r} must be a whole number")
         if not 1 <= self.min_words <= self.ngram:
             raise ValueError(f"min_words={self.min_words} must be between 1 and ngram={self.ngram}")
         for name in ("min_overlap", "fuzzy_threshold"):
             share = getattr(self, name)
-            if share is not None and not 0 <= share <= 1:
-                raise ValueError(f"{name}={share} is no share between 0 and 1")
+            if share is None and name == "fuzzy_threshold":
+                continue
+            if not isinstance(share, int | float) or not 0 <= share <= 1:
+                raise ValueError(f"{name}={share!r} is no share between 0 and 1")
         if self.fuzzy_threshold is not None and not 1 <= self.fuzzy_ngram < self.min_words:
             raise ValueError(
                 f"fuzzy_ngram={self.fuzzy_ngram} must be 1 or more, and less than min_words={self.min_words}; "
@@ -107,6 +129,12 @@ class Rules:
             )
         if self.max_items is not None and self.max_items < 1:
             raise ValueError(f"max_items={self.max_items} must be 1 or more, or None")
+
+    @property
+    def fuzzy_runs(self) -> int:
+        """So many different runs must be there at least: as many as of the shortest item that is looked for this way.
+        One that says the same again and again, or has few runs that count, is not there with the first of them."""
+        return ceil((self.fuzzy_threshold or 0.0) * (self.ngram - self.fuzzy_ngram + 1))
 
 
 def _different_texts(keys: Numbers, items: Numbers, texts: pa.Array) -> Numbers:
@@ -203,7 +231,8 @@ class OverlapIndex:
         fuzzy, items = np.divmod(rest, len(self.words))
         shares = counts / self._totals[fuzzy, items]
         least = np.where(fuzzy == 1, self.rules.fuzzy_threshold or 0.0, self.rules.min_overlap)
-        good = np.flatnonzero(shares >= least)
+        enough = (fuzzy == 0) | (counts >= self.rules.fuzzy_runs)
+        good = np.flatnonzero((shares >= least) & enough)
         if not len(good):
             return []
         order = np.argsort(inverse, kind="stable")
@@ -214,7 +243,9 @@ class OverlapIndex:
             ends = hits["word"][mine] + self._lengths[places[mine]]
             words = list(zip(hits["word"][mine].tolist(), ends.tolist(), strict=True))
             row, item = int(rows[one]), int(items[one])
-            known = best.get((row, item))
-            share = max(float(shares[one]), known.share if known else 0.0)
-            best[row, item] = Match(row, item, share, words + (known.words if known else []))
+            match, known = Match(row, item, float(shares[one]), bool(fuzzy[one]), words), best.get((row, item))
+            if known:  # copies come first, and stay if they are as many
+                both = words + known.words
+                match = (match if match.share > known.share else known)._replace(words=both)
+            best[row, item] = match
         return sorted(best.values(), key=lambda match: (match.row, -match.share, match.item))

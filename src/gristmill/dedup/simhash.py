@@ -118,7 +118,7 @@ class HashDistanceStage(VerdictStage):
         about = pa.table(
             [
                 from_numbers(_numbered(known)),
-                self._policy.rank(batch.data),
+                self._policy.rank(batch.data, self.count),
                 pa.repeat(literal(_place(batch), pa.string()), batch.num_items),
                 ids(batch, self.id_field),
                 known[TASK],
@@ -130,6 +130,9 @@ class HashDistanceStage(VerdictStage):
         found = about.take(rows["id"]).append_column(_BITS, hashes.take(rows["id"]))
         key = pa.Array.from_buffers(pa.binary(8), len(rows), [None, whole(rows["key"]).buffers()[1]])
         return found.append_column(_KEY, key)
+
+    def remark(self, stats: Any) -> str | None:
+        return self._policy.remark(self.name, stats)
 
     def rounds(self) -> Sequence[KeyedStage]:
         steps: list[KeyedStage] = [NearHashes(self.radius), NearClusters()]

@@ -93,6 +93,14 @@ class Exchange:
         """The columns that a batch must have."""
         return list(self.key)
 
+    def take_counts(self) -> Mapping[str, float]:
+        """What is worth counting of the batch whose parts were made last."""
+        return {}
+
+    def remark(self, stats: Any) -> str | None:
+        """What the user should know, from the counts of the stage that writes."""
+        return None
+
     def columns(self, batch: Batch) -> tuple[pa.Table, frozenset[str]]:
         """The columns that move, of a batch without rows too, and which of them stages have added."""
         return columns_to_write(batch.data, None)
@@ -196,6 +204,9 @@ class WriteRuns(WriteFragments):
     def clear(self) -> None:
         self.target.clear()
 
+    def remark(self, stats: Any) -> str | None:
+        return self.exchange.remark(stats)
+
     def process(self, task: Batch) -> Fragment:
         if lost := task.__getstate__()["objects"]:  # what would go to another process: pixels are made again there
             raise ContractError(
@@ -223,6 +234,8 @@ class WriteRuns(WriteFragments):
                         writer.add(number, [part])
                 writer.close()
             size, checksum = file.size, file.checksum
+        for name, value in self.exchange.take_counts().items():
+            self.count(name, value)
         return Fragment(
             path,
             rows=Index(table.schema, runs=index.runs).rows if parts else 0,

@@ -153,6 +153,7 @@ class Spool(Exchange):
         self.stage, self.spools = stage, spools
         if stage.sums:
             self.sums = True  # a part of its identity: what was spooled without sums is of no use
+        self._counts: Mapping[str, float] = {}
         self._chunks: dict[str, int] = {}
         self._sources: list[list[Chunk]] = []
 
@@ -169,6 +170,12 @@ class Spool(Exchange):
             return ""
         return f"{sum(self.stage.content(keys) for number, keys in parts if number >= 0) % 2**64:016x}"
 
+    def take_counts(self) -> Mapping[str, float]:
+        return self._counts
+
+    def remark(self, stats: Any) -> str | None:
+        return self.stage.remark(stats)
+
     def size_up(self, nbytes: int | None) -> None:
         self.stage.size_up(nbytes)
         super().size_up(None if nbytes is None else int(nbytes * self.stage.key_share))
@@ -177,6 +184,7 @@ class Spool(Exchange):
         return pa.table({}), frozenset()
 
     def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
+        self._counts = {}
         origin = origin_of(batch) if self.spools else None
         kept = {**(batch.data.schema.metadata or {}), _ABOUT: _about(self.stage, batch, origin)}
         rows = batch.data if self.spools and not origin else batch.data.slice(0, 0)
@@ -186,7 +194,9 @@ class Spool(Exchange):
         late = [name for name in self.planned if name not in batch.data.column_names]
         for name in late:
             batch = batch.with_column(name, pa.nulls(batch.num_items))
+        self.stage.take_counts()  # of a batch that could not be ended
         keys = self.stage.keys(batch)
+        self._counts = self.stage.take_counts()
         if TASK not in keys.column_names:
             if keys.num_rows != batch.num_items:
                 raise ContractError(
