@@ -118,6 +118,7 @@ def test_every_character_becomes_what_python_says(form: Normalisation) -> None:
     codes = [*range(0xD800), *range(0xE000, 0x10000), *range(0x1F000, 0x1FC00)]
     rows = [f"A{chr(code)} {chr(code)}e{chr(code)}" for code in codes]
     rows += [f"{chr(code)}{mark}" for code in range(0x3400) for mark in "\u0301\u3099"]
+    rows += [f"{begun}{chr(jamo)}" for begun in "\u1100\uac00\uac01" for jamo in range(0x1100, 0x1200)]
     assert form.apply(pa.array(rows)).to_pylist() == [form.text(row) for row in rows]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gristmill import LocalExecutor, Pipeline
+from gristmill.dedup import ExactDeduplicationStage
 from gristmill.recipes import load_recipe
 from gristmill.text import (
     CommonEnglishWordsFilter,
@@ -92,3 +93,19 @@ def test_each_document_counts_once_however_many_filters_ask(tmp_path: Path) -> N
         summary = Pipeline("p", stages=stages).run(LocalExecutor(0)).summary()
     assert summary["CommonEnglishWordsFilter"].counts == {"not_english": 30}
     assert summary["GopherQualityFilter"].counts == {}
+
+
+def test_a_warning_does_not_hide_one_of_another_kind(tmp_path: Path) -> None:
+    stages = [
+        JsonlReader(corpus(tmp_path, 10, *[f"{GERMAN}{number}" for number in range(30)])),
+        ScoreFilter(CommonEnglishWordsFilter(0)),
+        ExactDeduplicationStage(keep="highest", score_field="text"),
+        JsonlWriter(tmp_path / "out"),
+    ]
+    with pytest.warns(RuntimeWarning) as caught:
+        Pipeline("p", stages=stages).run(LocalExecutor(0))
+    told = [str(one.message) for one in caught]
+    assert len(told) == 2
+    assert "made for English" in told[0]
+    assert "'ExactDeduplicationStage'" in told[1]
+    assert "'text'" in told[1]

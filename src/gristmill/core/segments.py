@@ -130,11 +130,13 @@ def _tally(plan: Plan, progress: Progress) -> None:
 
 
 def _tell_remark(plan: Plan, progress: Progress) -> None:
-    """Warn of the first thing that a stage finds worth it: what comes after has the same cause, as a rule."""
-    counted = zip(plan.everything, progress.stages, strict=False)
-    remark = next(filter(None, (stage.remark(stats) for stage, (_, stats) in counted)), None)
-    if remark:
-        warnings.warn(remark, RuntimeWarning, stacklevel=2)
+    """Warn of what stages find worth it. Of those that look at the same, the first: the others have the same cause."""
+    told: set[Any] = set()
+    for stage, (_, stats) in zip(plan.everything, progress.stages, strict=False):
+        kind = type(stage).remark
+        if kind not in told and (remark := stage.remark(stats)):
+            told.add(kind)
+            warnings.warn(remark, RuntimeWarning, stacklevel=2)
 
 
 def sources_of(plan: Plan, initial_tasks: Sequence[Task[Any]] | None) -> Iterator[list[Task[Any]]]:

@@ -77,13 +77,16 @@ def without(stage: str, differences: Sequence[str]) -> Normalisation | None:
 
 
 _KNOWN, _GONE, _UNKNOWN = 0x3100, 0xFFFFFFFF, 0xFFFFFFFE
+_JAMO = frozenset([*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)])
+"""Vowels and finals of Hangul, which make a syllable with what is before them. No decomposition lists that."""
 
 
 @lru_cache(maxsize=8)
 def _table(form: Normalisation) -> bytes:
     """What becomes of each of the first characters, for the kernel."""
     made_of = [unicodedata.decomposition(chr(code)).split() for code in range(_KNOWN)]
-    composed = {int(parts[1], 16) for parts in made_of if len(parts) == 2 and not parts[0].startswith("<")}
+    pairs = (parts for parts in made_of if len(parts) == 2 and not parts[0].startswith("<"))
+    composed = {*_JAMO, *(int(second, 16) for _, second in pairs)}
     return array("I", [_fate(chr(code), form, composed) for code in range(_KNOWN)]).tobytes()
 
 
