@@ -21,22 +21,9 @@ from gristmill.dedup import (
     TextDuplicatesRemovalWorkflow,
 )
 from gristmill.text import JsonlReader
+from tests.dedup.files import contents, texts, write
 
 HERE = LocalExecutor(0)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.glob("*.*"))}
-
-
-def texts(folder: Path) -> list[str]:
-    files = sorted(folder.glob("*.jsonl"))
-    return [json.loads(line)["text"] for path in files for line in path.read_text().splitlines()]
-
-
-def write(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 @pytest.fixture
