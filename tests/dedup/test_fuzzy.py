@@ -18,6 +18,7 @@ from gristmill.dedup.lsh import band_hashes
 from gristmill.dedup.minhash import Shingling, signatures
 from gristmill.dedup.quality import similar_pairs
 from gristmill.text import JsonlReader, JsonlWriter
+from tests.dedup.texts import chinese
 
 WORDS = [f"word{number}" for number in range(3000)]
 
@@ -28,14 +29,6 @@ def text(seed: int, changes: int = 0) -> str:
     for number in range(changes):
         words[number * 17 % 100] = f"other{seed}"
     return " ".join(words)
-
-
-def chinese(seed: int, changes: int = 0) -> str:
-    """A text without spaces."""
-    characters = random.Random(seed).choices([chr(0x4E00 + number) for number in range(2000)], k=600)
-    for number in range(changes):
-        characters[number * 170 % 600] = "改"
-    return "".join(characters)
 
 
 def kept(texts: list[Any], columns: dict[str, list[Any]] | None = None, batch: int = 4, **options: Any) -> list[int]:

@@ -181,6 +181,12 @@ TIMES: list[tuple[Any, float | None]] = [
     (int(NOON), NOON),
     (NOON * 1e3, NOON),
     (int(NOON) * 10**6, NOON),
+    (20240501, NOON - 12 * 3600),
+    (20240501120000, NOON),
+    (2024, datetime(2024, 1, 1, tzinfo=UTC).timestamp()),
+    *((kind("20240230"), 20240230.0) for kind in (str, int)),
+    *((kind("20241301"), 20241301.0) for kind in (str, int)),
+    *((kind("20240501126000"), 20240501126.0) for kind in (str, int)),
     ("2024-02-30", None),
     ("Wed, 31 Apr 2024 12:00:00 GMT", None),
     ("2024-05-01T12:00:00+24:00", None),
@@ -197,6 +203,8 @@ TIMES: list[tuple[Any, float | None]] = [
 def test_times_are_read_as_crawls_have_them_whatever_else_is_in_the_block() -> None:
     values, wanted = zip(*TIMES, strict=True)
     assert seconds(json_array(values)).to_pylist() == list(wanted)
+    whole = [(value, time) for value, time in TIMES if type(value) is int]
+    assert seconds(pa.array([value for value, _ in whole])).to_pylist() == [time for _, time in whole]
     texts = [(value, time) for value, time in TIMES if isinstance(value, str)]
     assert seconds(pa.array([value for value, _ in texts])).to_pylist() == [time for _, time in texts]
     for value, time in texts:
@@ -289,3 +297,17 @@ def test_a_column_of_no_use_is_told(tmp_path: Path, keep: Keep, values: list[Any
         return
     with pytest.warns(RuntimeWarning, match=told):
         assert counted(tmp_path, stage, values)[0] == [0]
+
+
+def test_each_stage_tells_what_it_cannot_read(tmp_path: Path) -> None:
+    rows = [{"text": f"the words of row {n} and no others {n}", "a": "soon", "b": "much"} for n in range(5)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    stages = [
+        JsonlReader(str(tmp_path / "in.jsonl")),
+        ExactDeduplicationStage(keep="newest", score_field="a"),
+        FuzzyDeduplicationStage(keep="highest", score_field="b"),
+    ]
+    with pytest.warns(RuntimeWarning) as caught:
+        Pipeline("p", stages=stages).run(LocalExecutor(0))
+    told = [str(one.message) for one in caught]
+    assert [column for column in ("'a'", "'b'") for one in told if f"column {column}" in one] == ["'a'", "'b'"]

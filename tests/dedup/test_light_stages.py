@@ -17,6 +17,7 @@ from gristmill.dedup.bloom import GrowingFilter
 from gristmill.dedup.digest import hash128
 from gristmill.dedup.simhash import distance, simhashes
 from gristmill.text import JsonlReader, JsonlWriter
+from tests.dedup.texts import chinese
 
 WORDS = [f"word{number}" for number in range(3000)]
 
@@ -26,13 +27,6 @@ def text(seed: int, changes: int = 0, size: int = 400) -> str:
     for number in range(changes):
         words[number * 17 % size] = f"other{seed}"
     return " ".join(words)
-
-
-def chinese(seed: int, changes: int = 0) -> str:
-    characters = random.Random(seed).choices([chr(0x4E00 + number) for number in range(2000)], k=600)
-    for number in range(changes):
-        characters[number * 17 % 600] = "改"
-    return "".join(characters)
 
 
 def kept(stage: Any, texts: list[Any], batch: int = 3, **columns: list[Any]) -> list[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from hypothesis import strategies as st
 
 # fmt: off
@@ -15,3 +17,11 @@ pieces = st.sampled_from(PIECES)
 texts = st.text(st.characters(exclude_categories=["Cs"])) | st.lists(pieces, max_size=60).map("".join)
 documents = st.none() | texts
 columns = st.lists(documents, max_size=6)
+
+
+def chinese(seed: int, changes: int = 0) -> str:
+    """A text without spaces, of which some characters are others."""
+    characters = random.Random(seed).choices([chr(0x4E00 + number) for number in range(2000)], k=600)
+    for number in range(changes):
+        characters[number * 17 % 600] = "改"
+    return "".join(characters)

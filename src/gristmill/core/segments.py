@@ -130,12 +130,12 @@ def _tally(plan: Plan, progress: Progress) -> None:
 
 
 def _tell_remark(plan: Plan, progress: Progress) -> None:
-    """Warn of what stages find worth it. Of those that look at the same, the first: the others have the same cause."""
-    told: set[Any] = set()
+    """Warn of what stages find worth it. Of those that remark on the same, the first: it has the same cause."""
+    told: set[str] = set()
     for stage, (_, stats) in zip(plan.everything, progress.stages, strict=False):
-        kind = type(stage).remark
-        if kind not in told and (remark := stage.remark(stats)):
-            told.add(kind)
+        about = stage.remarks_on or stage.name
+        if about not in told and (remark := stage.remark(stats)):
+            told.add(about)
             warnings.warn(remark, RuntimeWarning, stacklevel=2)
 
 

@@ -119,9 +119,8 @@ class Keep:
                 f"{about}, and finds no {what} in any of {rows:,} rows ({unread:,} have something else there, and "
                 f"{missing:,} nothing): of each cluster it has kept the first row. {way_out}"
             )
-        if (
-            unread < max(_SMALLEST * rows, 1) or self.policy == SOURCE
-        ):  # values that are not in its order are nothing strange
+        is_usual = self.policy == SOURCE  # values that are not in its order
+        if is_usual or unread < max(_SMALLEST * rows, 1):
             return None
         return (
             f"{about}, and finds no {what} in {100 * unread / rows:.3g}% of the rows ({unread:,} of {rows:,}), "

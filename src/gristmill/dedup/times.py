@@ -1,9 +1,9 @@
 """Times as crawls have them, as seconds since the beginning of 1970. A time without a zone is UTC.
 
     times and dates    of Arrow, with a zone or without
-    numbers            Unix time: seconds, or milli-, micro- or nanoseconds if they are as large as those are
-    text               ISO 8601; dates of HTTP and of mail (RFC 9110, RFC 2822); a year, or a month or day of it;
-                       `yyyymmdd` and `yyyymmddhhmmss`, as archives have it; Unix time
+    numbers            Unix time: seconds, or milli-, micro- or nanoseconds if they are as large as those are;
+                       a year, `yyyymmdd` and `yyyymmddhhmmss`, as archives have it
+    text               ISO 8601; dates of HTTP and of mail (RFC 9110, RFC 2822); a month; numbers
 
 The usual forms of text are read a column at a time, others one by one. Both give the same number, to the last bit, so
 it does not matter what else is in a block. What cannot be read is null.
@@ -15,7 +15,6 @@ languages than English; less than a microsecond.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
@@ -69,10 +68,31 @@ def _of_times(column: pa.Array) -> pa.DoubleArray:
 
 
 def _scaled(values: Numbers) -> Numbers:
-    """Numbers of any unit as seconds."""
+    """Numbers as seconds. Those that could be a year, a day or a second of the calendar are: as Unix time, they would
+    be before 1974, or after 2286."""
     places = np.searchsorted(np.array(_LARGE), np.abs(values), "right")  # NaN is beyond all, and stays NaN
     found: Numbers = values / np.array([1.0, 1e3, 1e6, 1e9])[places]
+    dates = np.zeros(len(values), np.bool_)
+    for digits in (4, 8, 14):
+        dates |= (values >= 10 ** (digits - 1)) & (values < 3 * 10 ** (digits - 1))
+    dates &= values == np.floor(values)
+    if dates.any():
+        times, valid = _of_calendar(values[dates].astype(np.int64))
+        found[dates] = np.where(valid, times, found[dates])
     return found
+
+
+def _of_calendar(values: Numbers) -> tuple[Numbers, Numbers]:
+    """The times of years, yyyymmdd and yyyymmddhhmmss; and whether there are such times."""
+    has_clock = values >= 10**13
+    clock = np.where(has_clock, values % 10**6, 0)
+    days = np.where(has_clock, values // 10**6, np.where(values < 10**4, values * 10**4 + 101, values))
+    months = (days // 10**4 - 1970).astype("M8[Y]").astype("M8[M]") + (days // 100 % 100 - 1)
+    dates = months.astype("M8[D]") + (days % 100 - 1)
+    hour, minute, second = clock // 10**4, clock // 100 % 100, clock % 100
+    valid = (dates.astype("M8[M]") == months) & (days // 100 % 100 - 1 < 12) & (days // 100 % 100 > 0)
+    valid &= (hour < 24) & (minute < 60) & (second < 60)
+    return dates.astype("M8[s]").astype(np.int64) + hour * 3600.0 + minute * 60 + second, valid
 
 
 # -- columns of text -----------------------------------------------------------------------------------------
@@ -130,7 +150,6 @@ _FORMS: tuple[tuple[str, Callable[[pa.Array], pa.Array]], ...] = (
 # -- one by one ----------------------------------------------------------------------------------------------
 
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?", re.ASCII)
-_DIGITS = re.compile(r"([12]\d{3})(?:(\d\d)(\d\d)(?:(\d\d)(\d\d)(\d\d))?)?", re.ASCII)
 _ISO = re.compile(
     r"(\d{4})([-/.])(\d\d)(?:\2(\d\d))?(?:[T\s]\s*(\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?))?\s*"
     r"(Z|UTC|GMT|[+-]\d\d(?::?\d\d)?)?",
@@ -154,7 +173,7 @@ def _second(value: Any) -> float | None:
 
 
 def _scaled_one(value: float) -> float:
-    return value / (1.0, 1e3, 1e6, 1e9)[bisect_right(_LARGE, abs(value))]
+    return float(_scaled(np.array([value]))[0])
 
 
 def _since(time: datetime) -> float:
@@ -165,9 +184,6 @@ def _read(text: str) -> float:
     """The time of a text; a ValueError for one that is none."""
     if len(text) > _MOST:
         raise ValueError
-    if found := _DIGITS.fullmatch(text):
-        with suppress(ValueError):
-            return _written(found[1], found[2], found[3], ":".join(found.group(4, 5, 6)) if found[4] else None, None)
     if _NUMBER.fullmatch(text):
         return _scaled_one(float(text))
     if found := _ISO.fullmatch(text):

@@ -91,6 +91,7 @@ class ScoreFilter(_DroppingStage):
     """
 
     takes_empty = True
+    remarks_on = "language"
 
     def __init__(
         self,
