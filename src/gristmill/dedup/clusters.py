@@ -154,6 +154,7 @@ class CommitVerdicts(CommitRuns):
         files = super().process(task)
         if self.lasting is not None:
             files.written += self._record(self.lasting, self.lasting.file(f"{self.stem(task)}{_PARQUET}"), files)
+            files.data = [file.path for file in files.written]
         return files
 
     def _record(self, target: Target, path: str, files: WrittenFiles) -> tuple[WrittenFile, ...]:
