@@ -388,6 +388,18 @@ def test_why_names_the_partner_the_similarity_and_the_threshold(
         assert near.scores[0].score == pytest.approx(56 / 57)
 
 
+def test_tables_whose_stage_is_not_recorded_stay_apart(alike: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    pipeline(alike, tmp_path / "out", two_passes(id_field="id")).run(HERE, run_dir=run)
+    plan = json.loads((run / "plan.json").read_text())
+    (run / "plan.json").write_text(json.dumps({**plan, "memories": [{} for _ in plan["memories"]]}))
+    for name, survivor in (("d1", "d0"), ("d2", "d1")):
+        [story] = why(str(run), name)
+        assert story.reason.startswith(f"a duplicate of {survivor}: similarity is ")
+        assert story.cluster is not None
+        assert (story.cluster["survivor"], story.cluster["size"]) == (survivor, 2)
+
+
 @pytest.mark.parametrize("before", [[], [Modify(UrlRemover())]], ids=["copied", "spooled"])
 def test_rejected_duplicates_have_a_score_and_a_partner(alike: Path, tmp_path: Path, before: list[Any]) -> None:
     stages = [*before, *two_passes(id_field="id")]

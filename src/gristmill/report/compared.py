@@ -21,15 +21,17 @@ _TEXT = "text"
 
 
 def cluster_tables(records: Records) -> dict[str, dataset.Dataset]:
-    """The cluster table of each stage that has one, by how the names of its files begin."""
+    """The cluster table of each stage that has one, by how the names of its files begin. Runs of earlier versions do
+    not tell whose a table is."""
     rows = records.clusters
     if rows is None:
         return {}
     prefixes, found = list(compared_by(records)), dict[str, list[Any]]()
     for part in rows.get_fragments():
         name = part.path.rpartition("/")[2]
-        found.setdefault(next((prefix for prefix in prefixes if name.startswith(prefix)), ""), []).append(part)
-    in_order = sorted(found, key=lambda prefix: prefixes.index(prefix) if prefix else -1)
+        own = next((prefix for prefix in prefixes if name.startswith(prefix)), f"{name.partition('-')[0]}-")
+        found.setdefault(own, []).append(part)
+    in_order = sorted(found, key=lambda prefix: prefixes.index(prefix) if prefix in prefixes else -1)
     return {prefix: dataset_of(found[prefix], rows.schema) for prefix in in_order}
 
 
