@@ -189,7 +189,7 @@ def test_output_files_are_those_of_a_run_without_it(tmp_path: Path) -> None:
     assert len(rejected) == result.summary()["ExactDeduplicationStage"].dropped == 21
     assert {row["rejected_by"] for row in rejected} == {"ExactDeduplicationStage"}
     last = next(row for row in rejected if row["id"] == 99)
-    assert (last["partner"], last["rejected_file"], last["rejected_position"]) == ("5", "d.jsonl", 0)
+    assert (last["rejected_partner"], last["rejected_file"], last["rejected_position"]) == ("5", "d.jsonl", 0)
 
 
 def test_the_cluster_table_names_every_row_that_is_not_alone(tmp_path: Path) -> None:

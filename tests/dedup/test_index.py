@@ -48,7 +48,7 @@ def test_only_what_is_new_is_kept_and_partners_are_named(tmp_path: Path, stage: 
     }
     assert not any(name.startswith("a") for name in told)
     dropped = {row["id"]: row for path in result.rejected() for row in pq.read_table(path).to_pylist()}
-    assert (dropped["b0"]["partner"], dropped["b0"]["snapshot"]) == ("a40", "old")
+    assert (dropped["b0"]["rejected_partner"], dropped["b0"]["rejected_snapshot"]) == ("a40", "old")
     assert DedupIndex(index).versions == [1]
 
 

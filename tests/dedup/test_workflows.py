@@ -282,6 +282,13 @@ def test_a_table_that_is_not_there_is_written_again(corpus: Path, tmp_path: Path
     assert contents(tmp_path / "one/clusters") == contents(tmp_path / "three/clusters")
 
 
+def test_the_files_of_an_identification_are_its_table_also_when_it_is_resumed(corpus: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"perform_removal": False, "cache_path": tmp_path / "cache", "num_partitions": 2}
+    first, again = (ExactDeduplicationWorkflow(corpus, tmp_path / "found", **options).run(HERE) for _ in range(2))
+    table = sorted(map(str, (tmp_path / "found/clusters").glob("*.parquet")))
+    assert sorted(first.run.files()) == sorted(again.run.files()) == table != []
+
+
 def test_a_table_that_another_run_has_replaced_is_written_again(tmp_path: Path) -> None:
     for name in ("a", "b"):  # of the same size
         rows = [{"id": f"{name}{number}", "text": f"{number % 3}"} for number in range(6)]

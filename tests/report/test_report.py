@@ -12,6 +12,7 @@ from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
+import fsspec
 import pyarrow.parquet as pq
 import pytest
 
@@ -22,6 +23,7 @@ from gristmill.core.stats import StageStats
 from gristmill.dedup import ExactDeduplicationStage, FuzzyDeduplicationStage
 from gristmill.io.partitions import SORT_BYTES
 from gristmill.report.attempts import Attempt, together
+from gristmill.report.card import card
 from gristmill.text import DocumentFilter, JsonlReader, JsonlWriter, ScoreFilter, WordCountFilter
 
 EVIL = "<script>alert('x')</script><img src=x onerror=alert(1)> two more words \u2028 &amp; \"quoted\" 'text'"
@@ -194,10 +196,11 @@ def test_it_shows_duplicates_sources_seeds_and_what_was_predicted(data, tmp_path
     stages = [JsonlReader(data), ExactDeduplicationStage(), Sample(0.9, seed=11), JsonlWriter(tmp_path / "out")]
     Pipeline("alike", stages=stages).run(LocalExecutor(0), run, max_errors=None)
     told, shown = facts(run), (run / "report.html").read_text()
-    assert (told["duplicates"]["clusters"], told["duplicates"]["rows"]) == (9, 300)
-    assert sum(int(size) * count for size, count in told["duplicates"]["sizes"].items()) == 300
+    [table] = told["duplicates"]["tables"]
+    assert (table["stage"], table["clusters"], table["rows"]) == ("ExactDeduplicationStage", 9, 300)
+    assert sum(int(size) * count for size, count in table["sizes"].items()) == 300
     largest = told["duplicates"]["examples"][0]
-    assert largest["size"] == max(map(int, told["duplicates"]["sizes"]))
+    assert largest["size"] == max(map(int, table["sizes"]))
     assert [member["kept"] for member in largest["members"]] == [True, False, False]
     assert largest["members"][1]["text"] == largest["members"][0]["text"]
     assert "&lt;script&gt;" in shown
@@ -326,7 +329,8 @@ def test_clusters_that_lie_in_several_files_are_counted_once(tmp_path, monkeypat
     files = list((tmp_path / "run" / "clusters").iterdir())
     tables = [pq.read_table(file)["cluster"].to_pylist() for file in files]
     assert sum(len(set(names)) for names in tables) > len({name for names in tables for name in names})
-    assert (told["clusters"], told["rows"], told["kept"], told["sizes"]) == (5, 30, 5, {"6": 5})
+    [table] = told["tables"]
+    assert (table["clusters"], table["rows"], table["kept"], table["sizes"]) == (5, 30, 5, {"6": 5})
     assert [one["size"] for one in told["examples"]] == [6] * 5
     assert all([member["kept"] for member in one["members"]] == [True, False, False] for one in told["examples"])
     assert not list((tmp_path / "run").rglob("gristmill-sort-*"))
@@ -337,8 +341,13 @@ def test_clusters_of_several_stages_are_counted_apart(tmp_path):
     (folder / "2.jsonl").write_text((folder / "0.jsonl").read_text())
     stages = [ExactDeduplicationStage(), FuzzyDeduplicationStage(word_ngrams=5, threshold=0.7)]
     told, shown = deduplicated(tmp_path, folder, *stages)
-    assert told["sizes"] == {"2": 15, "6": 5}
-    assert "60 rows are in 20 clusters of ExactDeduplicationStage and FuzzyDeduplicationStage together" in shown
+    assert [(table["stage"], table["rows"], table["sizes"]) for table in told["tables"]] == [
+        ("ExactDeduplicationStage", 30, {"2": 15}),
+        ("FuzzyDeduplicationStage", 30, {"6": 5}),
+    ]
+    for text in ("Exact", 30, 15), ("Fuzzy", 30, 5):
+        assert "{}DeduplicationStage: {} rows are in {} clusters; one of each is kept.".format(*text) in shown
+    assert "ExactDeduplicationStage: 30 documents were in 15 clusters" in card(facts(tmp_path / "run"))
     assert [one["stage"] for one in told["examples"]] == ["FuzzyDeduplicationStage"] * 5 + ["ExactDeduplicationStage"]
     assert "__verdict__" not in shown
     assert [one["size"] for one in told["examples"]] == [6, 6, 6, 6, 6, 2]
@@ -373,7 +382,7 @@ def test_examples_of_duplicates_show_all_columns_that_were_compared(tmp_path):
 
 
 def test_a_duplicate_that_is_not_found_has_its_id_and_a_remark(tmp_path, monkeypatch):
-    monkeypatch.setattr("gristmill.report.examples.SEARCHED", 0)
+    monkeypatch.setattr("gristmill.report.examples.SEARCHED_INPUT", 0)
     monkeypatch.setattr("gristmill.report.examples.BLOCK", 256)
     stage = FuzzyDeduplicationStage(word_ngrams=5, threshold=0.7, id_field="id")
     told, shown = deduplicated(tmp_path, near_duplicates(tmp_path), stage)
@@ -382,6 +391,18 @@ def test_a_duplicate_that_is_not_found_has_its_id_and_a_remark(tmp_path, monkeyp
     assert texts["d41"] is None
     assert "rejected=True" in told["note"]
     assert "d41 · dropped" in shown
+
+
+def test_ids_are_looked_for_among_rejected_rows_and_in_no_input_that_is_far(tmp_path):
+    far = fsspec.filesystem("memory")
+    for path in near_duplicates(tmp_path).iterdir():
+        far.pipe(f"/far-alike/{path.name}", path.read_bytes())
+    stage = FuzzyDeduplicationStage(word_ngrams=5, threshold=0.7, id_field="id")
+    told, _ = deduplicated(tmp_path, "memory://far-alike", stage, rejected=True)
+    members = [member for one in told["examples"] for member in one["members"]]
+    assert {member["kept"] for member in members} == {True, False}
+    assert all((member["text"] is None) == member["kept"] for member in members)
+    assert "nor in the first 8 MB of an input that is local" in told["note"]
 
 
 def test_clusters_of_which_an_index_has_a_row_keep_none(tmp_path):
@@ -393,5 +414,6 @@ def test_clusters_of_which_an_index_has_a_row_keep_none(tmp_path):
         stages = [JsonlReader(folder), stage, JsonlWriter(tmp_path / f"{name}-out")]
         Pipeline(name, stages=stages).run(LocalExecutor(0), tmp_path / name)
     told, shown = facts(tmp_path / "second")["duplicates"], (tmp_path / "second" / "report.html").read_text()
-    assert (told["clusters"], told["rows"], told["kept"]) == (5, 30, 0)
+    [table] = told["tables"]
+    assert (table["clusters"], table["rows"], table["kept"]) == (5, 30, 0)
     assert "none is kept: an index has rows like them" in shown

@@ -34,6 +34,11 @@ STAGE, FILTER, SCORE, THRESHOLD = "rejected_by", "rejected_filter", "rejected_sc
 FILE, PLACE = "rejected_file", "rejected_position"
 
 
+def as_rejected(name: str) -> str:
+    """What a column that belongs to a verdict is called beside a rejected row, whatever columns the row has."""
+    return f"rejected_{name.removeprefix(VERDICT)}" if name.startswith(VERDICT) else name
+
+
 class RejectedFiles(WrittenFiles):
     """The rejected rows of one source, in place for good."""
 
@@ -156,11 +161,11 @@ def _named(
     """The rows, with where they were and who dropped them."""
     count = rows.num_items
     table = rows.data
-    if VERDICT in table.column_names:
-        table = table.drop_columns([VERDICT])
+    said = [name for name in table.column_names if name.startswith(VERDICT) and name != VERDICT]
     nothing = pa.nulls(count, pa.string())
     place = table.column(POSITION) if POSITION in table.column_names else pa.nulls(count, pa.int64())
     added = {
+        **{as_rejected(name): table.column(name) for name in said},
         STAGE: pa.repeat(literal(stage, pa.string()), count),
         FILTER: nothing if label is None else label,
         SCORE: pa.nulls(count, pa.float64()) if score is None else score,
@@ -168,8 +173,7 @@ def _named(
         FILE: pa.repeat(literal(rows.metadata.get("file"), pa.string()), count),
         PLACE: place,
     }
+    table = table.drop_columns([name for name in (VERDICT, *said, *added) if name in table.column_names])
     for name, column in added.items():
-        if name in table.column_names:
-            table = table.drop_columns([name])
         table = table.append_column(name, column)
     return table

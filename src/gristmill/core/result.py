@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from gristmill.core.errors import AccountingError
 from gristmill.core.executor import rows_read
-from gristmill.core.task import FileGroupTask
+from gristmill.core.task import EXCHANGED, FileGroupTask
 
 if TYPE_CHECKING:
     from gristmill.core.executor import Progress, Ref
@@ -61,8 +61,9 @@ class Result(Sequence["Task[Any]"]):
         return sorted(self._run.rejected) if self._run else []
 
     def files(self) -> list[str]:
-        """The files that the last stage wrote."""
-        return [path for task in self if isinstance(task, FileGroupTask) for path in task.data]
+        """The files that the last stage wrote, without those that pass from one segment to the next."""
+        paths = [path for task in self if isinstance(task, FileGroupTask) for path in task.data]
+        return [path for path in paths if not path.endswith(EXCHANGED)]
 
     @property
     def rows_read(self) -> int:

@@ -22,6 +22,7 @@ from gristmill.core.batch import Batch, in_place
 from gristmill.core.columns import literal
 from gristmill.core.compute import pc
 from gristmill.core.decide import Decision
+from gristmill.core.rejects import as_rejected
 from gristmill.core.sample import draw
 from gristmill.core.table import POSITION, VERDICT, table_to_rows
 from gristmill.core.task import Task, digest
@@ -133,7 +134,7 @@ class Sketcher:
         for place, (number, row) in enumerate(zip(drawn, table_to_rows(table.take(picked)), strict=True)):
             told = {name: values[place] for name, values in judged.items()}
             where = {"file": batch.metadata.get("file"), "position": row.pop(POSITION, None)}
-            clipped = {name: _clip(value) for name, value in row.items() if name != VERDICT}
+            clipped = {as_rejected(name): _clip(value) for name, value in row.items() if name != VERDICT}
             sketch.samples.append((number, {"row": clipped, "scores": told, **where}))
         sketch.samples = _smallest(sketch.samples)
         best = sorted([*self._drawn[position], *drawn])[:SAMPLES]

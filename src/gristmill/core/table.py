@@ -26,7 +26,8 @@ POSITION = "__position__"
 """The record's place in its file (byte offset or row number). Readers add it; writers leave it out. A reserved name."""
 
 VERDICT = "__verdict__"
-"""Whether a row is to be kept, between the stage that looked it up and the one that drops it. A reserved name."""
+"""Whether a row is to be kept, between the stage that looked it up and the one that drops it. A reserved name, and so
+are those that begin with it: what else the stage says of the row, for those who look at rejected rows."""
 
 JSON: pa.DataType = pa.json_(pa.string())
 MAX_DEPTH = 350

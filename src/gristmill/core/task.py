@@ -185,6 +185,10 @@ def as_noted_now(noted: Mapping[str, Any]) -> dict[str, Any]:
     return {"checksum": f"sha256:{noted['sha256']}", **rest} if "sha256" in noted else rest
 
 
+EXCHANGED = ".runs"
+"""How files end that pass from one segment of a run to the next: people have no use for them."""
+
+
 @dataclass
 class WrittenFiles(FileGroupTask):
     """The final files of one source, in place for good."""

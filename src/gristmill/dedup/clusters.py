@@ -32,17 +32,19 @@ from gristmill.core.spread import column_of
 from gristmill.core.task import GatherTask, WrittenFile, WrittenFiles, digest
 from gristmill.dedup.columns import numbers, values_of
 from gristmill.dedup.digest import hash64
+from gristmill.io import judge
 from gristmill.io.commit import SIDE_ROOM
 from gristmill.io.exchange import CommitRuns, Exchange
 from gristmill.io.partitions import sort_bytes
 from gristmill.io.runs import read_index, runs_of
 from gristmill.io.sorting import sorted_pieces
 from gristmill.io.target import TEMPORARY, Target
-from gristmill.io.verdicts import KEEP
+from gristmill.io.verdicts import KEEP, Verdicts
 from gristmill.io.write_parquet import GROUP_BYTES, GROUP_ROWS, row_groups
 
 if TYPE_CHECKING:
     from gristmill.core.stage import Lasting, ProcessingStage
+    from gristmill.io.verdicts import VerdictStage
 
 FOLDER = "clusters"
 NOTHING = "nothing-found.parquet"
@@ -50,8 +52,11 @@ _PARQUET = ".parquet"
 _TABLE = re.compile(r"segment\d+(-round\d+)?-\d+\.parquet")
 """The names of the files of a table."""
 
-ID, CLUSTER, KEPT, PARTNER, SIMILARITY = "id", "cluster", "kept", "partner", "similarity"
+ID, CLUSTER, KEPT, PARTNER, SIMILARITY = "id", "cluster", "kept", "partner", judge.SIMILARITY
 SNAPSHOT = "snapshot"
+WRITTEN = "cluster_table"
+"""Under this name the record of a run tells whose a table is, how its files begin, and what was compared with what."""
+
 KEY, TABLE = "key", "table"
 """The column that rows of an index are found by, a hash; and while they are under way, the number of their table."""
 
@@ -103,6 +108,12 @@ class CommitVerdicts(CommitRuns):
             lasting = self.place.url, self.place.storage_options
         self.lasting = Target(f"{lasting[0]}/{FOLDER}", lasting[1]) if lasting else None
 
+    @property
+    def stage(self) -> VerdictStage:
+        """The one that looks for duplicates."""
+        assert isinstance(self.exchange, Verdicts)
+        return self.exchange.spool.stage
+
     def meet(self, stages: Sequence[ProcessingStage[Any, Any]]) -> None:
         them = [stage for stage in stages if isinstance(stage, CommitVerdicts) and stage is not self]
         self.others = tuple(stage.prefix for stage in them)
@@ -120,6 +131,7 @@ class CommitVerdicts(CommitRuns):
 
     def prepare(self, memory: dict[str, Any]) -> None:
         super().prepare(memory)
+        memory[WRITTEN] = {"prefix": self.prefix, "stage": self.stage.name, "thresholds": self.stage.thresholds()}
         if self.lasting is not None:
             self._refuse_others(self.lasting)
 
@@ -154,6 +166,7 @@ class CommitVerdicts(CommitRuns):
         files = super().process(task)
         if self.lasting is not None:
             files.written += self._record(self.lasting, self.lasting.file(f"{self.stem(task)}{_PARQUET}"), files)
+            files.data = [file.path for file in files.written]
         return files
 
     def _record(self, target: Target, path: str, files: WrittenFiles) -> tuple[WrittenFile, ...]:

@@ -185,7 +185,7 @@ class SemanticDeduplicationStage(VerdictStage):
         return steps
 
     def thresholds(self) -> dict[str, str]:
-        return {SIMILARITY: f"threshold={1 - self.eps:g}"}
+        return {SIMILARITY: f"eps={self.eps:g}, at least {1 - self.eps:g}"}
 
     def commit(self, verdicts: Exchange) -> CommitRuns:
         return CommitVerdicts(verdicts, f"{self.name}_commit_verdicts", memory_gb=self.memory_gb)

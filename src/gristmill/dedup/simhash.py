@@ -142,7 +142,7 @@ class HashDistanceStage(VerdictStage):
         return steps
 
     def thresholds(self) -> dict[str, str]:
-        return {SIMILARITY: f"threshold={1 - self.radius / 64:g}"}
+        return {SIMILARITY: f"radius={self.radius}, at least {1 - self.radius / 64:g}"}
 
     def commit(self, verdicts: Exchange) -> CommitRuns:
         return CommitVerdicts(verdicts, f"{self.name}_commit_verdicts", memory_gb=self.memory_gb)

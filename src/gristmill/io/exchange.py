@@ -26,7 +26,7 @@ from gristmill.core.errors import ContractError, GristmillError
 from gristmill.core.spread import LAYOUT, column_of, split, spread
 from gristmill.core.stage import Columns, Lasting
 from gristmill.core.table import POSITION, conform, table_to_rows, wide_columns
-from gristmill.core.task import GatherTask, WrittenFiles
+from gristmill.core.task import EXCHANGED, GatherTask, WrittenFiles
 from gristmill.io.commit import (
     CommitFiles,
     Fragment,
@@ -132,8 +132,8 @@ class RunsFormat:
     """Fragments are files of runs; those of a source become one, in which the runs of a partition follow each other."""
 
     name = "exchange"
-    extension = ".runs"
-    extensions = (".runs",)
+    extension = EXCHANGED
+    extensions = (EXCHANGED,)
     target_file_size = None
 
     def write_fragment(self, table: pa.Table, file: BinaryIO) -> None:

@@ -7,6 +7,7 @@ somebody looks at them, and a writer of JSON lines copies them (`again.py`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -32,8 +33,8 @@ TASK, ROW = "__task__", "__row__"
 KEEP = "keep"
 """The column of verdicts that says whether the row is kept; without it, it is dropped."""
 
-ID, SIMILARITY = "id", "similarity"
-"""Columns of verdicts on duplicates: the name of the row, and how like its partner it is."""
+SIMILARITY = "similarity"
+"""The column of verdicts on duplicates that says how like its partner a row is."""
 
 COPY_BYTES = 2 * BLOCK
 """Lines of one file that are copied, as far as nobody looks at them, are one batch up to this size."""
@@ -59,9 +60,9 @@ class Copied:
     ) -> None:
         self._rows = self._rows or JudgedCopy(columns)
         self._about = about
-        self._rows.add(origin, run.stop, run.nbytes, lambda table: attached(table, verdicts))
-        self._rows.keep.append(verdict_column(run.stop, verdicts))
-        self._rows.verdicts.append((run.stop, verdicts))
+        found = Found.of(run.stop, verdicts)
+        self._rows.add(origin, run.stop, run.nbytes, found.attached)
+        self._rows.found.append(found)
 
     def batches(self) -> Iterator[Batch]:
         if self._rows is not None:
@@ -74,70 +75,76 @@ class JudgedCopy(Copy):
 
     def __init__(self, columns: pa.Table) -> None:
         super().__init__(columns)
-        self.keep: list[pa.BooleanArray] = []
-        self.verdicts: list[tuple[int, pa.Table | None]] = []
-        """For each block how many rows it has, and what was found out about them."""
+        self.found: list[Found] = []
+        """What was found out about the rows of each block."""
+
+    def keep(self) -> pa.BooleanArray:
+        """Whether each row is kept."""
+        return pa.concat_arrays([found.keep() for found in self.found])
 
     def scores(self, name: str) -> pa.Array:
         """What a column of the verdicts says of each row."""
-        return pa.concat_arrays([score_column(count, verdicts, name) for count, verdicts in self.verdicts])
+        return pa.concat_arrays([found.score(name) for found in self.found])
 
 
-def attached(table: pa.Table, verdicts: pa.Table | None, adds: Sequence[str] = ()) -> pa.Table:
-    """The rows, with the verdict on each and what else there is to say. Columns of the user's are not ours to change:
-    what has the name of one of them is told under another (`told_as`), unless it is to be added to the rows."""
-    count, own = table.num_rows, table.column_names
-    table = table.append_column(VERDICT, verdict_column(count, verdicts))
-    if verdicts is None or not verdicts.num_rows:
+@dataclass(frozen=True)
+class Found:
+    """The verdicts on the rows of a block, in their order, and which rows there is one on."""
+
+    count: int
+    verdicts: pa.Table | None = None
+    named: pa.BooleanArray | None = None
+
+    @classmethod
+    def of(cls, count: int, verdicts: pa.Table | None) -> Found:
+        if verdicts is None or not verdicts.num_rows:
+            return cls(count)
+        verdicts = verdicts.take(pc.sort_indices(verdicts.column(ROW)))
+        numbers = pc.indices_nonzero(pa.repeat(literal(True, pa.bool_()), count)).cast(pa.int64())
+        named = pc.is_in(numbers, value_set=verdicts.column(ROW).combine_chunks())
+        if named.true_count != verdicts.num_rows:
+            raise ContractError(f"{verdicts.num_rows} verdicts name {named.true_count} rows: give at most one for each")
+        return cls(count, verdicts, named)
+
+    def keep(self) -> pa.BooleanArray:
+        """Whether each row is kept."""
+        everywhere = pa.repeat(literal(True, pa.bool_()), self.count)
+        if self.verdicts is None:
+            return everywhere
+        drops = pa.repeat(literal(False, pa.bool_()), self.verdicts.num_rows)
+        keep = self.verdicts.column(KEEP).combine_chunks() if KEEP in self.verdicts.column_names else drops
+        return pc.replace_with_mask(everywhere, self.named, keep)
+
+    def score(self, name: str) -> pa.Array:
+        """A number of the verdicts for each row; null where there is none."""
+        if self.verdicts is None or name not in self.verdicts.column_names:
+            return pa.nulls(self.count, pa.float64())
+        return self._column(name).cast(pa.float64())
+
+    def attached(self, table: pa.Table, adds: Sequence[str] = ()) -> pa.Table:
+        """The rows, with the verdict on each and what else there is to say. Columns of the user's are not ours to
+        change, and other blocks may have others: so what is said has names of its own (`told_as`), unless it is to be
+        added to the rows."""
+        table = table.append_column(VERDICT, self.keep())
+        for name in self.verdicts.column_names if self.verdicts is not None else ():
+            if name in (TASK, ROW, KEEP):
+                continue
+            told, values = told_as(name, adds), self._column(name)
+            if told in table.column_names:
+                table = table.set_column(table.column_names.index(told), told, values)
+            else:
+                table = table.append_column(told, values)
         return table
-    verdicts, named = _by_row(count, verdicts)
-    for name in verdicts.column_names:
-        if name in (TASK, ROW, KEEP) or (name == ID and name in own):  # the row has a name already
-            continue
-        values = verdicts.column(name).combine_chunks()
-        told = pc.replace_with_mask(pa.nulls(count, values.type), named, values)
-        if name in own and name in adds:
-            table = table.set_column(own.index(name), name, told)
-        else:
-            table = table.append_column(told_as(name, own), told)
-    return table
+
+    def _column(self, name: str) -> pa.Array:
+        assert self.verdicts is not None
+        values = self.verdicts.column(name).combine_chunks()
+        return pc.replace_with_mask(pa.nulls(self.count, values.type), self.named, values)
 
 
-def told_as(name: str, own: Sequence[str]) -> str:
+def told_as(name: str, adds: Sequence[str]) -> str:
     """What a column of verdicts is called beside the columns of the rows."""
-    while name in own:
-        name = f"rejected_{name}"
-    return name
-
-
-def verdict_column(count: int, verdicts: pa.Table | None) -> pa.BooleanArray:
-    """Whether each row is kept."""
-    everywhere = pa.repeat(literal(True, pa.bool_()), count)
-    if verdicts is None or not verdicts.num_rows:
-        return everywhere
-    verdicts, named = _by_row(count, verdicts)
-    drops = pa.repeat(literal(False, pa.bool_()), verdicts.num_rows)
-    keep = verdicts.column(KEEP).combine_chunks() if KEEP in verdicts.column_names else drops
-    return pc.replace_with_mask(everywhere, named, keep)
-
-
-def score_column(count: int, verdicts: pa.Table | None, name: str) -> pa.Array:
-    """A number of the verdicts for each row; null where there is none."""
-    nothing = pa.nulls(count, pa.float64())
-    if verdicts is None or not verdicts.num_rows or name not in verdicts.column_names:
-        return nothing
-    verdicts, named = _by_row(count, verdicts)
-    return pc.replace_with_mask(nothing, named, verdicts.column(name).combine_chunks().cast(pa.float64()))
-
-
-def _by_row(count: int, verdicts: pa.Table) -> tuple[pa.Table, pa.BooleanArray]:
-    """Verdicts in the order of rows, and which rows there is one on."""
-    verdicts = verdicts.take(pc.sort_indices(verdicts.column(ROW)))
-    numbers = pc.indices_nonzero(pa.repeat(literal(True, pa.bool_()), count)).cast(pa.int64())
-    named = pc.is_in(numbers, value_set=verdicts.column(ROW).combine_chunks())
-    if named.true_count != verdicts.num_rows:
-        raise ContractError(f"{verdicts.num_rows} verdicts name {named.true_count} rows: give at most one for each")
-    return verdicts, named
+    return name if name in adds or name.startswith("__") else f"{VERDICT}{name}"
 
 
 class Judge(ProcessingStage[Batch, Batch]):
@@ -160,7 +167,7 @@ class Judge(ProcessingStage[Batch, Batch]):
     def decide(self, batch: Batch) -> Decision:
         rows, names = batch.unread, self.stage.thresholds()
         if isinstance(rows, JudgedCopy):
-            keep, scores = pa.concat_arrays(rows.keep), {name: rows.scores(name) for name in names}
+            keep, scores = rows.keep(), {name: rows.scores(name) for name in names}
         else:
             keep, scores = whole(batch.data.column(VERDICT)), {name: self._told(batch.data, name) for name in names}
         nothing = literal(None, pa.float64())
@@ -168,9 +175,8 @@ class Judge(ProcessingStage[Batch, Batch]):
 
     def _told(self, table: pa.Table, name: str) -> pa.Array:
         """What verdicts say of each row."""
-        names = table.column_names
-        column = name if name in self.stage.adds else told_as(name, names[: names.index(VERDICT)])
-        if column not in names:  # there is no verdict on any row
+        column = told_as(name, self.stage.adds)
+        if column not in table.column_names:  # there is no verdict on any row
             return pa.nulls(table.num_rows, pa.float64())
         return whole(table.column(column)).cast(pa.float64())
 

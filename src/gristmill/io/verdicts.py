@@ -30,7 +30,7 @@ from gristmill.core.stage import Columns, CompositeStage, Lasting, ProcessingSta
 from gristmill.core.task import Task, WrittenFiles, digest
 from gristmill.io.again import Again, Origin, origin_of
 from gristmill.io.exchange import CommitRuns, Exchange, WriteRuns
-from gristmill.io.judge import KEEP, ROW, SIMILARITY, TASK, Copied, Judge, attached
+from gristmill.io.judge import KEEP, ROW, SIMILARITY, TASK, Copied, Found, Judge
 from gristmill.io.keyed import KeyedStage
 from gristmill.io.partitions import Part, Run
 from gristmill.io.runs import SPOOL, Index, kind_named, name_of_kind, read_run
@@ -57,7 +57,8 @@ class VerdictStage(CompositeStage[Batch, Batch]):
     key_share: float = 1 / 16
     """What keys are of the input, in bytes, as far as that is known: there are as many partitions of them as fit."""
     adds: Sequence[str] = ()
-    """Columns of the verdicts that are added to the rows that are kept; others are only seen with rejected rows."""
+    """Columns of the verdicts that are added to the rows that are kept; others are only seen with rejected rows, as
+    `rejected_similarity` and so on."""
     memory_gb: float | None = None
     """What a worker may use for sorting keys; what is more is sorted on disk, and there are more partitions."""
 
@@ -367,7 +368,8 @@ class ReadSpool(ProcessingStage[SpoolPart, Batch]):
                 continue
             if origin:
                 table = again.table(origin, run.stop).replace_schema_metadata(known or None)
-            yield kind_named(about.pop("kind"))(attached(table, mine, self.adds), **about)
+            found = Found.of(table.num_rows, mine)
+            yield kind_named(about.pop("kind"))(found.attached(table, self.adds), **about)
         yield from copied.batches()
 
 

@@ -102,12 +102,16 @@ def _sources(facts: Facts) -> str:
 
 
 def _duplicates(facts: Facts) -> str:
-    found = facts.get("duplicates")
-    if not found or not found["clusters"]:
-        return ""
-    clusters, kept = counted(found["clusters"], "cluster"), found.get("kept", found["clusters"])
+    tables = (facts.get("duplicates") or {}).get("tables") or []
+    lines = [_alike(one, f"{_text(one['stage'])}: " if len(tables) > 1 else "") for one in tables]
+    return "\n\n".join(["## Duplicates", *lines]) + "\n" if lines else ""
+
+
+def _alike(found: Facts, by: str) -> str:
+    """What a stage has found."""
+    clusters, kept = counted(found["clusters"], "cluster"), found["kept"]
     told = "one of each was kept" if kept == found["clusters"] else f"{kept:,} of them were kept"
-    return f"## Duplicates\n\n{found['rows']:,} documents were in {clusters}; {told}.\n"
+    return f"{by}{found['rows']:,} documents were in {clusters}; {told}."
 
 
 def _made(facts: Facts) -> str:

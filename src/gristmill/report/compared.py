@@ -2,39 +2,37 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gristmill.report.rules import find_class
+from gristmill.dedup.clusters import SIMILARITY, WRITTEN
+from gristmill.report.records import dataset_of
 
 if TYPE_CHECKING:
     from pyarrow import dataset
 
     from gristmill.report.records import Records
 
-SEARCHED = 64 * 2**20
-"""Of the rejected rows, and of the input, that are searched for ids."""
+SEARCHED, SEARCHED_INPUT = 32 * 2**20, 8 * 2**20
+"""Of the rejected rows, and of the input, that are searched for ids: what is compared there, once it is read."""
 
 _TEXT = "text"
-_SEGMENT = re.compile(r"segment(\d+)-")
-_COMMIT = "_commit_verdicts"
 
 
-def cluster_tables(records: Records) -> dict[int, dataset.Dataset]:
-    """The cluster table of each stage that has one, by the segment that wrote it."""
-    from pyarrow import dataset as ds
-
+def cluster_tables(records: Records) -> dict[str, dataset.Dataset]:
+    """The cluster table of each stage that has one, by how the names of its files begin. Runs of earlier versions do
+    not tell whose a table is."""
     rows = records.clusters
-    found: dict[int, list[Any]] = {}
-    for part in rows.get_fragments() if rows is not None else ():
-        named = _SEGMENT.match(part.path.rpartition("/")[2])
-        found.setdefault(int(named[1]) if named else 0, []).append(part)
-    return {
-        segment: ds.FileSystemDataset(parts, rows.schema, parts[0].format, parts[0].filesystem)  # type: ignore[union-attr]
-        for segment, parts in sorted(found.items())
-    }
+    if rows is None:
+        return {}
+    prefixes, found = list(compared_by(records)), dict[str, list[Any]]()
+    for part in rows.get_fragments():
+        name = part.path.rpartition("/")[2]
+        own = next((prefix for prefix in prefixes if name.startswith(prefix)), f"{name.partition('-')[0]}-")
+        found.setdefault(own, []).append(part)
+    in_order = sorted(found, key=lambda prefix: prefixes.index(prefix) if prefix in prefixes else -1)
+    return {prefix: dataset_of(found[prefix], rows.schema) for prefix in in_order}
 
 
 @dataclass(frozen=True)
@@ -48,12 +46,11 @@ class Compared:
     threshold: str = ""
 
     @classmethod
-    def of(cls, stage: Mapping[str, Any], name: str) -> Compared:
+    def of(cls, stage: Mapping[str, Any], name: str, threshold: str) -> Compared:
         """From what a plan says of a stage."""
         columns = stage.get("columns") or [stage.get("url_field") or stage.get("text_field")]
         fields = tuple(name for name in columns if isinstance(name, str))
-        limits = [f"{limit}={stage[limit]}" for limit in ("threshold", "eps", "radius") if limit in stage]
-        return cls(fields or (_TEXT,), stage.get("id_field"), bool(fields), name, ", ".join(limits))
+        return cls(fields or (_TEXT,), stage.get("id_field"), bool(fields), name, threshold)
 
     @property
     def without(self) -> str:
@@ -64,7 +61,7 @@ class Compared:
             return f"Rows without a text: it is not in the input as {' or '.join(map(repr, self.fields))}."
         return (
             f"Rows without a text: their {self.id_field!r} is not among the rejected rows, which rejected=True keeps, "
-            f"nor in the first {SEARCHED // 2**20} MB of the input."
+            f"nor in the first {SEARCHED_INPUT // 2**20} MB of an input that is local."
         )
 
     def text(self, row: Mapping[str, Any]) -> str | None:
@@ -75,20 +72,11 @@ class Compared:
         return next(map(str, there.values()), None)
 
 
-def compared_by(records: Records) -> dict[int, Compared]:
-    """What the stages have compared that have a cluster table, by the segment that wrote it."""
-    found: dict[int, Compared] = {}
-    segment = 1
-    for number, stage in enumerate(records.stages):
-        segment += number > 0 and _begins_segment(stage)
-        spool = (stage.get("exchange") or {}).get("spool") if "CommitVerdicts" in stage["class"] else None
-        if spool:
-            found[segment] = Compared.of(spool["stage"], stage["name"].removesuffix(_COMMIT))
+def compared_by(records: Records) -> dict[str, Compared]:
+    """What the stages have compared that have a cluster table, by how the names of its files begin."""
+    found: dict[str, Compared] = {}
+    for described, memory in zip(records.stages, records.plan.get("memories") or (), strict=False):
+        if written := memory.get(WRITTEN):
+            stage, threshold = described["exchange"]["spool"]["stage"], written["thresholds"].get(SIMILARITY, "")
+            found[written["prefix"]] = Compared.of(stage, written["stage"], threshold)
     return found
-
-
-def _begins_segment(stage: Mapping[str, Any]) -> bool:
-    try:
-        return bool(getattr(find_class(stage["class"]), "continues", False))
-    except (LookupError, ImportError):  # a stage of the user's own
-        return False

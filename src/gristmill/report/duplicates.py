@@ -29,28 +29,25 @@ _ROWS = "rows"
 
 
 def duplicates(records: Records) -> dict[str, Any] | None:
-    """How many clusters there are, of which sizes, and the largest of them; None if nothing was compared."""
+    """For each stage that has compared rows, how many clusters there are and of which sizes; and the largest of all.
+    None if nothing was compared."""
     if records.clusters is None:
         return None
-    tables = {segment: list(table.get_fragments()) for segment, table in cluster_tables(records).items()}
-    sizes = _Sizes()
-    for segment, parts in tables.items():
+    tables = {prefix: list(table.get_fragments()) for prefix, table in cluster_tables(records).items()}
+    stages = compared_by(records)
+    told, largest = [], list[tuple[int, str | None, str]]()
+    for prefix, parts in tables.items():
+        sizes = _Sizes()
         with Target(records.place, records.options).scratch() as room:
             for counted in _counted(parts, room):
-                sizes.add(counted, segment)
-        sizes.close(segment)
-    largest = [(size, segment, _members(tables[segment], name)) for size, name, segment in sizes.largest]
-    stages = compared_by(records)
-    examples, note = _examples(records, largest, stages)
-    return {
-        "stages": [stages[segment].name for segment in tables if segment in stages],
-        "clusters": sizes.counts.total(),
-        "rows": sum(size * count for size, count in sizes.counts.items()),
-        "kept": sum(_kept(part) for parts in tables.values() for part in parts),
-        "sizes": dict(sorted(sizes.counts.items())),
-        "examples": examples,
-        "note": note,
-    }
+                sizes.add(counted)
+        sizes.close()
+        told.append({"stage": stages.get(prefix, Compared()).name, **sizes.told(), "kept": sum(map(_kept, parts))})
+        largest += [(size, name, prefix) for size, name in sizes.largest]
+    largest = sorted(largest, key=lambda one: -one[0])[:EXAMPLES]
+    found = [(size, prefix, _members(tables[prefix], name)) for size, name, prefix in largest]
+    examples, note = _examples(records, found, stages)
+    return {"tables": [one for one in told if one["clusters"]], "examples": examples, "note": note}
 
 
 def _kept(part: Any) -> int:
@@ -75,30 +72,33 @@ class _Sizes:
 
     def __init__(self) -> None:
         self.counts: Counter[int] = Counter()
-        self.largest: list[tuple[int, str | None, int]] = []
+        self.largest: list[tuple[int, str | None]] = []
         self._open: pa.Table | None = None
 
-    def add(self, counted: pa.Table, segment: int) -> None:
+    def told(self) -> dict[str, Any]:
+        rows = sum(size * count for size, count in self.counts.items())
+        return {"clusters": self.counts.total(), "rows": rows, "sizes": dict(sorted(self.counts.items()))}
+
+    def add(self, counted: pa.Table) -> None:
         both = pa.concat_tables([self._open, counted]) if self._open else counted
         grouped = both.group_by(CLUSTER, use_threads=False).aggregate([(_ROWS, "sum")])
         found = pa.table([grouped.column(CLUSTER), grouped.column(f"{_ROWS}_sum")], [CLUSTER, _ROWS])
         last = max(found.num_rows - 1, 0)
         self._open = found.slice(last)
-        self._count(found.slice(0, last), segment)
+        self._count(found.slice(0, last))
 
-    def close(self, segment: int) -> None:
+    def close(self) -> None:
         if self._open:
-            self._count(self._open, segment)
+            self._count(self._open)
         self._open = None
 
-    def _count(self, found: pa.Table, segment: int) -> None:
+    def _count(self, found: pa.Table) -> None:
         rows = pc.value_counts(found.column(_ROWS))
         pairs = zip(rows.field("values").to_pylist(), rows.field("counts").to_pylist(), strict=True)
         self.counts.update(dict(pairs))
         best = found.take(pc.sort_indices(found.column(_ROWS), sort_keys=[("", "descending")]).slice(0, EXAMPLES))
-        more = [(row[_ROWS], row[CLUSTER], segment) for row in best.to_pylist()]
-        in_order = sorted([*self.largest, *more], key=lambda one: (-one[0], one[2], one[1] or ""))
-        self.largest = in_order[:EXAMPLES]
+        more = [(row[_ROWS], row[CLUSTER]) for row in best.to_pylist()]
+        self.largest = sorted([*self.largest, *more], key=lambda one: (-one[0], one[1] or ""))[:EXAMPLES]
 
 
 def _members(parts: Sequence[Any], name: str | None) -> list[dict[str, Any]]:
@@ -115,31 +115,31 @@ def _members(parts: Sequence[Any], name: str | None) -> list[dict[str, Any]]:
     return found
 
 
-Found = tuple[int, int, list[dict[str, Any]]]
+Found = tuple[int, str, list[dict[str, Any]]]
 
 
 def _examples(
-    records: Records, largest: Sequence[Found], stages: Mapping[int, Compared]
+    records: Records, largest: Sequence[Found], stages: Mapping[str, Compared]
 ) -> tuple[list[dict[str, Any]], str]:
     """Clusters with their rows, as they are shown, and what there is to say about rows without a text."""
-    texts: dict[int, Mapping[str, str]] = {}
-    for segment in {segment for _, segment, _ in largest}:
-        ids = {row[ID]: None for _, one, rows in largest if one == segment for row in rows}
-        texts[segment] = texts_of(records, stages.get(segment, Compared()), list(ids))
+    texts: dict[str, Mapping[str, str]] = {}
+    for prefix in {prefix for _, prefix, _ in largest}:
+        ids = {row[ID]: None for _, one, rows in largest if one == prefix for row in rows}
+        texts[prefix] = texts_of(records, stages.get(prefix, Compared()), list(ids))
     shown = [
         {
             "size": size,
-            "stage": stages.get(segment, Compared()).name,
-            "members": [_member(row, texts[segment].get(row[ID])) for row in rows],
+            "stage": stages.get(prefix, Compared()).name,
+            "members": [_member(row, texts[prefix].get(row[ID])) for row in rows],
         }
-        for size, segment, rows in largest
+        for size, prefix, rows in largest
     ]
     lacking = [stages.get(one, Compared()) for one, found in texts.items() if _lacks(found, one, largest)]
     return shown, " ".join(dict.fromkeys(stage.without for stage in lacking if stage.without))
 
 
-def _lacks(found: Mapping[str, str], segment: int, largest: Sequence[Found]) -> bool:
-    return any(row[ID] not in found for _, one, rows in largest if one == segment for row in rows)
+def _lacks(found: Mapping[str, str], prefix: str, largest: Sequence[Found]) -> bool:
+    return any(row[ID] not in found for _, one, rows in largest if one == prefix for row in rows)
 
 
 def _member(row: Mapping[str, Any], text: str | None) -> dict[str, Any]:

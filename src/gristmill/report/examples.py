@@ -1,9 +1,10 @@
 """Examples: what rows of a cluster table look like, by the columns that they were compared by.
 
 Rows are named by file and place, and are then read from there; or by ids of the data's own, and are then looked for
-among the rejected rows and in the input.
+among the rejected rows, and then in the input.
 
-Gives up: ids beyond the first part of either, so that a report takes no time that grows with the data.
+Gives up: ids beyond the first part of either, and an input that is not local, so that a report takes no time that grows
+with the data.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from gristmill.core.task import FileSlice
 from gristmill.dedup.columns import values_of
 from gristmill.io.input import BLOCK, Input, ignore
 from gristmill.io.sniff import extension_of, reader_for
-from gristmill.report.compared import SEARCHED, Compared
+from gristmill.io.target import Target
+from gristmill.report.compared import SEARCHED, SEARCHED_INPUT, Compared
 from gristmill.report.whatif import row_at
 from gristmill.report.why import place_of
 
@@ -52,7 +54,7 @@ def _by_id(records: Records, compared: Compared, ids: Sequence[str]) -> Iterator
     assert compared.id_field is not None
     left = dict.fromkeys(name for name in ids if name is not None)
     columns = list(dict.fromkeys([compared.id_field, *compared.fields]))
-    for tables in (_rejected(records, columns), _input(records, columns)):
+    for tables, most in ((_rejected(records, columns), SEARCHED), (_input(records, columns), SEARCHED_INPUT)):
         searched = 0
         for table in tables:
             if compared.id_field in table.column_names:
@@ -63,21 +65,21 @@ def _by_id(records: Records, compared: Compared, ids: Sequence[str]) -> Iterator
                         del left[name]
                         yield name, row
             searched += table.nbytes
-            if not left or searched >= SEARCHED:
+            if not left or searched >= most:
                 break
 
 
 def _rejected(records: Records, columns: Sequence[str]) -> Iterator[pa.Table]:
-    rows = records.rejected
-    for part in rows.get_fragments() if rows is not None else ():
-        there = [name for name in columns if name in part.physical_schema.names]
-        yield from (pa.table(batch) for batch in part.to_batches(columns=there))
+    for rows in records.rejected or ():
+        there = [name for name in columns if name in rows.schema.names]
+        for part in rows.get_fragments():
+            yield from (pa.table(batch) for batch in part.to_batches(columns=there))
 
 
 def _input(records: Records, columns: Sequence[str]) -> Iterator[pa.Table]:
     for path in dict.fromkeys(path for entry in records.entries for path in entry["files"]):
         kind = _READERS.get(reader_for(extension_of(path)) or "")
-        if kind is None:
+        if kind is None or not Target(path).local:
             continue
         read = getattr(import_module(f"gristmill.io.{kind}"), f"read_{kind}")
         try:

@@ -165,24 +165,33 @@ def _sources(facts: Facts) -> str:
 
 
 def _duplicates(facts: Facts) -> str:
-    """How many rows are alike, and the largest clusters of them."""
-    found = facts.get("duplicates")
-    if not found or not found["clusters"]:
+    """How many rows each stage has found alike, and the largest clusters of them."""
+    found = facts.get("duplicates") or {}
+    tables = found.get("tables")
+    if not tables:
         return ""
+    names = [one["stage"] if len(tables) > 1 else "" for one in tables]
+    told = "".join(_alike(one, name) for one, name in zip(tables, names, strict=True))
+    sizes = "".join(_sizes(one, name) for one, name in zip(tables, names, strict=True))
+    examples = "".join(_cluster(one, one["stage"] if len(tables) > 1 else "") for one in found["examples"])
+    note = f"<p class=quiet>{escape(found['note'])}</p>" if found.get("note") else ""
+    return _section("Duplicates", f"{told}<div class=cards>{sizes}{examples}</div>{note}")
+
+
+def _alike(found: Facts, stage: str) -> str:
+    """What a stage has found. Each sees the rows that those before it keep, so that they cannot be added up."""
+    by = f"{escape(stage)}: " if stage else ""
+    return f"<p>{by}{found['rows']:,} rows are in {counted(found['clusters'], 'cluster')}; {_kept_of(found)}.</p>"
+
+
+def _sizes(found: Facts, stage: str) -> str:
+    title = f"<h3>{escape(stage)}</h3>" if stage else ""
+    head = "<tr><th scope=col class=n>rows alike<th scope=col class=n>clusters<th scope=col class=n>rows</tr>"
     sizes = "".join(
         f"<tr><td class=n>{size:,}<td class=n>{count:,}<td class=n>{size * count:,}</tr>"
         for size, count in _few(found["sizes"])
     )
-    head = "<tr><th scope=col class=n>rows alike<th scope=col class=n>clusters<th scope=col class=n>rows</tr>"
-    several = found["stages"] if len(found["stages"]) > 1 else []
-    by = f" of {', '.join(several[:-1])} and {several[-1]} together" if several else ""
-    told = (
-        f"<p>{found['rows']:,} rows are in {counted(found['clusters'], 'cluster')}{escape(by)}; {_kept_of(found)}.</p>"
-    )
-    table = f"<div class='card scroll' tabindex=0><table>{head}{sizes}</table></div>"
-    examples = "".join(_cluster(one, one["stage"] if several else "") for one in found["examples"])
-    note = f"<p class=quiet>{escape(found['note'])}</p>" if found.get("note") else ""
-    return _section("Duplicates", f"{told}<div class=cards>{table}{examples}</div>{note}")
+    return f"<div class='card scroll' tabindex=0>{title}<table>{head}{sizes}</table></div>"
 
 
 def _kept_of(found: Facts) -> str:
@@ -190,7 +199,7 @@ def _kept_of(found: Facts) -> str:
     if not kept:
         return "none is kept: an index has rows like them"
     if kept == found["clusters"]:
-        return "one of each is kept" if len(found["stages"]) < 2 else "each of them keeps one of a cluster"
+        return "one of each is kept"
     return f"{kept:,} of them {'is' if kept == 1 else 'are'} kept: the others are like these, or like rows of an index"
 
 

@@ -8,10 +8,10 @@ Gives up: rows that no reader has given a file and a position, and reading the i
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 import pyarrow as pa
@@ -22,7 +22,7 @@ from gristmill.core.errors import InputError
 from gristmill.core.run import Run
 from gristmill.core.scores import DROPPED, FACTS, FILE, PLACE, SEGMENT
 from gristmill.core.store import Store
-from gristmill.core.task import digest
+from gristmill.core.task import EXCHANGED, digest
 from gristmill.dedup.clusters import FOLDER as CLUSTERS
 from gristmill.io.commit import SIDE_ROOM
 from gristmill.io.scores import ABOUT
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from pyarrow import dataset
 
     from gristmill.core.quarantine import SetAside
+
+Opened = TypeVar("Opened")
 
 SCORES, REJECTED = "scores", "rejected"
 _IN_PLAN = {REJECTED: "rejects"}
@@ -63,7 +65,7 @@ class Records:
 
     @cached_property
     def scores(self) -> Scores | None:
-        found = self._dataset(SCORES)
+        found = self._opened(SCORES, open_parquet)
         if found is None:
             return None
         place, rows = found
@@ -72,19 +74,22 @@ class Records:
         return Scores(rows, orjson.loads(about)["stages"] if about else [])
 
     @cached_property
-    def rejected(self) -> dataset.Dataset | None:
-        found = self._dataset(REJECTED)
+    def rejected(self) -> list[dataset.Dataset] | None:
+        """One for all files that have the same columns: those of the user's may have other types in other files."""
+        found = self._opened(REJECTED, open_apart)
         return found[1] if found else None
 
     @cached_property
     def clusters(self) -> dataset.Dataset | None:
-        found = self._dataset(CLUSTERS)
+        found = self._opened(CLUSTERS, open_parquet)
         return found[1] if found else None
 
-    def _dataset(self, folder: str) -> tuple[str, dataset.Dataset] | None:
+    def _opened(
+        self, folder: str, opener: Callable[[str, Mapping[str, Any]], Opened | None]
+    ) -> tuple[str, Opened] | None:
         told = self.plan.get(_IN_PLAN.get(folder, folder)) or {}
         for place in (f"{self.place}/{folder}", told.get("place")):
-            if place and (rows := open_parquet(place, self.options)) is not None:
+            if place and (rows := opener(place, self.options)) is not None:
                 return place, rows
         return None
 
@@ -115,7 +120,7 @@ class Records:
         path = self.input_of(file)
         written = [entry["written"] for entry in self.entries if path in entry["files"]]
         named = [one["path"] for files in written for one in files or ()]
-        return [path for path in named if not path.endswith(".runs")]
+        return [path for path in named if not path.endswith(EXCHANGED)]
 
 
 class Scores:
@@ -194,6 +199,29 @@ def _with_later(table: pa.Table, rows: dataset.Dataset, columns: Sequence[str]) 
 
 def open_parquet(place: str, options: Mapping[str, Any]) -> dataset.Dataset | None:
     """The Parquet files of a directory as one dataset; None if there are none."""
+    found = _files(place, options)
+    return None if found is None else found.replace_schema(_unified([one.physical_schema for one in _parts(found)]))
+
+
+def open_apart(place: str, options: Mapping[str, Any]) -> list[dataset.Dataset] | None:
+    """The same, as a dataset for each schema that files have."""
+    found = _files(place, options)
+    if found is None:
+        return None
+    alike: dict[str, list[Any]] = {}
+    for part in _parts(found):
+        alike.setdefault(str(part.physical_schema), []).append(part)
+    return [dataset_of(parts, parts[0].physical_schema) for parts in alike.values()]
+
+
+def dataset_of(parts: Sequence[Any], schema: pa.Schema) -> dataset.Dataset:
+    """Files of a dataset as one of their own."""
+    from pyarrow import dataset as ds
+
+    return ds.FileSystemDataset(parts, schema, parts[0].format, parts[0].filesystem)
+
+
+def _files(place: str, options: Mapping[str, Any]) -> dataset.Dataset | None:
     target = Target(place, options)
     names = sorted(name for name in target.names() if name.endswith(".parquet"))
     if not names:
@@ -201,9 +229,26 @@ def open_parquet(place: str, options: Mapping[str, Any]) -> dataset.Dataset | No
     from pyarrow import dataset as ds  # which loads pandas, where that is installed
 
     system, root = (None, target.url) if target.local else _remote(place, options)
-    first = ds.dataset([f"{root}/{name}" for name in names], format="parquet", filesystem=system)
-    schemas = [part.physical_schema for part in first.get_fragments()]
-    return first.replace_schema(pa.unify_schemas(schemas, promote_options="permissive"))
+    return ds.dataset([f"{root}/{name}" for name in names], format="parquet", filesystem=system)
+
+
+def _parts(rows: dataset.Dataset) -> list[Any]:
+    return list(rows.get_fragments())
+
+
+def _unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """The columns of all; those whose types do not go together are read as text."""
+    columns: dict[str, list[pa.Schema]] = {}
+    for schema in schemas:
+        for column in schema:
+            columns.setdefault(column.name, []).append(pa.schema([column]))
+    found = []
+    for name, kinds in columns.items():
+        try:
+            found.append(pa.unify_schemas(kinds, promote_options="permissive").field(0))
+        except pa.ArrowTypeError:
+            found.append(pa.field(name, pa.string()))
+    return pa.schema(found)
 
 
 def _remote(place: str, options: Mapping[str, Any]) -> tuple[Any, str]:

@@ -252,9 +252,8 @@ def row_at(records: Records, file: str, position: int) -> dict[str, Any] | None:
     """A row of the input: from the rejected rows, if it is there, else from the input itself."""
     from pyarrow import dataset as ds
 
-    rejected = records.rejected
-    if rejected is not None and "rejected_file" in rejected.schema.names:
-        there = (ds.field("rejected_file") == file) & (ds.field("rejected_position") == position)
+    there = (ds.field("rejected_file") == file) & (ds.field("rejected_position") == position)
+    for rejected in records.rejected or ():
         rows = rejected.to_table(filter=there).to_pylist()
         if rows:
             return {name: value for name, value in rows[0].items() if not name.startswith("rejected_")}

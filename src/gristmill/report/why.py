@@ -20,7 +20,7 @@ from gristmill.core.errors import InputError
 from gristmill.core.scores import CHARS, DROPPED, FACTS, FILE, ID, LANGUAGE, PLACE, SEGMENT, SOURCE, TOKENS
 from gristmill.core.table import is_json, table_to_rows
 from gristmill.core.task import digest
-from gristmill.io.judge import SIMILARITY
+from gristmill.dedup.clusters import SIMILARITY
 from gristmill.report.compared import Compared, cluster_tables, compared_by
 from gristmill.report.records import REJECTED, SCORES, Records, read_line, row_id
 from gristmill.report.rules import rules_of
@@ -134,7 +134,7 @@ def _condition(records: Records, wanted: str, file: str, position: str, rows: da
         if is_json(kind):  # of mixed types: Arrow cannot compare it
             told = table_to_rows(rows.to_table(columns=[ID, file, position]))
             places += [(row[file], row[position]) for row in told if str(row[ID]) == wanted]
-        else:
+        elif not pa.types.is_nested(kind):
             by_id = (own if pa.types.is_string(kind) else own.cast(pa.string())) == wanted
     here = [(ds.field(file) == name) & (ds.field(position) == number) for name, number in places]
     conditions = here if by_id is None else [by_id, *here]
@@ -177,11 +177,10 @@ def _number(one: Judged) -> bool:
 
 
 def _from_rejected(records: Records, wanted: str) -> list[Story]:
-    rows = records.rejected
-    if rows is None:
-        return []
-    condition = _condition(records, wanted, "rejected_file", "rejected_position", rows)
-    found = table_to_rows(rows.to_table(filter=condition)) if condition is not None else []
+    found: list[dict[str, Any]] = []
+    for rows in records.rejected or ():
+        condition = _condition(records, wanted, "rejected_file", "rejected_position", rows)
+        found += table_to_rows(rows.to_table(filter=condition)) if condition is not None else []
     return [_rejected(row) for row in found]
 
 
@@ -293,16 +292,16 @@ def _cluster(records: Records, story: Story) -> dict[str, Any] | None:
     """The cluster that a row is in: of several stages, that which dropped it."""
     tables = cluster_tables(records)
     for name in (story.row_id, story.id):
-        mine = [(one, segment) for segment in tables for one in _members(tables[segment], "id", name)] if name else []
+        mine = [(one, prefix) for prefix in tables for one in _members(tables[prefix], "id", name)] if name else []
         if mine:
-            own, segment = min(mine, key=lambda one: one[0]["kept"] != (story.fate == "kept"))
-            return _told(records, own, tables[segment], segment)
+            own, prefix = min(mine, key=lambda one: one[0]["kept"] != (story.fate == "kept"))
+            return _told(records, own, tables[prefix], prefix)
     return None
 
 
-def _told(records: Records, own: dict[str, Any], rows: dataset.Dataset, segment: int) -> dict[str, Any]:
+def _told(records: Records, own: dict[str, Any], rows: dataset.Dataset, prefix: str) -> dict[str, Any]:
     all_of_it = _members(rows, "cluster", own["cluster"])
-    stage = compared_by(records).get(segment, Compared())
+    stage = compared_by(records).get(prefix, Compared())
     return {
         **own,
         "stage": stage.name,
