@@ -21,6 +21,7 @@ from gristmill.core.rejects import STAGE
 from gristmill.core.run import Entry, Run
 from gristmill.core.store import Store
 from gristmill.core.table import rows_to_table
+from gristmill.core.task import EXCHANGED
 from gristmill.io.commit import SIDE_ROOM
 from gristmill.io.input import file_system
 from gristmill.io.listing import list_files
@@ -31,8 +32,6 @@ ROWS, KEPT, DROPPED, ASIDE = "rows", "kept", "dropped", "quarantined"
 ASIDE_STAGE = "quarantined_by"
 MOST_ASIDE = 100_000
 FRESH_SECONDS = 1.0
-EXCHANGED = ".runs"
-"""What passes from one segment of a run to the next is no output."""
 
 
 @dataclass(frozen=True)
