@@ -103,7 +103,8 @@ class DedupIndex:
     """What earlier runs have kept, at any path or URL: a new snapshot is deduplicated against it.
 
     `snapshot` names what a run adds, and is told of each document that a row was found to be the same as; by default
-    it is `v` and the number of the version. `version` is the version that is read, by default the last.
+    it is `v` and the number of the version. A run with the name and the `run_dir` of an earlier one replaces what that
+    has added; any other name makes a snapshot of its own. `version` is the version that is read, by default the last.
     """
 
     def __init__(

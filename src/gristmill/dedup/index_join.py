@@ -108,7 +108,7 @@ class Known:
             if index is self.extends:
                 self._last, self._made = version, Made.of(rows, self._files, self._run)
                 who = f"stage {self.stage!r}, the index at {index.url}"
-                self._own, self._again = own_additions(who, self._made, seen, index.snapshot, index.origins)
+                self._own, self._again = own_additions(who, self._made, seen, index.snapshot or None, index.origins)
                 base = self._own[0].base if self._again else ()
                 seen = [one for one in seen if (one.name in base if self._again else one not in self._own)]
             self._seen += [(index, addition) for addition in seen]
