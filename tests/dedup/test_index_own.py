@@ -212,6 +212,17 @@ def test_snapshots_of_two_names_are_never_made_one(tmp_path: Path) -> None:
     assert corner.snapshots == [("february", 1), ("january", 4)]
 
 
+def test_a_snapshot_beside_others_of_its_files_is_repeated_by_its_name(tmp_path: Path) -> None:
+    corner = Corner(tmp_path)
+    corner.add(None, x=ONE)
+    assert corner.add(None, "all", "copy", x=ONE, y=MORE) == ["b1"]
+    with pytest.raises(PlanError, match="added before, as 'v1', and there are others now.*name it"):
+        corner.add(None, x=ONE, y=MORE)
+    assert corner.add(None, x=ONE) == KEPT
+    assert corner.add(None, "all", "copy", x=ONE, y=MORE) == ["b1"]
+    assert corner.snapshots == [("v1", 4), ("all", 1)]
+
+
 # -- any order -----------------------------------------------------------------------------------------------
 
 SOME = st.fixed_dictionaries({"x": st.sampled_from([ONE, GROWN])}, optional={"y": st.sampled_from([MORE, MORE[1:]])})

@@ -87,7 +87,7 @@ def own_additions(
     replaced = [*again, *own] if repeats else [*own, *again]
     others = [one for one in mine if one not in replaced]
     _refuse_name(who, others, snapshot)
-    if snapshot is None and not repeats:
+    if snapshot is None and (not repeats or again[0].named):  # which may stand beside others of its files
         _refuse_files(who, others, files)
     names = sorted({one.snapshot for one in replaced if one.named})
     if snapshot is None and len(names) > 1:
