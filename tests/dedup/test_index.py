@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -264,7 +263,7 @@ def test_a_damaged_file_is_told(tmp_path: Path, damage: Any, message: str) -> No
         run(new, tmp_path / "out", ExactDeduplicationStage(id_field="id", against=[index]))
 
 
-@pytest.mark.parametrize("content", [b"{", b'{"format": 4}', b"[]"])
+@pytest.mark.parametrize("content", [b"{", b'{"format": 5}', b"[]"])
 def test_a_damaged_version_is_told(tmp_path: Path, content: bytes) -> None:
     index = indexed("exact", tmp_path)
     path = tmp_path / "index" / "versions" / "000001.json"
@@ -276,22 +275,11 @@ def test_a_damaged_version_is_told(tmp_path: Path, content: bytes) -> None:
 def test_an_index_with_other_hashes_is_refused(tmp_path: Path) -> None:
     index = indexed("exact", tmp_path)
     path = tmp_path / "index" / "versions" / "000001.json"
-    path.write_bytes(path.read_bytes().replace(b'"format": 4', b'"format": 3'))
+    path.write_bytes(path.read_bytes().replace(b'"format": 5', b'"format": 4'))
     new = write(tmp_path / "new", x=NEW)
-    with pytest.raises(PlanError, match=f"{path} has format 3.*make the index anew"):
+    with pytest.raises(PlanError, match=f"{path} has format 4.*make the index anew"):
         run(new, tmp_path / "out", ExactDeduplicationStage(id_field="id", against=[index]))
     assert not list((tmp_path / "out").glob("*.jsonl"))
-
-
-def test_an_index_of_other_words_is_refused(tmp_path: Path) -> None:
-    """Scripts without spaces were once cut at spaces alone, so that their texts had other shingles."""
-    index = indexed("fuzzy", tmp_path)
-    path = tmp_path / "index" / "versions" / "000001.json"
-    told = json.loads(path.read_text())
-    assert told["parameters"].pop("scripts_without_spaces")
-    path.write_text(json.dumps(told))
-    with pytest.raises(PlanError, match="scripts_without_spaces is None there and 'each character is a word' here"):
-        Pipeline("p", stages=[STAGES["fuzzy"](against=[index])]).plan([DocumentBatch(OLD)])
 
 
 # -- everywhere ----------------------------------------------------------------------------------------------
@@ -305,16 +293,16 @@ def test_an_index_on_s3(tmp_path: Path, s3: dict[str, Any], stage: str) -> None:
     index = DedupIndex(f"s3://index-{stage}/a/b", s3, snapshot="old")
     make = STAGES[stage]
     run(write(tmp_path / "old", x=OLD), tmp_path / "old-out", make(id_field="id", extend=index, num_partitions=2))
-    run(write(tmp_path / "new", x=NEW), tmp_path / "out", make(id_field="id", extend=index, num_partitions=3))
-    assert ids(tmp_path / "out") == ONLY_NEW
     found = DedupIndex(index.path, s3)
+    run(write(tmp_path / "new", x=NEW), tmp_path / "out", make(id_field="id", extend=found, num_partitions=3))
+    assert ids(tmp_path / "out") == ONLY_NEW
     assert (found.versions, len(found), found.check()) == ([1, 2], 120, [])
     with pytest.raises(FileExistsError):
         found.publish(found.there())
     with pytest.raises(FileExistsError):  # also when nobody has seen it before
         found._create_remote(found._path(2), b"{}")
     assert found.prune() == [1]
-    assert (found.versions, len(found)) == ([2], 120)
+    assert (found.versions, len(found), found.check()) == ([2], 120, [])
 
 
 @settings(max_examples=60, deadline=None)

@@ -90,38 +90,6 @@ def test_a_snapshot_with_another_name_is_never_replaced(tmp_path: Path, stage: s
     assert documents(str(tmp_path / "index")) == {"january": 2, "february": 1}
 
 
-def test_files_with_other_content_are_a_new_snapshot(tmp_path: Path) -> None:
-    index = str(tmp_path / "index")
-    stage = ExactDeduplicationStage(id_field="id", extend=index)
-    run(write(tmp_path / "in", x=numbered("a", [text(1), text(2)])), tmp_path / "1", stage, tmp_path / "run")
-    source = write(tmp_path / "in", x=numbered("b", [text(2), text(3)]))
-    with pytest.warns(RuntimeWarning, match="has added as 'v1' have other content now.* name it"):
-        run(source, tmp_path / "2", stage, tmp_path / "run")
-    run(source, tmp_path / "2", stage, tmp_path / "run")  # again
-    run(write(source, y=numbered("c", [text(4)])), tmp_path / "2", stage, tmp_path / "run")  # and more
-    assert ids(tmp_path / "2") == ["b1", "c0"]
-    assert documents(index) == {"v1": 2, "v3": 2}
-
-
-def test_input_that_is_in_part_what_it_was_is_refused_unless_it_has_a_name(tmp_path: Path) -> None:
-    index = str(tmp_path / "index")
-    source = write(tmp_path / "in", x=numbered("a", [text(1)]), y=numbered("b", [text(2)]))
-    stage = ExactDeduplicationStage(id_field="id", extend=index)
-    run(source, tmp_path / "out", stage, tmp_path / "run")
-    write(source, y=numbered("c", [text(3)]))
-    for _ in range(2):  # with another y, and without one
-        with pytest.raises(PlanError, match="added as 'v1', some are as they were and others have changed.* name it"):
-            run(source, tmp_path / "out", stage, tmp_path / "run")
-        assert ids(tmp_path / "out") == ["a0", "b0"]
-        assert documents(index) == {"v1": 2}
-        (source / "y.jsonl").unlink(missing_ok=True)
-    write(source, y=numbered("c", [text(3)]))
-    named = ExactDeduplicationStage(id_field="id", extend=DedupIndex(index, snapshot="corrected"))
-    run(source, tmp_path / "new", named, tmp_path / "run")
-    assert ids(tmp_path / "new") == ["c0"]
-    assert documents(index) == {"v1": 2, "corrected": 1}
-
-
 def test_files_that_were_written_again_and_pipelines_that_have_changed_are_no_new_snapshots(tmp_path: Path) -> None:
     index = indexed("exact", tmp_path)
     new = write(tmp_path / "new", x=NEW)

@@ -138,7 +138,6 @@ def test_what_is_not_verified_is_seldom_found_in_vain() -> None:
 
 @pytest.mark.parametrize("verified", [True, False])
 def test_bands_of_high_thresholds(verified: bool) -> None:
-    """Indexes were made with them."""
     wanted = {0.7: (62, 7), 0.75: (37, 7), 0.8: (29, 8), 0.85: (25, 10), 0.9: (19, 13), 0.95: (12, 20), 0.99: (5, 42)}
     assert {threshold: choose_bands(threshold, verified=verified) for threshold in wanted} == wanted
 

@@ -211,7 +211,7 @@ def test_an_index_knows_what_did_not_count(tmp_path: Path) -> None:
     write(tmp_path / "in.jsonl", [{"text": "one"}])
     index = str(tmp_path / "index")
     FuzzyDeduplicationWorkflow(tmp_path / "in.jsonl", tmp_path / "a", normalize_text=True, extend=index).run(HERE)
-    with pytest.raises(PlanError, match=r"normalize is \['case', 'whitespace'\] there and None here"):
+    with pytest.raises(PlanError, match=r"normalize is \['case', 'whitespace'\] there and \[\] here"):
         FuzzyDeduplicationWorkflow(tmp_path / "in.jsonl", tmp_path / "b", against=[index]).run(HERE)
 
 

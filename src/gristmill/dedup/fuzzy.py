@@ -237,7 +237,6 @@ class FuzzyDeduplicationStage(IndexedStage):
         text = make_array(["Raw data in, training data out." + " 磨坊" * words], pa.string())
         made = sketch(text, np.zeros(1, np.int64), self._how, self._bands, self._rows, bits, self._body)
         return {
-            **({"scripts_without_spaces": "each character is a word"} if words else {}),
             "shingles": self._how.unit,
             "ngrams": self._how.n,
             "seed": self.seed,
@@ -245,7 +244,7 @@ class FuzzyDeduplicationStage(IndexedStage):
             "minhashes_per_band": self._rows,
             "bits": bits,
             "verify": self.verify,
-            "normalize": sorted(set(self.normalize)) or None,  # indexes of earlier versions say nothing of it
+            "normalize": sorted(set(self.normalize)),
             "hash": digest([made.entries.hex(), str(made.bodies.to_pylist())]),
         }
 

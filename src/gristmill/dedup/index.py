@@ -2,6 +2,7 @@
 
     versions/000003.json     what the version is made of: additions, each with its files. Written last, never changed
     data/<addition>/*.runs   what a run has added: keys of the rows that it kept (`index_files.py`)
+    origins/<hash>           what is told of the input files of an addition (`index_own.py`), a line for each
 
 A version is all additions so far, and a run reads the version that was the last when its rows were read. A new one is
 there as soon as its one file is, which is created, never replaced: two runs that add to one index at the same time
@@ -18,19 +19,21 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from gristmill.core.errors import InputError, PlanError, cannot_write, shorten
+from gristmill.core.task import digest
 from gristmill.io.target import Target
 
-FORMAT = 4  # those before had other hashes, or told in another way what an addition was made of
-_VERSIONS, _DATA = "versions", "data"
+FORMAT = 5  # those before had other hashes, or told in another way what an addition was made of
+_VERSIONS, _DATA, _ORIGINS = "versions", "data", "origins"
 
 
 @dataclass(frozen=True)
@@ -56,10 +59,12 @@ class Addition:
     documents: int
     since: int
     """The version that it came with."""
+    named: bool = False
+    """Whether somebody has given it the name of its snapshot."""
     source: str = ""
     """A hash of all that was compared, and where that was; none if nothing tells."""
-    origins: tuple[str, ...] = ()
-    """What is told of each of its input files (`index_own.py`), if the run had a directory."""
+    origins: str = ""
+    """The name of the file that tells of its input files, if there were any."""
     run: str = ""
     """The directory of the run that made it, if that had one."""
     base: tuple[str, ...] = ()
@@ -73,7 +78,7 @@ class Addition:
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Addition:
         files = tuple(IndexFile(**file) for file in told["files"])
-        return cls(**{**told, "base": tuple(told["base"]), "origins": tuple(told["origins"]), "files": files})
+        return cls(**{**told, "base": tuple(told["base"]), "files": files})
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,8 @@ class DedupIndex:
     """What earlier runs have kept, at any path or URL: a new snapshot is deduplicated against it.
 
     `snapshot` names what a run adds, and is told of each document that a row was found to be the same as; by default
-    it is `v` and the number of the version. `version` is the version that is read, by default the last.
+    it is `v` and the number of the version. A run with the name and the `run_dir` of an earlier one replaces what that
+    has added; any other name makes a snapshot of its own. `version` is the version that is read, by default the last.
     """
 
     def __init__(
@@ -119,6 +125,23 @@ class DedupIndex:
     def data(self, addition: str) -> Target:
         """Where the files of an addition are."""
         return Target(self._target.file(_DATA, addition), self.storage_options)
+
+    def origins(self, addition: Addition) -> list[str]:
+        """What is told of each of the input files of an addition."""
+        if not addition.origins:
+            return []
+        path = self._target.file(_ORIGINS, addition.origins)
+        try:
+            with self._target.open(path) as file:
+                told = file.read().decode().splitlines()
+        except (FileNotFoundError, UnicodeDecodeError):
+            told = []
+        if _name_of(told) != addition.origins:
+            raise InputError(
+                f"{path}, which tells what files {addition.snapshot!r} was made of, is missing or has changed: restore "
+                "it, or make the index anew"
+            )
+        return told
 
     # -- looking ---------------------------------------------------------------------------------------
 
@@ -207,9 +230,22 @@ class DedupIndex:
                     problems.append(f"{path} has {there[file.name]:,} bytes, and should have {file.size:,}")
                 elif problem := target.problem_with(path, file.checksum):
                     problems.append(f"{path} {problem}")
+            try:
+                self.origins(addition)
+            except InputError as error:
+                problems.append(str(error))
         return problems
 
     # -- changing --------------------------------------------------------------------------------------
+
+    def tell_origins(self, told: Sequence[str]) -> str:
+        """Write down what is told of the input files of an addition. Returns where."""
+        if not told:
+            return ""
+        name = _name_of(told)
+        with suppress(FileExistsError):
+            self._create(self._target.file(_ORIGINS, name), "\n".join(told).encode())
+        return name
 
     def publish(self, version: Version) -> None:
         """Make a version the next one. Raises FileExistsError if there is one of that number."""
@@ -225,18 +261,22 @@ class DedupIndex:
             raise ValueError(f"prune: keep is {keep!r}, must be 1 or more: to remove an index, delete its directory")
         there = self.versions
         old, kept = there[:-keep], there[-keep:]
-        wanted = set(self._additions(kept))
-        gone = set(self._additions(old)) | (set(self._target.names(_DATA)) if unfinished else set())
+        wanted, before = self._additions(kept), self._additions(old)
+        data, origins = ({name(one) for one in before} - {name(one) for one in wanted} for name in (_data_of, _told_in))
+        if unfinished:
+            data |= set(self._target.names(_DATA)) - set(map(_data_of, wanted))
+            origins |= set(self._target.names(_ORIGINS)) - set(map(_told_in, wanted))
         for number in old:  # first, so that nobody starts to read what is about to go
             self._target.remove(self._path(number))
-        for name in sorted(gone - wanted):
+        for name in sorted(data):
             self.data(name).clear()
+        for name in sorted(origins - {""}):
+            self._target.remove(self._target.file(_ORIGINS, name))
         return old
 
-    def _additions(self, versions: Sequence[int]) -> Iterator[str]:
-        for number in versions:
-            found = self.read(number)
-            yield from (addition.name for addition in found.additions) if found else ()
+    def _additions(self, versions: Sequence[int]) -> list[Addition]:
+        found = [self.read(number) for number in versions]
+        return [addition for version in found if version for addition in version.additions]
 
     def _path(self, number: int) -> str:
         return self._target.file(_VERSIONS, f"{number:06}.json")
@@ -263,6 +303,13 @@ class DedupIndex:
 
     def __repr__(self) -> str:
         return f"<DedupIndex {self.url}>"
+
+
+def _name_of(told: Sequence[str]) -> str:
+    return digest(told, 16)
+
+
+_data_of, _told_in = attrgetter("name"), attrgetter("origins")
 
 
 def _create_local(path: Path, content: bytes) -> None:

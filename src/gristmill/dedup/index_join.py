@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from gristmill.dedup.clusters import SNAPSHOT as SNAPSHOT  # noqa: PLC0414  of r
 from gristmill.dedup.columns import Numbers
 from gristmill.dedup.index import Addition, DedupIndex, Version, fits
 from gristmill.dedup.index_files import KnownFile
-from gristmill.dedup.index_own import Made, is_named, own_additions
+from gristmill.dedup.index_own import Made, own_additions
 from gristmill.io.exchange import MOST_PARTITIONS, Exchange
 from gristmill.io.files import FilePartitioningStage
 from gristmill.io.partitions import SORT_BYTES, Listing, Part, Partitions
@@ -107,7 +108,7 @@ class Known:
             if index is self.extends:
                 self._last, self._made = version, Made.of(rows, self._files, self._run)
                 who = f"stage {self.stage!r}, the index at {index.url}"
-                self._own, self._again = own_additions(who, self._made, seen, index.snapshot)
+                self._own, self._again = own_additions(who, self._made, seen, index.snapshot or None, index.origins)
                 base = self._own[0].base if self._again else ()
                 seen = [one for one in seen if (one.name in base if self._again else one not in self._own)]
             self._seen += [(index, addition) for addition in seen]
@@ -148,30 +149,44 @@ class Known:
         assert index is not None
         assert last is not None
         now = index.read() or Version()
-        base = tuple(one.name for of, one in self.seen if of is index)
-        nothing = not addition.documents and not self._own and now.number
-        if nothing or any(one.name == self._name for one in now.additions):
-            return
         own = {one.name for one in self._own}
+        there = next((one for one in now.additions if one.name == self._name), None)
+        if there is not None:
+            if own == {there.name} and (told := self._named(there, now)) != there:
+                self._write(now, [told if one is there else one for one in now.additions])
+            return
+        if not addition.documents and not own and now.number:
+            return
+        base = tuple(one.name for of, one in self.seen if of is index)
         rest = [one for one in now.additions if one.name not in own]
-        if not self._again and tuple(one.name for one in rest) != base:
+        gone = own - {one.name for one in now.additions}
+        if gone or (not self._again and tuple(one.name for one in rest) != base):
             raise self._late(index, now)
         for place, one in enumerate(rest):  # what was compared with what is replaced was compared with these
             names = dict.fromkeys(self._name if name in own else name for name in one.base)
             rest[place] = replace(one, base=tuple(names))
-        number, made = now.number + 1, self._made
-        if self._again and not made.run:  # the directory of the run that it repeats may come back with more
-            made = replace(made, run=self._own[0].run, origins=self._own[0].origins)
-        named = [one.snapshot for one in self._own if is_named(one)]
-        snapshot = index.snapshot or next(iter(named), f"v{number}")
-        mine = Addition(
-            self._name, snapshot, addition.documents, number, made.source, made.origins, made.run, base, addition.files
-        )
-        additions = (*rest, mine) if addition.documents else tuple(rest)
+        mine = replace(addition, name=self._name, since=now.number + 1, source=self._made.source, base=base)
+        if self._again:  # what it repeats may come back with more, from where that was run
+            mine = replace(mine, run=self._own[0].run, origins=self._own[0].origins)
+        else:
+            mine = replace(mine, origins=index.tell_origins(self._made.origins))
+        self._write(now, [*rest, self._named(mine, now)] if addition.documents else rest)
+
+    def _named(self, mine: Addition, now: Version) -> Addition:
+        """An addition with the name and the directory of this run, unless it has a name or a directory."""
+        assert self.extends is not None
+        given = self.extends.snapshot or next((one.snapshot for one in self._own if one.named), None)
+        taken, made = {one.snapshot for one in now.additions}, f"v{now.number + 1}"
+        free = next(name for name in chain([made], (f"{made}.{n}" for n in count(1))) if name not in taken)
+        snapshot = given or (self._own[0].snapshot if self._own else free)
+        return replace(mine, snapshot=snapshot, named=given is not None, run=mine.run or self._made.run)
+
+    def _write(self, now: Version, additions: Sequence[Addition]) -> None:
+        assert self.extends is not None
         try:
-            index.publish(Version(number, self.kind, self.parameters, additions))
+            self.extends.publish(Version(now.number + 1, self.kind, self.parameters, tuple(additions)))
         except FileExistsError as error:
-            raise self._late(index, index.read() or now) from error
+            raise self._late(self.extends, self.extends.read() or now) from error
 
     def _late(self, index: DedupIndex, now: Version) -> PlanError:
         others = [one.snapshot for one in now.additions if one.since > (self._last or now).number]

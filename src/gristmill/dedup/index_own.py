@@ -2,19 +2,20 @@
 
     again   made of the same rows, as far as they are compared, of the same files: what the run was compared with then
             it is compared with now, and so it gives the same
-    own     made by a run with the same directory, of files that are all there and as they were; there may be more now
+    own     made by a run with the same directory, of files that are all there and as they were, and there may be more
+            now; or by a run with the same directory that gave the same name to some of these files, as they were then
 
-A file is as it was if it has the same size and time, or if all that is compared of it is the same. Files that have
-other content are new ones, and an addition with another name is another snapshot, whatever it was made of.
+A file is as it was if it has the same size and time, or if all that is compared of it is the same. An addition with
+another name is another snapshot, whatever it was made of. All other runs over files that were added before stop: to be
+compared with them would take what was kept then out of the output.
 
-What is given up: an addition is replaced as a whole or not at all. If some of its files are as they were and others are
-not, the run stops.
+What is given up: an addition is replaced as a whole or not at all, and only by a run that has a directory.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gristmill.core.errors import PlanError
@@ -26,6 +27,8 @@ _PATH, _STAMP = 16, 24
 """Where the parts of what is told of a file end: its path, its size and time, and then its content."""
 _UNKNOWN = "-" * 8
 
+Origins = Callable[[Addition], Sequence[str]]
+
 
 @dataclass(frozen=True)
 class Made:
@@ -34,7 +37,9 @@ class Made:
     source: str = ""
     """A hash of all that is compared, and of the names of the files; none if nothing tells."""
     origins: tuple[str, ...] = ()
-    """What is told of each file, for a run with a directory."""
+    """What is told of each file that has rows to compare."""
+    paths: frozenset[str] = frozenset()
+    """Hashes of the paths of all files."""
     run: str = ""
 
     @classmethod
@@ -49,8 +54,9 @@ class Made:
         where = sorted(stamps) or ([run] if run else [])
         tells = where and len(known) == len(rows.contents)
         source = digest([f"{sum(known) % 2**64:016x}", *where], 16) if tells else ""
-        some = [path for path in stamps if contents.get(path) != 0] if run else []  # the others have added nothing
-        return cls(source, tuple(sorted(_told(path, stamps[path], contents.get(path)) for path in some)), run)
+        told = {path: _told(path, stamp, contents.get(path)) for path, stamp in stamps.items()}
+        origins = sorted(told[path] for path in told if contents.get(path) != 0)  # the others have added nothing
+        return cls(source, tuple(origins), frozenset(one[:_PATH] for one in told.values()), run)
 
 
 def _told(path: str, stamp: str, content: int | None) -> str:
@@ -65,48 +71,117 @@ def _is_same(before: str, now: str | None) -> bool:
     return any(one == other != _UNKNOWN for one, other in parts)
 
 
-def is_named(addition: Addition) -> bool:
-    """Whether somebody has given it a name."""
-    return addition.snapshot != f"v{addition.since}"
+# -- which they are ------------------------------------------------------------------------------------------
 
 
 def own_additions(
-    who: str, made: Made, additions: Sequence[Addition], snapshot: str | None
+    who: str, made: Made, additions: Sequence[Addition], snapshot: str | None, origins: Origins
 ) -> tuple[list[Addition], bool]:
-    """Those that a run, which names what it adds `snapshot`, adds in the place of; and whether it is a run again."""
-    mine = [one for one in additions if snapshot in (None, one.snapshot) or not is_named(one)]
-    if again := [one for one in mine if made.source and one.source == made.source]:
-        return again, True
-    now = {told[:_PATH]: told for told in made.origins}
-    own, doubtful = [], []
-    for one in mine if made.run else ():
-        if one.run != made.run or not any(told[:_PATH] in now for told in one.origins):
-            continue
-        same = [_is_same(told, now.get(told[:_PATH])) for told in one.origins]
-        if all(same):
-            own.append(one)
-        elif snapshot in (None, one.snapshot):  # else it has a name now, and so is another one
-            doubtful.append((one, any(same)))
-    if not own:
-        _tell(who, doubtful)
-    return own, False
-
-
-def _tell(who: str, doubtful: Sequence[tuple[Addition, bool]]) -> None:
-    for addition, in_part in doubtful:
-        if in_part:
-            raise PlanError(
-                f"{who}: of the files that this run_dir has added as {addition.snapshot!r}, some are as they were and "
-                "others have changed or are gone, and an addition cannot be replaced in part. To add the input as a "
-                "snapshot of its own, name it, DedupIndex(..., snapshot='...'), and write to another directory: rows "
-                "that were added before are then dropped"
-            )
-    if doubtful:
-        names = ", ".join(repr(addition.snapshot) for addition, _ in doubtful)
-        warnings.warn(
-            f"{who}: files that this run_dir has added as {names} have other content now. They are taken as a new "
-            "snapshot, of which rows that were added before are dropped. To say that it is one, and to be told no "
-            "more, name it: DedupIndex(..., snapshot='...')",
-            RuntimeWarning,
-            stacklevel=2,
+    """Those that a run, which names what it adds `snapshot`, adds in the place of; and whether it is a run again: then
+    the first is the one that it repeats."""
+    mine = [one for one in additions if snapshot in (None, one.snapshot) or not one.named]
+    again = [one for one in mine if made.source and one.source == made.source]
+    files = _Files(made, origins)
+    own = [one for one in mine if one not in again and files.are_of(one, snapshot)]
+    repeats = bool(again) and not any(one.name in again[0].base for one in own)
+    replaced = [*again, *own] if repeats else [*own, *again]
+    others = [one for one in mine if one not in replaced]
+    _refuse_name(who, others, snapshot)
+    if snapshot is None and (not repeats or again[0].named):  # which may stand beside others of its files
+        _refuse_files(who, others, files)
+    names = sorted({one.snapshot for one in replaced if one.named})
+    if snapshot is None and len(names) > 1:
+        raise PlanError(
+            f"{who}: files of this input were added as {' and as '.join(map(repr, names))}. Name the one that this run "
+            "is: DedupIndex(..., snapshot='...')"
         )
+    _warn(who, own, [one for one in additions if one not in replaced], files)
+    return replaced, repeats
+
+
+class _Files:
+    """The files of a run, beside those that additions were made of."""
+
+    def __init__(self, made: Made, origins: Origins) -> None:
+        self.made, self._origins = made, origins
+        self._now = {told[:_PATH]: told for told in made.origins}
+
+    def are_of(self, one: Addition, snapshot: str | None) -> bool:
+        """Whether an addition was made by a run with the same directory, of some of them."""
+        if not self.made.run or one.run != self.made.run:
+            return False
+        if one.snapshot == snapshot:
+            return self.share(one) or not (one.origins or self.made.paths)
+        return bool(one.origins) and all(self.same(one))
+
+    def share(self, one: Addition) -> bool:
+        return any(told[:_PATH] in self.made.paths for told in self._origins(one))
+
+    def same(self, one: Addition) -> list[bool]:
+        """For each file of an addition, whether it is as it was."""
+        return [_is_same(told, self._now.get(told[:_PATH])) for told in self._origins(one)]
+
+    def have_lost(self, one: Addition) -> bool:
+        """Whether something that was compared then may not be there any more."""
+        pairs = [(told[_STAMP:], self._now.get(told[:_PATH], "")[_STAMP:]) for told in self._origins(one)]
+        return any(before != now and _UNKNOWN not in (before, now) for before, now in pairs)
+
+
+# -- what is told --------------------------------------------------------------------------------------------
+
+
+def _refuse_name(who: str, others: Sequence[Addition], snapshot: str | None) -> None:
+    for one in others:
+        if one.snapshot == snapshot:
+            raise PlanError(
+                f"{who}: it has a snapshot {snapshot!r} already, which was made of other rows{_by(one)}. "
+                f"{_replacing(one)} Or give this one another name, and another output directory"
+            )
+
+
+def _refuse_files(who: str, others: Sequence[Addition], files: _Files) -> None:
+    for one in others:
+        if files.share(one):
+            raise PlanError(
+                f"{who}: files of this input were added before, as {one.snapshot!r}{_by(one)}, and "
+                f"{_change(files.same(one))}. {_replacing(one)} To add the input as another snapshot, of which rows "
+                "that were added before are dropped, name it, DedupIndex(..., snapshot='...'), and write to another "
+                "directory"
+            )
+
+
+def _by(one: Addition) -> str:
+    return f" by the run in {one.run}" if one.run else ""
+
+
+def _change(same: Sequence[bool]) -> str:
+    if all(same):
+        return "there are others now"
+    if any(same):
+        return "some are as they were, while others have changed or are gone"
+    return "they have other content now"
+
+
+def _replacing(one: Addition) -> str:
+    if not one.run:
+        return (
+            "It was added without a run_dir, so that no run can replace it: to correct it, make the index anew, with "
+            "a run_dir."
+        )
+    return (
+        f"To correct what was added, and its output, give its name, DedupIndex(..., snapshot={one.snapshot!r}), and "
+        f"run_dir={one.run!r} (the cache_path of a workflow), with all of its files."
+    )
+
+
+def _warn(who: str, own: Sequence[Addition], others: Sequence[Addition], files: _Files) -> None:
+    """Tell which additions lack rows because of others that are replaced."""
+    for one in own:
+        after = [other.snapshot for other in others if one.name in other.base]
+        if after and files.have_lost(one):
+            warnings.warn(
+                f"{who}: {one.snapshot!r} is replaced, and may have lost rows. What was added after it was compared "
+                f"with them: repeat the runs that added {', '.join(map(repr, after))}, and they keep what is now new",
+                RuntimeWarning,
+                stacklevel=2,
+            )
