@@ -191,7 +191,7 @@ def _beside(before: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
     earlier = [name for name in TITLES if f"{name}_cpu_s" in before.keys() - found.keys() and name not in failed]
     kept = {key: one for key, one in before.items() if _system(key) in earlier}
     told = {"failed": list(failed.values()), "earlier": earlier}
-    return {**kept, **found, **{key: names for key, names in told.items() if names}}
+    return {**found, **kept, **{key: names for key, names in told.items() if names}}
 
 
 def _system(key: str) -> str:
