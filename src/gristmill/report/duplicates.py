@@ -29,13 +29,13 @@ _ROWS = "rows"
 
 
 def duplicates(records: Records) -> dict[str, Any] | None:
-    """For each stage that has compared rows, how many clusters there are and of which sizes; and the largest of all.
+    """For each stage that has compared rows, how many clusters there are and of which sizes; and some of the largest.
     None if nothing was compared."""
     if records.clusters is None:
         return None
     tables = {prefix: list(table.get_fragments()) for prefix, table in cluster_tables(records).items()}
     stages = compared_by(records)
-    told, largest = [], list[tuple[int, str | None, str]]()
+    told, largest = [], list[tuple[int, int, str | None, str]]()
     for prefix, parts in tables.items():
         sizes = _Sizes()
         with Target(records.place, records.options).scratch() as room:
@@ -43,9 +43,10 @@ def duplicates(records: Records) -> dict[str, Any] | None:
                 sizes.add(counted)
         sizes.close()
         told.append({"stage": stages.get(prefix, Compared()).name, **sizes.told(), "kept": sum(map(_kept, parts))})
-        largest += [(size, name, prefix) for size, name in sizes.largest]
-    largest = sorted(largest, key=lambda one: -one[0])[:EXAMPLES]
-    found = [(size, prefix, _members(tables[prefix], name)) for size, name, prefix in largest]
+        largest += [(rank, size, name, prefix) for rank, (size, name) in enumerate(sizes.largest)]
+    largest.sort(key=lambda one: one[0])  # so that there are some of each stage
+    found = [(size, prefix, _members(tables[prefix], name)) for _, size, name, prefix in largest[:EXAMPLES]]
+    found.sort(key=lambda one: -one[0])
     examples, note = _examples(records, found, stages)
     return {"tables": [one for one in told if one["clusters"]], "examples": examples, "note": note}
 
