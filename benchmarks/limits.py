@@ -108,7 +108,10 @@ def _own_languages(texts: pa.Array) -> Step:
 def _new_words(texts: pa.Array) -> pa.Array:
     """Texts whose words have their letters in another order, each time another: few of them come again."""
     draw = random.Random(1)
-    shuffled = lambda word: "".join(draw.sample(word[0], len(word[0])))  # noqa: E731
+
+    def shuffled(word: re.Match[str]) -> str:
+        return "".join(draw.sample(word[0], len(word[0])))
+
     return pa.array([re.sub(r"\w{4,}", shuffled, text) for text in texts.to_pylist()], texts.type)
 
 
