@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 
 from gristmill import DocumentBatch, LocalExecutor, Pipeline
 from gristmill.core.errors import PlanError
+from gristmill.core.table import POSITION
 from gristmill.dedup import ExactDeduplicationStage, Keep
+from gristmill.dedup.clusters import full_ids, ids, short_ids
 from gristmill.text import JsonlReader, JsonlWriter
 
 
@@ -237,3 +240,17 @@ def test_wrong_arguments_are_told_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"texts": "a"}\n')
     with pytest.raises(PlanError, match="needs column 'text'.*Did you mean 'texts'"):
         Pipeline("p", stages=[JsonlReader(str(tmp_path)), ExactDeduplicationStage()]).plan()
+
+
+@given(
+    st.lists(st.tuples(st.text(max_size=5), st.lists(st.integers(0, 2**63 - 1), max_size=5)), max_size=4),
+    st.integers(0, 9),
+)
+def test_short_names_of_rows_stand_for_their_names(files: list[tuple[str, list[int]]], start: int) -> None:
+    batches = [
+        DocumentBatch(pa.table({POSITION: pa.array(places, pa.int64())}), metadata={"file": name})
+        for name, places in files
+    ]
+    short = pa.chunked_array([short_ids(batch, None) for batch in batches], pa.binary(16))
+    names = [name for batch in batches for name in ids(batch, None).to_pylist()]
+    assert full_ids(short.slice(start)).to_pylist() == names[start:]

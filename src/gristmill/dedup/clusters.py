@@ -24,13 +24,13 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.batch import Batch
-from gristmill.core.columns import literal
+from gristmill.core.columns import literal, make_array
 from gristmill.core.compute import pc
 from gristmill.core.errors import PlanError, shorten
 from gristmill.core.sample import row_ids
 from gristmill.core.spread import column_of
 from gristmill.core.task import GatherTask, WrittenFile, WrittenFiles, digest
-from gristmill.dedup.columns import numbers, values_of
+from gristmill.dedup.columns import Column, from_numbers, numbers, values_of, whole
 from gristmill.dedup.digest import hash64
 from gristmill.io import judge
 from gristmill.io.commit import SIDE_ROOM
@@ -60,6 +60,8 @@ WRITTEN = "cluster_table"
 KEY, TABLE = "key", "table"
 """The column that rows of an index are found by, a hash; and while they are under way, the number of their table."""
 
+_SHORT = pa.binary(16)
+
 SCHEMA = pa.schema(
     [
         (ID, pa.string()),
@@ -75,9 +77,33 @@ def ids(batch: Batch, id_field: str | None) -> pa.Array:
     """A name for each row: what a column holds, or the hash of its file and its place in it."""
     if id_field is not None:
         return values_of(column_of(batch.data, id_field)).cast(pa.string())  # the same whatever else is in its block
-    owner, numbers = row_ids(batch)
-    start = literal(digest([owner]), pa.string())
-    return pc.binary_join_element_wise(start, numbers.cast(pa.string()), literal("_", pa.string()))
+    owner, places = row_ids(batch)
+    return _joined(literal(digest([owner]), pa.string()), places)
+
+
+def short_ids(batch: Batch, id_field: str | None) -> pa.Array:
+    """The same as `ids`, to be given to `full_ids`: of most rows nobody asks for the name, and texts are costly."""
+    if id_field is not None:
+        return ids(batch, id_field)
+    owner, places = row_ids(batch)
+    pairs = np.empty((batch.num_items, 2), np.uint64)
+    pairs[:, 0], pairs[:, 1] = int(digest([owner]), 16), numbers(places, np.uint64)
+    return pa.Array.from_buffers(_SHORT, len(pairs), [None, pa.py_buffer(pairs)])
+
+
+def full_ids(column: Column) -> pa.Array:
+    """Names of rows, as text."""
+    array = whole(column)
+    if array.type != _SHORT or not len(array):
+        return array.cast(pa.string())
+    pairs = np.frombuffer(array.buffers()[1], np.uint64).reshape(-1, 2)[array.offset : array.offset + len(array)]
+    owners, which = np.unique(pairs[:, 0], return_inverse=True)
+    hashes = make_array([f"{owner:016x}" for owner in owners.tolist()], pa.string())
+    return _joined(hashes.take(from_numbers(which)), from_numbers(pairs[:, 1]))
+
+
+def _joined(owner: Any, places: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(owner, places.cast(pa.string()), literal("_", pa.string()))
 
 
 class CommitVerdicts(CommitRuns):

@@ -23,7 +23,7 @@ from gristmill.core.errors import ColumnError
 from gristmill.core.spread import column_of
 from gristmill.core.stage import Columns
 from gristmill.core.table import is_text
-from gristmill.dedup.clusters import CLUSTER, ID, KEY, PARTNER, SIMILARITY, SNAPSHOT, TABLE, ids
+from gristmill.dedup.clusters import CLUSTER, ID, KEY, PARTNER, SIMILARITY, SNAPSHOT, TABLE, full_ids, ids, short_ids
 from gristmill.dedup.columns import Numbers, among, from_numbers, prefixes, values_of
 from gristmill.dedup.digest import hash_columns
 from gristmill.dedup.index_stage import IndexedStage
@@ -108,7 +108,8 @@ class ExactDeduplicationStage(IndexedStage):
         known = identities(batch)
         hashes = hash_columns([self._values(batch, name) for name in self._fields])
         rank = pc.negate(self._policy.rank(batch.data, self.count))  # the smaller the better; null is last
-        columns = [hashes, rank, ids(batch, self.id_field), known.column(TASK), known.column(ROW)]
+        named = (ids if self.against or self.extend is not None else short_ids)(batch, self.id_field)
+        columns = [hashes, rank, named, known.column(TASK), known.column(ROW)]
         table = pa.table(columns, [_HASH, _RANK, ID, TASK, ROW])
         return table.filter(pc.is_valid(hashes)) if hashes.null_count else table
 
@@ -200,7 +201,8 @@ class SameHash(KeyedStage):
             starts = pa.concat_arrays([make_array([True], pa.bool_()), starts])
         places = pc.indices_nonzero(starts)
         group = pc.subtract(pc.cumulative_sum(starts.cast(pa.int64())), literal(1, pa.int64()))
-        partner = table.column(ID).take(places.take(group))
+        named = full_ids(table.column(ID))
+        partner = named.take(places.take(group))
         more = pa.concat_arrays([pc.invert(starts)[1:], make_array([False], pa.bool_())])  # its next one is like it
         wanted = pc.or_(pc.invert(starts), more)
         verdicts = pa.table(
@@ -208,7 +210,7 @@ class SameHash(KeyedStage):
                 table.column(TASK),
                 table.column(ROW),
                 starts,
-                table.column(ID),
+                named,
                 partner,
                 pc.if_else(starts, literal(None, pa.string()), partner),
                 pa.repeat(literal(1.0, pa.float64()), table.num_rows),

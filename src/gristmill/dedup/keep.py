@@ -19,7 +19,6 @@ from gristmill.core.compute import pc
 from gristmill.core.errors import ColumnError, did_you_mean, shorten
 from gristmill.core.table import column_values, is_json, is_text, json_text
 from gristmill.dedup.columns import Numbers, flags, from_numbers, numbers, validity, values_of, whole
-from gristmill.dedup.times import seconds
 
 FIRST, LONGEST, HIGHEST, NEWEST, SOURCE = POLICIES = ("first", "longest", "highest", "newest", "source")
 UNREADABLE, MISSING = "keep_unreadable", "keep_missing"
@@ -103,6 +102,8 @@ class Keep:
         if self.policy == LONGEST:
             return _lengths(column)
         if self.policy == NEWEST:
+            from gristmill.dedup.times import seconds
+
             return seconds(column)
         if self.policy == SOURCE:
             places = {value: -float(place) for place, value in reversed(list(enumerate(self.order)))}

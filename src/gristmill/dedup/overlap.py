@@ -61,7 +61,7 @@ def prepared_word(text: str) -> str:
 
 def words_of(text: str) -> list[tuple[int, int]]:
     """Where each word of the prepared text lies in the text itself."""
-    return [found.span() for found in WORD.finditer(text) if prepared_word(found[0])]
+    return [found.span() for found in re.finditer(WORD, text) if prepared_word(found[0])]
 
 
 def word_counts(texts: pa.Array) -> Numbers:

@@ -73,12 +73,12 @@ UNSPACED += [(0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3
 UNSPACED_CLASS = "".join(f"{chr(first)}-{chr(last)}" for first, last in UNSPACED)
 """The same, for a regular expression."""
 
-WORD = re.compile(rf"[{UNSPACED_CLASS}]|[^\s{UNSPACED_CLASS}]+")
+WORD = rf"[{UNSPACED_CLASS}]|[^\s{UNSPACED_CLASS}]+"
 
 
 def words(text: str) -> list[str]:
     """The words of a text. Each character of a script without spaces is one."""
-    return WORD.findall(text)
+    return re.findall(WORD, text)
 
 
 def shingles(text: str, unit: str, n: int, seed: int) -> np.ndarray[Any, Any]:

@@ -153,7 +153,8 @@ class LocalDriver(Driver):
         worker.close()
         if worker.rests:
             threads = threads_of(self.job.plan.groups[worker.group].resources.cpus)
-            self.zygote.keep(worker.key, worker.channel, threads, max(1, int(self.machine.cpus)))
+            most = int(self.machine.cpus) + 1  # of a segment, one for each core, and one that gathers beside them
+            self.zygote.keep(worker.key, worker.channel, threads, most)
             return "rests"
         return _how_it_ended(self.zygote.wait(worker.key))
 
