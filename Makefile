@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-c
 .PHONY: demo demo-images test test-torch test-ray test-slow test-browser screenshots soak lint bench bench-full profile clean
 
 demo: .venv/demo.stamp  ## curate the bundled corpus and show what happened
-	$(BIN)/gristmill run examples/demo/recipe.yaml
+	$(BIN)/gristmill run examples/demo/recipe.yaml --scores --rejected
 
 demo-images: .venv/images.stamp  ## curate photographs with copies, thumbnails and a broken file among them
 	$(BIN)/python examples/images/make_data.py out/images-in

@@ -30,7 +30,7 @@ DOCUMENTS = [
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 
-DEMO = "gristmill run examples/demo/recipe.yaml"
+DEMO = "gristmill run examples/demo/recipe.yaml --scores --rejected"
 MARK = "@@@ block "
 
 

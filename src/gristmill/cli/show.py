@@ -65,6 +65,10 @@ def print_summary(result: Result, run_dir: str | None, report: str | None) -> No
     """A table of stages, the totals, where output and report are, and what could not be processed."""
     out, summary = console(), result.summary()
     out.print(_stage_table(summary, out.width))
+    for line in summary.stages:
+        if line.counts:
+            told = ", ".join(f"{value:,g} {name.replace('_', ' ')}" for name, value in line.counts.items())
+            out.print(Text(f"{line.name}: {told}"))
     rows_in, rows_out = summary.rows_in, summary.rows_out
     share = f" ({rows_out / rows_in:.1%} kept)" if rows_in else ""
     out.print(f"{counted(rows_in, 'row')} in, {rows_out:,} out{share}, in {summary.seconds:,.2f} s", style="bold")
@@ -83,20 +87,16 @@ def _stage_table(summary: Summary, width: int) -> Table:
     """A line per stage. What a narrow terminal has no room for is in the report."""
     titles = summary.titles()
     speeds = ("seconds", "MB/s") if width >= 80 else ("seconds",)
-    noted = width >= 120 or any(line.counts for line in summary.stages)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("stage", overflow="fold")
     for title in (*titles, *speeds):
         table.add_column(title, justify="right", no_wrap=True)
-    if noted:
-        table.add_column("notes", overflow="fold")
     for line in summary.stages:
         speed = f"{line.mb_per_s:,.1f}" if line.mb_per_s else ""
-        notes = ", ".join(f"{value:,g} {name.replace('_', ' ')}" for name, value in line.counts.items())
         taken, kept, *lost = line.counted()[: len(titles)]
         fates = [Text(count, style="yellow" if count not in ("", "0") else "") for count in lost]
         timed = (f"{line.seconds:,.2f}", speed)[: len(speeds)]
-        table.add_row(Text(line.name), taken, kept, *fates, *timed, *([Text(notes)] if noted else []))
+        table.add_row(Text(line.name), taken, kept, *fates, *timed)
     return table
 
 
