@@ -48,6 +48,9 @@ SAME_BANDS = {"num_bands": 14, "minhashes_per_band": 8, "verify": "none"}
 TENTHS = (0.5, 0.6, 0.7, 0.8, 0.9)
 LEVELS = (0.8, 0.7, 0.5)
 SAMPLE_S, SHORT_S = 0.05, 5.0
+TURNS = 3
+"""How often a round runs what is short."""
+
 _ID = re.compile(rb'"id": ?"(doc-\d{9})"')
 
 
@@ -85,7 +88,6 @@ FUZZY = (
     System("data_juicer", "py-data-juicer"),
     System("datatrove", "datatrove"),
 )
-PEERS = list(dict.fromkeys(system.peer for system in (*EXACT, *FUZZY) if system.peer))
 
 
 def exact(rounds: int = 3, documents: int = 50_000, systems: Sequence[str] = ("all",)) -> dict[str, Any]:
@@ -111,6 +113,11 @@ def start(rounds: int = 3, documents: int = 400, systems: Sequence[str] = ("all"
 def chosen(known: Sequence[System], names: Sequence[str]) -> list[System]:
     """Those that are named, or all; and always Gristmill, since the others' figures are given over its own."""
     return [one for one in known if one.name == "own" or one.name in names or "all" in names]
+
+
+def peers_of(names: Sequence[str]) -> list[str]:
+    """What must be installed for these systems, or all."""
+    return list(dict.fromkeys(one.peer for one in chosen((*EXACT, *FUZZY), names) if one.peer))
 
 
 def _side_by_side(kind: str, rounds: int, documents: int, systems: Sequence[System]) -> dict[str, Any]:
@@ -142,11 +149,11 @@ def _side_by_side(kind: str, rounds: int, documents: int, systems: Sequence[Syst
 
 
 def run(system: System, kind: str, corpus: Path, **more: Any) -> Measured:
-    """One run of one system, or of three the one in the middle if it is short: single ones vary with the state of the
+    """One run of one system; if it is short, the middle one of some, since single ones vary with the state of the
     machine's memory. What it wrote stays until its next one."""
     runs = [_run(system, kind, corpus, **more)]
     if runs[0].cpu < SHORT_S:
-        runs += [_run(system, kind, corpus, **more) for _ in range(2)]
+        runs += [_run(system, kind, corpus, **more) for _ in range(TURNS - 1)]
     return sorted(runs, key=lambda one: one.cpu)[len(runs) // 2]
 
 

@@ -152,7 +152,7 @@ def bound(found: dict[str, Any]) -> list[Row]:
         if value := found.get(f"{kind}_memory_mb"):
             both = f"{number(value, 'MB', 0)}; the largest worker {number(found[f'{kind}_worker_mb'], 'MB', 0)}"
             setting = f"{size} with `memory_gb={found['memory_gb']}`"
-            rows.append((f"{what}, {setting}, memory of all processes", limit, both))
+            rows.append((f"{what}, {setting}, two workers, memory of all processes", limit, both))
     return rows
 
 

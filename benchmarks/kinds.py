@@ -116,8 +116,8 @@ def _dedup(systems: Sequence[str]) -> Kind:
         },
         "deduplication, beside six other systems",
         quick_s=145,
-        packages=lambda: {peer: pins(peer)[peer] for peer in dedup.PEERS},
-        peers=tuple(dedup.PEERS),
+        packages=lambda: {peer: pins(peer)[peer] for peer in dedup.peers_of(("all",))},
+        peers=tuple(dedup.peers_of(some)),
     )
 
 

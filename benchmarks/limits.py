@@ -81,7 +81,7 @@ def _steps(data: bytes) -> dict[str, tuple[int, Step]]:
         "arrow_parse": (size, lambda: pyarrow.json.read_json(io.BytesIO(data), pa.json.ReadOptions(use_threads=False))),
         "own_parse": (size, lambda: _kernels.json_columns(data)),
         "parquet_read": (size, lambda: pq.read_table(io.BytesIO(parquet.getvalue()), use_threads=False)),
-        "signatures": (size, lambda: signatures(texts, Shingling("words", 5), 112)),
+        "signatures": (size, lambda: signatures(texts, Shingling("words", 5), 29 * 8)),
         "modifiers": (size, lambda: _modified(texts.cast(pa.string()))),
         "fasttext": (sum(map(len, lines[:few])), _languages(texts[:few])),
         "language": (size, _own_languages(texts)),

@@ -41,6 +41,8 @@ from rounds import Entry, merge, run_all
 from summary import MARK, RESULTS, summary
 from tables import PAGE, README, headline, put_into, table
 
+import dedup
+
 QUICK = WORK / "quick"
 QUICK_LIMIT_S = 240.0
 """What one command may take over small inputs: a system that hangs is told, and left out."""
@@ -65,10 +67,11 @@ def _read(path: str) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("figures", nargs="*", help="only these")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("figures", nargs="*", help="only these of the kinds below")
     for name, kind in kinds().items():
-        parser.add_argument(f"--{name}", action="append_const", const=name, dest="kinds", help=kind.about)
+        about = f"{kind.about}: {', '.join(kind.figures)}"
+        parser.add_argument(f"--{name}", action="append_const", const=name, dest="kinds", help=about)
     parser.add_argument("--all", action="store_const", const=list(kinds()), dest="kinds", help="all of these")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--minutes", type=float, default=math.inf, help="fewer rounds if all would take longer")
@@ -100,7 +103,7 @@ def main() -> None:
 def measured(chosen: dict[str, Kind], options: argparse.Namespace, folder: Path) -> None:
     """Measure the figures of some kinds. What is found is saved at once: a run may be stopped at any time."""
     if options.quick:
-        measure.LIMIT_S = QUICK_LIMIT_S
+        measure.LIMIT_S, dedup.TURNS = QUICK_LIMIT_S, 1
     known = [name for kind in chosen.values() for name in kind.figures]
     if unknown := set(options.figures) - set(known):
         raise SystemExit(f"no figure {', '.join(sorted(unknown))}; there are {', '.join(known)}")

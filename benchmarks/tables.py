@@ -250,7 +250,7 @@ def _limits(found: dict[str, Any]) -> list[Row]:
         "gunzip": "gunzip",
         "unzstd": "decompressing zstd",
         "orjson_parse": "parsing JSON lines with orjson",
-        "signatures": "signatures of 112 numbers by runs of 5 words",
+        "signatures": "signatures of 232 numbers by runs of 5 words",
         "modifiers": "six modifiers",
         "fasttext": "language by fastText's library",
         "language": "language by our kernel",

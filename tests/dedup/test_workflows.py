@@ -79,7 +79,7 @@ def test_fuzzy(tmp_path: Path) -> None:
     again = workflow.run(HERE)
     assert (again.documents, again.duplicates, again.clusters) == (4, 2, 1)
     found = FuzzyDeduplicationWorkflow(tmp_path / "in.jsonl", tmp_path / "found", perform_removal=False).run(HERE)
-    assert str(found).startswith("4 documents read, 2 duplicates in 1 clusters")
+    assert str(found).startswith("4 documents read, 2 duplicates in 1 cluster")
 
 
 def test_nothing_found_is_nothing_removed(tmp_path: Path) -> None:

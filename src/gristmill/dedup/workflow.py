@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from gristmill.core.batch import Batch
 from gristmill.core.errors import PlanError
 from gristmill.core.executor import Executor
+from gristmill.core.result import counted
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.store import Store
 from gristmill.core.task import WrittenFiles
@@ -62,7 +63,8 @@ class DeduplicationResult:
     """What the stage that finds them has counted, such as `estimated_recall`."""
 
     def __str__(self) -> str:
-        found = f"{self.documents:,} documents read, {self.duplicates:,} duplicates in {self.clusters:,} clusters"
+        read, again = counted(self.documents, "document"), counted(self.duplicates, "duplicate")
+        found = f"{read} read, {again} in {counted(self.clusters, 'cluster')}"
         return f"{found}; output in {self.output_path}" + (f"\n{self.quality}" if self.quality else "")
 
 
