@@ -25,19 +25,8 @@ from pathlib import Path
 import pyte
 from playwright.sync_api import Browser, sync_playwright
 
-from gristmill import LocalExecutor, Pipeline
-from gristmill.dedup import FuzzyDeduplicationStage
-from gristmill.text import (
-    JsonlReader,
-    JsonlWriter,
-    MeanWordLengthFilter,
-    NonAlphaNumericFilter,
-    RepeatingTopNGramsFilter,
-    ScoreFilter,
-    UrlsFilter,
-    WhiteSpaceFilter,
-    WordCountFilter,
-)
+from gristmill import LocalExecutor
+from gristmill.recipes import load_recipe
 from gristmill.view.server import View
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
@@ -67,19 +56,9 @@ def main() -> None:
 
 
 def curate() -> None:
-    """The demo, with duplicates removed, and with all that a page can show of it."""
-    stages = [
-        JsonlReader("examples/demo/data"),
-        ScoreFilter(UrlsFilter(max_url_to_text_ratio=0.2), score_field="url_ratio"),
-        ScoreFilter(MeanWordLengthFilter(max_mean_word_length=12)),
-        ScoreFilter(NonAlphaNumericFilter(max_non_alpha_numeric_to_text_ratio=0.3)),
-        ScoreFilter(WordCountFilter(min_words=12), score_field="words"),
-        ScoreFilter(WhiteSpaceFilter(max_white_space_ratio=0.22)),
-        ScoreFilter(RepeatingTopNGramsFilter(n=2, max_repeating_ngram_ratio=0.1)),
-        FuzzyDeduplicationStage(),
-        JsonlWriter("out/clean", mode="overwrite"),
-    ]
-    Pipeline("demo", stages=stages).run(LocalExecutor(2), RUN, rejected=True, scores=True, max_errors=None)
+    """The demo, with all that a page can show of it."""
+    demo = load_recipe("examples/demo/recipe.yaml").build()
+    demo.run(LocalExecutor(2), RUN, rejected=True, scores=True, max_errors=None)
 
 
 def page(browser: Browser) -> None:
