@@ -28,6 +28,20 @@ def test_a_run_that_is_repeated_adds_nothing_and_gives_the_same(tmp_path: Path) 
     assert DedupIndex(index).versions == [1, 2]
 
 
+@pytest.mark.parametrize("options", [{"num_partitions": 8}, {"memory_gb": 1e-7}])
+def test_what_was_added_stays_whole_when_a_run_is_repeated_with_other_partitions(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    old, index = write(tmp_path / "old", x=OLD[:1], y=OLD[1:2]), str(tmp_path / "index")
+    for number, some in enumerate([{}, options, {}, options]):
+        run(old, tmp_path / f"{number}", ExactDeduplicationStage(id_field="id", extend=index, **some))
+        assert ids(tmp_path / f"{number}") == ["a0", "a1"]
+        assert all(DedupIndex(index, version=version).check() == [] for version in DedupIndex(index).versions)
+        assert len(DedupIndex(index)) == 2
+    run(write(tmp_path / "new", z=OLD[:3]), tmp_path / "out", ExactDeduplicationStage(id_field="id", against=[index]))
+    assert ids(tmp_path / "out") == ["a2"]
+
+
 def test_the_same_rows_in_another_place_are_another_snapshot(tmp_path: Path) -> None:
     index = indexed("exact", tmp_path)
     result = run(

@@ -131,10 +131,12 @@ class Known:
 
     # -- adding --------------------------------------------------------------------------------------------
 
-    def begin(self, rows: Listing, verdicts: Listing) -> str:
-        """The name of what this run adds."""
+    def begin(self, rows: Listing, verdicts: Listing, partitions: int) -> str:
+        """The name of what this run adds. Its files are others with another number of partitions, and those of an
+        addition that is in a version are never written again."""
         self.look(rows)
-        self._name = digest([rows.moved, verdicts.stamp, *(addition.name for _, addition in self.seen)], 8)
+        made = [rows.moved, verdicts.stamp, f"{partitions}"]
+        self._name = digest([*made, *(addition.name for _, addition in self.seen)], 8)
         return self._name
 
     @property
