@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from gristmill import LocalExecutor, Pipeline, Sample
@@ -176,6 +177,32 @@ def test_of_two_runs_that_add_at_the_same_time_one_is_told_to_start_again(tmp_pa
     run(new, tmp_path / "out", stage, tmp_path / "run")
     assert ids(tmp_path / "out") == [name for name in ONLY_NEW if name != "b60"]  # which the other run has kept
     assert [one["documents"] for one in DedupIndex(index).info()["snapshots"]] == [60, 1, 59]
+
+
+def test_of_two_runs_that_add_the_same_rows_at_the_same_time_one_is_told_to_start_again(tmp_path: Path) -> None:
+    rows = numbered("m", [text(100)])  # those of the other run
+    stage = ExactDeduplicationStage(extend=Meanwhile(tmp_path / "index"))
+    new = write(tmp_path / "new", x=rows)
+    with pytest.raises(PlanError, match=r"at version 1 .*\(v1\).* compared with version 0. .* start the run again"):
+        run(new, tmp_path / "out", stage, tmp_path / "run")
+    assert not ids(tmp_path / "out")
+    run(new, tmp_path / "out", stage, tmp_path / "run")
+    assert (ids(tmp_path / "out"), ids(tmp_path / "meanwhile" / "out")) == ([], ["m0"])
+    assert documents(str(tmp_path / "index")) == {"v1": 1}
+
+
+def test_a_snapshot_is_told_by_the_name_that_it_has_now(tmp_path: Path) -> None:
+    def told(run_dir: str) -> set[str | None]:
+        stage = ExactDeduplicationStage(id_field="id", against=[str(tmp_path / "index")])
+        run(tmp_path / "new", tmp_path / "out" / run_dir, stage, tmp_path / run_dir)
+        return set(pq.read_table(tmp_path / run_dir / "clusters").column("snapshot").to_pylist())
+
+    old = write(tmp_path / "old", x=OLD[:3])
+    write(tmp_path / "new", x=OLD[:2])
+    for snapshot, name in ((None, "v1"), ("january", "january")):
+        extend = DedupIndex(tmp_path / "index", snapshot=snapshot)
+        run(old, tmp_path / "old-out", ExactDeduplicationStage(id_field="id", extend=extend))
+        assert told("run") == told(f"new-{name}") == {name}
 
 
 def test_a_version_is_created_once(tmp_path: Path) -> None:

@@ -119,8 +119,8 @@ class Known:
         return self._seen
 
     def stamp(self, rows: str) -> str:
-        """What partitions depend on."""
-        return digest([rows, *(addition.name for _, addition in self.seen)], 16)
+        """What partitions depend on. Snapshots are told with the rows that are found in them."""
+        return digest([rows, *(f"{addition.name} {addition.snapshot}" for _, addition in self.seen)], 16)
 
     def files(self) -> list[KnownFile]:
         return [
@@ -154,6 +154,8 @@ class Known:
         own = {one.name for one in self._own}
         there = next((one for one in now.additions if one.name == self._name), None)
         if there is not None:
+            if there.name not in own:  # it was not there when rows were compared: another run has kept the same
+                raise self._late(index, now)
             if own == {there.name} and (told := self._named(there, now)) != there:
                 self._write(now, [told if one is there else one for one in now.additions])
             return
