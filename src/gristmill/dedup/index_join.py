@@ -26,7 +26,7 @@ from gristmill.core.task import digest
 from gristmill.dedup.clusters import ID
 from gristmill.dedup.clusters import SNAPSHOT as SNAPSHOT  # noqa: PLC0414  of rows of an index; new ones have none
 from gristmill.dedup.columns import Numbers
-from gristmill.dedup.index import Addition, DedupIndex, Version, fits
+from gristmill.dedup.index import Addition, DedupIndex, Version, fits, real
 from gristmill.dedup.index_files import KnownFile
 from gristmill.dedup.index_own import Made, own_additions
 from gristmill.io.exchange import MOST_PARTITIONS, Exchange
@@ -54,8 +54,12 @@ class Known:
         self.made_names = made_names
         self.stage, self.kind, self.parameters = stage, kind, parameters
         self.extends = None if extend is None else _opened(extend)
-        found = {index.url: index for index in [*map(_opened, against), *([self.extends] if self.extends else [])]}
-        self.indexes = list(found.values())
+        self._given = [*map(_opened, against), *([self.extends] if self.extends else [])]
+        self.indexes = [
+            index
+            for number, index in enumerate(self._given, 1)
+            if not any(index.is_at(later) for later in self._given[number:])
+        ]
         self._seen: list[tuple[DedupIndex, Addition]] | None = None
         self._last: Version | None = None
         self._own: list[Addition] = []
@@ -72,9 +76,19 @@ class Known:
         if self.extends is not None and self.extends.version is not None:
             raise PlanError(f"stage {self.stage!r}: what is added makes a new version: give extend no version")
         for index in self.indexes:
+            self._refuse_versions(index)
             version = index.read() if index is self.extends else index.there()
             if version is not None:
                 fits(self.stage, index, version, self.kind, self.parameters)
+
+    def _refuse_versions(self, index: DedupIndex) -> None:
+        versions = {one.version for one in self._given if one.is_at(index)}
+        if len(versions) > 1:
+            told = " and as ".join("the last" if one is None else f"version {one}" for one in sorted(versions, key=str))
+            raise PlanError(
+                f"stage {self.stage!r}: the index at {index.url} is given as {told}: give it once. What is in extend is "
+                "compared with too, as the last version"
+            )
 
     def partitions(self) -> int:
         """How many partitions there should be at least. It doubles now and then, so that a run that goes on after an
@@ -85,13 +99,23 @@ class Known:
 
     def settle(self, url: str, lasting: Lasting) -> None:
         """Remember the directory of the run, if the user has given it one."""
-        self._run = Target(lasting[0]).url if lasting and url.startswith(f"{lasting[0]}/") else ""
+        self._run = real(Target(lasting[0]).url) if lasting and url.startswith(f"{lasting[0]}/") else ""
 
     def meet(self, stages: Sequence[ProcessingStage[Any, Any]]) -> None:
         """Remember the files that the pipeline reads, and what changes with each of them."""
+        for other in (getattr(stage, "known", None) for stage in stages):
+            if isinstance(other, Known) and other is not self:
+                self._refuse_sharing(other)
         if self.extends is not None and isinstance(stages[0], FilePartitioningStage):
             files = stages[0].files()
             self._files = {file.path: f"{file.size} {file.stamp}" if file.stamp else "" for file in files}
+
+    def _refuse_sharing(self, other: Known) -> None:
+        if self.extends and any(self.extends.is_at(index) for index in other.indexes):
+            raise PlanError(
+                f"stages {self.stage!r} and {other.stage!r} share the index at {self.extends.url}, which {self.stage!r} "
+                "adds to: the other would find there what this run adds. Give each stage an index of its own"
+            )
 
     # -- once the rows are there ---------------------------------------------------------------------------
 
@@ -99,19 +123,37 @@ class Known:
         """Decide which additions the rows of a run are compared with, for all of its rounds."""
         if self._seen is not None:
             return
-        self._seen = []
-        for index in self.indexes:
+        seen: list[tuple[DedupIndex, Addition]] = []
+        for index in reversed(self.indexes):  # first the one that is added to
             version = index.read() or Version()
             if version.number:  # it may be another one than before
                 fits(self.stage, index, version, self.kind, self.parameters)
-            seen: Sequence[Addition] = version.additions
             if index is self.extends:
-                self._last, self._made = version, Made.of(rows, self._files, self._run)
-                who = f"stage {self.stage!r}, the index at {index.url}"
-                self._own, self._again = own_additions(who, self._made, seen, index.snapshot or None, index.origins)
-                base = self._own[0].base if self._again else ()
-                seen = [one for one in seen if (one.name in base if self._again else one not in self._own)]
-            self._seen += [(index, addition) for addition in seen]
+                found = self._not_own(index, version, rows)
+            else:
+                found = version.additions
+                self._refuse_copies(index, found)
+            seen = [*((index, addition) for addition in found), *seen]
+        self._seen = seen
+
+    def _not_own(self, index: DedupIndex, version: Version, rows: Listing) -> Sequence[Addition]:
+        """The additions that are not this run's."""
+        there = version.additions
+        self._last, self._made = version, Made.of(rows, self._files, self._run)
+        who = f"stage {self.stage!r}, the index at {index.url}"
+        self._own, self._again = own_additions(who, self._made, there, index.snapshot or None, index.origins)
+        base = self._own[0].base if self._again else ()
+        return [one for one in there if (one.name in base if self._again else one not in self._own)]
+
+    def _refuse_copies(self, index: DedupIndex, additions: Sequence[Addition]) -> None:
+        own = {one.name for one in self._own}
+        for one in additions:
+            if one.name in own and self.extends:
+                raise PlanError(
+                    f"stage {self.stage!r}: the index at {index.url} has what this run has added to the one at "
+                    f"{self.extends.url} before ({one.snapshot!r}), and all of it would be dropped. If they are the "
+                    "same index, or one is a copy of the other, leave it out of against"
+                )
 
     @property
     def seen(self) -> Sequence[tuple[DedupIndex, Addition]]:
