@@ -62,8 +62,8 @@ def test_a_run_with_more_input_adds_it_in_the_place_of_what_it_added_before(tmp_
     run(new, tmp_path / "out", stage, tmp_path / "run")
     assert ids(tmp_path / "out") == [*ONLY_NEW, "c1"]
     assert [one["documents"] for one in DedupIndex(index).info()["snapshots"]] == [60, 61]
-    more = write(tmp_path / "more", x=numbered("d", [text(500), text(501)]))  # another snapshot in the same directory
-    run(more, tmp_path / "out", stage, tmp_path / "run")
+    more = write(tmp_path / "more", x=numbered("d", [text(500), text(501)]))
+    run(more, tmp_path / "more-out", stage, tmp_path / "more-run")
     assert [one["documents"] for one in DedupIndex(index).info()["snapshots"]] == [60, 61, 1]
 
 
@@ -100,7 +100,7 @@ def test_a_snapshot_with_another_name_is_never_replaced(tmp_path: Path, stage: s
     for month, rows in {"january": january, "february": february, "march": january}.items():
         source = write(tmp_path / "incoming", latest=rows)
         named = DedupIndex(tmp_path / "index", snapshot=month)
-        run(source, tmp_path / month, STAGES[stage](id_field="id", extend=named), tmp_path / "run")
+        run(source, tmp_path / month, STAGES[stage](id_field="id", extend=named), tmp_path / f"{month}-run")
         assert ids(tmp_path / month) == wanted[month]
     assert documents(str(tmp_path / "index")) == {"january": 2, "february": 1}
 

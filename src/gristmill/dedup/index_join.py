@@ -86,8 +86,8 @@ class Known:
         if len(versions) > 1:
             told = " and as ".join("the last" if one is None else f"version {one}" for one in sorted(versions, key=str))
             raise PlanError(
-                f"stage {self.stage!r}: the index at {index.url} is given as {told}: give it once. What is in extend is "
-                "compared with too, as the last version"
+                f"stage {self.stage!r}: the index at {index.url} is given as {told}: give it once. What extend is "
+                "given is compared with too, as the last version"
             )
 
     def partitions(self) -> int:
@@ -113,8 +113,9 @@ class Known:
     def _refuse_sharing(self, other: Known) -> None:
         if self.extends and any(self.extends.is_at(index) for index in other.indexes):
             raise PlanError(
-                f"stages {self.stage!r} and {other.stage!r} share the index at {self.extends.url}, which {self.stage!r} "
-                "adds to: the other would find there what this run adds. Give each stage an index of its own"
+                f"stages {self.stage!r} and {other.stage!r} share the index at {self.extends.url}, and "
+                f"{self.stage!r} adds to it: the other would find there what this run adds. Give each stage an index "
+                "of its own"
             )
 
     # -- once the rows are there ---------------------------------------------------------------------------
@@ -198,7 +199,7 @@ class Known:
         if there is not None:
             if there.name not in own:  # it was not there when rows were compared: another run has kept the same
                 raise self._late(index, now)
-            if own == {there.name} and (told := self._named(there, now)) != there:
+            if own == {there.name} and (told := self._named(self._told(there), now)) != there:
                 self._write(now, [told if one is there else one for one in now.additions])
             return
         if not addition.documents and not own and now.number:
@@ -211,12 +212,16 @@ class Known:
         for place, one in enumerate(rest):  # what was compared with what is replaced was compared with these
             names = dict.fromkeys(self._name if name in own else name for name in one.base)
             rest[place] = replace(one, base=tuple(names))
-        mine = replace(addition, name=self._name, since=now.number + 1, source=self._made.source, base=base)
-        if self._again:  # what it repeats may come back with more, from where that was run
-            mine = replace(mine, run=self._own[0].run, origins=self._own[0].origins)
-        else:
-            mine = replace(mine, origins=index.tell_origins(self._made.origins))
+        mine = self._told(replace(addition, name=self._name, since=now.number + 1, base=base))
         self._write(now, [*rest, self._named(mine, now)] if addition.documents else rest)
+
+    def _told(self, mine: Addition) -> Addition:
+        """An addition with what it was made of."""
+        assert self.extends is not None
+        source, first = self._made.source, self._own[0] if self._again else None
+        if first and first.source == source:  # which may come back with more, from where it was run
+            return replace(mine, source=source, run=first.run, origins=first.origins)
+        return replace(mine, source=source, origins=self.extends.tell_origins(self._made.origins))
 
     def _named(self, mine: Addition, now: Version) -> Addition:
         """An addition with the name and the directory of this run, unless it has a name or a directory."""
