@@ -239,7 +239,7 @@ def test_every_text_that_was_read_is_in_the_output_of_some_run(
     for run_dir, source, files in runs:
         corner.source = corner.folder / source
         with suppress(PlanError):
-            corner.add(run_dir, out=f"out-{run_dir}", **files)
+            corner.add(run_dir, out=f"out-{run_dir or source}", **files)
             wanted |= {row["text"] for rows in files.values() for row in rows}
         found = {texts[name] for out in corner.folder.glob("out-*") for name in ids(out)}
         assert found == wanted
