@@ -1,4 +1,4 @@
-"""Two snapshots that share documents, and runs over them."""
+"""Snapshots that share documents, and runs over them."""
 
 from __future__ import annotations
 
@@ -57,3 +57,46 @@ def indexed(stage: str, tmp_path: Path, **options: Any) -> str:
     index = DedupIndex(tmp_path / "index", snapshot="old")
     run(write(tmp_path / "old", x=OLD), tmp_path / "old-out", STAGES[stage](id_field="id", extend=index, **options))
     return str(tmp_path / "index")
+
+
+# -- one index and many runs ---------------------------------------------------------------------------------
+
+ONE, TWO, GROWN = (numbered("a", [text(n) for n in range(number)]) for number in (4, 2, 5))
+MORE = numbered("b", [text(3), text(8)])
+KEPT = [row["id"] for row in ONE]
+WITH_MORE = [*KEPT, "b1"]
+
+
+class Corner:
+    """Files in a directory, an index, and an output directory for all runs that have no other."""
+
+    def __init__(self, folder: Path, stage: str = "exact") -> None:
+        self.folder, self.stage, self.out, self.source = folder, STAGES[stage], folder / "out", folder / "in"
+
+    def add(
+        self,
+        run_dir: str | None,
+        snapshot: str | None = None,
+        out: str = "out",
+        id_field: str | None = "id",
+        **files: Rows,
+    ) -> list[str]:
+        """Run over these files, and no others."""
+        for path in self.source.glob("*"):
+            path.unlink()
+        index = DedupIndex(self.folder / "index", snapshot=snapshot)
+        stage = self.stage(id_field=id_field, extend=index)
+        run(write(self.source, **files), self.folder / out, stage, self.folder / run_dir if run_dir else None)
+        return ids(self.folder / out)
+
+    @property
+    def snapshots(self) -> list[tuple[str, int]]:
+        return [(one["snapshot"], one["documents"]) for one in DedupIndex(self.folder / "index").info()["snapshots"]]
+
+
+def from_scratch(files: dict[str, Rows]) -> list[str]:
+    kept: dict[str, str] = {}
+    for _, rows in sorted(files.items()):
+        for row in rows:
+            kept.setdefault(row["text"], row["id"])
+    return list(kept.values())

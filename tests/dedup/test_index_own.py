@@ -3,64 +3,36 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gristmill import DocumentBatch, LocalExecutor, Pipeline
 from gristmill.core.errors import PlanError
 from gristmill.dedup import DedupIndex, ExactDeduplicationStage
-from tests.dedup.snapshots import STAGES, Rows, ids, numbered, run, text, write
-
-ONE, TWO, GROWN = (numbered("a", [text(n) for n in range(number)]) for number in (4, 2, 5))
-MORE = numbered("b", [text(3), text(8)])
-
-
-class Corner:
-    """Files in a directory, an index, and an output directory for all runs."""
-
-    def __init__(self, folder: Path, stage: str = "exact") -> None:
-        self.folder, self.stage, self.out, self.source = folder, STAGES[stage], folder / "out", folder / "in"
-
-    def add(
-        self,
-        run_dir: str | None,
-        snapshot: str | None = None,
-        out: str = "out",
-        id_field: str | None = "id",
-        **files: Rows,
-    ) -> list[str]:
-        """Run over these files, and no others."""
-        for path in self.source.glob("*"):
-            path.unlink()
-        index = DedupIndex(self.folder / "index", snapshot=snapshot)
-        stage = self.stage(id_field=id_field, extend=index)
-        run(write(self.source, **files), self.folder / out, stage, self.folder / run_dir if run_dir else None)
-        return ids(self.folder / out)
-
-    @property
-    def snapshots(self) -> list[tuple[str, int]]:
-        return [(one["snapshot"], one["documents"]) for one in DedupIndex(self.folder / "index").info()["snapshots"]]
+from tests.dedup.snapshots import (
+    GROWN,
+    KEPT,
+    MORE,
+    ONE,
+    TWO,
+    WITH_MORE,
+    Corner,
+    Rows,
+    from_scratch,
+    ids,
+    numbered,
+    text,
+)
 
 
 @pytest.fixture(params=["exact", pytest.param("fuzzy", marks=pytest.mark.slow)])
 def corner(request: pytest.FixtureRequest, tmp_path: Path) -> Corner:
     return Corner(tmp_path, request.param)
-
-
-def from_scratch(files: dict[str, Rows]) -> list[str]:
-    kept: dict[str, str] = {}
-    for _, rows in sorted(files.items()):
-        for row in rows:
-            kept.setdefault(row["text"], row["id"])
-    return list(kept.values())
-
-
-KEPT = [row["id"] for row in ONE]
-WITH_MORE = [*KEPT, "b1"]
 
 
 # -- files that have changed ---------------------------------------------------------------------------------
@@ -87,7 +59,7 @@ def test_files_that_have_changed_are_refused_unless_they_have_a_name(
     way_out = r"give its name, .*snapshot='v1'\), and run_dir='.*/run'" if run_dir else "make the index anew"
     for _ in range(2):
         with pytest.raises(
-            PlanError, match=f"added before, as 'v1'.*{message}.*{way_out}.*another snapshot, .*name it"
+            PlanError, match=f"added before, as 'v1'.*{message}.*{way_out}.*another snapshot, .*name it.* of its own"
         ):
             corner.add(run_dir, **now)
         assert ids(corner.out) == before
@@ -95,7 +67,7 @@ def test_files_that_have_changed_are_refused_unless_they_have_a_name(
     new = {row["text"] for rows in now.values() for row in rows} - {
         row["text"] for rows in then.values() for row in rows
     }
-    assert len(corner.add(run_dir, "corrected", "other", **now)) == len(new)
+    assert len(corner.add(run_dir and "other-run", "corrected", "other", **now)) == len(new)
     assert ids(corner.out) == before
 
 
@@ -112,7 +84,7 @@ def test_a_snapshot_is_replaced_by_its_name_and_its_run_dir(corner: Corner, name
 def test_a_name_that_another_addition_has_is_refused(tmp_path: Path) -> None:
     corner = Corner(tmp_path)
     corner.add("run", "january", x=ONE)
-    for run_dir, files in (("other", {"x": GROWN}), (None, {"x": GROWN}), ("run", {"y": MORE}), (None, {"y": MORE})):
+    for run_dir, files in (("other", {"x": GROWN}), (None, {"x": GROWN}), (None, {"y": MORE})):
         with pytest.raises(PlanError, match=r"has a snapshot 'january' already.* by the run in .*/run.*another name"):
             corner.add(run_dir, "january", **files)
         assert ids(corner.out) == KEPT
@@ -128,8 +100,10 @@ def test_rows_that_come_from_no_file_are_replaced_by_their_name(tmp_path: Path) 
         )
         return result.summary().rows_out
 
-    assert [add("january", ONE), add("january", GROWN), add(None, GROWN), add(None, MORE)] == [4, 5, 5, 1]
-    assert len(DedupIndex(tmp_path / "index")) == 6
+    assert [add("january", ONE), add("january", GROWN), add(None, GROWN)] == [4, 5, 5]
+    with pytest.raises(PlanError, match="/run has made 'january', of other input.*another run_dir"):
+        add(None, MORE)
+    assert len(DedupIndex(tmp_path / "index")) == 5
 
 
 def test_what_was_compared_with_rows_that_are_no_more_is_told(tmp_path: Path) -> None:
@@ -205,7 +179,7 @@ def test_what_had_no_name_can_be_given_one(tmp_path: Path, id_field: str | None)
 def test_snapshots_of_two_names_are_never_made_one(tmp_path: Path) -> None:
     corner = Corner(tmp_path)
     corner.add("run", "january", "1", x=ONE)
-    corner.add("run", "february", "2", y=MORE)
+    assert corner.add("other", "february", "2", x=ONE, y=MORE) == ["b1"]
     with pytest.raises(PlanError, match="were added as 'february' and as 'january'. Name the one that this run is"):
         corner.add("run", x=ONE, y=MORE)
     assert corner.add("run", "january", "1", x=ONE, y=MORE) == KEPT
@@ -244,6 +218,32 @@ def test_output_is_that_of_a_run_from_scratch_or_is_left_alone(
         else:
             assert kept == from_scratch(files)
         assert sum(documents for _, documents in corner.snapshots) == len(ids(corner.out))
+
+
+ANY = st.dictionaries(st.sampled_from("xyz"), st.sampled_from([ONE, GROWN, MORE]), min_size=1)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.tuples(st.sampled_from(["run", "other", None]), st.sampled_from(["in", "moved"]), ANY), max_size=6),
+)
+@example([("run", "in", {"x": ONE}), ("run", "in", {"y": MORE}), ("run", "in", {"x": ONE, "y": MORE})])
+@example([("run", "in", {"x": ONE}), ("run", "moved", {"x": MORE}), ("run", "moved", {"x": ONE})])
+@example([(None, "in", {"x": ONE}), ("run", "in", {"y": MORE}), ("run", "in", {"x": ONE})])
+def test_every_text_that_was_read_is_in_the_output_of_some_run(
+    tmp_path_factory: pytest.TempPathFactory, runs: list[tuple[str | None, str, dict[str, Any]]]
+) -> None:
+    corner = Corner(tmp_path_factory.mktemp("corner"))
+    texts = {row["id"]: row["text"] for row in [*GROWN, *MORE]}
+    wanted: set[str] = set()
+    for run_dir, source, files in runs:
+        corner.source = corner.folder / source
+        with suppress(PlanError):
+            corner.add(run_dir, out=f"out-{run_dir or source}", **files)
+            wanted |= {row["text"] for rows in files.values() for row in rows}
+        found = {texts[name] for out in corner.folder.glob("out-*") for name in ids(out)}
+        assert found == wanted
+        assert sum(documents for _, documents in corner.snapshots) == len(wanted)
 
 
 # -- what is told of files -----------------------------------------------------------------------------------

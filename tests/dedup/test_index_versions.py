@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from gristmill import LocalExecutor, Pipeline, Sample
@@ -26,6 +27,20 @@ def test_a_run_that_is_repeated_adds_nothing_and_gives_the_same(tmp_path: Path) 
         run(new, tmp_path / f"out{attempt // 2}", ExactDeduplicationStage(id_field="id", extend=index), run_dir)
         assert ids(tmp_path / f"out{attempt // 2}") == ONLY_NEW
     assert DedupIndex(index).versions == [1, 2]
+
+
+@pytest.mark.parametrize("options", [{"num_partitions": 8}, {"memory_gb": 1e-7}])
+def test_what_was_added_stays_whole_when_a_run_is_repeated_with_other_partitions(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    old, index = write(tmp_path / "old", x=OLD[:1], y=OLD[1:2]), str(tmp_path / "index")
+    for number, some in enumerate([{}, options, {}, options]):
+        run(old, tmp_path / f"{number}", ExactDeduplicationStage(id_field="id", extend=index, **some))
+        assert ids(tmp_path / f"{number}") == ["a0", "a1"]
+        assert all(DedupIndex(index, version=version).check() == [] for version in DedupIndex(index).versions)
+        assert len(DedupIndex(index)) == 2
+    run(write(tmp_path / "new", z=OLD[:3]), tmp_path / "out", ExactDeduplicationStage(id_field="id", against=[index]))
+    assert ids(tmp_path / "out") == ["a2"]
 
 
 def test_the_same_rows_in_another_place_are_another_snapshot(tmp_path: Path) -> None:
@@ -47,8 +62,8 @@ def test_a_run_with_more_input_adds_it_in_the_place_of_what_it_added_before(tmp_
     run(new, tmp_path / "out", stage, tmp_path / "run")
     assert ids(tmp_path / "out") == [*ONLY_NEW, "c1"]
     assert [one["documents"] for one in DedupIndex(index).info()["snapshots"]] == [60, 61]
-    more = write(tmp_path / "more", x=numbered("d", [text(500), text(501)]))  # another snapshot in the same directory
-    run(more, tmp_path / "out", stage, tmp_path / "run")
+    more = write(tmp_path / "more", x=numbered("d", [text(500), text(501)]))
+    run(more, tmp_path / "more-out", stage, tmp_path / "more-run")
     assert [one["documents"] for one in DedupIndex(index).info()["snapshots"]] == [60, 61, 1]
 
 
@@ -85,7 +100,7 @@ def test_a_snapshot_with_another_name_is_never_replaced(tmp_path: Path, stage: s
     for month, rows in {"january": january, "february": february, "march": january}.items():
         source = write(tmp_path / "incoming", latest=rows)
         named = DedupIndex(tmp_path / "index", snapshot=month)
-        run(source, tmp_path / month, STAGES[stage](id_field="id", extend=named), tmp_path / "run")
+        run(source, tmp_path / month, STAGES[stage](id_field="id", extend=named), tmp_path / f"{month}-run")
         assert ids(tmp_path / month) == wanted[month]
     assert documents(str(tmp_path / "index")) == {"january": 2, "february": 1}
 
@@ -162,6 +177,32 @@ def test_of_two_runs_that_add_at_the_same_time_one_is_told_to_start_again(tmp_pa
     run(new, tmp_path / "out", stage, tmp_path / "run")
     assert ids(tmp_path / "out") == [name for name in ONLY_NEW if name != "b60"]  # which the other run has kept
     assert [one["documents"] for one in DedupIndex(index).info()["snapshots"]] == [60, 1, 59]
+
+
+def test_of_two_runs_that_add_the_same_rows_at_the_same_time_one_is_told_to_start_again(tmp_path: Path) -> None:
+    rows = numbered("m", [text(100)])  # those of the other run
+    stage = ExactDeduplicationStage(extend=Meanwhile(tmp_path / "index"))
+    new = write(tmp_path / "new", x=rows)
+    with pytest.raises(PlanError, match=r"at version 1 .*\(v1\).* compared with version 0. .* start the run again"):
+        run(new, tmp_path / "out", stage, tmp_path / "run")
+    assert not ids(tmp_path / "out")
+    run(new, tmp_path / "out", stage, tmp_path / "run")
+    assert (ids(tmp_path / "out"), ids(tmp_path / "meanwhile" / "out")) == ([], ["m0"])
+    assert documents(str(tmp_path / "index")) == {"v1": 1}
+
+
+def test_a_snapshot_is_told_by_the_name_that_it_has_now(tmp_path: Path) -> None:
+    def told(run_dir: str) -> set[str | None]:
+        stage = ExactDeduplicationStage(id_field="id", against=[str(tmp_path / "index")])
+        run(tmp_path / "new", tmp_path / "out" / run_dir, stage, tmp_path / run_dir)
+        return set(pq.read_table(tmp_path / run_dir / "clusters").column("snapshot").to_pylist())
+
+    old = write(tmp_path / "old", x=OLD[:3])
+    write(tmp_path / "new", x=OLD[:2])
+    for snapshot, name in ((None, "v1"), ("january", "january")):
+        extend = DedupIndex(tmp_path / "index", snapshot=snapshot)
+        run(old, tmp_path / "old-out", ExactDeduplicationStage(id_field="id", extend=extend))
+        assert told("run") == told(f"new-{name}") == {name}
 
 
 def test_a_version_is_created_once(tmp_path: Path) -> None:

@@ -63,10 +63,10 @@ class Entry:
         written = {name: _files(line.get(name)) for name in ("written", "rejected", "scores")}
         return cls(**{**line, "files": tuple(line["files"]), **written})
 
-    def output(self, order: int) -> WrittenFiles:
-        """The task that the last stage gave for the source."""
+    def output(self, now: Lineage) -> WrittenFiles:
+        """The task that the last stage gave for the source, whose files may have been moved since."""
         task = WrittenFiles([file.path for file in self.written], rows=self.rows, written=self.written)
-        return task.named(Lineage(self.source, self.source, self.files, order))
+        return task.named(Lineage(self.source, self.source, now.files, now.order))
 
 
 @dataclass
@@ -201,7 +201,7 @@ class Run:
                 first = tasks[0].lineage
                 why = self.why_redo(segment, first.source, tasks[0].fingerprint())
                 if why is None:
-                    kept.append(self.entries[first.source].output(first.order))
+                    kept.append(self.entries[first.source].output(first))
                 else:
                     left.append((first, why))
             done += len(kept)
@@ -243,7 +243,7 @@ class Run:
             fingerprint = tasks[0].fingerprint()
             entry = self.entries.get(first.source)
             if entry and self.why_redo(plan, first.source, fingerprint) is None:
-                self.kept.append(entry.output(first.order))
+                self.kept.append(entry.output(first))
                 read = 0 if plan.number else entry.read  # later segments read the same rows again, or fewer
                 self.spent = (self.spent[0] + entry.quarantined, self.spent[1] + read)
                 self.rejected += [file.path for file in entry.rejected or () if plan.rejects]

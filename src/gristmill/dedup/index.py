@@ -122,6 +122,12 @@ class DedupIndex:
     def url(self) -> str:
         return self._target.url
 
+    def is_at(self, other: DedupIndex) -> bool:
+        """Whether another stands for the same directory, as far as that can be seen from how they were given."""
+        if self._target.local or other._target.local:
+            return real(self.url) == real(other.url)
+        return (self.url, self.storage_options) == (other.url, other.storage_options)
+
     def data(self, addition: str) -> Target:
         """Where the files of an addition are."""
         return Target(self._target.file(_DATA, addition), self.storage_options)
@@ -303,6 +309,11 @@ class DedupIndex:
 
     def __repr__(self) -> str:
         return f"<DedupIndex {self.url}>"
+
+
+def real(url: str) -> str:
+    """A path without links and detours; any other URL as it is."""
+    return url if "://" in url else os.path.realpath(url)
 
 
 def _name_of(told: Sequence[str]) -> str:

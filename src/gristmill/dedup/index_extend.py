@@ -49,7 +49,7 @@ def extending(stage: IndexedStage, known: Known, spool: Spool, verdicts: Verdict
     exchange.share = stage.key_share
     name = f"{stage.name}_index"
     return [
-        KeptKeys(spool, verdicts, known, f"{name}_sources"),
+        KeptKeys(spool, verdicts, known, exchange, f"{name}_sources"),
         ReadKept(stage, f"{name}_keys"),
         WriteRuns(exchange, f"{name}_write"),
         CommitRuns(exchange, f"{name}_commit"),
@@ -95,9 +95,10 @@ class KeptKeys(SourceStage[SourceKeys]):
 
     continues = True
 
-    def __init__(self, spool: Spool, verdicts: Verdicts, known: Known, name: str) -> None:
+    def __init__(self, spool: Spool, verdicts: Verdicts, known: Known, exchange: Exchange, name: str) -> None:
         super().__init__()
         self.spool, self.verdicts, self.known, self.name = spool, verdicts, known, name
+        self.exchange = exchange
         self._place = ""
 
     def settle(self, url: str, storage_options: Mapping[str, Any], lasting: Lasting = None) -> None:
@@ -105,7 +106,7 @@ class KeptKeys(SourceStage[SourceKeys]):
 
     def sources(self) -> Iterator[Sequence[SourceKeys]]:
         spool, verdicts = self.spool.listing, self.verdicts.listing
-        addition = self.known.begin(spool, verdicts)
+        addition = self.known.begin(spool, verdicts, self.exchange.partitions)
         stamp = digest([spool.stamp, verdicts.stamp, addition])
         number = 0
         for source, path, chunks in zip(spool.sources, spool.paths, self.spool.sources, strict=True):

@@ -26,7 +26,7 @@ from gristmill.core.task import digest
 from gristmill.dedup.clusters import ID
 from gristmill.dedup.clusters import SNAPSHOT as SNAPSHOT  # noqa: PLC0414  of rows of an index; new ones have none
 from gristmill.dedup.columns import Numbers
-from gristmill.dedup.index import Addition, DedupIndex, Version, fits
+from gristmill.dedup.index import Addition, DedupIndex, Version, fits, real
 from gristmill.dedup.index_files import KnownFile
 from gristmill.dedup.index_own import Made, own_additions
 from gristmill.io.exchange import MOST_PARTITIONS, Exchange
@@ -54,8 +54,12 @@ class Known:
         self.made_names = made_names
         self.stage, self.kind, self.parameters = stage, kind, parameters
         self.extends = None if extend is None else _opened(extend)
-        found = {index.url: index for index in [*map(_opened, against), *([self.extends] if self.extends else [])]}
-        self.indexes = list(found.values())
+        self._given = [*map(_opened, against), *([self.extends] if self.extends else [])]
+        self.indexes = [
+            index
+            for number, index in enumerate(self._given, 1)
+            if not any(index.is_at(later) for later in self._given[number:])
+        ]
         self._seen: list[tuple[DedupIndex, Addition]] | None = None
         self._last: Version | None = None
         self._own: list[Addition] = []
@@ -72,9 +76,19 @@ class Known:
         if self.extends is not None and self.extends.version is not None:
             raise PlanError(f"stage {self.stage!r}: what is added makes a new version: give extend no version")
         for index in self.indexes:
+            self._refuse_versions(index)
             version = index.read() if index is self.extends else index.there()
             if version is not None:
                 fits(self.stage, index, version, self.kind, self.parameters)
+
+    def _refuse_versions(self, index: DedupIndex) -> None:
+        versions = {one.version for one in self._given if one.is_at(index)}
+        if len(versions) > 1:
+            told = " and as ".join("the last" if one is None else f"version {one}" for one in sorted(versions, key=str))
+            raise PlanError(
+                f"stage {self.stage!r}: the index at {index.url} is given as {told}: give it once. What extend is "
+                "given is compared with too, as the last version"
+            )
 
     def partitions(self) -> int:
         """How many partitions there should be at least. It doubles now and then, so that a run that goes on after an
@@ -85,13 +99,24 @@ class Known:
 
     def settle(self, url: str, lasting: Lasting) -> None:
         """Remember the directory of the run, if the user has given it one."""
-        self._run = Target(lasting[0]).url if lasting and url.startswith(f"{lasting[0]}/") else ""
+        self._run = real(Target(lasting[0]).url) if lasting and url.startswith(f"{lasting[0]}/") else ""
 
     def meet(self, stages: Sequence[ProcessingStage[Any, Any]]) -> None:
         """Remember the files that the pipeline reads, and what changes with each of them."""
+        for other in (getattr(stage, "known", None) for stage in stages):
+            if isinstance(other, Known) and other is not self:
+                self._refuse_sharing(other)
         if self.extends is not None and isinstance(stages[0], FilePartitioningStage):
             files = stages[0].files()
             self._files = {file.path: f"{file.size} {file.stamp}" if file.stamp else "" for file in files}
+
+    def _refuse_sharing(self, other: Known) -> None:
+        if self.extends and any(self.extends.is_at(index) for index in other.indexes):
+            raise PlanError(
+                f"stages {self.stage!r} and {other.stage!r} share the index at {self.extends.url}, and "
+                f"{self.stage!r} adds to it: the other would find there what this run adds. Give each stage an index "
+                "of its own"
+            )
 
     # -- once the rows are there ---------------------------------------------------------------------------
 
@@ -99,19 +124,37 @@ class Known:
         """Decide which additions the rows of a run are compared with, for all of its rounds."""
         if self._seen is not None:
             return
-        self._seen = []
-        for index in self.indexes:
+        seen: list[tuple[DedupIndex, Addition]] = []
+        for index in reversed(self.indexes):  # first the one that is added to
             version = index.read() or Version()
             if version.number:  # it may be another one than before
                 fits(self.stage, index, version, self.kind, self.parameters)
-            seen: Sequence[Addition] = version.additions
             if index is self.extends:
-                self._last, self._made = version, Made.of(rows, self._files, self._run)
-                who = f"stage {self.stage!r}, the index at {index.url}"
-                self._own, self._again = own_additions(who, self._made, seen, index.snapshot or None, index.origins)
-                base = self._own[0].base if self._again else ()
-                seen = [one for one in seen if (one.name in base if self._again else one not in self._own)]
-            self._seen += [(index, addition) for addition in seen]
+                found = self._not_own(index, version, rows)
+            else:
+                found = version.additions
+                self._refuse_copies(index, found)
+            seen = [*((index, addition) for addition in found), *seen]
+        self._seen = seen
+
+    def _not_own(self, index: DedupIndex, version: Version, rows: Listing) -> Sequence[Addition]:
+        """The additions that are not this run's."""
+        there = version.additions
+        self._last, self._made = version, Made.of(rows, self._files, self._run)
+        who = f"stage {self.stage!r}, the index at {index.url}"
+        self._own, self._again = own_additions(who, self._made, there, index.snapshot or None, index.origins)
+        base = self._own[0].base if self._again else ()
+        return [one for one in there if (one.name in base if self._again else one not in self._own)]
+
+    def _refuse_copies(self, index: DedupIndex, additions: Sequence[Addition]) -> None:
+        own = {one.name for one in self._own}
+        for one in additions:
+            if one.name in own and self.extends:
+                raise PlanError(
+                    f"stage {self.stage!r}: the index at {index.url} has what this run has added to the one at "
+                    f"{self.extends.url} before ({one.snapshot!r}), and all of it would be dropped. If they are the "
+                    "same index, or one is a copy of the other, leave it out of against"
+                )
 
     @property
     def seen(self) -> Sequence[tuple[DedupIndex, Addition]]:
@@ -119,8 +162,8 @@ class Known:
         return self._seen
 
     def stamp(self, rows: str) -> str:
-        """What partitions depend on."""
-        return digest([rows, *(addition.name for _, addition in self.seen)], 16)
+        """What partitions depend on. Snapshots are told with the rows that are found in them."""
+        return digest([rows, *(f"{addition.name} {addition.snapshot}" for _, addition in self.seen)], 16)
 
     def files(self) -> list[KnownFile]:
         return [
@@ -131,10 +174,12 @@ class Known:
 
     # -- adding --------------------------------------------------------------------------------------------
 
-    def begin(self, rows: Listing, verdicts: Listing) -> str:
-        """The name of what this run adds."""
+    def begin(self, rows: Listing, verdicts: Listing, partitions: int) -> str:
+        """The name of what this run adds. Its files are others with another number of partitions, and those of an
+        addition that is in a version are never written again."""
         self.look(rows)
-        self._name = digest([rows.moved, verdicts.stamp, *(addition.name for _, addition in self.seen)], 8)
+        made = [rows.moved, verdicts.stamp, f"{partitions}"]
+        self._name = digest([*made, *(addition.name for _, addition in self.seen)], 8)
         return self._name
 
     @property
@@ -152,7 +197,9 @@ class Known:
         own = {one.name for one in self._own}
         there = next((one for one in now.additions if one.name == self._name), None)
         if there is not None:
-            if own == {there.name} and (told := self._named(there, now)) != there:
+            if there.name not in own:  # it was not there when rows were compared: another run has kept the same
+                raise self._late(index, now)
+            if own == {there.name} and (told := self._named(self._told(there), now)) != there:
                 self._write(now, [told if one is there else one for one in now.additions])
             return
         if not addition.documents and not own and now.number:
@@ -165,12 +212,16 @@ class Known:
         for place, one in enumerate(rest):  # what was compared with what is replaced was compared with these
             names = dict.fromkeys(self._name if name in own else name for name in one.base)
             rest[place] = replace(one, base=tuple(names))
-        mine = replace(addition, name=self._name, since=now.number + 1, source=self._made.source, base=base)
-        if self._again:  # what it repeats may come back with more, from where that was run
-            mine = replace(mine, run=self._own[0].run, origins=self._own[0].origins)
-        else:
-            mine = replace(mine, origins=index.tell_origins(self._made.origins))
+        mine = self._told(replace(addition, name=self._name, since=now.number + 1, base=base))
         self._write(now, [*rest, self._named(mine, now)] if addition.documents else rest)
+
+    def _told(self, mine: Addition) -> Addition:
+        """An addition with what it was made of."""
+        assert self.extends is not None
+        source, first = self._made.source, self._own[0] if self._again else None
+        if first and first.source == source:  # which may come back with more, from where it was run
+            return replace(mine, source=source, run=first.run, origins=first.origins)
+        return replace(mine, source=source, origins=self.extends.tell_origins(self._made.origins))
 
     def _named(self, mine: Addition, now: Version) -> Addition:
         """An addition with the name and the directory of this run, unless it has a name or a directory."""

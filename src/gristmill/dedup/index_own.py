@@ -1,15 +1,18 @@
 """Which additions of an index are a run's own: it is not compared with them, and what it adds takes their place.
 
-    again   made of the same rows, as far as they are compared, of the same files: what the run was compared with then
-            it is compared with now, and so it gives the same
+    again   made of the same rows, as far as they are compared, of the same files, or by a run with the same directory
+            of files that have other names or places now: what the run was compared with then it is compared with now,
+            and so it gives the same
     own     made by a run with the same directory, of files that are all there and as they were, and there may be more
             now; or by a run with the same directory that gave the same name to some of these files, as they were then
 
 A file is as it was if it has the same size and time, or if all that is compared of it is the same. An addition with
 another name is another snapshot, whatever it was made of. All other runs over files that were added before stop: to be
-compared with them would take what was kept then out of the output.
+compared with them would take what was kept then out of the output. So do runs with the directory of a run that has made
+any other addition: its output would go, while the index has its rows.
 
-What is given up: an addition is replaced as a whole or not at all, and only by a run that has a directory.
+What is given up: an addition is replaced as a whole or not at all, and only by a run that has a directory; and a
+directory is for one addition to an index.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from dataclasses import dataclass
 
 from gristmill.core.errors import PlanError
 from gristmill.core.task import digest
-from gristmill.dedup.index import Addition
+from gristmill.dedup.index import Addition, real
 from gristmill.io.partitions import Listing
 
 _PATH, _STAMP = 16, 24
@@ -71,6 +74,13 @@ def _is_same(before: str, now: str | None) -> bool:
     return any(one == other != _UNKNOWN for one, other in parts)
 
 
+def _is_less(before: str, now: str | None) -> bool:
+    """Whether a file may lack something that was compared then."""
+    if now is None or _UNKNOWN in (before[_STAMP:], now[_STAMP:]):
+        return not _is_same(before, now)
+    return before[_STAMP:] != now[_STAMP:]
+
+
 # -- which they are ------------------------------------------------------------------------------------------
 
 
@@ -80,15 +90,16 @@ def own_additions(
     """Those that a run, which names what it adds `snapshot`, adds in the place of; and whether it is a run again: then
     the first is the one that it repeats."""
     mine = [one for one in additions if snapshot in (None, one.snapshot) or not one.named]
-    again = [one for one in mine if made.source and one.source == made.source]
     files = _Files(made, origins)
+    again = [one for one in mine if files.are_those_of(one)]
     own = [one for one in mine if one not in again and files.are_of(one, snapshot)]
     repeats = bool(again) and not any(one.name in again[0].base for one in own)
     replaced = [*again, *own] if repeats else [*own, *again]
     others = [one for one in mine if one not in replaced]
-    _refuse_name(who, others, snapshot)
+    _refuse_name(who, [one for one in others if not files.are_of_run(one)], snapshot)
     if snapshot is None and (not repeats or again[0].named):  # which may stand beside others of its files
         _refuse_files(who, others, files)
+    _refuse_run(who, [one for one in additions if one not in replaced and files.are_of_run(one)], snapshot)
     names = sorted({one.snapshot for one in replaced if one.named})
     if snapshot is None and len(names) > 1:
         raise PlanError(
@@ -106,9 +117,22 @@ class _Files:
         self.made, self._origins = made, origins
         self._now = {told[:_PATH]: told for told in made.origins}
 
+    def are_of_run(self, one: Addition) -> bool:
+        """Whether an addition was made by a run with the same directory."""
+        return bool(self.made.run and one.run) and real(one.run) == self.made.run
+
+    def are_those_of(self, one: Addition) -> bool:
+        """Whether an addition was made of all of them, whatever they were called when the same run made it."""
+        if self.made.source and one.source == self.made.source:
+            return True
+        if not self.are_of_run(one):
+            return False
+        before, now = (sorted(told[_STAMP:] for told in some) for some in (self._origins(one), self.made.origins))
+        return bool(now) and before == now and _UNKNOWN not in now
+
     def are_of(self, one: Addition, snapshot: str | None) -> bool:
         """Whether an addition was made by a run with the same directory, of some of them."""
-        if not self.made.run or one.run != self.made.run:
+        if not self.are_of_run(one):
             return False
         if one.snapshot == snapshot:
             return self.share(one) or not (one.origins or self.made.paths)
@@ -123,8 +147,11 @@ class _Files:
 
     def have_lost(self, one: Addition) -> bool:
         """Whether something that was compared then may not be there any more."""
-        pairs = [(told[_STAMP:], self._now.get(told[:_PATH], "")[_STAMP:]) for told in self._origins(one)]
-        return any(before != now and _UNKNOWN not in (before, now) for before, now in pairs)
+        return any(_is_less(told, self._now.get(told[:_PATH])) for told in self._origins(one))
+
+    def are_more(self, one: Addition) -> bool:
+        """Whether there are files that an addition was not made of."""
+        return bool(self._now.keys() - {told[:_PATH] for told in self._origins(one)})
 
 
 # -- what is told --------------------------------------------------------------------------------------------
@@ -144,19 +171,33 @@ def _refuse_files(who: str, others: Sequence[Addition], files: _Files) -> None:
         if files.share(one):
             raise PlanError(
                 f"{who}: files of this input were added before, as {one.snapshot!r}{_by(one)}, and "
-                f"{_change(files.same(one))}. {_replacing(one)} To add the input as another snapshot, of which rows "
-                "that were added before are dropped, name it, DedupIndex(..., snapshot='...'), and write to another "
-                "directory"
+                f"{_change(one, files)}. {_replacing(one)} To add the input as another snapshot, of which rows that "
+                "were added before are dropped, name it, DedupIndex(..., snapshot='...'), and give it a run_dir and "
+                "an output directory of its own"
             )
+
+
+def _refuse_run(who: str, others: Sequence[Addition], snapshot: str | None) -> None:
+    for one in others:
+        what, name = "of other input", "another name, " if one.snapshot == snapshot else ""
+        way_out = f"Or give it the input of {one.snapshot!r} too, where that was"
+        if snapshot not in (None, one.snapshot):
+            what, way_out = "which is another snapshot", _replacing(one)
+        raise PlanError(
+            f"{who}: the run in {one.run} has made {one.snapshot!r}, {what}. To go on would remove what it has "
+            "written, while the index has that and drops all copies. No output was changed. Give this run "
+            f"{name}another run_dir (the cache_path of a workflow) and another output directory. {way_out}"
+        )
 
 
 def _by(one: Addition) -> str:
     return f" by the run in {one.run}" if one.run else ""
 
 
-def _change(same: Sequence[bool]) -> str:
+def _change(one: Addition, files: _Files) -> str:
+    same = files.same(one)
     if all(same):
-        return "there are others now"
+        return "there are others now" if files.are_more(one) else "what is compared of them is not what it was"
     if any(same):
         return "some are as they were, while others have changed or are gone"
     return "they have other content now"
