@@ -20,7 +20,7 @@ from gristmill.core.errors import InputError
 from gristmill.core.stage import Columns, ProcessingStage
 from gristmill.core.task import FileSlice, digest
 from gristmill.dedup.clusters import ID, KEPT, ids
-from gristmill.dedup.columns import Numbers, flags, from_numbers, values_of
+from gristmill.dedup.columns import Numbers, flags, from_numbers, told_of, values_of
 from gristmill.dedup.digest import hash128
 from gristmill.io.input import Input
 from gristmill.io.listing import InputFile, Paths, list_files
@@ -107,7 +107,8 @@ class TextDuplicatesRemovalStage(ProcessingStage[Batch, Batch]):
                     )
                 wanted = [self.duplicate_id_field, *([KEPT] if KEPT in names else [])]
                 for batch in table.iter_batches(batch_size=_ROWS, columns=wanted, use_threads=False):
-                    names = values_of(batch.column(self.duplicate_id_field)).cast(pa.string())
+                    with told_of(self.name, self.duplicate_id_field):
+                        names = values_of(batch.column(self.duplicate_id_field)).cast(pa.string())
                     kept = flags(batch.column(KEPT)) if KEPT in wanted else np.zeros(len(names), np.bool_)
                     yield names, kept
 
@@ -118,7 +119,7 @@ class TextDuplicatesRemovalStage(ProcessingStage[Batch, Batch]):
         late = self.id_field not in batch.data.column_names and self.id_field in self.planned_columns
         if self.id_field and (late or not batch.num_items):  # a block of JSON in which no row has an id
             return Decision(from_numbers(np.ones(batch.num_items, np.bool_)))
-        mine = ids(batch, self.id_field)
+        mine = ids(self.name, batch, self.id_field)
         return Decision(from_numbers(~(self._among(_halves(mine)) & flags(mine.is_valid()))))
 
     def _among(self, wanted: Numbers) -> Numbers:
