@@ -249,6 +249,27 @@ def test_parquet_says_its_types(tmp_path: Path) -> None:
         words(ParquetReader(str(tmp_path)), text_field="n").plan()
 
 
+def test_files_that_show_no_columns_say_nothing_of_the_others(tmp_path: Path) -> None:
+    for name, content in {"a": "", "b": "{", "c": '{"id": 1, "text": "a b"}\n', "d": '{"id": 2}\n'}.items():
+        (tmp_path / f"{name}.jsonl").write_text(content)
+    reader = JsonlReader(str(tmp_path), on_bad_record="skip")
+    with pytest.raises(ColumnError, match=r"needs column 'txt'.* There are: id, text\. Did you mean 'text'"):
+        words(reader, text_field="txt").plan()
+    counted = Pipeline("p", stages=[reader, Score(WordCountFilter(), score_field="words")])
+    found = [row["words"] for task in counted.run(LocalExecutor(0)) for row in task.to_rows()]
+    assert found == [2, 0]
+    for name in "cd":
+        (tmp_path / f"{name}.jsonl").unlink()
+    words(reader, text_field="txt").plan()
+
+
+def test_an_empty_batch_says_nothing_of_the_others() -> None:
+    tasks = [DocumentBatch([]), DocumentBatch([{"text": "a b"}])]
+    with pytest.raises(ColumnError, match="needs column 'txt'"):
+        Pipeline("p", stages=[ScoreFilter(WordCountFilter(), text_field="txt")]).plan(tasks)
+    Pipeline("p", stages=[ScoreFilter(WordCountFilter())]).plan(tasks)
+
+
 # -- fusing and cutting ------------------------------------------------------------------------------------
 
 

@@ -251,6 +251,6 @@ def test_short_names_of_rows_stand_for_their_names(files: list[tuple[str, list[i
         DocumentBatch(pa.table({POSITION: pa.array(places, pa.int64())}), metadata={"file": name})
         for name, places in files
     ]
-    short = pa.chunked_array([short_ids(batch, None) for batch in batches], pa.binary(16))
-    names = [name for batch in batches for name in ids(batch, None).to_pylist()]
+    short = pa.chunked_array([short_ids("s", batch, None) for batch in batches], pa.binary(16))
+    names = [name for batch in batches for name in ids("s", batch, None).to_pylist()]
     assert full_ids(short.slice(start)).to_pylist() == names[start:]

@@ -20,12 +20,13 @@ from gristmill.dedup import (
     ExactDeduplicationWorkflow,
     FuzzyDeduplicationStage,
     Keep,
+    TextDuplicatesRemovalStage,
     TextDuplicatesRemovalWorkflow,
 )
 from gristmill.dedup.columns import values_of
 from gristmill.dedup.overlap import OverlapIndex, Rules
 from gristmill.io import verdicts
-from gristmill.text import JsonlReader, JsonlWriter
+from gristmill.text import Filter, JsonlReader, JsonlWriter
 
 HERE = LocalExecutor(0)
 
@@ -101,6 +102,36 @@ def test_rows_that_are_not_found_again_are_told(tmp_path: Path) -> None:
     )
     for resumed in (False, True):  # of what was done before, the summary says nothing
         assert again.run(HERE).run.resumed is resumed
+
+
+def test_rows_that_share_an_id_with_one_that_is_removed_are_told(tmp_path: Path) -> None:
+    source = write(tmp_path / "in", a=[{"id": 1, "text": "a"}, {"id": 2, "text": "a"}], b=[{"id": 2, "text": "b"}] * 2)
+    found = ExactDeduplicationWorkflow(f"{source}/a.jsonl", tmp_path / "found", id_field="id", perform_removal=False)
+    table = found.run(HERE).clusters_path
+    assert table is not None
+    stage = TextDuplicatesRemovalStage(table, "id")
+    stages = [JsonlReader(source), stage, JsonlWriter(str(tmp_path / "out"))]
+    message = r"stage 'TextDup\w*': the table lists 1 rows to remove, and 3 were removed: some ids name several rows"
+    with pytest.warns(RuntimeWarning, match=message) as told:
+        Pipeline("p", stages=stages).run(HERE)
+    assert len(told) == 1
+    ahead = Filter(lambda text: text == "b", "text")  # some rows are gone before
+    Pipeline("p", stages=[JsonlReader(f"{source}/a.jsonl"), ahead, stage]).run(HERE)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_workflow_tells_once_that_ids_name_several_rows(tmp_path: Path, late: bool) -> None:
+    source = write(tmp_path / "in", a=[{"id": 1, "text": "a"}, {"id": 2, "text": "a"}])
+    found = ExactDeduplicationWorkflow(source, tmp_path / "found", id_field="id", perform_removal=False).run(HERE)
+    workflow = TextDuplicatesRemovalWorkflow(
+        source, found.clusters_path or "", tmp_path / "out", id_field="id", cache_path=tmp_path / "run"
+    )
+    if late:
+        workflow.run(HERE)  # and what comes in the next attempt is as much as the table lists
+    write(tmp_path / "in", b=[{"id": 2, "text": "b"}])
+    with pytest.warns(RuntimeWarning, match="lists 1 rows to remove, and 2 were removed") as told:
+        assert workflow.run(HERE).duplicates == 2
+    assert len(told) == 1
 
 
 def test_each_of_several_stages_has_its_cluster_table(tmp_path: Path) -> None:

@@ -144,13 +144,46 @@ def test_large_whole_numbers_are_told_apart(kind: pa.DataType | None) -> None:
     assert len(ranks) == len(values)
 
 
+@pytest.mark.parametrize("kind", [pa.uint64(), pa.decimal128(38), None])
+def test_whole_numbers_of_more_than_63_bits_are_told_apart(kind: pa.DataType | None) -> None:
+    values = [5, 2**53, 2**53 + 1, 2**63 - 1, 2**63, 2**63 + 128, 10**19, 2**64 - 2**20, 2**64 - 1]
+    if kind != pa.uint64():
+        below = [-value for value in reversed(values) if value <= 2**63 or kind]  # JSON has no more below zero
+        values = [-(10**30), *below, 0, *values, 2**64, 10**30]
+    column = json_array(values) if kind is None else pa.array(values, kind)
+    ranks = Keep("highest", "score").rank(pa.table({"score": column})).to_pylist()
+    assert ranks == sorted(set(ranks))
+    assert len(ranks) == len(values)
+
+
+def test_of_several_hashes_the_highest_is_kept() -> None:
+    batch = DocumentBatch(pa.table({"text": ["a"] * 3, "n": pa.array([2**63, 2**64 - 1, 2**63 - 1], pa.uint64())}))
+    stage = ExactDeduplicationStage(keep="highest", score_field="n")
+    [found] = Pipeline("p", stages=[stage]).run(LocalExecutor(0), initial_tasks=[batch])
+    assert [row["n"] for row in found.to_rows()] == [2**64 - 1]
+
+
+whole_numbers = st.integers(-(2**63), 2**64 - 1) | st.integers(0, 66).flatmap(
+    lambda bits: st.integers(2**bits - 3, 2**bits + 3)
+)
+
+
+@given(st.lists(whole_numbers | st.floats(allow_nan=False, allow_infinity=False) | whole_numbers.map(float)))
+def test_ranks_are_in_the_order_of_numbers(values: list[int | float]) -> None:
+    ranks = [Keep("highest", "x").rank(pa.table({"x": json_array([value])}))[0].as_py() for value in values]
+    order = sorted(range(len(values)), key=lambda place: values[place])
+    assert [ranks[place] for place in order] == sorted(ranks)
+
+
 def test_ranks_do_not_depend_on_the_type_of_a_block() -> None:
-    values = [-1e300, -(2**60), -3, 0, 2**53, 10**18, 2**62, 2**63 - 2**20, 2.0**63, 1e300, float("inf")]
+    values = [-1e300, -(2**60), -3, 0, 2**53, 10**18, 2**62, 2**63 - 2**20, 2**63, 2**64 - 2048, 1e300, float("inf")]
     keep = Keep("highest", "score")
     floats = keep.rank(pa.table({"score": pa.array(map(float, values), pa.float64())})).to_pylist()
     assert floats == sorted(set(floats))
     whole = keep.rank(pa.table({"score": pa.array(values[1:8], pa.int64())})).to_pylist()
     assert whole == floats[1:8]
+    for column in (pa.array(values[3:10], pa.uint64()), pa.array(values[3:10], pa.decimal128(38))):
+        assert keep.rank(pa.table({"score": column})).to_pylist() == floats[3:10]
 
 
 # -- times -----------------------------------------------------------------------------------------------------

@@ -260,6 +260,31 @@ def test_rows_of_an_index_are_partners_too(tmp_path: Path, monkeypatch: pytest.M
     assert any(row["snapshot"] for row in found[0][0])
 
 
+def test_of_several_known_rows_in_one_cluster_the_same_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Known rows that are not alike, and a new one between each two of them."""
+    words = [[f"{group}-{word}" for word in range(40)] for group in range(12)]
+    old = [{"id": f"old {n}{s}", "text": " ".join(one[s : s + 30])} for n, one in enumerate(words) for s in (0, 10)]
+    new = [{"id": f"new {n}", "text": " ".join(one[5:35])} for n, one in enumerate(words)]
+    for name, rows in (("old", old), ("new", new)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def run(name: str, out: str, **options: Any) -> list[dict[str, Any]]:
+        stage = FuzzyDeduplicationStage(word_ngrams=1, threshold=0.6, id_field="id", **options)
+        stages = [JsonlReader(tmp_path / f"{name}.jsonl"), stage, JsonlWriter(tmp_path / out)]
+        Pipeline("p", stages=stages).run(LocalExecutor(0))
+        return pq.read_table(tmp_path / out / "_run" / "clusters").sort_by("id").to_pylist()
+
+    index = str(tmp_path / "index")
+    assert run("old", "first", extend=index) == []
+    wanted = run("new", "at once", against=[index])
+    assert len(wanted) == len(new)
+    monkeypatch.setattr(rounds, "HELD_BYTES", 0)
+    for partitions in (1, 4):
+        assert run("new", f"in rounds {partitions}", against=[index], num_partitions=partitions) == wanted
+
+
 # -- what another version has left ---------------------------------------------------------------------------
 
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gristmill import LocalExecutor, Pipeline
 from gristmill.core.errors import InputError
+from gristmill.core.store import Store
+from gristmill.dedup import ExactDeduplicationStage
+from gristmill.io.listing import list_files
+from gristmill.io.target import Target
 from gristmill.text import JsonlReader, JsonlWriter, ScoreFilter, WordCountFilter
 
 
@@ -44,3 +50,57 @@ def test_a_pipeline_from_s3_to_s3(s3: dict[str, Any], bucket: Any, workers: int)
 def test_a_missing_bucket_is_told_at_once(s3: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="s3://nowhere"):
         Pipeline("s3", stages=[JsonlReader("s3://nowhere/x", storage_options=s3)]).plan()
+
+
+LOOKS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "names": lambda s3: Target("s3://mill/out", s3).names(),
+    "sizes": lambda s3: Target("s3://mill/out", s3).sizes(),
+    "exists": lambda s3: Target("s3://mill/out", s3).exists("s3://mill/out/late.jsonl"),
+    "records": lambda s3: list(Store("s3://mill", s3).lines("out")),
+    "listing": lambda s3: list_files("s3://mill/out", [".jsonl"], s3),
+    "glob": lambda s3: list_files("s3://mill/out/*.jsonl", [".jsonl"], s3),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_what_others_write_after_a_look_is_seen(s3: dict[str, Any], bucket: Any, look: str) -> None:
+    other = type(bucket)(**s3, skip_instance_cache=True)
+    other.pipe({"mill/out/a.jsonl": b"1\n", "mill/out/b.jsonl": b"2\n"})
+    LOOKS[look](s3)
+    other.pipe({"mill/out/a.jsonl": b"1000\n", "mill/out/late.jsonl": b"30\n"})
+    target = Target("s3://mill/out", s3)
+    paths = [target.file(name) for name in ("a.jsonl", "late.jsonl")]
+    found = [target.open(path).read() for path in paths]
+    assert found == [b"1000\n", b"30\n"]
+    LOOKS[look](s3)
+    assert [target.size(path) for path in paths] == [5, 3]
+    assert [file.size for file in list_files(paths, [".jsonl"], s3)] == [5, 3]
+
+
+def test_what_somebody_has_listed_before_does_not_matter(s3: dict[str, Any], bucket: Any) -> None:
+    bucket.ls("mill/raw data")  # which the run's file system knows, too: it is the same
+    type(bucket)(**s3, skip_instance_cache=True).pipe("mill/raw data/late.jsonl", b"30\n")
+    assert Target("s3://mill/raw data", s3).size("s3://mill/raw data/late.jsonl") == 3
+    bucket.ls("mill/raw data")
+    assert len(list_files("s3://mill/raw data/late.jsonl", [".jsonl"], s3)) == 1
+
+
+def test_a_run_that_is_started_again_reads_what_its_workers_have_written_since(
+    s3: dict[str, Any], bucket: Any, tmp_path: Path
+) -> None:
+    def run() -> list[dict[str, Any]]:
+        reader = JsonlReader("s3://mill/raw data", storage_options=s3)
+        stages = [reader, ExactDeduplicationStage(num_partitions=2), JsonlWriter(str(tmp_path / "out"))]
+        Pipeline("s3", stages=stages).run(LocalExecutor(1), "s3://mill/run", storage_options=s3)
+        files = sorted((tmp_path / "out").glob("*.jsonl"))
+        return [json.loads(line) for path in files for line in path.read_text().splitlines()]
+
+    whole = run()
+    bucket.invalidate_cache()
+    lost = bucket.find("mill/run/segments/1")[0]
+    bucket.rm(lost)
+    for name in bucket.find("mill/run/ledger"):  # as if it had been killed in the first segment
+        lines = bucket.cat(name).splitlines(keepends=True)
+        left = [line for line in lines if not json.loads(line)["source"].startswith(("segment", Path(lost).stem))]
+        bucket.pipe(name, b"".join(left))
+    assert run() == whole

@@ -26,7 +26,11 @@ def test_limits_have_names(threshold: str, limits: list[tuple[str, float]]) -> N
     [
         ([1, 2, 2, 4], None, [1, 2, 3, 4, 5], [1, 2, 0, 1]),  # whole numbers have a bar each
         ([7, 7], None, [7, 8], [2]),
-        ([0.25, 0.25], None, [-0.25, 0.75], [2]),
+        ([0.25, 0.25], None, [0, 1], [2]),  # a share
+        ([2.5, 2.5], None, [2, 3], [2]),
+        ([1, 1], None, [0, 0.5, 1], [0, 2]),  # it may be one, too
+        ([0, 1, 1], [1, 2, 3], [0, 0.5, 1], [1, 5]),
+        ([0.953125, 0.96875, 0.984375, 1], [1, 2, 3, 4], [0.953125, 0.984375, 1], [3, 7]),
         ([0.5, 0.515625], [3, 4], [0.5, 0.515625, 0.53125], [3, 4]),  # a bar is as wide as what a sketch tells apart
         ([float("nan"), 3.0], None, [3, 4], [1]),
         ([], None, [0, 1], [0]),
@@ -36,6 +40,20 @@ def test_bars(numbers: list[float], counts: list[int] | None, edges: list[float]
     found = histogram(numbers, counts)
     assert (found["edges"], found["counts"]) == (edges, bars)
     assert found["rows"] == sum(bars)
+
+
+@pytest.mark.parametrize("least", [0, 1, 13, 31, 32, 50, 60, 63])
+@pytest.mark.parametrize("bins", [2, 5, 9, 48])
+def test_shares_end_at_one_and_no_bar_has_more_numbers_than_others(least: int, bins: int) -> None:
+    numbers = [number / 64 for number in range(least, 65)]
+    found = histogram(numbers, [10] * len(numbers), bins)
+    edges, counts = found["edges"], found["counts"]
+    assert edges == sorted(set(edges))
+    assert 0 <= edges[0] <= numbers[0]
+    assert edges[-1] == 1
+    assert set(counts[1:]) <= {max(counts)}
+    assert sum(counts) == found["rows"]
+    assert histogram(numbers[:-1], [10] * (len(numbers) - 1), bins)["edges"][-1] <= 1
 
 
 def test_numbers_of_very_different_sizes_get_bars_of_one_ratio() -> None:

@@ -5,7 +5,6 @@ What is given up: columns that only files beyond the first few have.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -20,30 +19,37 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _LOOKED_AT = 16
-"""Sources, whose columns the plan looks at if the first of them lacks one."""
+"""Sources, whose columns the plan looks at if the first of them lacks one, or shows none."""
 
 
 def check_columns_of_some(
     stages: Sequence[ProcessingStage[Any, Any]], source: SourceStage[Any] | None, tasks: Sequence[Task[Any]] | None
 ) -> None:
-    """Files differ in their columns, too: what one of the first has is there, and null in the others."""
-    some = [first[0] for first in islice(source.sources(), _LOOKED_AT) if first] if source else list(tasks or ())[:1]
-    try:
-        check_columns(stages, some[0] if some else None)
-    except ColumnError:
-        for sample in some[1:]:
-            with suppress(ColumnError):
-                return check_columns(stages, sample)
-        raise
+    """Files differ in their columns, too: what one of the first has is there, and null in the others. An empty file
+    shows none, and says nothing of the others."""
+    if source:
+        some = [first[0] for first in islice(source.sources(), _LOOKED_AT) if first]
+    else:
+        some = [task for task in tasks or () if task.num_items][:1]
+    lacking: ColumnError | None = None
+    for sample in some or [None]:
+        try:
+            if check_columns(stages, sample):
+                return
+        except ColumnError as error:
+            lacking = lacking or error
+    if lacking:
+        raise lacking
 
 
-def check_columns(stages: Sequence[ProcessingStage[Any, Any]], sample: Task[Any] | None) -> None:
-    """Each stage's columns must come from somewhere, as far as that can be known before running.
+def check_columns(stages: Sequence[ProcessingStage[Any, Any]], sample: Task[Any] | None) -> bool:
+    """Each stage's columns must come from somewhere, as far as that can be known before running. Tells whether the
+    sample shows any.
 
     No other check of columns stops a run: what this one has found may be missing in a block, or of another type.
     """
     known = dict(_columns_of(sample)) if sample is not None else {}
-    closed = bool(known)
+    closed = shown = bool(known)
     for stage in stages:
         needs = stage.inputs()[1]
         if closed:
@@ -51,11 +57,12 @@ def check_columns(stages: Sequence[ProcessingStage[Any, Any]], sample: Task[Any]
             stage.planned_columns = tuple(needs)
         seen = stage.peek(sample) if sample is not None else None
         if seen is not None:
-            known, closed = dict(seen), True
+            known, closed, shown = dict(seen), True, True
         gives = stage.outputs()[1]
         known.update(gives if isinstance(gives, dict) else dict.fromkeys(gives))
         if not implements(stage, "outputs") and not isinstance(stage, SourceStage) and seen is None:
             closed = False  # a stage that does not say what it adds may add anything
+    return shown
 
 
 def _columns_of(sample: Task[Any]) -> Mapping[str, Any]:

@@ -23,7 +23,7 @@ from gristmill.core.table import is_json, is_text, json_text, table_to_rows
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-LAYOUT = 6
+LAYOUT = 7
 """Raised whenever rows would go to other partitions than before, or keys be other hashes, ranks or names: what an older
 version has half partitioned is not gone on with."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,17 @@ def _parsed(line: bytes) -> Any:
         import json
 
         return json.loads(line)
+
+
+@contextmanager
+def fresh(system: Any) -> Iterator[None]:
+    """While it lasts, a file system has seen nothing but what it looks at, and then forgets that, too. It would answer
+    what is asked later from its listings, though other workers have written since."""
+    system.invalidate_cache()
+    try:
+        yield
+    finally:
+        system.invalidate_cache()
 
 
 class Store:
@@ -119,7 +131,7 @@ class _Remote:
 
     def names(self, folder: str) -> list[str]:
         path = f"{self._root}/{folder}"
-        self._system.invalidate_cache()  # others, or an earlier attempt, may have written since it was listed
-        if not self._system.exists(path):
-            return []
-        return [name.rpartition("/")[2] for name in self._system.find(path)]
+        with fresh(self._system):
+            if not self._system.exists(path):
+                return []
+            return [name.rpartition("/")[2] for name in self._system.find(path)]

@@ -112,7 +112,7 @@ class Clusters(Partners):
     def _keepers(self, members: pa.Table, cluster: Numbers) -> tuple[Numbers, Numbers]:
         """Rows in the order of clusters, the best first, and for each the one that its cluster keeps."""
         ranks = pc.fill_null(whole(members[RANK]), literal(-np.inf, pa.float64()))
-        order = np.lexsort((_places(members), -numbers(ranks), cluster))
+        order = np.lexsort((_places(members), -numbers(ranks), cluster))  # of equal ones the least number is first
         first = np.append(True, cluster[order][1:] != cluster[order][:-1])[: len(order)]
         sizes = np.diff(np.append(np.flatnonzero(first), len(order)))
         keepers = np.empty(len(cluster), np.int64)

@@ -30,7 +30,7 @@ from gristmill.core.errors import PlanError, shorten
 from gristmill.core.sample import row_ids
 from gristmill.core.spread import column_of
 from gristmill.core.task import GatherTask, WrittenFile, WrittenFiles, digest
-from gristmill.dedup.columns import Column, from_numbers, numbers, values_of, whole
+from gristmill.dedup.columns import Column, from_numbers, numbers, told_of, values_of, whole
 from gristmill.dedup.digest import hash64
 from gristmill.io import judge
 from gristmill.io.commit import SIDE_ROOM
@@ -73,18 +73,20 @@ SCHEMA = pa.schema(
 )
 
 
-def ids(batch: Batch, id_field: str | None) -> pa.Array:
+def ids(stage: str, batch: Batch, id_field: str | None) -> pa.Array:
     """A name for each row: what a column holds, or the hash of its file and its place in it."""
     if id_field is not None:
-        return values_of(column_of(batch.data, id_field)).cast(pa.string())  # the same whatever else is in its block
+        column = column_of(batch.data, id_field)
+        with told_of(stage, id_field):
+            return values_of(column).cast(pa.string())  # the same whatever else is in its block
     owner, places = row_ids(batch)
     return _joined(literal(digest([owner]), pa.string()), places)
 
 
-def short_ids(batch: Batch, id_field: str | None) -> pa.Array:
+def short_ids(stage: str, batch: Batch, id_field: str | None) -> pa.Array:
     """The same as `ids`, to be given to `full_ids`: of most rows nobody asks for the name, and texts are costly."""
     if id_field is not None:
-        return ids(batch, id_field)
+        return ids(stage, batch, id_field)
     owner, places = row_ids(batch)
     pairs = np.empty((batch.num_items, 2), np.uint64)
     pairs[:, 0], pairs[:, 1] = int(digest([owner]), 16), numbers(places, np.uint64)

@@ -5,6 +5,8 @@ Arrays are made from their buffers: `pyarrow.array` would load pandas (see `core
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import isfinite
 from typing import Any, TypeAlias
 
@@ -59,6 +61,15 @@ def values_of(column: Column) -> pa.Array:
     if pa.types.is_nested(kind):
         raise ColumnError(f"values of type {kind} cannot be compared: name a column of text or numbers")
     return array.cast(pa.large_string())
+
+
+@contextmanager
+def told_of(stage: str, column: str) -> Iterator[None]:
+    """Errors about the values of a column name it, and the stage."""
+    try:
+        yield
+    except (ColumnError, pa.ArrowInvalid) as error:
+        raise type(error)(f"stage {stage!r}, column {column!r}: {error}") from error
 
 
 def _text(value: Any) -> str | None:

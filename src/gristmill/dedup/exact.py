@@ -19,12 +19,11 @@ import pyarrow as pa
 from gristmill.core.batch import Batch
 from gristmill.core.columns import literal, make_array
 from gristmill.core.compute import pc
-from gristmill.core.errors import ColumnError
 from gristmill.core.spread import column_of
 from gristmill.core.stage import Columns
 from gristmill.core.table import is_text
 from gristmill.dedup.clusters import CLUSTER, ID, KEY, PARTNER, SIMILARITY, SNAPSHOT, TABLE, full_ids, ids, short_ids
-from gristmill.dedup.columns import Numbers, among, from_numbers, prefixes, values_of
+from gristmill.dedup.columns import Numbers, among, from_numbers, prefixes, told_of, values_of
 from gristmill.dedup.digest import hash_columns
 from gristmill.dedup.index_stage import IndexedStage
 from gristmill.dedup.keep import FIRST, Keep, policy
@@ -108,7 +107,7 @@ class ExactDeduplicationStage(IndexedStage):
         known = identities(batch)
         hashes = hash_columns([self._values(batch, name) for name in self._fields])
         rank = pc.negate(self._policy.rank(batch.data, self.count))  # the smaller the better; null is last
-        named = (ids if self.against or self.extend is not None else short_ids)(batch, self.id_field)
+        named = (ids if self.against or self.extend is not None else short_ids)(self.name, batch, self.id_field)
         columns = [hashes, rank, named, known.column(TASK), known.column(ROW)]
         table = pa.table(columns, [_HASH, _RANK, ID, TASK, ROW])
         return table.filter(pc.is_valid(hashes)) if hashes.null_count else table
@@ -119,10 +118,8 @@ class ExactDeduplicationStage(IndexedStage):
     def _values(self, batch: Batch, name: str) -> pa.Array:
         """What is compared of a column."""
         column = column_of(batch.data, name)
-        try:
+        with told_of(self.name, name):
             values = values_of(column)
-        except ColumnError as error:
-            raise ColumnError(f"stage {self.name!r}, column {name!r}: {error}") from error
         if self.url_field:
             from gristmill.dedup.normalise import normalise_urls
 

@@ -162,7 +162,7 @@ class FuzzyDeduplicationStage(IndexedStage):
     def keys(self, batch: Batch) -> pa.Table:
         texts = texts_of(self.name, batch.data, self.text_field)
         texts = self._form.apply(texts) if self._form else texts
-        nodes, known, named = nodes_of(batch), identities(batch), ids(batch, self.id_field)
+        nodes, known, named = nodes_of(batch), identities(batch), ids(self.name, batch, self.id_field)
         ranks = self._policy.rank(batch.data, self.count)
         tables = []
         for start, count in _slices(texts):

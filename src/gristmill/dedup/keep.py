@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -199,11 +200,14 @@ def _scores(column: pa.Array) -> pa.DoubleArray:
         return _ranked(column)
     values = _python(column)
     ranks = _ranked(make_array([_float(value) for value in values], pa.float64()))
-    large = [isinstance(value, int) and _EXACT < abs(value) < 2**63 for value in values]
+    whole_ones = [int(value) if isinstance(value, int | Decimal) else 0 for value in values]
+    large = [_EXACT < abs(value) < 2**64 for value in whole_ones]
     if not any(large):
         return ranks
-    whole_ones = [value for value, mine in zip(values, large, strict=True) if mine]
-    return pc.replace_with_mask(ranks, make_array(large, pa.bool_()), _ranked(make_array(whole_ones, pa.int64())))
+    found = [value for value, mine in zip(whole_ones, large, strict=True) if mine]
+    sizes = numbers(_ranked(make_array(list(map(abs, found)), pa.uint64())))
+    signed = from_numbers(np.where([value < 0 for value in found], -sizes, sizes))
+    return pc.replace_with_mask(ranks, make_array(large, pa.bool_()), signed)
 
 
 def _float(value: Any) -> float | None:
@@ -212,8 +216,9 @@ def _float(value: Any) -> float | None:
     return None
 
 
-_EXACT, _FINE, _MOST = 2**53, 2**61, 2**63 - 1
-"""Up to the first of them all whole numbers are floats; up to the second each has a rank of its own."""
+_EXACT, _FINE, _COARSE = 2**53, 2**61, 2**63
+"""Up to the first of them all whole numbers are floats; up to the second each has a rank of its own, up to the third
+four have one, and then 128."""
 
 
 def _ranked(column: pa.Array) -> pa.DoubleArray:
@@ -225,26 +230,27 @@ def _ranked(column: pa.Array) -> pa.DoubleArray:
         return floats
     steps = _steps(_sizes(column, values))
     if not pa.types.is_integer(column.type):
-        more = np.abs(values).view(np.int64) - np.array([2.0**63]).view(np.int64)[0]
-        steps = np.where(more >= 0, _steps(np.array([_MOST])) + more // 16, steps)
+        more = np.abs(values).view(np.int64) - np.array([2.0**64]).view(np.int64)[0]
+        steps = np.where(more >= 0, _steps(np.array([2**64 - 1], np.uint64)) + 1 + more // 16, steps)
     start = np.array([float(_EXACT)]).view(np.int64)[0]
     return from_numbers(np.where(large, np.sign(values) * (start + steps).view(np.float64), values), validity(column))
 
 
 def _sizes(column: pa.Array, values: Numbers) -> Numbers:
     """The numbers without sign and fraction, as far as 64 bits hold them."""
-    found: Numbers = np.minimum(np.nan_to_num(np.abs(values)), 2.0**63 - 1024).astype(np.int64)
+    if pa.types.is_unsigned_integer(column.type):
+        return numbers(column, np.uint64)
     if pa.types.is_signed_integer(column.type):
-        found = np.abs(np.maximum(numbers(column, np.int64), -_MOST))
-    elif pa.types.is_unsigned_integer(column.type):
-        found = np.minimum(numbers(column, np.uint64), np.uint64(_MOST)).astype(np.int64)
+        return np.abs(numbers(column, np.int64)).view(np.uint64)
+    found: Numbers = np.minimum(np.nan_to_num(np.abs(values)), 2.0**64 - 2048).astype(np.uint64)
     return found
 
 
 def _steps(sizes: Numbers) -> Numbers:
     """How many floats after the first that is large each has its place."""
-    found: Numbers = np.minimum(sizes, _FINE) - _EXACT + np.maximum(sizes - _FINE, 0) // 4
-    return found
+    fine, coarse = np.clip(sizes, _EXACT, _FINE) - _EXACT, np.clip(sizes, _FINE, _COARSE) - _FINE
+    found: Numbers = fine + coarse // 4 + (np.maximum(sizes, _COARSE) - _COARSE) // 128
+    return found.astype(np.int64)
 
 
 def _without_nan(ranks: pa.DoubleArray) -> pa.DoubleArray:

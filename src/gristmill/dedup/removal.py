@@ -20,12 +20,14 @@ from gristmill.core.errors import InputError
 from gristmill.core.stage import Columns, ProcessingStage
 from gristmill.core.task import FileSlice, digest
 from gristmill.dedup.clusters import ID, KEPT, ids
-from gristmill.dedup.columns import Numbers, flags, from_numbers, values_of
+from gristmill.dedup.columns import Numbers, flags, from_numbers, told_of, values_of
 from gristmill.dedup.digest import hash128
 from gristmill.io.input import Input
 from gristmill.io.listing import InputFile, Paths, list_files
 
 if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
     from gristmill.core.stage import WorkerMetadata
 
 _ROWS = 2**16
@@ -81,9 +83,31 @@ class TextDuplicatesRemovalStage(ProcessingStage[Batch, Batch]):
                 "found, or remove them there"
             )
 
+    def remark(self, stats: Any) -> str | None:
+        """Fewer rows than the table lists are no reason for doubt: others, or an earlier attempt, may have dropped some
+        of them."""
+        removed = stats.rows_in - stats.rows_out - stats.quarantined
+        listed = self.listed() if removed else None
+        return self.doubt(removed, listed) if listed is not None and removed > listed else None
+
+    def doubt(self, removed: int, listed: int) -> str:
+        """What to tell of a number of rows that is not the one that the table lists."""
+        why = (
+            "some ids name several rows, and all of these are gone. Give ids that do not, or leave out id_field, here "
+            "and where duplicates were found"
+            if removed > listed
+            else "is it the same input, with the same id_field?"
+        )
+        return f"stage {self.name!r}: the table lists {listed:,} rows to remove, and {removed:,} were removed: {why}"
+
     def listed(self) -> int | None:
         """How many rows a cluster table wants removed; None for a list of ids, which may be of other rows too."""
-        found = [keep for _, keep in self._columns()]
+        found = [
+            flags(batch.column(KEPT))
+            for table in self._tables()
+            if KEPT in table.schema_arrow.names
+            for batch in table.iter_batches(batch_size=_ROWS, columns=[KEPT], use_threads=False)
+        ]
         return sum(int((~keep).sum()) for keep in found) if any(keep.any() for keep in found) else None
 
     def _files(self) -> list[InputFile]:
@@ -92,8 +116,7 @@ class TextDuplicatesRemovalStage(ProcessingStage[Batch, Batch]):
         except InputError as error:
             raise InputError(f"stage {self.name!r}, {self.parameter}: {error}") from error
 
-    def _columns(self) -> Iterator[tuple[pa.Array, Numbers]]:
-        """Ids, and whether the row of each is to be kept."""
+    def _tables(self) -> Iterator[pq.ParquetFile]:
         import pyarrow.parquet as pq
 
         for path in (file.path for file in self._files()):
@@ -105,11 +128,17 @@ class TextDuplicatesRemovalStage(ProcessingStage[Batch, Batch]):
                         f"stage {self.name!r}: {path} has no column {self.duplicate_id_field!r}, only "
                         f"{', '.join(names)}: say which one holds the ids (duplicate_id_field=...)"
                     )
-                wanted = [self.duplicate_id_field, *([KEPT] if KEPT in names else [])]
-                for batch in table.iter_batches(batch_size=_ROWS, columns=wanted, use_threads=False):
+                yield table
+
+    def _columns(self) -> Iterator[tuple[pa.Array, Numbers]]:
+        """Ids, and whether the row of each is to be kept."""
+        for table in self._tables():
+            wanted = [self.duplicate_id_field, *([KEPT] if KEPT in table.schema_arrow.names else [])]
+            for batch in table.iter_batches(batch_size=_ROWS, columns=wanted, use_threads=False):
+                with told_of(self.name, self.duplicate_id_field):
                     names = values_of(batch.column(self.duplicate_id_field)).cast(pa.string())
-                    kept = flags(batch.column(KEPT)) if KEPT in wanted else np.zeros(len(names), np.bool_)
-                    yield names, kept
+                kept = flags(batch.column(KEPT)) if KEPT in wanted else np.zeros(len(names), np.bool_)
+                yield names, kept
 
     def process(self, task: Batch) -> Batch:
         return self.apply(task, self.decide(task))
@@ -118,7 +147,7 @@ class TextDuplicatesRemovalStage(ProcessingStage[Batch, Batch]):
         late = self.id_field not in batch.data.column_names and self.id_field in self.planned_columns
         if self.id_field and (late or not batch.num_items):  # a block of JSON in which no row has an id
             return Decision(from_numbers(np.ones(batch.num_items, np.bool_)))
-        mine = ids(batch, self.id_field)
+        mine = ids(self.name, batch, self.id_field)
         return Decision(from_numbers(~(self._among(_halves(mine)) & flags(mine.is_valid()))))
 
     def _among(self, wanted: Numbers) -> Numbers:

@@ -50,8 +50,7 @@ class TextDuplicatesRemovalWorkflow(FilesWorkflow):
         result = self.write_rest(kind, stage, executor, settings)
         written = sum(task.rows for task in result if isinstance(task, WrittenFiles))
         removed, listed = result.rows_read - written - len(result.quarantined()), stage.listed()
-        if listed is not None and removed != listed:
-            why = "some ids name several rows" if removed > listed else "is it the same input, with the same id_field?"
-            told = f"{self.name}: the table lists {listed:,} rows to remove, and {removed:,} were removed: {why}"
-            warnings.warn(told, RuntimeWarning, stacklevel=2)
+        told = stage.remark(result.summary()[stage.name])  # of this attempt alone
+        if listed is not None and removed != listed and not told:
+            warnings.warn(stage.doubt(removed, listed), RuntimeWarning, stacklevel=2)
         return DeduplicationResult(self.output_path, None, result.rows_read, removed, 0, result)

@@ -146,7 +146,7 @@ class SemanticDeduplicationStage(VerdictStage):
                 from_numbers(nodes),
                 vectors,
                 binary(self._ranks(batch, nodes, rows)),
-                ids(batch, self.id_field).take(some),
+                ids(self.name, batch, self.id_field).take(some),
                 known[TASK].take(some),
                 known[ROW].take(some),
             ],

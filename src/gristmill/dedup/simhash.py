@@ -120,7 +120,7 @@ class HashDistanceStage(VerdictStage):
                 from_numbers(_numbered(known)),
                 self._policy.rank(batch.data, self.count),
                 pa.repeat(literal(_place(batch), pa.string()), batch.num_items),
-                ids(batch, self.id_field),
+                ids(self.name, batch, self.id_field),
                 known[TASK],
                 known[ROW],
             ],

@@ -248,7 +248,7 @@ def _known(places: Sequence[int]) -> pa.Array:
 class Keepers(Sorted):
     """Finds the row that each cluster keeps, and tells all of its rows."""
 
-    order = (ROOT, BEST, ORDER, PLACE, ROW)
+    order = (ROOT, BEST, ORDER, PLACE, ROW, NODE)  # rows of an index have the same place
 
     def past(self, piece: pa.Table) -> pa.Table:
         return piece.filter(pc.not_equal(piece[KIND], literal(TEXT, pa.int64()))).select(list(FACTS))

@@ -155,6 +155,9 @@ class LocalDisk:
         kind = "directory" if stat.S_ISDIR(found.st_mode) else "file" if stat.S_ISREG(found.st_mode) else "other"
         return {"name": path, "size": found.st_size, "type": kind, "mtime": found.st_mtime_ns}
 
+    def invalidate_cache(self) -> None:
+        """There is none."""
+
     def ls(self, path: str, detail: bool = False) -> list[str]:
         return [f"{path.rstrip('/')}/{name}" for name in os.listdir(path)]  # noqa: PTH208
 

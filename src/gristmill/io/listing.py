@@ -14,6 +14,7 @@ from os import PathLike
 from typing import Any, NamedTuple, NoReturn
 
 from gristmill.core.errors import InputError, did_you_mean, shorten
+from gristmill.core.store import fresh
 from gristmill.io.input import GLOB, file_system
 from gristmill.io.sniff import extension_of, reader_for
 
@@ -58,19 +59,24 @@ def list_files(paths: Paths, extensions: Sequence[str], storage_options: Mapping
 def _expand(root: str, extensions: Sequence[str], storage_options: Mapping[str, Any]) -> list[InputFile]:
     system, path = file_system(root, storage_options)
     try:
-        info = _info(system, path)
-        if info is None and GLOB & set(path):
-            return _expand_glob(system, root, path, extensions)
-        if info is None:
-            _missing(system, root, path)
-        if info["type"] != "directory":
-            return [InputFile(_url(root, path), posixpath.basename(path), info.get("size"), _stamp(info))]
-        items = [item for item in _walk(system, path) if not _hidden(_below(item[0], path))]
-        return _matching(system, root, items, path, extensions)
+        with fresh(system):
+            return _found(system, root, path, extensions)
     except InputError:
         raise
     except Exception as error:  # each file system has errors of its own
         raise InputError(f"{root} cannot be listed: {type(error).__name__}: {error}") from error
+
+
+def _found(system: Any, root: str, path: str, extensions: Sequence[str]) -> list[InputFile]:
+    info = _info(system, path)
+    if info is None and GLOB & set(path):
+        return _expand_glob(system, root, path, extensions)
+    if info is None:
+        _missing(system, root, path)
+    if info["type"] != "directory":
+        return [InputFile(_url(root, path), posixpath.basename(path), info.get("size"), _stamp(info))]
+    items = [item for item in _walk(system, path) if not _hidden(_below(item[0], path))]
+    return _matching(system, root, items, path, extensions)
 
 
 def _expand_glob(system: Any, root: str, path: str, extensions: Sequence[str]) -> list[InputFile]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from gristmill.core.errors import PlanError, cannot_write
+from gristmill.core.store import fresh
 from gristmill.io.checksum import KINDS, Hashed, checksum_of
 
 if TYPE_CHECKING:
@@ -59,7 +60,9 @@ class Target:
     def check(self) -> None:
         """Raise a PlanError when the directory cannot be written to, as far as that can be seen from here."""
         if not self.local:
-            if self._system.isfile(self.url):
+            with fresh(self._system):
+                is_file = self._system.isfile(self.url)
+            if is_file:
                 raise PlanError(
                     f"cannot write to {self.url}: it is a file, and the output is a directory. Choose another"
                 )
@@ -82,8 +85,8 @@ class Target:
         try:
             if self.local:
                 return sorted(path.name for path in Path(self.file(*folder)).iterdir())
-            self._system.invalidate_cache()  # other workers write too
-            found = self._system.ls(self.file(*folder), detail=False)
+            with fresh(self._system):
+                found = self._system.ls(self.file(*folder), detail=False)
         except FileNotFoundError:
             return []
         return sorted(name.rstrip("/").rpartition("/")[2] for name in found)
@@ -93,8 +96,8 @@ class Target:
         try:
             if self.local:
                 return {entry.name: entry.stat().st_size for entry in os.scandir(self.url) if entry.is_file()}
-            self._system.invalidate_cache()
-            found = self._system.ls(self.url, detail=True)
+            with fresh(self._system):
+                found = self._system.ls(self.url, detail=True)
         except FileNotFoundError:
             return {}
         return {entry["name"].rpartition("/")[2]: int(entry.get("size") or 0) for entry in found}
@@ -102,11 +105,14 @@ class Target:
     def exists(self, path: str) -> bool:
         if self.local:
             return Path(path).exists()
-        self._system.invalidate_cache()
-        return bool(self._system.exists(path))
+        with fresh(self._system):
+            return bool(self._system.exists(path))
 
     def size(self, path: str) -> int:
-        return Path(path).stat().st_size if self.local else int(self._system.size(path))
+        if self.local:
+            return Path(path).stat().st_size
+        with fresh(self._system):
+            return int(self._system.size(path))
 
     def checksum(self, path: str) -> str:
         """The checksum of a file, for which it is read."""

@@ -61,13 +61,21 @@ def _grain(number: float) -> float:
 
 
 def _edges(low: float, high: float, bins: int, unit: float) -> Any:
-    """Where bars begin and end. All are as many units wide, so that none is short of a number that others have."""
-    if unit:
-        step = unit * max(np.ceil((high - low) / unit / bins), 1.0)
-        low = float(np.floor(low / step) * step)
-        edges = low + step * np.arange(int((high - low) // step) + 2)
-        edges[-1] = high if edges[-2] < high and unit < 1 else edges[-1]  # a share ends at 1
-        return edges
-    if low == high:
-        return np.array([low - 0.5, high + 0.5])
-    return np.linspace(low, high, bins + 1)
+    """Where bars begin and end. All are as many units wide, so that none is short of a number that others have; but
+    there is no share of more than 1."""
+    share = low >= 0 and high <= 1
+    if share and unit == 1:  # 0 and 1
+        return np.array([0.0, 0.5, 1.0])
+    if not unit and low == high:
+        return np.array([0.0, 1.0] if share else [low - 0.5, high + 0.5])
+    if not unit:
+        return np.linspace(low, high, bins + 1)
+    step = unit * max(np.ceil((high - low) / unit / bins), 1.0)
+    if share and high == 1:  # numbers below it are half a unit apart: with it, the last bar has as many as the others
+        top = 1 + unit / 2
+        return np.clip(top - step * np.arange(np.ceil((top - low) / step), -1, -1), 0.0, 1.0)
+    low = float(np.floor(low / step) * step)
+    edges = low + step * np.arange(int((high - low) // step) + 2)
+    if unit < 1 and edges[-2] < high:
+        edges[-1] = high
+    return np.minimum(edges, 1.0) if share else edges
