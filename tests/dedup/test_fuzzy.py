@@ -99,7 +99,6 @@ def test_pairs_below_the_threshold_stay() -> None:
         ({"keep": "best"}, "keep"),
         ({"keep": "highest"}, "score_field"),
         ({"char_ngrams": 0}, "too small"),
-        ({"char_ngrams": 24, "word_ngrams": 5}, "give char_ngrams or word_ngrams"),
         ({"num_partitions": 0}, "num_partitions"),
     ],
 )

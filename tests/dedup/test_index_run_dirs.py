@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gristmill import LocalExecutor, Pipeline, Sample
+from gristmill import DocumentBatch, LocalExecutor, Pipeline, Sample
 from gristmill.core.errors import PlanError
 from gristmill.dedup import DedupIndex, ExactDeduplicationStage, ExactDeduplicationWorkflow
 from gristmill.text import JsonlReader, JsonlWriter
@@ -70,6 +71,39 @@ def test_a_cache_path_is_not_used_for_other_files(tmp_path: Path) -> None:
         add(day2=MORE)
     assert ids(tmp_path / "out") == KEPT
     assert add(day1=ONE, day2=MORE) == WITH_MORE
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("removed", [False, True])
+def test_one_run_dir_may_be_used_for_snapshots_that_are_written_elsewhere(
+    tmp_path: Path, named: bool, removed: bool
+) -> None:
+    corner = Corner(tmp_path)
+    for day, (rows, wanted) in enumerate([(ONE, KEPT), (MORE, ["b1"]), (MORE, [])]):
+        corner.source = tmp_path / f"in{day}"
+        assert corner.add("run", f"day{day}" if named else None, out=f"out{day}", **{f"x{day}": rows}) == wanted
+        if removed:
+            shutil.rmtree(tmp_path / "run")
+    assert [ids(tmp_path / f"out{day}") for day in range(3)] == [KEPT, ["b1"], []]
+
+
+def test_another_run_whose_directory_has_the_same_name_adds_to_the_output(tmp_path: Path) -> None:
+    corner = Corner(tmp_path)
+    corner.add("run", x=ONE)
+    shutil.rmtree(tmp_path / "run")
+    corner.source = tmp_path / "in2"
+    for _ in range(2):
+        assert sorted(corner.add("run", y=MORE)) == WITH_MORE
+    assert corner.snapshots == [("v1", 4), ("v2", 1)]
+
+
+def test_tasks_that_are_written_nowhere_come_day_by_day(tmp_path: Path) -> None:
+    for rows, wanted in ((ONE, 4), (MORE, 1), (MORE, 1)):
+        stages: Any = [ExactDeduplicationStage(id_field="id", extend=str(tmp_path / "index"))]
+        result = Pipeline("p", stages=stages).run(
+            LocalExecutor(0), tmp_path / "run", initial_tasks=[DocumentBatch(rows)]
+        )
+        assert result.summary().rows_out == wanted
 
 
 # -- files that were moved -----------------------------------------------------------------------------------

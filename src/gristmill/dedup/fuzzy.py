@@ -67,9 +67,9 @@ class FuzzyDeduplicationStage(IndexedStage):
     """Drops each row whose text is nearly that of another; of those that are alike, one is kept.
 
     Alike are texts whose sets of shingles have a Jaccard similarity of at least `threshold`: runs of `word_ngrams`
-    words, or of `char_ngrams` characters if that is given; without either, of 5 words. In scripts without spaces each
-    character is a word. Rows that are alike make clusters, and a row is also in a cluster with those that its own are
-    alike; each row that is dropped is alike some row of its cluster.
+    words, or of `char_ngrams` characters if only that is given; without either, of 5 words. In scripts without spaces
+    each character is a word. Rows that are alike make clusters, and a row is also in a cluster with those that its own
+    are alike; each row that is dropped is alike some row of its cluster.
 
     `num_bands` and `minhashes_per_band` say how candidates are found; without them they are chosen so that of pairs
     just at the threshold 995 in 1,000 are found, and of more similar ones more: from a threshold of 0.32 on, or of
@@ -125,11 +125,11 @@ class FuzzyDeduplicationStage(IndexedStage):
         self.use_64_bit_hash, self.bands_per_iteration = use_64_bit_hash, bands_per_iteration
         self.normalize, self._form = normalize, None if normalize == () else _without(normalize)
         self.use_indexes(against, extend)
-        unit, count = ("chars", char_ngrams) if char_ngrams else ("words", word_ngrams or WORD_NGRAMS)
-        self._how = Shingling(unit, count, seed)
+        words = word_ngrams or (None if char_ngrams else WORD_NGRAMS)
+        self._how = Shingling("words", words, seed) if words else Shingling("chars", char_ngrams or 0, seed)
         self._policy = policy("FuzzyDeduplicationStage", keep, text_field, score_field)
         self._share = sample_share(None)
-        self.key_share = 1.0 if verify == EXACT and char_ngrams else 0.6
+        self.key_share = 1.0 if verify == EXACT and not words else 0.6
         chosen = choose_bands(threshold, verified=verify != NONE)
         self._bands = chosen[0] if num_bands is None else num_bands
         self._rows = chosen[1] if minhashes_per_band is None else minhashes_per_band
@@ -267,8 +267,6 @@ def _check(threshold: float, char_ngrams: int | None, word_ngrams: int | None) -
             f"FuzzyDeduplicationStage: threshold is {threshold}, must be above 0 and at most 1, where texts have "
             "the same shingles; ExactDeduplicationStage finds the same texts"
         )
-    if char_ngrams is not None and word_ngrams is not None:
-        raise ValueError("FuzzyDeduplicationStage: runs of characters or of words: give char_ngrams or word_ngrams")
     for name, count in (("char_ngrams", char_ngrams), ("word_ngrams", word_ngrams)):
         if count is not None and count < 1:
             raise ValueError(f"FuzzyDeduplicationStage: {name} is {count}, too small: must be 1 or more, or None")

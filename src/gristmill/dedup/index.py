@@ -67,6 +67,8 @@ class Addition:
     """The name of the file that tells of its input files, if there were any."""
     run: str = ""
     """The directory of the run that made it, if that had one."""
+    mark: str = ""
+    """Tells what that run has written from what others write, also those that have a directory of the same name."""
     base: tuple[str, ...] = ()
     """The additions that it was compared with."""
     files: tuple[IndexFile, ...] = field(default=(), repr=False)

@@ -9,6 +9,7 @@ What is given up: memory for eight bytes for each key of a partition.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain, count
@@ -65,6 +66,7 @@ class Known:
         self._own: list[Addition] = []
         self._again = False
         self._name, self._run, self._made = "", "", Made()
+        self._token, self._outputs = "", list[str]()
         self._files: Mapping[str, str] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -97,6 +99,10 @@ class Known:
         wanted = sum(version.size for version in versions if version) // READ_BYTES
         return min(1 << wanted.bit_length(), MOST_PARTITIONS) if wanted else 1
 
+    def remember(self, memory: dict[str, Any]) -> None:
+        """Have something by which a run that goes on is told from another one whose directory has the same name."""
+        self._token = memory.setdefault("token", os.urandom(8).hex())
+
     def settle(self, url: str, lasting: Lasting) -> None:
         """Remember the directory of the run, if the user has given it one."""
         self._run = real(Target(lasting[0]).url) if lasting and url.startswith(f"{lasting[0]}/") else ""
@@ -106,6 +112,7 @@ class Known:
         for other in (getattr(stage, "known", None) for stage in stages):
             if isinstance(other, Known) and other is not self:
                 self._refuse_sharing(other)
+        self._outputs = sorted(real(url) for stage in stages if (url := stage.owns()))
         if self.extends is not None and isinstance(stages[0], FilePartitioningStage):
             files = stages[0].files()
             self._files = {file.path: f"{file.size} {file.stamp}" if file.stamp else "" for file in files}
@@ -140,7 +147,8 @@ class Known:
     def _not_own(self, index: DedupIndex, version: Version, rows: Listing) -> Sequence[Addition]:
         """The additions that are not this run's."""
         there = version.additions
-        self._last, self._made = version, Made.of(rows, self._files, self._run)
+        mark = digest([self._token, *self._outputs]) if self._run and self._outputs else ""
+        self._last, self._made = version, Made.of(rows, self._files, self._run, mark)
         who = f"stage {self.stage!r}, the index at {index.url}"
         self._own, self._again = own_additions(who, self._made, there, index.snapshot or None, index.origins)
         base = self._own[0].base if self._again else ()
@@ -220,7 +228,7 @@ class Known:
         assert self.extends is not None
         source, first = self._made.source, self._own[0] if self._again else None
         if first and first.source == source:  # which may come back with more, from where it was run
-            return replace(mine, source=source, run=first.run, origins=first.origins)
+            return replace(mine, source=source, run=first.run, mark=first.mark, origins=first.origins)
         return replace(mine, source=source, origins=self.extends.tell_origins(self._made.origins))
 
     def _named(self, mine: Addition, now: Version) -> Addition:
@@ -230,7 +238,8 @@ class Known:
         taken, made = {one.snapshot for one in now.additions}, f"v{now.number + 1}"
         free = next(name for name in chain([made], (f"{made}.{n}" for n in count(1))) if name not in taken)
         snapshot = given or (self._own[0].snapshot if self._own else free)
-        return replace(mine, snapshot=snapshot, named=given is not None, run=mine.run or self._made.run)
+        run, mark = mine.run or self._made.run, mine.mark or self._made.mark
+        return replace(mine, snapshot=snapshot, named=given is not None, run=run, mark=mark)
 
     def _write(self, now: Version, additions: Sequence[Addition]) -> None:
         assert self.extends is not None
@@ -312,6 +321,9 @@ class KnownPartitions(Partitions):
     def size_up(self, nbytes: int | None) -> None:
         if self.exchange.num_partitions is None:
             self.exchange.partitions = max(self.exchange.partitions, self.known.partitions())
+
+    def prepare(self, memory: dict[str, Any]) -> None:
+        self.known.remember(memory)
 
     def settle(self, url: str, storage_options: Mapping[str, Any], lasting: Lasting = None) -> None:
         super().settle(url, storage_options, lasting)

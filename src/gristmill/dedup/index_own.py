@@ -1,18 +1,18 @@
 """Which additions of an index are a run's own: it is not compared with them, and what it adds takes their place.
 
-    again   made of the same rows, as far as they are compared, of the same files, or by a run with the same directory
-            of files that have other names or places now: what the run was compared with then it is compared with now,
-            and so it gives the same
+    again   made of the same rows, as far as they are compared, of the same files, or by the same run, with the same
+            output, of files that have other names or places now: what the run was compared with then it is compared
+            with now, and so it gives the same
     own     made by a run with the same directory, of files that are all there and as they were, and there may be more
             now; or by a run with the same directory that gave the same name to some of these files, as they were then
 
 A file is as it was if it has the same size and time, or if all that is compared of it is the same. An addition with
 another name is another snapshot, whatever it was made of. All other runs over files that were added before stop: to be
-compared with them would take what was kept then out of the output. So do runs with the directory of a run that has made
-any other addition: its output would go, while the index has its rows.
+compared with them would take what was kept then out of the output. So do those that go on with the directory and the
+output of a run that has made any other addition: that output would go, while the index has its rows.
 
-What is given up: an addition is replaced as a whole or not at all, and only by a run that has a directory; and a
-directory is for one addition to an index.
+What is given up: an addition is replaced as a whole or not at all, and only by a run that has a directory; and such a
+directory with its output is for one addition to an index.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ class Made:
     paths: frozenset[str] = frozenset()
     """Hashes of the paths of all files."""
     run: str = ""
+    mark: str = ""
 
     @classmethod
-    def of(cls, rows: Listing, stamps: Mapping[str, str], run: str) -> Made:
+    def of(cls, rows: Listing, stamps: Mapping[str, str], run: str, mark: str) -> Made:
         """`stamps` are the input files, and what changes with each of them, as far as that is known."""
         contents: dict[str, int | None] = {}
         for files, content in zip(rows.origins, rows.contents, strict=True):
@@ -59,7 +60,7 @@ class Made:
         source = digest([f"{sum(known) % 2**64:016x}", *where], 16) if tells else ""
         told = {path: _told(path, stamp, contents.get(path)) for path, stamp in stamps.items()}
         origins = sorted(told[path] for path in told if contents.get(path) != 0)  # the others have added nothing
-        return cls(source, tuple(origins), frozenset(one[:_PATH] for one in told.values()), run)
+        return cls(source, tuple(origins), frozenset(one[:_PATH] for one in told.values()), run, mark)
 
 
 def _told(path: str, stamp: str, content: int | None) -> str:
@@ -96,10 +97,11 @@ def own_additions(
     repeats = bool(again) and not any(one.name in again[0].base for one in own)
     replaced = [*again, *own] if repeats else [*own, *again]
     others = [one for one in mine if one not in replaced]
-    _refuse_name(who, [one for one in others if not files.are_of_run(one)], snapshot)
+    _refuse_name(who, [one for one in others if not files.take_the_place_of(one)], snapshot)
     if snapshot is None and (not repeats or again[0].named):  # which may stand beside others of its files
         _refuse_files(who, others, files)
-    _refuse_run(who, [one for one in additions if one not in replaced and files.are_of_run(one)], snapshot)
+    gone = [one for one in additions if one not in replaced and files.take_the_place_of(one)]
+    _refuse_run(who, gone, snapshot, files)
     names = sorted({one.snapshot for one in replaced if one.named})
     if snapshot is None and len(names) > 1:
         raise PlanError(
@@ -121,11 +123,15 @@ class _Files:
         """Whether an addition was made by a run with the same directory."""
         return bool(self.made.run and one.run) and real(one.run) == self.made.run
 
+    def take_the_place_of(self, one: Addition) -> bool:
+        """Whether what was written for an addition is removed when these are written."""
+        return bool(one.mark) and one.mark == self.made.mark
+
     def are_those_of(self, one: Addition) -> bool:
         """Whether an addition was made of all of them, whatever they were called when the same run made it."""
         if self.made.source and one.source == self.made.source:
             return True
-        if not self.are_of_run(one):
+        if not self.take_the_place_of(one):
             return False
         before, now = (sorted(told[_STAMP:] for told in some) for some in (self._origins(one), self.made.origins))
         return bool(now) and before == now and _UNKNOWN not in now
@@ -148,6 +154,10 @@ class _Files:
     def have_lost(self, one: Addition) -> bool:
         """Whether something that was compared then may not be there any more."""
         return any(_is_less(told, self._now.get(told[:_PATH])) for told in self._origins(one))
+
+    @property
+    def are_grouped(self) -> bool:
+        return any(told.endswith(_UNKNOWN) for told in self.made.origins)
 
     def are_more(self, one: Addition) -> bool:
         """Whether there are files that an addition was not made of."""
@@ -177,10 +187,12 @@ def _refuse_files(who: str, others: Sequence[Addition], files: _Files) -> None:
             )
 
 
-def _refuse_run(who: str, others: Sequence[Addition], snapshot: str | None) -> None:
+def _refuse_run(who: str, others: Sequence[Addition], snapshot: str | None, files: _Files) -> None:
     for one in others:
         what, name = "of other input", "another name, " if one.snapshot == snapshot else ""
         way_out = f"Or give it the input of {one.snapshot!r} too, where that was"
+        if files.are_grouped:
+            way_out += "; files that were moved are only known again if each partition is one"
         if snapshot not in (None, one.snapshot):
             what, way_out = "which is another snapshot", _replacing(one)
         raise PlanError(

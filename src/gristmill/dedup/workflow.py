@@ -295,7 +295,7 @@ class FuzzyDeduplicationWorkflow(_Finding):
             text_field=self.text_field,
             word_ngrams=self.word_ngrams,
             threshold=self.threshold,
-            char_ngrams=self.char_ngrams if self.word_ngrams is None else None,
+            char_ngrams=self.char_ngrams,
             num_bands=bands,
             minhashes_per_band=rows,
             seed=self.seed,

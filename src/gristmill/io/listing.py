@@ -10,6 +10,7 @@ import os
 import posixpath
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from os import PathLike
 from typing import Any, NamedTuple, NoReturn
 
@@ -46,21 +47,25 @@ def list_files(paths: Paths, extensions: Sequence[str], storage_options: Mapping
     if not roots:
         raise InputError("the list of input paths is empty: give at least one path")
     found: dict[str, InputFile] = {}
-    for root in roots:
-        if not root:
-            raise InputError("an input path is empty: give a file, a directory or a glob")
-        found.update((item.path, item) for item in _expand(root, extensions, storage_options))
+    systems: dict[int, Any] = {}
+    with ExitStack() as forgetting:
+        for root in roots:
+            if not root:
+                raise InputError("an input path is empty: give a file, a directory or a glob")
+            system, path = file_system(root, storage_options)
+            if id(system) not in systems:  # many paths may be found in one listing
+                systems[id(system)] = system
+                forgetting.enter_context(fresh(system))
+            found.update((item.path, item) for item in _expand(system, root, path, extensions))
     single = len(roots) == 1
     return [
         InputFile(path, item.name if single else path, item.size, item.stamp) for path, item in sorted(found.items())
     ]
 
 
-def _expand(root: str, extensions: Sequence[str], storage_options: Mapping[str, Any]) -> list[InputFile]:
-    system, path = file_system(root, storage_options)
+def _expand(system: Any, root: str, path: str, extensions: Sequence[str]) -> list[InputFile]:
     try:
-        with fresh(system):
-            return _found(system, root, path, extensions)
+        return _found(system, root, path, extensions)
     except InputError:
         raise
     except Exception as error:  # each file system has errors of its own
