@@ -293,3 +293,16 @@ def test_a_cluster_of_twenty_thousand() -> None:
     texts = [" ".join([*words, f"copy{number}"]) for number in range(20_000)]
     found = kept([*texts, "another text"], batch=5000)
     assert found == [0, 20_000]
+
+
+@pytest.mark.parametrize(
+    ("options", "unit", "count"),
+    [
+        ({}, "words", 5),
+        ({"char_ngrams": 24}, "chars", 24),
+        ({"word_ngrams": 3, "char_ngrams": 24}, "words", 3),
+    ],
+)
+def test_runs_of_which_texts_are_compared(options: dict[str, Any], unit: str, count: int) -> None:
+    found = FuzzyDeduplicationStage(**options).index_parameters()
+    assert (found["shingles"], found["ngrams"]) == (unit, count)

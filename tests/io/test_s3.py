@@ -85,6 +85,23 @@ def test_what_somebody_has_listed_before_does_not_matter(s3: dict[str, Any], buc
     assert len(list_files("s3://mill/raw data/late.jsonl", [".jsonl"], s3)) == 1
 
 
+def test_listings_are_forgotten_once_and_not_for_each_of_many_paths(
+    s3: dict[str, Any], bucket: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [f"s3://mill/many/{number}.jsonl" for number in range(5)]
+    bucket.pipe(dict.fromkeys(paths, b"1\n"))
+    forgotten = list[str | None]()
+    forget = type(bucket).invalidate_cache
+
+    def note(system: Any, path: str | None = None) -> None:
+        forgotten.append(path)
+        forget(system, path)
+
+    monkeypatch.setattr(type(bucket), "invalidate_cache", note)
+    assert len(list_files(paths, [".jsonl"], s3)) == 5
+    assert len(forgotten) == 2
+
+
 def test_a_run_that_is_started_again_reads_what_its_workers_have_written_since(
     s3: dict[str, Any], bucket: Any, tmp_path: Path
 ) -> None:
