@@ -30,19 +30,18 @@ class Collect(Step):
 
 @dataclass(frozen=True)
 class Shape:
-    """A pipeline to simulate: stages per group, which groups gather, and a seed for how tasks multiply."""
+    """A pipeline to simulate: stages per group, which one of each gathers, and a seed for how tasks multiply."""
 
     stages: tuple[int, ...]
-    gathers: tuple[bool, ...]
+    meets: tuple[int | None, ...]
     sources: tuple[int, ...]
     own_source: bool
     seed: int
 
     def plan(self) -> Plan:
         groups = []
-        for index, (count, gathers) in enumerate(zip(self.stages, self.gathers, strict=True)):
-            first = Collect() if gathers else Step()
-            groups.append(Group(index, (first, *(Step() for _ in range(count - 1)))))
+        for index, (count, meets) in enumerate(zip(self.stages, self.meets, strict=True)):
+            groups.append(Group(index, tuple(Collect() if at == meets else Step() for at in range(count))))
         return Plan("simulated", None, tuple(groups), self.own_source)
 
     def items(self) -> Iterator[list[Item]]:
@@ -55,25 +54,18 @@ class Shape:
         count = random.Random(f"{self.seed} {group} {position} {lineage.id}").choice([0, 1, 1, 2, 3])
         return [lineage] if count == 1 else [lineage.child(index) for index in range(count)]
 
-    def through(self, group: int, start: int, lineage: Lineage) -> list[Lineage]:
-        """What a whole group makes of one task."""
-        tasks = [lineage]
-        for position in range(start, self.stages[group]):
-            tasks = [child for task in tasks for child in self.children(group, position, task)]
-        return tasks
-
     def expected(self) -> tuple[list[str], dict[tuple[int, str], list[str]]]:
         """The ids that leave the pipeline, and what each gathering group gets for each source."""
         tasks = [item.lineage for items in self.items() for item in items]
         gathered: dict[tuple[int, str], list[str]] = {}
-        for group in range(len(self.stages)):
-            if self.gathers[group]:
+        for group, position in ((group, at) for group, count in enumerate(self.stages) for at in range(count)):
+            if position == self.meets[group]:
                 by_source: dict[str, list[Lineage]] = {}
                 for task in sorted(tasks, key=Lineage.sort_key):
                     by_source.setdefault(task.source, []).append(task)
                 gathered |= {(group, source): [task.id for task in found] for source, found in by_source.items()}
                 tasks = [Lineage(source, source, t[0].files, t[0].order) for source, t in by_source.items()]
-            tasks = [child for task in tasks for child in self.through(group, 0, task)]
+            tasks = [child for task in tasks for child in self.children(group, position, task)]
             if group == 0 and self.own_source:
                 tasks = [task.as_source() for task in tasks]
         return sorted(task.id for task in tasks), gathered
@@ -83,10 +75,11 @@ class Shape:
 def shapes(draw: st.DrawFn) -> Shape:
     own = draw(st.booleans())
     count = draw(st.integers(2 if own else 1, 4))
-    gathers = [False, *(draw(st.booleans()) for _ in range(count - 1))]
     stages = [1 if own else draw(st.integers(1, 3)), *(draw(st.integers(1, 3)) for _ in range(count - 1))]
+    places = [[None, *range(1 if group == 0 else 0, most)] for group, most in enumerate(stages)]
+    meets = [draw(st.sampled_from(some)) for some in places]
     sources = [1] if own else draw(st.lists(st.integers(0, 3), max_size=5))
-    return Shape(tuple(stages), tuple(gathers), tuple(sources), own, draw(st.integers(0, 10**6)))
+    return Shape(tuple(stages), tuple(meets), tuple(sources), own, draw(st.integers(0, 10**6)))
 
 
 class Simulation:
@@ -95,7 +88,7 @@ class Simulation:
     def __init__(self, shape: Shape, dice: random.Random, failures: float, losses: float = 0.0) -> None:
         self.shape, self.dice, self.failures, self.losses = shape, dice, failures, losses
         self.flow = Flow(shape.plan(), shape.items())
-        self.flow.fragile = lambda ref: True
+        self.flow.fragile = lambda ref: not any(shape.meets)  # what may be lost is gathered by groups of its own
         self.running: list[tuple[Call, Iterator[Output]]] = []
         self.gathered: dict[tuple[int, str], list[str]] = {}
         self.delivered: list[Lineage] = []
@@ -126,7 +119,7 @@ class Simulation:
         if self.losses and self.dice.random() < self.losses and all(item.moves < MOST_MOVES for item in call.items):
             self.flow.move(call)
             return
-        if self.shape.gathers[group] and call.start == 0:
+        if call.start == self.shape.meets[group]:
             for item in call.items:
                 self.gathered[group, item.lineage.source] = [ref.name for ref in item.refs]
         self.running.append((call, self.work(call) if not call.repeats else self.repeat(call)))
@@ -171,25 +164,45 @@ class Simulation:
 
     def work(self, call: Call) -> Iterator[Output]:
         """What a worker sends: for a call of one item, nothing that an earlier attempt has sent."""
-        last = self.shape.stages[call.group]
+        ends = (self.shape.stages[call.group], self.shape.meets[call.group])
         repeat = Repeat(call.items[0].sent, [Step()], call.items[0].lineage)
         may_share = call.streams and not call.items[0].shed
-        for item in call.items:
-            walk = self.walk(call, item.lineage, call.start, lambda: may_share and not repeat.lags)
-            for lineage, position in walk:
-                if position != last or not repeat.leaves_out(Task(0).named(lineage)):
-                    yield Output(lineage, Ref(lineage.id), nbytes=1, position=position)
+        for lineage, position in self.met(call, lambda: may_share and not repeat.lags):
+            if position not in ends or not repeat.leaves_out(Task(0).named(lineage)):
+                yield Output(lineage, Ref(lineage.id), nbytes=1, position=position)
         repeat.check()
+
+    def met(self, call: Call, shares: Callable[[], bool]) -> Iterator[tuple[Lineage, int]]:
+        """What leaves a worker, which gathers a source if it has all of it and has shared none."""
+        meets = self.shape.meets[call.group]
+        whole = [item.whole for item in call.items]  # as the worker is told when it begins
+        for item, alone in zip(call.items, whole, strict=True):
+            here, shared = [], False
+            for lineage, position in self.walk(call, item.lineage, call.start, shares):
+                if alone and position == meets:
+                    here.append(lineage)
+                    continue
+                shared = True
+                yield lineage, position
+            if here and not shared:
+                self.gathered[call.group, item.lineage.source] = [lineage.id for lineage in here]
+                assert meets is not None
+                yield from self.walk(call, here[0].gathered(), meets, lambda: False)
+            else:
+                yield from ((lineage, meets or 0) for lineage in here)
 
     def walk(
         self, call: Call, lineage: Lineage, position: int, shares: Callable[[], bool]
     ) -> Iterator[tuple[Lineage, int]]:
-        last = self.shape.stages[call.group]
+        last, meets = self.shape.stages[call.group], self.shape.meets[call.group]
         if position == last:
             yield lineage, last
             return
         children = self.shape.children(call.group, position, lineage)
         for child in children:
+            if position + 1 == meets:
+                yield child, meets
+                continue
             alone = children == [lineage] or position + 1 == last
             if not alone and (child.id, position + 1) in call.items[0].shed:
                 continue
@@ -223,7 +236,7 @@ CHANCES = st.sampled_from([0.0, 0.1, 0.4])
 def test_every_child_is_delivered_once_and_every_source_closes(
     shape: Shape, seed: int, failures: float, losses: float
 ) -> None:
-    simulation = Simulation(shape, random.Random(seed), failures, losses)
+    simulation = Simulation(shape, random.Random(seed), failures, 0.0 if any(shape.meets) else losses)
     simulation.run()
     ids, gathered = shape.expected()
     assert sorted(lineage.id for lineage in simulation.delivered) == ids
@@ -247,7 +260,7 @@ def test_sources_are_counted(shape: Shape, seed: int) -> None:
 
 
 def test_expected_is_not_trivial() -> None:
-    shape = Shape((2, 1, 2), (False, True, False), (2, 1, 3), False, 7)
+    shape = Shape((2, 1, 2), (None, 0, None), (2, 1, 3), False, 7)
     ids, gathered = shape.expected()
     assert ids
     assert max(map(len, gathered.values())) > 1

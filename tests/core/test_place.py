@@ -9,9 +9,9 @@ import pytest
 
 from gristmill import LocalExecutor, Pipeline, ProcessingStage, Resources, Shuffle, Task
 from gristmill.core.errors import ResourceError
-from gristmill.core.place import arranged, joined
+from gristmill.core.place import arranged, joined, with_commits
 from gristmill.core.plan import Plan
-from gristmill.text import JsonlReader
+from gristmill.text import JsonlReader, JsonlWriter
 
 
 class Pass(ProcessingStage[Task[Any], Task[Any]]):
@@ -105,3 +105,51 @@ def test_a_plan_is_arranged_as_its_executor_wants() -> None:
     plan = planned(stage("a", 1), stage("b", 2))
     assert names(arranged(plan, Tight())) == ["ab"]
     assert arranged(plan, object()) is plan
+
+
+class Commit(Whole):
+    durable = True
+
+
+def commit(name: str, cpus: float = 1, **settings: Any) -> Any:
+    return Commit().with_(name=name, resources=Resources(cpus=cpus), **settings)
+
+
+# the stages, and which of them share a worker where writers commit what they have written
+COMMITS: dict[str, tuple[list[Any], list[str]]] = {
+    "a commit joins what it commits": ([stage("a", 1), commit("b")], ["ab"]),
+    "with what comes after it": ([stage("a", 1), commit("b"), stage("c", 1)], ["abc"]),
+    "one in each group": ([stage("a", 1), commit("b"), commit("c")], ["ab", "c"]),
+    "only what commits": ([stage("a", 1), Whole().with_(name="b")], ["a", "b"]),
+    "a number of workers is kept": ([stage("a", 1, num_workers=2), commit("b")], ["a", "b"]),
+    "cores are kept": ([stage("a", 4), commit("b")], ["a", "b"]),
+    "GPUs are not held by a commit": ([stage("a", 1, gpus=1), commit("b")], ["a", "b"]),
+    "environments are kept": ([stage("a", 1), commit("b", runtime_env={"env_vars": {"A": "b"}})], ["a", "b"]),
+}
+
+
+@pytest.mark.parametrize("name", COMMITS)
+def test_writers_commit_what_they_have_written(name: str) -> None:
+    stages, expected = COMMITS[name]
+    assert names(with_commits(planned(*stages))) == expected
+
+
+def test_a_commit_stays_apart_from_a_users_own_source() -> None:
+    plan = Pipeline("p", stages=[stage("a", 1), commit("b")]).plan()
+    assert plan.own_source
+    assert names(with_commits(plan)) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("executor", "groups"),
+    [
+        (LocalExecutor(), 1),
+        (LocalExecutor(num_workers=0), 2),
+        (LocalExecutor(fuse=False), 3),
+        (LocalExecutor(execution_mode="batch"), 2),
+    ],
+)
+def test_a_plan_shows_what_the_executor_makes_of_it(tmp_path: Path, executor: LocalExecutor, groups: int) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
+    pipeline = Pipeline("p", stages=[JsonlReader(str(tmp_path / "a.jsonl")), JsonlWriter(str(tmp_path / "out"))])
+    assert len(pipeline.plan(executor=executor).groups) == groups

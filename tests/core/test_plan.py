@@ -347,8 +347,8 @@ def test_planning_twice_gives_the_same_text_and_leaves_the_stages_alone(corpus: 
         "             WordCountFilter              needs text; gives words; 30 s at most",
         "             own",
         "             write_jsonl",
-        "  group 1  (cpus=1, gathers each source)",
-        "             commit_jsonl",
+        "  group 1  (cpus=1)",
+        "             commit_jsonl                 gathers each source",
     ]
 
 

@@ -84,6 +84,7 @@ class Flow:
         self._calls: dict[int, Call] = {}
         self._rows, self._looked = 0, 0.0
         self._live: dict[str, list[int]] = {}
+        self._meets = [group.meets for group in plan.groups]
         self._gathered: dict[tuple[str, int], list[Output]] = {}
         self._rejected: dict[str, dict[str, Output]] = {}
         """By source and id: a call that is repeated gives the same ones again."""
@@ -107,11 +108,11 @@ class Flow:
             for item in items:
                 self._enqueue(0, item)
 
-    def _enqueue(self, group: int, item: Item) -> None:
+    def _enqueue(self, group: int, item: Item, first: bool = False) -> None:
         self._live.setdefault(item.lineage.source, [0] * len(self.pools))[group] += 1
         self.pools[group].arrived += 1
         self.pools[group].arrived_bytes += item.nbytes
-        self._queue(group, item)
+        self._queue(group, item, first)
 
     def _queue(self, group: int, item: Item, first: bool = False) -> None:
         pool = self.pools[group]
@@ -164,6 +165,7 @@ class Flow:
                 break
             items.append(self._pop(pool))
         pool.running += 1
+        self._see_whole(group, items)
         known = any(stat.rows_in or stat.rows_out for stats in self.stats[:group] for stat in stats)
         reads = items[0].start == 0 and not known
         now = time.perf_counter()
@@ -178,6 +180,16 @@ class Flow:
         if waits:
             pool.waiting_bytes += call.nbytes
         return call
+
+    def _see_whole(self, group: int, items: Sequence[Item]) -> None:
+        """Note which items are all that there is of their source. What has left one in an earlier attempt was gathered
+        there, or not, and so it is now."""
+        meets = self._meets[group] or 0
+        for item in items if meets else ():
+            if not item.sent.count and not item.shed:
+                source = item.lineage.source
+                alone = sum(self._live[source]) == 1 and (source, group) not in self._gathered
+                item.whole = alone and item.start < meets
 
     def begin(self, call: Call) -> None:
         """A call that waited runs now."""
@@ -208,10 +220,12 @@ class Flow:
         if not call.streams or output.position == REJECTED:  # which may be others when the call is repeated
             call.outputs.append(output)
             return
-        if output.position < len(self.plan.groups[call.group].stages):
-            call.items[0].shed.add((output.lineage.id, output.position))
+        item, ends = call.items[0], len(self.plan.groups[call.group].stages)
+        item.whole = item.whole and output.position == ends
+        if output.position in (ends, self._meets[call.group]):
+            item.sent.add(output.lineage.id)
         else:
-            call.items[0].sent.add(output.lineage.id)
+            item.shed.add((output.lineage.id, output.position))
         self._route(call.group, output)
 
     @staticmethod
@@ -224,12 +238,15 @@ class Flow:
         if output.position == REJECTED:
             self._rejected.setdefault(output.lineage.source, {})[output.lineage.id] = output
             return
+        if output.position == self._meets[group]:
+            self._gathered.setdefault((output.lineage.source, group), []).append(output)
+            return
         if output.position < len(self.plan.groups[group].stages):
             self._enqueue(group, joined(output.lineage, [output], output.position))
             return
         lineage = output.lineage
         if group == 0 and self.plan.own_source:
-            lineage = lineage.as_source()
+            lineage = output.lineage = lineage.as_source()
             self.sources_seen += 1
         after = group + 1
         if after >= self.steps:
@@ -289,24 +306,23 @@ class Flow:
         """One item of a source has left a group: gather what is complete, forget the source when all is done."""
         counts = self._live[source]
         counts[group] -= 1
-        for after in range(group + 1, self.steps):
-            if any(counts[:after]):
+        for after in range(group, self.steps):
+            if any(counts[: after + bool(self._meets[after])]):
                 return
             if parts := self._gathered.pop((source, after), None):
-                self._gather(source, after, parts)
+                self._gather(after, parts)
                 return
         if not any(counts) and (rejected := self._rejected.pop(source, None)):
-            self._gather(source, self.steps, list(rejected.values()))
+            self._gather(self.steps, list(rejected.values()))
         elif not any(counts):
             del self._live[source]
             self.sources_done += 1
             self.results.append((Lineage(source, source), None))
 
-    def _gather(self, source: str, group: int, parts: list[Output]) -> None:
+    def _gather(self, group: int, parts: list[Output]) -> None:
         parts.sort(key=lambda part: part.lineage.sort_key())
-        first = parts[0].lineage
-        lineage = Lineage(source, source, first.files, first.order)
-        self._enqueue(group, joined(lineage, parts))
+        start = self._meets[group] or 0
+        self._enqueue(group, joined(parts[0].lineage.gathered(), parts, start), first=start > 0)
 
     def fail(self, call: Call, error: StageError, place: Place | None = None, aside: Sequence[SetAside] = ()) -> None:
         """Try again: each item alone, to find the one at fault, and that one until its retries are used up.

@@ -3,6 +3,8 @@
 `Resources(gpus=0.25, or_cpu=True)` is a wish that every machine can meet. What comes out is the same; only a plan that
 is about to run knows which of the two it is.
 
+Workers that read and write also commit what they have written, if the executor's own loop gives them their work.
+
 An engine that wants a worker of every group at once has more workers than cores where groups are many. There,
 neighbours share a worker that would have workers of their own elsewhere.
 """
@@ -14,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gristmill.core.plan import Group, Plan, decompose, make_plan, same_place
+from gristmill.core.plan import Group, Plan, compatible, decompose, make_plan, same_place
 from gristmill.core.stage import ProcessingStage
 
 if TYPE_CHECKING:
@@ -69,6 +71,22 @@ def arranged(plan: Plan, executor: Any) -> Plan:
     return rearranged
 
 
+def with_commits(plan: Plan) -> Plan:
+    """The plan, with stages that commit what others have written in the groups of these: a source that one call reads
+    is committed by the same call. Rows that are kept beside the output are written by group, and stay as they are."""
+    if plan.keeps_more:
+        return plan
+    groups: list[Group] = []
+    for group in plan.groups:
+        before, first = groups[-1] if groups else None, group.stages[0]
+        alone = before is None or before.meets is not None or (plan.own_source and len(groups) == 1)
+        if before and not alone and group.gather and first.durable and compatible(before.stages[-1], first):
+            groups[-1] = replace(before, stages=before.stages + group.stages)
+        else:
+            groups.append(replace(group, index=len(groups)))
+    return replace(plan, groups=tuple(groups))
+
+
 def joined(plan: Plan, crowd: Sequence[Group], cpus: float, memory_gb: float = math.inf) -> Plan:
     """The plan, with neighbours of a crowd of groups joined until a worker of each has its cores, as far as they can
     share one, which has the memory of both. `memory_gb` is the most that one may have. Those whose needs are most alike
@@ -95,7 +113,8 @@ def _memory_gb(before: Group, after: Group) -> float:
 
 
 def _can_share(before: Group, after: Group, memory_gb: float) -> bool:
-    return same_place(before.stages[-1], after.stages[0]) and _memory_gb(before, after) <= memory_gb
+    apart = after.gather or not same_place(before.stages[-1], after.stages[0])
+    return not apart and _memory_gb(before, after) <= memory_gb
 
 
 def _idle(before: Group, after: Group) -> tuple[float, float]:

@@ -52,7 +52,12 @@ class Group:
 
     @property
     def gather(self) -> bool:
-        return self.stages[0].gather
+        return self.meets == 0
+
+    @property
+    def meets(self) -> int | None:
+        """The position of the stage before which all tasks of a source wait for each other; None if there is none."""
+        return next((position for position, stage in enumerate(self.stages) if stage.gather), None)
 
     @property
     def resources(self) -> Resources:
@@ -162,8 +167,7 @@ class Plan:
             lines.append(f"  driver   {self.source.name}")
         for group in self.way:
             workers = f", {group.num_workers} workers" if group.num_workers else ""
-            gathered = ", gathers each source" if group.gather else ""
-            lines.append(f"  group {group.index}  ({group.resources}{workers}{gathered})")
+            lines.append(f"  group {group.index}  ({group.resources}{workers})")
             for stage in group.stages:
                 lines += [f"             {_describe(stage)}", *(f"               {note}" for note in stage.notes())]
         return lines
@@ -173,6 +177,7 @@ def _describe(stage: ProcessingStage[Any, Any]) -> str:
     needs, gives = stage.inputs()[1], stage.outputs()[1]
     notes = [f"needs {', '.join(needs)}"] if needs else []
     notes += [f"gives {', '.join(gives)}"] if gives else []
+    notes += ["gathers each source"] if stage.gather else []
     notes += [f"batches of {stage.batch_size}"] if stage.batch_size > 1 else []
     notes += [f"{stage.timeout_s:g} s at most"] if stage.timeout_s else []
     return f"{stage.name:<28} {'; '.join(notes)}".rstrip()
@@ -322,7 +327,7 @@ def _cut(stages: Sequence[ProcessingStage[Any, Any]], fuse: bool, own_source: bo
     runs: list[list[ProcessingStage[Any, Any]]] = [[stages[0]]]
     for index, (before, after) in enumerate(pairwise(stages)):
         alone = own_source and index == 0  # one empty task: what it yields must spread over the workers
-        if fuse and not alone and compatible(before, after):
+        if fuse and not alone and not after.gather and compatible(before, after):
             runs[-1].append(after)
         else:
             runs.append([after])
@@ -338,7 +343,7 @@ def compatible(before: ProcessingStage[Any, Any], after: ProcessingStage[Any, An
 
 def same_place(before: ProcessingStage[Any, Any], after: ProcessingStage[Any, Any]) -> bool:
     """Whether two neighbours can share a worker at all: CPU stages of one environment and one pool size."""
-    if after.gather or before.resources.requires_gpu or after.resources.requires_gpu:
+    if before.resources.requires_gpu or after.resources.requires_gpu:
         return False
     same_environment = (before.runtime_env or None) == (after.runtime_env or None)
     return same_environment and worker_count(before) == worker_count(after)

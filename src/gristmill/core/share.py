@@ -1,12 +1,12 @@
-"""Sharing: of the many children of one task, some leave their worker when others are idle."""
+"""Sharing: of the many children of one task, some leave their worker when others are idle; and the tasks of a source
+that is all at one worker are gathered there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Set
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from gristmill.core.task import Task
+from gristmill.core.task import GatherTask, Task
 
 
 def kept(
@@ -33,3 +33,27 @@ def kept(
         del child
     while waiting:
         yield waiting.pop()
+
+
+def together(
+    tasks: Iterator[Task[Any]],
+    position: int,
+    emit: Callable[[Task[Any], int], None],
+    whole: Set[str],
+    shared: Callable[[], bool],
+) -> Iterator[Task[Any]]:
+    """All tasks of each source of `whole`, as one. Those of other sources leave, to meet with the rest of it elsewhere,
+    and so do all if some were `shared` on the way here."""
+    met: dict[str, list[Task[Any]]] = {}
+    for task in tasks:
+        if task.lineage.source in whole:
+            met.setdefault(task.lineage.source, []).append(task)
+        else:
+            emit(task, position)
+    for parts in met.values():
+        parts.sort(key=lambda part: part.lineage.sort_key())
+        if not shared():
+            yield GatherTask(parts).named(parts[0].lineage.gathered())
+            continue
+        for part in parts:
+            emit(part, position)

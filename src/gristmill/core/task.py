@@ -38,6 +38,10 @@ class Lineage:
     def as_source(self) -> Lineage:
         return Lineage(self.id, self.id, self.files, self.order, self.branch)
 
+    def gathered(self) -> Lineage:
+        """That of all tasks of the source together, of which this is the first."""
+        return Lineage(self.source, self.source, self.files, self.order)
+
     def goes_by(self, branch: str) -> bool:
         """Whether the task has nothing to do on a branch."""
         return branch not in ("", self.branch) and not self.branch.startswith(f"{branch}/")

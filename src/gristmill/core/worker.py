@@ -23,7 +23,7 @@ from gristmill.core.decide import Decision, decide_each, decides
 from gristmill.core.errors import DownloadError, GristmillError, OutputError, StageError, describe_error
 from gristmill.core.isolate import Isolator, mark
 from gristmill.core.rejects import complete
-from gristmill.core.share import kept
+from gristmill.core.share import kept, together
 from gristmill.core.sketch import Sketcher
 from gristmill.core.stage import Answer, ProcessingStage, WorkerMetadata, implements
 from gristmill.core.stats import StageStats
@@ -82,7 +82,10 @@ class Worker:
         self.keeper = rejecter.scores if rejecter else None
         self.sketcher = Sketcher([stage.sketched for stage in self.stages])
         self.mark = lru_cache(1)(mark)
+        self.ends = {len(self.stages), *(position for position, stage in enumerate(self.stages) if stage.gather)}
+        """Where tasks leave: at the end, and where they wait for others of their source."""
         self._ready: list[int] = []
+        self._shared = False
 
     def setup_on_node(self) -> None:
         for position in range(len(self.stages)):
@@ -116,14 +119,17 @@ class Worker:
         start: int = 0,
         share: Callable[[], bool] = never,
         shed: Set[tuple[str, int]] = frozenset(),
+        whole: Set[str] = frozenset(),
     ) -> None:
         """Pass the tasks through the stages from `start` on; `emit` gets what leaves the last one.
 
         When one task becomes many and `share` says that others are idle, some of them leave early: they are
         emitted with the position of the stage that they still have to pass. `shed` are those that did so in an
         earlier attempt; others have them now.
+
+        Before a stage that gathers they leave, too, unless their source is `whole`: then all of it is in `tasks`.
         """
-        for task in self.stream(tasks, start, emit, share, shed):
+        for task in self.stream(tasks, start, emit, share, shed, whole):
             emit(task, len(self.stages))
             del task  # or it would be held until the next one is there
 
@@ -134,10 +140,14 @@ class Worker:
         emit: Emit = no_emit,
         share: Callable[[], bool] = never,
         shed: Set[tuple[str, int]] = frozenset(),
+        whole: Set[str] = frozenset(),
     ) -> Iterator[Task[Any]]:
         """What leaves the last stage, as it leaves."""
+        self._shared = False
         stream = iter(tasks)
         for position in range(start, len(self.stages)):
+            if position > start and self.stages[position].gather:
+                stream = together(stream, position, emit, whole, lambda: self._shared)
             stream = self._pump(position, stream, emit, share, shed)
         if self.keeper:
             stream = self._keeping(self.keeper, stream)
@@ -222,6 +232,7 @@ class Worker:
 
     def _leave(self, position: int, emit: Emit, child: Task[Any]) -> None:
         self._send(self.keeper.left(child.id) if self.keeper else ())
+        self._shared = True
         emit(child, position)
 
     def ask(self, position: int, tasks: list[Task[Any]], start: int = 0) -> Sequence[Answer[Any]]:

@@ -17,6 +17,7 @@ from typing import Any
 from gristmill.core.errors import ResourceError
 from gristmill.core.executor import MODES, Job, Ref, check_mode
 from gristmill.core.flow import Item
+from gristmill.core.place import with_commits
 from gristmill.core.plan import Plan
 from gristmill.core.task import Lineage
 from gristmill.executors.drive import LOST, Driver
@@ -60,6 +61,9 @@ class LocalExecutor:
 
     def check(self, plan: Plan) -> None:
         check_fit(plan, self.machine())
+
+    def arrange(self, plan: Plan) -> Plan:
+        return with_commits(plan) if self.num_workers != 0 and self.fuse and not self.batch else plan
 
     def execute(self, job: Job) -> Iterator[tuple[Lineage, Ref | None]]:
         if self.num_workers == 0:

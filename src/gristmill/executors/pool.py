@@ -48,6 +48,8 @@ class Order:
     number: int = 0
     waits: bool = False
     """It is sent ahead, behind another one, and may be taken back."""
+    whole: frozenset[str] = frozenset()
+    """Sources of which it has all, so that it can gather them."""
     short: bool = False
     """It is expected to give so little that all of it can be held until it is done."""
 
@@ -58,8 +60,8 @@ class WorkerHandle(ABC):
     most_calls: ClassVar[int] = 1
     """How many calls it may have: one that it runs, and others that wait behind it, so that it need not wait."""
 
-    def __init__(self, group: int, gather: bool, key: int, slot: Slot) -> None:
-        self.group, self.gather, self.key, self.slot = group, gather, key, slot
+    def __init__(self, group: int, meets: int | None, key: int, slot: Slot) -> None:
+        self.group, self.meets, self.key, self.slot = group, meets, key, slot
         self.calls: deque[Call] = deque()
         self.crew: Crew = new_crew()
         self._state: State = "starting"
@@ -109,9 +111,10 @@ class WorkerHandle(ABC):
         self.settle()
         item = call.items[0]
         items = [(entry.lineage, entry.refs) for entry in call.items]
-        gather = self.gather and not call.start  # what was shed by a stage further on has been gathered before
+        gather = call.start == self.meets  # what was shed by a stage further on has been gathered before
         order = Order(items, call.start, gather, call.streams, item.history, call.budget, item.sent, item.shed)
         order.wanted, order.waits, order.short = item.wanted, call.waits, short and call.streams
+        order.whole = frozenset(entry.lineage.source for entry in call.items if entry.whole)
         order.number = self.ordered = self.ordered + 1
         self.order(order)
 

@@ -237,7 +237,7 @@ class _Session:
         repeat = Repeat(order.sent, self.worker.stages, order.items[0][0])
 
         def emit(task: Task[Any], position: int) -> None:
-            if position != last or not repeat.leaves_out(task):
+            if position not in ends or not repeat.leaves_out(task):
                 self.send(task, position)
 
         def share() -> bool:
@@ -247,14 +247,14 @@ class _Session:
             self.granted -= 1
             return True
 
-        last = len(self.worker.stages)
+        ends = self.worker.ends
         if self.worker.isolator:
             self.worker.isolator.begin(order.history, order.budget)
         try:
             self.interruptible(True)
             # what has left early may have an ancestor that would leave whole this time, with it
             shares = order.streams and not order.shed
-            self.worker.run(_tasks(order), emit, order.start, share if shares else never, order.shed)
+            self.worker.run(_tasks(order), emit, order.start, share if shares else never, order.shed, order.whole)
             repeat.check()
         except _Stop:
             raise
@@ -269,7 +269,7 @@ class _Session:
         self.channel.send(("done", *found, own_memory()))
 
     def send(self, task: Task[Any], position: int) -> None:
-        parcel = self.pack(task)
+        parcel = self.pack(task, self.setup.final and position == len(self.worker.stages))
         if not self.outbox:
             self.outbox_since = time.monotonic()
         self.outbox.append((task.lineage, parcel, parcel.nbytes, position))
@@ -283,9 +283,10 @@ class _Session:
             while self.unacknowledged > WINDOW:
                 self.listen(block=True)
 
-    def pack(self, task: Task[Any]) -> Parcel:
+    def pack(self, task: Task[Any], is_result: bool) -> Parcel:
+        """Results are kept on disk."""
         try:
-            return pack(task, self.setup.folders)
+            return pack(task, self.setup.folders[1:] if is_result else self.setup.folders)
         except Exception as error:
             stage = self.worker.stages[-1]
             reason = f"its output cannot be sent on: {type(error).__name__}: {error}"

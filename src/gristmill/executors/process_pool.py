@@ -24,8 +24,10 @@ _ids = itertools.count()
 class Process(WorkerHandle):
     """The driver's side of one worker process. Its key is its pid."""
 
-    def __init__(self, group: int, gather: bool, pid: int, channel: Connection, slot: Slot, page: StatusPage) -> None:
-        super().__init__(group, gather, pid, slot)
+    def __init__(
+        self, group: int, meets: int | None, pid: int, channel: Connection, slot: Slot, page: StatusPage
+    ) -> None:
+        super().__init__(group, meets, pid, slot)
         self.channel, self.page = channel, page
         self.death = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
         """Becomes readable when the process ends."""
@@ -95,7 +97,7 @@ class ProcessPool(Pool):
         super().__init__(group, machine, slots, job)
         self.goes_on = job.plan.after is not None
         self.zygote, self.final, self.register = zygote, final, register
-        self.pages, self.folders = folders[-1], folders[1:] if final else folders  # results are kept on disk
+        self.pages, self.folders = folders[-1], folders
 
     def start(self) -> None:
         if (slot := self.next_slot()) is None:
@@ -106,7 +108,7 @@ class ProcessPool(Pool):
         number = next(_ids)
         page = f"{self.pages}/page-{number}"
         pid, channel = self.zygote.worker(threads_of(self.group.resources.cpus))
-        worker = Process(self.index, self.group.gather, pid, channel, slot, StatusPage(page))
+        worker = Process(self.index, self.group.meets, pid, channel, slot, StatusPage(page))
         env = (self.group.stages[0].runtime_env or {}).get("env_vars", {})
         setup = Setup(
             self.payload,

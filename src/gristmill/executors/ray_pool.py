@@ -54,7 +54,7 @@ class Actor(WorkerHandle):
     def __init__(
         self,
         group: int,
-        gather: bool,
+        meets: int | None,
         key: int,
         slot: Slot,
         actor: Any,
@@ -62,7 +62,7 @@ class Actor(WorkerHandle):
         driver: RayDriver,
         env: Mapping[str, Any],
     ) -> None:
-        super().__init__(group, gather, key, slot)
+        super().__init__(group, meets, key, slot)
         self.actor, self.node, self.driver, self.env = actor, node, driver, env
         self.may_rest = False
         """Whether its actor may be another worker after it."""
@@ -274,7 +274,7 @@ class ActorPool(Pool):
         if not found:
             board = (self.driver.board, self.driver.boards.name, self.driver.boards.number)
             actor = ray.remote(RayWorker).options(**self._options(slot, node, env)).remote(board, key, *terms)
-        worker = Actor(self.index, self.group.gather, key, slot, actor, node, self.driver, env)
+        worker = Actor(self.index, self.group.meets, key, slot, actor, node, self.driver, env)
         on_node = self.on_node and node not in self.nodes_set_up
         worker.change(on_node, *terms) if found else worker.begin(on_node)
         return worker

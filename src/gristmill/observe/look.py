@@ -245,10 +245,10 @@ class Watch:
         return Bottleneck(name, top.busy_share, top.workers, idle)
 
     def _crew(self, progress: Progress, group: int, pool: PoolLook) -> tuple[str, bool]:
-        """The name of a pool in few words, and whether it gathers."""
+        """The name of a pool in few words, and whether it does nothing but gather."""
         mine = [self._spots[index] for index in self._members(progress, group)]
         names = list(dict.fromkeys(spot.whole for spot in mine)) or pool.stages
-        return short_name(names), any(spot.gathers for spot in mine)
+        return short_name(names), bool(mine) and mine[0].gathers
 
     def _members(self, progress: Progress, group: int) -> list[int]:
         segment = self._segment(progress)
@@ -325,7 +325,7 @@ def spots(plan: Plan) -> Iterable[Spot]:
             yield Spot(source.name, segment.number, None, source.part_of or source.name)
         for group in segment.way:
             for stage in group.stages:
-                yield Spot(stage.name, segment.number, group.index, stage.part_of or stage.name, group.gather)
+                yield Spot(stage.name, segment.number, group.index, stage.part_of or stage.name, stage.gather)
 
 
 def _rows(stats: StageStats) -> int:
