@@ -196,13 +196,14 @@ def serve(fd: int, linger: float = 0.0) -> None:
 
 
 def _serve(control: socket.socket, file: socket.SocketIO, linger: float) -> None:
+    gc.disable()  # while modules are loaded there is nothing to collect
     for name in file.readline().decode().split():
         with contextlib.suppress(ImportError):
             compute.load() if name == compute.NAME else importlib.import_module(name)
     folders = _folders(file)
     _hold(folders if linger else [])
     gc.freeze()  # what is loaded here is shared with the workers as long as nobody touches it
-    gc.enable()  # while modules are loaded there is nothing to collect
+    gc.enable()
     workers: set[int] = set()
     dismissed = False
     try:
