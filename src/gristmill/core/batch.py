@@ -9,7 +9,7 @@ copies its text once, not once per filter. In the same way rows may be `Unread`,
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ import pyarrow as pa
 from gristmill.core.columns import literal, make_array
 from gristmill.core.compute import pc
 from gristmill.core.errors import ContractError, require
+from gristmill.core.record import record
 from gristmill.core.table import conform, is_json, rows_to_table, table_to_rows, unify, without_views
 from gristmill.core.task import Task
 
@@ -47,7 +48,7 @@ class Unread(Protocol):
     def read(self) -> pa.Table: ...
 
 
-@dataclass
+@record
 class Batch(Task[pa.Table]):
     """Rows in an Arrow table. Also built from a pandas or polars frame, a list of dicts or a dict of columns."""
 

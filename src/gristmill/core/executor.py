@@ -7,10 +7,11 @@ the last stage. What to run next is decided in `flow.py` and `schedule.py`, how 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gristmill.core.errors import PlanError, did_you_mean
+from gristmill.core.record import record
 
 if TYPE_CHECKING:
     from gristmill.core.plan import Plan
@@ -44,7 +45,7 @@ class Here:
     def release(self) -> None: ...
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class PoolProgress:
     """The state of one pool of workers, for those who watch."""
 
@@ -55,7 +56,7 @@ class PoolProgress:
     queued_bytes: int = 0
 
 
-@dataclass
+@record
 class Progress:
     """A look at a run: what each stage has done so far, and how the pools are."""
 
@@ -116,7 +117,7 @@ class Silent:
     def finished(self, progress: Progress) -> None: ...
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Job:
     """One run of a plan: what goes in, and who watches. Each source is a list of tasks that were named."""
 

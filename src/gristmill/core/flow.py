@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import WorkerLostError
@@ -22,6 +22,7 @@ from gristmill.core.executor import PoolProgress, Progress, rows_read
 from gristmill.core.isolate import OverBudget, Place
 from gristmill.core.item import Call, Item, Output, joined
 from gristmill.core.quarantine import Budget, Quarantine, SetAside
+from gristmill.core.record import record
 from gristmill.core.recover import Origin, Recovery, descends
 from gristmill.core.rejects import REJECTED
 from gristmill.core.schedule import EDGE_BYTES, Load, Pace
@@ -47,7 +48,7 @@ MOST_MOVES = 10
 """So often an item may be with a worker whose node disappears."""
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class _Pool:
     queue: deque[Item] = field(default_factory=deque)
     queued_bytes: int = 0

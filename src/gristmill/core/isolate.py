@@ -15,7 +15,7 @@ What is given up: stages that look at several rows at once see them in other com
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import reduce
 from hashlib import blake2b
 from itertools import chain, count
@@ -25,6 +25,7 @@ from gristmill.core.batch import Batch
 from gristmill.core.errors import StageError
 from gristmill.core.executor import rows_read
 from gristmill.core.quarantine import Budget, SetAside, failed_record, unreadable_record
+from gristmill.core.record import record
 from gristmill.core.stage import Answer
 from gristmill.core.task import EmptyTask, Task
 
@@ -43,7 +44,7 @@ _READY = (Task, list, tuple, type(None))
 """Answers that are there at once; others are made step by step."""
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Place:
     """Which rows of which task a worker had given to which stage. A task that is no batch has outputs for rows."""
 
@@ -58,7 +59,7 @@ class Place:
         return self.start >= 0
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Trouble:
     """Rows that a worker ended on. With an `error`, it is known that the one that is left is to blame."""
 
@@ -77,7 +78,7 @@ class Trouble:
             self.error = error
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class History:
     """What is known of an item from earlier attempts."""
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from gristmill.core.isolate import History
 from gristmill.core.quarantine import Budget
+from gristmill.core.record import record
 from gristmill.core.recover import Origin, Place
 from gristmill.core.repeat import Trail
 from gristmill.core.stats import StageStats
 from gristmill.core.task import Lineage
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Item:
     """A task, or the gathered tasks of a source, that waits before a stage of a group."""
 
@@ -38,7 +39,7 @@ class Item:
     """Whether its call has all that there is of its source, and so can gather it."""
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Output:
     """A task that a call gave: where it comes from, where it lies, and the stage it goes to next."""
 
@@ -49,7 +50,7 @@ class Output:
     origin: Origin | None = None
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Call:
     """Items that one worker works on."""
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import copy
 import os
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import ColumnError, PlanError, shorten
 from gristmill.core.function import task_types
 from gristmill.core.needs import check_columns_of_some
+from gristmill.core.record import record
 from gristmill.core.rejects import Rejecter
 from gristmill.core.resources import Resources
 from gristmill.core.stage import (
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Group:
     """Stages that run in one worker, and what that worker needs."""
 
@@ -83,7 +83,7 @@ class Group:
         return min(limits, default=None)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Plan:
     """What will run: a source in the driver (or none), then groups of fused stages."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ from gristmill.core.columns import make_array
 from gristmill.core.decide import decides
 from gristmill.core.errors import StageError, printable
 from gristmill.core.quarantine import Budget
+from gristmill.core.record import record
 from gristmill.core.stage import own_copies
 from gristmill.core.table import table_to_rows
 from gristmill.core.task import Task
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 _ROW = "__preview_row__"
 
 
-@dataclass
+@record
 class PreviewRow:
     """One row: as it came out (or went in, if it was dropped), its scores, and the stage that dropped it."""
 

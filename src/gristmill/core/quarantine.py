@@ -10,7 +10,7 @@ import base64
 import reprlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import orjson
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from gristmill.core.batch import Batch
 from gristmill.core.errors import ErrorBudgetError, StageError, TaskTimeoutError, WorkerLostError, shorten
+from gristmill.core.record import record
 from gristmill.core.table import POSITION, table_to_rows
 from gristmill.core.task import FileGroupTask, Task, digest
 
@@ -38,7 +39,7 @@ _CAUSES = 1_000
 """So many different causes are told apart."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class SetAside:
     """A record in quarantine: what it was, where it came from, which stage failed on it, how and how often."""
 
@@ -263,12 +264,12 @@ class Quarantine:
 
     def _note(self, records: Sequence[SetAside]) -> None:
         self._first = self._first or records[0]
-        for record in records:
-            self.failed += record.records
-            cause = record.stage, record.error.partition("\n")[0][:120]
+        for each in records:
+            self.failed += each.records
+            cause = each.stage, each.error.partition("\n")[0][:120]
             if len(self._causes) >= _CAUSES and cause not in self._causes:
-                cause = record.stage, record.error.partition(":")[0][:60] + ": ..."
-            self._causes[cause] += record.records
+                cause = each.stage, each.error.partition(":")[0][:60] + ": ..."
+            self._causes[cause] += each.records
         if self._keeper:
             self._keeper.keep(records)
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gristmill.core.errors import LostTaskError, StageError
+from gristmill.core.record import record
 from gristmill.core.repeat import Trail
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Origin(NamedTuple):
     place: Place
 
 
-@dataclass
+@record
 class Recovery:
     """The books of what is lost: who waits for it, and what is run again."""
 

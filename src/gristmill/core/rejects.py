@@ -11,7 +11,7 @@ positions which ones it dropped.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from gristmill.core.batch import Batch
 from gristmill.core.columns import literal, make_array
 from gristmill.core.compute import pc
 from gristmill.core.decide import Decision, thresholds_of
+from gristmill.core.record import record
 from gristmill.core.table import POSITION, VERDICT
 from gristmill.core.task import Task, WrittenFiles
 
@@ -43,7 +44,7 @@ class RejectedFiles(WrittenFiles):
     """The rejected rows of one source, in place for good."""
 
 
-@dataclass
+@record
 class Rejecter:
     """Finds and writes what stages drop, in a worker. `first` is the number of the worker's first stage in the plan."""
 

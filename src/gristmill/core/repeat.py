@@ -7,10 +7,11 @@ they do not, rows would be lost and doubled without a trace; so what is left out
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import StageError
+from gristmill.core.record import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from gristmill.core.task import Lineage, Task
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Trail:
     """Which tasks have left an item, in order: how many, and a sum over their ids."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, overload
 
 from gristmill.core.errors import AccountingError
 from gristmill.core.executor import rows_read
+from gristmill.core.record import record
 from gristmill.core.task import EXCHANGED, FileGroupTask
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Result(Sequence["Task[Any]"]):
         return f"<Result of {len(self)} tasks>"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class StageLine:
     """One stage of a summary."""
 
@@ -145,7 +145,7 @@ def folded(stages: Sequence[tuple[str, StageStats]]) -> Iterator[tuple[str, list
         parts = []
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Summary:
     """What a run did, stage by stage. `print` it."""
 

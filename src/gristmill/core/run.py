@@ -20,13 +20,14 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core import VERSION
 from gristmill.core.identity import describe_plan, differences, identity
 from gristmill.core.quarantine import SetAside
+from gristmill.core.record import record
 from gristmill.core.rejects import RejectedFiles
 from gristmill.core.store import Store, to_line
 from gristmill.core.task import Lineage, WrittenFile, WrittenFiles, as_noted_now
@@ -40,7 +41,7 @@ FLUSH_SECONDS = 1.0
 FLUSH_ENTRIES = 500
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Entry:
     """A source that is done: what it was, and what became of it."""
 
@@ -69,7 +70,7 @@ class Entry:
         return task.named(Lineage(self.source, self.source, now.files, now.order))
 
 
-@dataclass
+@record
 class _Open:
     """A source that is being worked on."""
 

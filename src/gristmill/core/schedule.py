@@ -23,8 +23,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
+
+from gristmill.core.record import record
 
 CALL_SECONDS = 0.1
 """The work that one call should hold: long against a round trip, short against a run."""
@@ -82,7 +84,7 @@ RECALL_SECONDS = 1.0
 """A call that waits behind another one that has run for so long is called back when a worker is idle."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Tally:
     """Calls that have ended, their tasks, and the seconds that those took."""
 
@@ -129,7 +131,7 @@ class Tally:
         return math.sqrt(max(0.0, differences)) / self.spent
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Pace:
     """Seconds that a task takes a worker, of late: a change of rate is seen within seconds."""
 
@@ -148,7 +150,7 @@ class Pace:
         return self.late.seconds
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class PoolState:
     """What the policy needs to know of one pool."""
 
@@ -260,7 +262,7 @@ def crowded(queued: int, seconds_per_task: float | None, workers: int) -> bool:
 # -- dividing GPUs ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Load:
     """What is known of the work of one pool."""
 

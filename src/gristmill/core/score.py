@@ -7,7 +7,6 @@ reports and what-if questions follow from that.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any, TypeVar
 
@@ -17,12 +16,13 @@ from gristmill.core.batch import Batch, in_place
 from gristmill.core.columns import literal
 from gristmill.core.compute import pc
 from gristmill.core.decide import Decision
+from gristmill.core.record import record
 from gristmill.core.stage import ProcessingStage
 
 B = TypeVar("B", bound=Batch)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Step:
     """One filter of a stage: what it reads, under which label and in which column its scores are given."""
 

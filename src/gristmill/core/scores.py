@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import InitVar, dataclass, field, replace
+from dataclasses import InitVar, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ from gristmill.core.batch import Batch, in_place
 from gristmill.core.columns import literal, make_array, whole
 from gristmill.core.compute import pc
 from gristmill.core.decide import Decision, thresholds_of
+from gristmill.core.record import record
 from gristmill.core.table import POSITION, column_values, is_json, is_text
 from gristmill.core.task import Task
 
@@ -72,7 +73,7 @@ def _recorded(stage: Any) -> list[str]:
     return names
 
 
-@dataclass
+@record
 class ScoreKeeper:
     """Keeps the sheets of a worker. `first` is the number of the worker's first stage in its segment."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ from gristmill.core.batch import Batch, in_place
 from gristmill.core.columns import literal
 from gristmill.core.compute import pc
 from gristmill.core.decide import Decision
+from gristmill.core.record import record
 from gristmill.core.rejects import as_rejected
 from gristmill.core.sample import draw
 from gristmill.core.table import POSITION, VERDICT, table_to_rows
@@ -34,7 +35,7 @@ _TEXT, _LANGUAGES = "text", ("language", "lang")
 _DRAWS = "__draws__"
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Sketch:
     """What is remembered of the rows at one stage."""
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any
 
+from gristmill.core.record import record
 from gristmill.core.sketch import Sketch
 from gristmill.core.task import Task
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class StageStats:
     """What one stage has done."""
 

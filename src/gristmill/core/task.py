@@ -7,9 +7,11 @@ and the worker names them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+from gristmill.core.record import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Lineage:
     """Where a task comes from: its id, the source it descends from, that source's files and place in the input."""
 
@@ -65,7 +67,7 @@ def digest(parts: Iterable[str], size: int = 8) -> str:
     return hasher.hexdigest()
 
 
-@dataclass
+@record
 class Task(Generic[T]):
     """A unit of work. `Task(data=anything)` carries a user's own payload."""
 
@@ -116,7 +118,7 @@ class Task(Generic[T]):
         return other
 
 
-@dataclass
+@record
 class EmptyTask(Task[None]):
     """What the first stage of a pipeline gets when nothing else is given."""
 
@@ -127,7 +129,7 @@ class EmptyTask(Task[None]):
         return 0
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class FileSlice:
     """A part of a file: bytes from `start` to `end` of a text file, or some row groups of a Parquet file."""
 
@@ -141,7 +143,7 @@ class FileSlice:
         return 0 if self.end is None else self.end - self.start
 
 
-@dataclass
+@record
 class FileGroupTask(Task[list[str]]):
     """Files for a reader to read, or files that a writer has written.
 
@@ -170,7 +172,7 @@ class FileGroupTask(Task[list[str]]):
         return tuple(self.data[:8])  # enough to know it by
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class WrittenFile:
     """A file of the output, as it should be."""
 
@@ -193,7 +195,7 @@ EXCHANGED = ".runs"
 """How files end that pass from one segment of a run to the next: people have no use for them."""
 
 
-@dataclass
+@record
 class WrittenFiles(FileGroupTask):
     """The final files of one source, in place for good."""
 

@@ -7,7 +7,6 @@ rows are compared as they come.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -15,6 +14,7 @@ import pyarrow as pa
 
 from gristmill.core.batch import Batch
 from gristmill.core.columns import literal
+from gristmill.core.record import record
 from gristmill.core.stage import Columns
 from gristmill.dedup.cells import SLACK, Cell, best_links, near_pairs, shorten
 from gristmill.dedup.columns import Numbers, from_numbers, numbers, whole
@@ -35,7 +35,7 @@ ASKED = 64
 SENT = {CELL: pa.int64(), **MEMBER, VECTOR: pa.binary(), LINKS: pa.large_binary()}
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Plan:
     """What is known when all rows have been seen: the cells, rows that are compared with all others, and the directions
     of the short form."""

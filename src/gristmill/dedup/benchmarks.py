@@ -12,11 +12,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from os import PathLike, fspath
 from typing import Any
 
 from gristmill.core.errors import InputError, did_you_mean, shorten
+from gristmill.core.record import record
 from gristmill.core.table import POSITION, table_to_rows
 from gristmill.core.task import FileSlice, digest
 from gristmill.io.input import GLOB, BadRecord, Input
@@ -31,7 +32,7 @@ KEYS = ("path", "name", "text_fields", "id_field")
 _PART = re.compile(r"(.*[^-_.])[-_.]\d{5}-of-\d{5}(?:-[0-9a-f]{16})?", re.ASCII)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Benchmark:
     """Where an evaluation set is, and which of its columns are its text."""
 
@@ -45,7 +46,7 @@ class Benchmark:
     """Each file, and its name, as soon as they were listed."""
 
 
-@dataclass
+@record
 class Items:
     """The items of all benchmarks, one behind the other."""
 

@@ -21,7 +21,7 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from typing import Any
 import orjson
 
 from gristmill.core.errors import InputError, PlanError, cannot_write, shorten
+from gristmill.core.record import record
 from gristmill.core.task import digest
 from gristmill.io.target import Target
 
@@ -36,7 +37,7 @@ FORMAT = 5  # those before had other hashes, or told in another way what an addi
 _VERSIONS, _DATA, _ORIGINS = "versions", "data", "origins"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class IndexFile:
     """A file of an addition: keys of which the hash is in the range `part` of `of` equal ones."""
 
@@ -50,7 +51,7 @@ class IndexFile:
     """The range is cut into so many, to read of a file what is asked for."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Addition:
     """What a run has added."""
 
@@ -83,7 +84,7 @@ class Addition:
         return cls(**{**told, "base": tuple(told["base"]), "files": files})
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Version:
     """One state of an index."""
 

@@ -12,7 +12,7 @@ has added.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,7 @@ import pyarrow as pa
 from gristmill.core.batch import Batch
 from gristmill.core.columns import make_array
 from gristmill.core.compute import pc
+from gristmill.core.record import record
 from gristmill.core.stage import Columns, Lasting, ProcessingStage, SourceStage
 from gristmill.core.task import Task, WrittenFile, WrittenFiles, digest
 from gristmill.dedup.clusters import KEY
@@ -67,7 +68,7 @@ class _Additions(Exchange):
         super().size_up(None if nbytes is None else int(nbytes * self.share))
 
 
-@dataclass
+@record
 class SourceKeys(Task[str]):
     """A file of the spool: the keys of its rows, and the verdicts on them."""
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import BinaryIO
 
 import orjson
 import pyarrow as pa
 
 from gristmill.core.errors import InputError
+from gristmill.core.record import record
 from gristmill.core.spread import split, spread
 from gristmill.dedup.clusters import KEY, TABLE
 from gristmill.dedup.columns import from_numbers, numbers
@@ -94,7 +94,7 @@ def describe(target: Target, name: str, size: int, checksum: str) -> tuple[Index
 # -- reading -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class KnownFile:
     """A file of an index, and what is told of its documents."""
 

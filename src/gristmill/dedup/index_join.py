@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from itertools import chain, count
 from typing import Any
 
@@ -21,6 +21,7 @@ import pyarrow as pa
 from gristmill.core.columns import literal
 from gristmill.core.compute import pc
 from gristmill.core.errors import PlanError
+from gristmill.core.record import record
 from gristmill.core.stage import Lasting, ProcessingStage
 from gristmill.core.table import conform
 from gristmill.core.task import digest
@@ -265,7 +266,7 @@ def _opened(index: str | DedupIndex) -> DedupIndex:
 # -- partitions ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Match:
     """How rows of a table of an index meet new ones."""
 
@@ -276,7 +277,7 @@ class Match:
     """The rows of the table that have one of some keys, which are in order, with the columns of new rows."""
 
 
-@dataclass
+@record
 class KnownPart(Part):
     """A partition of new rows, with what is known of the same keys."""
 

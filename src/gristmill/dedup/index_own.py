@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from gristmill.core.errors import PlanError
+from gristmill.core.record import record
 from gristmill.core.task import digest
 from gristmill.dedup.index import Addition, real
 from gristmill.io.partitions import Listing
@@ -33,7 +33,7 @@ _UNKNOWN = "-" * 8
 Origins = Callable[[Addition], Sequence[str]]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Made:
     """What an addition is made of, as far as it can be told again."""
 

@@ -14,10 +14,10 @@ found hardly depends on it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
+from gristmill.core.record import record
 from gristmill.dedup.columns import Numbers
 
 CHUNK = 512
@@ -85,7 +85,7 @@ def _means(rows: Numbers, labels: Numbers, before: Numbers) -> Numbers:
     return means
 
 
-@dataclass
+@record
 class Cells:
     """Centroids, and how near to the border of a cell a row must be to be sent there too."""
 

@@ -7,7 +7,6 @@ they repeat nothing. Gives up grammar: a sentence ends where a mark and a space 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ import pyarrow as pa
 
 from gristmill.core.columns import literal
 from gristmill.core.compute import pc
+from gristmill.core.record import record
 from gristmill.dedup.columns import Column, Numbers, as_text, from_numbers, numbers, validity, whole
 from gristmill.dedup.digest import HASH, hash128
 from gristmill.dedup.normalise import Normalisation
@@ -27,7 +27,7 @@ _LONG_CLOSERS = (b"\xe2\x80\x99", b"\xe2\x80\x9d", b"\xc2\xbb")
 _LONG_MARKS = (_FULL_STOP, b"\xef\xbc\x81", b"\xef\xbc\x9f")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Pieces:
     """The pieces of a column of documents."""
 

@@ -7,19 +7,18 @@ of the signature. Blank documents and null have no signature: nothing is known o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
 
 from gristmill.core.native import kernels
+from gristmill.core.record import record
 from gristmill.dedup import reference
 from gristmill.dedup.columns import Column, Numbers, as_text, flags, from_numbers, numbers, whole
 
 SIZE = 260
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Shingling:
     """What documents are compared by: runs of `n` characters, or of words.
 

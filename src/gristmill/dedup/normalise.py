@@ -10,7 +10,7 @@ import re
 import unicodedata
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -20,13 +20,14 @@ from gristmill.core.columns import make_array
 from gristmill.core.compute import pc
 from gristmill.core.errors import did_you_mean
 from gristmill.core.native import kernels
+from gristmill.core.record import record
 from gristmill.dedup import reference
 from gristmill.dedup.columns import Column, as_text, from_numbers, validity
 
 FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Normalisation:
     """What is made equal before texts are compared: by default case, white space and Unicode's compositions."""
 

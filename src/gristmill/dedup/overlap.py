@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 from typing import NamedTuple
@@ -28,6 +27,7 @@ import pyarrow as pa
 from gristmill.core.columns import literal
 from gristmill.core.compute import pc
 from gristmill.core.native import kernels
+from gristmill.core.record import record
 from gristmill.dedup import reference
 from gristmill.dedup.columns import Column, Numbers, as_text, from_numbers, numbers
 from gristmill.dedup.normalise import Normalisation
@@ -98,7 +98,7 @@ class Match(NamedTuple):
     """The runs that were found, by the number of their first word and of the one behind their last."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Rules:
     """What counts as overlap. See the top of this file."""
 

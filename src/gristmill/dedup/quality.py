@@ -8,7 +8,6 @@ is not in the sample; take a sample that keeps candidates together to see more o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Protocol
 
@@ -16,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.native import kernels
+from gristmill.core.record import record
 from gristmill.dedup import reference
 from gristmill.dedup.columns import Column, Numbers, as_text, from_numbers, numbers
 from gristmill.dedup.lsh import band_rows, bucket_pairs, probability
@@ -57,7 +57,7 @@ def _jaccard(one: set[int], other: set[int]) -> float:
     return len(one & other) / len(one | other) if one and other else 0.0
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Quality:
     """What a search by bands found in a sample, held against brute force."""
 
@@ -170,7 +170,7 @@ SIZES = (2, 3, 5, 10, 100, 1000)
 _WEIGHT, _FOUND, _PROMISED, _KEPT, _RIGHT, _LARGEST = "_all", "_found", "_promised", "_kept", "_right", "_largest "
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Told:
     """Counts what was found, in parts that add up; `tallied` makes of their sums what people are to see.
 

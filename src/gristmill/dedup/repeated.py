@@ -10,13 +10,13 @@ What is given up: units that differ in more than `normalize` allows, and grammar
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from gristmill.core.batch import Batch
 from gristmill.core.compute import pc
+from gristmill.core.record import record
 from gristmill.core.stage import Columns
 from gristmill.dedup.columns import Numbers, from_numbers, numbers, whole
 from gristmill.dedup.digest import hash128
@@ -84,7 +84,7 @@ class LineDeduplicationStage(SpanStage):
         return [SameUnits(f"{self.name}_units", self.min_count, self.keep, self.count_by, self.num_partitions)]
 
 
-@dataclass
+@record
 class _Open:
     """The group at the end of what was seen, which may go on."""
 

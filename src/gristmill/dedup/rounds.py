@@ -14,7 +14,7 @@ What is given up: room for the links of all rounds, about as many as the logarit
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ import pyarrow as pa
 from gristmill.core.batch import Batch
 from gristmill.core.columns import literal
 from gristmill.core.compute import pc
+from gristmill.core.record import record
 from gristmill.core.spread import split, spread
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.task import WrittenFiles, digest
@@ -197,7 +198,7 @@ class LabelPartitions(RoundPartitions):
             yield [part]
 
 
-@dataclass
+@record
 class Whole(Part):
     """The links of all partitions, to be worked on at once, and what else there is of each partition."""
 

@@ -10,13 +10,12 @@ taken for another one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
 
 from gristmill.core.compute import pc
 from gristmill.core.native import kernels
+from gristmill.core.record import record
 from gristmill.dedup import reference
 from gristmill.dedup.columns import Column, Numbers, as_text, from_numbers, numbers, whole
 from gristmill.dedup.lsh import band_hashes, bucket_pairs
@@ -29,7 +28,7 @@ BUCKETS = 1024
 take less memory for billions of texts; but each is a row of every batch, which costs more than a few entries do."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Sketches:
     """The sketches of some texts."""
 

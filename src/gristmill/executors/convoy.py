@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from gristmill.core.record import record
 from gristmill.executors.desk import Receipt
 
 Key = tuple[int, int, str]
 """A task before a group: the group, the convoy that its row names, its id."""
 
 
-@dataclass
+@record
 class Convoy:
     """Tasks that went through calls together, and what is known of them."""
 

@@ -12,7 +12,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import cloudpickle
@@ -20,6 +20,7 @@ import cloudpickle
 from gristmill.core.errors import GristmillError, StageError
 from gristmill.core.flow import Output
 from gristmill.core.quarantine import SetAside
+from gristmill.core.record import record
 from gristmill.core.rejects import REJECTED
 from gristmill.core.stage import implements
 from gristmill.core.stats import StageStats
@@ -43,7 +44,7 @@ _PAUSE = 0.05
 _OVER = "the run is over"
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Receipt:
     """What one call of an engine did: which tasks of which convoys went in, what came out, or why it must stop."""
 
@@ -55,7 +56,7 @@ class Receipt:
     error: StageError | None = None
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class News:
     """What the driver has not heard yet: receipts, where guards have moved in, nodes that nobody keeps results on."""
 

@@ -23,7 +23,7 @@ import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from gristmill.core.errors import ErrorBudgetError, GristmillError, ResourceError, StageError
@@ -31,6 +31,7 @@ from gristmill.core.executor import Job, Ref
 from gristmill.core.flow import Call, Output
 from gristmill.core.place import joined
 from gristmill.core.plan import Group, Plan
+from gristmill.core.record import record
 from gristmill.core.recover import ancestors
 from gristmill.core.stats import StageStats
 from gristmill.core.task import Lineage
@@ -51,7 +52,7 @@ _TAKE_SECONDS = 1.0
 _PAUSE = 0.1
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Score:
     """What an engine is to play: one duty per group, with what each worker needs, and the rows that go in."""
 

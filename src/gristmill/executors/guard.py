@@ -10,7 +10,7 @@ The engine may kill its actor whenever it likes. The worker process then tears d
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import cloudpickle
 
@@ -18,6 +18,7 @@ from gristmill.core.executor import Job, Silent
 from gristmill.core.flow import Flow, Item, Output
 from gristmill.core.plan import Group, Plan
 from gristmill.core.quarantine import Budget, Quarantine, SetAside
+from gristmill.core.record import record
 from gristmill.core.resources import Resources
 from gristmill.core.stats import StageStats
 from gristmill.executors.local import LocalDriver
@@ -33,7 +34,7 @@ GRACE = 5.0
 """Seconds that it has after a failure or Ctrl-C."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Duty:
     """What the actors of one group need to know."""
 
@@ -49,7 +50,7 @@ class Duty:
     gpu_memory_gb: float | None = None
 
 
-@dataclass
+@record
 class _Keeper:
     """Holds what was set aside until the driver writes it down."""
 

@@ -13,16 +13,16 @@ import shutil
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from gristmill.core.errors import StageError, WorkerLostError
+from gristmill.core.record import record
 from gristmill.executors.zygote import last_words
 
 _PROC = Path("/proc")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Lodging:
     """Where a guard lives: its node, the process that ends last, and its folders."""
 

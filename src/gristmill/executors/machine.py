@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import NamedTuple
 
+from gristmill.core.record import record
 from gristmill.core.resources import Resources
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Machine:
     """Cores, memory in GB (None: unknown) and, per GPU, its memory in GB (None: unknown); of one machine or more."""
 
@@ -81,7 +82,7 @@ class Slot(NamedTuple):
     share: float = 0.0
 
 
-@dataclass
+@record
 class GpuSlots:
     """Hands out GPUs, whole or by shares."""
 

@@ -7,7 +7,6 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 import cloudpickle
@@ -18,6 +17,7 @@ from gristmill.core.flow import Call, Flow
 from gristmill.core.isolate import History, Place
 from gristmill.core.plan import Group
 from gristmill.core.quarantine import Budget
+from gristmill.core.record import record
 from gristmill.core.rejects import Rejecter
 from gristmill.core.repeat import Trail
 from gristmill.core.schedule import START_SECONDS, WINDOW, coming_bytes
@@ -31,7 +31,7 @@ State = Literal["starting", "idle", "busy", "full", "leaving", "gone"]
 """A worker that is busy may be sent another call, one that is full may not."""
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Order:
     """One call: tasks, the stage to start at, what is known of earlier attempts, and what was sent in them."""
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gristmill.core.errors import GristmillError
+from gristmill.core.record import record
 
 _RAYS_OWN = range(10_002, 20_000)
 """Where Ray's workers listen."""
 
 
-@dataclass
+@record
 class Ports:
     """Ports that are free. Each is claimed as well, so that clients that start at the same moment do not meet."""
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from gristmill.core.errors import GristmillError
+from gristmill.executors import compute
 from gristmill.executors.forked import Child, can_fork, fork
 
 _PRELOAD = ("gristmill.", "pyarrow", "fsspec", "orjson", "ftfy", "regex")
@@ -179,7 +180,7 @@ def _modules(forks: bool) -> list[str]:
     if forks:
         return wanted
     loaded = [name for name in sys.modules if name.startswith(_PRELOAD) and not name.startswith(_NOT_PRELOADED)]
-    return loaded + wanted
+    return wanted + loaded
 
 
 def serve(fd: int, linger: float = 0.0) -> None:
@@ -195,13 +196,14 @@ def serve(fd: int, linger: float = 0.0) -> None:
 
 
 def _serve(control: socket.socket, file: socket.SocketIO, linger: float) -> None:
+    gc.disable()  # while modules are loaded there is nothing to collect
     for name in file.readline().decode().split():
         with contextlib.suppress(ImportError):
-            importlib.import_module(name)
+            compute.load() if name == compute.NAME else importlib.import_module(name)
     folders = _folders(file)
     _hold(folders if linger else [])
     gc.freeze()  # what is loaded here is shared with the workers as long as nobody touches it
-    gc.enable()  # while modules are loaded there is nothing to collect
+    gc.enable()
     workers: set[int] = set()
     dismissed = False
     try:

@@ -14,7 +14,7 @@ files that need storage options, which must not be written down, are kept the lo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ import pyarrow as pa
 from gristmill.core.batch import ORIGIN, Batch
 from gristmill.core.errors import InputError
 from gristmill.core.native import kernels
+from gristmill.core.record import record
 from gristmill.core.task import FileSlice
 from gristmill.io.input import Input, file_system, ignore
 
@@ -46,7 +47,7 @@ class Lines(NamedTuple):
     form: Callable[[], int]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Origin:
     """Where a batch was read from: the how manieth block of a part of a file, cut to blocks of a size."""
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import pyarrow as pa
 
 from gristmill.core.batch import Batch
 from gristmill.core.errors import ColumnError, InputError, cannot_write, did_you_mean, shorten
+from gristmill.core.record import record
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.table import JSON, POSITION, unify, wide_columns
 from gristmill.core.task import GatherTask, Task, WrittenFile, WrittenFiles, digest
@@ -35,7 +36,7 @@ REWRITTEN = ".rewritten"
 SIDE_ROOM = "_run"
 
 
-@dataclass
+@record
 class Fragment(Task[str]):
     """A batch that was written to the temporary file `data`. Without rows there is no file, only columns."""
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice, pairwise
 from typing import Any
 
 from gristmill.core.errors import InputError
+from gristmill.core.record import record
 from gristmill.core.stage import SourceStage
 from gristmill.core.task import FileGroupTask, FileSlice, digest
 from gristmill.io.input import Input, block_bytes, with_rest
@@ -24,7 +25,7 @@ BY_LINES, BY_ROW_GROUPS, BY_MEMBERS, WHOLE = CUTS = ("lines", "row_groups", "mem
 _STEM_BYTES = 120
 
 
-@dataclass
+@record
 class FilePartition(FileGroupTask):
     """Files that are read, and written, together. Its key does not change when the dataset is moved."""
 

@@ -18,12 +18,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
 from urllib.parse import urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from gristmill.core.errors import DownloadError, require
+from gristmill.core.record import record
 from gristmill.io.hosts import HostLimits, Resolver, backoff, retry_after
 
 PIECE = 2**18
@@ -39,7 +40,7 @@ _REDIRECTS = frozenset((301, 302, 303, 307, 308))
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Manners:
     """How to behave: limits are those of one worker, and of one host."""
 
@@ -70,7 +71,7 @@ class Manners:
             raise ValueError("max_retries and max_redirects must be 0 or more")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Fetched:
     """An answer: its status, the address that it came from after redirects, its headers (names in lower case), its
     body."""
@@ -81,7 +82,7 @@ class Fetched:
     body: bytes = field(repr=False)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Saved:
     """A file that is in place. `fetched` is how many bytes came over the net for it: 0 if it was there already."""
 

@@ -6,10 +6,11 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from gristmill.core.errors import BadRecordError, InputError, MissingDependencyError
+from gristmill.core.record import record
 from gristmill.core.table import POSITION
 from gristmill.core.task import FileSlice
 
@@ -57,7 +58,7 @@ def ignore(_: object) -> None:
     return
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Input:
     """A part of a file. `on_bad` gets each bad record, and may raise; `on_bytes` gets how much was read.
 

@@ -12,13 +12,14 @@ a row in the order in which they are in their files.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
 
 import pyarrow as pa
 
 from gristmill.core.batch import Batch
 from gristmill.core.columns import literal
+from gristmill.core.record import record
 from gristmill.core.spread import column_or_nulls, split, spread
 from gristmill.core.stage import Columns, Lasting, ProcessingStage, SourceStage
 from gristmill.core.table import conform
@@ -105,7 +106,7 @@ def by_key(table: pa.Table, keys: Sequence[str], partitions: int) -> pa.Array:
     return spread(pa.table(plain, list(keys)), keys, partitions)
 
 
-@dataclass
+@record
 class OtherPartition(FilePartition):
     """Files of the other side. Those of the pipeline may have the same names."""
 
@@ -164,7 +165,7 @@ class ReadOther(ProcessingStage[FileGroupTask, Batch]):
 # -- partitions meet ---------------------------------------------------------------------------------------
 
 
-@dataclass
+@record
 class JoinPart(Part):
     """A partition of rows of the pipeline, and that of the other side with the same keys."""
 

@@ -7,7 +7,6 @@ somebody looks at them, and a writer of JSON lines copies them (`again.py`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ from gristmill.core.columns import literal, whole
 from gristmill.core.compute import pc
 from gristmill.core.decide import Decision
 from gristmill.core.errors import ContractError
+from gristmill.core.record import record
 from gristmill.core.stage import Columns, ProcessingStage
 from gristmill.core.table import VERDICT
 from gristmill.io.again import Copy, Origin
@@ -87,7 +87,7 @@ class JudgedCopy(Copy):
         return pa.concat_arrays([found.score(name) for found in self.found])
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Found:
     """The verdicts on the rows of a block, in their order, and which rows there is one on."""
 

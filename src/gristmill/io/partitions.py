@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pyarrow as pa
 from gristmill.core.batch import Batch
 from gristmill.core.columns import make_array
 from gristmill.core.errors import AccountingError
+from gristmill.core.record import record
 from gristmill.core.stage import Columns, Lasting, ProcessingStage, SourceStage
 from gristmill.core.table import POSITION, conform
 from gristmill.core.task import Task, WrittenFiles, digest
@@ -42,7 +43,7 @@ def sort_bytes(memory_gb: float | None) -> int:
     return max(int(memory_gb * 2**30) // 4, 1)
 
 
-@dataclass
+@record
 class Listing:
     """What an exchange holds: files in the order of the sources, and where in them the runs of each partition are."""
 
@@ -131,7 +132,7 @@ class Run(NamedTuple):
     nbytes: int = 0
 
 
-@dataclass
+@record
 class Part(Task[list[Run]]):
     """A partition, or a part of one: where its rows are."""
 

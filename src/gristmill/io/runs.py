@@ -14,7 +14,7 @@ import base64
 import importlib
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import reduce
 from hashlib import blake2b
 from sys import byteorder
@@ -27,6 +27,7 @@ from gristmill.core.batch import Batch
 from gristmill.core.compute import pc
 from gristmill.core.errors import InputError
 from gristmill.core.native import kernels
+from gristmill.core.record import record
 from gristmill.io.write_parquet import ONE_THREAD, array_bytes
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Place(NamedTuple):
     """For these, what was said of the keys that were made of them (`Exchange.content`)."""
 
 
-@dataclass
+@record
 class Index:
     """What is in a file. `added` and `wide` are those of a `Fragment`."""
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pyarrow as pa
 
 from gristmill.core.errors import PlanError, shorten
+from gristmill.core.record import record
 from gristmill.core.scores import FACTS, FILE, PLACE
 from gristmill.core.task import GatherTask, ScoreFiles
 from gristmill.io.commit import CommitFiles, Fragment, Parts, WriteFragments, data_files
@@ -30,7 +30,7 @@ VERSION = 1
 _ROW = "__row__"
 
 
-@dataclass
+@record
 class ScoreFragment(Fragment):
     """The scores of a batch."""
 
@@ -40,7 +40,7 @@ class ScoreFragment(Fragment):
         return self.lineage.id.partition(".")[0]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ScoreFormat(ParquetFormat):
     """Parquet whose rows may lie in several fragments, each with some of the columns. It is written with little effort:
     fragments are read once and soon, and scores are seldom the same."""

@@ -14,7 +14,7 @@ What is given up: objects in memory (`Batch.objects`), which a spool cannot hold
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
 import orjson
@@ -25,6 +25,7 @@ from gristmill.core.columns import literal, make_array
 from gristmill.core.compute import pc
 from gristmill.core.errors import ContractError
 from gristmill.core.native import kernels
+from gristmill.core.record import record
 from gristmill.core.spread import column_of, split, spread
 from gristmill.core.stage import Columns, CompositeStage, Lasting, ProcessingStage, SourceStage
 from gristmill.core.task import Task, WrittenFiles, digest
@@ -230,7 +231,7 @@ class Spool(Exchange):
         return self._sources
 
 
-@dataclass
+@record
 class Chunk:
     """Batches of one source that are read together."""
 
@@ -274,7 +275,7 @@ class Verdicts(Exchange):
 # -- the rows again ----------------------------------------------------------------------------------------
 
 
-@dataclass
+@record
 class SpoolPart(Task[list[Run]]):
     """A part of the spool, and the verdicts on its rows."""
 

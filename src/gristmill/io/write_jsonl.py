@@ -14,7 +14,6 @@ floats, are its lines written anew; the text of all other values is kept to the 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import orjson
@@ -23,6 +22,7 @@ import pyarrow as pa
 from gristmill.core.columns import literal, make_array
 from gristmill.core.compute import pc
 from gristmill.core.native import kernels
+from gristmill.core.record import record
 from gristmill.core.table import is_json, json_array, plain
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ Span = tuple[str, int, int]
 """A file and the bytes of it, from and to."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class JsonlFormat:
     """One JSON object per line. Sizes are those of the lines before compression."""
 

@@ -7,7 +7,7 @@ row group and one fragment. JSON columns get Parquet's JSON type.
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import reduce
 from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -17,6 +17,7 @@ import pyarrow as pa
 from gristmill.core.columns import literal, make_array
 from gristmill.core.compute import pc
 from gristmill.core.errors import ColumnError
+from gristmill.core.record import record
 from gristmill.core.table import conform
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ ONE_THREAD = pa.ipc.IpcReadOptions(use_threads=False)
 _BYTES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ParquetFormat:
     """Parquet files. A target size is that of the file: the row group that reaches it is the last."""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gristmill.core.record import record
 from gristmill.observe.look import Line, Look, by_group
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _LEAVE_OUT = ("queue", "workers", "rows in", "rows/s", "dropped")
 _STYLES = {"errors": "yellow", "queue": "dim", "workers": "dim"}
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Grid:
     """Names of stages, and a column of texts for each title."""
 

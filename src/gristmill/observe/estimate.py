@@ -15,11 +15,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.executor import Executor, Progress, Silent
+from gristmill.core.record import record
 from gristmill.observe.look import spots
 from gristmill.observe.sip import Sip
 
@@ -39,7 +40,7 @@ _COPIES = 4
 """What a worker holds of a block: text, columns, and what is made of them."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class StageEstimate:
     """What one stage will do."""
 
@@ -49,7 +50,7 @@ class StageEstimate:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Estimate:
     """What a whole run will take."""
 
@@ -72,7 +73,7 @@ class Estimate:
         return asdict(self)
 
 
-@dataclass
+@record
 class _Taste:
     """What a sip took."""
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import shorten
+from gristmill.core.record import record
 from gristmill.core.result import Summary
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _PLAIN = (".jsonl", ".json", ".ndjson", ".txt", ".csv", ".tsv")
 """Of such files as many bytes are parsed as they have on disk."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Spot:
     """Where a stage stands: its segment, and its group there; None for a source, which runs in the driver."""
 
@@ -39,7 +40,7 @@ class Spot:
     """It waits for whole sources, so its workers are idle most of the time."""
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class Line:
     """One stage, with all its parts."""
 
@@ -70,7 +71,7 @@ class Line:
         self.pools += other.pools
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class PoolLook:
     """The workers of one group, over the last seconds."""
 
@@ -83,7 +84,7 @@ class PoolLook:
     busy_share: float
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Bottleneck:
     """What holds up the rest: a pool whose workers are busy, or the stage that takes most of the time."""
 
@@ -103,7 +104,7 @@ class Bottleneck:
         return f"{self.name} is the bottleneck: {crew} busy {self.share:.0%}{waits}"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Look:
     """A run at a moment."""
 
@@ -123,7 +124,7 @@ class Look:
     bottleneck: Bottleneck | None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Moment:
     seconds: float
     rows: tuple[int, ...]
@@ -294,7 +295,7 @@ class Watch:
         return spent * (1 - share) / share if share > 0 else None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Total:
     """How much there is to read, when that is known without opening files."""
 

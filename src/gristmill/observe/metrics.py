@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import groupby
 from operator import itemgetter
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from gristmill.core import VERSION
 from gristmill.core.errors import GristmillError
 from gristmill.core.executor import Progress
+from gristmill.core.record import record
 from gristmill.observe.look import Line, Look, Watch
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _RAY_EVERY_S = 2.0
 Sample = tuple[dict[str, str], float]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Family:
     """One metric: its name, type and help, and its values."""
 
