@@ -14,18 +14,16 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import WorkerLostError
 from gristmill.core.executor import PoolProgress, Progress, rows_read
 from gristmill.core.isolate import OverBudget, Place
-from gristmill.core.item import Call, Item, Output, joined
+from gristmill.core.item import Call, Item, Output, Waiting, joined
 from gristmill.core.quarantine import Budget, Quarantine, SetAside
-from gristmill.core.record import record
 from gristmill.core.recover import Origin, Recovery, descends
 from gristmill.core.rejects import REJECTED
-from gristmill.core.schedule import EDGE_BYTES, Load, Pace
+from gristmill.core.schedule import EDGE_BYTES
 from gristmill.core.stats import StageStats
 from gristmill.core.task import Lineage
 
@@ -48,32 +46,13 @@ MOST_MOVES = 10
 """So often an item may be with a worker whose node disappears."""
 
 
-@record(slots=True)
-class _Pool:
-    queue: deque[Item] = field(default_factory=deque)
-    queued_bytes: int = 0
-    waiting_bytes: int = 0
-    """Of calls that are at a worker, behind another one."""
-    since: float = 0.0
-    began: float = 0.0
-    running: int = 0
-    arrived: int = 0
-    arrived_bytes: int = 0
-    tasks_done: int = 0
-    pace: Pace = field(default_factory=Pace)
-
-    def load(self) -> Load:
-        waiting = self.arrived - self.tasks_done
-        return Load(self.pace.seconds, waiting, self.arrived, self.tasks_done, len(self.queue), self.arrived_bytes)
-
-
 class Flow:
     """Moves items from group to group. The executor asks what to do and reports what was done."""
 
     def __init__(self, plan: Plan, sources: Iterator[Sequence[Item]], quarantine: Quarantine | None = None) -> None:
         self.plan, self.steps = plan, len(plan.way)
         self.quarantine = quarantine or Quarantine()
-        self.pools = [_Pool() for _ in plan.groups]
+        self.pools = [Waiting() for _ in plan.groups]
         self.stats = [[StageStats(part_of=stage.part_of) for stage in group.stages] for group in plan.groups]
         self.source_stats = StageStats(part_of=plan.source.part_of if plan.source else "")
         self.results: deque[tuple[Lineage, Any]] = deque()
@@ -206,7 +185,7 @@ class Flow:
             self._queue(call.group, item, first=True)
 
     @staticmethod
-    def _pop(pool: _Pool) -> Item:
+    def _pop(pool: Waiting) -> Item:
         item = pool.queue.popleft()
         pool.queued_bytes -= item.nbytes
         return item

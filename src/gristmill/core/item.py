@@ -1,7 +1,8 @@
-"""Items, calls and outputs: what `flow.py` keeps books of."""
+"""Items, calls, outputs and queues: what `flow.py` keeps books of."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import field
 from typing import Any
@@ -11,6 +12,7 @@ from gristmill.core.quarantine import Budget
 from gristmill.core.record import record
 from gristmill.core.recover import Origin, Place
 from gristmill.core.repeat import Trail
+from gristmill.core.schedule import Load, Pace
 from gristmill.core.stats import StageStats
 from gristmill.core.task import Lineage
 
@@ -98,3 +100,24 @@ def joined(lineage: Lineage, parts: Sequence[Output], start: int = 0) -> Item:
     """What waits before a stage, made of what came out of another."""
     origins = [part.origin for part in parts] if any(part.origin for part in parts) else []
     return Item(lineage, [part.ref for part in parts], sum(part.nbytes for part in parts), start, origins=origins)
+
+
+@record(slots=True)
+class Waiting:
+    """What waits before a group, and what has passed it."""
+
+    queue: deque[Item] = field(default_factory=deque)
+    queued_bytes: int = 0
+    waiting_bytes: int = 0
+    """Of calls that are at a worker, behind another one."""
+    since: float = 0.0
+    began: float = 0.0
+    running: int = 0
+    arrived: int = 0
+    arrived_bytes: int = 0
+    tasks_done: int = 0
+    pace: Pace = field(default_factory=Pace)
+
+    def load(self) -> Load:
+        waiting = self.arrived - self.tasks_done
+        return Load(self.pace.seconds, waiting, self.arrived, self.tasks_done, len(self.queue), self.arrived_bytes)

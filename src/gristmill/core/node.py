@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-
-from gristmill.core.record import record
+from dataclasses import dataclass, field
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class NodeInfo:
     """The machine that `setup_on_node` runs on."""
 
     node_id: str = "local"
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class WorkerMetadata:
     """The worker that a stage is set up in."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, overload
 
@@ -145,7 +146,7 @@ def folded(stages: Sequence[tuple[str, StageStats]]) -> Iterator[tuple[str, list
         parts = []
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Summary:
     """What a run did, stage by stage. `print` it."""
 

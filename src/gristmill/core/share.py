@@ -8,6 +8,17 @@ from typing import Any
 
 from gristmill.core.task import GatherTask, Task
 
+Emit = Callable[[Task[Any], int], None]
+"""Takes a task that is done with some stages, and the position of the stage it goes to next."""
+
+
+def never() -> bool:
+    return False
+
+
+def no_emit(task: Task[Any], position: int) -> None:
+    raise AssertionError(f"task {task.id} left early, before stage {position}, and nobody had asked for it")
+
 
 def kept(
     children: Iterator[Task[Any]], share: Callable[[], bool], shed: Set[str], leave: Callable[[Task[Any]], None]
@@ -38,7 +49,7 @@ def kept(
 def together(
     tasks: Iterator[Task[Any]],
     position: int,
-    emit: Callable[[Task[Any], int], None],
+    emit: Emit,
     whole: Set[str],
     shared: Callable[[], bool],
 ) -> Iterator[Task[Any]]:

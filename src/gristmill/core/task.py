@@ -7,7 +7,7 @@ and the worker names them.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Lineage:
     """Where a task comes from: its id, the source it descends from, that source's files and place in the input."""
 
@@ -129,7 +129,7 @@ class EmptyTask(Task[None]):
         return 0
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class FileSlice:
     """A part of a file: bytes from `start` to `end` of a text file, or some row groups of a Parquet file."""
 

@@ -23,7 +23,7 @@ from gristmill.core.decide import Decision, decide_each, decides
 from gristmill.core.errors import DownloadError, GristmillError, OutputError, StageError, describe_error
 from gristmill.core.isolate import Isolator, mark
 from gristmill.core.rejects import complete
-from gristmill.core.share import kept, together
+from gristmill.core.share import Emit, kept, never, no_emit, together
 from gristmill.core.sketch import Sketcher
 from gristmill.core.stage import Answer, ProcessingStage, WorkerMetadata, implements
 from gristmill.core.stats import StageStats
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from gristmill.core.rejects import Rejecter
     from gristmill.core.scores import ScoreKeeper
     from gristmill.core.task import Lineage
-
-Emit = Callable[[Task[Any], int], None]
-"""Takes a task that is done with some stages, and the position of the stage it goes to next."""
 
 _END = object()
 _LISTS = (list, tuple)  # asked for often, and `list | tuple` would be made each time
@@ -49,14 +46,6 @@ class Board(Protocol):
         """Some rows of a task are given to the stage at a position."""
 
     def leave(self) -> None: ...
-
-
-def never() -> bool:
-    return False
-
-
-def no_emit(task: Task[Any], position: int) -> None:
-    raise AssertionError(f"task {task.id} left early, before stage {position}, and nobody had asked for it")
 
 
 class Worker:

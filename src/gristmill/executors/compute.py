@@ -46,7 +46,7 @@ def _load() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[NAME] = module
     with _instead(parts, "function_registry", lambda: brief), _undocumented():
-        exec(code, vars(module))  # noqa: S102
+        spec.loader.exec_module(module)
     if not brief.asked:
         raise ImportError(NAME)
     vars(module)["function_registry"] = parts.function_registry

@@ -30,9 +30,10 @@ from gristmill.core.quarantine import Budget
 from gristmill.core.rejects import REJECTED
 from gristmill.core.repeat import Repeat
 from gristmill.core.schedule import WINDOW
+from gristmill.core.share import never
 from gristmill.core.stage import NodeInfo, WorkerMetadata
 from gristmill.core.task import GatherTask, Lineage, Task
-from gristmill.core.worker import Worker, never, trace_of
+from gristmill.core.worker import Worker, trace_of
 from gristmill.executors.machine import own_memory
 from gristmill.executors.pool import Order
 from gristmill.executors.rest import as_new, surroundings

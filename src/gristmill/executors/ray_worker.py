@@ -27,10 +27,11 @@ from gristmill.core.recover import Wishes
 from gristmill.core.rejects import REJECTED
 from gristmill.core.repeat import Repeat
 from gristmill.core.schedule import RECALL_SECONDS
+from gristmill.core.share import never
 from gristmill.core.stage import NodeInfo, WorkerMetadata
 from gristmill.core.stats import StageStats
 from gristmill.core.task import GatherTask, Lineage, Task
-from gristmill.core.worker import Worker, never
+from gristmill.core.worker import Worker
 from gristmill.executors.machine import own_memory
 from gristmill.executors.pool import Order
 from gristmill.executors.process import as_stage_error
