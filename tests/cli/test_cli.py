@@ -127,7 +127,7 @@ def test_a_recipe_of_modules_in_the_current_directory(tmp_path: Path) -> None:
 def test_plan(corpus: str) -> None:
     done = gristmill("plan", "quickstart", "--set", f"input={corpus}")
     assert done.exit_code == 0
-    assert "quickstart: 9 stages in 2 groups" in done.stdout
+    assert "quickstart: 9 stages in 1 group" in done.stdout
     assert "needs text; gives word_count" in done.stdout
 
 

@@ -155,7 +155,7 @@ class Plan:
     def __str__(self) -> str:
         groups = sum(len(segment.way) for segment in self.segments)
         parts = f" in {len(self.segments)} segments" if self.after else ""
-        lines = [f"{self.name}: {len(self.everything)} stages in {groups} groups{parts}"]
+        lines = [f"{self.name}: {len(self.everything)} stages in {groups} group{'s' * (groups != 1)}{parts}"]
         for segment in self.segments:
             lines += [f"segment {segment.number + 1}"] if self.after else []
             lines += segment._lines()
