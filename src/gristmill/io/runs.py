@@ -1,6 +1,7 @@
 """Files of runs: what passes from one segment of a pipeline to the next.
 
-    run, run, run, ...     each some rows of one partition, as an Arrow stream, compressed with lz4
+    run, run, run, ...     each some rows of one partition, as an Arrow stream; a column that is the `same` in
+                           all of them holds its value once
     index                  for each run: partition, offset, length, rows, bytes; and the columns of all rows
 
 A source writes one file, whatever the number of partitions, and the reader of a partition reads its runs from every
@@ -27,6 +28,7 @@ from gristmill.core.batch import Batch
 from gristmill.core.compute import pc
 from gristmill.core.errors import InputError
 from gristmill.core.native import kernels
+from gristmill.core.spread import is_hash
 from gristmill.io.write_parquet import ONE_THREAD, array_bytes
 
 if TYPE_CHECKING:
@@ -112,6 +114,8 @@ class RunsWriter:
             self._write(partition, waiting)
 
     def _write(self, partition: int, pieces: list[pa.Table]) -> None:
+        if any(piece.schema != pieces[0].schema for piece in pieces):  # a column is the same in one, not in another
+            pieces = [plain_table(piece) for piece in pieces]
         table = pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces).combine_chunks()
         self.copy(partition, stream_of(table), table.num_rows, value_bytes(table))
 
@@ -172,6 +176,9 @@ def value_bytes(table: pa.Table) -> int:
 def _value_bytes(array: pa.Array) -> int:
     """Without a look at each value where that can be: most runs are small, and have many columns."""
     kind, count = array.type, len(array)
+    if pa.types.is_run_end_encoded(kind):
+        once = len(array.values) == 1
+        return count * _value_bytes(array.values) if once else _value_bytes(pc.run_end_decode(array))
     width = _OFFSETS.get(kind)
     if width is None:
         plain = pa.types.is_primitive(kind) or pa.types.is_fixed_size_binary(kind)
@@ -193,9 +200,11 @@ def stream_of(table: pa.Table) -> pa.Buffer:
 
 
 def _shrinks(table: pa.Table) -> bool:
-    """Whether compression is worth it, by a piece of the largest column: images and embeddings stay as they are."""
-    if table.nbytes < LARGE:
-        return True
+    """Whether compression is worth it, by a piece of the largest column: images and embeddings stay as they are. So do
+    rows of which half is hashes."""
+    size = table.nbytes
+    if size < LARGE:
+        return bool(2 * sum(column.nbytes for column in table.columns if is_hash(column.type)) < size)
     chunk = max((chunk for column in table.columns for chunk in column.chunks), key=lambda chunk: int(chunk.nbytes))
     largest = max((buffer for buffer in chunk.buffers() if buffer), key=lambda buffer: int(buffer.size))
     start = largest.size // 2
@@ -204,8 +213,29 @@ def _shrinks(table: pa.Table) -> bool:
 
 
 def table_of(raw: bytes) -> pa.Table:
+    return plain_table(_as_written(raw))
+
+
+def _as_written(raw: bytes) -> pa.Table:
     with pa.ipc.open_stream(pa.py_buffer(raw), options=ONE_THREAD) as stream:
         return stream.read_all()
+
+
+def plain_table(table: pa.Table) -> pa.Table:
+    """The rows with a value in each, of columns that are the `same` too."""
+    for place, kind in enumerate(table.schema.types):
+        if pa.types.is_run_end_encoded(kind):
+            values = pc.run_end_decode(table.column(place))
+            table = table.set_column(place, table.schema.field(place).with_type(values.type), values)
+    return table
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """The columns of a `plain_table`."""
+    for place, kind in enumerate(schema.types):
+        if pa.types.is_run_end_encoded(kind):
+            schema = schema.set(place, schema.field(place).with_type(kind.value_type))
+    return schema
 
 
 def read_index(target: Target, path: str) -> Index:
@@ -228,21 +258,21 @@ def read_index(target: Target, path: str) -> Index:
     )
 
 
-def read_run(target: Target, path: str, offset: int, length: int) -> pa.Table:
-    """The rows of one run."""
+def read_run(target: Target, path: str, offset: int, length: int, plain: bool = True) -> pa.Table:
+    """The rows of one run; without `plain`, as they were written."""
     try:
         raw = target.read(path, offset, length)
     except FileNotFoundError as error:
         raise damaged(path, "it is not there") from error
     if len(raw) != length:
         raise damaged(path, "it is too short")
-    return table_of(raw)
+    return table_of(raw) if plain else _as_written(raw)
 
 
-def runs_of(target: Target, path: str, index: Index, partition: int) -> Iterator[pa.Table]:
+def runs_of(target: Target, path: str, index: Index, partition: int, plain: bool = True) -> Iterator[pa.Table]:
     for run in index.runs:
         if run.partition == partition:
-            yield read_run(target, path, run.offset, run.length)
+            yield read_run(target, path, run.offset, run.length, plain)
 
 
 def damaged(path: str, why: str) -> InputError:

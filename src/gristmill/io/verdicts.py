@@ -25,7 +25,7 @@ from gristmill.core.columns import literal, make_array
 from gristmill.core.compute import pc
 from gristmill.core.errors import ContractError
 from gristmill.core.native import kernels
-from gristmill.core.spread import column_of, split, spread
+from gristmill.core.spread import column_of, numbered, same, split, spread
 from gristmill.core.stage import Columns, CompositeStage, Lasting, ProcessingStage, SourceStage
 from gristmill.core.task import Task, WrittenFiles, digest
 from gristmill.io.again import Again, Origin, origin_of
@@ -138,9 +138,8 @@ class VerdictStage(CompositeStage[Batch, Batch]):
 
 def identities(batch: Batch) -> pa.Table:
     """What each row of a batch is known by."""
-    everywhere = pa.repeat(literal(True, pa.bool_()), batch.num_items)
-    rows = pc.indices_nonzero(everywhere).cast(pa.int64())
-    return pa.table([pa.repeat(literal(batch.lineage.id, pa.string()), batch.num_items), rows], [TASK, ROW])
+    named = pa.repeat(literal(batch.lineage.id, pa.string()), batch.num_items)
+    return pa.table([named, numbered(batch.num_items)], [TASK, ROW])
 
 
 class Spool(Exchange):
@@ -204,8 +203,8 @@ class Spool(Exchange):
                     f"stage {self.stage.name!r}: keys gave {keys.num_rows} rows for {batch.num_items}. Give one for "
                     "each, or say with the columns of identities(batch) which row each belongs to"
                 )
-            known = identities(batch)
-            keys = keys.append_column(TASK, known.column(TASK)).append_column(ROW, known.column(ROW))
+            named = same(literal(batch.lineage.id, pa.string()), batch.num_items)
+            keys = keys.append_column(TASK, named).append_column(ROW, numbered(batch.num_items))
         numbers = spread(keys, self.key, self.partitions)
         if (waiting := self.stage.late(keys)) is not None:
             numbers = pc.if_else(waiting, pc.add(numbers, literal(self.partitions, numbers.type)), numbers)
