@@ -6,8 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from gristmill.io.runs import value_bytes
-from gristmill.io.write_parquet import array_bytes
+from gristmill.io.write_parquet import array_bytes, value_bytes
 
 VALUES: list[tuple[pa.DataType, list[Any]]] = [
     (pa.string(), ["", "één", "three"]),

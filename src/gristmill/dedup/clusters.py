@@ -211,12 +211,14 @@ class CommitVerdicts(CommitRuns):
         return (WrittenFile(path, file.size, file.checksum),)
 
     def _tables(self, files: WrittenFiles) -> Iterator[pa.Table]:
+        told = self._told
         for path in files.data:
             index = read_index(self.target, path)
             for partition in sorted({run.partition for run in index.runs}):
                 for table in runs_of(self.target, path, index, partition):
-                    kept = table.rename_columns([KEPT if name == KEEP else name for name in table.column_names])
-                    yield kept.select(self._told.names).cast(self._told)
+                    named = [KEEP if name == KEPT else name for name in told.names]
+                    mine = table.select(named).rename_columns(told.names)
+                    yield mine if mine.schema.equals(told) else mine.cast(told)
 
     @property
     def _told(self) -> pa.Schema:

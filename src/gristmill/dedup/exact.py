@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 TEXT = "text"
 _HASH, _RANK = "hash", "rank"
 _ANY = literal(0.0, pa.float64())
-"""The rank of all rows, if the first is kept."""
+"""The rank of all rows of the input, if the first is kept."""
 
 
 class ExactDeduplicationStage(IndexedStage):
@@ -120,12 +120,12 @@ class ExactDeduplicationStage(IndexedStage):
     def keys(self, batch: Batch) -> pa.Table:
         hashes = hash_columns([self._values(batch, name) for name in self._fields])
         columns, alike = {_HASH: hashes, ROW: numbered(batch.num_items)}, {TASK: literal(batch.lineage.id, pa.string())}
-        if self._policy.policy == FIRST:
-            alike[_RANK] = _ANY
-        else:
+        if self._policy.policy != FIRST:
             rank = self._policy.rank(batch.data, self.count)
             columns[_RANK] = pc.negate(rank)  # the smaller the better; null is last
-        if self.id_field is None and not self.against and self.extend is None:
+        elif self._indexed:
+            alike[_RANK] = _ANY
+        if self.id_field is None and not self._indexed:
             alike[OWNER], columns[ID] = short_ids(batch)
         else:
             columns[ID] = ids(self.name, batch, self.id_field)
@@ -134,6 +134,10 @@ class ExactDeduplicationStage(IndexedStage):
         for name, value in alike.items():
             table = table.append_column(name, same(value, table.num_rows))
         return table
+
+    @property
+    def _indexed(self) -> bool:
+        return bool(self.against) or self.extend is not None
 
     def remark(self, stats: Any) -> str | None:
         return self._policy.remark(self.name, stats)
@@ -153,7 +157,8 @@ class ExactDeduplicationStage(IndexedStage):
         return int(_hashes(keys).sum())
 
     def rounds(self) -> Sequence[KeyedStage]:
-        return [SameHash(f"{self.name}_groups", self.num_partitions, self._known)]
+        ranked = self._policy.policy != FIRST or self._indexed
+        return [SameHash(f"{self.name}_groups", self.num_partitions, self._known, ranked)]
 
     def thresholds(self) -> dict[str, str]:
         return {SIMILARITY: "threshold=1"}
@@ -183,11 +188,14 @@ class SameHash(KeyedStage):
     """Of the rows with one hash keeps the first; gives a verdict on each row that is not alone."""
 
     key = _HASH
-    order = (_RANK,)
 
-    def __init__(self, name: str, num_partitions: int | None = None, known: Known | None = None) -> None:
+    def __init__(
+        self, name: str, num_partitions: int | None = None, known: Known | None = None, ranked: bool = False
+    ) -> None:
+        """Without ranks the first in the order of the input is the first."""
         super().__init__()
-        self.name, self.num_partitions, self.known = name, num_partitions, known
+        self.name, self.num_partitions, self.known, self.ranked = name, num_partitions, known, ranked
+        self.order = (_RANK,) if ranked else ()
 
     def lister(self, exchange: Exchange, name: str) -> Partitions:
         if self.known is None:

@@ -224,7 +224,7 @@ class WriteRuns(WriteFragments):
             table = moved[0]
         schema = plain_schema(table.schema)
         path = self.target.file(TEMPORARY, self._run, safe(task.lineage.id) or "batch")
-        wide = frozenset[str]().union(*map(wide_columns, moved))
+        wide = wide_columns(pa.concat_tables(moved)) if moved else frozenset[str]()
         size, checksum = 0, ""
         if parts:
             with self.target.create(path) as file:

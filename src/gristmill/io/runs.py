@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import reduce
 from hashlib import blake2b
-from sys import byteorder
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import orjson
@@ -29,7 +28,7 @@ from gristmill.core.compute import pc
 from gristmill.core.errors import InputError
 from gristmill.core.native import kernels
 from gristmill.core.spread import is_hash
-from gristmill.io.write_parquet import ONE_THREAD, array_bytes
+from gristmill.io.write_parquet import ONE_THREAD, value_bytes
 
 if TYPE_CHECKING:
     from gristmill.io.target import Target
@@ -45,8 +44,6 @@ RUN_BYTES = 8 * 2**20
 
 LARGE, PIECE = 2**18, 2**16
 """Of runs that are larger, a piece is compressed to see whether it is worth it."""
-
-_OFFSETS = {pa.string(): 4, pa.binary(): 4, pa.large_string(): 8, pa.large_binary(): 8}
 
 _MAGIC = b"gristmill runs 1"
 _END = len(_MAGIC) + 8
@@ -168,29 +165,6 @@ def kind_named(name: str) -> type[Batch]:
     return found
 
 
-def value_bytes(table: pa.Table) -> int:
-    """The bytes of all values: the same however the rows are cut."""
-    return sum(_value_bytes(chunk) for column in table.columns for chunk in column.chunks)
-
-
-def _value_bytes(array: pa.Array) -> int:
-    """Without a look at each value where that can be: most runs are small, and have many columns."""
-    kind, count = array.type, len(array)
-    if pa.types.is_run_end_encoded(kind):
-        once = len(array.values) == 1
-        return count * _value_bytes(array.values) if once else _value_bytes(pc.run_end_decode(array))
-    width = _OFFSETS.get(kind)
-    if width is None:
-        plain = pa.types.is_primitive(kind) or pa.types.is_fixed_size_binary(kind)
-        return 8 * count if plain else pc.sum(array_bytes(array)).as_py() or 0
-    if array.null_count == count:
-        return 0
-    if array.null_count:
-        return pc.sum(pc.binary_length(array)).as_py() or 0
-    ends, first, last = memoryview(array.buffers()[1]), array.offset * width, (array.offset + count) * width
-    return int.from_bytes(ends[last : last + width], byteorder) - int.from_bytes(ends[first : first + width], byteorder)
-
-
 def stream_of(table: pa.Table) -> pa.Buffer:
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="lz4" if _shrinks(table) else None, use_threads=False)
@@ -201,10 +175,10 @@ def stream_of(table: pa.Table) -> pa.Buffer:
 
 def _shrinks(table: pa.Table) -> bool:
     """Whether compression is worth it, by a piece of the largest column: images and embeddings stay as they are. So do
-    rows of which half is hashes."""
+    rows of which a third is hashes."""
     size = table.nbytes
     if size < LARGE:
-        return bool(2 * sum(column.nbytes for column in table.columns if is_hash(column.type)) < size)
+        return bool(3 * table.num_rows * sum(kind.byte_width for kind in table.schema.types if is_hash(kind)) < size)
     chunk = max((chunk for column in table.columns for chunk in column.chunks), key=lambda chunk: int(chunk.nbytes))
     largest = max((buffer for buffer in chunk.buffers() if buffer), key=lambda buffer: int(buffer.size))
     start = largest.size // 2

@@ -357,7 +357,9 @@ class ReadSpool(ProcessingStage[SpoolPart, Batch]):
             told = about.pop("origin")
             origin = Origin.of(told) if told else None
             table = table.replace_schema_metadata(known or None)
-            mine = judged.filter(pc.equal(judged.column(TASK), literal(name, pa.string()))) if judged else None
+            mine = judged
+            if judged and len(task.names) > 1:
+                mine = judged.filter(pc.equal(judged.column(TASK), literal(name, pa.string())))
             lines = origin is not None and origin.lines is not None and not known and not self.adds and kernels
             if not lines or not copied.fits(table.schema, about, run.nbytes):
                 yield from copied.batches()
