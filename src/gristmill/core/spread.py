@@ -33,6 +33,7 @@ files in another way: what an older version has half partitioned is not gone on 
 _INT, _UINT, _ENDS = pa.int64(), pa.uint64(), pa.int32()
 _FOLD, _ZERO = literal(32, _UINT), literal(0, _UINT)
 _HASH_BYTES = (8, 16, 20, 32)
+_FIXED = pa.binary(8).id
 _FACTORS = [literal(0xBF58476D1CE4E5B9, _UINT), literal(0x94D049BB133111EB, _UINT)]
 
 
@@ -124,7 +125,7 @@ def _hash_partitions(column: pa.ChunkedArray, count: int) -> pa.Array | None:
 
 def is_hash(kind: pa.DataType) -> bool:
     """Whether values are taken for hashes."""
-    return bool(pa.types.is_fixed_size_binary(kind) and kind.byte_width in _HASH_BYTES)
+    return kind.id == _FIXED and kind.byte_width in _HASH_BYTES
 
 
 def _hashes(column: pa.ChunkedArray) -> pa.Array:

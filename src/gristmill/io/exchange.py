@@ -234,7 +234,7 @@ class WriteRuns(WriteFragments):
                     if number == SPOOL:
                         writer.spool(part, task, self.exchange.content(parts))
                     else:
-                        writer.add(number, [part])
+                        writer.write(number, [part])
                 writer.close()
             size, checksum = file.size, file.checksum
         for name, value in self.exchange.take_counts().items():

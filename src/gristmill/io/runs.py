@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 import importlib
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from hashlib import blake2b
@@ -105,12 +105,13 @@ class RunsWriter:
             waiting.append(piece)
             size += piece.nbytes
             if size >= RUN_BYTES:
-                self._write(partition, waiting)
+                self.write(partition, waiting)
                 waiting, size = [], 0
         if waiting:
-            self._write(partition, waiting)
+            self.write(partition, waiting)
 
-    def _write(self, partition: int, pieces: list[pa.Table]) -> None:
+    def write(self, partition: int, pieces: Sequence[pa.Table]) -> None:
+        """Rows of a partition, as one run."""
         if any(piece.schema != pieces[0].schema for piece in pieces):  # a column is the same in one, not in another
             pieces = [plain_table(piece) for piece in pieces]
         table = pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces).combine_chunks()
