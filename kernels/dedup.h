@@ -1,4 +1,5 @@
-/* What module.c registers for gristmill.dedup. Each function is defined in dedup/reference.py. */
+/* What module.c registers for gristmill.dedup. Each function is defined in dedup/reference.py, those of keys.c
+   beside what calls them. */
 
 #ifndef GRISTMILL_DEDUP_H
 #define GRISTMILL_DEDUP_H
@@ -7,6 +8,9 @@
 
 PyObject *hash128(PyObject *self, PyObject *args);
 PyObject *hash_pieces(PyObject *self, PyObject *args);
+PyObject *hash_partitions(PyObject *self, PyObject *args);
+PyObject *by_number(PyObject *self, PyObject *args);
+PyObject *repeated(PyObject *self, PyObject *args);
 PyObject *normalise(PyObject *self, PyObject *args);
 PyObject *minhash(PyObject *self, PyObject *args);
 PyObject *sketch(PyObject *self, PyObject *args);

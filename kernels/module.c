@@ -194,6 +194,14 @@ static PyMethodDef methods[] = {
     {"hash_pieces", hash_pieces, METH_VARARGS,
      "hash_pieces(data, size, per_row, first, width): hashes of pieces of `size` bytes; the number of a piece in its row, "
      "counted from `first`, is its seed."},
+    {"hash_partitions", hash_partitions, METH_VARARGS,
+     "hash_partitions(hashes, width, count): a number below `count` for each hash of `width` bytes, as the bytes of 64-bit "
+     "integers."},
+    {"by_number", by_number, METH_VARARGS,
+     "by_number(numbers): the rows in the order of their 64-bit numbers, as the bytes of 64-bit integers, and each number that "
+     "there is, with where it ends in that order. None if there are numbers of more than 20 bits."},
+    {"repeated", repeated, METH_VARARGS,
+     "repeated(keys, width): a bitmap of the keys of `width` bytes whose first eight bytes another one has."},
     {"normalise", normalise, METH_VARARGS,
      "normalise(texts, table, space, beyond): 64-bit offsets, bytes, and for each row a byte that is 1 where it was left "
      "out, since it has a character that the table leaves to Python."},

@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gristmill import _kernels
+from gristmill.dedup import columns as columns_module
 from gristmill.dedup import digest, normalise, reference
 from gristmill.dedup.digest import hash64, hash128, hash_columns, id64
 from gristmill.dedup.normalise import Normalisation, normalise_url, normalise_urls
@@ -87,6 +88,18 @@ def test_rows_of_several_columns_are_equal_when_all_values_are(rows: list[tuple[
     for one, its in zip(rows, found, strict=True):
         assert (its is None) == (one == (None, None))
         assert all((its == other) == (one == row) for row, other in zip(rows, found, strict=True))
+
+
+@given(
+    st.lists(st.integers(0, 9) | st.integers(0, 2**64 - 1), max_size=40), st.sampled_from([8, 16]), st.integers(0, 3)
+)
+def test_c_finds_the_keys_that_begin_alike(firsts: list[int], width: int, start: int) -> None:
+    keys = pa.array([first.to_bytes(8, "little") + bytes(width - 8) for first in firsts], pa.binary(width)).slice(start)
+    found = columns_module.repeated(keys)
+    assert found.to_pylist() == [firsts[start:].count(first) > 1 for first in firsts[start:]]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns_module, "kernels", None)
+        assert columns_module.repeated(keys) == found
 
 
 def test_ids_of_any_type_are_integers_in_graphs() -> None:

@@ -13,10 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gristmill import DocumentBatch, LocalExecutor, Pipeline
+from gristmill.core import spread
 from gristmill.core.errors import PlanError
 from gristmill.core.table import POSITION
-from gristmill.dedup import ExactDeduplicationStage, Keep
-from gristmill.dedup.clusters import full_ids, ids, short_ids
+from gristmill.dedup import ExactDeduplicationStage, Keep, columns, digest
+from gristmill.dedup.clusters import ID, OWNER, full_ids, ids, short_ids
+from gristmill.io import runs
 from gristmill.text import JsonlReader, JsonlWriter
 
 
@@ -251,6 +253,29 @@ def test_short_names_of_rows_stand_for_their_names(files: list[tuple[str, list[i
         DocumentBatch(pa.table({POSITION: pa.array(places, pa.int64())}), metadata={"file": name})
         for name, places in files
     ]
-    short = pa.chunked_array([short_ids("s", batch, None) for batch in batches], pa.binary(16))
+    empty = pa.schema([(ID, pa.uint64()), (OWNER, pa.uint64())]).empty_table()
+    short = [(places, pa.repeat(owner, len(places))) for owner, places in map(short_ids, batches)]
+    table = pa.concat_tables([empty, *(pa.table(columns, [ID, OWNER]) for columns in short)])
     names = [name for batch in batches for name in ids("s", batch, None).to_pylist()]
-    assert full_ids(short.slice(start)).to_pylist() == names[start:]
+    assert full_ids(table.slice(start)).to_pylist() == names[start:]
+
+
+def test_without_kernels_files_and_clusters_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [{"text": None if number % 11 == 0 else f"text {number % 60}"} for number in range(400)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def run(name: str) -> tuple[bytes, list[dict[str, Any]]]:
+        stages = [
+            JsonlReader(str(tmp_path / "in.jsonl"), blocksize=2000),  # so that runs of many batches become one
+            ExactDeduplicationStage(num_partitions=3),
+            JsonlWriter(str(tmp_path / name)),
+        ]
+        Pipeline("p", stages=stages).run(LocalExecutor(0), run_dir=str(tmp_path / f"run-{name}"))
+        (file,) = (tmp_path / name).glob("*.jsonl")
+        return file.read_bytes(), pq.read_table(tmp_path / f"run-{name}" / "clusters").to_pylist()
+
+    found = run("usual")
+    assert (found[0].count(b"\n"), len(found[1])) == (97, 363)
+    for module in (spread, columns, digest, runs):
+        monkeypatch.setattr(module, "kernels", None)
+    assert run("python") == found

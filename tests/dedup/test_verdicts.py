@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 from gristmill import DocumentBatch, KeyedStage, LocalExecutor, Pipeline, VerdictStage
-from gristmill.core.errors import StageError
+from gristmill.core.errors import ContractError, StageError
 from gristmill.dedup import ExactDeduplicationStage
+from gristmill.io.judge import Found
 from gristmill.io.verdicts import KEEP, ROW, TASK, identities
 from gristmill.text import JsonlReader
 
@@ -76,6 +77,21 @@ def test_several_keys_and_rounds(workers: int) -> None:
     assert found == [(0, "mill stone", None), (1, "brook", None), (2, "mill wheel", 0), (4, "", None)]
     line = result.summary()["SharedWords"]
     assert (line.rows_in, line.dropped) == (6, 2)
+
+
+@pytest.mark.parametrize("rows", [[0, 3], [-1, 0], [1, 1], [None, 2]])
+def test_verdicts_on_rows_that_are_not_there_are_told(rows: list[int | None]) -> None:
+    verdicts = pa.table({ROW: pa.array(rows, pa.int64()), KEEP: [True, False]})
+    with pytest.raises(ContractError, match="2 verdicts name 1 rows"):
+        Found.of(3, verdicts)
+
+
+def test_verdicts_find_their_rows_in_any_order() -> None:
+    verdicts = pa.table({ROW: [4, 1, 2], KEEP: [False, True, None], "near": [0.4, 0.1, None]})
+    found = Found.of(5, verdicts)
+    assert found.keep().to_pylist() == [True, True, None, True, False]
+    assert found.score("near").to_pylist() == [None, 0.1, None, None, 0.4]
+    assert Found.of(5, verdicts.drop_columns(KEEP)).keep().to_pylist() == [True, False, False, True, False]
 
 
 def test_two_verdicts_on_one_row_are_told() -> None:

@@ -1,13 +1,17 @@
-"""Files of runs: how large they say that they are."""
+"""Files of runs: how large they say that they are, and what is the same in all rows of a run."""
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from gristmill.io.runs import value_bytes
-from gristmill.io.write_parquet import array_bytes
+from gristmill.core.columns import literal
+from gristmill.core.spread import same
+from gristmill.io.runs import Index, RunsWriter, plain_schema, read_index, runs_of, stream_of, table_of
+from gristmill.io.target import Target
+from gristmill.io.write_parquet import array_bytes, value_bytes
 
 VALUES: list[tuple[pa.DataType, list[Any]]] = [
     (pa.string(), ["", "één", "three"]),
@@ -30,3 +34,60 @@ def test_the_bytes_of_a_run_are_those_of_its_values_however_it_was_cut(kind: pa.
         for start in range(len(rows) + 1):
             some = array.slice(start, 3)
             assert value_bytes(pa.table([some], ["a"])) == (pc.sum(array_bytes(some)).as_py() or 0)
+
+
+HASH = pa.array([bytes([number % 251]) * 16 for number in range(1000)], pa.binary(16))
+
+
+def keys_of(task: str, rows: int) -> pa.Table:
+    """Keys as they are sent: the name of their batch is the same for all."""
+    return pa.table([HASH.slice(0, rows), same(literal(task, pa.string()), rows)], ["hash", "task"])
+
+
+def written(path: Path, *runs: list[pa.Table]) -> tuple[Target, Index]:
+    target = Target(str(path.parent))
+    with target.create(str(path)) as file:
+        writer = RunsWriter(file, Index(plain_schema(runs[0][0].schema)))
+        for pieces in runs:
+            writer.add(0, pieces)
+        writer.close()
+    return target, read_index(target, str(path))
+
+
+def test_what_is_the_same_in_all_rows_is_written_once_and_read_in_each(tmp_path: Path) -> None:
+    path = tmp_path / "a.runs"
+    target, index = written(path, [keys_of("a" * 1000, 1000)])
+    assert path.stat().st_size < 20_000
+    (table,) = runs_of(target, str(path), index, 0)
+    assert table.schema == index.schema == pa.schema([("hash", pa.binary(16)), ("task", pa.string())])
+    assert table["task"].to_pylist() == ["a" * 1000] * 1000
+    assert index.runs[0].nbytes == value_bytes(table)
+
+
+def test_runs_that_become_one_hold_the_value_of_each_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.runs"
+    target, index = written(path, [keys_of("a" * 1000, 600), keys_of("b" * 1000, 400)])
+    assert (len(index.runs), path.stat().st_size < 22_000) == (1, True)
+    (table,) = runs_of(target, str(path), index, 0)
+    assert table["task"].to_pylist() == ["a" * 1000] * 600 + ["b" * 1000] * 400
+    assert index.runs[0].nbytes == value_bytes(table)
+
+
+def test_a_column_may_be_the_same_in_one_piece_only(tmp_path: Path) -> None:
+    path = tmp_path / "a.runs"
+    target, index = written(path, [keys_of("a", 2), pa.table({"hash": HASH.slice(0, 2), "task": ["b", "c"]})])
+    (table,) = runs_of(target, str(path), index, 0)
+    assert table["task"].to_pylist() == ["a", "a", "b", "c"]
+
+
+def test_what_is_the_same_in_all_rows_is_a_part_of_what_has_moved(tmp_path: Path) -> None:
+    moved = [written(tmp_path / "a.runs", [keys_of(task, 5)])[1].moved for task in ("a", "a", "b")]
+    assert moved[0] == moved[1] != moved[2]
+
+
+def test_hashes_are_not_compressed_and_texts_are() -> None:
+    hashes = pa.table([HASH, pa.array(range(1000), pa.int64())], ["hash", "row"])
+    texts = pa.table([HASH, pa.array(["one and the same text"] * 1000)], ["hash", "text"]).append_column("more", HASH)
+    assert len(stream_of(hashes)) > 24_000
+    assert len(stream_of(texts.drop_columns("more").append_column("again", texts["text"]))) < 20_000
+    assert table_of(stream_of(texts)) == texts

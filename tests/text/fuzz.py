@@ -113,6 +113,13 @@ def deduplicate(kernels: Any, draw: random.Random, texts: pa.Array) -> None:
     kernels.components(*map(exactly, nodes))
     bits = (ctypes.c_char * (8 * draw.randrange(1, 9)))()
     kernels.bloom(bits, exactly(draw.randbytes(16 * draw.randrange(9))), draw.randrange(1, 20), draw.random() < 0.8)
+    width = draw.choice([8, 16, 20])
+    keys = exactly(
+        b"".join(draw.choices([bytes(width), draw.randbytes(width), draw.randbytes(width)], k=draw.randrange(40)))
+    )
+    kernels.repeated(keys, width)
+    partitions = kernels.hash_partitions(keys, width, draw.choice([1, 7, 2**20, 2**32 - 1]))
+    kernels.by_number(memoryview(exactly(b"x" + partitions))[1:])
 
 
 def fasttext(kernels: Any, draw: random.Random, texts: pa.Array) -> None:

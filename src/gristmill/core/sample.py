@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 LABEL = "Sample"
 """What the numbers are called among the scores of a row."""
 
-_UINT = pa.uint64()
+_INT, _UINT = pa.int64(), pa.uint64()
 _STEP = literal(0x9E3779B97F4A7C15, _UINT)
 _ROUNDS = [
     (literal(30, _UINT), literal(0xBF58476D1CE4E5B9, _UINT)),
@@ -88,7 +88,7 @@ def row_ids(batch: Batch) -> tuple[str, pa.Array]:
         positions = batch.data.column(POSITION).combine_chunks()
         if pa.types.is_integer(positions.type) and not positions.null_count:
             owner = str(batch.metadata.get("file") or batch.lineage.source)
-            return owner, positions.cast(_UINT, safe=False)
+            return owner, positions.view(_UINT) if positions.type == _INT else positions.cast(_UINT, safe=False)
     everywhere = pa.repeat(literal(True, pa.bool_()), batch.num_items)
     return batch.lineage.id, pc.indices_nonzero(everywhere)  # 0, 1, 2, ... without a Python object for each
 

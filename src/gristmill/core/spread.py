@@ -9,35 +9,41 @@ What is given up: speed for keys that are not hashes; each different value passe
 
 from __future__ import annotations
 
+import struct
 import zlib
 from sys import byteorder
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
-from gristmill.core.columns import literal, make_array
+from gristmill.core.columns import literal, make_array, whole
 from gristmill.core.compute import pc
 from gristmill.core.errors import ColumnError, did_you_mean, shorten
+from gristmill.core.native import kernels
 from gristmill.core.table import is_json, is_text, json_text, table_to_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-LAYOUT = 7
-"""Raised whenever rows would go to other partitions than before, or keys be other hashes, ranks or names: what an older
-version has half partitioned is not gone on with."""
+LAYOUT = 8
+"""Raised whenever rows would go to other partitions than before, or keys be other hashes, ranks or names, or lie in
+files in another way: what an older version has half partitioned is not gone on with."""
 
-_UINT = pa.uint64()
-_FOLD, _LOW = literal(32, _UINT), literal(2**32 - 1, _UINT)
+_INT, _UINT, _ENDS = pa.int64(), pa.uint64(), pa.int32()
+_FOLD, _ZERO = literal(32, _UINT), literal(0, _UINT)
 _HASH_BYTES = (8, 16, 20, 32)
+_FIXED = pa.binary(8).id
 _FACTORS = [literal(0xBF58476D1CE4E5B9, _UINT), literal(0x94D049BB133111EB, _UINT)]
 
 
 def spread(table: pa.Table, columns: Sequence[str], count: int) -> pa.Array:
     """The partition of each row, from 0 up to `count`, without it."""
     if count == 1 or not columns or not table.num_rows:  # a batch without rows may lack columns
-        return pa.repeat(literal(0, _UINT), table.num_rows)
-    total = pa.repeat(literal(0, _UINT), table.num_rows)
+        return pa.repeat(_ZERO, table.num_rows)
+    if len(columns) == 1 and (found := _hash_partitions(column_or_nulls(table, columns[0]), count)):
+        return found
+    total = pa.repeat(_ZERO, table.num_rows)
     for name in columns:
         total = _mixed(pc.add(_mixed(total), _hashes(column_or_nulls(table, name))))
     high = pc.shift_right(total, _FOLD)
@@ -60,15 +66,44 @@ def split(table: pa.Table, numbers: pa.Array) -> list[tuple[int, pa.Table]]:
     """The rows of each partition, in the order in which they lie in the table."""
     if not table.num_rows:
         return []
-    order = pc.array_sort_indices(numbers)  # which is stable
-    sorted_numbers = numbers.take(order)
-    moved = table.take(order) if sorted_numbers[0] != sorted_numbers[-1] else table
-    encoded = pc.run_end_encode(sorted_numbers)
+    order, ends = _by_number(numbers)
+    if len(ends) > 1:
+        moved = [column if _is_same(column) else column.take(order) for column in table.columns]
+        table = pa.table(moved, schema=table.schema)
     parts, start = [], 0
-    for number, end in zip(encoded.values.to_pylist(), encoded.run_ends.to_pylist(), strict=True):
-        parts.append((number, moved.slice(start, end - start)))
+    for number, end in ends:
+        parts.append((number, table.slice(start, end - start)))
         start = end
     return parts
+
+
+def _by_number(numbers: pa.Array) -> tuple[pa.Array, list[tuple[int, int]]]:
+    """The rows in the order of their numbers, equal ones as they lie; and each number, with where it ends there."""
+    if kernels is not None and numbers.type == _UINT and not numbers.null_count:
+        found = kernels.by_number(numbers.buffers()[1].slice(8 * numbers.offset, 8 * len(numbers)))
+        if found is not None:
+            return pa.Array.from_buffers(_UINT, len(numbers), [None, pa.py_buffer(found[0])]), found[1]
+    order = pc.array_sort_indices(numbers)  # which is stable
+    encoded = pc.run_end_encode(numbers.take(order))
+    return order, list(zip(encoded.values.to_pylist(), encoded.run_ends.to_pylist(), strict=True))
+
+
+def same(value: pa.Scalar, count: int) -> pa.Array:
+    """A column that has one value in all of its rows, and holds it once. So it goes through an exchange; who reads it
+    there gets a value for each row."""
+    ends = pa.Array.from_buffers(_ENDS, 1, [None, pa.py_buffer(struct.pack("=i", max(count, 1)))])
+    kind = pa.run_end_encoded(_ENDS, value.type)
+    return pa.Array.from_buffers(kind, count, [None], children=[ends, pa.repeat(value, 1)])  # others load pandas
+
+
+def numbered(count: int, start: int = 0) -> pa.Array:
+    """`start` and the numbers after it, without a Python object for each."""
+    return pa.Array.from_buffers(_INT, count, [None, pa.py_buffer(np.arange(start, start + count, dtype=np.int64))])
+
+
+def _is_same(column: pa.ChunkedArray) -> bool:
+    known = pa.types.is_run_end_encoded(column.type)
+    return known and column.num_chunks == 1 and len(column.chunk(0).values) == 1
 
 
 def _mixed(bits: pa.Array) -> pa.Array:
@@ -77,15 +112,31 @@ def _mixed(bits: pa.Array) -> pa.Array:
     return pc.bit_wise_xor(bits, pc.shift_right(bits, _FOLD))
 
 
+def _hash_partitions(column: pa.ChunkedArray, count: int) -> pa.Array | None:
+    """The partitions of a key that is one column of hashes, as `spread` finds them; None if it is something else."""
+    if kernels is None or not is_hash(column.type) or column.null_count:
+        return None
+    hashes = whole(column)
+    width = hashes.type.byte_width
+    raw = hashes.buffers()[1].slice(width * hashes.offset, width * len(hashes))
+    found = kernels.hash_partitions(raw, width, count)
+    return pa.Array.from_buffers(_UINT, len(hashes), [None, pa.py_buffer(found)])
+
+
+def is_hash(kind: pa.DataType) -> bool:
+    """Whether values are taken for hashes."""
+    return kind.id == _FIXED and kind.byte_width in _HASH_BYTES
+
+
 def _hashes(column: pa.ChunkedArray) -> pa.Array:
     """A number for each value; null has 0."""
     kind = column.type
-    whole = column.combine_chunks()
-    if isinstance(whole, pa.ChunkedArray):
-        whole = pa.concat_arrays(whole.chunks)
-    if pa.types.is_fixed_size_binary(kind) and kind.byte_width in _HASH_BYTES:  # a hash already
-        return pc.fill_null(pc.binary_slice(whole, 0, 8).view(_UINT), literal(0, _UINT))
-    plain = whole.storage if is_json(kind) else whole
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks)
+    if is_hash(kind):
+        return pc.fill_null(pc.binary_slice(array, 0, 8).view(_UINT), _ZERO)
+    plain = array.storage if is_json(kind) else array
     encoded = plain if pa.types.is_dictionary(plain.type) else plain.dictionary_encode()
     values = encoded.dictionary
     if is_json(kind):
@@ -93,7 +144,7 @@ def _hashes(column: pa.ChunkedArray) -> pa.Array:
     else:
         texts = values.to_pylist()
     known = make_array(list(map(_number, texts)), _UINT)
-    return pc.fill_null(known.take(encoded.indices), literal(0, _UINT))
+    return pc.fill_null(known.take(encoded.indices), _ZERO)
 
 
 def _number(value: Any) -> int:

@@ -30,7 +30,7 @@ from gristmill.core.errors import PlanError, shorten
 from gristmill.core.sample import row_ids
 from gristmill.core.spread import column_of
 from gristmill.core.task import GatherTask, WrittenFile, WrittenFiles, digest
-from gristmill.dedup.columns import Column, from_numbers, numbers, told_of, values_of, whole
+from gristmill.dedup.columns import numbers, told_of, values_of, whole
 from gristmill.dedup.digest import hash64
 from gristmill.io import judge
 from gristmill.io.commit import SIDE_ROOM
@@ -60,7 +60,10 @@ WRITTEN = "cluster_table"
 KEY, TABLE = "key", "table"
 """The column that rows of an index are found by, a hash; and while they are under way, the number of their table."""
 
-_SHORT = pa.binary(16)
+OWNER = "owner"
+"""What the numbers in the column `ID` belong to, a hash of 64 bits, where these are not the names."""
+
+_BETWEEN = literal("_", pa.string())
 
 SCHEMA = pa.schema(
     [
@@ -83,29 +86,25 @@ def ids(stage: str, batch: Batch, id_field: str | None) -> pa.Array:
     return _joined(literal(digest([owner]), pa.string()), places)
 
 
-def short_ids(stage: str, batch: Batch, id_field: str | None) -> pa.Array:
-    """The same as `ids`, to be given to `full_ids`: of most rows nobody asks for the name, and texts are costly."""
-    if id_field is not None:
-        return ids(stage, batch, id_field)
+def short_ids(batch: Batch) -> tuple[pa.Scalar, pa.Array]:
+    """What `ids` makes names of if no column holds them, for the columns `OWNER` and `ID` of a table that is given to
+    `full_ids`: of most rows nobody asks for the name, and texts are costly."""
     owner, places = row_ids(batch)
-    pairs = np.empty((batch.num_items, 2), np.uint64)
-    pairs[:, 0], pairs[:, 1] = int(digest([owner]), 16), numbers(places, np.uint64)
-    return pa.Array.from_buffers(_SHORT, len(pairs), [None, pa.py_buffer(pairs)])
+    return literal(int(digest([owner]), 16), pa.uint64()), places
 
 
-def full_ids(column: Column) -> pa.Array:
+def full_ids(table: pa.Table) -> pa.Array:
     """Names of rows, as text."""
-    array = whole(column)
-    if array.type != _SHORT or not len(array):
-        return array.cast(pa.string())
-    pairs = np.frombuffer(array.buffers()[1], np.uint64).reshape(-1, 2)[array.offset : array.offset + len(array)]
-    owners, which = np.unique(pairs[:, 0], return_inverse=True)
-    hashes = make_array([f"{owner:016x}" for owner in owners.tolist()], pa.string())
-    return _joined(hashes.take(from_numbers(which)), from_numbers(pairs[:, 1]))
+    named = whole(table.column(ID))
+    if OWNER not in table.column_names:
+        return named.cast(pa.string())
+    owners = whole(table.column(OWNER)).dictionary_encode()
+    hashes = make_array([f"{owner:016x}" for owner in owners.dictionary.to_pylist()], pa.string())
+    return _joined(hashes.take(owners.indices), named)
 
 
 def _joined(owner: Any, places: pa.Array) -> pa.Array:
-    return pc.binary_join_element_wise(owner, places.cast(pa.string()), literal("_", pa.string()))
+    return pc.binary_join_element_wise(owner, places.cast(pa.string()), _BETWEEN)
 
 
 class CommitVerdicts(CommitRuns):
@@ -212,12 +211,14 @@ class CommitVerdicts(CommitRuns):
         return (WrittenFile(path, file.size, file.checksum),)
 
     def _tables(self, files: WrittenFiles) -> Iterator[pa.Table]:
+        told = self._told
         for path in files.data:
             index = read_index(self.target, path)
             for partition in sorted({run.partition for run in index.runs}):
                 for table in runs_of(self.target, path, index, partition):
-                    kept = table.rename_columns([KEPT if name == KEEP else name for name in table.column_names])
-                    yield kept.select(self._told.names).cast(self._told)
+                    named = [KEEP if name == KEPT else name for name in told.names]
+                    mine = table.select(named).rename_columns(told.names)
+                    yield mine if mine.schema.equals(told) else mine.cast(told)
 
     @property
     def _told(self) -> pa.Schema:

@@ -17,6 +17,7 @@ from gristmill.core.columns import literal, make_array
 from gristmill.core.columns import whole as whole  # noqa: PLC0414  its neighbours take it from here
 from gristmill.core.compute import pc
 from gristmill.core.errors import ColumnError
+from gristmill.core.native import kernels
 from gristmill.core.table import is_json, is_text, json_text, table_to_rows
 
 Numbers: TypeAlias = np.ndarray[Any, Any]
@@ -128,6 +129,17 @@ def prefixes(keys: Column) -> Numbers:
         return np.zeros(0, np.uint64)
     raw = np.frombuffer(array.buffers()[1], np.uint8)[array.offset * width : (array.offset + len(array)) * width]
     return np.ascontiguousarray(raw.reshape(-1, width)[:, :8]).view("<u8").reshape(-1)
+
+
+def repeated(keys: Column) -> pa.Array:
+    """Which keys begin like another one."""
+    array = whole(keys)
+    if kernels is not None and len(array):
+        width = array.type.byte_width
+        bits = kernels.repeated(array.buffers()[1].slice(width * array.offset, width * len(array)), width)
+        return pa.Array.from_buffers(pa.bool_(), len(array), [None, pa.py_buffer(bits)])
+    found = np.sort(prefixes(array))
+    return among(array, found[1:][found[1:] == found[:-1]])
 
 
 def among(keys: Column, wanted: Numbers) -> pa.Array:

@@ -19,11 +19,23 @@ import pyarrow as pa
 from gristmill.core.batch import Batch
 from gristmill.core.columns import literal, make_array
 from gristmill.core.compute import pc
-from gristmill.core.spread import column_of
+from gristmill.core.spread import column_of, numbered, same
 from gristmill.core.stage import Columns
 from gristmill.core.table import is_text
-from gristmill.dedup.clusters import CLUSTER, ID, KEY, PARTNER, SIMILARITY, SNAPSHOT, TABLE, full_ids, ids, short_ids
-from gristmill.dedup.columns import Numbers, among, from_numbers, prefixes, told_of, values_of
+from gristmill.dedup.clusters import (
+    CLUSTER,
+    ID,
+    KEY,
+    OWNER,
+    PARTNER,
+    SIMILARITY,
+    SNAPSHOT,
+    TABLE,
+    full_ids,
+    ids,
+    short_ids,
+)
+from gristmill.dedup.columns import Numbers, among, from_numbers, prefixes, repeated, told_of, values_of
 from gristmill.dedup.digest import hash_columns
 from gristmill.dedup.index_stage import IndexedStage
 from gristmill.dedup.keep import FIRST, Keep, policy
@@ -31,7 +43,7 @@ from gristmill.io.exchange import Exchange
 from gristmill.io.keyed import KeyedStage
 from gristmill.io.partitions import Partitions
 from gristmill.io.sorting import group_starts
-from gristmill.io.verdicts import KEEP, ROW, TASK, identities
+from gristmill.io.verdicts import KEEP, ROW, TASK
 
 if TYPE_CHECKING:
     from gristmill.dedup.index import DedupIndex
@@ -41,6 +53,8 @@ if TYPE_CHECKING:
 
 TEXT = "text"
 _HASH, _RANK = "hash", "rank"
+_ANY = literal(0.0, pa.float64())
+"""The rank of all rows of the input, if the first is kept."""
 
 
 class ExactDeduplicationStage(IndexedStage):
@@ -104,13 +118,26 @@ class ExactDeduplicationStage(IndexedStage):
         return ["data"], list(dict.fromkeys(name for name in named if name))
 
     def keys(self, batch: Batch) -> pa.Table:
-        known = identities(batch)
         hashes = hash_columns([self._values(batch, name) for name in self._fields])
-        rank = pc.negate(self._policy.rank(batch.data, self.count))  # the smaller the better; null is last
-        named = (ids if self.against or self.extend is not None else short_ids)(self.name, batch, self.id_field)
-        columns = [hashes, rank, named, known.column(TASK), known.column(ROW)]
-        table = pa.table(columns, [_HASH, _RANK, ID, TASK, ROW])
-        return table.filter(pc.is_valid(hashes)) if hashes.null_count else table
+        columns, alike = {_HASH: hashes, ROW: numbered(batch.num_items)}, {TASK: literal(batch.lineage.id, pa.string())}
+        if self._policy.policy != FIRST:
+            rank = self._policy.rank(batch.data, self.count)
+            columns[_RANK] = pc.negate(rank)  # the smaller the better; null is last
+        elif self._indexed:
+            alike[_RANK] = _ANY
+        if self.id_field is None and not self._indexed:
+            alike[OWNER], columns[ID] = short_ids(batch)
+        else:
+            columns[ID] = ids(self.name, batch, self.id_field)
+        table = pa.table(columns)
+        table = table.filter(pc.is_valid(hashes)) if hashes.null_count else table
+        for name, value in alike.items():
+            table = table.append_column(name, same(value, table.num_rows))
+        return table
+
+    @property
+    def _indexed(self) -> bool:
+        return bool(self.against) or self.extend is not None
 
     def remark(self, stats: Any) -> str | None:
         return self._policy.remark(self.name, stats)
@@ -130,7 +157,8 @@ class ExactDeduplicationStage(IndexedStage):
         return int(_hashes(keys).sum())
 
     def rounds(self) -> Sequence[KeyedStage]:
-        return [SameHash(f"{self.name}_groups", self.num_partitions, self._known)]
+        ranked = self._policy.policy != FIRST or self._indexed
+        return [SameHash(f"{self.name}_groups", self.num_partitions, self._known, ranked)]
 
     def thresholds(self) -> dict[str, str]:
         return {SIMILARITY: "threshold=1"}
@@ -160,11 +188,14 @@ class SameHash(KeyedStage):
     """Of the rows with one hash keeps the first; gives a verdict on each row that is not alone."""
 
     key = _HASH
-    order = (_RANK,)
 
-    def __init__(self, name: str, num_partitions: int | None = None, known: Known | None = None) -> None:
+    def __init__(
+        self, name: str, num_partitions: int | None = None, known: Known | None = None, ranked: bool = False
+    ) -> None:
+        """Without ranks the first in the order of the input is the first."""
         super().__init__()
-        self.name, self.num_partitions, self.known = name, num_partitions, known
+        self.name, self.num_partitions, self.known, self.ranked = name, num_partitions, known, ranked
+        self.order = (_RANK,) if ranked else ()
 
     def lister(self, exchange: Exchange, name: str) -> Partitions:
         if self.known is None:
@@ -178,8 +209,7 @@ class SameHash(KeyedStage):
 
     def worth_sorting(self, table: pa.Table) -> pa.Table:
         """Rows that may not be alone: as a rule these are few, and no verdict is given on the others."""
-        hashes = np.sort(_hashes(table))
-        return table.filter(among(table.column(_HASH), hashes[1:][hashes[1:] == hashes[:-1]]))
+        return table.filter(repeated(table.column(_HASH)))
 
     def process_sorted(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         best: pa.Table | None = None
@@ -198,7 +228,7 @@ class SameHash(KeyedStage):
             starts = pa.concat_arrays([make_array([True], pa.bool_()), starts])
         places = pc.indices_nonzero(starts)
         group = pc.subtract(pc.cumulative_sum(starts.cast(pa.int64())), literal(1, pa.int64()))
-        named = full_ids(table.column(ID))
+        named = full_ids(table)
         partner = named.take(places.take(group))
         more = pa.concat_arrays([pc.invert(starts)[1:], make_array([False], pa.bool_())])  # its next one is like it
         wanted = pc.or_(pc.invert(starts), more)

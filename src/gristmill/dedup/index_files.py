@@ -20,8 +20,9 @@ from gristmill.core.spread import split, spread
 from gristmill.dedup.clusters import KEY, TABLE
 from gristmill.dedup.columns import from_numbers, numbers
 from gristmill.dedup.index import IndexFile
-from gristmill.io.runs import RUN_BYTES, Index, Place, RunsWriter, read_index, stream_of, table_of, value_bytes
+from gristmill.io.runs import RUN_BYTES, Index, Place, RunsWriter, read_index, stream_of, table_of
 from gristmill.io.target import Target
+from gristmill.io.write_parquet import value_bytes
 
 HELD_BYTES = 64 * 2**20
 CUT_ROWS = 4096

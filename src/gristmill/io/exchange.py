@@ -16,6 +16,7 @@ What is given up: after an exchange a row is known by its partition and its plac
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 import pyarrow as pa
@@ -35,7 +36,7 @@ from gristmill.io.commit import (
     safe,
 )
 from gristmill.io.partitions import Listing, sort_bytes
-from gristmill.io.runs import SPOOL, Index, RunsWriter, read_index, runs_of
+from gristmill.io.runs import SPOOL, Index, RunsWriter, plain_schema, read_index, runs_of
 from gristmill.io.target import TEMPORARY, Target
 
 if TYPE_CHECKING:
@@ -151,15 +152,16 @@ class RunsFormat:
         with parts.create() as file:
             writer = RunsWriter(file, Index(schema, added, wide, first.kind, first.dataset_name))
             every = [run for _, index in inside for run in index.runs if run.partition >= 0]
-            large = sum(run.length for run in every) >= LARGE_RUN * len(every)
-            large &= all(index.schema.equals(schema) for _, index in inside)
+            alike = all(index.schema.equals(schema) for _, index in inside)
+            large = alike and sum(run.length for run in every) >= LARGE_RUN * len(every)
             for partition in sorted({run.partition for _, index in inside for run in index.runs}):
                 if partition < 0 or large:
                     for path, index in inside:
                         _copy(target, path, index, partition, writer)
                 else:
-                    tables = (table for path, index in inside for table in runs_of(target, path, index, partition))
-                    writer.add(partition, (conform(table, schema) for table in tables))
+                    runs = (runs_of(target, path, index, partition, not alike) for path, index in inside)
+                    tables = chain.from_iterable(runs)
+                    writer.add(partition, tables if alike else (conform(table, schema) for table in tables))
             writer.close()
 
 
@@ -220,28 +222,29 @@ class WriteRuns(WriteFragments):
         if moved:
             added |= set(moved[0].column_names) - set(table.column_names)
             table = moved[0]
+        schema = plain_schema(table.schema)
         path = self.target.file(TEMPORARY, self._run, safe(task.lineage.id) or "batch")
-        wide = frozenset[str]().union(*map(wide_columns, moved))
+        wide = wide_columns(pa.concat_tables(moved)) if moved else frozenset[str]()
         size, checksum = 0, ""
         if parts:
             with self.target.create(path) as file:
-                index = Index(table.schema, added, wide, type(task), task.dataset_name)
+                index = Index(schema, added, wide, type(task), task.dataset_name)
                 writer = RunsWriter(file, index)
                 for number, part in parts:
                     if number == SPOOL:
                         writer.spool(part, task, self.exchange.content(parts))
                     else:
-                        writer.add(number, [part])
+                        writer.write(number, [part])
                 writer.close()
             size, checksum = file.size, file.checksum
         for name, value in self.exchange.take_counts().items():
             self.count(name, value)
         return Fragment(
             path,
-            rows=Index(table.schema, runs=index.runs).rows if parts else 0,
+            rows=index.rows if parts else 0,
             size=size,
             checksum=checksum,
-            schema=table.schema,
+            schema=schema,
             added=added,
             wide=wide,
             dataset_name=task.dataset_name,

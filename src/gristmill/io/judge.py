@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 
 from gristmill.core.batch import Batch
@@ -35,6 +36,8 @@ KEEP = "keep"
 
 SIMILARITY = "similarity"
 """The column of verdicts on duplicates that says how like its partner a row is."""
+
+_TRUE, _NOTHING = literal(True, pa.bool_()), literal(None, pa.float64())
 
 COPY_BYTES = 2 * BLOCK
 """Lines of one file that are copied, as far as nobody looks at them, are one batch up to this size."""
@@ -89,31 +92,38 @@ class JudgedCopy(Copy):
 
 @record(frozen=True)
 class Found:
-    """The verdicts on the rows of a block, in their order, and which rows there is one on."""
+    """The verdicts on the rows of a block, and which of them is on each row, or none."""
 
     count: int
     verdicts: pa.Table | None = None
-    named: pa.BooleanArray | None = None
+    places: pa.Int64Array | None = None
 
     @classmethod
     def of(cls, count: int, verdicts: pa.Table | None) -> Found:
         if verdicts is None or not verdicts.num_rows:
             return cls(count)
-        verdicts = verdicts.take(pc.sort_indices(verdicts.column(ROW)))
-        numbers = pc.indices_nonzero(pa.repeat(literal(True, pa.bool_()), count)).cast(pa.int64())
-        named = pc.is_in(numbers, value_set=verdicts.column(ROW).combine_chunks())
-        if named.true_count != verdicts.num_rows:
-            raise ContractError(f"{verdicts.num_rows} verdicts name {named.true_count} rows: give at most one for each")
-        return cls(count, verdicts, named)
+        rows = whole(verdicts.column(ROW).cast(pa.int64())).drop_null()
+        numbers = np.frombuffer(rows.buffers()[1], np.int64, len(rows), 8 * rows.offset)
+        numbers = numbers[(numbers >= 0) & (numbers < count)]
+        named, places = np.zeros(count, np.bool_), np.zeros(count, np.int64)
+        named[numbers] = True
+        if (found := int(named.sum())) != verdicts.num_rows:
+            raise ContractError(f"{verdicts.num_rows} verdicts name {found} rows: give at most one for each")
+        places[numbers] = np.arange(found)
+        bits = np.packbits(named, bitorder="little")
+        return cls(
+            count,
+            verdicts,
+            pa.Array.from_buffers(pa.int64(), count, [pa.py_buffer(bits), pa.py_buffer(places)], count - found),
+        )
 
     def keep(self) -> pa.BooleanArray:
         """Whether each row is kept."""
-        everywhere = pa.repeat(literal(True, pa.bool_()), self.count)
-        if self.verdicts is None:
-            return everywhere
-        drops = pa.repeat(literal(False, pa.bool_()), self.verdicts.num_rows)
-        keep = self.verdicts.column(KEEP).combine_chunks() if KEEP in self.verdicts.column_names else drops
-        return pc.replace_with_mask(everywhere, self.named, keep)
+        if self.verdicts is None or self.places is None:
+            return pa.repeat(_TRUE, self.count)
+        if KEEP not in self.verdicts.column_names:
+            return self.places.is_null()
+        return pc.if_else(self.places.is_valid(), self._column(KEEP), _TRUE)
 
     def score(self, name: str) -> pa.Array:
         """A number of the verdicts for each row; null where there is none."""
@@ -138,8 +148,7 @@ class Found:
 
     def _column(self, name: str) -> pa.Array:
         assert self.verdicts is not None
-        values = self.verdicts.column(name).combine_chunks()
-        return pc.replace_with_mask(pa.nulls(self.count, values.type), self.named, values)
+        return whole(self.verdicts.column(name)).take(self.places)
 
 
 def told_as(name: str, adds: Sequence[str]) -> str:
@@ -170,8 +179,7 @@ class Judge(ProcessingStage[Batch, Batch]):
             keep, scores = rows.keep(), {name: rows.scores(name) for name in names}
         else:
             keep, scores = whole(batch.data.column(VERDICT)), {name: self._told(batch.data, name) for name in names}
-        nothing = literal(None, pa.float64())
-        return Decision(keep, {name: pc.if_else(keep, nothing, column) for name, column in scores.items()})
+        return Decision(keep, {name: pc.if_else(keep, _NOTHING, column) for name, column in scores.items()})
 
     def _told(self, table: pa.Table, name: str) -> pa.Array:
         """What verdicts say of each row."""

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from gristmill.core.batch import Batch
-from gristmill.core.columns import make_array
 from gristmill.core.errors import AccountingError
 from gristmill.core.record import record
+from gristmill.core.spread import numbered
 from gristmill.core.stage import Columns, Lasting, ProcessingStage, SourceStage
 from gristmill.core.table import POSITION, conform
 from gristmill.core.task import Task, WrittenFiles, digest
@@ -221,8 +221,7 @@ class ReadPartition(ProcessingStage[Part, Batch]):
 
 def batch_of(task: Part, table: pa.Table, start: int) -> Batch:
     """Rows of a partition, numbered from `start`."""
-    numbers = make_array(range(start, start + table.num_rows), pa.int64())
-    table = table.append_column(POSITION, numbers)
+    table = table.append_column(POSITION, numbered(table.num_rows, start))
     return task.kind(table, dataset_name=task.dataset_name, metadata={"partition": f"part-{task.name[-5:]}"})
 
 

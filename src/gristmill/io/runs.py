@@ -1,6 +1,7 @@
 """Files of runs: what passes from one segment of a pipeline to the next.
 
-    run, run, run, ...     each some rows of one partition, as an Arrow stream, compressed with lz4
+    run, run, run, ...     each some rows of one partition, as an Arrow stream; a column that is the `same` in
+                           all of them holds its value once
     index                  for each run: partition, offset, length, rows, bytes; and the columns of all rows
 
 A source writes one file, whatever the number of partitions, and the reader of a partition reads its runs from every
@@ -13,11 +14,10 @@ from __future__ import annotations
 import base64
 import importlib
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from functools import reduce
 from hashlib import blake2b
-from sys import byteorder
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import orjson
@@ -28,7 +28,8 @@ from gristmill.core.compute import pc
 from gristmill.core.errors import InputError
 from gristmill.core.native import kernels
 from gristmill.core.record import record
-from gristmill.io.write_parquet import ONE_THREAD, array_bytes
+from gristmill.core.spread import is_hash
+from gristmill.io.write_parquet import ONE_THREAD, value_bytes
 
 if TYPE_CHECKING:
     from gristmill.io.target import Target
@@ -44,8 +45,6 @@ RUN_BYTES = 8 * 2**20
 
 LARGE, PIECE = 2**18, 2**16
 """Of runs that are larger, a piece is compressed to see whether it is worth it."""
-
-_OFFSETS = {pa.string(): 4, pa.binary(): 4, pa.large_string(): 8, pa.large_binary(): 8}
 
 _MAGIC = b"gristmill runs 1"
 _END = len(_MAGIC) + 8
@@ -107,12 +106,15 @@ class RunsWriter:
             waiting.append(piece)
             size += piece.nbytes
             if size >= RUN_BYTES:
-                self._write(partition, waiting)
+                self.write(partition, waiting)
                 waiting, size = [], 0
         if waiting:
-            self._write(partition, waiting)
+            self.write(partition, waiting)
 
-    def _write(self, partition: int, pieces: list[pa.Table]) -> None:
+    def write(self, partition: int, pieces: Sequence[pa.Table]) -> None:
+        """Rows of a partition, as one run."""
+        if any(piece.schema != pieces[0].schema for piece in pieces):  # a column is the same in one, not in another
+            pieces = [plain_table(piece) for piece in pieces]
         table = pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces).combine_chunks()
         self.copy(partition, stream_of(table), table.num_rows, value_bytes(table))
 
@@ -165,26 +167,6 @@ def kind_named(name: str) -> type[Batch]:
     return found
 
 
-def value_bytes(table: pa.Table) -> int:
-    """The bytes of all values: the same however the rows are cut."""
-    return sum(_value_bytes(chunk) for column in table.columns for chunk in column.chunks)
-
-
-def _value_bytes(array: pa.Array) -> int:
-    """Without a look at each value where that can be: most runs are small, and have many columns."""
-    kind, count = array.type, len(array)
-    width = _OFFSETS.get(kind)
-    if width is None:
-        plain = pa.types.is_primitive(kind) or pa.types.is_fixed_size_binary(kind)
-        return 8 * count if plain else pc.sum(array_bytes(array)).as_py() or 0
-    if array.null_count == count:
-        return 0
-    if array.null_count:
-        return pc.sum(pc.binary_length(array)).as_py() or 0
-    ends, first, last = memoryview(array.buffers()[1]), array.offset * width, (array.offset + count) * width
-    return int.from_bytes(ends[last : last + width], byteorder) - int.from_bytes(ends[first : first + width], byteorder)
-
-
 def stream_of(table: pa.Table) -> pa.Buffer:
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="lz4" if _shrinks(table) else None, use_threads=False)
@@ -194,9 +176,11 @@ def stream_of(table: pa.Table) -> pa.Buffer:
 
 
 def _shrinks(table: pa.Table) -> bool:
-    """Whether compression is worth it, by a piece of the largest column: images and embeddings stay as they are."""
-    if table.nbytes < LARGE:
-        return True
+    """Whether compression is worth it, by a piece of the largest column: images and embeddings stay as they are. So do
+    rows of which a third is hashes."""
+    size = table.nbytes
+    if size < LARGE:
+        return bool(3 * table.num_rows * sum(kind.byte_width for kind in table.schema.types if is_hash(kind)) < size)
     chunk = max((chunk for column in table.columns for chunk in column.chunks), key=lambda chunk: int(chunk.nbytes))
     largest = max((buffer for buffer in chunk.buffers() if buffer), key=lambda buffer: int(buffer.size))
     start = largest.size // 2
@@ -205,8 +189,29 @@ def _shrinks(table: pa.Table) -> bool:
 
 
 def table_of(raw: bytes) -> pa.Table:
+    return plain_table(_as_written(raw))
+
+
+def _as_written(raw: bytes) -> pa.Table:
     with pa.ipc.open_stream(pa.py_buffer(raw), options=ONE_THREAD) as stream:
         return stream.read_all()
+
+
+def plain_table(table: pa.Table) -> pa.Table:
+    """The rows with a value in each, of columns that are the `same` too."""
+    for place, kind in enumerate(table.schema.types):
+        if pa.types.is_run_end_encoded(kind):
+            values = pc.run_end_decode(table.column(place))
+            table = table.set_column(place, table.schema.field(place).with_type(values.type), values)
+    return table
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """The columns of a `plain_table`."""
+    for place, kind in enumerate(schema.types):
+        if pa.types.is_run_end_encoded(kind):
+            schema = schema.set(place, schema.field(place).with_type(kind.value_type))
+    return schema
 
 
 def read_index(target: Target, path: str) -> Index:
@@ -229,21 +234,21 @@ def read_index(target: Target, path: str) -> Index:
     )
 
 
-def read_run(target: Target, path: str, offset: int, length: int) -> pa.Table:
-    """The rows of one run."""
+def read_run(target: Target, path: str, offset: int, length: int, plain: bool = True) -> pa.Table:
+    """The rows of one run; without `plain`, as they were written."""
     try:
         raw = target.read(path, offset, length)
     except FileNotFoundError as error:
         raise damaged(path, "it is not there") from error
     if len(raw) != length:
         raise damaged(path, "it is too short")
-    return table_of(raw)
+    return table_of(raw) if plain else _as_written(raw)
 
 
-def runs_of(target: Target, path: str, index: Index, partition: int) -> Iterator[pa.Table]:
+def runs_of(target: Target, path: str, index: Index, partition: int, plain: bool = True) -> Iterator[pa.Table]:
     for run in index.runs:
         if run.partition == partition:
-            yield read_run(target, path, run.offset, run.length)
+            yield read_run(target, path, run.offset, run.length, plain)
 
 
 def damaged(path: str, why: str) -> InputError:

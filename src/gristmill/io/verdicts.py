@@ -26,7 +26,7 @@ from gristmill.core.compute import pc
 from gristmill.core.errors import ContractError
 from gristmill.core.native import kernels
 from gristmill.core.record import record
-from gristmill.core.spread import column_of, split, spread
+from gristmill.core.spread import column_of, numbered, same, split, spread
 from gristmill.core.stage import Columns, CompositeStage, Lasting, ProcessingStage, SourceStage
 from gristmill.core.task import Task, WrittenFiles, digest
 from gristmill.io.again import Again, Origin, origin_of
@@ -139,9 +139,8 @@ class VerdictStage(CompositeStage[Batch, Batch]):
 
 def identities(batch: Batch) -> pa.Table:
     """What each row of a batch is known by."""
-    everywhere = pa.repeat(literal(True, pa.bool_()), batch.num_items)
-    rows = pc.indices_nonzero(everywhere).cast(pa.int64())
-    return pa.table([pa.repeat(literal(batch.lineage.id, pa.string()), batch.num_items), rows], [TASK, ROW])
+    named = pa.repeat(literal(batch.lineage.id, pa.string()), batch.num_items)
+    return pa.table([named, numbered(batch.num_items)], [TASK, ROW])
 
 
 class Spool(Exchange):
@@ -205,8 +204,8 @@ class Spool(Exchange):
                     f"stage {self.stage.name!r}: keys gave {keys.num_rows} rows for {batch.num_items}. Give one for "
                     "each, or say with the columns of identities(batch) which row each belongs to"
                 )
-            known = identities(batch)
-            keys = keys.append_column(TASK, known.column(TASK)).append_column(ROW, known.column(ROW))
+            named = same(literal(batch.lineage.id, pa.string()), batch.num_items)
+            keys = keys.append_column(TASK, named).append_column(ROW, numbered(batch.num_items))
         numbers = spread(keys, self.key, self.partitions)
         if (waiting := self.stage.late(keys)) is not None:
             numbers = pc.if_else(waiting, pc.add(numbers, literal(self.partitions, numbers.type)), numbers)
@@ -359,7 +358,9 @@ class ReadSpool(ProcessingStage[SpoolPart, Batch]):
             told = about.pop("origin")
             origin = Origin.of(told) if told else None
             table = table.replace_schema_metadata(known or None)
-            mine = judged.filter(pc.equal(judged.column(TASK), literal(name, pa.string()))) if judged else None
+            mine = judged
+            if judged and len(task.names) > 1:
+                mine = judged.filter(pc.equal(judged.column(TASK), literal(name, pa.string())))
             lines = origin is not None and origin.lines is not None and not known and not self.adds and kernels
             if not lines or not copied.fits(table.schema, about, run.nbytes):
                 yield from copied.batches()

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from dataclasses import field
 from functools import reduce
 from itertools import chain
+from sys import byteorder
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pyarrow as pa
@@ -51,6 +52,7 @@ OPTIONS = (
 ONE_THREAD = pa.ipc.IpcReadOptions(use_threads=False)
 """How Arrow streams are read: another thread, and its memory, costs more than most of them."""
 
+_OFFSETS = {pa.string().id: 4, pa.binary().id: 4, pa.large_string().id: 8, pa.large_binary().id: 8}
 _BYTES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 
 
@@ -110,6 +112,11 @@ def row_groups(pieces: Iterable[pa.Table], most_bytes: int, most_rows: int) -> I
     waiting: list[pa.Table] = []
     size = rows = 0
     for piece in pieces:
+        together = value_bytes(piece)
+        if size + together < most_bytes and rows + piece.num_rows < most_rows:
+            waiting.append(piece)
+            size, rows = size + together, rows + piece.num_rows
+            continue
         sums = pc.cumulative_sum(row_bytes(piece))
         start = 0
         while start < piece.num_rows:
@@ -134,6 +141,29 @@ def row_bytes(table: pa.Table) -> pa.Array:
         chunk = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
         total = pc.add(total, array_bytes(chunk))
     return total
+
+
+def value_bytes(table: pa.Table) -> int:
+    """The bytes of all values: the same however the rows are cut."""
+    return sum(_value_bytes(chunk) for column in table.columns for chunk in column.chunks)
+
+
+def _value_bytes(array: pa.Array) -> int:
+    """Without a look at each value where that can be: most runs are small, and have many columns."""
+    kind, count = array.type, len(array)
+    if pa.types.is_run_end_encoded(kind):
+        once = len(array.values) == 1
+        return count * _value_bytes(array.values) if once else _value_bytes(pc.run_end_decode(array))
+    width = _OFFSETS.get(kind.id)
+    if width is None:
+        plain = pa.types.is_primitive(kind) or pa.types.is_fixed_size_binary(kind)
+        return 8 * count if plain else pc.sum(array_bytes(array)).as_py() or 0
+    if array.null_count == count:
+        return 0
+    if array.null_count:
+        return pc.sum(pc.binary_length(array)).as_py() or 0
+    ends, first, last = memoryview(array.buffers()[1]), array.offset * width, (array.offset + count) * width
+    return int.from_bytes(ends[last : last + width], byteorder) - int.from_bytes(ends[first : first + width], byteorder)
 
 
 def array_bytes(array: pa.Array) -> pa.Array:
