@@ -175,8 +175,8 @@ class Simulation:
     def met(self, call: Call, shares: Callable[[], bool]) -> Iterator[tuple[Lineage, int]]:
         """What leaves a worker, which gathers a source if it has all of it and has shared none."""
         meets = self.shape.meets[call.group]
-        whole = [item.whole for item in call.items]  # as the worker is told when it begins
-        for item, alone in zip(call.items, whole, strict=True):
+        all_of = [item.has_all for item in call.items]  # as the worker is told when it begins
+        for item, alone in zip(call.items, all_of, strict=True):
             here, shared = [], False
             for lineage, position in self.walk(call, item.lineage, call.start, shares):
                 if alone and position == meets:

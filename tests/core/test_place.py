@@ -118,8 +118,14 @@ def commit(name: str, cpus: float = 1, **settings: Any) -> Any:
 # the stages, and which of them share a worker where writers commit what they have written
 COMMITS: dict[str, tuple[list[Any], list[str]]] = {
     "a commit joins what it commits": ([stage("a", 1), commit("b")], ["ab"]),
-    "with what comes after it": ([stage("a", 1), commit("b"), stage("c", 1)], ["abc"]),
+    "not if something comes after it": ([stage("a", 1), commit("b"), stage("c", 1)], ["a", "bc"]),
     "one in each group": ([stage("a", 1), commit("b"), commit("c")], ["ab", "c"]),
+    "batches are kept": ([stage("a", 1), commit("b", batch_size=2)], ["a", "b"]),
+    "so is how long a worker lives": ([stage("a", 1), commit("b", max_tasks_per_worker=2)], ["a", "b"]),
+    "memory is not held by all": (
+        [stage("a", 1), Commit().with_(name="b", resources=Resources(memory_gb=2))],
+        ["a", "b"],
+    ),
     "only what commits": ([stage("a", 1), Whole().with_(name="b")], ["a", "b"]),
     "a number of workers is kept": ([stage("a", 1, num_workers=2), commit("b")], ["a", "b"]),
     "cores are kept": ([stage("a", 4), commit("b")], ["a", "b"]),

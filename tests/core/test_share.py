@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
+from itertools import count
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.core.share import kept
+from gristmill.core.share import kept, together
 from gristmill.core.task import Lineage, Task
 
 
-def children(count: int) -> Iterator[Task[int]]:
-    for number in range(count):
+def children(many: int) -> Iterator[Task[int]]:
+    for number in range(many):
         yield Task(number).named(Lineage(f"t.{number}", "t"))
 
 
@@ -49,3 +50,26 @@ def test_what_has_left_or_gone_on_is_not_held_while_the_next_is_made() -> None:
     for child in kept(watched(), lambda: next(idle), set(), lambda task: None):
         del child
     assert len(made) == 4
+
+
+@pytest.mark.parametrize(
+    ("all_of", "patience", "gathered", "left"),
+    [
+        ({"a", "b"}, 99, ["a.0 a.1 a.10", "b.0"], []),
+        ({"a"}, 99, ["a.0 a.1 a.10"], ["b.0"]),
+        (set(), 99, [], ["a.0", "a.10", "b.0", "a.1"]),
+        ({"a", "b"}, 2, [], ["a.0", "a.10", "a.1", "b.0"]),
+        ({"a", "b"}, 4, [], ["a.0", "a.10", "a.1", "b.0"]),
+    ],
+)
+def test_what_is_all_here_is_gathered_in_order_and_the_rest_leaves_as_it_came(
+    all_of: set[str], patience: int, gathered: list[str], left: list[str]
+) -> None:
+    tasks = [Task(0).named(Lineage(name, name[0])) for name in ("a.0", "a.10", "b.0", "a.1")]
+    asked, out = count(), list[str]()
+    found = together(
+        iter(tasks), 3, lambda task, position: out.append(f"{task.id}"), all_of, lambda: next(asked) < patience
+    )
+    assert [" ".join(part.id for part in task.data) for task in found] == gathered
+    assert sorted(out) == sorted(left)
+    assert [name for name in out if name[0] == "a"] == [name for name in ("a.0", "a.10", "a.1") if name in left]

@@ -92,3 +92,42 @@ def test_a_file_that_is_read_in_parts_is_committed_once(tmp_path: Path) -> None:
     Pipeline("p", stages=stages).run(LocalExecutor(num_workers=2))
     written = sorted((tmp_path / "out").glob("*.jsonl"))
     assert [path.read_text() for path in written] == ["".join(lines), lines[0]]
+
+
+class Dies(Split):
+    """Shares, and then ends its worker once."""
+
+    def __init__(self, flag: Path) -> None:
+        super().__init__(12, 0.1)
+        self.flag = flag
+
+    def process(self, task: Task[Any]) -> Iterator[Task[Any]]:
+        for index, part in enumerate(super().process(task)):
+            if index == 8 and not self.flag.exists():
+                self.flag.touch()
+                os._exit(3)
+            yield Task((part.data, os.getpid()))
+
+
+def test_a_worker_that_dies_just_before_it_gathers_is_replaced(tmp_path: Path) -> None:
+    [(names, _, _)] = run([Work(), Dies(tmp_path / "died"), Together()])
+    assert [index for (_, index) in names] == list(range(12))
+
+
+class Log(Work):
+    def __init__(self, path: Path, seconds: float) -> None:
+        super().__init__(seconds)
+        self.path = path
+
+    def process(self, task: Task[Any]) -> Task[Any]:
+        with self.path.open("a") as file:
+            file.write(f"{task.id}\n")
+        return super().process(task)
+
+
+@pytest.mark.parametrize(("seconds", "attempts"), [(0.0, 2), (0.4, 1)])
+def test_what_took_long_is_not_done_again_if_gathering_fails(tmp_path: Path, seconds: float, attempts: int) -> None:
+    stages = [Split(4), Log(tmp_path / "log", seconds), Together(tmp_path / "failed", "raises").with_(max_retries=1)]
+    [(names, _, _)] = run(stages, workers=1)
+    assert names == tuple((0, index) for index in range(4))
+    assert len((tmp_path / "log").read_text().splitlines()) == 4 * attempts

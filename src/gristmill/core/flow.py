@@ -145,7 +145,7 @@ class Flow:
                 break
             items.append(self._pop(pool))
         pool.running += 1
-        self._see_whole(group, items)
+        self._see_all(group, items)
         known = any(stat.rows_in or stat.rows_out for stats in self.stats[:group] for stat in stats)
         reads = items[0].start == 0 and not known
         now = time.perf_counter()
@@ -161,7 +161,7 @@ class Flow:
             pool.waiting_bytes += call.nbytes
         return call
 
-    def _see_whole(self, group: int, items: Sequence[Item]) -> None:
+    def _see_all(self, group: int, items: Sequence[Item]) -> None:
         """Note which items are all that there is of their source. What has left one in an earlier attempt was gathered
         there, or not, and so it is now."""
         meets = self._meets[group] or 0
@@ -169,7 +169,7 @@ class Flow:
             if not item.sent.count and not item.shed:
                 source = item.lineage.source
                 alone = sum(self._live[source]) == 1 and (source, group) not in self._gathered
-                item.whole = alone and item.start < meets
+                item.has_all = alone and item.start < meets
 
     def begin(self, call: Call) -> None:
         """A call that waited runs now."""
@@ -201,7 +201,7 @@ class Flow:
             call.outputs.append(output)
             return
         item, ends = call.items[0], len(self.plan.groups[call.group].stages)
-        item.whole = item.whole and output.position == ends
+        item.has_all = item.has_all and output.position > (self._meets[call.group] or 0)
         if output.position in (ends, self._meets[call.group]):
             item.sent.add(output.lineage.id)
         else:
@@ -232,7 +232,7 @@ class Flow:
         if after >= self.steps:
             self.sources_done += group == 0 and self.plan.own_source
             self.results.append((lineage, output.ref))
-        elif self.plan.groups[after].gather:
+        elif self._meets[after] == 0:
             self._gathered.setdefault((lineage.source, after), []).append(output)
             if group == 0 and self.plan.own_source:
                 self._live.setdefault(lineage.source, [0] * len(self.pools))[0] += 1
@@ -287,7 +287,8 @@ class Flow:
         counts = self._live[source]
         counts[group] -= 1
         for after in range(group, self.steps):
-            if any(counts[: after + bool(self._meets[after])]):
+            inside = bool(self._meets[after])  # what is gathered there is in that group itself before
+            if any(counts[: after + inside]):
                 return
             if parts := self._gathered.pop((source, after), None):
                 self._gather(after, parts)

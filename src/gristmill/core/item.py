@@ -37,8 +37,8 @@ class Item:
     moves: int = 0
     passed: int = 0
     """How many calls of what came later have gone before it."""
-    whole: bool = False
-    """Whether its call has all that there is of its source, and so can gather it."""
+    has_all: bool = False
+    """Whether it is all that there is of its source, so that its call can gather that."""
 
 
 @record(slots=True)

@@ -78,13 +78,27 @@ def with_commits(plan: Plan) -> Plan:
         return plan
     groups: list[Group] = []
     for group in plan.groups:
-        before, first = groups[-1] if groups else None, group.stages[0]
+        before = groups[-1] if groups else None
         alone = before is None or before.meets is not None or (plan.own_source and len(groups) == 1)
-        if before and not alone and group.gather and first.durable and compatible(before.stages[-1], first):
+        if before and not alone and _only_commits(group) and _asks_no_more(before, group):
             groups[-1] = replace(before, stages=before.stages + group.stages)
         else:
             groups.append(replace(group, index=len(groups)))
     return replace(plan, groups=tuple(groups))
+
+
+def _only_commits(group: Group) -> bool:
+    return len(group.stages) == 1 and group.gather and group.stages[0].durable
+
+
+def _asks_no_more(before: Group, after: Group) -> bool:
+    """Whether workers that do both are what those of the first would be."""
+    same = (
+        after.batch_size == 1
+        and after.max_tasks_per_worker is None
+        and after.resources.memory_gb <= before.resources.memory_gb
+    )
+    return same and compatible(before.stages[-1], after.stages[0])
 
 
 def joined(plan: Plan, crowd: Sequence[Group], cpus: float, memory_gb: float = math.inf) -> Plan:

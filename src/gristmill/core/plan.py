@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import os
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,7 @@ class Group:
     def gather(self) -> bool:
         return self.meets == 0
 
-    @property
+    @cached_property
     def meets(self) -> int | None:
         """The position of the stage before which all tasks of a source wait for each other; None if there is none."""
         return next((position for position, stage in enumerate(self.stages) if stage.gather), None)

@@ -47,23 +47,21 @@ def kept(
 
 
 def together(
-    tasks: Iterator[Task[Any]],
-    position: int,
-    emit: Emit,
-    whole: Set[str],
-    shared: Callable[[], bool],
+    tasks: Iterator[Task[Any]], position: int, emit: Emit, all_of: Set[str], holds: Callable[[], bool]
 ) -> Iterator[Task[Any]]:
-    """All tasks of each source of `whole`, as one. Those of other sources leave, to meet with the rest of it elsewhere,
-    and so do all if some were `shared` on the way here."""
-    met: dict[str, list[Task[Any]]] = {}
+    """Of sources of which all is here, the tasks of each as one. When `holds` says no they leave, as those of other
+    sources do, to meet elsewhere: in the order in which they came, as they would have at once."""
+    held: dict[str, list[Task[Any]]] = {}
     for task in tasks:
-        if task.lineage.source in whole:
-            met.setdefault(task.lineage.source, []).append(task)
-        else:
-            emit(task, position)
-    for parts in met.values():
-        parts.sort(key=lambda part: part.lineage.sort_key())
-        if not shared():
+        if task.lineage.source in all_of and holds():
+            held.setdefault(task.lineage.source, []).append(task)
+            continue
+        for before in held.pop(task.lineage.source, ()):
+            emit(before, position)
+        emit(task, position)
+    for parts in held.values():
+        if holds():
+            parts.sort(key=lambda part: part.lineage.sort_key())
             yield GatherTask(parts).named(parts[0].lineage.gathered())
             continue
         for part in parts:

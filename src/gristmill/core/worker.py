@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from itertools import count, filterfalse, islice
+from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gristmill.core.batch import Batch
@@ -108,17 +109,17 @@ class Worker:
         start: int = 0,
         share: Callable[[], bool] = never,
         shed: Set[tuple[str, int]] = frozenset(),
-        whole: Set[str] = frozenset(),
+        all_of: Set[str] = frozenset(),
+        until: float = inf,
     ) -> None:
         """Pass the tasks through the stages from `start` on; `emit` gets what leaves the last one.
 
         When one task becomes many and `share` says that others are idle, some of them leave early: they are
         emitted with the position of the stage that they still have to pass. `shed` are those that did so in an
-        earlier attempt; others have them now.
-
-        Before a stage that gathers they leave, too, unless their source is `whole`: then all of it is in `tasks`.
+        earlier attempt; others have them now. Before a stage that gathers tasks leave, too, but for sources of which
+        all is here, and in time.
         """
-        for task in self.stream(tasks, start, emit, share, shed, whole):
+        for task in self.stream(tasks, start, emit, share, shed, all_of, until):
             emit(task, len(self.stages))
             del task  # or it would be held until the next one is there
 
@@ -129,14 +130,17 @@ class Worker:
         emit: Emit = no_emit,
         share: Callable[[], bool] = never,
         shed: Set[tuple[str, int]] = frozenset(),
-        whole: Set[str] = frozenset(),
+        all_of: Set[str] = frozenset(),
+        until: float = inf,
     ) -> Iterator[Task[Any]]:
         """What leaves the last stage, as it leaves."""
         self._shared = False
         stream = iter(tasks)
         for position in range(start, len(self.stages)):
             if position > start and self.stages[position].gather:
-                stream = together(stream, position, emit, whole, lambda: self._shared)
+                stream = together(
+                    stream, position, emit, all_of, lambda: not self._shared and time.perf_counter() < until
+                )
             stream = self._pump(position, stream, emit, share, shed)
         if self.keeper:
             stream = self._keeping(self.keeper, stream)
@@ -184,7 +188,7 @@ class Worker:
     ) -> Iterator[Task[Any]]:
         # A generator that waits holds on to its variables: none of them may be rows that others have by now.
         stage = self.stages[position]
-        last = position + 1 == len(self.stages)
+        last = position + 1 in self.ends
         gone, leave = {name for name, place in shed if place == position + 1}, partial(self._leave, position + 1, emit)
         while batch := list(islice(tasks, stage.batch_size)):
             if passing := [task for task in batch if passes(stage, task)]:
@@ -250,7 +254,7 @@ class Worker:
         """What the stage answers, and what it thought of each row, if it is one that can tell."""
         stage: Any = self.stages[position]
         found: list[Decision | None] = [None] * len(tasks)
-        if _vectorised(stage):
+        if implements(stage, "process_batch"):
             answers = stage.process_batch(tasks)
         elif decides(stage):
             found = self._decisions(position, stage, tasks)
@@ -377,10 +381,6 @@ def _whole(task: Task[Any], answer: Answer[Any]) -> Answer[Any]:
 
 def _is_empty(task: Task[Any]) -> bool:
     return isinstance(task, Batch) and not task.num_items
-
-
-def _vectorised(stage: ProcessingStage[Any, Any]) -> bool:
-    return implements(stage, "process_batch")
 
 
 def _positional(hook: Callable[..., Any]) -> int:

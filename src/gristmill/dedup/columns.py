@@ -134,7 +134,7 @@ def prefixes(keys: Column) -> Numbers:
 def repeated(keys: Column) -> pa.Array:
     """Which keys begin like another one."""
     array = whole(keys)
-    if kernels is not None and len(array):
+    if kernels is not None and 0 < len(array) < 2**31:
         width = array.type.byte_width
         bits = kernels.repeated(array.buffers()[1].slice(width * array.offset, width * len(array)), width)
         return pa.Array.from_buffers(pa.bool_(), len(array), [None, pa.py_buffer(bits)])

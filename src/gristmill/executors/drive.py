@@ -286,7 +286,7 @@ class Driver(ABC):
         call = worker.calls[0]
         for lineage, parcel, nbytes, position in outputs:
             self.flow.output(call, Output(lineage, parcel, nbytes, position))
-            if position < len(self.pools[worker.group].group.stages):
+            if position < len(self.pools[worker.group].group.stages) and position != worker.meets:
                 worker.share_asked = False
             if owed:
                 worker.owed += nbytes

@@ -48,7 +48,7 @@ class Order:
     number: int = 0
     waits: bool = False
     """It is sent ahead, behind another one, and may be taken back."""
-    whole: frozenset[str] = frozenset()
+    all_of: frozenset[str] = frozenset()
     """Sources of which it has all, so that it can gather them."""
     short: bool = False
     """It is expected to give so little that all of it can be held until it is done."""
@@ -114,7 +114,7 @@ class WorkerHandle(ABC):
         gather = call.start == self.meets  # what was shed by a stage further on has been gathered before
         order = Order(items, call.start, gather, call.streams, item.history, call.budget, item.sent, item.shed)
         order.wanted, order.waits, order.short = item.wanted, call.waits, short and call.streams
-        order.whole = frozenset(entry.lineage.source for entry in call.items if entry.whole)
+        order.all_of = frozenset(entry.lineage.source for entry in call.items if entry.has_all)
         order.number = self.ordered = self.ordered + 1
         self.order(order)
 

@@ -12,6 +12,7 @@ Flow control: outputs that were sent and not acknowledged may hold at most WINDO
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import os
 import pickle
@@ -42,6 +43,10 @@ from gristmill.executors.zygote import LAST_WORDS
 
 REST_BYTES = 32 * 2**20
 """A process that has so much more memory for itself than at its beginning does not rest: a new one would be better."""
+
+HELD_SECONDS = 1.0
+"""So long a call may hold the tasks of a source to gather it by itself. What takes longer is heard of on the way, and
+is not all done again if its gathering fails."""
 
 _FLUSH_COUNT = 64
 _FLUSH_BYTES = 256 * 1024
@@ -255,7 +260,10 @@ class _Session:
             self.interruptible(True)
             # what has left early may have an ancestor that would leave whole this time, with it
             shares = order.streams and not order.shed
-            self.worker.run(_tasks(order), emit, order.start, share if shares else never, order.shed, order.whole)
+            # of what was sent in an earlier attempt, all had been gathered
+            until = math.inf if order.sent.count else time.perf_counter() + HELD_SECONDS
+            asks = share if shares else never
+            self.worker.run(_tasks(order), emit, order.start, asks, order.shed, order.all_of, until)
             repeat.check()
         except _Stop:
             raise
@@ -270,13 +278,13 @@ class _Session:
         self.channel.send(("done", *found, own_memory()))
 
     def send(self, task: Task[Any], position: int) -> None:
-        parcel = self.pack(task, self.setup.final and position == len(self.worker.stages))
+        parcel = self.pack(task, position)
         if not self.outbox:
             self.outbox_since = time.monotonic()
         self.outbox.append((task.lineage, parcel, parcel.nbytes, position))
         self.outbox_bytes += parcel.nbytes
         late = time.monotonic() - self.outbox_since > _FLUSH_SECONDS
-        late = late or 0 <= position < len(self.worker.stages)  # others wait for what leaves early
+        late = late or (position >= 0 and position not in self.worker.ends)  # others wait for what leaves early
         if late or len(self.outbox) >= _FLUSH_COUNT or self.outbox_bytes >= _FLUSH_BYTES:
             self.unacknowledged += self.outbox_bytes
             self.channel.send(("out", self.take_outbox(), self.worker.look_at_stats()))
@@ -284,16 +292,15 @@ class _Session:
             while self.unacknowledged > WINDOW:
                 self.listen(block=True)
 
-    def pack(self, task: Task[Any], is_result: bool) -> Parcel:
-        """Results are kept on disk."""
+    def pack(self, task: Task[Any], position: int) -> Parcel:
+        stages = self.worker.stages
+        is_result = self.setup.final and position == len(stages)  # which is kept on disk
         try:
             return pack(task, self.setup.folders[1:] if is_result else self.setup.folders)
         except Exception as error:
-            stage = self.worker.stages[-1]
+            last = (position if position > 0 else len(stages)) - 1
             reason = f"its output cannot be sent on: {type(error).__name__}: {error}"
-            raise StageError(
-                stage.name, task.id, task.lineage.files, reason, position=len(self.worker.stages) - 1
-            ) from error
+            raise StageError(stages[last].name, task.id, task.lineage.files, reason, position=last) from error
 
     def take_outbox(self) -> list[tuple[Lineage, Parcel, int, int]]:
         outbox, self.outbox, self.outbox_bytes = self.outbox, [], 0
