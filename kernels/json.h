@@ -7,6 +7,7 @@
 
 PyObject *json_columns(PyObject *self, PyObject *block);
 PyObject *json_columns_of(PyObject *self, PyObject *args);
+PyObject *json_wide(PyObject *self, PyObject *wanted);
 PyObject *json_lines(PyObject *self, PyObject *args);
 PyObject *keep_lines(PyObject *self, PyObject *args);
 PyObject *tidy_json(PyObject *self, PyObject *block);

@@ -46,8 +46,13 @@ static inline void skip_blanks(Reader *r, const uint8_t *end) {
 /* -- strings ------------------------------------------------------------------------------------------------- */
 
 /* Copies bytes that stand for themselves in a string; how many they are. There is room for all up to `end`. */
-static inline size_t copy_run(const uint8_t *p, const uint8_t *end, uint8_t *to) {
+ALWAYS_INLINE size_t copy_run(const uint8_t *p, const uint8_t *end, uint8_t *to, int wide) {
     const uint8_t *start = p;
+    for (; wide && end - p >= 64; p += 64, to += 64) {
+        uint64_t found = wide_copy(p, to);
+        if (found)
+            return (size_t)(p - start) + (size_t)__builtin_ctzll(found);
+    }
 #ifdef __SSE2__
     for (; end - p >= 16; p += 16, to += 16) {
         __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)p);
@@ -92,7 +97,7 @@ static uint8_t *unescape(Reader *r, const uint8_t **p, const uint8_t *end, uint8
 }
 
 /* Decodes the string that begins after a quote; what it becomes is never longer than what it is. */
-static int read_string(Reader *r, const uint8_t *end, Heap *to) {
+ALWAYS_INLINE int decode_string(Reader *r, const uint8_t *end, Heap *to, int wide) {
     size_t most = (size_t)(end - r->p), rest = (size_t)(r->end - r->p) + r->later;
     if (to->room.size > LARGE && to->size + most > to->room.size && rest > most && !heap_fit(to, rest))
         return NO_MEMORY; /* grown once, it is not copied again and again; what is not used is never touched */
@@ -101,7 +106,7 @@ static int read_string(Reader *r, const uint8_t *end, Heap *to) {
         return NO_MEMORY;
     const uint8_t *p = r->p;
     for (;;) {
-        size_t run = copy_run(p, end, out);
+        size_t run = copy_run(p, end, out, wide);
         out += run, p += run;
         if (p == end || *p < 0x20)
             return UNLIKE;
@@ -110,11 +115,23 @@ static int read_string(Reader *r, const uint8_t *end, Heap *to) {
         if (!(out = unescape(r, &p, end, out)))
             return UNLIKE;
     }
-    if (!is_utf8(start, out)) /* escapes are whole characters, so what is between them is valid if all is */
+    if (!is_utf8(start, out, wide)) /* escapes are whole characters, so what is between them is valid if all is */
         return UNLIKE;
     r->p = p + 1;
     to->size += (size_t)(out - start);
     return FINE;
+}
+
+WIDE static int read_wide(Reader *r, const uint8_t *end, Heap *to) { return decode_string(r, end, to, 1); }
+static int read_narrow(Reader *r, const uint8_t *end, Heap *to) { return decode_string(r, end, to, 0); }
+static int (*read_string)(Reader *, const uint8_t *, Heap *) = read_narrow;
+
+PyObject *json_wide(PyObject *Py_UNUSED(self), PyObject *wanted) {
+    int on = PyObject_IsTrue(wanted), was = read_string == read_wide;
+    if (on < 0)
+        return NULL;
+    read_string = on && can_be_wide() ? read_wide : read_narrow;
+    return PyBool_FromLong(was);
 }
 
 /* -- values --------------------------------------------------------------------------------------------------- */
@@ -126,16 +143,16 @@ static int skip_value(Reader *r, const uint8_t *end) {
     for (; r->p < end; r->p++) {
         uint8_t c = *r->p;
         if (c == '"') {
-            for (r->p++; r->p < end && *r->p != '"'; r->p++)
+            for (r->p++; r->p < end && *r->p != '"' && *r->p != '\n'; r->p++)
                 r->p += *r->p == '\\';
-            if (r->p >= end)
+            if (r->p >= end || *r->p == '\n')
                 return UNLIKE;
         } else if (c == '[' || c == '{') {
             depth++;
         } else if (c == ']' || c == '}') {
             if (depth-- == 0)
                 break;
-        } else if (depth == 0 && (c == ',' || c == ' ' || c == '\t' || c == '\r')) {
+        } else if (c == '\n' || (depth == 0 && (c == ',' || c == ' ' || c == '\t' || c == '\r'))) {
             break;
         }
     }
@@ -280,7 +297,7 @@ static int read_key(Reader *r, const uint8_t *end, int *index) {
 static int end_object(Reader *r, const uint8_t *end, int keys) {
     r->p++;
     skip_blanks(r, end);
-    if (r->p != end)
+    if (r->p < end && *r->p != '\n')
         return UNLIKE;
     for (int i = 0; keys < r->count && i < r->count; i++) {
         if (r->columns[i].seen == r->rows + 1)
@@ -313,25 +330,27 @@ static int read_object(Reader *r, const uint8_t *end) {
     }
 }
 
-/* Reads whole lines; and what is after the last of them, if nothing else is to come. */
+/* Reads whole lines; and what is after the last of them, if nothing else is to come. Where a line ends is not looked for: no
+value goes on after that. */
 static int read_lines(Reader *r, int is_last) {
-    const uint8_t *begin = r->p;
-    while (r->p < r->end) {
-        const uint8_t *line = r->p, *end = memchr(line, '\n', (size_t)(r->end - line));
-        if (!end && !is_last)
-            break;
-        if (!end)
-            end = r->end;
+    const uint8_t *begin = r->p, *end = r->end;
+    if (!is_last && r->p < end) {
+        const uint8_t *last = memrchr(begin, '\n', (size_t)(end - begin));
+        end = last ? last + 1 : begin;
+    }
+    while (r->p < end) {
+        const uint8_t *line = r->p;
         skip_blanks(r, end);
-        r->alike &= r->p < end;
-        if (r->p < end) {
+        int blank = r->p == end || *r->p == '\n';
+        r->alike &= !blank;
+        if (!blank) {
             int64_t start = r->before + (line - begin);
             int failed = *r->p == '{' ? read_object(r, end) : UNLIKE;
             if (failed || (failed = append(&r->starts, &start, sizeof start)))
                 return failed;
             r->rows++;
         }
-        r->p = end < r->end ? end + 1 : end;
+        r->p += r->p < end; /* the line end */
     }
     r->before += r->p - begin;
     return FINE;

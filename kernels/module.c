@@ -178,6 +178,8 @@ static PyMethodDef methods[] = {
      "Python can read.\n\n"
      "A column of strings is (key, ends, bytes, bitmap, nulls) with 32-bit ends, any other (key, values) with the text of "
      "its values, a comma after each."},
+    {"json_wide", json_wide, METH_O,
+     "json_wide(on): whether strings are read 64 bytes at a time, if the processor can; what it was before."},
     {"json_columns_of", json_columns_of, METH_VARARGS,
      "json_columns_of(file, position, size, whole): json_columns of so many bytes of an open file, and how many of them are its "
      "lines: the last may be cut off, unless they are `whole`."},
@@ -266,5 +268,6 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__kernels(void) {
     hash_seed = (uint64_t)time(NULL) * 0x9E3779B97F4A7C15u ^ (uint64_t)(uintptr_t)&definition;
     classes_build();
+    Py_XDECREF(json_wide(NULL, Py_True));
     return PyModule_Create(&definition);
 }

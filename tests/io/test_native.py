@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,6 +24,18 @@ from gristmill.io import jsonl, write_jsonl
 from gristmill.io.input import BadRecord, Input
 from gristmill.io.jsonl import AS_WRITTEN, UNTIDY
 
+
+@pytest.fixture(scope="module", params=["64 bytes at a time", "16 bytes at a time"], autouse=True)
+def _as_other_processors(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What is read on processors with AVX-512 is what all others read."""
+    if kernels is None:
+        yield
+        return
+    was = kernels.json_wide(request.param.startswith("64"))
+    yield
+    kernels.json_wide(was)
+
+
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.sampled_from(
     [
         "",
@@ -35,6 +48,7 @@ text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.sampl
         "\ud7ff\ue000\uffff\U0010ffff",
         "x" * 40,
         "a" * 15 + '"',
+        "b" * 63 + '"' + "é" * 64 + "\n",
     ]
 )
 scalars = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | text

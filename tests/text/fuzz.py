@@ -233,6 +233,7 @@ def main(path: str, seconds: str, seed: str) -> None:
         mask = pa.array([draw.random() < 0.5 for _ in range(len(texts))], pa.bool_()) if draw.random() < 0.3 else None
         kernels.text_stats(texts, mask, tuple(names))
         kernels.json_lines(((b'{"a":', texts, draw.random() < 0.5), (b',"b":', texts, False)))
+        kernels.json_wide(draw.random() < 0.5)
         kernels.json_columns(exactly(lines(draw)))
         block = bytearray(lines(draw))
         json_file(kernels, draw, bytes(block))
