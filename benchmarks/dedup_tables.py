@@ -27,9 +27,9 @@ WHAT = {"exact": "Exact duplicates", "fuzzy": "Near duplicates"}
 def systems(figures: dict[str, Any]) -> list[str]:
     """A table for each comparison, a line for each system."""
     lines: list[str] = []
-    for name in ("exact", "large_exact", "fuzzy", "large_fuzzy"):
+    for name in ("exact", "large_exact", "huge_exact", "fuzzy", "large_fuzzy"):
         if found := figures.get(name):
-            lines += ["", *_systems(name.removeprefix("large_"), found)]
+            lines += ["", *_systems(name.rpartition("_")[2], found)]
             if failed := found.get("failed"):
                 lines += ["", f"Not there, since it failed: {'; '.join(failed)}."]
             if earlier := found.get("earlier"):
@@ -162,6 +162,7 @@ LINES = {
     "fuzzy": fuzzy,
     "large_exact": large_exact,
     "large_fuzzy": large_fuzzy,
+    "huge_exact": large_exact,
     "light": light,
     "growth": growth,
     "bound": bound,

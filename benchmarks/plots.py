@@ -28,6 +28,7 @@ WORKLOADS = {
     "language": "Language",
     "exact": "Exact duplicates",
     "large_exact": "Exact duplicates",
+    "huge_exact": "Exact duplicates",
     "fuzzy": "Near duplicates",
     "large_fuzzy": "Near duplicates",
     "tags": "Tags of Gopher and C4",

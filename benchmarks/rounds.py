@@ -63,8 +63,9 @@ class Entry:
 
 @cache
 def code() -> str:
-    """Which code is measured: its commit, with a plus if it was changed since; nothing where git does not know it."""
-    commands = (("rev-parse", "--short", "HEAD"), ("status", "--porcelain", "src", "kernels"))
+    """Which code is measured: the last commit that changed it, with a plus if it was changed since; nothing where git
+    does not know it."""
+    commands = (("log", "-1", "--format=%h", "--", "src", "kernels"), ("status", "--porcelain", "src", "kernels"))
     try:
         asked = [
             subprocess.run(["git", *one], cwd=HERE.parent, capture_output=True, text=True, check=False)

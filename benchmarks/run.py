@@ -7,6 +7,7 @@
     ... --quick                           smaller inputs; results and tables go to work/quick
     ... --rounds N                        so many rounds
     ... --minutes N                       fewer rounds, but at least one, of what would take longer on this machine
+    ... --go-on                           leave out what this code has as many rounds of: after a run that was stopped
     ... --systems NAME,NAME               of --dedup: beside these only; other systems keep their last results
     ... --pages                           also put the tables into docs/performance.md and README.md
     ... --table                           measure nothing, only show the tables of the last results
@@ -37,7 +38,7 @@ from dedup_tables import TITLES
 from kinds import PACKAGES, Kind, kinds, packages
 from measure import WORK, show
 from peers.install import NotInstalled, additions, interpreter
-from rounds import Entry, merge, run_all
+from rounds import Entry, code, merge, run_all
 from summary import MARK, RESULTS, summary
 from tables import PAGE, README, headline, put_into, table
 
@@ -75,6 +76,7 @@ def main() -> None:
     parser.add_argument("--all", action="store_const", const=list(kinds()), dest="kinds", help="all of these")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--minutes", type=float, default=math.inf, help="fewer rounds if all would take longer")
+    parser.add_argument("--go-on", action="store_true", help="leave out what this code has as many rounds of")
     parser.add_argument("--quick", action="store_true", help="smaller inputs; results go to work/quick")
     parser.add_argument("--pages", action="store_true", help="put the tables into docs/performance.md and README.md")
     parser.add_argument("--table", action="store_true", help="measure nothing: only make the table of the last results")
@@ -129,12 +131,18 @@ def entries_of(name: str, kind: Kind, options: argparse.Namespace, folder: Path)
     known = kind.quick if options.quick else kind.figures
     path = folder / f"{name}.json"
     last = json.loads(path.read_text())["figures"] if path.exists() else {}
-    guess = kind.quick_s / len(known)
+    guess, rounds = kind.quick_s / len(known), options.rounds or 3
     return [
-        Entry(name, one, figure, options.rounds or 3, last.get(one, {}).get("took_s", guess))
+        Entry(name, one, figure, rounds, last.get(one, {}).get("took_s", guess))
         for one, figure in known.items()
-        if not options.figures or one in options.figures
+        if (not options.figures or one in options.figures)
+        and not (options.go_on and is_measured(last.get(one, {}), rounds))
     ]
+
+
+def is_measured(found: dict[str, Any], rounds: int) -> bool:
+    """Whether a figure is of this code, in so many rounds, beside all systems."""
+    return found.get("code") == code() and found.get("rounds", 0) >= rounds and "earlier" not in found
 
 
 def install(peers: set[str]) -> None:

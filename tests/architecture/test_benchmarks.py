@@ -33,6 +33,15 @@ make(folder, 400)
 print(json.dumps(check(folder)))
 """
 
+GOES_ON = """
+import json
+from rounds import code
+from run import is_measured
+whole = {"code": code(), "rounds": 3}
+few, old, earlier = {**whole, "rounds": 2}, {**whole, "code": "0000000"}, {**whole, "earlier": ["polars"]}
+print(json.dumps([is_measured(found, 3) for found in (whole, few, old, earlier, {})]))
+"""
+
 PAGES = """
 import json, plots, profiles, simulate
 from kinds import kinds
@@ -335,6 +344,10 @@ def test_a_system_of_an_earlier_run_keeps_the_seconds_that_it_is_given_over(tmp_
     assert rows == ["3.0x; 3.00 s over 1.00 s", "10.0x; 20.0 s over 2.00 s"]
     assert failed == "Not there, since it failed: polars_any: it fell over."
     assert earlier == "Of an earlier run, over what Gristmill took in that: text-dedup."
+
+
+def test_what_was_stopped_goes_on_with_what_this_code_lacks() -> None:
+    assert _answer(GOES_ON) == [True, False, False, False, False]
 
 
 def test_a_missed_target_and_a_single_round_are_told() -> None:

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.native import kernels
-from gristmill.dedup import reference
 from gristmill.dedup.columns import Column, Numbers, as_bytes, from_numbers, validity, whole
 
 HASH = pa.binary(16)
@@ -61,6 +60,8 @@ def _hashes(array: pa.Array, seed: int) -> bytes:
     if kernels is not None:
         found: bytes = kernels.hash128(array, seed)
         return found
+    from gristmill.dedup import reference
+
     raw = [value.encode() if isinstance(value, str) else value for value in array.to_pylist()]
     return b"".join(bytes(16) if value is None else reference.xxh3(value, seed) for value in raw)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from dataclasses import field
 from pathlib import Path
 from typing import NamedTuple
@@ -64,6 +63,8 @@ def find_gpus() -> tuple[float | None, ...]:
     """The memory of each NVIDIA GPU that this process may use."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1") or not shutil.which("nvidia-smi"):
         return ()
+    import subprocess
+
     query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout

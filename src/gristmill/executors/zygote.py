@@ -19,16 +19,18 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import GristmillError
 from gristmill.executors import compute
 from gristmill.executors.forked import Child, can_fork, fork
+
+if TYPE_CHECKING:
+    import subprocess
 
 _PRELOAD = ("gristmill.", "pyarrow", "fsspec", "orjson", "ftfy", "regex")
 _NOT_PRELOADED = ("gristmill.cli", "gristmill.observe", "gristmill.recipes")
@@ -158,6 +160,8 @@ def _pair() -> tuple[socket.socket, socket.socket]:
 
 def _started(there: socket.socket, linger: float) -> subprocess.Popen[bytes]:
     """The zygote as a process of its own."""
+    import subprocess
+
     call = f"serve({there.fileno()}, {linger})"
     code = f"import gc, sys; gc.disable(); sys.path[:] = {sys.path!r}; from {__name__} import serve; {call}"
     return subprocess.Popen(
