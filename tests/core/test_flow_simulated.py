@@ -94,7 +94,7 @@ class Simulation:
         self.delivered: list[Lineage] = []
 
     def run(self) -> None:
-        for _ in range(100_000):
+        for _ in range(1_000_000):  # where four in ten calls fail and are lost, some shapes take a hundred thousand
             if self.flow.over and not self.running:
                 break
             self.flow.feed(self.dice.randint(0, 4))
