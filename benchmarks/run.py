@@ -136,13 +136,15 @@ def entries_of(name: str, kind: Kind, options: argparse.Namespace, folder: Path)
         Entry(name, one, figure, rounds, last.get(one, {}).get("took_s", guess))
         for one, figure in known.items()
         if (not options.figures or one in options.figures)
-        and not (options.go_on and is_measured(last.get(one, {}), rounds))
+        and not (options.go_on and is_measured(last.get(one, {}), rounds, code()))
     ]
 
 
-def is_measured(found: dict[str, Any], rounds: int) -> bool:
-    """Whether a figure is of this code, in so many rounds, beside all systems."""
-    return found.get("code") == code() and found.get("rounds", 0) >= rounds and "earlier" not in found
+def is_measured(found: dict[str, Any], rounds: int, now: str) -> bool:
+    """Whether a figure is of the code of now, in so many rounds, beside all systems. What was changed since a commit is
+    no certain code."""
+    same = found.get("code") == now != "" and not now.endswith("+")
+    return same and found.get("rounds", 0) >= rounds and not {"earlier", "failed"} & found.keys()
 
 
 def install(peers: set[str]) -> None:

@@ -45,23 +45,32 @@ static inline void skip_blanks(Reader *r, const uint8_t *end) {
 
 /* -- strings ------------------------------------------------------------------------------------------------- */
 
-/* Copies bytes that stand for themselves in a string; how many they are. There is room for all up to `end`. */
+#ifdef __SSE2__
+/* Which of 16 bytes do not stand for themselves in a string. */
+static inline unsigned not_plain(__m128i bytes) {
+    __m128i quotes = _mm_cmpeq_epi8(bytes, _mm_set1_epi8('"')), slashes = _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\\'));
+    __m128i low = _mm_cmpeq_epi8(_mm_min_epu8(bytes, _mm_set1_epi8(0x1F)), bytes);
+    return (unsigned)_mm_movemask_epi8(_mm_or_si128(_mm_or_si128(quotes, slashes), low));
+}
+#endif
+
+/* Copies bytes that stand for themselves in a string; how many they are. There is room for all up to `end`. Most are few: they
+are looked at 16 at a time, before more are at once. */
 ALWAYS_INLINE size_t copy_run(const uint8_t *p, const uint8_t *end, uint8_t *to, int wide) {
     const uint8_t *start = p;
-    for (; wide && end - p >= 64; p += 64, to += 64) {
-        uint64_t found = wide_copy(p, to);
-        if (found)
-            return (size_t)(p - start) + (size_t)__builtin_ctzll(found);
-    }
+    (void)wide;
 #ifdef __SSE2__
     for (; end - p >= 16; p += 16, to += 16) {
         __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)p);
-        __m128i quotes = _mm_cmpeq_epi8(bytes, _mm_set1_epi8('"')), slashes = _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\\'));
-        __m128i low = _mm_cmpeq_epi8(_mm_min_epu8(bytes, _mm_set1_epi8(0x1F)), bytes);
+        unsigned found = not_plain(bytes);
         _mm_storeu_si128((__m128i *)(void *)to, bytes);
-        int found = _mm_movemask_epi8(_mm_or_si128(_mm_or_si128(quotes, slashes), low));
         if (found)
-            return (size_t)(p - start) + (size_t)__builtin_ctz((unsigned)found);
+            return (size_t)(p - start) + (size_t)__builtin_ctz(found);
+        for (; wide && end - p >= 80; p += 64, to += 64) {
+            uint64_t others = wide_copy(p + 16, to + 16);
+            if (others)
+                return (size_t)(p + 16 - start) + (size_t)__builtin_ctzll(others);
+        }
     }
 #endif
     while (p < end && *p >= 0x20 && *p != '"' && *p != '\\')
@@ -124,13 +133,31 @@ ALWAYS_INLINE int decode_string(Reader *r, const uint8_t *end, Heap *to, int wid
 
 WIDE static int read_wide(Reader *r, const uint8_t *end, Heap *to) { return decode_string(r, end, to, 1); }
 static int read_narrow(Reader *r, const uint8_t *end, Heap *to) { return decode_string(r, end, to, 0); }
-static int (*read_string)(Reader *, const uint8_t *, Heap *) = read_narrow;
+static int (*read_long)(Reader *, const uint8_t *, Heap *) = read_narrow;
+
+/* Decodes the string that begins after a quote. Short ones, as most are, are ASCII and end within 16 bytes. */
+static inline int read_string(Reader *r, const uint8_t *end, Heap *to) {
+#ifdef __SSE2__
+    uint8_t *out = end - r->p >= 16 ? heap_reserve(to, 16) : NULL;
+    if (out) {
+        __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)r->p);
+        unsigned odd = not_plain(bytes) | (unsigned)_mm_movemask_epi8(bytes);
+        unsigned size = odd ? (unsigned)__builtin_ctz(odd) : 16;
+        if (size < 16 && r->p[size] == '"') {
+            _mm_storeu_si128((__m128i *)(void *)out, bytes);
+            to->size += size, r->p += size + 1;
+            return FINE;
+        }
+    }
+#endif
+    return read_long(r, end, to);
+}
 
 PyObject *json_wide(PyObject *Py_UNUSED(self), PyObject *wanted) {
-    int on = PyObject_IsTrue(wanted), was = read_string == read_wide;
+    int on = PyObject_IsTrue(wanted), was = read_long == read_wide;
     if (on < 0)
         return NULL;
-    read_string = on && can_be_wide() ? read_wide : read_narrow;
+    read_long = on && can_be_wide() ? read_wide : read_narrow;
     return PyBool_FromLong(was);
 }
 
@@ -144,7 +171,7 @@ static int skip_value(Reader *r, const uint8_t *end) {
         uint8_t c = *r->p;
         if (c == '"') {
             for (r->p++; r->p < end && *r->p != '"' && *r->p != '\n'; r->p++)
-                r->p += *r->p == '\\';
+                r->p += *r->p == '\\' && end - r->p > 1 && r->p[1] != '\n';
             if (r->p >= end || *r->p == '\n')
                 return UNLIKE;
         } else if (c == '[' || c == '{') {
@@ -330,15 +357,22 @@ static int read_object(Reader *r, const uint8_t *end) {
     }
 }
 
+/* Where some whole lines end: not many, since each string is given room for as much as all of them. */
+static const uint8_t *lines_end(const uint8_t *p, const uint8_t *end, int is_last) {
+    const uint8_t *most = end - p > PIECE ? p + PIECE : end, *stop = most;
+    while (stop > p && stop[-1] != '\n')
+        stop--;
+    if (stop > p)
+        return stop;
+    stop = memchr(most, '\n', (size_t)(end - most)); /* of a long line */
+    return stop ? stop + 1 : is_last ? end : p;
+}
+
 /* Reads whole lines; and what is after the last of them, if nothing else is to come. Where a line ends is not looked for: no
 value goes on after that. */
 static int read_lines(Reader *r, int is_last) {
-    const uint8_t *begin = r->p, *end = r->end;
-    if (!is_last && r->p < end) {
-        const uint8_t *last = memrchr(begin, '\n', (size_t)(end - begin));
-        end = last ? last + 1 : begin;
-    }
-    while (r->p < end) {
+    const uint8_t *begin = r->p, *end = begin;
+    while (r->p < end || (end = lines_end(r->p, r->end, is_last)) > r->p) {
         const uint8_t *line = r->p;
         skip_blanks(r, end);
         int blank = r->p == end || *r->p == '\n';

@@ -1,5 +1,5 @@
-/* 64 bytes compared at once, on processors that can (AVX-512). A loop is written once, with a parameter `wide` that is a constant
-wherever the loop is used: once in a function that is WIDE, and once in one that every processor can run. */
+/* 64 bytes compared at once, on processors that can (AVX-512). A loop is written once, with a parameter `wide` that is a
+constant wherever the loop is used: once in a function that is WIDE, and once in one that every processor can run. */
 
 #ifndef GRISTMILL_WIDE_H
 #define GRISTMILL_WIDE_H
@@ -12,10 +12,10 @@ wherever the loop is used: once in a function that is WIDE, and once in one that
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
-#define WIDE __attribute__((target("avx512f,avx512bw,bmi")))
+#define WIDE __attribute__((target("avx512f,avx512bw")))
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-static inline int can_be_wide(void) { return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("bmi"); }
+static inline int can_be_wide(void) { return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw"); }
 
 WIDE static inline uint64_t wide_above(const uint8_t *p, int limit) {
     return _mm512_cmpgt_epi8_mask(_mm512_loadu_si512((const void *)p), _mm512_set1_epi8((char)limit));
@@ -37,9 +37,10 @@ WIDE static inline uint64_t wide_copy(const uint8_t *p, uint8_t *to) {
 #define ALWAYS_INLINE static inline
 
 static inline int can_be_wide(void) { return 0; }
-static inline uint64_t wide_above(const uint8_t *p, int limit) { return (uint64_t)p[0] & (uint64_t)limit; } /* never called */
-static inline uint64_t wide_equal(const uint8_t *p, int value) { return wide_above(p, value); }
-static inline uint64_t wide_copy(const uint8_t *p, uint8_t *to) { return wide_above(p, *to); }
+/* These are never called, since nothing is wide. */
+static inline uint64_t wide_above(const uint8_t *p, int limit) { return (uint64_t)(p[0] > limit); }
+static inline uint64_t wide_equal(const uint8_t *p, int value) { return (uint64_t)(p[0] == value); }
+static inline uint64_t wide_copy(const uint8_t *p, uint8_t *to) { return (uint64_t)(*to = p[0]); }
 #endif
 
 #endif

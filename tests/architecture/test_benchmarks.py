@@ -35,11 +35,11 @@ print(json.dumps(check(folder)))
 
 GOES_ON = """
 import json
-from rounds import code
 from run import is_measured
-whole = {"code": code(), "rounds": 3}
-few, old, earlier = {**whole, "rounds": 2}, {**whole, "code": "0000000"}, {**whole, "earlier": ["polars"]}
-print(json.dumps([is_measured(found, 3) for found in (whole, few, old, earlier, {})]))
+whole = {"code": "1234567", "rounds": 3}
+few, earlier, failed = {**whole, "rounds": 2}, {**whole, "earlier": ["polars"]}, {**whole, "failed": ["polars: no"]}
+found = [is_measured(one, 3, "1234567") for one in (whole, few, earlier, failed, {})]
+print(json.dumps([*found, *(is_measured({**whole, "code": now}, 3, now) for now in ("1234567+", ""))]))
 """
 
 PAGES = """
@@ -347,7 +347,7 @@ def test_a_system_of_an_earlier_run_keeps_the_seconds_that_it_is_given_over(tmp_
 
 
 def test_what_was_stopped_goes_on_with_what_this_code_lacks() -> None:
-    assert _answer(GOES_ON) == [True, False, False, False, False]
+    assert _answer(GOES_ON) == [True, *[False] * 6]
 
 
 def test_a_missed_target_and_a_single_round_are_told() -> None:

@@ -31,7 +31,10 @@ def _as_other_processors(request: pytest.FixtureRequest) -> Iterator[None]:
     if kernels is None:
         yield
         return
-    was = kernels.json_wide(request.param.startswith("64"))
+    wide = request.param.startswith("64")
+    was = kernels.json_wide(wide)
+    if kernels.json_wide(wide) is not wide:
+        pytest.skip("this processor has no AVX-512")
     yield
     kernels.json_wide(was)
 
@@ -216,6 +219,8 @@ def test_damaged_lines_are_left_to_python(rows: list[dict[str, Any]], form: int,
         b"{}\n{}", b'{"a":"x"}\n\x0b', b"", b"\n\n", b'{"__position__":"x"}', b'{"a":"', b'{"a', b"{", b"{ ",
         b'{"a\\ud800":1}', b'{"a\xff":1}', b'{"a\\":1}', b'{"a\\u00e9":1,"a\xc3\xa9":2}', b'{"a":1}\n{"a":1,}',
         b'{"a":1}\n{,"a":1}', b'{"a":1}\n{"a"}', b'{"a":1}\n{"ab:1}',
+        b'{"a":["\\\n"]}\n{"a":[1]}', b'{"a":["x\n"]}', b'{"a":[1,\n2]}', b'{"a":1\n}', b'{"a"\n:1}', b'{\n"a":1}',
+        b'{"a":"x\ny"}', b'{"a":{"b":"\\',
     ],
 )  # fmt: skip
 def test_what_is_unlike_the_rest_is_left_to_python(line: bytes) -> None:
