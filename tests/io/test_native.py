@@ -227,6 +227,12 @@ def test_what_is_unlike_the_rest_is_left_to_python(line: bytes) -> None:
     assert not check_reading(line)
 
 
+@pytest.mark.skipif(kernels is None, reason="needs the C extension")
+@pytest.mark.parametrize("value", [b'["\\\n"]', b'{"b":"x\ny"}', b"[1,\n2]", b"1\n", b'"x\ny"', b'["\\'])
+def test_no_value_goes_on_after_its_line(value: bytes) -> None:
+    assert kernels.json_columns(b'{"a":' + value + b'}\n{"a":[1]}') is None
+
+
 @pytest.mark.parametrize(
     "lines",
     [
