@@ -19,15 +19,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import profiles
+import semantic
 from corpus import corpus
 from dedup_corpus import dedup_corpus
-from measure import HERE, JOBS, WORK
+from durability import FILES, many_files
+from measure import HERE, JOBS, WORK, job, measure
 from rounds import code
+from throughput import as_parquet
 from versus import SIX, language_tools, note
 from warc import archive
 
+import image
+
 OUT = WORK / "profile"
 RATE, SHARES_RATE = 200, 500
+_RESUMED = OUT / "many-out", OUT / "many-run"
 
 
 def workloads() -> dict[str, list[object]]:
@@ -35,6 +41,7 @@ def workloads() -> dict[str, list[object]]:
     peers = HERE / "peers" / "gristmill_jobs.py"
     fuzzy = '{"word_ngrams": 5, "threshold": 0.8}'
     duplicates = _Made(lambda: dedup_corpus(200_000) / "jsonl")
+    pages = _Made(lambda: archive(50 * 10**6))
     return {
         "copy": [JOBS, "text", _corpus(500), OUT / "copy"],
         "modifiers": [peers, "chain", _corpus(100), OUT / "modifiers", _Made(lambda: note(SIX, OUT / "six.json"))],
@@ -50,7 +57,13 @@ def workloads() -> dict[str, list[object]]:
         "fuzzy": [peers, "fuzzy", duplicates, OUT / "fuzzy", fuzzy],
         "tiny": [JOBS, "tiny", 100_000, "unfused"],
         "small": [JOBS, "small", _corpus(13), OUT / "small"],
-        "warc": [JOBS, "warc", _Made(lambda: archive(50 * 10**6)), OUT / "warc", "resiliparse"],
+        "parquet": [JOBS, "parquet", _Made(lambda: as_parquet(corpus(300 * 10**6)[0])), OUT / "parquet"],
+        "semantic": [HERE / "semantic.py", "own", _Made(lambda: semantic.corpus(200_000)), OUT / "semantic", "{}"],
+        "images": [HERE / "image.py", _Made(lambda: image.archive(600))],
+        "resume": [JOBS, "resume", _Made(_finished), *_RESUMED],
+        "warc": [JOBS, "warc", pages, OUT / "warc", "resiliparse"],
+        "justext": [JOBS, "warc", pages, OUT / "justext", "justext"],
+        "trafilatura": [JOBS, "warc", pages, OUT / "trafilatura", "trafilatura"],
     }
 
 
@@ -66,6 +79,13 @@ class _Made:
 
 def _corpus(megabytes: int) -> _Made:
     return _Made(lambda: corpus(megabytes * 10**6)[0])
+
+
+def _finished() -> Path:
+    """The input of a run that has ended, and is resumed."""
+    folder = many_files(WORK / f"many-{FILES}", FILES)
+    measure(job("resume", folder, *_RESUMED))
+    return folder
 
 
 def record(command: list[str], output: Path, form: str, native: bool = True) -> None:

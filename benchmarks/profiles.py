@@ -19,12 +19,19 @@ MARK = "profiles"
 MOST, LEAST = 8, 2.0
 TITLES = {
     "copy": "JSON lines, read and written",
+    "parquet": "Parquet, read and written",
     "filters": "28 English filters",
     "modifiers": "Six modifiers",
     "language": "Language",
     "exact": "Exact duplicates",
     "fuzzy": "Near duplicates",
+    "semantic": "Semantic duplicates",
     "warc": "WARC to text by resiliparse",
+    "justext": "WARC to text by justext",
+    "trafilatura": "WARC to text by trafilatura",
+    "images": "Photographs, read and decoded",
+    "resume": "Resume of a finished run over many files",
+    "small": "5,000 documents, from start to end",
     "tiny": "Tiny tasks through three pools",
 }
 

@@ -180,6 +180,7 @@ def _shown(number: float | None, unit: str, digits: int = 0) -> str:
 
 
 CURATOR = "NeMo Curator's"
+POOLS, ACTORS = "`multiprocessing`, 50 tasks to a call", "bare actors, 50 tasks to a call"
 WEB = ("resiliparse", "justext", "trafilatura")
 
 LINES = (
@@ -228,7 +229,7 @@ LINES = (
         "large_exact",
         "own",
         "parsing, hashing, finding lines, copying",
-        steps("own_parse", "hash128", "find_lines", "copy"),
+        steps("own_parse", "hash128", "find_lines", "memory"),
         output=_exact,
     ),
     Line(
@@ -236,10 +237,17 @@ LINES = (
         "large_fuzzy",
         "own",
         "parsing, signatures of 29 bands, finding lines, copying",
-        steps("own_parse", "signatures", "find_lines", "copy"),
+        steps("own_parse", "signatures", "find_lines", "memory"),
         output=lambda figures: f1(figures, "large_fuzzy"),
     ),
-    Line("Semantic duplicates", "semantic", "", output=lambda figures: f1(figures, "semantic")),
+    Line(
+        "Semantic duplicates",
+        "semantic",
+        "",
+        "products of matrices, of all pairs",
+        share=ratio("semantic", "blas_cpu_s", "cpu_s"),
+        output=lambda figures: f1(figures, "semantic"),
+    ),
     *(
         Line(
             f"WARC to text by {name}",
@@ -252,7 +260,13 @@ LINES = (
         )
         for name in WEB
     ),
-    Line("Wikitext to text", "sources", "wikitext"),
+    Line(
+        "Wikitext to text",
+        "sources",
+        "wikitext",
+        "mwparserfromhell in a loop",
+        best("sources", "mwparserfromhell_mb_per_cpu_s"),
+    ),
     Line(
         "Photographs, read and decoded, each",
         "image",
@@ -281,12 +295,19 @@ LINES = (
         output=lambda figures: "as the loop's",  # or the figure fails
     ),
     Line("A task and stage, in the process itself", "overhead", "inline", unit="ms"),
-    Line("A task and stage, fused, in workers", "overhead", "fused", unit="ms"),
+    Line(
+        "A task and stage, fused, in workers",
+        "overhead",
+        "fused",
+        POOLS,
+        share=ratio("overhead", "pools_cpu_ms", "fused_cpu_ms"),
+        unit="ms",
+    ),
     Line(
         "A task and stage, in pools of processes",
         "overhead",
         "unfused",
-        "`multiprocessing`, 50 tasks to a call",
+        POOLS,
         share=ratio("overhead", "pools_cpu_ms", "unfused_cpu_ms"),
         unit="ms",
     ),
@@ -294,14 +315,25 @@ LINES = (
         "A task and stage, in pools of Ray actors",
         "tiny",
         "chunked",
-        "bare actors, 50 tasks to a call",
+        ACTORS,
         share=ratio("tiny", "bare_chunked_ms", "chunked_ms"),
         unit="ms",
         clock="wall",
         per=3,
     ),
-    Line("A task and stage, on Ray Data", "tiny", "ray_data", unit="ms", clock="wall", per=3),
-    Line("A task and stage, on Xenna", "tiny", "xenna", unit="ms", clock="wall", per=3),
+    *(
+        Line(
+            f"A task and stage, on {title}",
+            "tiny",
+            name,
+            ACTORS,
+            share=ratio("tiny", "bare_chunked_ms", f"{name}_ms"),
+            unit="ms",
+            clock="wall",
+            per=3,
+        )
+        for name, title in (("ray_data", "Ray Data"), ("xenna", "Xenna"))
+    ),
     Line(
         "GPU workers busy",
         "balance",
