@@ -126,7 +126,7 @@ def _svg(width: float, height: float, title: str, parts: list[str]) -> str:
 
 def draw_limits(reached: list[tuple[str, str, float]]) -> str:
     """Workload, what bounds it, and the share of it that is reached, as bars of which a full one is the limit."""
-    left, right, row = 290, 560, 24
+    left, right, row = 290, 500, 24
     parts, top = [], HEAD + 8
     for title, limit, share in reached:
         width, middle = (right - left) * min(share, 1.0), top + row / 2
@@ -137,7 +137,7 @@ def draw_limits(reached: list[tuple[str, str, float]]) -> str:
             f'<text x="{right + 8}" y="{middle + 4}">{100 * share:.0f} % of {limit}</text>',
         ]
         top += row
-    return _svg(right + 330, top + 10, "How near each comes to the limit of the machine or the library", parts)
+    return _svg(right + 400, top + 10, "How near each comes to the limit of the machine or the library", parts)
 
 
 def draw_growth(curves: list[tuple[str, str, list[float]]]) -> str:

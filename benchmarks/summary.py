@@ -220,7 +220,7 @@ LINES = (
         "Language",
         "language",
         "own",
-        "NeMo Curator's filter in a loop, the faster of two ways to call fastText's library",
+        "fastText's library, the faster of two ways to call it",
         fastest(steps("fasttext"), ratio("language", "megabytes", "loop_cpu_s")),
         output=as_of(CURATOR, "language", "rows_that_differ"),
     ),
