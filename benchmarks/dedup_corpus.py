@@ -35,8 +35,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from corpus import SEED, WORK, sentences
 
-from gristmill.dedup.minhash import Shingling
-from gristmill.dedup.quality import jaccard, similar_pairs
+from gristmill.dedup.signatures.minhash import Shingling
+from gristmill.dedup.signatures.search_quality import jaccard, similar_pairs
 
 VERSION = 1  # part of the folder's name: raise it when the bytes change
 BLOCK = 50_000  # documents that are made at a time

@@ -23,15 +23,17 @@ import pyarrow as pa
 from corpus import corpus, sentences
 from measure import HERE, show, stable
 
-from gristmill.dedup import lines, lsh, quality, reference
-from gristmill.dedup.bloom import BloomFilter
-from gristmill.dedup.columns import from_numbers, numbers
-from gristmill.dedup.components import components
-from gristmill.dedup.digest import hash128
-from gristmill.dedup.minhash import Shingling, matrix, signatures
-from gristmill.dedup.normalise import Normalisation
-from gristmill.dedup.simhash import simhashes
-from gristmill.dedup.substring import repeated_spans
+from gristmill.dedup.clusters.connected_components import components
+from gristmill.dedup.columns import reference
+from gristmill.dedup.columns.arrow_numpy import from_numbers, numbers
+from gristmill.dedup.columns.column_hashes import hash128
+from gristmill.dedup.columns.normalisation import Normalisation
+from gristmill.dedup.exact.bloom_filter import BloomFilter
+from gristmill.dedup.fuzzy.simhash import simhashes
+from gristmill.dedup.signatures import lsh, search_quality
+from gristmill.dedup.signatures.minhash import Shingling, signature_matrix, signatures
+from gristmill.dedup.substring import text_units
+from gristmill.dedup.substring.substring_stage import repeated_spans
 
 WORDS, CHARS = Shingling("words", 5), Shingling("chars", 24)
 LEVELS = (0.7, 0.8, 0.9)
@@ -56,9 +58,9 @@ def speeds(megabytes: int, rounds: int) -> dict[str, Any]:
         "minhash 5 words x 112": (size, lambda: signatures(texts, WORDS, 112)),
         "bands 20 x 13": (size, lambda: lsh.band_rows(ids, signed, 20, 13)),
         "simhash 3 words": (size, lambda: simhashes(texts)),
-        "jaccard 5 words": (2 * some.nbytes / 1e6, lambda: quality.jaccard(some, other, WORDS)),
+        "jaccard 5 words": (2 * some.nbytes / 1e6, lambda: search_quality.jaccard(some, other, WORDS)),
         "bloom filter": (size, lambda: BloomFilter(len(texts)).add(texts)),
-        "lines": (size, lambda: lines.repeated(lines.cut(texts).keys())),
+        "lines": (size, lambda: text_units.repeated_pieces(text_units.cut_units(texts).keys())),
         "spans of 100 bytes": (size, lambda: repeated_spans(texts, 100)),
         "components, million edges": (1.0, lambda: components(u, v)),
     }
@@ -84,7 +86,7 @@ def recall(pairs: int) -> list[dict[str, Any]]:
     for level in LEVELS:
         left, right, true = make_pairs(level, pairs)
         seeds = [Shingling("words", 5, seed) for seed in range(SEEDS)]  # all pairs share the luck of one
-        ours = [np.concatenate([matrix(signatures(side, seed)) for seed in seeds]) for side in (left, right)]
+        ours = [np.concatenate([signature_matrix(signatures(side, seed)) for seed in seeds]) for side in (left, right)]
         free = [independent(side, scrambled) for side in (left, right)]
         short = [independent(side, multiplied) for side in (left, right)]
         error = (ours[0] == ours[1]).mean(axis=1) - np.tile(true, SEEDS)
@@ -119,7 +121,7 @@ def make_pairs(level: float, count: int) -> tuple[pa.Array, pa.Array, Any]:
             copy[draw.randrange(len(copy))] = f"new{draw.randrange(10**6)}"
         left.append(" ".join(words))
         right.append(" ".join(copy))
-    true = numbers(quality.jaccard(pa.array(left), pa.array(right), WORDS))
+    true = numbers(search_quality.jaccard(pa.array(left), pa.array(right), WORDS))
     chosen = np.flatnonzero(abs(true - level) < 0.01)[:count]
     return pa.array(left).take(from_numbers(chosen)), pa.array(right).take(from_numbers(chosen)), true[chosen]
 
@@ -156,7 +158,7 @@ def brute_force(documents: int) -> dict[str, Any]:
     """A sample with near copies, compared pair by pair."""
     parts = [make_pairs(level, documents // 6) for level in LEVELS]
     texts = pa.concat_arrays([side for left, right, _ in parts for side in (left, right)])
-    found = quality.measure(texts, 0.8, *lsh.choose_bands(0.8), WORDS)
+    found = search_quality.measure_bands(texts, 0.8, *lsh.choose_bands(0.8), WORDS)
     names = ("recall", "precision", "verified_recall", "verified_precision")
     return {"documents": len(texts), "true_pairs": found.true_pairs} | {name: getattr(found, name) for name in names}
 

@@ -20,8 +20,8 @@ FILES = 10_000
 DEMO = HERE.parent / "examples" / "demo"
 
 
-def run(rounds: int = 3, turns: int = 30, files: int = FILES) -> dict[str, Any]:
-    books = [measure(job("books", DEMO, WORK / "books", turns)).answer for _ in range(rounds)]
+def run(rounds: int = 3, loop_turns: int = 30, files: int = FILES) -> dict[str, Any]:
+    books = [measure(job("books", DEMO, WORK / "books", loop_turns)).answer for _ in range(rounds)]
     folder = many_files(WORK / f"many-{files}", files)
     for name in ("many-run", "many-out"):
         shutil.rmtree(WORK / name, ignore_errors=True)

@@ -173,7 +173,7 @@ class _NoHash:
     update = hexdigest = _nothing
 
 
-def books(demo: str, output: str, turns: str = "30") -> dict[str, object]:
+def books(demo: str, output: str, loop_turns: str = "30") -> dict[str, object]:
     """The demo pipeline by turns without ledger, checksums, manifest and counters, with them, and with a report too:
     CPU seconds of the best turn of each, which others on the machine have disturbed least. In each turn bytes pass
     through what makes checksums, which makes none without them."""
@@ -187,15 +187,15 @@ def books(demo: str, output: str, turns: str = "30") -> dict[str, object]:
 
     recipe = load_recipe(f"{demo}/recipe.yaml", {"input": f"{demo}/data", "output": output})
     switched_off = [
-        mock.patch("gristmill.core.stats.StageStats.saw", _nothing),
-        mock.patch("gristmill.core.stats.StageStats.gave", _nothing),
-        mock.patch("gristmill.io.checksum.xxhash.xxh3_128", _NoHash),
-        mock.patch("gristmill.io.commit.write_manifest", _nothing),
-        mock.patch("gristmill.core.segments.check_books", _nothing),
+        mock.patch("gristmill.core.run.stage_stats.StageStats.saw", _nothing),
+        mock.patch("gristmill.core.run.stage_stats.StageStats.gave", _nothing),
+        mock.patch("gristmill.io.storage.checksum.xxhash.xxh3_128", _NoHash),
+        mock.patch("gristmill.io.write.commit.write_manifest", _nothing),
+        mock.patch("gristmill.core.run.segment_runner.check_books", _nothing),
     ]
     demo_runs = tempfile.mkdtemp()
     seconds = {"with_s": 1e9, "without_s": 1e9, "report_s": 1e9}
-    for _ in range(int(turns)):
+    for _ in range(int(loop_turns)):
         for name, best in list(seconds.items()):
             for switch in switched_off if name == "without_s" else ():
                 switch.start()
@@ -241,18 +241,18 @@ def warc_extract(path: str, extractor: str) -> dict[str, object]:
     import time
 
     from gristmill.download import CommonCrawlWarcIterator, get_stop_list_dict
-    from gristmill.download.charset import decode
-    from gristmill.download.html import InSteps, algorithm_of
+    from gristmill.download.web.charset import decode_page
+    from gristmill.download.web.html_extractors import ParagraphExtractor, make_algorithm
 
     words = get_stop_list_dict(["en"])["en"]
     kwargs = {} if extractor == "justext" else {"required_stopword_density": 0}
     kwargs |= {"deduplicate": False} if extractor == "trafilatura" else {}
-    algorithm = algorithm_of(extractor, kwargs)
-    assert isinstance(algorithm, InSteps)
+    algorithm = make_algorithm(extractor, kwargs)
+    assert isinstance(algorithm, ParagraphExtractor)
     bare = _bare(extractor, words)
     ours_s = bare_s = pages = same = 0.0
     for record in CommonCrawlWarcIterator().iterate(path):
-        html = decode(record["content"], record["content_type"])
+        html = decode_page(record["content"], record["content_type"])
         began = time.process_time()
         found = algorithm.extract_text(html, words, "en") if pages % 2 else bare(html)
         middle = time.process_time()

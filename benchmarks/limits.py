@@ -36,8 +36,8 @@ from versus import SIX
 
 import gristmill.text
 from gristmill import _kernels
-from gristmill.dedup.minhash import Shingling, signatures
-from gristmill.models.fasttext import Model
+from gristmill.dedup.signatures.minhash import Shingling, signatures
+from gristmill.models.fasttext_model import FastTextModel
 
 TURNS = 3
 Step = Callable[[], object]
@@ -94,7 +94,7 @@ def _languages(texts: pa.Array) -> Step:
     """The library alone: a line for each text, and its best label."""
     import fasttext
 
-    model = fasttext.load_model(str(Model(None, "limits").file()))
+    model = fasttext.load_model(str(FastTextModel(None, "limits").file()))
     lines = [text.replace("\n", " ") for text in texts.to_pylist()]
     return lambda: [model.predict(line) for line in lines]
 

@@ -124,11 +124,11 @@ def _svg(width: float, height: float, title: str, parts: list[str]) -> str:
     return "".join([head, *parts, "</svg>\n"])
 
 
-def draw_limits(reached: list[tuple[str, str, float]]) -> str:
+def draw_limits(bytes_reached: list[tuple[str, str, float]]) -> str:
     """Workload, what bounds it, and the share of it that is reached, as bars of which a full one is the limit."""
     left, right, row = 290, 500, 24
     parts, top = [], HEAD + 8
-    for title, limit, share in reached:
+    for title, limit, share in bytes_reached:
         width, middle = (right - left) * min(share, 1.0), top + row / 2
         parts += [
             f'<text x="{left - 8}" y="{middle + 4}" text-anchor="end">{title}</text>',

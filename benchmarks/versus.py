@@ -63,9 +63,9 @@ def heuristics() -> Tools:
 
 
 def language_tools() -> Tools:
-    from gristmill.models.fasttext import Model
+    from gristmill.models.fasttext_model import FastTextModel
 
-    return [("FastTextLangId", {"model_path": str(Model(None, "versus").file()), "min_langid_score": 0.0})]
+    return [("FastTextLangId", {"model_path": str(FastTextModel(None, "versus").file()), "min_langid_score": 0.0})]
 
 
 @contextlib.contextmanager

@@ -19,19 +19,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gristmill import ProcessingStage, Resources, Task
-from gristmill.core import flow as flow_module
-from gristmill.core.executor import Job, Silent
-from gristmill.core.flow import Item
-from gristmill.core.isolate import Place
-from gristmill.core.plan import Group, Plan
-from gristmill.core.quarantine import Quarantine
-from gristmill.core.stats import StageStats
+from gristmill.core.executor import Job, SilentObserver
+from gristmill.core.plan.planner import Group, Plan
+from gristmill.core.records.quarantine import Quarantine
+from gristmill.core.run import flow as flow_module
+from gristmill.core.run.flow import WorkItem
+from gristmill.core.run.isolation import RowLocation
+from gristmill.core.run.stage_stats import StageStats
 from gristmill.core.task import Lineage
-from gristmill.executors import divide, drive, pool
-from gristmill.executors.drive import LOST, Driver
-from gristmill.executors.machine import Machine, Slot
-from gristmill.executors.pool import Order, Pool, WorkerHandle, most_workers
-from gristmill.executors.ray_cluster import Node, NodeSlots
+from gristmill.executors import driver, gpu_division, worker_pool
+from gristmill.executors.driver import WORKER_LOST, Driver
+from gristmill.executors.machine import GpuSlot, Machine
+from gristmill.executors.ray.cluster import ClusterGpuSlots, ClusterNode
+from gristmill.executors.worker_pool import CallRequest, WorkerHandle, WorkerPool, max_workers
 
 MB = 2**20
 TRIP_S = 0.002
@@ -100,7 +100,7 @@ class Clock:
 @contextlib.contextmanager
 def virtual_time() -> Iterator[Clock]:
     clock = Clock()
-    modules: list[Any] = [drive, divide, pool, flow_module]
+    modules: list[Any] = [driver, gpu_division, worker_pool, flow_module]
     try:
         for module in modules:
             module.time = clock
@@ -124,13 +124,13 @@ class VirtualStage(ProcessingStage[Task[Any], Task[Any]]):
 class VirtualWorker(WorkerHandle):
     most_calls = 2
 
-    def __init__(self, driver: Simulation, group: int, key: int, slot: Slot, node: str) -> None:
+    def __init__(self, driver: Simulation, group: int, key: int, slot: GpuSlot, node: str) -> None:
         super().__init__(group, False, key, slot)
         self.driver, self.node = driver, node
         self.free_at = driver.clock.now
         self.void: set[int] = set()
 
-    def order(self, order: Order) -> None:
+    def order(self, order: CallRequest) -> None:
         begins = max(self.driver.clock.now + TRIP_S, self.free_at)
         seconds = sum(self.driver.seconds(self, lineage) for lineage, _ in order.items)
         self.free_at = begins + seconds
@@ -158,31 +158,31 @@ class VirtualWorker(WorkerHandle):
 
     def kill(self) -> None:
         if self.state != "gone":
-            self.driver.at(self.driver.clock.now, self, (LOST,))
+            self.driver.at(self.driver.clock.now, self, (WORKER_LOST,))
 
-    def place(self) -> Place | None:
+    def place(self) -> RowLocation | None:
         return None
 
     def doing(self) -> tuple[int, float]:
         return -1, 0.0
 
 
-class VirtualPool(Pool):
+class VirtualPool(WorkerPool):
     def __init__(self, driver: Simulation, group: Group) -> None:
         super().__init__(group, driver.machine, driver.slots, driver.job)
         self.driver = driver
 
     def resize(self) -> None:
-        self.limit = self.target = most_workers(self.group, self.driver.machine, self.slots)
+        self.limit = self.target = max_workers(self.group, self.driver.machine, self.slots)
 
     def start(self) -> None:
         slot = self.slots.take(self.group.resources)
         assert slot is not None
         key = next(self.driver.keys)
         nodes = self.driver.nodes
-        node = self.driver.slots.homes[slot.devices[0]] if slot.devices else nodes[key % len(nodes)].id
+        node = self.driver.slots.gpu_nodes[slot.devices[0]] if slot.devices else nodes[key % len(nodes)].id
         worker = VirtualWorker(self.driver, self.index, key, slot, node)
-        self.enlist(worker)
+        self.add_worker(worker)
         self.driver.at(self.driver.clock.now + self.driver.world.steps[self.index].setup_s, worker, ("ready", None))
         self.driver.decisions += 1
 
@@ -224,22 +224,22 @@ class Outcome:
 class Simulation(Driver):
     """The driver of a run on a cluster that does not exist."""
 
-    slots: NodeSlots
+    slots: ClusterGpuSlots
     pools: Sequence[VirtualPool]
 
     def __init__(self, world: World, clock: Clock) -> None:
         self.world, self.clock, self.random = world, clock, random.Random(world.seed)
         self.events: list[tuple[float, int, VirtualWorker, tuple[Any, ...]]] = []
         self.keys, self.order = itertools.count(), itertools.count()
-        self.nodes = [Node(f"{number}", world.cpus, world.gpus) for number in range(world.nodes)]
+        self.nodes = [ClusterNode(f"{number}", world.cpus, world.gpus) for number in range(world.nodes)]
         self.slow = {node.id for node in self.nodes if self.random.random() < world.slow_nodes}
         groups = tuple(
             Group(index, (VirtualStage().with_(name=step.name, resources=step.resources),))
             for index, step in enumerate(world.steps)
         )
-        job = Job(Plan("simulated", None, groups), self._sources(), Silent(), Quarantine())
+        job = Job(Plan("simulated", None, groups), self._sources(), SilentObserver(), Quarantine())
         super().__init__(job, self._machine())
-        self.slots = NodeSlots(self.nodes, 80.0)
+        self.slots = ClusterGpuSlots(self.nodes, 80.0)
         self.pools = [VirtualPool(self, group) for group in groups]
         self.outcome = Outcome(most_bytes=[0] * len(groups))
         self.decisions = 0
@@ -253,9 +253,9 @@ class Simulation(Driver):
     def _sources(self) -> Iterator[list[Any]]:
         for number in range(self.world.tasks):
             name = f"{number}"
-            yield [Item(Lineage(name, name, (), number), [Nothing()], 1000)]
+            yield [WorkItem(Lineage(name, name, (), number), [Nothing()], 1000)]
 
-    def items(self, sources: Iterator[Sequence[Any]]) -> Iterator[list[Item]]:
+    def items(self, sources: Iterator[Sequence[Any]]) -> Iterator[list[WorkItem]]:
         return (list(items) for items in sources)
 
     def keep(self, ref: Any) -> Any:
@@ -311,7 +311,7 @@ class Simulation(Driver):
             for worker in [worker for worker in pool_.workers if worker.node in gone]:
                 self.outcome.lost_calls += len(worker.calls)
                 worker.node_gone = True
-                self._lost(worker)
+                self._handle_lost_worker(worker)
 
     def see_off(self, worker: WorkerHandle) -> str:
         self.pools[worker.group].remove(worker)
@@ -321,7 +321,7 @@ class Simulation(Driver):
 
     # -- what is measured --------------------------------------------------------------------------------
 
-    def _send(self, pool: Pool, workers: Sequence[WorkerHandle], ahead: bool = False) -> None:
+    def _send(self, pool: WorkerPool, workers: Sequence[WorkerHandle], ahead: bool = False) -> None:
         self.decisions += 1
         super()._send(pool, workers, ahead)
 

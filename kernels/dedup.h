@@ -1,4 +1,4 @@
-/* What module.c registers for gristmill.dedup. Each function is defined in dedup/reference.py, those of keys.c
+/* What module.c registers for gristmill.dedup. Each function is defined in dedup/columns/reference.py, those of keys.c
    beside what calls them. */
 
 #ifndef GRISTMILL_DEDUP_H

@@ -1,4 +1,4 @@
-/* Hashes that mean the same on every machine. dedup/reference.py defines them, and dedup/digest.py says what goes with
+/* Hashes that mean the same on every machine. dedup/columns/reference.py defines them, and dedup/columns/column_hashes.py says what goes with
 another choice. */
 
 #ifndef GRISTMILL_HASH_H

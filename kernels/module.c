@@ -1,4 +1,4 @@
-/* gristmill._kernels: loops over Arrow columns that Python would be slow at. text/reference.py defines the results. */
+/* gristmill._kernels: loops over Arrow columns that Python would be slow at. text/statistics/reference.py defines the results. */
 
 #include "dedup.h"
 #include "fasttext.h"

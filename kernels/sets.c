@@ -1,5 +1,5 @@
 /* Sets of shingles as sorted numbers, of which the gaps are written in Rice's code. Numbers are the upper bits of
-   shingles, as many as are needed to tell those of two documents apart (dedup/reference.py).
+   shingles, as many as are needed to tell those of two documents apart (dedup/columns/reference.py).
 
        8 bytes    the least shingle, whole: documents with the same one are compared in samples
        4 bytes    how many different shingles there are, which says how many bits of each are kept

@@ -1,4 +1,4 @@
-/* Stop words: how many of the words of a text are in a set, as `download/stop_lists.py` defines it.
+/* Stop words: how many of the words of a text are in a set, as `download/web/stop_lists.py` defines it.
 
 A word of ASCII is its own key: up to 16 bytes, in lower case, filled up with zeros. Other words, and those with a zero in
 them, are shown to Python, so that case and white space are what they are there. */

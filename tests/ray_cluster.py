@@ -12,14 +12,23 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-OURS = {"Board", "Conductor", "Desk", "Keeper", "RayWorker", "MapWorker", "StageWorker", "NodeResourceMonitor"}
+OURS = {
+    "ControlActor",
+    "EngineActor",
+    "EngineCoordinator",
+    "ResultOwner",
+    "RayWorker",
+    "MapWorker",
+    "StageWorker",
+    "NodeResourceMonitor",
+}
 """Actors that must be gone when a run is over."""
 
 
 @contextlib.contextmanager
 def ray_cluster(**options: Any) -> Iterator[str]:
     """Its mark, by which its processes are known."""
-    from gristmill.executors.ray_client import RayClient, marked
+    from gristmill.executors.ray.client import RayClient, processes_with_mark
 
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src")])
@@ -35,7 +44,9 @@ def ray_cluster(**options: Any) -> Iterator[str]:
         else:
             os.environ["PYTHONPATH"] = before
     deadline = time.monotonic() + 10
-    while (left := marked(mark)) and time.monotonic() < deadline:  # killed, and not gone yet on a busy machine
+    while (
+        left := processes_with_mark(mark)
+    ) and time.monotonic() < deadline:  # killed, and not gone yet on a busy machine
         time.sleep(0.1)
     assert [_command(pid) for pid in left] == []
     assert "RAY_ADDRESS" not in os.environ
@@ -60,10 +71,10 @@ def _actors() -> list[str]:
 
 
 def _workers(mark: str) -> list[str]:
-    from gristmill.executors.ray_client import marked
+    from gristmill.executors.ray.client import processes_with_mark
 
-    commands = [_command(pid) for pid in marked(mark)]
-    return [command for command in commands if "executors.zygote" in command or _title(command) in OURS]
+    commands = [_command(pid) for pid in processes_with_mark(mark)]
+    return [command for command in commands if "executors.local.zygote" in command or _title(command) in OURS]
 
 
 def _title(command: str) -> str:

@@ -20,46 +20,46 @@ if TYPE_CHECKING:
     from gristmill.core.sample import Sample
     from gristmill.core.stage import CompositeStage, ProcessingStage, SourceStage
     from gristmill.core.task import EmptyTask, FileGroupTask, Task
-    from gristmill.executors.local import LocalExecutor
-    from gristmill.executors.ray_actors import RayActorPoolExecutor
-    from gristmill.executors.ray_client import RayClient, SlurmRayClient
-    from gristmill.executors.ray_data import RayDataExecutor
-    from gristmill.executors.xenna import XennaExecutor
-    from gristmill.io.arrange import Repartition, Shuffle, Sort
-    from gristmill.io.counts import CountRows
-    from gristmill.io.join import Join
-    from gristmill.io.keyed import KeyedStage
-    from gristmill.io.verdicts import VerdictStage
+    from gristmill.executors.engines.ray_data_executor import RayDataExecutor
+    from gristmill.executors.engines.xenna_executor import XennaExecutor
+    from gristmill.executors.local.local_executor import LocalExecutor
+    from gristmill.executors.ray.actor_pool_executor import RayActorPoolExecutor
+    from gristmill.executors.ray.client import RayClient, SlurmRayClient
+    from gristmill.io.exchange.count_rows import CountRows
+    from gristmill.io.exchange.keyed_stage import KeyedStage
+    from gristmill.io.exchange.sort_shuffle_repartition import Repartition, Shuffle, Sort
+    from gristmill.io.join.join_stage import Join
+    from gristmill.io.verdicts.verdict_stage import VerdictStage
 
 __version__ = VERSION
 
 _HOME = {
     "Batch": "core.batch",
     "CompositeStage": "core.stage",
-    "CountRows": "io.counts",
+    "CountRows": "io.exchange.count_rows",
     "DocumentBatch": "core.batch",
     "EmptyTask": "core.task",
     "FileGroupTask": "core.task",
     "ImageBatch": "core.batch",
-    "Join": "io.join",
-    "KeyedStage": "io.keyed",
-    "LocalExecutor": "executors.local",
+    "Join": "io.join.join_stage",
+    "KeyedStage": "io.exchange.keyed_stage",
+    "LocalExecutor": "executors.local.local_executor",
     "Pipeline": "core.pipeline",
     "ProcessingStage": "core.stage",
-    "RayActorPoolExecutor": "executors.ray_actors",
-    "RayClient": "executors.ray_client",
-    "RayDataExecutor": "executors.ray_data",
-    "Repartition": "io.arrange",
+    "RayActorPoolExecutor": "executors.ray.actor_pool_executor",
+    "RayClient": "executors.ray.client",
+    "RayDataExecutor": "executors.engines.ray_data_executor",
+    "Repartition": "io.exchange.sort_shuffle_repartition",
     "Resources": "core.resources",
     "Route": "core.route",
     "Sample": "core.sample",
-    "Shuffle": "io.arrange",
-    "SlurmRayClient": "executors.ray_client",
-    "Sort": "io.arrange",
+    "Shuffle": "io.exchange.sort_shuffle_repartition",
+    "SlurmRayClient": "executors.ray.client",
+    "Sort": "io.exchange.sort_shuffle_repartition",
     "SourceStage": "core.stage",
     "Task": "core.task",
-    "VerdictStage": "io.verdicts",
-    "XennaExecutor": "executors.xenna",
+    "VerdictStage": "io.verdicts.verdict_stage",
+    "XennaExecutor": "executors.engines.xenna_executor",
     "processing_stage": "core.function",
 }
 
@@ -97,7 +97,7 @@ __getattr__, __dir__ = lazy(__name__, _HOME)
 
 
 def _local_executor() -> Any:
-    from gristmill.executors.local import LocalExecutor
+    from gristmill.executors.local.local_executor import LocalExecutor
 
     return LocalExecutor()
 
@@ -109,15 +109,15 @@ def _progress(*every_s: float) -> Any:
 
 
 def _beside(rejected: str | None, scores: str | None, storage_options: Any) -> Any:
-    from gristmill.io.scores import stages_beside
+    from gristmill.io.write.score_output import side_output_stages
 
-    return stages_beside(rejected, scores, storage_options)
+    return side_output_stages(rejected, scores, storage_options)
 
 
 def _reporter(store: Any) -> Any:
-    from gristmill.report.write import Reporter
+    from gristmill.report.run_report.reporter import RunReporter
 
-    return Reporter(store)
+    return RunReporter(store)
 
 
 def _format(name: str) -> Any:

@@ -16,12 +16,12 @@ import pytest
 from typer.testing import CliRunner
 
 from gristmill import __version__
-from gristmill.cli import show
+from gristmill.cli import console_output
 from gristmill.cli.main import app
-from gristmill.core.preview import Preview, PreviewRow
+from gristmill.core.run.preview import Preview, PreviewRow
 
 ROOT = Path(__file__).parents[2]
-OWN = "tests.recipes.own_stages"
+OWN = "tests.recipes.user_stages"
 
 
 @pytest.fixture
@@ -158,7 +158,9 @@ def test_preview(corpus: str) -> None:
 
 
 def test_preview_shows_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
-    show.print_preview(Preview([PreviewRow({"text": "a\x1b[2Jb\n[red]c", "na\x1bme": 1, "_hidden": 1}, {"x": 0.25})]))
+    console_output.print_preview(
+        Preview([PreviewRow({"text": "a\x1b[2Jb\n[red]c", "na\x1bme": 1, "_hidden": 1}, {"x": 0.25})])
+    )
     shown = capsys.readouterr().out
     assert "text: a [2Jb [red]c\n" in shown
     assert "na me: 1\n" in shown

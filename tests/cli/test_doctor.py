@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gristmill import __version__
-from gristmill.cli.health import requirements
+from gristmill.cli.environment_checks import requirements
 from gristmill.cli.main import app
 
 

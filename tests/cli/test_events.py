@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from gristmill.cli.main import app
 
-OWN = "tests.recipes.own_stages"
+OWN = "tests.recipes.user_stages"
 ROOT = Path(__file__).parents[2]
 
 

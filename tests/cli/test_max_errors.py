@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gristmill.cli.start import error_budget
+from gristmill.cli.recipe_runner import parse_max_errors
 from gristmill.core.errors import RecipeError
 
 
@@ -25,7 +25,7 @@ from gristmill.core.errors import RecipeError
     ],
 )
 def test_what_max_errors_means(text: str, budget: float | None) -> None:
-    got = error_budget(text)
+    got = parse_max_errors(text)
     assert got == budget
     assert type(got) is type(budget), "a number of records is whole, a share is not"
 
@@ -33,4 +33,4 @@ def test_what_max_errors_means(text: str, budget: float | None) -> None:
 @pytest.mark.parametrize("text", ["", "many", "-1", "1.5", "150%", "nan", "inf", "1e3", "50 records", "1,000", "٣"])
 def test_what_max_errors_cannot_mean(text: str) -> None:
     with pytest.raises(RecipeError, match="write a number of records such as 50, a share such as 1% or 0.01, or none"):
-        error_budget(text)
+        parse_max_errors(text)

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from gristmill.cli.main import app
 
 ROOT = Path(__file__).parents[2]
-CHOKES = "tests.recipes.own_stages:Chokes"
+CHOKES = "tests.recipes.user_stages:Chokes"
 STEERS = "\x1b[2J\x9b31m\x1b]0;owned\x07"
 """What a terminal would obey: clear the screen, turn red, change the title."""
 

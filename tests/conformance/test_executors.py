@@ -18,9 +18,9 @@ from gristmill import (
     processing_stage,
 )
 from gristmill.core.errors import StageError
-from gristmill.core.executor import Progress, Silent
-from tests.conformance.executors import EXECUTORS, make, params
-from tests.conformance.stages import (
+from gristmill.core.executor import Progress, SilentObserver
+from tests.conformance.executor_params import EXECUTORS, make, params
+from tests.conformance.small_stages import (
     AddOne,
     BatchDouble,
     CountTo,
@@ -75,7 +75,7 @@ class Nothing(ProcessingStage[Task[int], Task[int]]):
         return None
 
 
-class Interrupted(Silent):
+class Interrupted(SilentObserver):
     """Ctrl-C comes in the midst of a run, and something goes wrong when that is stopped."""
 
     def progressed(self, progress: Progress) -> None:

@@ -22,7 +22,7 @@ from gristmill.text import (
     ScoreFilter,
     WordCountFilter,
 )
-from tests.conformance.executors import CLUSTER
+from tests.conformance.executor_params import CLUSTER
 
 
 @pytest.fixture(scope="module")

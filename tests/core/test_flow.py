@@ -5,26 +5,26 @@ from __future__ import annotations
 import pytest
 
 from gristmill.core.errors import LostTaskError, StageError, WorkerLostError
-from gristmill.core.flow import MOST_MOVES, Call, Flow, Item, Output
-from gristmill.core.plan import Group, Plan
-from gristmill.core.recover import MOST_LOSSES
-from gristmill.core.stats import StageStats
+from gristmill.core.plan.planner import Group, Plan
+from gristmill.core.run.flow import MOST_MOVES, CallOutput, Flow, WorkerCall, WorkItem
+from gristmill.core.run.recovery import MAX_LOSSES
+from gristmill.core.run.stage_stats import StageStats
 from gristmill.core.task import Lineage
-from tests.core.steps import RETRIES, Ref, Step
+from tests.core.flow_stages import RETRIES, Ref, Step
 
 
-def flow_of(*items: Item, stages: int = 1, batch_size: int = 1) -> Flow:
+def flow_of(*items: WorkItem, stages: int = 1, batch_size: int = 1) -> Flow:
     group = Group(0, tuple(Step().with_(batch_size=batch_size) for _ in range(stages)))
     flow = Flow(Plan("p", None, (group,)), iter([list(items)]))
     flow.feed(100)
     return flow
 
 
-def item(name: str, nbytes: int = 1, start: int = 0) -> Item:
-    return Item(Lineage(name, name, (f"{name}.jsonl",)), [name], nbytes, start)
+def item(name: str, nbytes: int = 1, start: int = 0) -> WorkItem:
+    return WorkItem(Lineage(name, name, (f"{name}.jsonl",)), [name], nbytes, start)
 
 
-def names(call: Call) -> list[str]:
+def names(call: WorkerCall) -> list[str]:
     return [entry.lineage.id for entry in call.items]
 
 
@@ -69,12 +69,12 @@ def test_the_stage_at_fault_says_how_often() -> None:
 def test_what_a_failed_call_of_several_gave_does_not_count() -> None:
     flow = flow_of(item("a"), item("b"))
     call = flow.take(0, 2)
-    flow.output(call, Output(call.items[0].lineage, "ref", 1, 1))
+    flow.output(call, CallOutput(call.items[0].lineage, "ref", 1, 1))
     flow.fail(call, StageError("Step", "a", (), "?"))
     assert not flow.results
 
 
-def two_groups(*items: Item) -> tuple[Flow, Call]:
+def two_groups(*items: WorkItem) -> tuple[Flow, WorkerCall]:
     """A flow of which the first group has turned an item into two, and a call with both of them."""
     plan = Plan("p", None, (Group(0, (Step(),)), Group(1, (Step(),))))
     flow = Flow(plan, iter([list(items)]))
@@ -84,9 +84,9 @@ def two_groups(*items: Item) -> tuple[Flow, Call]:
     return flow, flow.take(1, 2)
 
 
-def finish(flow: Flow, call: Call, *outputs: str) -> None:
+def finish(flow: Flow, call: WorkerCall, *outputs: str) -> None:
     for name in outputs:
-        flow.output(call, Output(Lineage(name, "a"), Ref(name), 1, 1))
+        flow.output(call, CallOutput(Lineage(name, "a"), Ref(name), 1, 1))
     flow.finish(call, [StageStats(tasks_in=1)])
 
 
@@ -113,7 +113,7 @@ def test_a_stage_that_gives_something_else_the_second_time_is_named() -> None:
 
 def test_what_is_lost_again_and_again_ends_the_run() -> None:
     flow, call = two_groups(item("a"))
-    for _ in range(MOST_LOSSES):
+    for _ in range(MAX_LOSSES):
         flow.recover(call, [(0, 0)])
         finish(flow, flow.take(0, 1), "a.0")
         call = flow.take(1, 1)

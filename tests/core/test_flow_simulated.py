@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from gristmill import Task
 from gristmill.core.errors import StageError
-from gristmill.core.flow import MOST_MOVES, Call, Flow, Item, Output
-from gristmill.core.plan import Group, Plan
-from gristmill.core.recover import MOST_LOSSES, Recovery, Wishes
-from gristmill.core.repeat import Repeat
-from gristmill.core.stats import StageStats
+from gristmill.core.plan.planner import Group, Plan
+from gristmill.core.run.flow import MOST_MOVES, CallOutput, Flow, WorkerCall, WorkItem
+from gristmill.core.run.recovery import MAX_LOSSES, Recovery, WantedOutputs
+from gristmill.core.run.retry_check import RetryCheck
+from gristmill.core.run.stage_stats import StageStats
 from gristmill.core.task import Lineage
-from tests.core.steps import RETRIES, Ref, Step
+from tests.core.flow_stages import RETRIES, Ref, Step
 
 
 class Collect(Step):
@@ -33,21 +33,23 @@ class Shape:
     """A pipeline to simulate: stages per group, which one of each gathers, and a seed for how tasks multiply."""
 
     stages: tuple[int, ...]
-    meets: tuple[int | None, ...]
+    gather_position: tuple[int | None, ...]
     sources: tuple[int, ...]
-    own_source: bool
+    tasks_are_sources: bool
     seed: int
 
     def plan(self) -> Plan:
         groups = []
-        for index, (count, meets) in enumerate(zip(self.stages, self.meets, strict=True)):
+        for index, (count, meets) in enumerate(zip(self.stages, self.gather_position, strict=True)):
             groups.append(Group(index, tuple(Collect() if at == meets else Step() for at in range(count))))
-        return Plan("simulated", None, tuple(groups), self.own_source)
+        return Plan("simulated", None, tuple(groups), self.tasks_are_sources)
 
-    def items(self) -> Iterator[list[Item]]:
+    def items(self) -> Iterator[list[WorkItem]]:
         for order, count in enumerate(self.sources):
             names = [f"{order}.{index}" if count > 1 else f"{order}" for index in range(count)]
-            yield [Item(Lineage(name, f"{order}", (f"file-{order}",), order), [Ref(name)], nbytes=10) for name in names]
+            yield [
+                WorkItem(Lineage(name, f"{order}", (f"file-{order}",), order), [Ref(name)], nbytes=10) for name in names
+            ]
 
     def children(self, group: int, position: int, lineage: Lineage) -> list[Lineage]:
         """What one stage makes of one task: none, itself, or some children. The same on every attempt."""
@@ -59,14 +61,14 @@ class Shape:
         tasks = [item.lineage for items in self.items() for item in items]
         gathered: dict[tuple[int, str], list[str]] = {}
         for group, position in ((group, at) for group, count in enumerate(self.stages) for at in range(count)):
-            if position == self.meets[group]:
+            if position == self.gather_position[group]:
                 by_source: dict[str, list[Lineage]] = {}
                 for task in sorted(tasks, key=Lineage.sort_key):
                     by_source.setdefault(task.source, []).append(task)
                 gathered |= {(group, source): [task.id for task in found] for source, found in by_source.items()}
                 tasks = [Lineage(source, source, t[0].files, t[0].order) for source, t in by_source.items()]
             tasks = [child for task in tasks for child in self.children(group, position, task)]
-            if group == 0 and self.own_source:
+            if group == 0 and self.tasks_are_sources:
                 tasks = [task.as_source() for task in tasks]
         return sorted(task.id for task in tasks), gathered
 
@@ -88,8 +90,10 @@ class Simulation:
     def __init__(self, shape: Shape, dice: random.Random, failures: float, losses: float = 0.0) -> None:
         self.shape, self.dice, self.failures, self.losses = shape, dice, failures, losses
         self.flow = Flow(shape.plan(), shape.items())
-        self.flow.fragile = lambda ref: not any(shape.meets)  # what may be lost is gathered by groups of its own
-        self.running: list[tuple[Call, Iterator[Output]]] = []
+        self.flow.fragile = lambda ref: (
+            not any(shape.gather_position)
+        )  # what may be lost is gathered by groups of its own
+        self.running: list[tuple[WorkerCall, Iterator[CallOutput]]] = []
         self.gathered: dict[tuple[int, str], list[str]] = {}
         self.delivered: list[Lineage] = []
 
@@ -119,29 +123,29 @@ class Simulation:
         if self.losses and self.dice.random() < self.losses and all(item.moves < MOST_MOVES for item in call.items):
             self.flow.move(call)
             return
-        if call.start == self.shape.meets[group]:
+        if call.start == self.shape.gather_position[group]:
             for item in call.items:
                 self.gathered[group, item.lineage.source] = [ref.name for ref in item.refs]
         self.running.append((call, self.work(call) if not call.repeats else self.repeat(call)))
 
-    def lose(self, call: Call) -> list[tuple[int, int]]:
+    def lose(self, call: WorkerCall) -> list[tuple[int, int]]:
         """Which parts of which items are not there any more when a worker looks for them."""
         missing = []
         for number, item in enumerate(call.items):
             for part, ref in enumerate(item.refs):
                 origin = item.origins[part] if item.origins else None
-                if origin and item.losses < MOST_LOSSES and self.dice.random() < self.losses:
+                if origin and item.losses < MAX_LOSSES and self.dice.random() < self.losses:
                     ref.there = False
                 ref.there = ref.there or origin is None
                 if not ref.there:
                     missing.append((number, part))
         return missing
 
-    def repeat(self, call: Call) -> Iterator[Output]:
+    def repeat(self, call: WorkerCall) -> Iterator[CallOutput]:
         """What a worker sends of an item that is run again: what is wanted, and what comes before it all ends."""
         [item] = call.items
         assert item.wanted is not None
-        wishes, last = Wishes(item.wanted), self.shape.stages[call.group]
+        wishes, last = WantedOutputs(item.wanted), self.shape.stages[call.group]
 
         def walk(lineage: Lineage, position: int) -> Iterator[tuple[Lineage, int]]:
             if position == last:
@@ -159,23 +163,23 @@ class Simulation:
 
         for lineage, position in walk(item.lineage, call.start):
             if wishes.take(lineage.id, position):
-                yield Output(lineage, Ref(lineage.id), nbytes=1, position=position)
+                yield CallOutput(lineage, Ref(lineage.id), nbytes=1, position=position)
         assert not wishes.open
 
-    def work(self, call: Call) -> Iterator[Output]:
+    def work(self, call: WorkerCall) -> Iterator[CallOutput]:
         """What a worker sends: for a call of one item, nothing that an earlier attempt has sent."""
-        ends = (self.shape.stages[call.group], self.shape.meets[call.group])
-        repeat = Repeat(call.items[0].sent, [Step()], call.items[0].lineage)
+        ends = (self.shape.stages[call.group], self.shape.gather_position[call.group])
+        repeat = RetryCheck(call.items[0].sent, [Step()], call.items[0].lineage)
         may_share = call.streams and not call.items[0].shed
         for lineage, position in self.met(call, lambda: may_share and not repeat.lags):
             if position not in ends or not repeat.leaves_out(Task(0).named(lineage)):
-                yield Output(lineage, Ref(lineage.id), nbytes=1, position=position)
+                yield CallOutput(lineage, Ref(lineage.id), nbytes=1, position=position)
         repeat.check()
 
-    def met(self, call: Call, shares: Callable[[], bool]) -> Iterator[tuple[Lineage, int]]:
+    def met(self, call: WorkerCall, shares: Callable[[], bool]) -> Iterator[tuple[Lineage, int]]:
         """What leaves a worker, which gathers a source if it has all of it and has shared none."""
-        meets = self.shape.meets[call.group]
-        all_of = [item.has_all for item in call.items]  # as the worker is told when it begins
+        meets = self.shape.gather_position[call.group]
+        all_of = [item.holds_whole_source for item in call.items]  # as the worker is told when it begins
         for item, alone in zip(call.items, all_of, strict=True):
             here, shared = [], False
             for lineage, position in self.walk(call, item.lineage, call.start, shares):
@@ -192,9 +196,9 @@ class Simulation:
                 yield from ((lineage, meets or 0) for lineage in here)
 
     def walk(
-        self, call: Call, lineage: Lineage, position: int, shares: Callable[[], bool]
+        self, call: WorkerCall, lineage: Lineage, position: int, shares: Callable[[], bool]
     ) -> Iterator[tuple[Lineage, int]]:
-        last, meets = self.shape.stages[call.group], self.shape.meets[call.group]
+        last, meets = self.shape.stages[call.group], self.shape.gather_position[call.group]
         if position == last:
             yield lineage, last
             return
@@ -236,7 +240,7 @@ CHANCES = st.sampled_from([0.0, 0.1, 0.4])
 def test_every_child_is_delivered_once_and_every_source_closes(
     shape: Shape, seed: int, failures: float, losses: float
 ) -> None:
-    simulation = Simulation(shape, random.Random(seed), failures, 0.0 if any(shape.meets) else losses)
+    simulation = Simulation(shape, random.Random(seed), failures, 0.0 if any(shape.gather_position) else losses)
     simulation.run()
     ids, gathered = shape.expected()
     assert sorted(lineage.id for lineage in simulation.delivered) == ids
@@ -248,7 +252,7 @@ def test_every_child_is_delivered_once_and_every_source_closes(
     assert flow._recovery == Recovery()
 
 
-@given(shapes().filter(lambda shape: not shape.own_source), st.integers(0, 10**9))
+@given(shapes().filter(lambda shape: not shape.tasks_are_sources), st.integers(0, 10**9))
 @settings(deadline=None)
 def test_sources_are_counted(shape: Shape, seed: int) -> None:
     simulation = Simulation(shape, random.Random(seed), 0.1)

@@ -14,8 +14,15 @@ from hypothesis import strategies as st
 from gristmill import DocumentBatch, Task
 from gristmill.core.errors import ErrorBudgetError, StageError
 from gristmill.core.executor import Progress, rows_read
-from gristmill.core.quarantine import ALL_FAILED, EVIDENCE, Budget, Quarantine, SetAside, failed_record
-from gristmill.core.stats import StageStats
+from gristmill.core.records.quarantine import (
+    ALL_FAILED,
+    MIN_ROWS_FOR_SHARE,
+    ErrorBudget,
+    Quarantine,
+    QuarantinedRecord,
+    failed_record,
+)
+from gristmill.core.run.stage_stats import StageStats
 from gristmill.core.task import FileGroupTask, Lineage
 
 ERROR = StageError("grind", "0", (), "ValueError: bad", "Traceback ...")
@@ -24,8 +31,8 @@ ERROR = StageError("grind", "0", (), "ValueError: bad", "Traceback ...")
 def record_of(task: Task[Any]) -> dict[str, Any]:
     record = failed_record(task.named(Lineage("0.3", "0", ("a.jsonl",))), ERROR, 3)
     line: dict[str, Any] = json.loads(record.line("a1"))
-    assert SetAside.of(line).stage == "grind"
-    assert SetAside.of(line).id == line["id"] == record.id
+    assert QuarantinedRecord.of(line).stage == "grind"
+    assert QuarantinedRecord.of(line).id == line["id"] == record.id
     return line
 
 
@@ -62,7 +69,7 @@ def test_values_that_json_has_no_form_for() -> None:
 
 
 def test_integers_and_text_that_orjson_refuses() -> None:
-    record = SetAside("s", "raised", "e", "0", "0", row={"huge": 2**70, "half": "a\ud800b", 5: "key"})
+    record = QuarantinedRecord("s", "raised", "e", "0", "0", row={"huge": 2**70, "half": "a\ud800b", 5: "key"})
     line = json.loads(record.line())
     assert line["row"] == {"huge": str(2**70), "half": "a\\ud800b", "5": "key"}
 
@@ -87,7 +94,7 @@ def test_rows_that_are_too_deep_or_odd_are_described() -> None:
             raise ValueError("no words")
 
     for row in ({"deep": deep}, {"odd": Odd()}):
-        line = json.loads(SetAside("s", "raised", "e", "0", "0", row=row).line())
+        line = json.loads(QuarantinedRecord("s", "raised", "e", "0", "0", row=row).line())
         assert set(line["row"]) == {"repr"}
 
 
@@ -100,7 +107,7 @@ values = st.recursive(
 
 @given(st.dictionaries(st.text(), values, max_size=4), st.text(), st.text())
 def test_any_row_makes_one_line(row: dict[str, Any], error: str, content: str) -> None:
-    record = SetAside("s", "raised", error, "0", "0", row=row, content=content)
+    record = QuarantinedRecord("s", "raised", error, "0", "0", row=row, content=content)
     raw = record.line("a")
     assert b"\n" not in raw
     line = json.loads(raw)
@@ -139,20 +146,20 @@ def test_files_are_named() -> None:
 
 
 def test_a_number_and_a_share() -> None:
-    assert Budget.of(3).spent(4, 10**9)
-    assert not Budget.of(3).spent(3, 3)
-    assert not Budget.of(0.01).spent(EVIDENCE // 100, 1)
-    assert Budget.of(0.01).spent(EVIDENCE // 100 + 1, 1)
-    assert Budget.of(0.01).spent(2, 100, final=True)
-    assert not Budget.of(0.01).spent(1, 100, final=True)
-    assert not Budget.of(None).spent(10**9, 1, final=True)
-    assert Budget.of(0).spent(1, 10**9)
-    assert Budget.of(0.0).spent(1, 10**9)
+    assert ErrorBudget.of(3).spent(4, 10**9)
+    assert not ErrorBudget.of(3).spent(3, 3)
+    assert not ErrorBudget.of(0.01).spent(MIN_ROWS_FOR_SHARE // 100, 1)
+    assert ErrorBudget.of(0.01).spent(MIN_ROWS_FOR_SHARE // 100 + 1, 1)
+    assert ErrorBudget.of(0.01).spent(2, 100, final=True)
+    assert not ErrorBudget.of(0.01).spent(1, 100, final=True)
+    assert not ErrorBudget.of(None).spent(10**9, 1, final=True)
+    assert ErrorBudget.of(0).spent(1, 10**9)
+    assert ErrorBudget.of(0.0).spent(1, 10**9)
 
 
 @given(st.integers(0, 500), st.integers(0, 500), st.integers(0, 10**5), st.integers(0, 10**5))
 def test_what_is_left_is_spent_as_the_whole_would_be(before: int, now: int, rows: int, more: int) -> None:
-    for budget in (Budget.of(300), Budget.of(0.01), Budget.of(None)):
+    for budget in (ErrorBudget.of(300), ErrorBudget.of(0.01), ErrorBudget.of(None)):
         assert budget.after(before, rows).spent(now, more) == budget.spent(before + now, rows + more)
 
 
@@ -174,26 +181,27 @@ class Notes:
 
     def __init__(self, spent: tuple[int, int] = (0, 0)) -> None:
         self.spent = spent
-        self.kept: list[SetAside] = []
+        self.kept: list[QuarantinedRecord] = []
 
-    def keep(self, records: Sequence[SetAside]) -> None:
+    def keep(self, records: Sequence[QuarantinedRecord]) -> None:
         self.kept += records
 
     def saw(self, source: str, rows: int) -> None: ...
 
-    def quarantined(self) -> Iterator[SetAside]:
-        return iter([SetAside("grind", "raised", "ValueError: old", "0", "0")])
+    def quarantined(self) -> Iterator[QuarantinedRecord]:
+        return iter([QuarantinedRecord("grind", "raised", "ValueError: old", "0", "0")])
 
 
-def failures(count: int, error: str = "ValueError: bad {}") -> list[SetAside]:
+def failures(count: int, error: str = "ValueError: bad {}") -> list[QuarantinedRecord]:
     return [
-        SetAside("grind", "raised", error.format(index), f"{index}", "0", traceback="trace") for index in range(count)
+        QuarantinedRecord("grind", "raised", error.format(index), f"{index}", "0", traceback="trace")
+        for index in range(count)
     ]
 
 
 def test_the_message_sums_up() -> None:
     notes = Notes()
-    quarantine = Quarantine(True, Budget.of(0.01), notes)
+    quarantine = Quarantine(True, ErrorBudget.of(0.01), notes)
     quarantine.take(failures(90), 10_000)
     with pytest.raises(ErrorBudgetError) as caught:
         quarantine.take([*failures(20, "KeyError: 'text'"), *failures(1)], 10_500)
@@ -219,24 +227,26 @@ def test_the_message_sums_up() -> None:
 
 
 def test_causes_that_differ_in_each_record_take_no_memory() -> None:
-    quarantine = Quarantine(True, Budget())
+    quarantine = Quarantine(True, ErrorBudget())
     for start in range(0, 20_000, 1_000):
-        quarantine.take([SetAside("s", "raised", f"ValueError: {start + n}", "0", "0") for n in range(1000)], 1)
+        quarantine.take(
+            [QuarantinedRecord("s", "raised", f"ValueError: {start + n}", "0", "0") for n in range(1000)], 1
+        )
     assert len(quarantine._causes) <= 1_001
     assert sum(quarantine._causes.values()) == 20_000
 
 
 def test_what_earlier_attempts_have_set_aside_counts() -> None:
     """So a run that has failed on too many does not end well by being started again."""
-    quarantine = Quarantine(True, Budget.of(0.01), Notes(spent=(30, 1_000)))
+    quarantine = Quarantine(True, ErrorBudget.of(0.01), Notes(spent=(30, 1_000)))
     with pytest.raises(ErrorBudgetError, match=r"30 of 1,000 records \(3%\) failed, more than max_errors=1% allows"):
         quarantine.close(Progress())
-    assert Quarantine(True, Budget.of(40), Notes(spent=(30, 1_000))).left(5, True).spent(11, 1)
-    Quarantine(True, Budget.of(0.03), Notes(spent=(30, 1_000))).close(Progress())
+    assert Quarantine(True, ErrorBudget.of(40), Notes(spent=(30, 1_000))).left(5, True).spent(11, 1)
+    Quarantine(True, ErrorBudget.of(0.03), Notes(spent=(30, 1_000))).close(Progress())
 
 
 def test_a_stage_that_failed_on_everything_is_told_at_the_end() -> None:
-    quarantine = Quarantine(True, Budget())
+    quarantine = Quarantine(True, ErrorBudget())
     quarantine.take(failures(ALL_FAILED), ALL_FAILED)
     all_failed = StageStats(rows_in=ALL_FAILED, quarantined=ALL_FAILED)
     with pytest.raises(ErrorBudgetError, match="stage 'grind' failed on everything that it was given"):

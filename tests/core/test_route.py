@@ -14,8 +14,8 @@ import pytest
 
 from gristmill import DocumentBatch, LocalExecutor, Pipeline, ProcessingStage, Route
 from gristmill.core.errors import ColumnError, StageError
-from gristmill.io.manifest import check_manifest
-from gristmill.io.target import Target
+from gristmill.io.storage.output_directory import OutputDirectory
+from gristmill.io.write.manifest import check_manifest
 from gristmill.recipes import load_recipe, recipe_of
 from gristmill.text import (
     DocumentJoiner,
@@ -29,7 +29,7 @@ from gristmill.text import (
     UrlRemover,
     WordCountFilter,
 )
-from tests.conformance.executors import make, params
+from tests.conformance.executor_params import make, params
 from tests.ray_cluster import ray_cluster
 
 LANGUAGES = ["en", "de", "fr", None]
@@ -101,7 +101,7 @@ def test_each_branch_gives_what_it_would_give_alone(corpus: Path, tmp_path: Path
     ]:
         expected = alone(corpus, tmp_path / "alone" / name, wanted, stages(tmp_path / "alone" / name))
         assert contents(tmp_path / "out" / name) == expected, name
-        assert check_manifest(Target(tmp_path / "out" / name))[1] == []
+        assert check_manifest(OutputDirectory(tmp_path / "out" / name))[1] == []
     assert sorted(result.files()) == sorted(
         str(path) for path in (tmp_path / "out").rglob("*") if path.is_file() and not path.name.startswith("_")
     )

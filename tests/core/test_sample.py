@@ -12,11 +12,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gristmill import Batch, DocumentBatch, Sample
-from gristmill.core.decide import decides
-from gristmill.core.sample import draw
-from gristmill.core.table import POSITION
+from gristmill.core.arrow.table_conversion import POSITION
+from gristmill.core.decision import is_deciding
+from gristmill.core.sample import draw_uniform
 from gristmill.core.task import Lineage
-from tests.core.drawn import MASK, number_of, splitmix
+from tests.core.sample_reference import MASK, number_of, splitmix
 
 ROWS = 100_000
 
@@ -51,7 +51,7 @@ def many() -> Batch:
 @example([], 0)
 @example([0, 2**63 - 1], MASK)
 def test_a_column_draws_what_each_row_would_draw(positions: list[int], key: int) -> None:
-    drawn = draw(pa.array(positions, pa.uint64()), key)
+    drawn = draw_uniform(pa.array(positions, pa.uint64()), key)
     assert drawn.type == pa.float64()
     assert drawn.to_pylist() == [splitmix(position, key) for position in positions]
     assert all(0 <= number < 1 for number in drawn.to_pylist())
@@ -206,7 +206,7 @@ def test_a_seed_that_is_no_whole_number_is_refused(seed: Any) -> None:
 
 def test_it_is_a_stage_that_decides() -> None:
     stage = Sample(0.25, 3)
-    assert decides(stage)
+    assert is_deciding(stage)
     assert (stage.name, stage.fraction, stage.seed) == ("Sample", 0.25, 3)
     decision = stage.decide(batch_of(range(100)))
     assert list(decision.scores) == ["Sample"]

@@ -17,7 +17,7 @@ from gristmill.core.errors import ColumnError
 from gristmill.core.function import processing_stage
 from gristmill.recipes import load_recipe, recipe_of
 from gristmill.text import Filter, JsonlReader, JsonlWriter, ParquetReader, ParquetWriter, TextReader
-from tests.core.drawn import number_of
+from tests.core.sample_reference import number_of
 
 HERE = LocalExecutor(num_workers=0)
 

@@ -8,35 +8,35 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gristmill.core.schedule import (
+from gristmill.core.run.schedule import (
     CALL_SECONDS,
     EDGE_BYTES,
     EDGE_TASKS,
     FEW_CALLS,
     LEAST_SECONDS,
     MAX_CHUNK,
-    SURE_GAIN,
+    MIN_SURE_GAIN,
     UNBOUNDED,
     UNKNOWN_BYTES,
     UNKNOWN_SECONDS,
     WINDOW,
-    Load,
-    Pace,
+    CallTotals,
+    PoolLoad,
     PoolState,
-    Tally,
-    all_heard,
-    balance,
-    choose,
-    choose_ahead,
-    chunk,
-    coming_bytes,
-    fits,
-    order_of_service,
-    packs,
-    room,
+    TaskRate,
+    all_workers_measured,
+    balance_workers,
+    choose_pool,
+    choose_prefetch_pool,
+    expected_output_bytes,
+    fits_on_cores,
+    fits_on_gpus,
+    has_output_room,
+    is_worth_resizing,
+    pool_priority,
     tasks_left,
+    tasks_per_call,
     work_left,
-    worth_moving,
 )
 
 PACE = st.none() | st.floats(0, 100)
@@ -45,7 +45,7 @@ PACE = st.none() | st.floats(0, 100)
 @given(st.integers(0, 10**6), st.integers(0, 512), PACE, st.integers(1, 600))
 @example(0, 0, 0.0, 1)
 def test_a_chunk_is_one_or_more_whole_batches(queued: int, workers: int, pace: float | None, batch: int) -> None:
-    size = chunk(queued, workers, pace, batch)
+    size = tasks_per_call(queued, workers, pace, batch)
     assert size >= batch
     assert size % batch == 0
     assert size <= max(MAX_CHUNK, batch)
@@ -53,23 +53,23 @@ def test_a_chunk_is_one_or_more_whole_batches(queued: int, workers: int, pace: f
 
 @given(st.integers(0, 10**6), st.integers(1, 64), st.floats(1e-6, 100), st.integers(1, 64))
 def test_a_chunk_is_short_and_leaves_work_for_the_others(queued: int, workers: int, pace: float, batch: int) -> None:
-    size = chunk(queued, workers, pace, batch)
+    size = tasks_per_call(queued, workers, pace, batch)
     if size > batch:
         assert size * pace <= CALL_SECONDS * (1 + 1e-9)
         assert size * workers * 2 <= queued or size * pace <= LEAST_SECONDS * (1 + 1e-9)
 
 
 def test_what_is_done_in_a_moment_is_not_divided() -> None:
-    assert chunk(40, 2, 1e-4) == 100
-    assert chunk(400, 2, 1e-4) == 100
-    assert chunk(400, 2, 1e-3) == 100
-    assert chunk(40, 2, 1e-2) == 10
+    assert tasks_per_call(40, 2, 1e-4) == 100
+    assert tasks_per_call(400, 2, 1e-4) == 100
+    assert tasks_per_call(400, 2, 1e-3) == 100
+    assert tasks_per_call(40, 2, 1e-2) == 10
 
 
 def test_the_first_call_measures() -> None:
-    assert chunk(10**6, 2, None) == 1
-    assert chunk(10**6, 2, None, 32) == 32
-    assert chunk(10**6, 2, 0.0) == MAX_CHUNK
+    assert tasks_per_call(10**6, 2, None) == 1
+    assert tasks_per_call(10**6, 2, None, 32) == 32
+    assert tasks_per_call(10**6, 2, 0.0) == MAX_CHUNK
 
 
 POOL = st.builds(
@@ -86,41 +86,43 @@ POOL = st.builds(
 
 def can_run(pool: PoolState, free: float, total: float) -> bool:
     staffed = pool.idle > 0 or pool.can_grow
-    return pool.queued > 0 and staffed and room(pool.downstream_bytes) and fits(pool.cpus, free, total)
+    return (
+        pool.queued > 0 and staffed and has_output_room(pool.downstream_bytes) and fits_on_cores(pool.cpus, free, total)
+    )
 
 
 @given(st.lists(POOL, max_size=6), st.floats(0, 4), st.sampled_from([1.0, 2.0, 4.0]))
 def test_the_choice_can_run_and_is_the_last_that_can(pools: list[PoolState], free: float, total: float) -> None:
     free = min(free, total)
-    able = [index for index in order_of_service(pools) if can_run(pools[index], free, total)]
-    assert choose(pools, free, total) == (able[0] if able else None)
+    able = [index for index in pool_priority(pools) if can_run(pools[index], free, total)]
+    assert choose_pool(pools, free, total) == (able[0] if able else None)
 
 
 def test_gpus_are_served_first_and_then_the_pool_nearest_to_the_output() -> None:
     pools = [PoolState(gpu=True), PoolState(), PoolState(gpu=True), PoolState()]
-    assert order_of_service(pools) == [2, 0, 3, 1]
+    assert pool_priority(pools) == [2, 0, 3, 1]
 
 
 def test_cores_that_are_held_for_gpus_are_for_gpus_only() -> None:
     light, model = PoolState(queued=1, idle=1), PoolState(queued=1, idle=1, gpu=True)
-    assert choose([light], 1, 4, held=1) is None
-    assert choose([model, light], 1, 4, held=1) == 0
+    assert choose_pool([light], 1, 4, held=1) is None
+    assert choose_pool([model, light], 1, 4, held=1) == 0
 
 
 @given(st.lists(POOL, max_size=6))
 def test_a_busy_worker_gets_another_call_only_when_idle_ones_have_enough(pools: list[PoolState]) -> None:
-    index = choose_ahead(pools)
+    index = choose_prefetch_pool(pools)
     if index is not None:
         assert pools[index].takers > 0
         assert pools[index].queued > pools[index].idle
-        assert room(pools[index].downstream_bytes)
+        assert has_output_room(pools[index].downstream_bytes)
 
 
 def test_an_edge_is_bounded_by_bytes_and_by_tasks_unless_all_may_wait_there() -> None:
-    assert room(EDGE_BYTES - 1)
-    assert not room(EDGE_BYTES)
-    assert not room(0, downstream_tasks=EDGE_TASKS)
-    assert room(10 * EDGE_BYTES, UNBOUNDED, 10 * EDGE_TASKS)
+    assert has_output_room(EDGE_BYTES - 1)
+    assert not has_output_room(EDGE_BYTES)
+    assert not has_output_room(0, downstream_tasks=EDGE_TASKS)
+    assert has_output_room(10 * EDGE_BYTES, UNBOUNDED, 10 * EDGE_TASKS)
 
 
 @st.composite
@@ -142,12 +144,12 @@ def pipelines(draw: st.DrawFn) -> list[PoolState]:
 
 @given(pipelines(), st.sampled_from([1.0, 2.0, 16.0]))
 def test_an_idle_machine_never_stands_still_while_work_waits(pools: list[PoolState], total: float) -> None:
-    assert (choose(pools, total, total) is not None) == any(pool.queued for pool in pools)
+    assert (choose_pool(pools, total, total) is not None) == any(pool.queued for pool in pools)
 
 
 def test_a_pool_that_wants_more_than_there_is_runs_alone() -> None:
-    assert fits(64, free=2, total=2)
-    assert not fits(64, free=1, total=2)
+    assert fits_on_cores(64, free=2, total=2)
+    assert not fits_on_cores(64, free=1, total=2)
 
 
 @st.composite
@@ -173,7 +175,7 @@ def test_workers_are_divided_within_bounds(
     division: tuple[list[float], list[float], list[int | None]], capacity: int
 ) -> None:
     demands, costs, fixed = division
-    counts = balance(demands, capacity, costs, fixed)
+    counts = balance_workers(demands, capacity, costs, fixed)
     least = [wish if wish is not None else int(demand > 0) for demand, wish in zip(demands, fixed, strict=True)]
     assert all(count >= minimum for count, minimum in zip(counts, least, strict=True))
     assert [count for count, wish in zip(counts, fixed, strict=True) if wish is not None] == [
@@ -188,34 +190,34 @@ def test_more_room_never_means_less_throughput(
     division: tuple[list[float], list[float], list[int | None]], capacity: int, more: int
 ) -> None:
     demands, costs, fixed = division
-    small = throughput(balance(demands, capacity, costs, fixed), demands)
-    large = throughput(balance(demands, capacity + more, costs, fixed), demands)
+    small = throughput(balance_workers(demands, capacity, costs, fixed), demands)
+    large = throughput(balance_workers(demands, capacity + more, costs, fixed), demands)
     assert large >= small - 1e-12
 
 
 def test_pools_get_workers_in_proportion_to_their_work() -> None:
-    assert balance([1.0, 3.0], 8, [1.0, 1.0], [None, None]) == [2, 6]
-    assert balance([1.0, 3.0], 2, [0.25, 0.25], [None, None]) == [2, 6]
-    assert balance([6.0, 5.0], 4, [1.0, 1.0], [1, None]) == [1, 1]  # more would wait for the fixed one
+    assert balance_workers([1.0, 3.0], 8, [1.0, 1.0], [None, None]) == [2, 6]
+    assert balance_workers([1.0, 3.0], 2, [0.25, 0.25], [None, None]) == [2, 6]
+    assert balance_workers([6.0, 5.0], 4, [1.0, 1.0], [1, None]) == [1, 1]  # more would wait for the fixed one
 
 
 def test_workers_must_find_room_on_single_gpus() -> None:
-    assert packs([4], [0.6], 4)
-    assert not packs([5], [0.6], 4)  # 3.0 of 4.0, and yet no GPU has room for a second one
-    assert packs([3, 2], [0.6, 0.4], 4)
-    assert packs([2, 1], [1.0, 2.0], 4)
-    assert not packs([3, 1], [1.0, 2.0], 4)
-    assert balance([1.0, 1.0], 4, [0.6, 0.6], [None, None]) == [2, 2]
+    assert fits_on_gpus([4], [0.6], 4)
+    assert not fits_on_gpus([5], [0.6], 4)  # 3.0 of 4.0, and yet no GPU has room for a second one
+    assert fits_on_gpus([3, 2], [0.6, 0.4], 4)
+    assert fits_on_gpus([2, 1], [1.0, 2.0], 4)
+    assert not fits_on_gpus([3, 1], [1.0, 2.0], 4)
+    assert balance_workers([1.0, 1.0], 4, [0.6, 0.6], [None, None]) == [2, 2]
 
 
 def test_thousands_of_gpus_are_divided_exactly() -> None:
-    assert balance([1.0, 3.0], 8000, [1.0, 1.0], [None, None]) == [2000, 6000]
-    assert balance([2.0, 1.0], 8000, [0.25, 0.5], [None, None]) == [16000, 8000]
+    assert balance_workers([1.0, 3.0], 8000, [1.0, 1.0], [None, None]) == [2000, 6000]
+    assert balance_workers([2.0, 1.0], 8000, [0.25, 0.5], [None, None]) == [16000, 8000]
 
 
 @given(st.floats(0.01, 10), st.floats(0.01, 10), st.floats(0.01, 1))
 def test_a_change_of_rate_is_seen(before: float, after: float, every: float) -> None:
-    pace = Pace()
+    pace = TaskRate()
     for step in range(2000):
         pace.add(1, before, step * every)
     assert pace.seconds is not None
@@ -227,21 +229,21 @@ def test_a_change_of_rate_is_seen(before: float, after: float, every: float) -> 
 
 
 def test_the_work_of_a_pool_is_what_waits_and_what_will_come() -> None:
-    reads = Load(seconds_per_task=0.1, waiting=10, arrived=30, done=20)
-    embeds = Load(seconds_per_task=1.0, waiting=5, arrived=40, done=35)
-    writes = Load(seconds_per_task=None, waiting=0, arrived=35)
+    reads = PoolLoad(seconds_per_task=0.1, waiting=10, arrived=30, done=20)
+    embeds = PoolLoad(seconds_per_task=1.0, waiting=5, arrived=40, done=35)
+    writes = PoolLoad(seconds_per_task=None, waiting=0, arrived=35)
     assert tasks_left([reads, embeds], more=False) == [10, 25]  # each that is read becomes two
     assert tasks_left([reads, embeds], more=True) == [40, 85]
     assert tasks_left([reads, embeds, writes], more=False) == [10, 25, 25]
     assert work_left([reads, embeds], [40, 85], [False, True]) == [4.0, 85.0]
     assert work_left([reads, embeds, writes], [10, 25, 25], [False] * 3)[2] == pytest.approx(0.55 * 25)
-    assert tasks_left([Load(), Load()], more=True) == [1, 1]
-    assert work_left([Load(), Load()], [1, 1], [True, True]) == [1.0, 1.0]  # nothing is known, so all are equal
+    assert tasks_left([PoolLoad(), PoolLoad()], more=True) == [1, 1]
+    assert work_left([PoolLoad(), PoolLoad()], [1, 1], [True, True]) == [1.0, 1.0]  # nothing is known, so all are equal
 
 
 def test_a_stock_is_not_worked_off_in_a_hurry() -> None:
-    first = Load(seconds_per_task=1.0, waiting=100, arrived=200, done=100)
-    second = Load(seconds_per_task=1.0, waiting=100, arrived=100, done=0)
+    first = PoolLoad(seconds_per_task=1.0, waiting=100, arrived=200, done=100)
+    second = PoolLoad(seconds_per_task=1.0, waiting=100, arrived=100, done=0)
     assert work_left([first, second], [100, 200], [True, True]) == [100.0, 150.0]
     assert work_left([first, second], [0, 100], [True, True]) == [0.0, 100.0]  # when nothing comes, all of it counts
     assert work_left([first, second], [100, 200], [False, True]) == [100.0, 200.0]
@@ -249,29 +251,31 @@ def test_a_stock_is_not_worked_off_in_a_hurry() -> None:
 
 def test_workers_that_were_dear_to_set_up_are_not_thrown_away_for_little() -> None:
     work = [100.0, 300.0]
-    assert worth_moving(work, [2, 2], [1, 3], [1.0, 1.0])
-    assert not worth_moving(work, [2, 2], [1, 3], [120.0, 120.0])
-    assert worth_moving([10_000.0, 30_000.0], [2, 2], [1, 3], [120.0, 120.0])  # a long run pays for it
-    assert not worth_moving([100.0, 105.0], [2, 2], [1, 3], [0.0, 0.0])
-    assert worth_moving([100.0, 1.0], [4, 0], [3, 1], [60.0, 60.0])  # who has none gets one at any price
-    assert not worth_moving([100.0, 0.0], [2, 2], [2, 0], [0.0, 0.0])
+    assert is_worth_resizing(work, [2, 2], [1, 3], [1.0, 1.0])
+    assert not is_worth_resizing(work, [2, 2], [1, 3], [120.0, 120.0])
+    assert is_worth_resizing([10_000.0, 30_000.0], [2, 2], [1, 3], [120.0, 120.0])  # a long run pays for it
+    assert not is_worth_resizing([100.0, 105.0], [2, 2], [1, 3], [0.0, 0.0])
+    assert is_worth_resizing([100.0, 1.0], [4, 0], [3, 1], [60.0, 60.0])  # who has none gets one at any price
+    assert not is_worth_resizing([100.0, 0.0], [2, 2], [2, 0], [0.0, 0.0])
 
 
 def test_a_small_gain_counts_when_it_is_asked_for() -> None:
     work = [100.0, 3000.0]
-    assert not worth_moving(work, [4, 30], [3, 32], [0.0, 0.0])
-    assert worth_moving(work, [4, 30], [3, 32], [0.0, 0.0], SURE_GAIN)
-    assert not worth_moving(work, [4, 30], [3, 32], [0.0, 90.0], SURE_GAIN)  # setting them up takes what is gained
+    assert not is_worth_resizing(work, [4, 30], [3, 32], [0.0, 0.0])
+    assert is_worth_resizing(work, [4, 30], [3, 32], [0.0, 0.0], MIN_SURE_GAIN)
+    assert not is_worth_resizing(
+        work, [4, 30], [3, 32], [0.0, 90.0], MIN_SURE_GAIN
+    )  # setting them up takes what is gained
 
 
 def test_rates_are_well_known_when_every_worker_had_a_say() -> None:
-    pace, before = Pace(), Pace().total
+    pace, before = TaskRate(), TaskRate().total
     for step in range(FEW_CALLS):
         pace.add(2, 3.0, float(step))
     assert pace.total.since(before).seconds == pytest.approx(1.5)
-    assert all_heard([pace.total], [FEW_CALLS])
-    assert not all_heard([pace.total], [FEW_CALLS + 1])
-    assert not all_heard([pace.total, pace.total.since(pace.total)], [1, 1])
+    assert all_workers_measured([pace.total], [FEW_CALLS])
+    assert not all_workers_measured([pace.total], [FEW_CALLS + 1])
+    assert not all_workers_measured([pace.total, pace.total.since(pace.total)], [1, 1])
 
 
 MB = 2**20
@@ -280,39 +284,57 @@ MB = 2**20
 @pytest.mark.parametrize(
     ("pool", "after", "takers", "seconds", "coming"),
     [
-        (Load(), Load(), 0, 0, 0),  # nothing runs
-        (Load(None, 12, 12, 0, 8), Load(), 0, 0, 4 * UNKNOWN_BYTES),  # and nothing is known
-        (Load(None, 12, 12, 0, 8), Load(), 0, UNKNOWN_SECONDS, 0),  # nor will be soon
-        (Load(2.0, 12, 16, 4, 8), Load(None, 4, 4, 0, 4, 80 * MB), 0, 9, 4 * 20 * MB),  # each gives what others gave
-        (Load(2.0, 12, 16, 4, 8), Load(), 0, 9, 0),  # which may be nothing
+        (PoolLoad(), PoolLoad(), 0, 0, 0),  # nothing runs
+        (PoolLoad(None, 12, 12, 0, 8), PoolLoad(), 0, 0, 4 * UNKNOWN_BYTES),  # and nothing is known
+        (PoolLoad(None, 12, 12, 0, 8), PoolLoad(), 0, UNKNOWN_SECONDS, 0),  # nor will be soon
         (
-            Load(2.0, 12, 16, 4, 8),
-            Load(4.0, 4, 4, 2, 4, 80 * MB),
+            PoolLoad(2.0, 12, 16, 4, 8),
+            PoolLoad(None, 4, 4, 0, 4, 80 * MB),
+            0,
+            9,
+            4 * 20 * MB,
+        ),  # each gives what others gave
+        (PoolLoad(2.0, 12, 16, 4, 8), PoolLoad(), 0, 9, 0),  # which may be nothing
+        (
+            PoolLoad(2.0, 12, 16, 4, 8),
+            PoolLoad(4.0, 4, 4, 2, 4, 80 * MB),
             3,
             9,
             (4 - 1.5) * 20 * MB,
         ),  # three work 1.5 of it off
-        (Load(2.0, 12, 16, 4, 8), Load(1.0, 4, 4, 2, 4, 80 * MB), 9, 9, 0),  # and nine all of it
+        (PoolLoad(2.0, 12, 16, 4, 8), PoolLoad(1.0, 4, 4, 2, 4, 80 * MB), 9, 9, 0),  # and nine all of it
         (
-            Load(2.0, 3, 4, 1, 0),
-            Load(None, 99, 100, 1, 99, 1000 * MB),
+            PoolLoad(2.0, 3, 4, 1, 0),
+            PoolLoad(None, 99, 100, 1, 99, 1000 * MB),
             0,
             9,
             3 * WINDOW,
         ),  # it waits before it gives more
-        (Load(2.0, 3, 4, 1, 0), Load(None, 1, 1, 0, 1, 100 * MB), 0, 9, 3 * 100 * MB),  # unless that comes as one
-        (Load(None, 2, 2, 0, 0), Load(None, 8, 8, 0, 8, 80 * MB), 0, 9, 2 * 40 * MB),  # none is done, and some has come
+        (
+            PoolLoad(2.0, 3, 4, 1, 0),
+            PoolLoad(None, 1, 1, 0, 1, 100 * MB),
+            0,
+            9,
+            3 * 100 * MB,
+        ),  # unless that comes as one
+        (
+            PoolLoad(None, 2, 2, 0, 0),
+            PoolLoad(None, 8, 8, 0, 8, 80 * MB),
+            0,
+            9,
+            2 * 40 * MB,
+        ),  # none is done, and some has come
     ],
 )
 def test_what_running_calls_will_give_is_known_of_those_before(
-    pool: Load, after: Load, takers: int, seconds: float, coming: float
+    pool: PoolLoad, after: PoolLoad, takers: int, seconds: float, coming: float
 ) -> None:
-    assert coming_bytes(pool, after, takers, seconds) == pytest.approx(coming)
+    assert expected_output_bytes(pool, after, takers, seconds) == pytest.approx(coming)
 
 
 def test_rates_of_tasks_that_vary_are_known_less_well() -> None:
     def known(*calls: tuple[int, float]) -> float:
-        tally = Tally(1, 7, 3.0, 49, 21, 9)
+        tally = CallTotals(1, 7, 3.0, 49, 21, 9)
         return reduce(lambda so_far, call: so_far.plus(*call), calls, tally).since(tally).error
 
     assert known() == known((1, 2.0)) == 0.0

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill import DocumentBatch, EmptyTask, FileGroupTask, Task
-from gristmill.core.task import FileSlice, GatherTask, Lineage, digest, name_sources, order_key
+from gristmill.core.task import FileSlice, GatherTask, Lineage, digest, id_sort_key, name_sources
 
 NAMED = Lineage("a", "a", ("x.jsonl",), 3)
 
@@ -37,7 +37,7 @@ def test_children_are_named_after_their_parent() -> None:
 
 def test_sorting_is_by_place_and_not_by_text() -> None:
     ids = ["a.10", "a.2", "a", "a.2.1", "a.1.30", "a.1.4"]
-    assert sorted(ids, key=order_key) == ["a", "a.1.4", "a.1.30", "a.2", "a.2.1", "a.10"]
+    assert sorted(ids, key=id_sort_key) == ["a", "a.1.4", "a.1.30", "a.2", "a.2.1", "a.10"]
     late, early = Lineage("a", "a", (), 1), Lineage("z", "z", (), 0)
     assert sorted([late, early], key=Lineage.sort_key) == [early, late]
 
@@ -47,7 +47,7 @@ PARTS = st.integers(0, 10**6).map(str) | st.text("abcdef0123456789", min_size=1,
 
 @given(st.lists(st.lists(PARTS, min_size=1, max_size=5).map(".".join), min_size=1))
 def test_any_ids_can_be_sorted(ids: list[str]) -> None:
-    keys = [order_key(task_id) for task_id in ids]
+    keys = [id_sort_key(task_id) for task_id in ids]
     in_order = sorted(keys)  # numbers and text are never compared with each other
     assert all(before <= after for before, after in pairwise(in_order))
 

@@ -16,10 +16,17 @@ from hypothesis import strategies as st
 
 from gristmill import DocumentBatch, LocalExecutor, Pipeline
 from gristmill.core.errors import PlanError
-from gristmill.dedup import Decontaminate, overlap
-from gristmill.dedup.overlap import OverlapIndex, Rules, prepared, prepared_word, words_of
+from gristmill.dedup import Decontaminate
+from gristmill.dedup.decontamination import ngram_overlap
+from gristmill.dedup.decontamination.ngram_overlap import (
+    OverlapIndex,
+    OverlapRules,
+    prepare_texts,
+    prepare_word,
+    words_of,
+)
 from gristmill.text import JsonlReader, JsonlWriter
-from tests.dedup.texts import columns, texts
+from tests.dedup.unicode_texts import columns, texts
 
 pytestmark = pytest.mark.filterwarnings("ignore:stage 'Decontaminate.* min_words:RuntimeWarning")  # the quiz has one
 
@@ -228,18 +235,18 @@ def test_the_files_of_a_glob_are_benchmarks_with_names_of_their_own(tmp_path: Pa
 @example("\u00ad a\u00adb \u200b中\ufeffΑ\u200bΣ c\u200b")
 @example("e\u0301 a\u200bb … “x” Σ. ΑΣ ﬁ 中か\u3099文")
 def test_words_are_found_where_they_lie(text: str) -> None:
-    there = prepared(pa.array([text])).to_pylist()[0].split()
-    assert [prepared_word(text[start:end]) for start, end in words_of(text)] == there
+    there = prepare_texts(pa.array([text])).to_pylist()[0].split()
+    assert [prepare_word(text[start:end]) for start, end in words_of(text)] == there
 
 
 @settings(max_examples=40)
 @given(columns, columns, st.sampled_from([None, 0.5]))
 def test_c_and_python_find_the_same(items: list[str | None], documents: list[str | None], fuzzy: float | None) -> None:
-    rules = Rules(ngram=4, min_words=3, fuzzy_ngram=2, fuzzy_threshold=fuzzy, max_items=2)
+    rules = OverlapRules(ngram=4, min_words=3, fuzzy_ngram=2, fuzzy_threshold=fuzzy, max_items=2)
     quiz, column = pa.array([item or "" for item in items], pa.string()), pa.array(documents, pa.string())
     found = OverlapIndex(quiz, rules).matches(column)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(overlap, "kernels", None)
+        patch.setattr(ngram_overlap, "kernels", None)
         assert found == OverlapIndex(quiz, rules).matches(column)
 
 

@@ -16,7 +16,7 @@ from gristmill import LocalExecutor, Pipeline, Sample
 from gristmill.core.errors import PlanError
 from gristmill.dedup import DedupIndex, ExactDeduplicationStage
 from gristmill.text import JsonlReader, JsonlWriter
-from tests.dedup.snapshots import NEW, OLD, ONLY_NEW, STAGES, ids, indexed, numbered, run, text, tree, write
+from tests.dedup.index_snapshots import NEW, OLD, ONLY_NEW, STAGES, ids, indexed, numbered, run, text, tree, write
 
 # -- versions ------------------------------------------------------------------------------------------------
 

@@ -12,12 +12,21 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gristmill.dedup import lsh, quality, reference
-from gristmill.dedup.components import components
-from gristmill.dedup.lsh import band_columns, band_rows, bucket_pairs, choose_bands, curve, probability, show_curve
-from gristmill.dedup.minhash import Shingling, matrix, signatures
-from gristmill.dedup.sketch import entry_pairs
-from tests.dedup.texts import columns
+from gristmill.dedup.clusters.connected_components import components
+from gristmill.dedup.columns import reference
+from gristmill.dedup.signatures import lsh, search_quality
+from gristmill.dedup.signatures.document_sketch import entry_pairs
+from gristmill.dedup.signatures.lsh import (
+    band_columns,
+    band_rows,
+    bucket_pairs,
+    choose_bands,
+    format_s_curve,
+    probability,
+    s_curve,
+)
+from gristmill.dedup.signatures.minhash import Shingling, signature_matrix, signatures
+from tests.dedup.unicode_texts import columns
 
 WORDS = Shingling("words", 5)
 
@@ -26,7 +35,7 @@ def test_a_key_is_the_hash_of_its_band() -> None:
     signed = signatures(pa.array(["some text", None, "other text"]), Shingling("words", 1), 12)
     found = band_columns(signed, 3, 4)
     assert found.column_names == ["band_0", "band_1", "band_2"]
-    rows = matrix(signed)
+    rows = signature_matrix(signed)
     for band in range(3):
         wanted = [
             int.from_bytes(reference.xxh3(row[4 * band : 4 * band + 4].tobytes(), band)[:8], "little") for row in rows
@@ -99,10 +108,10 @@ def test_no_document_of_a_large_bucket_has_too_many_pairs() -> None:
 
 def test_the_curve() -> None:
     assert probability(0.8, 20, 13) == pytest.approx(0.677, abs=0.001)
-    assert [point for point, _ in curve(20, 13)] == pytest.approx([0.1 * step for step in range(1, 11)])
-    assert "20 bands of 13 rows" in show_curve(20, 13)
-    assert "100.00%" in show_curve(20, 13).splitlines()[-1]
-    assert "are found; 67.7% at 0.8, the threshold" in show_curve(20, 13, 0.8)
+    assert [point for point, _ in s_curve(20, 13)] == pytest.approx([0.1 * step for step in range(1, 11)])
+    assert "20 bands of 13 rows" in format_s_curve(20, 13)
+    assert "100.00%" in format_s_curve(20, 13).splitlines()[-1]
+    assert "are found; 67.7% at 0.8, the threshold" in format_s_curve(20, 13, 0.8)
 
 
 @pytest.mark.parametrize("size", [64, 128, 260])
@@ -120,7 +129,7 @@ def test_chosen_bands_find_what_is_above_the_threshold(size: int, threshold: flo
 @pytest.mark.parametrize("threshold", [0.32, 0.4, 0.5, 0.6, 0.65, 0.7, 0.8, 0.9, 0.99, 1.0])
 def test_of_pairs_just_at_the_threshold_as_many_are_found_as_is_said(threshold: float) -> None:
     bands, rows = choose_bands(threshold)
-    assert probability(threshold, bands, rows) >= lsh.SURE
+    assert probability(threshold, bands, rows) >= lsh.SURE_PROBABILITY
     assert bands * rows <= 2 * lsh.SIZE
     assert probability(threshold / 2, bands, rows) <= 0.5
 
@@ -157,11 +166,11 @@ def test_similarity_is_the_same_from_c_and_python(texts: list[str | None], how: 
     left = pa.array(texts, pa.string()).slice(start)
     right = pa.array(texts[::-1], pa.large_string()).slice(start)
     sets = [set(how.shingles(text or "").tolist()) for text in left.to_pylist()]
-    pairs, compared = quality.similar_pairs(left, 0.3, how), quality.jaccard(left, right, how)
+    pairs, compared = search_quality.similar_pairs(left, 0.3, how), search_quality.jaccard(left, right, how)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(quality, "kernels", None)
-        assert pairs.equals(quality.similar_pairs(left, 0.3, how))
-        assert compared.equals(quality.jaccard(left, right, how))
+        patch.setattr(search_quality, "kernels", None)
+        assert pairs.equals(search_quality.similar_pairs(left, 0.3, how))
+        assert compared.equals(search_quality.jaccard(left, right, how))
     wanted = [
         (u, v)
         for u, v in combinations(range(len(sets)), 2)
@@ -173,7 +182,7 @@ def test_similarity_is_the_same_from_c_and_python(texts: list[str | None], how: 
 def test_what_similarity_is() -> None:
     left = pa.array(["a b c", "a b c", "", "x", None, "a a a b"])
     right = pa.array(["a b d", "c b a", "", "x", None, "b a"])
-    assert quality.jaccard(left, right, Shingling("words", 1)).to_pylist() == [0.5, 1.0, 0.0, 1.0, 0.0, 1.0]
+    assert search_quality.jaccard(left, right, Shingling("words", 1)).to_pylist() == [0.5, 1.0, 0.0, 1.0, 0.0, 1.0]
 
 
 def near_copies(documents: int, draw: random.Random) -> list[str]:
@@ -191,22 +200,22 @@ def near_copies(documents: int, draw: random.Random) -> list[str]:
 def test_quality_is_measured_against_brute_force() -> None:
     texts = near_copies(600, random.Random(5))
     bands, rows = choose_bands(0.8, 260)
-    found = quality.measure(pa.array(texts), 0.8, bands, rows, WORDS)
+    found = search_quality.measure_bands(pa.array(texts), 0.8, bands, rows, WORDS)
     assert found.documents == 600
     assert found.true_pairs > 100
     assert found.recall > 0.98
     assert found.verified_precision > found.precision
-    blind = quality.measure(pa.array(texts), 0.8, 1, 260, WORDS)
+    blind = search_quality.measure_bands(pa.array(texts), 0.8, 1, 260, WORDS)
     assert blind.recall < 0.6
     assert blind.precision == 1.0
 
 
 @pytest.mark.parametrize("texts", [[], ["one"], ["", None, " "], ["a b", "c d"]])
 def test_there_may_be_nothing_to_find(texts: list[str | None]) -> None:
-    found = quality.measure(pa.array(texts, pa.string()), 0.8, 20, 13, WORDS)
+    found = search_quality.measure_bands(pa.array(texts, pa.string()), 0.8, 20, 13, WORDS)
     assert (found.true_pairs, found.candidates, found.recall, found.precision) == (0, 0, 1.0, 1.0)
 
 
 def test_all_the_same() -> None:
-    found = quality.measure(pa.array(["the same text"] * 30), 0.8, 20, 13)
+    found = search_quality.measure_bands(pa.array(["the same text"] * 30), 0.8, 20, 13)
     assert (found.true_pairs, found.found, found.right) == (435, 435, 435)

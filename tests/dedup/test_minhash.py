@@ -10,9 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gristmill.dedup import minhash, reference
-from gristmill.dedup.minhash import Shingling, matrix, signatures, similarity
-from tests.dedup.texts import columns
+from gristmill.dedup.columns import reference
+from gristmill.dedup.signatures import minhash
+from gristmill.dedup.signatures.minhash import Shingling, signature_matrix, signatures, similarity
+from tests.dedup.unicode_texts import columns
 
 SHINGLINGS = st.builds(
     Shingling, st.sampled_from(["chars", "words"]), st.sampled_from([1, 2, 3, 5, 24, 200]), st.integers(0, 2**64 - 1)
@@ -39,7 +40,7 @@ def test_each_character_of_a_script_without_spaces_is_a_word() -> None:
     codes = [code for code in range(0x34000) if not 0xD800 <= code < 0xE000]
     column, spaced = (pa.array([form.format(chr(code)) for code in codes]) for form in ("a{}b", "a {} b"))
     how = Shingling("words", 5)
-    same = (matrix(signatures(column, how, 1)) == matrix(signatures(spaced, how, 1)))[:, 0].tolist()
+    same = (signature_matrix(signatures(column, how, 1)) == signature_matrix(signatures(spaced, how, 1)))[:, 0].tolist()
     spaces = [code for code in codes if chr(code).isspace()]
     wanted = [code for first, last in reference.UNSPACED for code in range(first, last + 1)]
     assert [code for code, one in zip(codes, same, strict=True) if one] == sorted(wanted + spaces)
@@ -59,12 +60,12 @@ def test_words_may_lie_anywhere_in_a_block(piece: str) -> None:
 def test_short_signatures_are_the_halves_of_long_ones() -> None:
     texts = pa.array(["some text of some words", None, "another " * 50])
     short, long = signatures(texts), signatures(texts, bits=64)
-    assert (matrix(long) >> np.uint64(32) == matrix(short)).all()
+    assert (signature_matrix(long) >> np.uint64(32) == signature_matrix(short)).all()
 
 
 def test_the_seed_changes_every_number() -> None:
     texts = pa.array(["some text of some words"])
-    assert not (matrix(signatures(texts)) == matrix(signatures(texts, Shingling(seed=43)))).any()
+    assert not (signature_matrix(signatures(texts)) == signature_matrix(signatures(texts, Shingling(seed=43)))).any()
 
 
 def test_repetition_and_order_do_not_matter_but_shingles_do() -> None:
@@ -102,7 +103,7 @@ def test_slices_of_signatures_are_compared_with_what_they_show() -> None:
     assert similarity(found[3:], found[:2]).to_pylist() == [1.0, 0.0]
     assert similarity(found[2:3], found[2:3]).to_pylist() == [0.0]
     assert similarity(pa.chunked_array([found[:1], found[3:4]]), found[:2]).to_pylist() == [1.0, 0.0]
-    assert matrix(found[:0]).shape == (0, 16)
+    assert signature_matrix(found[:0]).shape == (0, 16)
 
 
 def test_arguments_that_cannot_be_are_refused() -> None:

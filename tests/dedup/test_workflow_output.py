@@ -11,7 +11,7 @@ import pytest
 from gristmill import LocalExecutor
 from gristmill.core.errors import InputError, PlanError
 from gristmill.dedup import ExactDeduplicationWorkflow, TextDuplicatesRemovalWorkflow
-from tests.dedup.files import contents, texts, write
+from tests.dedup.jsonl_files import contents, texts, write
 
 HERE = LocalExecutor(0)
 

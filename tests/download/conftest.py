@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.download.server import Web, serve
+from tests.download.faulty_server import Web, serve
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from gristmill import LocalExecutor, Pipeline
 from gristmill.core.batch import DocumentBatch
 from gristmill.core.errors import PlanError
 from gristmill.download import CommonCrawlDownloadExtractStage, CommonCrawlUrlGenerator, CommonCrawlWARCReader
-from gristmill.download.warc import read_warc
-from gristmill.io.http import Manners
-from tests.download.archives import Page, english, write_warc, write_wet
-from tests.download.server import Web, status
+from gristmill.download.web.warc import read_warc
+from gristmill.io.fetch.http_client import Manners
+from tests.download.faulty_server import Web, status
+from tests.download.warc_fixtures import Page, english, write_warc, write_wet
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # warcio leaves files open
 INLINE = LocalExecutor(0)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gristmill import LocalExecutor, Pipeline
+from gristmill.core.arrow.table_conversion import POSITION
 from gristmill.core.errors import PlanError
-from gristmill.core.table import POSITION
 from gristmill.download import (
     DocumentDownloader,
     DocumentDownloadExtractStage,
@@ -20,9 +20,9 @@ from gristmill.download import (
     HttpDownloader,
     URLGenerator,
 )
-from gristmill.io.http import Manners
+from gristmill.io.fetch.http_client import Manners
 from gristmill.text import JsonlWriter
-from tests.download.server import Web, cut, status
+from tests.download.faulty_server import Web, cut, status
 
 INLINE = LocalExecutor(0)
 

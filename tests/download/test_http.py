@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from gristmill.core.errors import DownloadError
-from gristmill.io.hosts import Resolver, is_public, retry_after
-from gristmill.io.http import HttpClient, Manners
-from tests.download.server import Handler, Web, cut, redirect, status
+from gristmill.io.fetch.host_limits import HostResolver, is_public, retry_after_seconds
+from gristmill.io.fetch.http_client import HttpClient, Manners
+from tests.download.faulty_server import Handler, Web, cut, redirect, status
 
 DATA = bytes(range(256)) * 4000
 
@@ -133,8 +133,8 @@ def test_a_server_that_wants_too_long_a_pause_is_left_alone(web: Web) -> None:
 
 
 def test_retry_after_may_be_a_date() -> None:
-    assert retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
-    assert (retry_after("120"), retry_after("soon"), retry_after(None)) == (120.0, None, None)
+    assert retry_after_seconds("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
+    assert (retry_after_seconds("120"), retry_after_seconds("soon"), retry_after_seconds(None)) == (120.0, None, None)
 
 
 def test_few_requests_run_at_once(web: Web) -> None:
@@ -237,10 +237,10 @@ def test_private_addresses_are_refused_also_after_a_redirect(web: Web, monkeypat
     assert not web.asked
     # the first name is allowed to be anywhere, the one that it leads to is not
     port = web.url.rpartition(":")[2]
-    real = Resolver.addresses
+    real = HostResolver.addresses
     web.faults["/a"] = [redirect(f"http://localhost:{port}/a")]
     monkeypatch.setattr(
-        Resolver,
+        HostResolver,
         "addresses",
         lambda self, host, *rest: ["127.0.0.1"] if host == "good.test" else real(self, host, *rest),
     )
@@ -325,7 +325,7 @@ def test_answers_that_make_no_sense_fail_like_others(web: Web, headers: dict[str
 def test_a_host_with_other_letters_is_asked_by_its_ascii_name(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     web.files["/a"] = b"found"
     asked = []
-    monkeypatch.setattr(Resolver, "addresses", lambda _, host, *more: [asked.append(host), "127.0.0.1"][1:])
+    monkeypatch.setattr(HostResolver, "addresses", lambda _, host, *more: [asked.append(host), "127.0.0.1"][1:])
     port = web.url.rpartition(":")[2]
     assert client().fetch(f"http://例え.jp:{port}/a").body == b"found"
     assert asked == ["xn--r8jz45g.jp"]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gristmill.download.latex import LatexCleaner
+from gristmill.download.arxiv.latex import LatexCleaner
 
 SOURCES = [
     ("", ""),

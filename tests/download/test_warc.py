@@ -17,12 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill import LocalExecutor, Pipeline
-from gristmill.core.table import POSITION
+from gristmill.core.arrow.table_conversion import POSITION
 from gristmill.download import CommonCrawlWarcIterator, WarcReader
-from gristmill.download.members import next_start, safe_start
-from gristmill.download.warc import blank_line, http_response, read_warc, unchunk
-from gristmill.io.input import BadRecord
-from tests.download.archives import english, pages_of, write_warc, write_wet
+from gristmill.download.web.warc import end_of_head, http_response, read_warc, unchunk
+from gristmill.download.web.warc_members import certain_record_start, next_record_start
+from gristmill.io.storage.file_input import BadRecord
+from tests.download.warc_fixtures import english, pages_of, write_warc, write_wet
 
 INLINE = LocalExecutor(0)
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # warcio leaves files open
@@ -88,8 +88,8 @@ def test_a_warc_file_inside_of_a_record_is_no_place_to_cut(tmp_path: Path) -> No
     starts = {one.offset for one in records(path)}
     size = path.stat().st_size
     with path.open("rb") as file:
-        inside = next_start(file, len(outer) + 10, gzip=True)
-        found = {safe_start(file, at, size) for at in range(1, size, size // 5)}
+        inside = next_record_start(file, len(outer) + 10, gzip=True)
+        found = {certain_record_start(file, at, size) for at in range(1, size, size // 5)}
     assert inside not in starts, "no record of the inner file can be seen: the test shows nothing"
     assert found <= {*starts, size}
 
@@ -248,7 +248,7 @@ def test_broken_answers_go_to_quarantine_with_their_place(tmp_path: Path) -> Non
 )
 def test_a_header_ends_at_the_first_blank_line(head: bytes, most: int) -> None:
     found = re.compile(rb"\r?\n\r?\n").search(head, 0, most)
-    assert blank_line(head, most) == (found.span() if found else None)
+    assert end_of_head(head, most) == (found.span() if found else None)
 
 
 def test_random_bytes_are_never_more_than_bad_records() -> None:

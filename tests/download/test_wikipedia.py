@@ -16,11 +16,11 @@ import pytest
 from gristmill import LocalExecutor, Pipeline
 from gristmill.core.errors import DownloadError
 from gristmill.download import WikipediaDownloadExtractStage
-from gristmill.download.wiki_dump import cut, parse_page, read_pages
-from gristmill.io.http import Manners
-from gristmill.io.input import BadRecord
+from gristmill.download.wiki.wiki_dump import parse_page, read_pages, split_dump
+from gristmill.io.fetch.http_client import Manners
+from gristmill.io.storage.file_input import BadRecord
 from gristmill.text import JsonlWriter
-from tests.download.shelf import Shelf, open_shelf, rows_of
+from tests.download.file_server import Shelf, open_shelf, rows_of
 
 NAMES = {
     "de": ("Medium", "Datei", "Kategorie"),
@@ -154,7 +154,7 @@ def test_parts_of_a_file_give_what_the_whole_gives(tmp_path: Path) -> None:
     whole = list(read_pages(str(file)))
     assert len(whole) == 27
     for size in (50, 300, 1000):
-        parts = [page for start, end in cut(str(file), size) for page in read_pages(str(file), start, end)]
+        parts = [page for start, end in split_dump(str(file), size) for page in read_pages(str(file), start, end)]
         assert parts == whole
     assert [page.position for page in whole if not isinstance(page, BadRecord)] == sorted(
         {page.position for page in whole}
@@ -162,7 +162,7 @@ def test_parts_of_a_file_give_what_the_whole_gives(tmp_path: Path) -> None:
     plain = tmp_path / "dump.xml"
     plain.write_bytes(bz2.decompress(file.read_bytes()))
     assert [page.text for page in read_pages(str(plain))] == [page.text for page in whole]  # type: ignore[union-attr]
-    assert cut(str(plain), 50) == ()
+    assert split_dump(str(plain), 50) == ()
 
 
 def test_damage_costs_its_stream_and_is_told(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_page_that_is_no_xml_costs_itself(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_file_is_read_by_several_workers(shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gristmill.download.wikipedia.PART", 400)
+    monkeypatch.setattr("gristmill.download.wiki.wikipedia.PART", 400)
     put_dump(shelf, "en")
     outputs = []
     for workers in (0, 2):

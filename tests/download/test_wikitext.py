@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gristmill.download.wikitext import WikitextCleaner
+from gristmill.download.wiki.wikitext import WikitextCleaner
 
 PAGES = [
     ("", ""),

@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 from gristmill import Task
 from gristmill.core.errors import StageError
 from gristmill.core.task import Lineage
-from gristmill.executors import lodging
-from gristmill.executors.convoy import Convoy
-from gristmill.executors.desk import Receipt
-from gristmill.executors.lodging import Lodging, see_off
-from gristmill.executors.process import leave_words
-from gristmill.executors.transport import Folder
-from gristmill.executors.zygote import last_words
-from tests.conformance.stages import Witness
+from gristmill.executors.engines import guard_processes
+from gristmill.executors.engines.coordinator import CallReceipt
+from gristmill.executors.engines.delivery_tracking import Delivery
+from gristmill.executors.engines.guard_processes import GuardProcess, wait_for_local_guards
+from gristmill.executors.local.task_transport import TemporaryFolder
+from gristmill.executors.local.worker_process import write_teardown_error
+from gristmill.executors.local.zygote import teardown_error_files
+from tests.conformance.small_stages import Witness
 
 
 class Sleeps(Witness):
@@ -80,23 +80,23 @@ ACTOR = """
 import contextlib, gc, json, os, signal, sys, time
 from pathlib import Path
 from gristmill import Task
-from gristmill.core.flow import Item
-from gristmill.core.plan import Group
-from gristmill.core.quarantine import Budget
+from gristmill.core.run.flow import WorkItem
+from gristmill.core.plan.planner import Group
+from gristmill.core.records.quarantine import ErrorBudget
 from gristmill.core.task import Lineage
-from gristmill.executors.drive import Driver
-from gristmill.executors.guard import Duty, Guard
-from gristmill.executors.pool import pickled
-from gristmill.executors.transport import pack
+from gristmill.executors.driver import Driver
+from gristmill.executors.engines.guard import GroupAssignment, GuardDriver
+from gristmill.executors.worker_pool import pickle_group
+from gristmill.executors.local.task_transport import pack_task
 from tests.executors import test_guard
 
 kind, folder = sys.argv[1], Path(sys.argv[2])
 stage = getattr(test_guard, kind)(folder)
-guard = Guard(Duty(0, pickled(Group(0, (stage,))), True, True, True, Budget()), "node", 0)
+guard = GuardDriver(GroupAssignment(0, pickle_group(Group(0, (stage,))), True, True, True, ErrorBudget()), "node", 0)
 print(json.dumps([guard.zygote.pid, guard.folders]), flush=True)
 guard.begin(on_node=True)
 lineage = Lineage("0", "0")
-for outputs in guard.pass_through([Item(lineage, [pack(Task(1).named(lineage), guard.folders)])]):
+for outputs in guard.pass_through([WorkItem(lineage, [pack_task(Task(1).named(lineage), guard.folders)])]):
     print([output.ref.load().data for output in outputs], flush=True)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 if kind == "Patient":
@@ -143,8 +143,8 @@ def test_a_worker_tears_down_when_the_engine_kills_its_actor(kind: str, when: st
     if when != "ends":
         actor.terminate() if when == "tearing-*" else actor.kill()
     actor.communicate()
-    Folder().remove()  # another run begins, and sweeps what was left by those that were killed
-    problem = see_off([Lodging("node", pid, tuple(folders))], 60.0)
+    TemporaryFolder().remove()  # another run begins, and sweeps what was left by those that were killed
+    problem = wait_for_local_guards([GuardProcess("node", pid, tuple(folders))], 60.0)
     hooks = [path.name.split("-")[0] for path in tmp_path.iterdir()]
     assert [hooks.count(name) for name in ("node", "setup", "teardown")] == [1, 1, 1]
     assert not any(Path(folder).exists() for folder in folders)
@@ -158,7 +158,7 @@ def test_only_a_worker_that_was_there_can_be_late(command: str, told: bool) -> N
     assert late.stdout is not None
     if told:
         late.stdout.readline()
-    problem = see_off([Lodging("node", late.pid, ())], 0.0)
+    problem = wait_for_local_guards([GuardProcess("node", late.pid, ())], 0.0)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(late.pid, signal.SIGKILL)
     late.communicate()
@@ -168,25 +168,25 @@ def test_only_a_worker_that_was_there_can_be_late(command: str, told: bool) -> N
 
 @pytest.mark.parametrize("proc", ["/proc", "/no/such/place"])
 def test_whether_a_process_lives(proc: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lodging, "_PROC", Path(proc))
+    monkeypatch.setattr(guard_processes, "_PROC", Path(proc))
     ended = subprocess.Popen(["true"])
     ended.wait()
-    assert [lodging.lives(pid) for pid in (os.getpid(), 1, ended.pid)] == [True, True, False]
+    assert [guard_processes.is_process_running(pid) for pid in (os.getpid(), 1, ended.pid)] == [True, True, False]
 
 
 def test_last_words_are_left_whole_or_not_at_all(tmp_path: Path) -> None:
     """A full disk keeps nobody from ending as if there had been nothing to say."""
     page = str(tmp_path / "page-0")
     (tmp_path / "page-0.part").symlink_to("/dev/full")
-    leave_words(page, StageError("s", "t", (), "in teardown"))
-    assert last_words(str(tmp_path)) == []
-    leave_words(str(tmp_path / "gone" / "page-0"), StageError("s", "t", (), "in teardown"))
+    write_teardown_error(page, StageError("s", "t", (), "in teardown"))
+    assert teardown_error_files(str(tmp_path)) == []
+    write_teardown_error(str(tmp_path / "gone" / "page-0"), StageError("s", "t", (), "in teardown"))
     (tmp_path / "page-0.part").unlink()
     (tmp_path / "page-1.part").write_bytes(b"half")
-    leave_words(page, StageError("s", "t", (), "in teardown"))
+    write_teardown_error(page, StageError("s", "t", (), "in teardown"))
     gone = subprocess.Popen(["true"])
     gone.wait()
-    assert "in teardown" in str(see_off([Lodging("node", gone.pid, (str(tmp_path),))], 0.0))
+    assert "in teardown" in str(wait_for_local_guards([GuardProcess("node", gone.pid, (str(tmp_path),))], 0.0))
 
 
 def test_a_folder_that_its_guard_removes_in_that_moment_is_no_failure(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_a_folder_that_its_guard_removes_in_that_moment_is_no_failure(tmp_path: 
     try:
         deadline = time.monotonic() + 1
         while time.monotonic() < deadline:
-            assert last_words(str(folder)) == []
+            assert teardown_error_files(str(folder)) == []
     finally:
         over.set()
         guard.join()
@@ -215,7 +215,7 @@ GROUPS = 3
 
 
 @st.composite
-def journeys(draw: Any) -> tuple[int, list[Receipt]]:
+def journeys(draw: Any) -> tuple[int, list[CallReceipt]]:
     """Tasks that pass through groups in calls of several, each giving some tasks, and the calls' receipts."""
     count = draw(st.integers(1, 4))
     waiting = [(number, str(number)) for number in range(count)]
@@ -227,7 +227,7 @@ def journeys(draw: Any) -> tuple[int, list[Receipt]]:
             items, waiting = waiting[:size], waiting[size:]
             children = [f"{name}.{index}" for _, name in items for index in range(draw(st.integers(0, 2)))]
             ref = "result" if group + 1 == GROUPS else None
-            receipts.append(Receipt(group, items, [(Lineage(name), ref, 1, 1) for name in children]))
+            receipts.append(CallReceipt(group, items, [(Lineage(name), ref, 1, 1) for name in children]))
             following += [(items[0][0], name) for name in children]
         waiting = following
     return count, receipts
@@ -236,7 +236,7 @@ def journeys(draw: Any) -> tuple[int, list[Receipt]]:
 @given(journeys(), st.randoms(use_true_random=False))
 def test_a_convoy_is_whole_when_all_has_arrived_in_whatever_order(journey: Any, random: Any) -> None:
     count, receipts = journey
-    convoy = Convoy(list(range(count)), {(0, number, str(number)) for number in range(count)})
+    convoy = Delivery(list(range(count)), {(0, number, str(number)) for number in range(count)})
     random.shuffle(receipts)
     for index, receipt in enumerate(receipts):
         assert not convoy.whole
@@ -247,7 +247,7 @@ def test_a_convoy_is_whole_when_all_has_arrived_in_whatever_order(journey: Any, 
 
 
 def test_a_convoy_with_a_call_that_was_repeated_in_part_is_never_whole() -> None:
-    convoy = Convoy([0, 1], {(0, 0, "0"), (0, 1, "1")})
-    convoy.take(Receipt(0, [(0, "0")]), None)
-    convoy.take(Receipt(0, [(0, "0"), (1, "1")]), None)
+    convoy = Delivery([0, 1], {(0, 0, "0"), (0, 1, "1")})
+    convoy.take(CallReceipt(0, [(0, "0")]), None)
+    convoy.take(CallReceipt(0, [(0, "0"), (1, "1")]), None)
     assert not convoy.whole

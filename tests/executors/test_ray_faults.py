@@ -19,9 +19,9 @@ import pytest
 
 from gristmill import DocumentBatch, Pipeline, ProcessingStage, RayActorPoolExecutor, Resources, Task
 from gristmill.core.errors import LostTaskError, ResourceError
-from gristmill.executors.ray_cluster import connect
+from gristmill.executors.ray.cluster import connect_to_cluster
 from gristmill.text import JsonlReader, JsonlWriter
-from tests.executors.ray_nodes import Cluster
+from tests.executors.multi_node_cluster import Cluster
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.ray
@@ -270,7 +270,7 @@ def test_two_pipelines_share_a_cluster_and_leave_nothing_behind(cluster: Cluster
     said = [run.communicate(timeout=300) for run in runs]
     assert said == [("59 1\n", "")] * 2  # and no word of the workers that died
     assert output(folders[0]) == output(folders[1])
-    connect()
+    connect_to_cluster()
     assert actors() == []
 
 
@@ -282,7 +282,7 @@ def test_a_driver_that_is_killed_leaves_no_actors_and_its_run_goes_on(cluster: C
         time.sleep(0.02)
     run.kill()
     run.communicate()
-    connect()
+    connect_to_cluster()
     while actors() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert actors() == []

@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 from gristmill import ImageBatch
 from gristmill.image import BadImage, decoded, header, headers_of, pixels_of
 from gristmill.image import decode_image as decode
-from tests.image.pictures import encode, encoded, picture
+from tests.image.image_fixtures import encode, encoded, picture
 
 KINDS = ("jpeg", "png", "webp", "gif", "bmp", "tiff", "avif")
 

@@ -33,7 +33,7 @@ from gristmill.image import (
 )
 from gristmill.image.decode import decode
 from gristmill.image.score import grey
-from tests.image.photographs import batch, blurred, letterboxed, noise, photo, printed, rows, saved, tiled
+from tests.image.photo_fixtures import batch, blurred, letterboxed, noise, photo, printed, rows, saved, tiled
 
 GREY = Image.new("RGB", (300, 300), (128, 128, 128))
 HALVES = Image.fromarray(np.repeat([[[0, 0, 0]] * 150 + [[255, 255, 255]] * 150], 300, 0).astype(np.uint8))

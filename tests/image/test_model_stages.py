@@ -19,7 +19,7 @@ from gristmill.image import (
     ImageTextSimilarityStage,
 )
 from gristmill.models import export
-from tests.models.small import PROJECTION, aesthetic_head, nsfw_head, picture, png, small_clip
+from tests.models.clip_fixtures import PROJECTION, aesthetic_head, nsfw_head, picture, png, small_clip
 
 HERE = LocalExecutor(num_workers=0)
 
@@ -72,7 +72,7 @@ def test_embeddings_do_not_depend_on_how_rows_are_cut(clip: str) -> None:
 
 
 def test_an_empty_batch_has_the_column_too(clip: str) -> None:
-    from gristmill.core.worker import Worker
+    from gristmill.core.run.worker import Worker
 
     worker = Worker([ImageEmbeddingStage(clip), ImageAestheticFilterStage(clip)])
     worker.setup()
@@ -178,11 +178,11 @@ def test_a_gpu_is_taken_where_there_is_one_and_not_demanded(clip: str) -> None:
 
 
 def test_on_a_machine_with_gpus_the_wish_stands(clip: str) -> None:
-    from gristmill.core.place import placed
+    from gristmill.core.plan.placement import without_optional_gpus
 
     stage = ImageEmbeddingStage(clip)
-    [there] = placed([stage], LocalExecutor(num_workers=1, gpus=2))
-    [not_there] = placed([stage], LocalExecutor(num_workers=1, gpus=0))
+    [there] = without_optional_gpus([stage], LocalExecutor(num_workers=1, gpus=2))
+    [not_there] = without_optional_gpus([stage], LocalExecutor(num_workers=1, gpus=0))
     assert there.resources.gpus == 0.25
     assert there.batch_size > 1
     assert not not_there.resources.requires_gpu
@@ -212,7 +212,7 @@ def test_missing_heads_and_models_stop_the_plan(tmp_path: Path) -> None:
 
 
 def test_without_the_hub_library_the_way_out_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gristmill.models.fetch.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("gristmill.models.model_files.importlib.util.find_spec", lambda name: None)
     with pytest.raises(
         MissingDependencyError, match=r"pip install 'gristmill\[hub\]', or put the model there \(hf download"
     ):

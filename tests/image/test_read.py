@@ -12,8 +12,8 @@ import pytest
 from gristmill import LocalExecutor, Pipeline
 from gristmill.core.errors import BadRecordError, GristmillError, InputError
 from gristmill.image import ImageReaderStage, WebDatasetReader
-from gristmill.io.files import FilePartitioningStage
-from tests.image.pictures import Decode, archive, encoded, rows, run, samples
+from gristmill.io.read.file_partitions import FilePartitioningStage
+from tests.image.image_fixtures import Decode, archive, encoded, rows, run, samples
 
 
 def test_a_sample_keeps_its_key_its_bytes_and_all_its_files(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from PIL import Image
 from gristmill.image import ImageConvertStage, ImageResizeStage
 from gristmill.image.decode import decode
 from gristmill.image.formats import header
-from tests.image.photographs import FOLDER, batch, photo, rows, saved
+from tests.image.photo_fixtures import FOLDER, batch, photo, rows, saved
 
 COFFEE = (FOLDER / "coffee.jpg").read_bytes()  # 360 x 240
 

@@ -19,7 +19,7 @@ from gristmill.image import (
     ImageWriterStage,
     WebDatasetReader,
 )
-from tests.image.pictures import INLINE, Decode, archive, contents, encoded, rows, run, samples
+from tests.image.image_fixtures import INLINE, Decode, archive, contents, encoded, rows, run, samples
 
 
 def members(path: Path) -> dict[str, bytes]:

@@ -15,8 +15,8 @@ import xxhash
 
 from gristmill import LocalExecutor, Pipeline
 from gristmill.dedup import ExactDeduplicationStage
-from gristmill.io.manifest import check_manifest
-from gristmill.io.target import Target
+from gristmill.io.storage.output_directory import OutputDirectory
+from gristmill.io.write.manifest import check_manifest
 from gristmill.text import JsonlReader, JsonlWriter, ParquetWriter
 
 ROWS = [{"id": f"row-{number}", "text": f"The {number % 7}th text of {number % 9}."} for number in range(90)]
@@ -42,9 +42,9 @@ def test_a_checksum_is_that_of_the_file_which_is_not_read_for_it(
 ) -> None:
     out = str(tmp_path / "out") if place == "here" else f"{place}/{tmp_path.name}"
     with monkeypatch.context() as patched:
-        patched.setattr(Target, "checksum", lambda *_: pytest.fail("read again"))
+        patched.setattr(OutputDirectory, "checksum", lambda *_: pytest.fail("read again"))
         run(source, ExactDeduplicationStage(), writer(out, **options))
-    manifest, problems = check_manifest(Target(out))
+    manifest, problems = check_manifest(OutputDirectory(out))
     assert not problems
     assert len(manifest["files"]) > 1 or "target_file_size" not in options
     for entry in manifest["files"]:
@@ -67,9 +67,9 @@ def test_a_manifest_of_an_earlier_version_is_checked(source: str, tmp_path: Path
     run(source, JsonlWriter(str(out)))
     [path] = out.glob("*.jsonl")
     as_before(out / "_manifest.json", path.read_bytes())
-    assert check_manifest(Target(out))[1] == []
+    assert check_manifest(OutputDirectory(out))[1] == []
     path.write_bytes(path.read_bytes().replace(b"row-8", b"row-9"))
-    assert check_manifest(Target(out))[1] == [f"{path.name} has changed: its checksum is another"]
+    assert check_manifest(OutputDirectory(out))[1] == [f"{path.name} has changed: its checksum is another"]
 
 
 def test_a_run_of_an_earlier_version_goes_on(source: str, tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_run_of_an_earlier_version_goes_on(source: str, tmp_path: Path) -> Non
     run(source, JsonlWriter(str(out)), run_dir=room)
     assert path.stat().st_mtime_ns == written
     assert json.loads((out / "_manifest.json").read_text())["files"][0]["checksum"].startswith("sha256:")
-    assert check_manifest(Target(out))[1] == []
+    assert check_manifest(OutputDirectory(out))[1] == []
 
 
 @pytest.mark.parametrize("checksum", ["blake9:00", "", "shake_128:00", None])
@@ -96,13 +96,13 @@ def test_a_checksum_of_an_unknown_kind_is_told_and_the_others_are_checked(
     (out / "_manifest.json").write_text(json.dumps(manifest))
     changed = out / second["name"]
     changed.write_bytes(changed.read_bytes().replace(b"text", b"TEXT"))
-    problems = check_manifest(Target(out))[1]
+    problems = check_manifest(OutputDirectory(out))[1]
     assert [problem.partition(" ")[0] for problem in problems] == [first["name"], second["name"]]
     assert "of a kind that this version does not know" in problems[0]
 
 
 def test_a_new_file_can_be_written_to_as_to_any_other(tmp_path: Path) -> None:
-    target = Target(tmp_path)
+    target = OutputDirectory(tmp_path)
     with target.create(target.file("a")) as file:
         file.writelines([b"one\n", b"two\n"])
         with io.TextIOWrapper(file, newline="\n") as text:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from gristmill.core.arrow.table_conversion import JSON
 from gristmill.core.errors import InputError, PlanError
-from gristmill.core.table import JSON
-from gristmill.io.commit import CommitFiles, Fragment, next_generation, safe
-from gristmill.io.target import PIECE, Target, reserve
-from gristmill.io.write_jsonl import JsonlFormat
-from gristmill.io.write_parquet import ParquetFormat
-from tests.io.fragments import LINES, PARTITION, ROWS, Writer, gathered, tree
+from gristmill.io.storage.output_directory import WRITE_CHUNK_BYTES, OutputDirectory, reserve_space
+from gristmill.io.write.commit import CommitFiles, Fragment, next_generation, safe_file_name
+from gristmill.io.write.jsonl_format import JsonlFormat
+from gristmill.io.write.parquet_format import ParquetFormat
+from tests.io.fragment_writing import LINES, PARTITION, ROWS, Writer, gathered, tree
 
 # -- names ---------------------------------------------------------------------------------------------------
 
@@ -37,12 +37,12 @@ def test_a_source_without_partition_is_named_by_its_id(tmp_path):
 
 @pytest.mark.parametrize("name", ["../up", "a/b", "héllo", "", ".hidden", "x" * 500, "a b"])
 def test_names_are_safe_and_stay_apart(name):
-    clean = safe(name)
+    clean = safe_file_name(name)
     assert "/" not in clean
     assert not clean.startswith((".", "_", "-"))
     assert len(clean) < 200
-    assert clean == safe(name)
-    assert safe(name + "?") != safe(name + "!")
+    assert clean == safe_file_name(name)
+    assert safe_file_name(name + "?") != safe_file_name(name + "!")
 
 
 def test_a_fragment_crosses_processes(tmp_path):
@@ -271,7 +271,7 @@ def test_a_full_disk_names_stage_and_path_and_leaves_no_file(tmp_path):
     writer = Writer(tmp_path)
     task = gathered(writer.fragments(ROWS, [5]))
     with pytest.raises(OSError, match=r"commit_jsonl.*No space left.*web-0123abcd"):
-        CommitFiles(Target(tmp_path), FullDisk()).process(task)
+        CommitFiles(OutputDirectory(tmp_path), FullDisk()).process(task)
     assert all(name.startswith("_tmp/") for name in tree(tmp_path))
     writer.commit.process(task)
     assert tree(tmp_path) == {f"{PARTITION}.jsonl": LINES}
@@ -279,7 +279,9 @@ def test_a_full_disk_names_stage_and_path_and_leaves_no_file(tmp_path):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_pyarrow_errors_name_the_path_too(tmp_path, monkeypatch):
-    monkeypatch.setattr("gristmill.io.target._open_new", lambda path: Path.open(Path("/dev/full"), "wb"))
+    monkeypatch.setattr(
+        "gristmill.io.storage.output_directory._open_new", lambda path: Path.open(Path("/dev/full"), "wb")
+    )
     with pytest.raises(OSError, match=r"write_parquet.*No space left"):
         Writer(tmp_path, ParquetFormat()).run([{"t": random.randbytes(50_000).hex()}])
 
@@ -287,19 +289,19 @@ def test_pyarrow_errors_name_the_path_too(tmp_path, monkeypatch):
 # -- room ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("room", [0, PIECE, 10 * PIECE])
+@pytest.mark.parametrize("room", [0, WRITE_CHUNK_BYTES, 10 * WRITE_CHUNK_BYTES])
 def test_room_that_is_reserved_is_no_part_of_the_file(tmp_path, room):
-    target, lines = Target(tmp_path), b"x" * (3 * PIECE + 5)
+    target, lines = OutputDirectory(tmp_path), b"x" * (3 * WRITE_CHUNK_BYTES + 5)
     with target.create(target.file("a")) as file:
-        reserve(file, room)
+        reserve_space(file, room)
         file.write(lines)
     assert (tmp_path / "a").read_bytes() == lines
-    assert (tmp_path / "a").stat().st_blocks * 512 < 5 * PIECE
+    assert (tmp_path / "a").stat().st_blocks * 512 < 5 * WRITE_CHUNK_BYTES
 
 
 def test_room_that_there_is_not_is_no_error(tmp_path):
-    target = Target(tmp_path)
+    target = OutputDirectory(tmp_path)
     with target.create(target.file("a")) as file:
-        reserve(file, 2**60)
+        reserve_space(file, 2**60)
         file.write(b"text")
     assert (tmp_path / "a").read_bytes() == b"text"

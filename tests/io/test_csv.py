@@ -5,13 +5,13 @@ import gzip
 import pyarrow as pa
 import pytest
 
+from gristmill.core.arrow.table_conversion import POSITION
 from gristmill.core.errors import BadRecordError, InputError
-from gristmill.core.table import POSITION
 from gristmill.core.task import FileSlice
-from gristmill.io.csv import CsvFormat, peek_csv, read_csv
-from gristmill.io.input import Input
-from tests.io.reading import rows_of
-from tests.io.test_lines import zstd
+from gristmill.io.formats.csv import CsvFormat, peek_csv, read_csv
+from gristmill.io.storage.file_input import FileInput
+from tests.io.read_file import rows_of
+from tests.io.test_line_blocks import zstd
 
 
 def csv_rows(tmp_path, content, name="a.csv", blocksize=16 * 2**20, **form):
@@ -86,7 +86,7 @@ def test_a_quoted_value_without_end_does_not_pass_for_a_row(tmp_path, content, r
 def test_csv_that_is_not_csv_at_all(tmp_path, monkeypatch):
     rows, [bad] = csv_rows(tmp_path, bytes(1000))
     assert (rows, bad.position, bad.reason) == (None, 0, "not CSV: binary data")
-    monkeypatch.setattr("gristmill.io.csv.HOPELESS", 100)
+    monkeypatch.setattr("gristmill.io.formats.csv.MAX_BAD_ROWS_IN_SEQUENCE", 100)
     rows, [bad] = csv_rows(tmp_path, b"a,b\n1,2\n" + b"x\n" * 1000)
     assert (rows, bad.position) == (None, 0)
     assert "not CSV that can be read, from here on" in bad.reason
@@ -94,7 +94,7 @@ def test_csv_that_is_not_csv_at_all(tmp_path, monkeypatch):
 
 
 def test_csv_rows_are_numbered_across_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr("gristmill.io.csv.BLOCK", 1000)
+    monkeypatch.setattr("gristmill.io.formats.csv.DEFAULT_BLOCK_BYTES", 1000)
     content = b"id,text\n" + b"".join(b"%d\n" % n if n % 7 == 3 else b'%d,"a\nb"\n' % n for n in range(5000))
     rows, bad = csv_rows(tmp_path, content, blocksize=1000)
     assert [int(row["id"]) for row in rows] == [row[POSITION] for row in rows] == [n for n in range(5000) if n % 7 != 3]
@@ -119,7 +119,7 @@ def test_csv_bad_record_raises_here_not_in_a_thread(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("a,b\n1\n")
     with pytest.raises(BadRecordError, match="a row of 1 values where 2 are expected"):
-        list(read_csv(Input(FileSlice(str(path)))))
+        list(read_csv(FileInput(FileSlice(str(path)))))
 
 
 def test_csv_that_is_empty(tmp_path):
@@ -134,7 +134,7 @@ def test_csv_peek(tmp_path):
 
     def peek(content, fields=None, **form):
         path.write_bytes(content)
-        return peek_csv(Input(FileSlice(str(path))), fields, CsvFormat(**form))
+        return peek_csv(FileInput(FileSlice(str(path))), fields, CsvFormat(**form))
 
     assert peek(b"") is None
     assert peek(b'\xef\xbb\xbfid,"the text"\n1,2\n').names == ["id", "the text", POSITION]
@@ -151,7 +151,7 @@ def test_csv_peek(tmp_path):
 def test_csv_with_a_column_of_the_reserved_name(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes(b"_position,__position__\n1,2\n")
-    source = Input(FileSlice(str(path)))
+    source = FileInput(FileSlice(str(path)))
     with pytest.raises(InputError, match=r"a\.csv has a column '__position__'"):
         peek_csv(source)
     with pytest.raises(InputError, match="reserved"):

@@ -26,12 +26,12 @@ from gristmill import (
     Shuffle,
     Sort,
 )
-from gristmill.core import spread as spreading
+from gristmill.core.arrow import hash_partitioning as spreading
+from gristmill.core.arrow.hash_partitioning import LAYOUT_VERSION, partition_numbers
 from gristmill.core.errors import ColumnError, PlanError, StageError
-from gristmill.core.spread import LAYOUT, spread
-from gristmill.io import exchange
-from gristmill.io.runs import Index, RunsWriter, read_index, runs_of
-from gristmill.io.target import Target
+from gristmill.io.exchange import exchange
+from gristmill.io.exchange.shuffle_files import ShuffleFileIndex, ShuffleFileWriter, read_index, read_partition_blocks
+from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.text import JsonlReader, JsonlWriter
 
 
@@ -204,7 +204,7 @@ def test_what_another_version_has_half_partitioned_is_not_gone_on_with(
     with pytest.raises(StageError, match="stopped"):
         run()
     (tmp_path / "stop").unlink()
-    monkeypatch.setattr(exchange, "LAYOUT", LAYOUT + 1)
+    monkeypatch.setattr(exchange, "LAYOUT_VERSION", LAYOUT_VERSION + 1)
     monkeypatch.setattr(spreading, "_FACTORS", spreading._FACTORS[::-1])
     assert run() == {f"w{row}": 4 for row in range(50)}
 
@@ -212,9 +212,9 @@ def test_what_another_version_has_half_partitioned_is_not_gone_on_with(
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary(27)])
 def test_bytes_that_begin_alike_are_spread_and_meet_the_same_text(kind: pa.DataType) -> None:
     keys = pa.array([b"https://example.org/%07d" % number for number in range(4000)])
-    found = spread(pa.table({"key": keys.cast(kind)}), ["key"], 8)
+    found = partition_numbers(pa.table({"key": keys.cast(kind)}), ["key"], 8)
     assert max(pc.value_counts(found).field("counts").to_pylist()) < 4000 / 8 * 1.2
-    assert found == spread(pa.table({"key": keys.cast(pa.string())}), ["key"], 8)
+    assert found == partition_numbers(pa.table({"key": keys.cast(pa.string())}), ["key"], 8)
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
@@ -238,10 +238,12 @@ def test_the_same_bytes_meet_whether_their_column_is_of_a_fixed_size_or_not(kind
 
 
 def test_a_file_of_runs_gives_back_what_was_put_in(tmp_path: Path) -> None:
-    target, path = Target(str(tmp_path)), str(tmp_path / "a.runs")
+    target, path = OutputDirectory(str(tmp_path)), str(tmp_path / "a.runs")
     tables = {number: pa.table({"n": pa.array(range(number * 100), pa.int64())}) for number in (0, 3, 7000)}
     with target.create(path) as file:
-        writer = RunsWriter(file, Index(tables[0].schema, frozenset({"n"}), kind=DocumentBatch, dataset_name="d"))
+        writer = ShuffleFileWriter(
+            file, ShuffleFileIndex(tables[0].schema, frozenset({"n"}), kind=DocumentBatch, dataset_name="d")
+        )
         for number, table in tables.items():
             writer.add(number, [table.slice(start, 4000) for start in range(0, max(table.num_rows, 1), 4000)])
         writer.close()
@@ -249,4 +251,4 @@ def test_a_file_of_runs_gives_back_what_was_put_in(tmp_path: Path) -> None:
     assert (index.schema, index.added, index.kind, index.dataset_name) == (tables[0].schema, {"n"}, DocumentBatch, "d")
     assert index.rows == 700_300
     for number, table in tables.items():
-        assert pa.concat_tables(runs_of(target, path, index, number)).equals(table)
+        assert pa.concat_tables(read_partition_blocks(target, path, index, number)).equals(table)

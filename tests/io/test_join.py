@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from gristmill import CountRows, DocumentBatch, Join, LocalExecutor, Pipeline
 from gristmill.core.errors import GristmillError
-from gristmill.io import join_match, join_merge, join_partitions, partitions
+from gristmill.io.exchange import partitions
+from gristmill.io.join import key_matching, merge_join, partitioned_join
 from gristmill.recipes import load_recipe
 from gristmill.text import CsvReader, JsonlReader
 
@@ -68,10 +69,10 @@ def test_rows_are_those_of_pyarrow(
     wanted = mine.join(theirs, keys, join_type=PEER[how], use_threads=False)
     with tempfile.TemporaryDirectory() as folder, monkeypatch.context() as patch:
         if tight:  # blocks of a few rows, pairs and groups that are never held
-            patch.setattr(join_match, "MOST_PAIRS", 3)
-            patch.setattr(join_match, "MOST_BYTES", 50)
-            patch.setattr(join_merge, "HELD_BYTES", 0)
-            patch.setattr(join_partitions, "blocks", lambda pieces: partitions.blocks(pieces, 60))
+            patch.setattr(key_matching, "MAX_PAIRS", 3)
+            patch.setattr(key_matching, "MAX_PAIR_BYTES", 50)
+            patch.setattr(merge_join, "MAX_GROUP_BYTES", 0)
+            patch.setattr(partitioned_join, "tables_of_size", lambda pieces: partitions.tables_of_size(pieces, 60))
         pq.write_table(theirs, f"{folder}/other.parquet")
         small, large = (
             joined(mine, Join(f"{folder}/other.parquet", keys, how, broadcast=way, num_partitions=2))
@@ -155,7 +156,7 @@ def test_small_files_are_looked_up_and_large_ones_exchanged(tmp_path: Path, monk
     other = write(tmp_path / "other.jsonl", [{"id": 1, "o": "a"}])
     stages = [JsonlReader(write(tmp_path / "a.jsonl", [{"id": 1}])), Join(other, "id")]
     assert "segment" not in str(Pipeline("p", stages=stages).plan())
-    monkeypatch.setattr("gristmill.io.join.BROADCAST_BYTES", 10)
+    monkeypatch.setattr("gristmill.io.join.join_stage.BROADCAST_BYTES", 10)
     assert "in 3 segments" in str(Pipeline("p", stages=stages).plan())
 
 

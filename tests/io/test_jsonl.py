@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gristmill.core.arrow.native_kernels import kernels
+from gristmill.core.arrow.table_conversion import JSON, POSITION, rows_to_table, table_to_rows
 from gristmill.core.errors import InputError
-from gristmill.core.native import kernels
-from gristmill.core.table import JSON, POSITION, rows_to_table, table_to_rows
 from gristmill.core.task import FileSlice
-from gristmill.io.input import MOST_BAD, RAW_BYTES, Input
-from gristmill.io.jsonl import make_table, parse_lines, peek_jsonl, read_jsonl, split
-from tests.io.test_lines import zstd
+from gristmill.io.formats.jsonl import parse_lines, peek_jsonl, read_jsonl, split_lines, table_from_rows
+from gristmill.io.storage.file_input import MAX_BAD_RECORDS, MAX_RAW_BYTES, FileInput
+from tests.io.test_line_blocks import zstd
 
 SCALAR = (
     st.none()
@@ -38,14 +38,14 @@ def lost_types(value):
 
 def read(path, blocksize=16 * 2**20, part=None, **settings):
     bad = []
-    source = Input(part or FileSlice(str(path)), blocksize=blocksize, on_bad=bad.append)
+    source = FileInput(part or FileSlice(str(path)), blocksize=blocksize, on_bad=bad.append)
     tables = list(read_jsonl(source, **settings))
     rows = [row for table in tables for row in table_to_rows(table)]
     return rows, bad
 
 
 def parse(block, offset):
-    rows, positions, bad, after = parse_lines(iter(split(block)), offset)
+    rows, positions, bad, after = parse_lines(iter(split_lines(block)), offset)
     assert after is None
     return rows, positions, bad
 
@@ -92,7 +92,7 @@ def test_rows_and_positions_do_not_depend_on_blocks(place, rows, extra, blocksiz
 @settings(deadline=None)
 @given(rows=ROWS)
 def test_tables_are_those_of_the_core(rows):
-    table = make_table(rows, range(len(rows)))
+    table = table_from_rows(rows, range(len(rows)))
     plain = rows_to_table(rows)
     assert table.drop_columns([POSITION]).schema == plain.schema
     if plain.num_columns:
@@ -146,7 +146,7 @@ def test_a_late_column_a_change_of_type_null_and_nested_values(tmp_path):
         {},
     ]
     path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
-    table = pa.concat_tables(read_jsonl(Input(FileSlice(str(path)))))
+    table = pa.concat_tables(read_jsonl(FileInput(FileSlice(str(path)))))
     assert table.column_names == ["text", "n", "meta", "late", POSITION]
     assert table.schema.field("n").type == JSON
     assert table.schema.field("meta").type == JSON
@@ -158,24 +158,24 @@ def test_a_late_column_a_change_of_type_null_and_nested_values(tmp_path):
 def test_fields_narrow_and_fill(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"a": 1, "b": 2}\n{"a": 3, "b": 4}\n')
-    [table] = read_jsonl(Input(FileSlice(str(path))), fields=["b", "nothing"])
+    [table] = read_jsonl(FileInput(FileSlice(str(path))), fields=["b", "nothing"])
     assert table.column_names == ["b", "nothing", POSITION]
     assert table.column("nothing").null_count == 2
-    [empty] = read_jsonl(Input(FileSlice(str(path))), fields=[])
+    [empty] = read_jsonl(FileInput(FileSlice(str(path))), fields=[])
     assert (empty.column_names, empty.num_rows) == ([POSITION], 2)
 
 
 def test_a_column_of_nearly_the_reserved_name_is_the_users(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"a": 1, "_position": "mine", "__position__x": 2}\n')
-    [table] = read_jsonl(Input(FileSlice(str(path))))
+    [table] = read_jsonl(FileInput(FileSlice(str(path))))
     assert table.to_pydict() == {"a": [1], "_position": ["mine"], "__position__x": [2], POSITION: [0]}
 
 
 def test_a_column_of_the_reserved_name_is_refused(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"a": 1}\n{"a": 1, "__position__": "mine"}\n')
-    source = Input(FileSlice(str(path)))
+    source = FileInput(FileSlice(str(path)))
     for fields in (None, ["a", POSITION]):
         with pytest.raises(InputError, match=r"a\.jsonl has a column '__position__'.*fields=\[\.\.\.\]"):
             list(read_jsonl(source, fields))
@@ -191,7 +191,7 @@ def test_a_line_that_is_nested_too_deeply_is_a_bad_record(tmp_path, levels, good
     path = tmp_path / "a.jsonl"
     path.write_text('{"a": 1}\n{"a": ' + "[" * levels + "]" * levels + '}\nworse\n{"a": 2}\n')
     bad = []
-    source = Input(FileSlice(str(path)), on_bad=bad.append)
+    source = FileInput(FileSlice(str(path)), on_bad=bad.append)
     [table] = read_jsonl(source, fields)
     assert table.column(POSITION).to_pylist()[1:-1] == ([9] if good else [])
     assert [record.position for record in bad][:-1] == ([] if good else [9])
@@ -203,31 +203,31 @@ def test_deep_values_of_columns_that_are_not_wanted_do_no_harm(tmp_path):
     deep = "[" * 600 + "]" * 600
     path.write_text(f'{{"a": 1, "b": {deep}}}\n{{"a": {deep}}}\n')
     bad = []
-    [table] = read_jsonl(Input(FileSlice(str(path)), on_bad=bad.append), ["a"])
+    [table] = read_jsonl(FileInput(FileSlice(str(path)), on_bad=bad.append), ["a"])
     assert table.to_pydict() == {"a": [1], POSITION: [0]}
     assert "350 levels" in bad[0].reason
 
 
 def test_of_a_long_bad_line_the_beginning_is_kept(tmp_path):
     path = tmp_path / "a.jsonl"
-    path.write_bytes(b"x" * (RAW_BYTES + 1) + b"\n" + b"y" * RAW_BYTES + b"\n")
-    assert [record.raw for record in read(path)[1]] == [b"x" * RAW_BYTES, b"y" * RAW_BYTES]
+    path.write_bytes(b"x" * (MAX_RAW_BYTES + 1) + b"\n" + b"y" * MAX_RAW_BYTES + b"\n")
+    assert [record.raw for record in read(path)[1]] == [b"x" * MAX_RAW_BYTES, b"y" * MAX_RAW_BYTES]
 
 
 def test_bad_lines_do_not_pile_up(tmp_path):
     """Between two tables they are taken away: there must be a table for every so many of them."""
     path = tmp_path / "a.jsonl"
-    path.write_bytes(b'{"n": 1}\n' + b"x\n" * (10 * MOST_BAD) + b'{"n": 2}\n')
+    path.write_bytes(b'{"n": 1}\n' + b"x\n" * (10 * MAX_BAD_RECORDS) + b'{"n": 2}\n')
     bad = []
     waiting = []
     rows = []
-    for table in read_jsonl(Input(FileSlice(str(path)), on_bad=waiting.append)):
-        assert len(waiting) <= MOST_BAD
+    for table in read_jsonl(FileInput(FileSlice(str(path)), on_bad=waiting.append)):
+        assert len(waiting) <= MAX_BAD_RECORDS
         bad += waiting
         waiting.clear()
         rows += table_to_rows(table)
-    assert [record.position for record in bad] == list(range(9, 9 + 20 * MOST_BAD, 2))
-    assert [(row["n"], row[POSITION]) for row in rows] == [(1, 0), (2, 9 + 20 * MOST_BAD)]
+    assert [record.position for record in bad] == list(range(9, 9 + 20 * MAX_BAD_RECORDS, 2))
+    assert [(row["n"], row[POSITION]) for row in rows] == [(1, 0), (2, 9 + 20 * MAX_BAD_RECORDS)]
 
 
 # -- peek ------------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def test_bad_lines_do_not_pile_up(tmp_path):
 def peek(tmp_path, content, name="x.jsonl", **settings):
     path = tmp_path / name
     path.write_bytes(content)
-    return peek_jsonl(Input(FileSlice(str(path))), **settings)
+    return peek_jsonl(FileInput(FileSlice(str(path))), **settings)
 
 
 def test_peek_sees_the_columns(tmp_path):
@@ -265,7 +265,7 @@ def test_peek_cannot_tell_from_a_line_that_has_no_end(tmp_path):
 def test_peek_reads_only_the_beginning(tmp_path):
     path = tmp_path / "cut.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"text": "a"}\n' * 1000)[:-10])
-    assert peek_jsonl(Input(FileSlice(str(path)))).names == ["text", POSITION]
+    assert peek_jsonl(FileInput(FileSlice(str(path)))).names == ["text", POSITION]
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_integers_beyond_64_bits_keep_their_digits_beside_anything(tmp_path, whe
     wide = 12345678901234567890123
     path = tmp_path / "x.jsonl"
     path.write_text(f'{{"v":{where % wide}}}\n{{"v":{other}}}\n')
-    [table] = read_jsonl(Input(FileSlice(str(path))))
+    [table] = read_jsonl(FileInput(FileSlice(str(path))))
     assert str(wide) in table.column("v").chunk(0).storage[0].as_py()
 
 
@@ -330,7 +330,7 @@ def test_lines_are_let_go_when_they_are_a_table(tmp_path):
     path.write_bytes((orjson.dumps({"text": "x" * 10_000}) + b"\n") * 1000)
     tracemalloc.start()
     try:
-        tables = read_jsonl(Input(FileSlice(str(path))))
+        tables = read_jsonl(FileInput(FileSlice(str(path))))
         assert next(tables).num_rows == 1000
         assert tracemalloc.get_traced_memory()[0] < path.stat().st_size // 2
     finally:

@@ -11,10 +11,10 @@ import pytest
 
 from gristmill import LocalExecutor, Pipeline
 from gristmill.core.errors import InputError
-from gristmill.core.store import Store
+from gristmill.core.records.record_store import RecordStore
 from gristmill.dedup import ExactDeduplicationStage
-from gristmill.io.listing import list_files
-from gristmill.io.target import Target
+from gristmill.io.read.file_listing import list_files
+from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.text import JsonlReader, JsonlWriter, ScoreFilter, WordCountFilter
 
 
@@ -53,10 +53,10 @@ def test_a_missing_bucket_is_told_at_once(s3: dict[str, Any]) -> None:
 
 
 LOOKS: dict[str, Callable[[dict[str, Any]], object]] = {
-    "names": lambda s3: Target("s3://mill/out", s3).names(),
-    "sizes": lambda s3: Target("s3://mill/out", s3).sizes(),
-    "exists": lambda s3: Target("s3://mill/out", s3).exists("s3://mill/out/late.jsonl"),
-    "records": lambda s3: list(Store("s3://mill", s3).lines("out")),
+    "names": lambda s3: OutputDirectory("s3://mill/out", s3).names(),
+    "sizes": lambda s3: OutputDirectory("s3://mill/out", s3).sizes(),
+    "exists": lambda s3: OutputDirectory("s3://mill/out", s3).exists("s3://mill/out/late.jsonl"),
+    "records": lambda s3: list(RecordStore("s3://mill", s3).lines("out")),
     "listing": lambda s3: list_files("s3://mill/out", [".jsonl"], s3),
     "glob": lambda s3: list_files("s3://mill/out/*.jsonl", [".jsonl"], s3),
 }
@@ -68,7 +68,7 @@ def test_what_others_write_after_a_look_is_seen(s3: dict[str, Any], bucket: Any,
     other.pipe({"mill/out/a.jsonl": b"1\n", "mill/out/b.jsonl": b"2\n"})
     LOOKS[look](s3)
     other.pipe({"mill/out/a.jsonl": b"1000\n", "mill/out/late.jsonl": b"30\n"})
-    target = Target("s3://mill/out", s3)
+    target = OutputDirectory("s3://mill/out", s3)
     paths = [target.file(name) for name in ("a.jsonl", "late.jsonl")]
     found = [target.open(path).read() for path in paths]
     assert found == [b"1000\n", b"30\n"]
@@ -80,7 +80,7 @@ def test_what_others_write_after_a_look_is_seen(s3: dict[str, Any], bucket: Any,
 def test_what_somebody_has_listed_before_does_not_matter(s3: dict[str, Any], bucket: Any) -> None:
     bucket.ls("mill/raw data")  # which the run's file system knows, too: it is the same
     type(bucket)(**s3, skip_instance_cache=True).pipe("mill/raw data/late.jsonl", b"30\n")
-    assert Target("s3://mill/raw data", s3).size("s3://mill/raw data/late.jsonl") == 3
+    assert OutputDirectory("s3://mill/raw data", s3).size("s3://mill/raw data/late.jsonl") == 3
     bucket.ls("mill/raw data")
     assert len(list_files("s3://mill/raw data/late.jsonl", [".jsonl"], s3)) == 1
 

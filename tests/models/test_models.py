@@ -13,14 +13,22 @@ import pytest
 
 from gristmill.core.errors import InputError, MissingDependencyError
 from gristmill.models import Device, Preprocess, Wanted, export, load_model
-from gristmill.models.batches import ahead, in_batches
-from gristmill.models.captions import Captions
-from gristmill.models.heads import Head
-from gristmill.models.model import Input
+from gristmill.models.caption_tokenizer import CaptionTokenizer
+from gristmill.models.fixed_shape_batches import prefetch_rows, run_in_batches
+from gristmill.models.model import ModelInput
+from gristmill.models.score_heads import ScoreHead
 from gristmill.models.weights import read_weights
-from tests.models.small import PICTURES, aesthetic_head, clip_weights, nsfw_head, picture, small_clip, write_safetensors
+from tests.models.clip_fixtures import (
+    PICTURES,
+    aesthetic_head,
+    clip_weights,
+    nsfw_head,
+    picture,
+    small_clip,
+    write_safetensors,
+)
 
-FLOATS = Input("pixel_values", (None, 3, 224, 224), "float32")
+FLOATS = ModelInput("pixel_values", (None, 3, 224, 224), "float32")
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +145,7 @@ SHAPES: list[tuple[dict[str, Any], tuple[int, ...], tuple[int, ...], str]] = [
 def test_the_models_input_says_shape_and_type(
     config: dict[str, Any], wants: tuple[int | None, ...], gives: tuple[int, ...], dtype: str
 ) -> None:
-    ready = Preprocess.of(config, Input("x", wants, dtype))(picture(1, 300, 500))
+    ready = Preprocess.of(config, ModelInput("x", wants, dtype))(picture(1, 300, 500))
     assert ready.shape == gives
     assert ready.dtype == dtype
 
@@ -169,10 +177,10 @@ def test_rows_come_back_in_their_order_whatever_their_shapes() -> None:
         return rows.sum(axis=1)
 
     rows = [np.full(2 + number % 3, float(number)) for number in range(20)]
-    found = in_batches(run, rows, 4)
+    found = run_in_batches(run, rows, 4)
     assert [float(one) for one in found] == [number * (2.0 + number % 3) for number in range(20)]
     assert {shape[0] for shape in seen} == {4}
-    assert in_batches(run, [], 4) == []
+    assert run_in_batches(run, [], 4) == []
 
 
 @pytest.mark.parametrize("size", [1, 4, 7])
@@ -184,21 +192,21 @@ def test_a_row_gives_the_same_bytes_in_every_company(clip: Path, size: int) -> N
     def run(batch: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return model({"pixel_values": batch})["image_embeds"]
 
-    together = in_batches(run, rows, size)
-    alone = [in_batches(run, [row], size)[0] for row in rows]
-    backwards = in_batches(run, rows[::-1], size)[::-1]
+    together = run_in_batches(run, rows, size)
+    alone = [run_in_batches(run, [row], size)[0] for row in rows]
+    backwards = run_in_batches(run, rows[::-1], size)[::-1]
     for one, other, third in zip(together, alone, backwards, strict=True):
         assert one.tobytes() == other.tobytes() == third.tobytes()
 
 
 def test_work_ahead_gives_the_same_and_passes_errors_on() -> None:
-    assert list(ahead(iter(range(10)), 3)) == list(range(10))
+    assert list(prefetch_rows(iter(range(10)), 3)) == list(range(10))
 
     def breaks() -> Any:
         yield 1
         raise ValueError("broken")
 
-    rows = ahead(breaks(), 4)
+    rows = prefetch_rows(breaks(), 4)
     assert next(rows) == 1
     with pytest.raises(ValueError, match="broken"):
         next(rows)
@@ -213,24 +221,24 @@ def test_heads_compute_what_their_layers_say(tmp_path: Path) -> None:
     expected = rows.astype(np.float64)
     for number in (0, 2, 4, 6, 7):
         expected = expected @ weights[f"layers.{number}.weight"].T + weights[f"layers.{number}.bias"]
-    np.testing.assert_allclose(Head.read(tmp_path / "a.safetensors")(rows), expected[:, 0], rtol=1e-5)
+    np.testing.assert_allclose(ScoreHead.read(tmp_path / "a.safetensors")(rows), expected[:, 0], rtol=1e-5)
 
     weights = read_weights(nsfw_head(tmp_path / "b.safetensors"))
     expected = (rows - weights["norm.mean"]) / np.sqrt(weights["norm.variance"])
     for number in (1, 2, 3, 4):
         expected = expected @ weights[f"linear_{number}.weight"].T + weights[f"linear_{number}.bias"]
         expected = np.maximum(expected, 0) if number < 4 else 1 / (1 + np.exp(-expected))
-    found = Head.read(tmp_path / "b.safetensors", relu=True, sigmoid=True)(rows)
+    found = ScoreHead.read(tmp_path / "b.safetensors", relu=True, sigmoid=True)(rows)
     np.testing.assert_allclose(found, expected[:, 0], rtol=1e-4)
 
 
 def test_what_is_no_head_is_refused(clip: Path) -> None:
     with pytest.raises(InputError, match="is no head with one score: its weights are vision_model"):
-        Head.read(clip / "model.safetensors")
+        ScoreHead.read(clip / "model.safetensors")
 
 
 def test_captions_are_cut_and_filled_by_their_own_length(clip: Path) -> None:
-    short, long, middle = Captions(clip)(["a cat", "dog " * 200, "sea " * 20])
+    short, long, middle = CaptionTokenizer(clip)(["a cat", "dog " * 200, "sea " * 20])
     assert short.tolist() == [9, 0, 3, 10] + [0] * 12
     assert len(middle) == 32
     assert len(long) == 77
@@ -240,7 +248,7 @@ def test_captions_are_cut_and_filled_by_their_own_length(clip: Path) -> None:
 
 def test_captions_need_the_tokenizer_of_the_directory(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has no tokenizer.json, which captions need"):
-        Captions(tmp_path)
+        CaptionTokenizer(tmp_path)
 
 
 # -- where models are ------------------------------------------------------------------------------------------

@@ -15,11 +15,11 @@ from gristmill import ImageBatch, LocalExecutor, Pipeline
 from gristmill.core.errors import InputError
 from gristmill.image import ImageAestheticFilterStage, ImageEmbeddingStage, ImageTextSimilarityStage
 from gristmill.models import Device, Preprocess, load_model
-from gristmill.models.batches import in_batches
-from gristmill.models.heads import Head
-from gristmill.models.model import Input
+from gristmill.models.fixed_shape_batches import run_in_batches
+from gristmill.models.model import ModelInput
+from gristmill.models.score_heads import ScoreHead
 from gristmill.models.weights import read_weights
-from tests.models.small import PICTURES, PROJECTION, aesthetic_head, picture, png, small_clip
+from tests.models.clip_fixtures import PICTURES, PROJECTION, aesthetic_head, picture, png, small_clip
 
 pytestmark = pytest.mark.torch
 
@@ -28,7 +28,7 @@ KINDS = [("quick_gelu", 2), ("gelu", 10)]
 
 
 def pictures(count: int = 5) -> np.ndarray[Any, Any]:
-    prepare = Preprocess.of(PICTURES, Input("pixel_values", (None, 3, 224, 224), "float32"))
+    prepare = Preprocess.of(PICTURES, ModelInput("pixel_values", (None, 3, 224, 224), "float32"))
     return np.stack([prepare(picture(seed)) for seed in range(count)])
 
 
@@ -79,7 +79,7 @@ def test_pictures_are_prepared_as_transformers_does(shape: tuple[int, int]) -> N
     from transformers import CLIPImageProcessorPil
 
     theirs = CLIPImageProcessorPil(**PICTURES)(picture(7, *shape), return_tensors="np")["pixel_values"][0]
-    ours = Preprocess.of(PICTURES, Input("pixel_values", (None, 3, 224, 224), "float32"))(picture(7, *shape))
+    ours = Preprocess.of(PICTURES, ModelInput("pixel_values", (None, 3, 224, 224), "float32"))(picture(7, *shape))
     np.testing.assert_allclose(ours, theirs, atol=1e-3)
 
 
@@ -90,9 +90,9 @@ def test_a_row_gives_the_same_bytes_in_every_company(clip: Path) -> None:
         return model({"pixel_values": batch})["image_embeds"]
 
     rows = list(pictures(7))
-    together = in_batches(run, rows, 4)
-    alone = [in_batches(run, [row], 4)[0] for row in rows]
-    backwards = in_batches(run, rows[::-1], 4)[::-1]
+    together = run_in_batches(run, rows, 4)
+    alone = [run_in_batches(run, [row], 4)[0] for row in rows]
+    backwards = run_in_batches(run, rows[::-1], 4)[::-1]
     for one, other, third in zip(together, alone, backwards, strict=True):
         assert one.tobytes() == other.tobytes() == third.tobytes()
 
@@ -144,7 +144,9 @@ def test_heads_are_read_from_files_of_pytorch(tmp_path: Path) -> None:
     weights = read_weights(aesthetic_head(tmp_path / "a.safetensors"))
     torch.save({name: torch.from_numpy(np.array(value)) for name, value in weights.items()}, tmp_path / "a.pth")
     rows = np.random.default_rng(1).normal(size=(3, PROJECTION)).astype(np.float32)
-    np.testing.assert_array_equal(Head.read(tmp_path / "a.pth")(rows), Head.read(tmp_path / "a.safetensors")(rows))
+    np.testing.assert_array_equal(
+        ScoreHead.read(tmp_path / "a.pth")(rows), ScoreHead.read(tmp_path / "a.safetensors")(rows)
+    )
 
 
 class Trap:

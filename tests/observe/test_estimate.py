@@ -16,14 +16,14 @@ import pytest
 from typer.testing import CliRunner
 
 from gristmill import LocalExecutor, Pipeline, ProcessingStage
-from gristmill.cli.estimate import duration, size
+from gristmill.cli.estimate_output import format_bytes, format_duration
 from gristmill.cli.main import app
 from gristmill.core.errors import PlanError
 from gristmill.dedup import ExactDeduplicationStage
 from gristmill.observe.estimate import Estimate, estimate
-from gristmill.observe.sip import Sip
+from gristmill.observe.input_sample import InputSample
 from gristmill.text import JsonlReader, JsonlWriter, ParquetReader, ParquetWriter, ScoreFilter, WordCountFilter
-from tests.recipes.own_stages import MakeDocuments
+from tests.recipes.user_stages import MakeDocuments
 
 FILES, ROWS = 4, 3500
 
@@ -66,9 +66,9 @@ def estimated(made: Pipeline, workers: int = 2, seconds: float = 0.02) -> Estima
 
 @pytest.mark.parametrize("kind", ["jsonl", "gz", "parquet"])
 def test_a_sample_tells_rows_and_disk_of_the_whole(
-    kind: str, made_of: Callable[[str], tuple[str, Path]], tmp_path: Path
+    kind: str, class_counts: Callable[[str], tuple[str, Path]], tmp_path: Path
 ) -> None:
-    corpus = made_of(kind)
+    corpus = class_counts(kind)
     before = {path: path.stat().st_mtime_ns for path in corpus[1].iterdir()}
     made = pipeline(corpus, tmp_path / "out")
     told = estimated(made)
@@ -88,9 +88,9 @@ def test_a_sample_tells_rows_and_disk_of_the_whole(
 
 
 def test_a_pipeline_with_exchanges_needs_room_for_what_passes_through_them(
-    made_of: Callable[[str], tuple[str, Path]], tmp_path: Path
+    class_counts: Callable[[str], tuple[str, Path]], tmp_path: Path
 ) -> None:
-    made = pipeline(made_of("jsonl"), tmp_path / "out", ExactDeduplicationStage())
+    made = pipeline(class_counts("jsonl"), tmp_path / "out", ExactDeduplicationStage())
     told = estimated(made, workers=0)
     assert told.workers == 1
     result = made.run(LocalExecutor(num_workers=0), tmp_path / "run")
@@ -129,17 +129,17 @@ def test_the_command_says_it_and_a_run_keeps_it(tmp_path: Path) -> None:
     [(0.42, "0.4 s"), (12.4, "12 s"), (200, "3 min 20 s"), (3600 * 5 + 600, "5 h 10 min"), (59.7, "1 min 0 s")],
 )
 def test_durations_read_well(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(("nbytes", "text"), [(0, "0 bytes"), (1200, "1.2 kB"), (34e6, "34 MB"), (1.25e13, "12 TB")])
 def test_sizes_read_well(nbytes: float, text: str) -> None:
-    assert size(nbytes) == text
+    assert format_bytes(nbytes) == text
 
 
 def test_only_compressed_files_grow_when_they_are_read(tmp_path: Path) -> None:
     lines = b"".join(b'{"text": "grist for the mill %d"}\n' % row for row in range(2000))
     (tmp_path / "a.jsonl").write_bytes(lines)
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines))
-    sip = Sip(Pipeline("mixed", stages=[JsonlReader(tmp_path), JsonlWriter(tmp_path / "out")]))
+    sip = InputSample(Pipeline("mixed", stages=[JsonlReader(tmp_path), JsonlWriter(tmp_path / "out")]))
     assert sip.whole() == pytest.approx(2 * len(lines), rel=0.01)

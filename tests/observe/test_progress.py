@@ -12,12 +12,12 @@ import pytest
 
 from gristmill import FileGroupTask, LocalExecutor, Pipeline
 from gristmill.core.errors import GristmillError
-from gristmill.core.executor import Progress, Silent
+from gristmill.core.executor import Progress, SilentObserver
 from gristmill.core.result import Summary
-from gristmill.core.stats import StageStats
+from gristmill.core.run.stage_stats import StageStats
 from gristmill.observe import LiveProgress, PlainProgress, default_progress
 from gristmill.observe import progress as shown
-from tests.observe.moments import FakeTerminal, Halve, Read, failing_progress, look, plan, some_progress
+from tests.observe.progress_samples import FakeTerminal, Halve, Read, failing_progress, look, plan, some_progress
 
 # -- counting --------------------------------------------------------------------------------------------
 
@@ -78,7 +78,7 @@ def test_total_line(changes: dict[str, Any], line: str) -> None:
 # -- which one ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("mode", "kind"), [("off", Silent), ("plain", PlainProgress), ("live", LiveProgress)])
+@pytest.mark.parametrize(("mode", "kind"), [("off", SilentObserver), ("plain", PlainProgress), ("live", LiveProgress)])
 def test_the_environment_chooses(monkeypatch: pytest.MonkeyPatch, mode: str, kind: type) -> None:
     monkeypatch.setenv("GRISTMILL_PROGRESS", mode)
     assert type(default_progress()) is kind

@@ -17,10 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.promises.attempt import ENDING, PASSING
-from tests.promises.corpus import Corpus, make_corpus
-from tests.promises.faults import Ordeal, Reference, Tally, draw_faults, undisturbed
-from tests.promises.mill import WRITERS, Mill
+from tests.promises.fault_corpus import Corpus, make_corpus
+from tests.promises.fault_injection import ENDING, PASSING
+from tests.promises.fault_pipeline import WRITERS, Mill
+from tests.promises.fault_scenarios import Ordeal, Reference, Tally, draw_faults, undisturbed
 
 CORPORA = 6
 WEIGHTS = {

@@ -17,8 +17,8 @@ import pytest
 
 from gristmill import LocalExecutor, Pipeline, ProcessingStage
 from gristmill.core.errors import GristmillError
-from gristmill.io.manifest import check_manifest
-from gristmill.io.target import Target
+from gristmill.io.storage.output_directory import OutputDirectory
+from gristmill.io.write.manifest import check_manifest
 from gristmill.text import JsonlReader, JsonlWriter, Modify, ParquetWriter, ScoreFilter, UrlRemover, WordCountFilter
 
 
@@ -172,7 +172,7 @@ def test_a_source_that_now_gives_nothing_leaves_nothing_behind(corpus: Path, tmp
 def test_the_manifest_tells_what_is_wrong(corpus: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     pipeline(corpus, out, writer=ParquetWriter).run(LocalExecutor(2))
-    manifest, problems = check_manifest(Target(str(out)))
+    manifest, problems = check_manifest(OutputDirectory(str(out)))
     assert problems == []
     assert manifest["rows"] == sum(entry["rows"] for entry in manifest["files"])
     files = sorted(out.glob("part-*"))
@@ -183,7 +183,7 @@ def test_the_manifest_tells_what_is_wrong(corpus: Path, tmp_path: Path) -> None:
     files[2].write_bytes(raw)
     (out / "stranger.parquet").touch()
     size = files[1].stat().st_size
-    assert [line.split(" ", 1)[1].split(":")[0] for line in check_manifest(Target(str(out)))[1]] == [
+    assert [line.split(" ", 1)[1].split(":")[0] for line in check_manifest(OutputDirectory(str(out)))[1]] == [
         "is missing",
         f"has {size:,} bytes, and should have {size + 1:,}",
         "has changed",
@@ -243,4 +243,4 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(corpus: Path, tmp_
     assert kills >= 3
     assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
     assert not (tmp_path / "out" / "_tmp").exists()
-    assert check_manifest(Target(str(tmp_path / "out")))[1] == []
+    assert check_manifest(OutputDirectory(str(tmp_path / "out")))[1] == []

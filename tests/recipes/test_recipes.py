@@ -16,12 +16,12 @@ from gristmill.core.errors import RecipeError
 from gristmill.recipes import bundled, catalogue, load_recipe, parse_settings, schema
 from gristmill.recipes.catalogue import known
 from gristmill.text import UnicodeReformatter, WordCountFilter
-from tests.download.archives import english, write_warc
-from tests.recipes.own_stages import MakeDocuments, TwoTags
-from tests.recipes.test_there_and_back import again
+from tests.download.warc_fixtures import english, write_warc
+from tests.recipes.test_pipeline_to_recipe import again
+from tests.recipes.user_stages import MakeDocuments, TwoTags
 
 MODIFY = "  - Modify: {modifier_fn: UrlRemover}"
-OWN = "tests.recipes.own_stages"
+OWN = "tests.recipes.user_stages"
 
 
 def build(path: str, **overrides: Any) -> Pipeline:

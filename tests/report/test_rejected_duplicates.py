@@ -28,7 +28,7 @@ from gristmill.text import (
     UrlRemover,
     WordCountFilter,
 )
-from tests.report.test_scores import HERE, pipeline, written
+from tests.report.test_recorded_scores import HERE, pipeline, written
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from gristmill.text import (
     UnicodeReformatter,
     WordCountFilter,
 )
-from tests.download.shelf import open_shelf
+from tests.download.file_server import open_shelf
 from tests.executors.test_ray_faults import AddVersion, wheel
 from tests.ray_cluster import ROOT
 from tests.seeds.test_seeds import BATCHES, LONG, ModelStage, TokenizerStage, WordCountStage, custom_filter_stage

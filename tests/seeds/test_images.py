@@ -13,8 +13,8 @@ from gristmill import LocalExecutor, Pipeline, XennaExecutor
 from gristmill.dedup import SemanticDeduplicationStage
 from gristmill.image import ImageAestheticFilterStage, ImageEmbeddingStage, ImageReaderStage
 from gristmill.models import export
-from tests.image.pictures import archive, encoded
-from tests.models.small import aesthetic_head, small_clip
+from tests.image.image_fixtures import archive, encoded
+from tests.models.clip_fixtures import aesthetic_head, small_clip
 
 
 @pytest.fixture(scope="module")

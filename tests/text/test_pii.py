@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from gristmill import DocumentBatch, LocalExecutor, Pipeline
 from gristmill.text import JsonlReader, JsonlWriter, PiiFilter, PiiRedactor, RedactPii
-from gristmill.text.pii_numbers import passes_luhn, passes_mod97
-from gristmill.text.pii_phones import COUNTRIES
+from gristmill.text.pii.identifiers import passes_luhn, passes_mod97
+from gristmill.text.pii.phone_numbers import PHONE_FORMATS
 
 TOKEN = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U"
 PRIVATE = "-----BEGIN RSA PRIVATE KEY-----\n" + "MIIEpAIBAAKCAQEA7\n" * 3 + "-----END RSA PRIVATE KEY-----"
@@ -146,7 +146,7 @@ def test_a_number_without_code_is_known_only_in_the_countries_asked_for() -> Non
     assert PiiFilter(countries=[]).score_document("(212) 555-0123") == 0
     assert PiiFilter(countries=[]).score_document("+1 (212) 555-0123") == 1
     assert PiiFilter(countries=["DE", "FR"]).score_document("01 23 45 67 89, 2024-01-15, 0.5") == 1
-    every = PiiFilter(entities=["phone"], countries=list(COUNTRIES))
+    every = PiiFilter(entities=["phone"], countries=list(PHONE_FORMATS))
     for text in ("2024-01-15", "15.01.2024", "978-3-16-148410-0", "1,234,567", "3.14159265", "10 000", "12:30:45"):
         assert every.score_document(text) == 0, text
 
@@ -231,7 +231,7 @@ documents = st.none() | st.lists(
 @settings(max_examples=60, deadline=None)
 def test_the_batch_forms_equal_the_document_forms(texts: list[str | None]) -> None:
     column = pa.array(texts, pa.string())
-    every = list(COUNTRIES)
+    every = list(PHONE_FORMATS)
     redact, count = PiiRedactor(countries=every, private_ips=True), PiiFilter(countries=every, private_ips=True)
     assert redact.modify_batch(column).to_pylist() == [
         None if text is None else redact.modify_document(text) for text in texts

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from gristmill import Pipeline, processing_stage
+from gristmill.core.arrow.table_conversion import POSITION
 from gristmill.core.errors import BadRecordError, ColumnError, InputError, StageError
 from gristmill.core.stage import ProcessingStage
-from gristmill.core.table import POSITION
 from gristmill.core.task import FileGroupTask
-from gristmill.io.files import FilePartitioningStage
+from gristmill.io.read.file_partitions import FilePartitioningStage
 from gristmill.text.read import (
     ArrowReader,
     CsvReader,

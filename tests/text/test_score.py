@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill import DocumentBatch
-from gristmill.core.table import json_array
+from gristmill.core.arrow.table_conversion import json_array
 from gristmill.text import (
     DocumentFilter,
     DocumentModifier,
@@ -23,7 +23,7 @@ from gristmill.text import (
     UrlsFilter,
     WordCountFilter,
 )
-from tests.text.batches import TEXTS, docs, shout, texts
+from tests.text.document_batches import TEXTS, docs, shout, texts
 
 # -- ScoreFilter ------------------------------------------------------------------------------------------
 

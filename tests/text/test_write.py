@@ -13,13 +13,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from gristmill.core.arrow.table_conversion import rows_to_table, table_to_rows
 from gristmill.core.batch import DocumentBatch
-from gristmill.core.plan import decompose
-from gristmill.core.table import rows_to_table, table_to_rows
+from gristmill.core.plan.planner import decompose
 from gristmill.core.task import Lineage, WrittenFiles
-from gristmill.io.target import Target
+from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.text.write import JsonlWriter, ParquetWriter
-from tests.io.fragments import PARTITION, ROWS, batches, gathered, tree
+from tests.io.fragment_writing import PARTITION, ROWS, batches, gathered, tree
 
 
 def write(writer, rows, cuts=(), source="s"):
@@ -249,7 +249,7 @@ def test_an_upload_that_fails_leaves_nothing(memory):
         file.write(b"half")
         raise OSError("full")
 
-    with pytest.raises(OSError, match="full"), Target("memory://out").create("memory://out/half") as file:
+    with pytest.raises(OSError, match="full"), OutputDirectory("memory://out").create("memory://out/half") as file:
         half(file)
     assert memory.find("/out") == []
 

@@ -8,7 +8,7 @@ from importlib.resources import files
 import pytest
 
 from gristmill.view.server import View
-from tests.view.mill import add_source, make_media, make_run
+from tests.view.sample_run import add_source, make_media, make_run
 
 pytestmark = pytest.mark.slow
 

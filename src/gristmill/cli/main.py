@@ -13,9 +13,10 @@ from typing import Annotated
 import typer
 
 from gristmill import __version__
-from gristmill.cli import card, index, metrics, models, quarantine, whatif, why
-from gristmill.cli.doctor import doctor
-from gristmill.cli.start import (
+from gristmill.cli.commands import card, index, metrics, models, quarantine, whatif, why
+from gristmill.cli.commands.doctor import doctor
+from gristmill.cli.commands.view import view
+from gristmill.cli.recipe_runner import (
     AsEvents,
     ExecutorName,
     MaxErrors,
@@ -26,16 +27,15 @@ from gristmill.cli.start import (
     Verbose,
     WithEstimate,
     Workers,
-    allow_own_modules,
-    errors,
-    failure_policy,
-    kept_before,
-    load,
+    allow_local_modules,
+    error_options,
+    exit_on_error,
+    load_with_settings,
     make_executor,
-    recipe_of,
+    recipe_of_run,
     run_recipe,
+    side_output_options,
 )
-from gristmill.cli.view import view
 
 app = typer.Typer(
     name="gristmill",
@@ -98,9 +98,9 @@ def run(
     verbose: Verbose = False,
 ) -> None:
     """Run a recipe and say what it did."""
-    with errors(verbose):
-        policy = {**failure_policy(on_error, max_errors), "scores": scores, "rejected": rejected, "traces": traces}
-        loaded = load(recipe, settings)
+    with exit_on_error(verbose):
+        policy = {**error_options(on_error, max_errors), "scores": scores, "rejected": rejected, "traces": traces}
+        loaded = load_with_settings(recipe, settings)
         place = make_executor(loaded, executor, workers, verbose)
         run_recipe(loaded, place, run_dir, quiet, as_json, metrics_port, estimate, **policy)
 
@@ -120,15 +120,15 @@ def resume(
     verbose: Verbose = False,
 ) -> None:
     """Go on with a run that was stopped, from the recipe that it was started with."""
-    with errors(verbose):
-        from gristmill.cli import show
+    with exit_on_error(verbose):
+        from gristmill.cli import console_output
 
-        policy = failure_policy(on_error, max_errors)
-        loaded = recipe_of(run_dir)
+        policy = error_options(on_error, max_errors)
+        loaded = recipe_of_run(run_dir)
         if dry_run:
-            show.print_left(*loaded.build().left_to_do(run_dir))
+            console_output.print_remaining(*loaded.build().left_to_do(run_dir))
             return
-        policy |= {**kept_before(run_dir), "traces": traces}
+        policy |= {**side_output_options(run_dir), "traces": traces}
         place = make_executor(loaded, executor, workers, verbose)
         run_recipe(loaded, place, run_dir, quiet, as_json, metrics_port, **policy)
 
@@ -139,13 +139,13 @@ def verify(
     verbose: Verbose = False,
 ) -> None:
     """Check that the files of an output are all there and unchanged."""
-    with errors(verbose):
-        from gristmill.cli import show
-        from gristmill.io.manifest import check_manifest
-        from gristmill.io.target import Target
+    with exit_on_error(verbose):
+        from gristmill.cli import console_output
+        from gristmill.io.storage.output_directory import OutputDirectory
+        from gristmill.io.write.manifest import check_manifest
 
-        manifest, problems = check_manifest(Target(output))
-        show.print_verdict(manifest, problems)
+        manifest, problems = check_manifest(OutputDirectory(output))
+        console_output.print_output_check(manifest, problems)
         if problems:
             raise typer.Exit(1)
 
@@ -160,14 +160,14 @@ def plan(
     verbose: Verbose = False,
 ) -> None:
     """Show what would run, after checking that it can."""
-    with errors(verbose):
+    with exit_on_error(verbose):
         from gristmill.core.executor import default_executor
 
-        loaded = load(recipe, settings)
+        loaded = load_with_settings(recipe, settings)
         place = make_executor(loaded, executor, workers)
         typer.echo(str(loaded.build().plan(executor=place or default_executor())))
         if estimate:
-            from gristmill.cli.estimate import make_estimate, print_estimate
+            from gristmill.cli.estimate_output import make_estimate, print_estimate
 
             print_estimate(make_estimate(loaded, place))
 
@@ -180,10 +180,10 @@ def preview(
     verbose: Verbose = False,
 ) -> None:
     """Run a few rows here and show each one's scores and fate. Nothing is written."""
-    with errors(verbose):
-        from gristmill.cli import show
+    with exit_on_error(verbose):
+        from gristmill.cli import console_output
 
-        show.print_preview(load(recipe, settings).build().preview(n))
+        console_output.print_preview(load_with_settings(recipe, settings).build().preview(n))
 
 
 @app.command()
@@ -192,27 +192,27 @@ def stages(
     as_json: Annotated[bool, typer.Option("--json", help="Print the catalogue as JSON.")] = False,
 ) -> None:
     """List stages, filters and modifiers, or show one."""
-    with errors():
-        from gristmill.cli import show
-        from gristmill.recipes.catalogue import catalogue, find, schema
+    with exit_on_error():
+        from gristmill.cli import console_output
+        from gristmill.recipes.catalogue import catalogue, find_entry, schema
 
         if as_json:
-            typer.echo(show.to_json([entry for entry in schema() if name in (None, entry["name"])]))
+            typer.echo(console_output.format_json([entry for entry in schema() if name in (None, entry["name"])]))
         elif name is None:
-            show.print_catalogue(list(catalogue().values()))
+            console_output.print_catalogue(list(catalogue().values()))
         else:
-            allow_own_modules()
-            show.print_entry(find(name, "gristmill stages", "stage, filter or modifier"))
+            allow_local_modules()
+            console_output.print_entry(find_entry(name, "gristmill stages", "stage, filter or modifier"))
 
 
 @app.command()
 def recipes() -> None:
     """List the bundled recipes."""
-    with errors():
-        from gristmill.cli import show
+    with exit_on_error():
+        from gristmill.cli import console_output
         from gristmill.recipes.recipe import bundled
 
-        show.print_recipes(bundled())
+        console_output.print_recipes(bundled())
 
 
 app.command()(view)

@@ -4,7 +4,7 @@ The objects (decoded frames, waveforms) live in memory only and never reach disk
 acts on both, so they cannot come apart.
 
 Rows that are dropped are only marked, and the others copied when somebody looks at `data`: a chain of filters
-copies its text once, not once per filter. In the same way rows may be `Unread`, until somebody looks at them.
+copies its text once, not once per filter. In the same way rows may be `UnreadRows`, until somebody looks at them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,18 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import pyarrow as pa
 
-from gristmill.core.columns import literal, make_array
-from gristmill.core.compute import pc
+from gristmill.core.arrow.array_building import literal, make_array
+from gristmill.core.arrow.lazy_compute import pc
+from gristmill.core.arrow.table_conversion import (
+    conform_to_schema,
+    is_json,
+    rows_to_table,
+    table_to_rows,
+    unify_schemas,
+    without_views,
+)
 from gristmill.core.errors import ContractError, require
-from gristmill.core.record import record
-from gristmill.core.table import conform, is_json, rows_to_table, table_to_rows, unify, without_views
+from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.task import Task
 
 if TYPE_CHECKING:
@@ -28,7 +35,7 @@ if TYPE_CHECKING:
 _DECODED = ("pixels", "headers")
 
 ORIGIN = "_origin"
-"""What a reader has noted on a batch: that is true as long as nothing has happened to its rows (`io/again.py`)."""
+"""What a reader has noted on a batch: that is true as long as nothing has happened to its rows (`io/read/reread.py`)."""
 
 
 _SEEN = "_seen"
@@ -36,7 +43,7 @@ _SIZE = "_size"
 """A table and its bytes, which Arrow counts anew each time that it is asked for them."""
 
 
-class Unread(Protocol):
+class UnreadRows(Protocol):
     """Rows that are known, and not yet in memory."""
 
     @property
@@ -48,7 +55,7 @@ class Unread(Protocol):
     def read(self) -> pa.Table: ...
 
 
-@record
+@fast_dataclass
 class Batch(Task[pa.Table]):
     """Rows in an Arrow table. Also built from a pandas or polars frame, a list of dicts or a dict of columns."""
 
@@ -110,7 +117,7 @@ class Batch(Task[pa.Table]):
             self.__dict__[_SEEN] = self._marking(self.unread.read(), self.left, {})
         return self.__dict__[_SEEN]  # type: ignore[no-any-return]
 
-    def read_later(self, rows: Unread) -> Self:
+    def read_later(self, rows: UnreadRows) -> Self:
         """The same batch, with rows that are read when somebody looks at them; those that were marked stay so."""
         return self._marking(rows, self._where[1], {})
 
@@ -171,7 +178,7 @@ class Batch(Task[pa.Table]):
         """The same rows with a column added, or replaced where it stands."""
         table, rows = self.marked
         if rows is not None:
-            column = in_place(column, rows)
+            column = scatter_to_rows(column, rows)
         known = {field: value for field, value in self.memo.items() if field != name}
         sized, size = self.__dict__.get(_SIZE, (None, 0))
         at = table.column_names.index(name) if name in table.column_names else table.num_columns
@@ -228,8 +235,8 @@ class Batch(Task[pa.Table]):
         if not batches:
             raise ValueError(f"{cls.__name__}.concat needs at least one batch")
         first = batches[0]
-        schema = unify([batch.data.schema for batch in batches])
-        data = pa.concat_tables([conform(batch.data, schema) for batch in batches])
+        schema = unify_schemas([batch.data.schema for batch in batches])
+        data = pa.concat_tables([conform_to_schema(batch.data, schema) for batch in batches])
         objects = {name: [item for batch in batches for item in batch.objects[name]] for name in first.objects}
         return replace(first, data=data, objects=objects)._as(first)
 
@@ -255,7 +262,7 @@ class ImageBatch(Batch):
         return state
 
 
-def in_place(values: pa.Array, rows: pa.BooleanArray) -> pa.Array:
+def scatter_to_rows(values: pa.Array, rows: pa.BooleanArray) -> pa.Array:
     """One value for each row: those of the rows that are true, each in its row; null in the others."""
     if len(values) == len(rows):
         return values

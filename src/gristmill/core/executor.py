@@ -11,18 +11,18 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gristmill.core.errors import PlanError, did_you_mean
-from gristmill.core.record import record
+from gristmill.core.fast_dataclass import fast_dataclass
 
 if TYPE_CHECKING:
-    from gristmill.core.plan import Plan
-    from gristmill.core.quarantine import Quarantine
-    from gristmill.core.run import Run
-    from gristmill.core.stats import StageStats
-    from gristmill.core.store import Store
+    from gristmill.core.plan.planner import Plan
+    from gristmill.core.records.quarantine import Quarantine
+    from gristmill.core.records.record_store import RecordStore
+    from gristmill.core.records.run_directory import Run
+    from gristmill.core.run.stage_stats import StageStats
     from gristmill.core.task import Lineage, Task
 
 
-class Ref(Protocol):
+class TaskRef(Protocol):
     """A task that lives somewhere: in this process, in shared memory, in an object store."""
 
     def load(self) -> Task[Any]: ...
@@ -31,7 +31,7 @@ class Ref(Protocol):
         """Give up what it holds. A task that was loaded stays as it is."""
 
 
-class Here:
+class LocalTaskRef:
     """A task in this process."""
 
     __slots__ = ("task",)
@@ -45,7 +45,7 @@ class Here:
     def release(self) -> None: ...
 
 
-@record(slots=True)
+@fast_dataclass(slots=True)
 class PoolProgress:
     """The state of one pool of workers, for those who watch."""
 
@@ -56,7 +56,7 @@ class PoolProgress:
     queued_bytes: int = 0
 
 
-@record
+@fast_dataclass
 class Progress:
     """A look at a run: what each stage has done so far, and how the pools are."""
 
@@ -99,7 +99,7 @@ class Observer(Protocol):
         """Once, also after a failure."""
 
 
-class Reporter(Protocol):
+class ReportWriter(Protocol):
     """Looks on, and tells about it when the run is over."""
 
     def saw(self, progress: Progress) -> None: ...
@@ -107,7 +107,7 @@ class Reporter(Protocol):
     def write(self, plan: Plan, run: Run, progress: Progress, error: BaseException | None) -> None: ...
 
 
-class Silent:
+class SilentObserver:
     """An observer that does nothing."""
 
     def started(self, plan: Plan) -> None: ...
@@ -117,7 +117,7 @@ class Silent:
     def finished(self, progress: Progress) -> None: ...
 
 
-@record(frozen=True)
+@fast_dataclass(frozen=True)
 class Job:
     """One run of a plan: what goes in, and who watches. Each source is a list of tasks that were named."""
 
@@ -133,7 +133,7 @@ class Job:
 MODES = ("streaming", "batch")
 
 
-def check_mode(executor: str, mode: object) -> bool:
+def is_batch_mode(executor: str, mode: object) -> bool:
     """Whether an executor's `execution_mode` is batch."""
     if mode not in MODES:
         hint = did_you_mean(str(mode), MODES)
@@ -149,7 +149,7 @@ class Executor(Protocol):
     def check(self, plan: Plan) -> None:
         """Raise a ResourceError if the plan can never run here."""
 
-    def execute(self, job: Job) -> Iterator[tuple[Lineage, Ref | None]]:
+    def execute(self, job: Job) -> Iterator[tuple[Lineage, TaskRef | None]]:
         """Yield each task that leaves the last stage, by reference, as it leaves; and, with no reference, the
         lineage of each source of which nothing is left to do.
 
@@ -157,7 +157,7 @@ class Executor(Protocol):
         """
 
 
-_defaults: dict[str, Callable[..., Any]] = {"observer": Silent}
+_defaults: dict[str, Callable[..., Any]] = {"observer": SilentObserver}
 
 
 def set_default(what: str, factory: Callable[..., Any]) -> None:
@@ -165,7 +165,7 @@ def set_default(what: str, factory: Callable[..., Any]) -> None:
     _defaults[what] = factory
 
 
-def default_beside(
+def default_side_outputs(
     rejected: str | None, scores: str | None, storage_options: Mapping[str, Any]
 ) -> tuple[Any, Any, Any]:
     """The stages that write rejected rows and scores, where those are wanted, and the one that commits them."""
@@ -173,7 +173,7 @@ def default_beside(
     return stages
 
 
-def default_format(name: str) -> tuple[Any, Any]:
+def default_format_stages(name: str) -> tuple[Any, Any]:
     """What reads files of a format, "jsonl" or "parquet", and what writes them: two composite stages."""
     stages: tuple[Any, Any] = _defaults["format"](name)
     return stages
@@ -184,7 +184,7 @@ def default_executor() -> Executor:
     return executor
 
 
-def default_reporter(store: Store) -> Reporter | None:
+def default_reporter(store: RecordStore) -> ReportWriter | None:
     """What writes the report of a run."""
     factory = _defaults.get("reporter")
     return factory(store) if factory else None
@@ -194,7 +194,7 @@ def default_observer(executor: Executor | None = None) -> Observer:
     """What shows the progress of a run, as its executor's `show_progress` and `progress_interval` want it, if it has
     any."""
     if not getattr(executor, "show_progress", True):
-        return Silent()
+        return SilentObserver()
     interval: float | None = getattr(executor, "progress_interval", None)
     observer: Observer = _defaults["observer"]() if interval is None else _defaults["observer"](interval)
     return observer

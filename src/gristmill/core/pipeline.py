@@ -6,30 +6,30 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gristmill.core import streams
 from gristmill.core.executor import (
     Executor,
     Observer,
-    default_beside,
     default_executor,
     default_observer,
     default_reporter,
+    default_side_outputs,
 )
-from gristmill.core.place import planned
-from gristmill.core.plan import Plan, decompose, make_plan
-from gristmill.core.quarantine import Budget, Quarantine
+from gristmill.core.plan.placement import plan_for_executor
+from gristmill.core.plan.planner import Plan, decompose, make_plan
+from gristmill.core.records.quarantine import ErrorBudget, Quarantine
+from gristmill.core.records.record_store import RecordStore
+from gristmill.core.records.run_directory import Run
 from gristmill.core.result import Result
-from gristmill.core.run import Run
-from gristmill.core.segments import Watcher, run_segments, settled, sources_of
+from gristmill.core.run import stream_shutdown
+from gristmill.core.run.segment_runner import RunMonitor, assigned_directories, named_sources, run_segments
 from gristmill.core.stage import ProcessingStage
-from gristmill.core.store import Store
 from gristmill.core.task import Task
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from gristmill.core.executor import Ref
-    from gristmill.core.preview import Preview
+    from gristmill.core.executor import TaskRef
+    from gristmill.core.run.preview import Preview
     from gristmill.core.task import Lineage
 
 
@@ -65,7 +65,7 @@ class Pipeline:
         """What would run: composites decomposed, inputs and columns checked, stages fused into groups. With an
         executor: as it would run it, after checking that it can."""
         if executor is not None:
-            return planned(self.name, self.stages, executor, initial_tasks)
+            return plan_for_executor(self.name, self.stages, executor, initial_tasks)
         return make_plan(self.name, self.stages, initial_tasks, fuse)
 
     def describe(self) -> str:
@@ -73,7 +73,7 @@ class Pipeline:
 
     def preview(self, n: int = 5, initial_tasks: Sequence[Task[Any]] | None = None) -> Preview:
         """Run the first n rows in this process, writing nothing; see each row's scores and fate."""
-        from gristmill.core.preview import make_preview
+        from gristmill.core.run.preview import make_preview
 
         return make_preview(self.plan(initial_tasks), n, initial_tasks)
 
@@ -103,17 +103,17 @@ class Pipeline:
         each filter thought of each row, for `gristmill why` and `gristmill whatif`. `report.html` shows what happened
         to the data: it is written into the run directory, if there is one, or into the directory `report`.
         """
-        room = None if run_dir else self.side_room()
+        room = None if run_dir else self.records_directory()
         if room and (rejected is True or scores is True or str(report) == room[0]):
             run, storage_options = Run(*room, whole=True), {**room[1], **(storage_options or {})}
         else:
             run = Run(run_dir, storage_options, replay)
-        store = run.store if report is True else Store(str(report), storage_options) if report else None
-        watcher = Watcher(observer or default_observer(executor), default_reporter(store) if store else None)
+        store = run.store if report is True else RecordStore(str(report), storage_options) if report else None
+        watcher = RunMonitor(observer or default_observer(executor), default_reporter(store) if store else None)
         quarantine = _quarantine(run, on_error, max_errors)
         beside = _beside(run, rejected, scores, storage_options)
         try:
-            with streams.interrupt_first(streams.caught()):
+            with stream_shutdown.interrupt_first(stream_shutdown.handled_exception_id()):
                 refs = list(self._execute(executor, run, quarantine, initial_tasks, watcher, beside))
         except BaseException as failure:
             watcher.report(run, failure)
@@ -121,11 +121,11 @@ class Pipeline:
         watcher.report(run, None)
         return Result(refs, watcher.last, run)
 
-    def side_room(self) -> tuple[str, Mapping[str, Any]] | None:
+    def records_directory(self) -> tuple[str, Mapping[str, Any]] | None:
         """Where records of a run without a directory lie, with the options of that place; None if nothing is
         written."""
         last = decompose(self.stages[-1:])
-        return last[-1].side_room() if last else None
+        return last[-1].records_directory() if last else None
 
     def left_to_do(
         self, run_dir: str | Path, initial_tasks: Sequence[Task[Any]] | None = None, *, replay: bool = False
@@ -133,8 +133,8 @@ class Pipeline:
         """What a run with this `run_dir` would do: changes of the pipeline, sources to do and why, sources done."""
         run = Run(run_dir, replay=replay)
         plan = make_plan(self.name, self.stages, initial_tasks, resuming=run.resuming)
-        with settled(plan, run):
-            return run.left_to_do(plan, lambda segment: sources_of(segment, initial_tasks))
+        with assigned_directories(plan, run):
+            return run.left_to_do(plan, lambda segment: named_sources(segment, initial_tasks))
 
     def stream(
         self,
@@ -150,19 +150,19 @@ class Pipeline:
         """Yield the last stage's tasks as they finish, in any order. A slow consumer slows the pipeline down."""
 
         def tasks() -> Generator[Task[Any], None, None]:
-            watcher = Watcher(observer or default_observer(executor))
+            watcher = RunMonitor(observer or default_observer(executor))
             run = Run(run_dir, storage_options)
             quarantine = _quarantine(run, on_error, max_errors)
             found = self._execute(executor, run, quarantine, initial_tasks, watcher)
-            with streams.closed_in_the_end(found):
+            with stream_shutdown.closing_stream(found):
                 for number, (lineage, ref) in enumerate(found):
                     task: Task[Any] = ref.load().named(lineage)
                     ref.release()
                     if not number:
-                        streams.begun()
+                        stream_shutdown.register_close_at_exit()
                     yield task
 
-        return streams.opened(tasks())
+        return stream_shutdown.closed_at_exit(tasks())
 
     def _execute(
         self,
@@ -170,16 +170,16 @@ class Pipeline:
         run: Run,
         quarantine: Quarantine,
         initial_tasks: Sequence[Task[Any]] | None,
-        watcher: Watcher,
+        watcher: RunMonitor,
         beside: tuple[Any, Any, Any] | None = None,
-    ) -> Iterator[tuple[Lineage, Ref]]:
+    ) -> Iterator[tuple[Lineage, TaskRef]]:
         executor = executor or default_executor()
         if not hasattr(executor, "execute"):
             raise TypeError(f"the executor is {executor!r}, which is none: pass LocalExecutor() or another executor")
-        plan = planned(self.name, self.stages, executor, initial_tasks, run.resuming, beside)
+        plan = plan_for_executor(self.name, self.stages, executor, initial_tasks, run.resuming, beside)
         for stage in plan.everything if watcher.reporter else ():
             stage.sketched = not stage.part_of
-        with settled(plan, run):
+        with assigned_directories(plan, run):
             run.begin(plan)
             yield from run_segments(plan, executor, run, quarantine, watcher, initial_tasks)
 
@@ -190,7 +190,7 @@ class Pipeline:
 def _quarantine(run: Run, on_error: str, max_errors: float | None) -> Quarantine:
     if on_error not in ("quarantine", "raise"):
         raise ValueError(f"on_error is {on_error!r}, must be 'quarantine' or 'raise'")
-    return Quarantine(on_error == "quarantine", Budget.of(max_errors), run)
+    return Quarantine(on_error == "quarantine", ErrorBudget.of(max_errors), run)
 
 
 def _beside(
@@ -204,7 +204,7 @@ def _beside(
                 f"{name}=True keeps {what} with the output, and there is none: give run_dir=... or {name}='dir'"
             )
         places.append(f"{run.place}/{name}" if wanted is True else str(wanted) if wanted else None)
-    return default_beside(places[0], places[1], storage_options or {}) if any(places) else None
+    return default_side_outputs(places[0], places[1], storage_options or {}) if any(places) else None
 
 
 def _check_is_stage(stage: object) -> None:

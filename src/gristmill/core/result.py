@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any, overload
 
 from gristmill.core.errors import AccountingError
 from gristmill.core.executor import rows_read
-from gristmill.core.record import record
-from gristmill.core.task import EXCHANGED, FileGroupTask
+from gristmill.core.fast_dataclass import fast_dataclass
+from gristmill.core.task import SHUFFLE_FILE_SUFFIX, FileGroupTask
 
 if TYPE_CHECKING:
-    from gristmill.core.executor import Progress, Ref
-    from gristmill.core.quarantine import SetAside
-    from gristmill.core.run import Run
-    from gristmill.core.stats import StageStats
+    from gristmill.core.executor import Progress, TaskRef
+    from gristmill.core.records.quarantine import QuarantinedRecord
+    from gristmill.core.records.run_directory import Run
+    from gristmill.core.run.stage_stats import StageStats
     from gristmill.core.task import Lineage, Task
 
 
 class Result(Sequence["Task[Any]"]):
     """The tasks of the last stage, in the order of the input. Their payloads stay where they are until used."""
 
-    def __init__(self, refs: list[tuple[Lineage, Ref]], progress: Progress, run: Run | None = None) -> None:
+    def __init__(self, refs: list[tuple[Lineage, TaskRef]], progress: Progress, run: Run | None = None) -> None:
         self._refs = sorted(refs, key=lambda entry: entry[0].sort_key())
         self._progress, self._run = progress, run
 
@@ -45,7 +45,7 @@ class Result(Sequence["Task[Any]"]):
         return map(self._load, self._refs)
 
     @staticmethod
-    def _load(entry: tuple[Lineage, Ref]) -> Task[Any]:
+    def _load(entry: tuple[Lineage, TaskRef]) -> Task[Any]:
         lineage, ref = entry
         return ref.load().named(lineage)
 
@@ -53,7 +53,7 @@ class Result(Sequence["Task[Any]"]):
         """Rows in, kept and dropped, seconds and rate for each stage."""
         return Summary.of(self._progress)
 
-    def quarantined(self) -> list[SetAside]:
+    def quarantined(self) -> list[QuarantinedRecord]:
         """The records that could not be processed, each with its row, stage, error and traceback."""
         return list(self._run.quarantined()) if self._run else []
 
@@ -64,7 +64,7 @@ class Result(Sequence["Task[Any]"]):
     def files(self) -> list[str]:
         """The files that the last stage wrote, without those that pass from one segment to the next."""
         paths = [path for task in self if isinstance(task, FileGroupTask) for path in task.data]
-        return [path for path in paths if not path.endswith(EXCHANGED)]
+        return [path for path in paths if not path.endswith(SHUFFLE_FILE_SUFFIX)]
 
     @property
     def rows_read(self) -> int:
@@ -86,8 +86,8 @@ class Result(Sequence["Task[Any]"]):
         return f"<Result of {len(self)} tasks>"
 
 
-@record(frozen=True, slots=True)
-class StageLine:
+@fast_dataclass(frozen=True, slots=True)
+class StageSummary:
     """One stage of a summary."""
 
     name: str
@@ -116,7 +116,7 @@ class StageLine:
         )
 
     @classmethod
-    def of(cls, name: str, parts: Sequence[StageStats]) -> StageLine:
+    def of(cls, name: str, parts: Sequence[StageStats]) -> StageSummary:
         """A stage and what it is made of: rows come in at the first part that takes any, and leave the last."""
         last = parts[-1]
         counts: dict[str, float] = {}
@@ -134,7 +134,7 @@ class StageLine:
         return cls(name, rows, last.rows_out, failed, seconds, rate, counts, waiting)
 
 
-def folded(stages: Sequence[tuple[str, StageStats]]) -> Iterator[tuple[str, list[StageStats]]]:
+def folded_stages(stages: Sequence[tuple[str, StageStats]]) -> Iterator[tuple[str, list[StageStats]]]:
     """The stages that people know, each with the parts that it is made of. The last part has the stage's name."""
     parts: list[StageStats] = []
     for place, (name, stats) in enumerate(stages):
@@ -150,12 +150,12 @@ def folded(stages: Sequence[tuple[str, StageStats]]) -> Iterator[tuple[str, list
 class Summary:
     """What a run did, stage by stage. `print` it."""
 
-    stages: list[StageLine]
+    stages: list[StageSummary]
     seconds: float
 
     @classmethod
     def of(cls, progress: Progress) -> Summary:
-        return cls([StageLine.of(*parts) for parts in folded(progress.stages)], progress.seconds)
+        return cls([StageSummary.of(*parts) for parts in folded_stages(progress.stages)], progress.seconds)
 
     @property
     def rows_in(self) -> int:
@@ -178,7 +178,7 @@ class Summary:
         titles = ("rows in", "kept", "dropped", "quarantined")
         return titles if self.quarantined else titles[:3]
 
-    def __getitem__(self, name: str) -> StageLine:
+    def __getitem__(self, name: str) -> StageSummary:
         for line in self.stages:
             if line.name == name:
                 return line
@@ -194,7 +194,7 @@ class Summary:
             lines.append(f"{line.name:<{width}} {rows} {line.seconds:>9.2f} {line.mb_per_s:>8.1f}{notes}")
         lines.append(f"{self.seconds:.2f} s in all; seconds above are summed over workers")
         if self.quarantined:
-            lines.append(f"{counted(self.quarantined)} could not be processed")
+            lines.append(f"{count_noun(self.quarantined)} could not be processed")
         return "\n".join(lines)
 
 
@@ -202,12 +202,12 @@ def _columns(texts: Sequence[str]) -> str:
     return " ".join(f"{text:>12}" for text in texts)
 
 
-def counted(count: int, what: str = "record") -> str:
+def count_noun(count: int, what: str = "record") -> str:
     """`1 record`, `2 records`."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def check_books(stages: Sequence[tuple[str, StageStats]]) -> None:
+def check_row_accounting(stages: Sequence[tuple[str, StageStats]]) -> None:
     """Every row that left a stage must have arrived at the next: rows in = kept + dropped + quarantined."""
     for (before, gave), (after, got) in pairwise(stages):
         left, came = gave.rows_out + gave.rows_past, got.rows_in + got.rows_past

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from gristmill.core.arrow.array_building import literal, make_array
+from gristmill.core.arrow.lazy_compute import pc
+from gristmill.core.arrow.table_conversion import POSITION, is_json, table_to_rows
 from gristmill.core.batch import Batch
-from gristmill.core.columns import literal, make_array
-from gristmill.core.compute import pc
 from gristmill.core.errors import ColumnError, did_you_mean, shorten
-from gristmill.core.plan import decompose
+from gristmill.core.plan.planner import decompose
 from gristmill.core.stage import CompositeStage, ProcessingStage, SourceStage
-from gristmill.core.table import POSITION, is_json, table_to_rows
 from gristmill.core.task import GatherTask, WrittenFile, WrittenFiles
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Route(CompositeStage[Batch, WrittenFiles]):
     def _check_places(self) -> None:
         places: dict[str, str] = {}
         for name, stages in self._branches.items():
-            for place in filter(None, (stage.owns() for stage in stages)):
+            for place in filter(None, (stage.output_directory() for stage in stages)):
                 if other := places.get(place.rstrip("/")):
                     raise ValueError(
                         f"Route: branches {other!r} and {name!r} both write to {place}: give each its own directory"
@@ -244,25 +244,25 @@ class CommitBranches(ProcessingStage[GatherTask, WrittenFiles]):
         return WrittenFiles(
             [path for output in outputs.values() for path in output.data],
             rows=sum(output.rows for output in outputs.values()),
-            written=tuple(file for name, output in outputs.items() for file in _labelled(name, output)),
+            written=tuple(file for name, output in outputs.items() for file in _with_branch(name, output)),
             dataset_name=task.data[0].dataset_name if task.data else "",
             metadata=dict(task.data[0].metadata) if task.data else {},
         )
 
     def has(self, files: Sequence[WrittenFile]) -> bool:
-        return all(commit.has(_own(name, files)) for name, commit in self.commits.items())
+        return all(commit.has(_files_of_branch(name, files)) for name, commit in self.commits.items())
 
     def discard(self, files: Sequence[WrittenFile]) -> None:
         for name, commit in self.commits.items():
-            commit.discard(_own(name, files))
+            commit.discard(_files_of_branch(name, files))
 
-    def side_room(self) -> tuple[str, Mapping[str, Any]] | None:
-        return next(iter(self.commits.values())).side_room()
+    def records_directory(self) -> tuple[str, Mapping[str, Any]] | None:
+        return next(iter(self.commits.values())).records_directory()
 
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
         everything = [output.written for output in outputs]
         for name, commit in self.commits.items():
-            own = (_own(name, files) for files in everything)
+            own = (_files_of_branch(name, files) for files in everything)
             commit.complete(
                 [
                     WrittenFiles([file.path for file in files], rows=sum(file.rows for file in files), written=files)
@@ -273,7 +273,7 @@ class CommitBranches(ProcessingStage[GatherTask, WrittenFiles]):
             )
 
 
-def _labelled(name: str, output: WrittenFiles) -> list[WrittenFile]:
+def _with_branch(name: str, output: WrittenFiles) -> list[WrittenFile]:
     """The files of a branch, with its name, and with the rows that it has of the source unless branches of it have."""
     inner = any(file.branch for file in output.written)
     return [
@@ -284,7 +284,7 @@ def _labelled(name: str, output: WrittenFiles) -> list[WrittenFile]:
     ]
 
 
-def _own(name: str, files: Sequence[WrittenFile]) -> tuple[WrittenFile, ...]:
+def _files_of_branch(name: str, files: Sequence[WrittenFile]) -> tuple[WrittenFile, ...]:
     """Those of the files that belong to a branch, as its commit knows them."""
     return tuple(
         replace(file, branch=file.branch.partition("/")[2]) for file in files if file.branch.partition("/")[0] == name

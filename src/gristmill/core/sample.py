@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from gristmill.core.arrow.array_building import literal
+from gristmill.core.arrow.lazy_compute import pc
+from gristmill.core.arrow.table_conversion import POSITION
 from gristmill.core.batch import Batch
-from gristmill.core.columns import literal
-from gristmill.core.compute import pc
-from gristmill.core.decide import Decision
+from gristmill.core.decision import Decision
 from gristmill.core.stage import ProcessingStage
-from gristmill.core.table import POSITION
 from gristmill.core.task import digest
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Sample(ProcessingStage[Batch, Batch]):
 
     def decide(self, batch: Batch) -> Decision:
         owner, numbers = row_ids(batch)
-        drawn = draw(numbers, int(digest([str(self.seed), self.name, owner]), 16))
+        drawn = draw_uniform(numbers, int(digest([str(self.seed), self.name, owner]), 16))
         return Decision(pc.less(drawn, literal(float(self.fraction), pa.float64())), {LABEL: drawn})
 
     def thresholds(self) -> dict[str, str]:
@@ -93,7 +93,7 @@ def row_ids(batch: Batch) -> tuple[str, pa.Array]:
     return batch.lineage.id, pc.indices_nonzero(everywhere)  # 0, 1, 2, ... without a Python object for each
 
 
-def draw(numbers: pa.Array, key: int) -> pa.Array:
+def draw_uniform(numbers: pa.Array, key: int) -> pa.Array:
     """A number from 0 up to 1, without 1, for each: the splitmix64 generator that starts at `key`, at those steps."""
     bits = pc.add(pc.multiply(numbers, _STEP), literal(key, _UINT))  # these wrap, as the generator wants
     for shift, factor in _ROUNDS:

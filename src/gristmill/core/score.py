@@ -12,18 +12,18 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from gristmill.core.batch import Batch, in_place
-from gristmill.core.columns import literal
-from gristmill.core.compute import pc
-from gristmill.core.decide import Decision
-from gristmill.core.record import record
+from gristmill.core.arrow.array_building import literal
+from gristmill.core.arrow.lazy_compute import pc
+from gristmill.core.batch import Batch, scatter_to_rows
+from gristmill.core.decision import Decision
+from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.stage import ProcessingStage
 
 B = TypeVar("B", bound=Batch)
 
 
-@record(frozen=True, slots=True)
-class Step:
+@fast_dataclass(frozen=True, slots=True)
+class FilterStep:
     """One filter of a stage: what it reads, under which label and in which column its scores are given."""
 
     tool: Any
@@ -33,10 +33,10 @@ class Step:
     invert: bool = False
 
 
-class DroppingStage(ProcessingStage[B, B]):
+class FilteringStage(ProcessingStage[B, B]):
     """A stage that decides which rows to keep, one step after the other."""
 
-    _steps: list[Step]
+    _steps: list[FilterStep]
 
     def process(self, task: B) -> B:
         return self.apply(task, self.decide(task))
@@ -48,8 +48,8 @@ class DroppingStage(ProcessingStage[B, B]):
             self._look(step, batch)
             found, verdict = self._judge(step, batch)
             keep = self._kept(step, verdict)
-            scores[step.label] = in_place(found, alive)
-            alive = in_place(keep, alive).fill_null(literal(False, pa.bool_()))
+            scores[step.label] = scatter_to_rows(found, alive)
+            alive = scatter_to_rows(keep, alive).fill_null(literal(False, pa.bool_()))
             batch = batch.keep(keep)
         return Decision(alive, scores)
 
@@ -74,7 +74,7 @@ class DroppingStage(ProcessingStage[B, B]):
         return found
 
     @staticmethod
-    def _kept(step: Step, keep: pa.Array) -> pa.Array:
+    def _kept(step: FilterStep, keep: pa.Array) -> pa.Array:
         keep = keep.cast(pa.bool_()).fill_null(literal(False, pa.bool_()))
         return pc.invert(keep) if step.invert else keep
 
@@ -95,13 +95,13 @@ class DroppingStage(ProcessingStage[B, B]):
 
     # -- what a kind of stage says ---------------------------------------------------------------------
 
-    def _judge(self, step: Step, batch: B) -> tuple[pa.Array, pa.Array]:
+    def _judge(self, step: FilterStep, batch: B) -> tuple[pa.Array, pa.Array]:
         """The scores and the verdicts."""
         raise NotImplementedError
 
-    def _verdict(self, step: Step, scores: pa.Array) -> pa.Array | None:
+    def _verdict(self, step: FilterStep, scores: pa.Array) -> pa.Array | None:
         """The verdicts on scores alone; None if they cannot be told."""
         raise NotImplementedError
 
-    def _look(self, step: Step, batch: B) -> None:
+    def _look(self, step: FilterStep, batch: B) -> None:
         """Count what else there is to see in the rows that a filter is given."""

@@ -26,7 +26,7 @@ In = TypeVar("In", bound=Task[Any])
 Out = TypeVar("Out", bound=Task[Any])
 Answer: TypeAlias = "Out | Iterable[Out] | None"
 Columns: TypeAlias = "list[str] | dict[str, str]"
-Lasting: TypeAlias = "tuple[str, Mapping[str, Any]] | None"
+RecordsLocation: TypeAlias = "tuple[str, Mapping[str, Any]] | None"
 
 SETTINGS = (
     "name", "resources", "batch_size", "runtime_env", "num_workers", "timeout_s", "max_retries", "max_tasks_per_worker"
@@ -80,7 +80,7 @@ class ProcessingStage(Generic[In, Out]):
     """True: the stage is also given batches of which no row is left. Others do not see them, and they pass by,
     because a writer needs to know their columns: the output must not depend on how rows were cut into batches."""
 
-    remarks_on: ClassVar[str] = ""
+    warning_topic: ClassVar[str] = ""
     """What `remark` is about, if others would remark the same: of these stages, a run tells what the first one says."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -125,7 +125,7 @@ class ProcessingStage(Generic[In, Out]):
     def check(self) -> None:
         """Raise a PlanError if the stage can be seen to fail: missing paths, impossible parameters."""
 
-    def lead(self) -> SourceStage[Any] | None:
+    def default_source(self) -> SourceStage[Any] | None:
         """What lists the work of this stage if it is the first of a pipeline; None: it gets one empty task."""
         return None
 
@@ -133,7 +133,7 @@ class ProcessingStage(Generic[In, Out]):
         """The files that the stage reads, as far as it knows."""
         return ()
 
-    def owns(self) -> str | None:
+    def output_directory(self) -> str | None:
         """The directory that the stage writes to."""
         return None
 
@@ -145,10 +145,10 @@ class ProcessingStage(Generic[In, Out]):
         """What a plan should say of the stage: lines."""
         return ()
 
-    def size_up(self, nbytes: int | None) -> None:
+    def set_input_bytes(self, nbytes: int | None) -> None:
         """How many bytes the pipeline reads, as far as that is known."""
 
-    def settle(self, url: str, storage_options: Mapping[str, Any], lasting: Lasting = None) -> None:
+    def settle(self, url: str, storage_options: Mapping[str, Any], lasting: RecordsLocation = None) -> None:
         """Once per run, in the driver, before `prepare`: a directory for what the stage keeps until the run is over,
         and one for what people will want to look at, with its storage options, if there is any."""
 
@@ -169,11 +169,11 @@ class ProcessingStage(Generic[In, Out]):
     def discard(self, files: Sequence[WrittenFile]) -> None:
         """Remove files that an earlier run wrote for a source that is about to be done again."""
 
-    def side_room(self) -> tuple[str, Mapping[str, Any]] | None:
+    def records_directory(self) -> tuple[str, Mapping[str, Any]] | None:
         """A directory beside the output, with its storage options, for what a run without a directory must not lose."""
         return None
 
-    def spare_room(self) -> tuple[str, Mapping[str, Any]] | None:
+    def temporary_directory(self) -> tuple[str, Mapping[str, Any]] | None:
         """A directory for temporary files of this run, with its storage options, that a later run would sweep."""
         return None
 
@@ -190,7 +190,7 @@ class ProcessingStage(Generic[In, Out]):
         """Once per run, in the driver: the counters as people are to see them, from those that all workers counted."""
         return counts
 
-    def remark(self, stats: Any) -> str | None:
+    def run_warning(self, stats: Any) -> str | None:
         """Once per run, in the driver, after all went well: what the user should know, from the stage's counts."""
         return None
 
@@ -315,9 +315,9 @@ class CompositeStage(ProcessingStage[In, Out]):
         return self.decompose()[-1].outputs()
 
 
-def led(stages: list[ProcessingStage[Any, Any]], tasks: object) -> list[ProcessingStage[Any, Any]]:
+def with_default_source(stages: list[ProcessingStage[Any, Any]], tasks: object) -> list[ProcessingStage[Any, Any]]:
     """The stages of a pipeline after what lists the work of the first, if it has that and was given no tasks."""
-    lead = stages[0].lead() if stages and tasks is None else None
+    lead = stages[0].default_source() if stages and tasks is None else None
     return stages if lead is None else [lead, *stages]
 
 
@@ -361,7 +361,7 @@ def implements(stage: ProcessingStage[Any, Any], method: str) -> bool:
     return getattr(type(stage), method) is not getattr(ProcessingStage, method)
 
 
-def own_copies(stages: Sequence[ProcessingStage[Any, Any]]) -> list[ProcessingStage[Any, Any]]:
+def copies_for_this_process(stages: Sequence[ProcessingStage[Any, Any]]) -> list[ProcessingStage[Any, Any]]:
     """Stages to run in the user's own process, so that what they set up does not end up in the user's objects."""
     try:
         return copy.deepcopy(list(stages))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from gristmill.core.record import record
+from gristmill.core.fast_dataclass import fast_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,16 +44,16 @@ class Lineage:
         """That of all tasks of the source together, of which this is the first."""
         return Lineage(self.source, self.source, self.files, self.order)
 
-    def goes_by(self, branch: str) -> bool:
+    def skips_branch(self, branch: str) -> bool:
         """Whether the task has nothing to do on a branch."""
         return branch not in ("", self.branch) and not self.branch.startswith(f"{branch}/")
 
     def sort_key(self) -> tuple[int, tuple[tuple[int, int | str], ...]]:
         """The order of the output: sources as they were listed, then children by position."""
-        return self.order, order_key(self.id)
+        return self.order, id_sort_key(self.id)
 
 
-def order_key(task_id: str) -> tuple[tuple[int, int | str], ...]:
+def id_sort_key(task_id: str) -> tuple[tuple[int, int | str], ...]:
     """Sorts ids by position, so that `a.2` comes before `a.10`."""
     return tuple((0, int(part)) if part.isdecimal() else (1, part) for part in task_id.split("."))
 
@@ -67,7 +67,7 @@ def digest(parts: Iterable[str], size: int = 8) -> str:
     return hasher.hexdigest()
 
 
-@record
+@fast_dataclass
 class Task(Generic[T]):
     """A unit of work. `Task(data=anything)` carries a user's own payload."""
 
@@ -118,7 +118,7 @@ class Task(Generic[T]):
         return other
 
 
-@record
+@fast_dataclass
 class EmptyTask(Task[None]):
     """What the first stage of a pipeline gets when nothing else is given."""
 
@@ -143,7 +143,7 @@ class FileSlice:
         return 0 if self.end is None else self.end - self.start
 
 
-@record
+@fast_dataclass
 class FileGroupTask(Task[list[str]]):
     """Files for a reader to read, or files that a writer has written.
 
@@ -172,7 +172,7 @@ class FileGroupTask(Task[list[str]]):
         return tuple(self.data[:8])  # enough to know it by
 
 
-@record(frozen=True, slots=True)
+@fast_dataclass(frozen=True, slots=True)
 class WrittenFile:
     """A file of the output, as it should be."""
 
@@ -185,17 +185,17 @@ class WrittenFile:
     """On a branch: rows that the branch has of the source, told with the first of its files."""
 
 
-def as_noted_now(noted: Mapping[str, Any]) -> dict[str, Any]:
+def upgraded_file_entry(noted: Mapping[str, Any]) -> dict[str, Any]:
     """What was noted of a file. Earlier versions made SHA-256, and noted it under that name."""
     rest = {name: value for name, value in noted.items() if name != "sha256"}
     return {"checksum": f"sha256:{noted['sha256']}", **rest} if "sha256" in noted else rest
 
 
-EXCHANGED = ".runs"
+SHUFFLE_FILE_SUFFIX = ".runs"
 """How files end that pass from one segment of a run to the next: people have no use for them."""
 
 
-@record
+@fast_dataclass
 class WrittenFiles(FileGroupTask):
     """The final files of one source, in place for good."""
 

@@ -10,47 +10,47 @@ from typing import TYPE_CHECKING
 from gristmill.core.lazy import lazy
 
 if TYPE_CHECKING:
-    from gristmill.dedup.bloom import BloomDeduplicationStage
-    from gristmill.dedup.decontaminate import Decontaminate
-    from gristmill.dedup.exact import ExactDeduplicationStage
-    from gristmill.dedup.fuzzy import FuzzyDeduplicationStage
-    from gristmill.dedup.index import DedupIndex
-    from gristmill.dedup.keep import Keep
-    from gristmill.dedup.perceptual import PerceptualHashDeduplicationStage
-    from gristmill.dedup.ranking import RankingStrategy
-    from gristmill.dedup.removal import ImageDuplicatesRemovalStage, TextDuplicatesRemovalStage
-    from gristmill.dedup.removal_workflow import TextDuplicatesRemovalWorkflow
-    from gristmill.dedup.repeated import LineDeduplicationStage
-    from gristmill.dedup.semantic import SemanticDeduplicationStage
-    from gristmill.dedup.semantic_workflow import SemanticDeduplicationWorkflow
-    from gristmill.dedup.simhash import SimHashDeduplicationStage
-    from gristmill.dedup.substring import SubstringDeduplicationStage
-    from gristmill.dedup.workflow import (
+    from gristmill.dedup.clusters.keep_policy import Keep
+    from gristmill.dedup.clusters.removal_by_id import ImageDuplicatesRemovalStage, TextDuplicatesRemovalStage
+    from gristmill.dedup.decontamination.decontaminate import Decontaminate
+    from gristmill.dedup.exact.bloom_filter import BloomDeduplicationStage
+    from gristmill.dedup.exact.exact_stage import ExactDeduplicationStage
+    from gristmill.dedup.fuzzy.fuzzy_stage import FuzzyDeduplicationStage
+    from gristmill.dedup.fuzzy.perceptual_hash_stage import PerceptualHashDeduplicationStage
+    from gristmill.dedup.fuzzy.simhash import SimHashDeduplicationStage
+    from gristmill.dedup.index.dedup_index import DedupIndex
+    from gristmill.dedup.semantic.ranking_strategy import RankingStrategy
+    from gristmill.dedup.semantic.semantic_stage import SemanticDeduplicationStage
+    from gristmill.dedup.substring.repeated_lines import LineDeduplicationStage
+    from gristmill.dedup.substring.substring_stage import SubstringDeduplicationStage
+    from gristmill.dedup.workflows.deduplication_workflows import (
         DeduplicationResult,
         ExactDeduplicationWorkflow,
         FuzzyDeduplicationWorkflow,
     )
+    from gristmill.dedup.workflows.removal_workflow import TextDuplicatesRemovalWorkflow
+    from gristmill.dedup.workflows.semantic_workflow import SemanticDeduplicationWorkflow
 
 _HOME = {
-    "BloomDeduplicationStage": "bloom",
-    "Decontaminate": "decontaminate",
-    "DedupIndex": "index",
-    "DeduplicationResult": "workflow",
-    "ExactDeduplicationStage": "exact",
-    "ExactDeduplicationWorkflow": "workflow",
-    "FuzzyDeduplicationStage": "fuzzy",
-    "FuzzyDeduplicationWorkflow": "workflow",
-    "ImageDuplicatesRemovalStage": "removal",
-    "Keep": "keep",
-    "LineDeduplicationStage": "repeated",
-    "PerceptualHashDeduplicationStage": "perceptual",
-    "RankingStrategy": "ranking",
-    "SemanticDeduplicationStage": "semantic",
-    "SemanticDeduplicationWorkflow": "semantic_workflow",
-    "SimHashDeduplicationStage": "simhash",
-    "SubstringDeduplicationStage": "substring",
-    "TextDuplicatesRemovalStage": "removal",
-    "TextDuplicatesRemovalWorkflow": "removal_workflow",
+    "BloomDeduplicationStage": "exact.bloom_filter",
+    "Decontaminate": "decontamination.decontaminate",
+    "DedupIndex": "index.dedup_index",
+    "DeduplicationResult": "workflows.deduplication_workflows",
+    "ExactDeduplicationStage": "exact.exact_stage",
+    "ExactDeduplicationWorkflow": "workflows.deduplication_workflows",
+    "FuzzyDeduplicationStage": "fuzzy.fuzzy_stage",
+    "FuzzyDeduplicationWorkflow": "workflows.deduplication_workflows",
+    "ImageDuplicatesRemovalStage": "clusters.removal_by_id",
+    "Keep": "clusters.keep_policy",
+    "LineDeduplicationStage": "substring.repeated_lines",
+    "PerceptualHashDeduplicationStage": "fuzzy.perceptual_hash_stage",
+    "RankingStrategy": "semantic.ranking_strategy",
+    "SemanticDeduplicationStage": "semantic.semantic_stage",
+    "SemanticDeduplicationWorkflow": "workflows.semantic_workflow",
+    "SimHashDeduplicationStage": "fuzzy.simhash",
+    "SubstringDeduplicationStage": "substring.substring_stage",
+    "TextDuplicatesRemovalStage": "clusters.removal_by_id",
+    "TextDuplicatesRemovalWorkflow": "workflows.removal_workflow",
 }
 
 __all__ = [

@@ -10,66 +10,66 @@ from typing import TYPE_CHECKING
 from gristmill.core.lazy import lazy
 
 if TYPE_CHECKING:
-    from gristmill.download.arxiv import ArxivDownloadExtractStage
-    from gristmill.download.common_crawl import CommonCrawlDownloadExtractStage, CommonCrawlUrlGenerator
-    from gristmill.download.docx import DocxExtractor
-    from gristmill.download.epub import EpubExtractor
-    from gristmill.download.html import (
-        HTMLExtractorAlgorithm,
-        JusTextExtractor,
-        ResiliparseExtractor,
-        TrafilaturaExtractor,
-    )
-    from gristmill.download.hub import HuggingFaceDownloadExtractStage
-    from gristmill.download.latex import LatexCleaner
-    from gristmill.download.objects import ObjectDownloader
-    from gristmill.download.pages import CommonCrawlHTMLExtractor
-    from gristmill.download.pdf import PdfExtractor
-    from gristmill.download.source import (
+    from gristmill.download.arxiv.arxiv_papers import ArxivDownloadExtractStage
+    from gristmill.download.arxiv.latex import LatexCleaner
+    from gristmill.download.documents.docx import DocxExtractor
+    from gristmill.download.documents.epub import EpubExtractor
+    from gristmill.download.documents.pdf import PdfExtractor
+    from gristmill.download.download_stages import DocumentDownloadExtractStage
+    from gristmill.download.hub_datasets import HuggingFaceDownloadExtractStage
+    from gristmill.download.interfaces import (
         DocumentDownloader,
         DocumentExtractor,
         DocumentIterator,
         HttpDownloader,
         URLGenerator,
     )
-    from gristmill.download.stages import DocumentDownloadExtractStage
-    from gristmill.download.stop_lists import get_stop_list_dict
+    from gristmill.download.object_store import ObjectDownloader
     from gristmill.download.tinystories import TinyStoriesDownloadExtractStage
-    from gristmill.download.urls import UrlListDownloadExtractStage
-    from gristmill.download.warc_ranges import CommonCrawlWARCReader
-    from gristmill.download.warc_read import CommonCrawlWarcIterator, WarcReader
-    from gristmill.download.wikipedia import WikipediaDownloadExtractStage
-    from gristmill.download.wikitext import WikitextCleaner
+    from gristmill.download.web.common_crawl import CommonCrawlDownloadExtractStage, CommonCrawlUrlGenerator
+    from gristmill.download.web.html_extractors import (
+        HTMLExtractorAlgorithm,
+        JusTextExtractor,
+        ResiliparseExtractor,
+        TrafilaturaExtractor,
+    )
+    from gristmill.download.web.page_extractor import CommonCrawlHTMLExtractor
+    from gristmill.download.web.stop_lists import get_stop_list_dict
+    from gristmill.download.web.url_list import UrlListDownloadExtractStage
+    from gristmill.download.web.warc_ranges import CommonCrawlWARCReader
+    from gristmill.download.web.warc_reader import CommonCrawlWarcIterator, WarcReader
+    from gristmill.download.wiki.wikipedia import WikipediaDownloadExtractStage
+    from gristmill.download.wiki.wikitext import WikitextCleaner
 
 _HOME: dict[str, str] = {
-    "ArxivDownloadExtractStage": "arxiv",
-    "CommonCrawlDownloadExtractStage": "common_crawl",
-    "CommonCrawlHTMLExtractor": "pages",
-    "CommonCrawlUrlGenerator": "common_crawl",
-    "CommonCrawlWARCReader": "warc_ranges",
-    "CommonCrawlWarcIterator": "warc_read",
-    "DocumentDownloadExtractStage": "stages",
-    "DocumentDownloader": "source",
-    "DocumentExtractor": "source",
-    "DocumentIterator": "source",
-    "DocxExtractor": "docx",
-    "EpubExtractor": "epub",
-    "HTMLExtractorAlgorithm": "html",
-    "HttpDownloader": "source",
-    "HuggingFaceDownloadExtractStage": "hub",
-    "JusTextExtractor": "html",
-    "LatexCleaner": "latex",
-    "ObjectDownloader": "objects",
-    "PdfExtractor": "pdf",
-    "ResiliparseExtractor": "html",
+    "ArxivDownloadExtractStage": "arxiv.arxiv_papers",
+    "CommonCrawlDownloadExtractStage": "web.common_crawl",
+    "CommonCrawlHTMLExtractor": "web.page_extractor",
+    "CommonCrawlUrlGenerator": "web.common_crawl",
+    "CommonCrawlWARCReader": "web.warc_ranges",
+    "CommonCrawlWarcIterator": "web.warc_reader",
+    "DocumentDownloadExtractStage": "download_stages",
+    "DocumentDownloader": "interfaces",
+    "DocumentExtractor": "interfaces",
+    "DocumentIterator": "interfaces",
+    "DocxExtractor": "documents.docx",
+    "EpubExtractor": "documents.epub",
+    "HTMLExtractorAlgorithm": "web.html_extractors",
+    "HttpDownloader": "interfaces",
+    "HuggingFaceDownloadExtractStage": "hub_datasets",
+    "JusTextExtractor": "web.html_extractors",
+    "LatexCleaner": "arxiv.latex",
+    "ObjectDownloader": "object_store",
+    "PdfExtractor": "documents.pdf",
+    "ResiliparseExtractor": "web.html_extractors",
     "TinyStoriesDownloadExtractStage": "tinystories",
-    "TrafilaturaExtractor": "html",
-    "URLGenerator": "source",
-    "UrlListDownloadExtractStage": "urls",
-    "WarcReader": "warc_read",
-    "WikipediaDownloadExtractStage": "wikipedia",
-    "WikitextCleaner": "wikitext",
-    "get_stop_list_dict": "stop_lists",
+    "TrafilaturaExtractor": "web.html_extractors",
+    "URLGenerator": "interfaces",
+    "UrlListDownloadExtractStage": "web.url_list",
+    "WarcReader": "web.warc_reader",
+    "WikipediaDownloadExtractStage": "wiki.wikipedia",
+    "WikitextCleaner": "wiki.wikitext",
+    "get_stop_list_dict": "web.stop_lists",
 }
 
 __all__ = [

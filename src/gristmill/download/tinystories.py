@@ -13,15 +13,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gristmill.core.arrow.table_conversion import POSITION
 from gristmill.core.batch import DocumentBatch
 from gristmill.core.stage import CompositeStage, ProcessingStage
-from gristmill.core.table import POSITION
 from gristmill.core.task import EmptyTask
-from gristmill.download.published import PublishedDownloader, manners_for
-from gristmill.download.source import DocumentIterator, URLGenerator
-from gristmill.download.stages import DocumentDownloadExtractStage
-from gristmill.io.http import Manners
-from gristmill.io.input import BadRecord
+from gristmill.download.checksum_urls import ChecksumDownloader, manners_for_host
+from gristmill.download.download_stages import DocumentDownloadExtractStage
+from gristmill.download.interfaces import DocumentIterator, URLGenerator
+from gristmill.io.fetch.http_client import Manners
+from gristmill.io.storage.file_input import BadRecord
 
 HUB = "https://huggingface.co"
 SPLITS = {
@@ -106,7 +106,7 @@ class TinyStoriesDownloadExtractStage(CompositeStage[EmptyTask, DocumentBatch]):
         urls = TinyStoriesUrlGenerator(self.split, self.revision, self.endpoint)
         return DocumentDownloadExtractStage(
             url_generator=urls,
-            downloader=PublishedDownloader(self.raw_dir, manners=manners_for(urls.base, HUB, self.manners)),
+            downloader=ChecksumDownloader(self.raw_dir, manners=manners_for_host(urls.base, HUB, self.manners)),
             iterator=TinyStoriesIterator(self.split),
             url_limit=self.url_limit,
             record_limit=self.record_limit,

@@ -8,11 +8,11 @@ from dataclasses import field
 from pathlib import Path
 from typing import NamedTuple
 
-from gristmill.core.record import record
+from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.resources import Resources
 
 
-@record(frozen=True)
+@fast_dataclass(frozen=True)
 class Machine:
     """Cores, memory in GB (None: unknown) and, per GPU, its memory in GB (None: unknown); of one machine or more."""
 
@@ -24,7 +24,7 @@ class Machine:
     @classmethod
     def here(cls, cpus: int | None = None, gpus: int | list[float] | None = None) -> Machine:
         """This machine; what is given replaces what would be found."""
-        return cls(float(cpus or count_cpus()), total_memory_gb(), _gpus(gpus))
+        return cls(float(cpus or count_cpus()), total_memory_gb(), _gpu_memory(gpus))
 
 
 def count_cpus() -> int:
@@ -44,7 +44,7 @@ def total_memory_gb() -> float | None:
         return None
 
 
-def own_memory() -> int:
+def private_memory_bytes() -> int:
     """Bytes of memory that this process has for itself alone; 0 where that cannot be told."""
     try:
         resident, shared = Path("/proc/self/statm").read_text().split()[1:3]
@@ -53,7 +53,7 @@ def own_memory() -> int:
     return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _gpus(given: int | list[float] | None) -> tuple[float | None, ...]:
+def _gpu_memory(given: int | list[float] | None) -> tuple[float | None, ...]:
     if given is None:
         return find_gpus()
     return (None,) * given if isinstance(given, int) else tuple(given)
@@ -76,20 +76,20 @@ def find_gpus() -> tuple[float | None, ...]:
     return tuple(memory[device] for device in chosen if device < len(memory)) if chosen else tuple(memory)
 
 
-class Slot(NamedTuple):
+class GpuSlot(NamedTuple):
     """GPUs, or shares of one, that a worker holds."""
 
     devices: tuple[int, ...] = ()
     share: float = 0.0
 
 
-@record
+@fast_dataclass
 class GpuSlots:
     """Hands out GPUs, whole or by shares."""
 
     memory: tuple[float | None, ...]
     _free: list[float] = field(init=False)
-    _rooms: dict[tuple[float, float | None], dict[int, None]] | None = field(init=False, default=None)
+    _by_free: dict[tuple[float, float | None], dict[int, None]] | None = field(init=False, default=None)
     """GPUs by what is free of them and their memory: there may be thousands, and they are asked for often."""
 
     def __post_init__(self) -> None:
@@ -101,45 +101,45 @@ class GpuSlots:
 
     @free.setter
     def free(self, free: list[float]) -> None:
-        self._free, self._rooms = free, None
+        self._free, self._by_free = free, None
 
-    def take(self, wish: Resources) -> Slot | None:
+    def take(self, wish: Resources) -> GpuSlot | None:
         """A slot for one worker, or None when there is no room."""
         slot = self.find(wish)
         return None if slot is None else self.hold(slot)
 
-    def find(self, wish: Resources) -> Slot | None:
+    def find(self, wish: Resources) -> GpuSlot | None:
         """The slot that would be taken next. Shares fill the fullest GPU that has room."""
         if not wish.requires_gpu:
-            return Slot()
+            return GpuSlot()
         if wish.gpus > 1:
             whole = [device for device, free in enumerate(self.free) if free > 1 - 1e-9][: int(wish.gpus)]
             if len(whole) < wish.gpus:
                 return None
-            return Slot(tuple(whole), 1.0)
-        rooms = self._by_room()
+            return GpuSlot(tuple(whole), 1.0)
+        rooms = self._by_free_share()
         fitting = [room for room, devices in rooms.items() if devices and wish.gpu_share(room[1]) <= room[0] + 1e-9]
         if not fitting:
             return None
         fullest = min(fitting, key=lambda room: room[0])
-        return Slot((next(iter(rooms[fullest])),), wish.gpu_share(fullest[1]))
+        return GpuSlot((next(iter(rooms[fullest])),), wish.gpu_share(fullest[1]))
 
-    def _by_room(self) -> dict[tuple[float, float | None], dict[int, None]]:
-        if self._rooms is None:
-            self._rooms = {}
+    def _by_free_share(self) -> dict[tuple[float, float | None], dict[int, None]]:
+        if self._by_free is None:
+            self._by_free = {}
             for device, (free, memory) in enumerate(zip(self.free, self.memory, strict=True)):
-                self._rooms.setdefault((round(free, 9), memory), {})[device] = None
-        return self._rooms
+                self._by_free.setdefault((round(free, 9), memory), {})[device] = None
+        return self._by_free
 
-    def hold(self, slot: Slot) -> Slot:
+    def hold(self, slot: GpuSlot) -> GpuSlot:
         self._change(slot, -slot.share)
         return slot
 
-    def give_back(self, slot: Slot) -> None:
+    def give_back(self, slot: GpuSlot) -> None:
         self._change(slot, slot.share)
 
-    def _change(self, slot: Slot, by: float) -> None:
-        rooms = self._by_room()
+    def _change(self, slot: GpuSlot, by: float) -> None:
+        rooms = self._by_free_share()
         for device in slot.devices:
             memory = self.memory[device]
             del rooms[round(self.free[device], 9), memory][device]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gristmill.core.lazy import lazy
 
 if TYPE_CHECKING:
-    from gristmill.image.convert import ConvertImageBatchToDocumentBatchStage
+    from gristmill.image.artifact_filters import ImageBorderFilter, ImageTextFilter, ImageWatermarkFilter
     from gristmill.image.decode import decode_image, decoded, headers_of, pixels_of
     from gristmill.image.download import ImageDownloadStage
     from gristmill.image.embed import ImageEmbeddingStage
@@ -27,31 +27,31 @@ if TYPE_CHECKING:
         ImageFormatFilter,
         ImageResolutionFilter,
     )
-    from gristmill.image.folders import ImageDirectoryReader
     from gristmill.image.formats import BadImage, Header, header
-    from gristmill.image.hash import ImagePerceptualHashStage
     from gristmill.image.model_filters import ImageAestheticFilterStage, ImageNSFWFilterStage, ImageTextSimilarityStage
+    from gristmill.image.perceptual_hash import ImagePerceptualHashStage
     from gristmill.image.read import ImageReaderStage, WebDatasetReader
+    from gristmill.image.read_directories import ImageDirectoryReader
+    from gristmill.image.read_tables import ImageParquetReader
     from gristmill.image.score import ImageScore, ImageScoreFilter
-    from gristmill.image.signs import ImageBorderFilter, ImageTextFilter, ImageWatermarkFilter
-    from gristmill.image.tables import ImageParquetReader
+    from gristmill.image.to_documents import ConvertImageBatchToDocumentBatchStage
     from gristmill.image.transform import ImageConvertStage, ImageResizeStage
     from gristmill.image.write import ImageDirectoryWriter, ImageParquetWriter, ImageWriterStage
 
 _HOME: dict[str, str] = {
     "BadImage": "formats",
-    "ConvertImageBatchToDocumentBatchStage": "convert",
+    "ConvertImageBatchToDocumentBatchStage": "to_documents",
     "Header": "formats",
     "ImageAestheticFilterStage": "model_filters",
     "ImageAnimatedFilter": "filters",
     "ImageAspectRatioFilter": "filters",
     "ImageBlurFilter": "filters",
-    "ImageBorderFilter": "signs",
+    "ImageBorderFilter": "artifact_filters",
     "ImageBrightnessFilter": "filters",
     "ImageColourfulnessFilter": "filters",
     "ImageContrastFilter": "filters",
     "ImageConvertStage": "transform",
-    "ImageDirectoryReader": "folders",
+    "ImageDirectoryReader": "read_directories",
     "ImageDirectoryWriter": "write",
     "ImageDownloadStage": "download",
     "ImageEmbeddingStage": "embed",
@@ -60,17 +60,17 @@ _HOME: dict[str, str] = {
     "ImageFilter": "filters",
     "ImageFormatFilter": "filters",
     "ImageNSFWFilterStage": "model_filters",
-    "ImageParquetReader": "tables",
+    "ImageParquetReader": "read_tables",
     "ImageParquetWriter": "write",
-    "ImagePerceptualHashStage": "hash",
+    "ImagePerceptualHashStage": "perceptual_hash",
     "ImageReaderStage": "read",
     "ImageResizeStage": "transform",
     "ImageResolutionFilter": "filters",
     "ImageScore": "score",
     "ImageScoreFilter": "score",
-    "ImageTextFilter": "signs",
+    "ImageTextFilter": "artifact_filters",
     "ImageTextSimilarityStage": "model_filters",
-    "ImageWatermarkFilter": "signs",
+    "ImageWatermarkFilter": "artifact_filters",
     "ImageWriterStage": "write",
     "WebDatasetReader": "read",
     "decode_image": "decode",

@@ -28,21 +28,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gristmill.core.arrow.array_building import as_one_array
+from gristmill.core.arrow.table_conversion import POSITION, table_to_rows
 from gristmill.core.batch import ImageBatch
-from gristmill.core.columns import whole
 from gristmill.core.errors import BadRecordError, MissingDependencyError, require
-from gristmill.core.table import POSITION, table_to_rows
-from gristmill.image.buffers import POOL
 from gristmill.image.formats import (
     JPEG,
     BadImage,
     Header,
-    format_of,
     header,
+    image_format,
     jpeg_header,
     open_image,
     orientation_of,
 )
+from gristmill.samples.buffer_pool import BUFFER_POOL
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -72,14 +72,14 @@ def decode(data: Any, max_pixels: int | None = MAX_PIXELS, at_least: int | None 
     view = memoryview(data).cast("B")
     if not len(view):
         raise BadImage("an empty image: no bytes")
-    kind = format_of(view)
+    kind = image_format(view)
     try:
         if kind == JPEG and (found := jpeg_header(view)) and found.mode != "CMYK":
             _check_size(found.width, found.height, max_pixels)
-            pixels = _turbo(view, at_least, None if at_least else POOL.borrow(3 * found.pixels))
+            pixels = _decode_jpeg(view, at_least, None if at_least else BUFFER_POOL.borrow(3 * found.pixels))
             if pixels is not None:
-                return _frozen(_upright(pixels, found.orientation))
-        return _frozen(_by_pillow(view, kind, max_pixels, at_least))
+                return _read_only(_upright(pixels, found.orientation))
+        return _read_only(_decode_with_pillow(view, kind, max_pixels, at_least))
     except (BadImage, MissingDependencyError):
         raise
     except MemoryError as error:
@@ -100,7 +100,7 @@ def _check_size(width: int, height: int, max_pixels: int | None) -> None:
         )
 
 
-def _turbo(view: memoryview, at_least: int | None, room: Pixels | None) -> Pixels | None:
+def _decode_jpeg(view: memoryview, at_least: int | None, room: Pixels | None) -> Pixels | None:
     """None for what libjpeg-turbo has reservations about: Pillow is to decide."""
     simplejpeg = require("simplejpeg", "image", "images")
     least = at_least or 0
@@ -128,7 +128,7 @@ def _upright(pixels: Pixels, orientation: int) -> Pixels:
     return np.ascontiguousarray(turned)
 
 
-def _by_pillow(view: memoryview, kind: str | None, max_pixels: int | None, at_least: int | None) -> Pixels:
+def _decode_with_pillow(view: memoryview, kind: str | None, max_pixels: int | None, at_least: int | None) -> Pixels:
     if kind is None:
         header(view)  # says what is wrong with it
         raise AssertionError("an image of no format has no header")
@@ -156,7 +156,7 @@ def to_rgb(image: Any) -> Any:
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def _frozen(pixels: Pixels) -> Pixels:
+def _read_only(pixels: Pixels) -> Pixels:
     """Stages share them: who wants to change pixels makes a copy."""
     pixels.flags.writeable = False
     return pixels
@@ -200,8 +200,8 @@ def pixels_of(
     name = PIXELS if at_least is None else f"{PIXELS}_{at_least}"
     known: list[Pixels | None] | None = batch.objects.get(name)
     if known is None:
-        work = partial(_attempt, partial(decode, max_pixels=max_pixels, at_least=at_least))
-        known = set_bad_aside(batch, _each(work, batch, threads, field), stage)
+        work = partial(_result_or_error, partial(decode, max_pixels=max_pixels, at_least=at_least))
+        known = set_aside_bad_images(batch, _apply_to_images(work, batch, threads, field), stage)
         batch.objects[name] = known
     return known
 
@@ -212,12 +212,14 @@ def headers_of(
     """What is known of each image without decoding it; None for what is no image, which is set aside."""
     known: list[Header | None] | None = batch.objects.get("headers")
     if known is None:
-        known = set_bad_aside(batch, _each(partial(_attempt, header), batch, 1, field), stage)
+        known = set_aside_bad_images(batch, _apply_to_images(partial(_result_or_error, header), batch, 1, field), stage)
         batch.objects["headers"] = known
     return known
 
 
-def set_bad_aside(batch: ImageBatch, results: Sequence[Any], stage: ProcessingStage[Any, Any] | None) -> list[Any]:
+def set_aside_bad_images(
+    batch: ImageBatch, results: Sequence[Any], stage: ProcessingStage[Any, Any] | None
+) -> list[Any]:
     """The results, with None in place of each BadImage. Its row is set aside for the stage, or raises without one."""
     for index, result in enumerate(results):
         if not isinstance(result, BadImage):
@@ -233,12 +235,12 @@ def set_bad_aside(batch: ImageBatch, results: Sequence[Any], stage: ProcessingSt
 
 def image_bytes(batch: ImageBatch, field: str = IMAGE) -> list[memoryview | None]:
     """The encoded images where they lie in memory; None where there is none."""
-    column: pa.Array = whole(batch.data.column(field))
+    column: pa.Array = as_one_array(batch.data.column(field))
     buffers = (value.as_buffer() for value in column)
     return [None if buffer is None else memoryview(buffer).cast("B") for buffer in buffers]
 
 
-def _each(work: Callable[[Any], Any], batch: ImageBatch, threads: int | None, field: str) -> list[Any]:
+def _apply_to_images(work: Callable[[Any], Any], batch: ImageBatch, threads: int | None, field: str) -> list[Any]:
     data = image_bytes(batch, field)
     threads = min(threads or int(batch.metadata.get(THREADS, 1)), len(data))
     if threads <= 1:
@@ -247,7 +249,7 @@ def _each(work: Callable[[Any], Any], batch: ImageBatch, threads: int | None, fi
         return list(pool.map(work, data))
 
 
-def _attempt(work: Callable[[Any], Any], view: memoryview | None) -> Any:
+def _result_or_error(work: Callable[[Any], Any], view: memoryview | None) -> Any:
     try:
         return work(b"" if view is None else view)
     except BadImage as error:

@@ -3,7 +3,7 @@
 An address that cannot be fetched, that leads to a private network, that holds no image, or whose owner has opted out
 (`X-Robots-Tag`: noai, noimageai, noindex, noimageindex, none) goes to quarantine with the reason; the others go on.
 How hosts are treated, and why a name cannot be made to mean another machine between two looks at it, is said in
-`io/http.py`.
+`io/fetch/http_client.py`.
 
 What is given up: determinism, as far as the web has none. A run that is resumed does not fetch again what is committed.
 """
@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from gristmill.core.arrow.array_building import as_one_array, make_array
 from gristmill.core.batch import ImageBatch
-from gristmill.core.columns import make_array, whole
 from gristmill.core.errors import DownloadError
 from gristmill.core.stage import Columns, ProcessingStage
-from gristmill.image.decode import IMAGE, set_bad_aside
-from gristmill.image.formats import BadImage, extension_of
-from gristmill.image.samples import EXTENSION, IMAGE_ID
-from gristmill.image.tables import URL
-from gristmill.io.http import HttpClient, Manners
+from gristmill.image.decode import IMAGE, set_aside_bad_images
+from gristmill.image.formats import BadImage, image_extension
+from gristmill.image.image_samples import EXTENSION, IMAGE_ID
+from gristmill.image.read_tables import URL
+from gristmill.io.fetch.http_client import HttpClient, Manners
 
 if TYPE_CHECKING:
     from gristmill.core.stage import WorkerMetadata
@@ -95,16 +95,16 @@ class ImageDownloadStage(ProcessingStage[ImageBatch, ImageBatch]):
             yield self._fetched(piece)
 
     def _fetched(self, batch: ImageBatch) -> ImageBatch:
-        urls: list[str | None] = whole(batch.data.column(self.url_field)).to_pylist()
+        urls: list[str | None] = as_one_array(batch.data.column(self.url_field)).to_pylist()
         there = batch.data.column(IMAGE).to_pylist() if IMAGE in batch.get_columns() else [None] * len(urls)
         with ThreadPoolExecutor(min(self.num_threads, len(urls))) as pool:
             images = list(pool.map(self._attempt, urls, there))
-        found: list[bytes | None] = set_bad_aside(batch, images, self)
+        found: list[bytes | None] = set_aside_bad_images(batch, images, self)
         good = [index for index, image in enumerate(found) if image is not None]
         kept = batch.take(good)
         chosen = [found[index] for index in good]
         kept = kept.with_column(IMAGE, make_array(chosen, pa.large_binary()))
-        kept = kept.with_column(EXTENSION, make_array([extension_of(image) for image in chosen], pa.string()))
+        kept = kept.with_column(EXTENSION, make_array([image_extension(image) for image in chosen], pa.string()))
         if IMAGE_ID not in kept.get_columns():
             kept = kept.with_column(IMAGE_ID, make_array([urls[index] for index in good], pa.string()))
         return kept
@@ -132,7 +132,7 @@ class ImageDownloadStage(ProcessingStage[ImageBatch, ImageBatch]):
                 return b"".join(client.pieces(final, answer, self.max_bytes)), answer.headers
 
         data, headers = client.tried(url, once)
-        if extension_of(data) is None:
+        if image_extension(data) is None:
             raise BadImage(f"no image, but {headers.get('Content-Type', 'something else')} of {len(data):,} bytes")
         self.count("bytes_read", len(data))
         return data

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from gristmill.core.arrow.array_building import make_array
 from gristmill.core.batch import ImageBatch
-from gristmill.core.columns import make_array
 from gristmill.image.decode import IMAGE
-from gristmill.image.model_stage import EMBEDDING, ModelStage, shares, vectors
+from gristmill.image.model_stage import EMBEDDING, ImageModelStage, embedding_column, split_by_batch
 
 if TYPE_CHECKING:
     from gristmill.core.stage import Columns
     from gristmill.models.model import Array
 
 
-class ImageEmbeddingStage(ModelStage):
+class ImageEmbeddingStage(ImageModelStage):
     """Adds the embedding of each picture, of length 1, as a column of float32 lists.
 
     `model_dir` is a directory with a model; or one for models, into which CLIP ViT-L/14 is fetched once; or the name of
@@ -54,23 +54,23 @@ class ImageEmbeddingStage(ModelStage):
 
     def process_batch(self, tasks: Sequence[ImageBatch]) -> list[ImageBatch]:
         found, good = self.see(tasks)
-        parts = shares(unit(found), good)
+        parts = split_by_batch(unit_rows(found), good)
         return [self._with(*three) for three in zip(tasks, parts, good, strict=True)]
 
     def _with(self, batch: ImageBatch, values: Array, good: list[bool]) -> ImageBatch:
         if not all(good):
             batch = batch.keep(make_array(good, pa.bool_()))
-        batch = batch.with_column(self.embedding_field, vectors(values, [True] * len(values), self._width))
-        return without_pictures(batch) if self.remove_image_data else batch
+        batch = batch.with_column(self.embedding_field, embedding_column(values, [True] * len(values), self._width))
+        return without_image_data(batch) if self.remove_image_data else batch
 
 
-def unit(values: Array) -> Array:
+def unit_rows(values: Array) -> Array:
     """The rows, each of length 1; a row of zeros stays as it is."""
     length = np.sqrt((values.astype(np.float64) ** 2).sum(axis=1))
     return (values / np.where(length > 0, length, 1.0)[:, None]).astype(np.float32)
 
 
-def without_pictures(batch: ImageBatch) -> ImageBatch:
+def without_image_data(batch: ImageBatch) -> ImageBatch:
     kept = {name: values for name, values in batch.objects.items() if not name.startswith("pixels")}
     batch = batch.with_data(batch.data)
     batch.objects = kept

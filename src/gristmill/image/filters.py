@@ -9,9 +9,9 @@ To add one: subclass `ImageFilter`, write `score_image` and `keep_image`, and ad
     HEADER   size, format and number of frames (`Header`), for which nothing is decoded
     SIZE     the number of bytes
 
-A filter between two bounds is a `RangeFilter` and needs no `keep_image`.
+A filter between two bounds is a `ImageRangeFilter` and needs no `keep_image`.
 
-The filters that look for signs of something, such as watermarks and text, are in `signs.py`; the stages that run
+The filters that look for signs of something, such as watermarks and text, are in `artifact_filters.py`; the stages that run
 filters in `score.py`.
 """
 
@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.columns import make_array
+from gristmill.core.arrow.array_building import make_array
 from gristmill.image.formats import FORMATS, Header
 
 PIXELS, GREY, HEADER, SIZE = "pixels", "grey", "header", "size"
@@ -71,7 +71,7 @@ class ImageFilter(ABC):
         return f"{type(self).__name__}({arguments})"
 
 
-class RangeFilter(ImageFilter):
+class ImageRangeFilter(ImageFilter):
     """A filter that keeps scores between two bounds, which belong to it."""
 
     @abstractmethod
@@ -96,7 +96,7 @@ class RangeFilter(ImageFilter):
 # -- by what is known without decoding -----------------------------------------------------------------------
 
 
-class ImageResolutionFilter(RangeFilter):
+class ImageResolutionFilter(ImageRangeFilter):
     """Keeps pictures whose shorter side has between `min_side` and `max_side` pixels."""
 
     looks_at, score_type = HEADER, pa.int64()
@@ -112,7 +112,7 @@ class ImageResolutionFilter(RangeFilter):
         return self.min_side, self.max_side
 
 
-class ImageAspectRatioFilter(RangeFilter):
+class ImageAspectRatioFilter(ImageRangeFilter):
     """Keeps pictures whose width is between `min_ratio` and `max_ratio` times their height."""
 
     looks_at = HEADER
@@ -128,7 +128,7 @@ class ImageAspectRatioFilter(RangeFilter):
         return self.min_ratio, self.max_ratio
 
 
-class ImageFileSizeFilter(RangeFilter):
+class ImageFileSizeFilter(ImageRangeFilter):
     """Keeps pictures of between `min_bytes` and `max_bytes`, as they are encoded."""
 
     looks_at, score_type = SIZE, pa.int64()
@@ -162,7 +162,7 @@ class ImageFormatFilter(ImageFilter):
         return score in self.formats
 
 
-class ImageAnimatedFilter(RangeFilter):
+class ImageAnimatedFilter(ImageRangeFilter):
     """Keeps pictures of at most `max_frames` frames or pages: with 1, nothing that is animated."""
 
     looks_at, score_type = HEADER, pa.int64()
@@ -181,7 +181,7 @@ class ImageAnimatedFilter(RangeFilter):
 # -- by their pixels -----------------------------------------------------------------------------------------
 
 
-class ImageBlurFilter(RangeFilter):
+class ImageBlurFilter(ImageRangeFilter):
     """Keeps pictures that are sharp: the variance of their Laplacian is `min_sharpness` or more.
 
     Below about 50 a photograph looks blurred, or shows nothing but smooth areas.
@@ -204,7 +204,7 @@ class ImageBlurFilter(RangeFilter):
         return self.min_sharpness, None
 
 
-class ImageEntropyFilter(RangeFilter):
+class ImageEntropyFilter(ImageRangeFilter):
     """Keeps pictures whose brightness has an entropy of `min_entropy` bits or more, of 8 at most.
 
     Pictures of one colour have 0, charts and logos 1 to 4, photographs mostly more than 6.
@@ -225,7 +225,7 @@ class ImageEntropyFilter(RangeFilter):
         return self.min_entropy, self.max_entropy
 
 
-class ImageBrightnessFilter(RangeFilter):
+class ImageBrightnessFilter(ImageRangeFilter):
     """Keeps pictures whose mean brightness is between two bounds, from 0, black, to 1, white."""
 
     looks_at = GREY
@@ -241,7 +241,7 @@ class ImageBrightnessFilter(RangeFilter):
         return self.min_brightness, self.max_brightness
 
 
-class ImageContrastFilter(RangeFilter):
+class ImageContrastFilter(ImageRangeFilter):
     """Keeps pictures whose brightness varies: its standard deviation is `min_contrast` or more, of 0.5 at most."""
 
     looks_at = GREY
@@ -257,7 +257,7 @@ class ImageContrastFilter(RangeFilter):
         return self.min_contrast, self.max_contrast
 
 
-class ImageColourfulnessFilter(RangeFilter):
+class ImageColourfulnessFilter(ImageRangeFilter):
     """Keeps pictures that have colours, by the measure of Hasler and Süsstrunk (2003), between two bounds.
 
     Grey pictures have less than about 3, photographs 15 to 60, garish ones more than 100.

@@ -65,7 +65,7 @@ class Header(NamedTuple):
         return self.width * self.height
 
 
-def format_of(data: Any) -> str | None:
+def image_format(data: Any) -> str | None:
     """The format that the first bytes show; None if it is none of `FORMATS`."""
     head = bytes(data[:32])
     for magic, name in _MAGIC:
@@ -78,9 +78,9 @@ def format_of(data: Any) -> str | None:
     return None
 
 
-def extension_of(data: Any) -> str | None:
+def image_extension(data: Any) -> str | None:
     """The usual extension of files with these bytes; None for what is no image."""
-    name = format_of(data)
+    name = image_format(data)
     return None if name is None else EXTENSIONS[name][0]
 
 
@@ -88,7 +88,7 @@ def header(data: Any) -> Header:
     """What is known of an image without decoding it. Raises BadImage."""
     if not len(data):
         raise BadImage("an empty image: no bytes")
-    kind = format_of(data)
+    kind = image_format(data)
     if kind is None:
         raise BadImage(f"not an image that is known ({', '.join(FORMATS)}): it begins with {bytes(data[:12])!r}")
     found = jpeg_header(data) if kind == JPEG else None

@@ -1,7 +1,7 @@
 """Filters that ask a model: how pleasing a picture is, whether it is unsafe, whether its caption fits.
 
 Each writes its score as a column, and drops rows by it. Scores, thresholds and dropped rows are told as those of all
-filters are (`core/decide.py`). A row without a score, because it has no embedding or no caption, is dropped.
+filters are (`core/decision.py`). A row without a score, because it has no embedding or no caption, is dropped.
 
 The scores are made of the embedding that `ImageEmbeddingStage` has written, or else of one that is made here.
 
@@ -17,28 +17,28 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from gristmill.core.arrow.array_building import as_one_array, make_array
 from gristmill.core.batch import ImageBatch
-from gristmill.core.columns import make_array, whole
-from gristmill.core.decide import Decision
+from gristmill.core.decision import Decision
 from gristmill.core.errors import ContractError, InputError
 from gristmill.image.decode import IMAGE
-from gristmill.image.embed import unit
-from gristmill.image.model_stage import EMBEDDING, ModelStage, PictureModel, matrix, shares
-from gristmill.models.batches import in_batches
-from gristmill.models.captions import Captions
-from gristmill.models.fetch import AESTHETIC
-from gristmill.models.heads import Head
+from gristmill.image.embed import unit_rows
+from gristmill.image.model_stage import EMBEDDING, ImageModel, ImageModelStage, embedding_matrix, split_by_batch
+from gristmill.models.caption_tokenizer import CaptionTokenizer
+from gristmill.models.fixed_shape_batches import run_in_batches
 from gristmill.models.model import TEXT, load_model, onnx_file
+from gristmill.models.model_files import AESTHETIC
+from gristmill.models.score_heads import ScoreHead
 
 if TYPE_CHECKING:
     from gristmill.core.stage import Columns
     from gristmill.models.model import Array
 
-Seen = tuple["Array", "Array"]
+EmbeddingRows = tuple["Array", "Array"]
 """A row for each picture of a batch, and which of them are there."""
 
 
-class ScoringStage(ModelStage):
+class ModelScoreStage(ImageModelStage):
     """Scores pictures and keeps those on one side of a threshold."""
 
     score_field: str
@@ -63,7 +63,7 @@ class ScoringStage(ModelStage):
         seen = self._rows(batches)
         return [self._decision(*pair) for pair in zip(batches, seen, strict=True)]
 
-    def _decision(self, batch: ImageBatch, seen: Seen) -> Decision:
+    def _decision(self, batch: ImageBatch, seen: EmbeddingRows) -> Decision:
         values, there = seen
         rows = self._scored(batch, there)
         scores = np.full(len(there), np.nan)
@@ -95,7 +95,7 @@ class ScoringStage(ModelStage):
     def _given(self, batch: ImageBatch) -> bool:
         return self.embedding_field in batch.get_columns()
 
-    def _rows(self, batches: Sequence[ImageBatch]) -> list[Seen]:
+    def _rows(self, batches: Sequence[ImageBatch]) -> list[EmbeddingRows]:
         """A row for each picture: the embedding that it has, or else what the model sees."""
         made = [index for index, batch in enumerate(batches) if not self._given(batch)]
         for index in made:
@@ -107,19 +107,19 @@ class ScoringStage(ModelStage):
         if made and not hasattr(self, "_shown"):
             self._load_model()
         found, good = self.see([batches[index] for index in made]) if made else (np.zeros((0, 0)), [])
-        parts = map(_spread, shares(self._made(found), good), good)
+        parts = map(_scatter_rows, split_by_batch(self._made(found), good), good)
         return [next(parts) if index in made else self._column(batch) for index, batch in enumerate(batches)]
 
     def _made(self, found: Array) -> Array:
-        return unit(found)
+        return unit_rows(found)
 
     def _load_model(self) -> None:
         place = self.wanted().fetch()
-        self._shown = PictureModel(load_model(place, device=self._device, engine=self.engine), place)
+        self._shown = ImageModel(load_model(place, device=self._device, engine=self.engine), place)
 
-    def _column(self, batch: ImageBatch) -> Seen:
-        column = whole(batch.data.column(self.embedding_field))
-        return matrix(self, column, self.embedding_field), np.array(column.is_valid().to_pylist(), bool)
+    def _column(self, batch: ImageBatch) -> EmbeddingRows:
+        column = as_one_array(batch.data.column(self.embedding_field))
+        return embedding_matrix(self, column, self.embedding_field), np.array(column.is_valid().to_pylist(), bool)
 
     def _scored(self, batch: ImageBatch, there: Array) -> Array:
         """Which rows get a score."""
@@ -130,7 +130,7 @@ class ScoringStage(ModelStage):
         raise NotImplementedError
 
 
-def _spread(values: Array, good: Sequence[bool]) -> Seen:
+def _scatter_rows(values: Array, good: Sequence[bool]) -> EmbeddingRows:
     there = np.array(good, bool)
     spread = np.zeros((len(good), values.shape[1] if values.ndim == 2 else 0), np.float32)
     spread[there] = values
@@ -148,10 +148,10 @@ def head_file(name: str, given: str | None, model_dir: str, patterns: Sequence[s
     return found[0] if found else None
 
 
-class _HeadStage(ScoringStage):
+class _HeadStage(ModelScoreStage):
     """A stage whose score is what a head makes of the embedding."""
 
-    _head: Head
+    _head: ScoreHead
 
     def _check_width(self, values: Array) -> None:
         if len(values) and values.shape[1] != self._head.width:
@@ -203,7 +203,7 @@ class ImageAestheticFilterStage(_HeadStage):
     def setup(self, worker_metadata: Any) -> None:
         self._find_device(worker_metadata)
         file = self._own() or self.wanted().beside(AESTHETIC).fetch() / "model.safetensors"
-        self._head = Head.read(file)
+        self._head = ScoreHead.read(file)
 
 
 class ImageNSFWFilterStage(_HeadStage):
@@ -253,13 +253,13 @@ class ImageNSFWFilterStage(_HeadStage):
         if file is None:
             self._load(self.wanted().place())
         else:
-            self._head = Head.read(file, relu=True, sigmoid=True)
+            self._head = ScoreHead.read(file, relu=True, sigmoid=True)
 
     def _given(self, batch: ImageBatch) -> bool:
         return hasattr(self, "_head") and super()._given(batch)
 
     def _made(self, found: Array) -> Array:
-        return unit(found) if hasattr(self, "_head") else found
+        return unit_rows(found) if hasattr(self, "_head") else found
 
     def _score(self, batch: ImageBatch, values: Array, rows: Array) -> Array:
         if hasattr(self, "_head"):
@@ -274,7 +274,7 @@ class ImageNSFWFilterStage(_HeadStage):
         return np.minimum(scores, 1)
 
 
-class ImageTextSimilarityStage(ScoringStage):
+class ImageTextSimilarityStage(ModelScoreStage):
     """How well a caption fits its picture: the cosine between their CLIP embeddings, from -1 to 1.
 
     Without `score_threshold` nothing is dropped; with it, those at the threshold and above are kept. Captions are cut
@@ -305,19 +305,19 @@ class ImageTextSimilarityStage(ScoringStage):
 
     def _load(self, place: Path) -> None:
         self._text = load_model(place, TEXT, self._device, self.engine)
-        self._captions = Captions(place)
+        self._captions = CaptionTokenizer(place)
 
     def _scored(self, batch: ImageBatch, there: Array) -> Array:
-        captions = whole(batch.data.column(self.caption_field))
+        captions = as_one_array(batch.data.column(self.caption_field))
         known: Array = np.array(captions.is_valid().to_pylist(), bool)
         return np.logical_and(there, known)
 
     def _score(self, batch: ImageBatch, values: Array, rows: Array) -> Array:
         if not len(values):
             return np.zeros(0)
-        told = whole(batch.data.column(self.caption_field)).cast(pa.string()).to_pylist()
+        told = as_one_array(batch.data.column(self.caption_field)).cast(pa.string()).to_pylist()
         ids = self._captions([caption for caption, wanted in zip(told, rows, strict=True) if wanted])
-        texts = unit(np.array(in_batches(self._read, ids, self.rows_per_call())))
+        texts = unit_rows(np.array(run_in_batches(self._read, ids, self.rows_per_call())))
         if texts.shape[1] != values.shape[1]:
             raise ContractError(
                 f"stage {self.name!r}: embeddings in {self.embedding_field!r} have {values.shape[1]} numbers, and "

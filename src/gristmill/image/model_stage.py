@@ -2,7 +2,7 @@
 
 Pictures are decoded, made ready and given to the model a few at a time, so what a stage holds of them does not grow
 with the batch. They are taken from the rows of all tasks that the stage was given, whatever task they belong to; what a
-picture gives does not depend on which others were with it (`models/batches.py`).
+picture gives does not depend on which others were with it (`models/fixed_shape_batches.py`).
 
 What is given up: pixels that this stage has decoded are not kept for the next one.
 """
@@ -20,12 +20,12 @@ from gristmill.core.batch import ImageBatch
 from gristmill.core.errors import ContractError, InputError
 from gristmill.core.resources import Resources
 from gristmill.core.stage import ProcessingStage
-from gristmill.image.decode import IMAGE, PIXELS, decode, image_bytes, set_bad_aside
+from gristmill.image.decode import IMAGE, PIXELS, decode, image_bytes, set_aside_bad_images
 from gristmill.image.formats import BadImage
-from gristmill.models.batches import CPU_ROWS, ahead, in_batches
-from gristmill.models.fetch import CLIP, Wanted
+from gristmill.models.fixed_shape_batches import CPU_ROWS, prefetch_rows, run_in_batches
+from gristmill.models.image_preprocess import Preprocess
 from gristmill.models.model import ENGINES, Array, Device, Model, load_model
-from gristmill.models.preprocess import Preprocess
+from gristmill.models.model_files import CLIP, Wanted
 
 if TYPE_CHECKING:
     from gristmill.core.stage import Columns, NodeInfo, WorkerMetadata
@@ -35,7 +35,7 @@ GPU_TASKS = 4
 """Tasks that are worked on together on a GPU, so that its batches are full."""
 
 
-class ModelStage(ProcessingStage[ImageBatch, ImageBatch]):
+class ImageModelStage(ProcessingStage[ImageBatch, ImageBatch]):
     """A stage that shows pictures to a model."""
 
     takes_empty = True
@@ -90,7 +90,7 @@ class ModelStage(ProcessingStage[ImageBatch, ImageBatch]):
 
     def _load(self, place: Path) -> None:
         """Called once in each worker, with the directory of the model."""
-        self._shown = PictureModel(load_model(place, device=self._device, engine=self.engine), place)
+        self._shown = ImageModel(load_model(place, device=self._device, engine=self.engine), place)
 
     def inputs(self) -> tuple[list[str], Columns]:
         return ["data"], [IMAGE]
@@ -104,15 +104,15 @@ class ModelStage(ProcessingStage[ImageBatch, ImageBatch]):
         """What the model gives for the pictures of all batches, those that can be decoded; and which those are."""
         good: list[list[bool]] = []
         ready = self._ready(batches, good)
-        rows = ahead(ready, 2 * self.rows_per_call()) if self._device.gpu else ready
-        found = in_batches(self._shown, rows, self.rows_per_call())
+        rows = prefetch_rows(ready, 2 * self.rows_per_call()) if self._device.gpu else ready
+        found = run_in_batches(self._shown, rows, self.rows_per_call())
         return np.stack(found).astype(np.float32, copy=False) if found else np.zeros((0, 0), np.float32), good
 
     def _ready(self, batches: Sequence[ImageBatch], good: list[list[bool]]) -> Iterator[Array]:
         """Pictures as the model takes them. What cannot be decoded is set aside."""
         for batch in batches:
             results: list[Any] = []
-            for source in _sources(batch):
+            for source in _pixels_or_bytes(batch):
                 try:
                     pixels = source if isinstance(source, np.ndarray) else decode(b"" if source is None else source)
                 except BadImage as error:
@@ -120,10 +120,10 @@ class ModelStage(ProcessingStage[ImageBatch, ImageBatch]):
                     continue
                 results.append(True)
                 yield self._shown.prepare(pixels)
-            good.append([found is not None for found in set_bad_aside(batch, results, self)])
+            good.append([found is not None for found in set_aside_bad_images(batch, results, self)])
 
 
-class PictureModel:
+class ImageModel:
     """A model of pictures with what is done to them before, as something that takes pictures and gives rows."""
 
     def __init__(self, model: Model, place: Path) -> None:
@@ -143,7 +143,7 @@ class PictureModel:
         return int(self(np.zeros((CPU_ROWS, *shape), self.input.dtype)).shape[1])
 
 
-def _sources(batch: ImageBatch) -> Sequence[Any]:
+def _pixels_or_bytes(batch: ImageBatch) -> Sequence[Any]:
     """The pixels of each row if they are there, or else its bytes."""
     known: list[Any] | None = batch.objects.get(PIXELS)
     if known is None:
@@ -151,7 +151,7 @@ def _sources(batch: ImageBatch) -> Sequence[Any]:
     return known if all(one is not None for one in known) or IMAGE not in batch.get_columns() else image_bytes(batch)
 
 
-def vectors(values: Array, present: Sequence[bool], width: int) -> pa.Array:
+def embedding_column(values: Array, present: Sequence[bool], width: int) -> pa.Array:
     """An Arrow column of float32 lists of one length: a row for each that is present, null for others."""
     flat = np.zeros((len(present), width), np.float32)
     if len(values):
@@ -160,7 +160,7 @@ def vectors(values: Array, present: Sequence[bool], width: int) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(numbers, width)
 
 
-def matrix(stage: ProcessingStage[Any, Any], column: pa.Array, name: str) -> Array:
+def embedding_matrix(stage: ProcessingStage[Any, Any], column: pa.Array, name: str) -> Array:
     """Rows of a column of embeddings, with zeros where there is none."""
     kind = column.type
     if not pa.types.is_fixed_size_list(kind):
@@ -173,7 +173,7 @@ def matrix(stage: ProcessingStage[Any, Any], column: pa.Array, name: str) -> Arr
     return found
 
 
-def shares(values: Array, good: Sequence[Sequence[bool]]) -> Iterator[Array]:
+def split_by_batch(values: Array, good: Sequence[Sequence[bool]]) -> Iterator[Array]:
     """Rows that were computed together, as those of each batch."""
     done = 0
     for flags in good:

@@ -5,7 +5,7 @@
     ImageParquetReader     .parquet .pq                with encoded images, {bytes, path} structs or URLs
     ImageReaderStage       .tar                        as a stage that may be the first of a pipeline
 
-What rows look like is said in `samples.py`. What cannot be read goes to quarantine, with its file, its place and the
+What rows look like is said in `image_samples.py`. What cannot be read goes to quarantine, with its file, its place and the
 reason; with `on_bad_record="skip"` it is only counted, with "raise" it stops the run.
 """
 
@@ -23,15 +23,15 @@ from gristmill.core.errors import InputError
 from gristmill.core.stage import CompositeStage, ProcessingStage, SourceStage
 from gristmill.core.task import EmptyTask, FileGroupTask
 from gristmill.image.decode import THREADS
-from gristmill.image.samples import COLUMNS, Sample, empty_schema, gather, to_table
-from gristmill.io import sniff
-from gristmill.io.files import BY_MEMBERS, FilePartitioningStage
-from gristmill.io.input import BadRecord, Input
-from gristmill.io.listing import Paths
-from gristmill.io.reader import QUARANTINE, FilesReader, name_of
-from gristmill.io.tar import MAX_MEMBER, check_tar, read_members
+from gristmill.image.image_samples import COLUMNS, SampleFiles, empty_schema, group_samples, samples_to_table
+from gristmill.io.formats import format_detection
+from gristmill.io.formats.tar import MAX_MEMBER_BYTES, check_tar, read_members
+from gristmill.io.read.file_listing import Paths
+from gristmill.io.read.file_partitions import BY_MEMBERS, FilePartitioningStage
+from gristmill.io.read.files_reader import QUARANTINE, FilesReader, relative_file_name
+from gristmill.io.storage.file_input import BadRecord, FileInput
 
-TARS = [*sniff.with_compressed((".tar",)), ".tgz"]
+TARS = [*format_detection.with_compressed_extensions((".tar",)), ".tgz"]
 BATCH = 100
 """Images in a batch, unless told otherwise."""
 
@@ -47,7 +47,7 @@ class SampleReader(FilesReader[FileGroupTask, ImageBatch]):
         task_batch_size: int = BATCH,
         blocksize: int | str | None = None,
         on_bad_record: str = QUARANTINE,
-        max_bytes: int = MAX_MEMBER,
+        max_bytes: int = MAX_MEMBER_BYTES,
     ) -> None:
         """`max_bytes` is the size of the largest file that is read."""
         super().__init__(blocksize=blocksize, on_bad_record=on_bad_record)
@@ -56,7 +56,7 @@ class SampleReader(FilesReader[FileGroupTask, ImageBatch]):
                 raise ValueError(f"{what} is {number!r}, must be a whole number, 1 or more")
         self.task_batch_size, self.max_bytes = task_batch_size, max_bytes
 
-    def schema(self, source: Input) -> pa.Schema | None:
+    def schema(self, source: FileInput) -> pa.Schema | None:
         return empty_schema()
 
     def outputs(self) -> tuple[list[str], list[str]]:
@@ -65,9 +65,9 @@ class SampleReader(FilesReader[FileGroupTask, ImageBatch]):
     def nothing(self, task: FileGroupTask) -> ImageBatch:
         return self.batch(task, empty_schema().empty_table(), {})
 
-    def blocks(self, samples: Iterable[Sample], source: Input) -> Iterator[list[Sample]]:
+    def blocks(self, samples: Iterable[SampleFiles], source: FileInput) -> Iterator[list[SampleFiles]]:
         """The samples that have an image, so many at a time as make a batch; others are told as bad records."""
-        waiting: list[Sample] = []
+        waiting: list[SampleFiles] = []
         size = 0
         for sample in samples:
             chosen = sample.image()
@@ -85,7 +85,7 @@ class SampleReader(FilesReader[FileGroupTask, ImageBatch]):
             yield waiting
 
 
-def _no_image(sample: Sample, chosen: str | None) -> BadRecord:
+def _no_image(sample: SampleFiles, chosen: str | None) -> BadRecord:
     if chosen is not None:
         return BadRecord(sample.position, f"sample {sample.key!r}: its image .{chosen} is empty: no bytes")
     there = ", ".join(f".{extension}" if extension else "a file without extension" for extension in sample.files)
@@ -97,20 +97,20 @@ class WebDatasetReaderStage(SampleReader):
 
     name = "read_webdataset"
 
-    def tables(self, source: Input) -> Iterator[pa.Table]:
+    def tables(self, source: FileInput) -> Iterator[pa.Table]:
         raise AssertionError("read by name, in process")
 
     def process(self, task: FileGroupTask) -> Iterator[ImageBatch]:
         empty = True
         for part in task.parts():
-            name, source = name_of(task, part), self.source(task, part)
-            for samples in self.blocks(gather(self._files(source)), source):
+            name, source = relative_file_name(task, part), self.source(task, part)
+            for samples in self.blocks(group_samples(self._files(source)), source):
                 empty = False
-                yield self.batch(task, to_table(samples, name), {"file": name})
+                yield self.batch(task, samples_to_table(samples, name), {"file": name})
         if empty:
             yield self.nothing(task)
 
-    def _files(self, source: Input) -> Iterator[tuple[str, int, bytes]]:
+    def _files(self, source: FileInput) -> Iterator[tuple[str, int, bytes]]:
         """The members that belong to samples, each with its name and place."""
         for member in read_members(source, self.max_bytes):
             if member.name.rpartition("/")[2].startswith("."):  # what desktops leave behind
@@ -118,7 +118,7 @@ class WebDatasetReaderStage(SampleReader):
             else:
                 yield member.name.removeprefix("./"), member.offset, member.data or b""
 
-    def schema(self, source: Input) -> pa.Schema | None:
+    def schema(self, source: FileInput) -> pa.Schema | None:
         check_tar(source)
         return empty_schema()
 
@@ -145,7 +145,7 @@ class ImageReaderStage(WebDatasetReaderStage):
         file_paths: Paths | None = None,
         blocksize: int | str | None = None,
         on_bad_record: str = QUARANTINE,
-        max_bytes: int = MAX_MEMBER,
+        max_bytes: int = MAX_MEMBER_BYTES,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(dali_batch_size or task_batch_size, blocksize, on_bad_record, max_bytes)
@@ -155,7 +155,7 @@ class ImageReaderStage(WebDatasetReaderStage):
         self.dali_batch_size, self.file_paths = dali_batch_size, file_paths
         self.storage_options = dict(storage_options or {})
 
-    def lead(self) -> SourceStage[Any]:
+    def default_source(self) -> SourceStage[Any]:
         return _ListTars(self.file_paths, self.blocksize, self.storage_options)
 
     def batch(self, task: FileGroupTask, table: pa.Table, metadata: Mapping[str, Any]) -> ImageBatch:
@@ -197,7 +197,7 @@ class WebDatasetReader(CompositeStage[EmptyTask, ImageBatch]):
     storage_options: Mapping[str, Any] | None = None
     on_bad_record: str = QUARANTINE
     limit: int | None = None
-    max_bytes: int = MAX_MEMBER
+    max_bytes: int = MAX_MEMBER_BYTES
 
     def __post_init__(self) -> None:
         self.decompose()  # wrong parameters are errors here

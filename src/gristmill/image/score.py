@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from gristmill.core.arrow.array_building import as_one_array, make_array
+from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.batch import ImageBatch
-from gristmill.core.columns import make_array, whole
-from gristmill.core.compute import pc
 from gristmill.core.errors import shorten
-from gristmill.core.score import DroppingStage, Step
+from gristmill.core.score import FilteringStage, FilterStep
 from gristmill.core.stage import Columns, ProcessingStage
 from gristmill.image.decode import IMAGE, MAX_PIXELS, decode, headers_of, image_bytes, pixels_of
 from gristmill.image.filters import GREY, HEADER, SIZE, ImageFilter
@@ -36,18 +36,18 @@ def grey(pixels: Any) -> Any:
     return pixels @ _WEIGHTS
 
 
-class _Quiet:
+class _IgnoreSetAside:
     """For pictures that cannot be decoded: the row is found, and set aside, by the worker."""
 
     def set_aside(self, *_: Any, **__: Any) -> None:
         return None
 
 
-def seen(batch: ImageBatch, what: str, field: str, max_pixels: int | None) -> Sequence[Any]:
+def filter_inputs(batch: ImageBatch, what: str, field: str, max_pixels: int | None) -> Sequence[Any]:
     """What filters are given of the pictures of a batch. One that cannot be decoded raises: its row is set aside."""
     if what == SIZE:
-        return pc.binary_length(whole(batch.data.column(field))).to_pylist()  # type: ignore[no-any-return]
-    quiet: Any = _Quiet()
+        return pc.binary_length(as_one_array(batch.data.column(field))).to_pylist()  # type: ignore[no-any-return]
+    quiet: Any = _IgnoreSetAside()
     if what == HEADER:
         found: Sequence[Any] = headers_of(batch, quiet, field=field)
     else:
@@ -65,10 +65,10 @@ def seen(batch: ImageBatch, what: str, field: str, max_pixels: int | None) -> Se
     return batch.objects[_GREY]
 
 
-def scored(tool: ImageFilter, batch: ImageBatch, field: str, max_pixels: int | None) -> pa.Array:
+def score_column(tool: ImageFilter, batch: ImageBatch, field: str, max_pixels: int | None) -> pa.Array:
     if not batch.num_items:
         return make_array([], tool.score_type)
-    return tool.score_batch(seen(batch, tool.looks_at, field, max_pixels))
+    return tool.score_batch(filter_inputs(batch, tool.looks_at, field, max_pixels))
 
 
 def _filters(stage: str, given: ImageFilter | Sequence[ImageFilter]) -> list[ImageFilter]:
@@ -90,7 +90,7 @@ def _columns(stage: str, names: str | Sequence[str | None] | None, count: int) -
     return list(found)
 
 
-class ImageScoreFilter(DroppingStage[ImageBatch]):
+class ImageScoreFilter(FilteringStage[ImageBatch]):
     """Scores pictures and keeps those that the filter keeps, or with `invert` those that it does not.
 
     `filter_obj` is a filter, or a list that is run in order: a picture that one drops is not scored by the next.
@@ -115,7 +115,7 @@ class ImageScoreFilter(DroppingStage[ImageBatch]):
         names = [one.name for one in filters]
         labels = [name if names[:at].count(name) == 0 else f"{name} {at + 1}" for at, name in enumerate(names)]
         made = zip(filters, labels, columns, strict=True)
-        self._steps = [Step(one, image_field, label, column, invert) for one, label, column in made]
+        self._steps = [FilterStep(one, image_field, label, column, invert) for one, label, column in made]
         if not self._own_name:
             self.name = shorten(names)
 
@@ -125,11 +125,11 @@ class ImageScoreFilter(DroppingStage[ImageBatch]):
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], [step.score_field for step in self._steps if step.score_field is not None]
 
-    def _judge(self, step: Step, batch: ImageBatch) -> tuple[pa.Array, pa.Array]:
-        scores = scored(step.tool, batch, self.image_field, self.max_pixels)
+    def _judge(self, step: FilterStep, batch: ImageBatch) -> tuple[pa.Array, pa.Array]:
+        scores = score_column(step.tool, batch, self.image_field, self.max_pixels)
         return scores, step.tool.keep_batch(scores)
 
-    def _verdict(self, step: Step, scores: pa.Array) -> pa.Array | None:
+    def _verdict(self, step: FilterStep, scores: pa.Array) -> pa.Array | None:
         verdicts: pa.Array = step.tool.keep_batch(scores)
         return verdicts
 
@@ -166,5 +166,5 @@ class ImageScore(ProcessingStage[ImageBatch, ImageBatch]):
     def process(self, task: ImageBatch) -> ImageBatch:
         for tool, column in self._steps:
             if column is not None:
-                task = task.with_column(column, scored(tool, task, self.image_field, self.max_pixels))
+                task = task.with_column(column, score_column(tool, task, self.image_field, self.max_pixels))
         return task

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from gristmill.core.arrow.array_building import make_array
 from gristmill.core.batch import ImageBatch
-from gristmill.core.columns import make_array
 from gristmill.core.errors import require
 from gristmill.core.stage import Columns, ProcessingStage
-from gristmill.image.decode import IMAGE, MAX_PIXELS, decode, image_bytes, set_bad_aside
+from gristmill.image.decode import IMAGE, MAX_PIXELS, decode, image_bytes, set_aside_bad_images
 from gristmill.image.formats import AVIF, EXTENSIONS, FORMATS, GIF, JPEG, PNG, WEBP, BadImage, Header, header
 
 EXTENSION = "extension"
@@ -58,7 +58,7 @@ class _ImageTransform(ProcessingStage[ImageBatch, ImageBatch]):
 
     def process(self, task: ImageBatch) -> ImageBatch:
         found = [self._attempt(data) for data in image_bytes(task, self.image_field)]
-        results = set_bad_aside(task, found, self)
+        results = set_aside_bad_images(task, found, self)
         sound = [row for row, result in enumerate(results) if result is not None]
         task = task.take(sound) if len(sound) < len(results) else task
         results = [results[row] for row in sound]
@@ -112,7 +112,7 @@ class ImageResizeStage(_ImageTransform):
         if mode not in ("fit", "cover", "crop", "exact"):
             raise ValueError(f"ImageResizeStage: mode is {mode!r}, must be fit, cover, crop or exact")
         self.width, self.height, self.mode, self.enlarge = width, height, mode, enlarge
-        self.format = _known("ImageResizeStage", format)
+        self.format = _check_format("ImageResizeStage", format)
 
     def changed(self, data: Any, known: Header) -> tuple[bytes, str] | None:
         wanted = self.width, self.height or self.width
@@ -155,7 +155,7 @@ class ImageConvertStage(_ImageTransform):
         max_pixels: int | None = MAX_PIXELS,
     ) -> None:
         super().__init__(quality, image_field, max_pixels)
-        self.format, self.always = _known("ImageConvertStage", format) or JPEG, always
+        self.format, self.always = _check_format("ImageConvertStage", format) or JPEG, always
 
     def changed(self, data: Any, known: Header) -> tuple[bytes, str] | None:
         if known.format == self.format and not self.always:
@@ -163,7 +163,7 @@ class ImageConvertStage(_ImageTransform):
         return encode(decode(data, self.max_pixels), self.format, self.quality), self.format
 
 
-def _known(stage: str, kind: str | None) -> str | None:
+def _check_format(stage: str, kind: str | None) -> str | None:
     if kind is not None and kind not in FORMATS:
         raise ValueError(f"{stage}: format is {kind!r}, must be one of {', '.join(FORMATS)}")
     return kind

@@ -4,7 +4,7 @@
     ImageParquetWriter     Parquet files with the encoded images among their columns
     ImageDirectoryWriter   a directory of image files for each partition of the input, with an index
 
-All write in two steps, as the writers of text do (`io/commit.py`): output appears whole or not at all, and its bytes
+All write in two steps, as the writers of text do (`io/write/commit.py`): output appears whole or not at all, and its bytes
 do not depend on workers, blocks or interruptions. Images are written as they are, and never encoded again.
 """
 
@@ -17,12 +17,12 @@ from typing import Any
 from gristmill.core.batch import ImageBatch
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage
 from gristmill.core.task import GatherTask, WrittenFile, WrittenFiles
-from gristmill.image.samples import IMAGE
-from gristmill.image.shards import DirectoryFormat, WebDatasetFormat, clear_folder
-from gristmill.io.commit import MODES, CommitFiles, Format, WriteFragments
-from gristmill.io.input import parse_size
-from gristmill.io.target import Target
-from gristmill.io.write_parquet import ParquetFormat
+from gristmill.image.image_samples import IMAGE
+from gristmill.image.shard_formats import DirectoryFormat, WebDatasetFormat, clear_directory
+from gristmill.io.storage.file_input import parse_size
+from gristmill.io.storage.output_directory import OutputDirectory
+from gristmill.io.write.commit import WRITE_MODES, CommitFiles, OutputFormat, WriteFragments
+from gristmill.io.write.parquet_format import ParquetFormat
 
 
 class _ImageWriter(CompositeStage[ImageBatch, WrittenFiles]):
@@ -37,18 +37,18 @@ class _ImageWriter(CompositeStage[ImageBatch, WrittenFiles]):
     ) -> None:
         if not os.fspath(output_dir):
             raise ValueError(f"{self.name}: output_dir is empty: name the directory to write to")
-        if mode not in MODES:
-            raise ValueError(f"{self.name}: mode is {mode!r}, must be one of {', '.join(map(repr, MODES))}")
+        if mode not in WRITE_MODES:
+            raise ValueError(f"{self.name}: mode is {mode!r}, must be one of {', '.join(map(repr, WRITE_MODES))}")
         if isinstance(fields, str):
             raise TypeError(f'{self.name}: fields must be a list of names, as in fields=["{fields}"]')
         self.output_dir, self.fields, self.mode, self.storage_options = output_dir, fields, mode, storage_options
 
     def decompose(self) -> list[ProcessingStage[Any, Any]]:
         fields = None if self.fields is None else list(self.fields)
-        form, target = self._format(), Target(self.output_dir, self.storage_options)
+        form, target = self._format(), OutputDirectory(self.output_dir, self.storage_options)
         return [_WriteImages(target, form, fields, self.mode), CommitFiles(target, form, fields, self.mode)]
 
-    def _format(self) -> Format:
+    def _format(self) -> OutputFormat:
         raise NotImplementedError
 
 
@@ -86,7 +86,7 @@ class ImageWriterStage(_ImageWriter):
         self.images_per_tar, self.verbose = images_per_tar, verbose
         self.deterministic_name, self.remove_image_data = deterministic_name, remove_image_data
 
-    def _format(self) -> Format:
+    def _format(self) -> OutputFormat:
         return WebDatasetFormat(self.images_per_tar)
 
 
@@ -105,7 +105,7 @@ class ImageParquetWriter(_ImageWriter):
         self._keep(output_dir, fields, mode, storage_options)
         self.target_file_size, self.compression = target_file_size, compression
 
-    def _format(self) -> Format:
+    def _format(self) -> OutputFormat:
         size = None if self.target_file_size is None else parse_size(self.target_file_size)
         return ParquetFormat(self.compression, target_file_size=size)
 
@@ -130,7 +130,7 @@ class ImageDirectoryWriter(_ImageWriter):
         assert isinstance(commit, CommitFiles)
         return [first, _CommitDirectories(commit.target, commit.form, commit.fields, commit.mode)]
 
-    def _format(self) -> Format:
+    def _format(self) -> OutputFormat:
         return DirectoryFormat()
 
 
@@ -140,10 +140,10 @@ class _CommitDirectories(CommitFiles):
     def process(self, task: GatherTask) -> WrittenFiles:
         everything: list[Any] = task.data
         if not any(fragment.size for fragment in everything):
-            clear_folder(self.target, self.stem(task))
+            clear_directory(self.target, self.stem(task))
         return super().process(task)
 
     def discard(self, files: Sequence[WrittenFile]) -> None:
         super().discard(files)
         for file in files:
-            clear_folder(self.target, file.path.rpartition("/")[2].removesuffix(".parquet"))
+            clear_directory(self.target, file.path.rpartition("/")[2].removesuffix(".parquet"))

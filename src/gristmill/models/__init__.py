@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 from gristmill.core.lazy import lazy
 
 if TYPE_CHECKING:
-    from gristmill.models.fetch import Wanted as Wanted
+    from gristmill.models.clip_to_onnx import export as export
+    from gristmill.models.image_preprocess import Preprocess as Preprocess
     from gristmill.models.model import Device as Device
     from gristmill.models.model import Model as Model
     from gristmill.models.model import load_model as load_model
-    from gristmill.models.onnx_graph import export as export
-    from gristmill.models.preprocess import Preprocess as Preprocess
+    from gristmill.models.model_files import Wanted as Wanted
 
 _HOME: dict[str, str] = {
     "Device": "model",
     "Model": "model",
-    "Preprocess": "preprocess",
-    "Wanted": "fetch",
-    "export": "onnx_graph",
+    "Preprocess": "image_preprocess",
+    "Wanted": "model_files",
+    "export": "clip_to_onnx",
     "load_model": "model",
 }
 

@@ -1,8 +1,8 @@
 """CLIP: how pictures and captions become vectors that can be compared. Written once, run by several engines.
 
 The steps are those of the models that OpenAI, LAION and others published in the format of `transformers`
-(`config.json`, `model.safetensors`). An engine says what each step is (`Ops`): torch computes (`torch_engine.py`), the
-writer of ONNX graphs notes it down (`onnx_graph.py`).
+(`config.json`, `model.safetensors`). An engine says what each step is (`ClipOps`): torch computes (`torch_engine.py`), the
+writer of ONNX graphs notes it down (`clip_to_onnx.py`).
 
 What is given up: other architectures, such as SigLIP. Those come as ONNX files.
 """
@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gristmill.core.errors import InputError
-from gristmill.models.model import IMAGE, Input
+from gristmill.models.model import IMAGE, ModelInput
 from gristmill.models.weights import Weights, read_weights
 
 OUTPUTS = {"vision": "image_embeds", "text": "text_embeds"}
 
 
-class Ops(Protocol):
+class ClipOps(Protocol):
     """The steps. Names are those of weights; `x` is whatever the engine passes from step to step."""
 
     def patches(self, x: Any, weight: str) -> Any: ...
@@ -33,14 +33,14 @@ class Ops(Protocol):
     def norm(self, x: Any, name: str, eps: float) -> Any: ...
     def linear(self, x: Any, name: str, bias: bool = True) -> Any: ...
     def activate(self, x: Any, kind: str) -> Any: ...
-    def attend(self, q: Any, k: Any, v: Any, half: Half, causal: bool) -> Any: ...
+    def attend(self, q: Any, k: Any, v: Any, half: EncoderShape, causal: bool) -> Any: ...
     def first(self, x: Any) -> Any: ...
     def pick(self, x: Any, ids: Any, end: int | None) -> Any: ...
     def unit(self, x: Any) -> Any: ...
 
 
 @dataclass(frozen=True)
-class Half:
+class EncoderShape:
     """The shape of the image or the text half."""
 
     width: int
@@ -51,7 +51,7 @@ class Half:
 
 
 @dataclass(frozen=True)
-class Clip:
+class ClipWeights:
     """The weights of a CLIP model, and what must be known to use them."""
 
     config: Mapping[str, Any]
@@ -59,7 +59,7 @@ class Clip:
     place: Path
 
     @classmethod
-    def read(cls, place: Path) -> Clip:
+    def read(cls, place: Path) -> ClipWeights:
         config = json.loads((place / "config.json").read_text())
         if config.get("model_type") != "clip":
             raise InputError(
@@ -72,10 +72,10 @@ class Clip:
             raise InputError(f"{place} has config.json, but no {names[0]}: fetch the model again, with its weights")
         return cls(config, read_weights(found), place)
 
-    def half(self, part: str) -> Half:
+    def half(self, part: str) -> EncoderShape:
         told: Mapping[str, Any] = self.config.get(f"{part}_config") or {}
         image = part == IMAGE
-        return Half(
+        return EncoderShape(
             told.get("hidden_size", 768 if image else 512),
             told.get("num_hidden_layers", 12),
             told.get("num_attention_heads", 12 if image else 8),
@@ -83,16 +83,16 @@ class Clip:
             told.get("hidden_act", "quick_gelu"),
         )
 
-    def input(self, part: str) -> Input:
+    def input(self, part: str) -> ModelInput:
         if part == IMAGE:
             size = (self.config.get("vision_config") or {}).get("image_size", 224)
-            return Input("pixel_values", (None, 3, size, size), "float32")
-        return Input("input_ids", (None, None), "int64")
+            return ModelInput("pixel_values", (None, 3, size, size), "float32")
+        return ModelInput("input_ids", (None, None), "int64")
 
-    def run(self, ops: Ops, part: str, x: Any) -> Any:
+    def run(self, ops: ClipOps, part: str, x: Any) -> Any:
         return self._image(ops, x) if part == IMAGE else self._text(ops, x)
 
-    def _image(self, ops: Ops, pixels: Any) -> Any:
+    def _image(self, ops: ClipOps, pixels: Any) -> Any:
         half, root = self.half("vision"), "vision_model"
         x = ops.patches(pixels, f"{root}.embeddings.patch_embedding.weight")
         x = ops.prepend(x, f"{root}.embeddings.class_embedding")
@@ -102,7 +102,7 @@ class Clip:
         x = ops.norm(ops.first(x), f"{root}.post_layernorm", half.eps)
         return ops.unit(ops.linear(x, "visual_projection", bias=False))
 
-    def _text(self, ops: Ops, ids: Any) -> Any:
+    def _text(self, ops: ClipOps, ids: Any) -> Any:
         half, root = self.half("text"), "text_model"
         x = ops.look_up(ids, f"{root}.embeddings.token_embedding.weight")
         x = ops.add_positions(x, f"{root}.embeddings.position_embedding.weight")
@@ -113,7 +113,7 @@ class Clip:
         return ops.unit(ops.linear(x, "text_projection", bias=False))
 
     @staticmethod
-    def _layers(ops: Ops, root: str, half: Half, x: Any, causal: bool) -> Any:
+    def _layers(ops: ClipOps, root: str, half: EncoderShape, x: Any, causal: bool) -> Any:
         for number in range(half.layers):
             name = f"{root}.encoder.layers.{number}"
             y = ops.norm(x, f"{name}.layer_norm1", half.eps)

@@ -22,31 +22,31 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gristmill.core.columns import make_array
+from gristmill.core.arrow.array_building import make_array
 
 MAGIC, VERSION = 793712314, 12
 SUPERVISED, TREE = 3, 1
 LOSSES = range(1, 5)
 CENTROIDS = 256
-MOST_BYTES = 2**29
+MAX_BYTES = 2**29
 """A quantised matrix that would be larger as floats is left to the library."""
 
-MOST_BUCKETS = 2**27
-DEEPEST = 500
+MAX_BUCKETS = 2**27
+MAX_DEPTH = 500
 
 Floats = npt.NDArray[np.float32]
 
 
-class UnknownModel(Exception):
+class UnsupportedFastText(Exception):
     """The file may be right, but only the library may be able to tell."""
 
 
-class DamagedModel(ValueError):
+class DamagedFastText(ValueError):
     """The file ends too early, or its numbers contradict each other."""
 
 
 @dataclass(frozen=True)
-class Parts:
+class FastTextParts:
     """What `fasttext_open` is given, and the labels."""
 
     labels: list[str]
@@ -55,7 +55,7 @@ class Parts:
     buffers: tuple[Any, ...]
 
 
-class Cursor:
+class ByteCursor:
     """Reads on through a file, and never beyond its end."""
 
     def __init__(self, data: memoryview | bytes) -> None:
@@ -63,7 +63,7 @@ class Cursor:
 
     def take(self, size: int) -> memoryview:
         if size < 0 or size > len(self.data) - self.at:
-            raise DamagedModel(f"it ends after {len(self.data)} bytes, where more must be")
+            raise DamagedFastText(f"it ends after {len(self.data)} bytes, where more must be")
         self.at += size
         return self.data[self.at - size : self.at]
 
@@ -74,40 +74,40 @@ class Cursor:
         return np.frombuffer(self.take(4 * count), "<f4")
 
 
-def read_parts(path: Path) -> Parts:
+def read_parts(path: Path) -> FastTextParts:
     """The parts of a model file. Raises UnknownModel or DamagedModel."""
     if sys.byteorder != "little":
-        raise UnknownModel("the file is little-endian")
+        raise UnsupportedFastText("the file is little-endian")
     with open(path, "rb") as file:
         try:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except ValueError as error:  # an empty file cannot be mapped
-            raise DamagedModel("it is empty") from error
-    return parts_of(memoryview(data))
+            raise DamagedFastText("it is empty") from error
+    return parse_parts(memoryview(data))
 
 
-def parts_of(data: memoryview | bytes) -> Parts:
-    cursor = Cursor(data)
+def parse_parts(data: memoryview | bytes) -> FastTextParts:
+    cursor = ByteCursor(data)
     if cursor.numbers("ii") != (MAGIC, VERSION):
-        raise UnknownModel("another kind of file, or another version")
+        raise UnsupportedFastText("another kind of file, or another version")
     dim, *_, run, loss, kind, bucket, least, most, _, _ = cursor.numbers("12id")
     if kind != SUPERVISED or loss not in LOSSES:
-        raise UnknownModel("not a model that tells labels")
+        raise UnsupportedFastText("not a model that tells labels")
     words, labels, counts, pruned = _dictionary(cursor)
     quantised = bool(cursor.take(1)[0])
     if pruned is not None and not quantised:
-        raise UnknownModel("pruned, and not quantised")
+        raise UnsupportedFastText("pruned, and not quantised")
     rows, scales = _matrix(cursor, quantised, dim)
     if scales is not None:
         rows *= scales[:, None]
     output, output_scales = _matrix(cursor, bool(cursor.take(1)[0]) and quantised, dim)
     if len(output) != len(labels):
-        raise UnknownModel("outputs that are no labels")
+        raise UnsupportedFastText("outputs that are no labels")
     if output_scales is None:
         output_scales = np.ones(len(labels), np.float32)
-    if (most > 0 or run > 1) and not 0 < bucket <= MOST_BUCKETS:
-        raise UnknownModel("no buckets, or too many")
-    return Parts(
+    if (most > 0 or run > 1) and not 0 < bucket <= MAX_BUCKETS:
+        raise UnsupportedFastText("no buckets, or too many")
+    return FastTextParts(
         labels=[label.decode(errors="replace") for label in labels],
         entries=make_array([*words, *labels], pa.large_binary()),
         numbers=(dim, len(words), max(1, bucket), least, most, run, loss, pruned is not None),
@@ -116,31 +116,31 @@ def parts_of(data: memoryview | bytes) -> Parts:
             *_buckets(pruned, max(1, bucket)),
             np.array(output).reshape(-1),  # a copy: floats of a file may lie where no float should
             np.ascontiguousarray(output_scales),
-            tree_of(counts) if loss == TREE else b"",
+            huffman_tree(counts) if loss == TREE else b"",
         ),
     )
 
 
-def _dictionary(cursor: Cursor) -> tuple[list[bytes], list[bytes], list[int], npt.NDArray[np.int32] | None]:
+def _dictionary(cursor: ByteCursor) -> tuple[list[bytes], list[bytes], list[int], npt.NDArray[np.int32] | None]:
     """Words, labels, how often each label was seen, and pairs of a bucket and its row where the model was pruned."""
     size, word_count, label_count, _, pruned = cursor.numbers("iiiqq")
     if not 0 < size == word_count + label_count or word_count < 0 or label_count < 1:
-        raise DamagedModel(f"it tells of {size} entries, {word_count} words and {label_count} labels")
+        raise DamagedFastText(f"it tells of {size} entries, {word_count} words and {label_count} labels")
     names, counts, kinds = _entries(cursor, size)
     if kinds != bytes(word_count) + b"\1" * label_count:
-        raise UnknownModel("words and labels are mixed")
+        raise UnsupportedFastText("words and labels are mixed")
     pairs = None if pruned < 0 else np.frombuffer(cursor.take(8 * pruned), "<i4").reshape(-1, 2)
     return names[:word_count], names[word_count:], counts[word_count:], pairs
 
 
-def _entries(cursor: Cursor, size: int) -> tuple[list[bytes], list[int], bytes]:
+def _entries(cursor: ByteCursor, size: int) -> tuple[list[bytes], list[int], bytes]:
     names, counts, kinds = [], [], bytearray()
     read, find = struct.Struct("<qb").unpack_from, _finder(cursor.data)
     at, end = cursor.at, len(cursor.data)
     for _ in range(size):
         stop = find(b"\0", at)
         if stop < 0 or stop + 10 > end:
-            raise DamagedModel("it ends within its dictionary")
+            raise DamagedFastText("it ends within its dictionary")
         names.append(bytes(cursor.data[at:stop]))
         count, kind = read(cursor.data, stop + 1)
         counts.append(count)
@@ -156,7 +156,7 @@ def _finder(data: memoryview) -> Any:
     return whole.find if isinstance(whole, bytes | mmap.mmap) else bytes(data).find
 
 
-def _matrix(cursor: Cursor, quantised: bool, dim: int) -> tuple[Floats, Floats | None]:
+def _matrix(cursor: ByteCursor, quantised: bool, dim: int) -> tuple[Floats, Floats | None]:
     """The rows of a matrix, and by what each is to be multiplied."""
     if not quantised:
         count, width = cursor.numbers("qq")
@@ -164,8 +164,8 @@ def _matrix(cursor: Cursor, quantised: bool, dim: int) -> tuple[Floats, Floats |
         return cursor.floats(count * width).reshape(count, width), None
     scaled, count, width, size = cursor.numbers("?qqi")
     _check_shape(count, width, dim)
-    if count * width * 4 > MOST_BYTES:
-        raise UnknownModel("too large without quantisation")
+    if count * width * 4 > MAX_BYTES:
+        raise UnsupportedFastText("too large without quantisation")
     codes = cursor.take(size)
     rows = _quantised(cursor, codes, count, width)
     if not scaled:
@@ -176,16 +176,16 @@ def _matrix(cursor: Cursor, quantised: bool, dim: int) -> tuple[Floats, Floats |
 
 def _check_shape(count: int, width: int, dim: int) -> None:
     if count < 1 or width != dim or dim < 1:
-        raise DamagedModel(f"a matrix of {count} rows of {width} numbers does not fit {dim} dimensions")
+        raise DamagedFastText(f"a matrix of {count} rows of {width} numbers does not fit {dim} dimensions")
 
 
-def _quantised(cursor: Cursor, codes: memoryview, count: int, dim: int) -> Floats:
+def _quantised(cursor: ByteCursor, codes: memoryview, count: int, dim: int) -> Floats:
     """Rows whose numbers are centroids, several at once; the last may be fewer."""
     width, pieces, size, last = cursor.numbers("4i")
     if width != dim or pieces < 1 or size < 1 or size * (pieces - 1) + last != dim or not 0 < last <= size:
-        raise DamagedModel(f"{pieces} pieces of {size} numbers are no row of {dim}")
+        raise DamagedFastText(f"{pieces} pieces of {size} numbers are no row of {dim}")
     if len(codes) != count * pieces:
-        raise DamagedModel(f"there are {len(codes)} codes for {count} rows of {pieces}")
+        raise DamagedFastText(f"there are {len(codes)} codes for {count} rows of {pieces}")
     centroids = cursor.floats(dim * CENTROIDS)
     table = np.frombuffer(codes, np.uint8).reshape(count, pieces)
     rows = np.empty((count, dim), np.float32)
@@ -203,7 +203,7 @@ def _buckets(pairs: npt.NDArray[np.int32] | None, count: int) -> tuple[Any, Any,
     buckets = pairs[:, 0]
     order = np.argsort(buckets, kind="stable")
     if len(pairs) and (buckets.min() < 0 or (np.diff(buckets[order]) == 0).any()):
-        raise DamagedModel("it has a bucket twice, or one below 0")
+        raise DamagedFastText("it has a bucket twice, or one below 0")
     order = order[buckets[order] < count]
     marks = np.zeros((count + 63) // 64 * 64, np.uint8)
     marks[buckets[order]] = 1
@@ -213,7 +213,7 @@ def _buckets(pairs: npt.NDArray[np.int32] | None, count: int) -> tuple[Any, Any,
     return bits.reshape(-1).view(np.uint64), before.astype(np.uint32), np.ascontiguousarray(pairs[order, 1])
 
 
-def tree_of(counts: Sequence[int]) -> npt.NDArray[np.int32]:
+def huffman_tree(counts: Sequence[int]) -> npt.NDArray[np.int32]:
     """The children of the inner nodes of the tree: each joins the two rarest that are left. Leaves are the labels.
 
     As the library does it, which takes the labels to be in order, the most frequent first.
@@ -232,8 +232,8 @@ def tree_of(counts: Sequence[int]) -> npt.NDArray[np.int32]:
             else:
                 pair.append(node)
                 node += 1
-        if max(pair) >= made or (depth := 1 + max(depths[one] for one in pair)) > DEEPEST:
-            raise UnknownModel("the numbers of its labels are out of range")
+        if max(pair) >= made or (depth := 1 + max(depths[one] for one in pair)) > MAX_DEPTH:
+            raise UnsupportedFastText("the numbers of its labels are out of range")
         weights[made], depths[made] = weights[pair[0]] + weights[pair[1]], depth
         children.append(pair)
     return np.array(children, np.int32).reshape(-1)

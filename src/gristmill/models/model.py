@@ -26,7 +26,7 @@ ENGINES = ("auto", "onnx", "torch")
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class ModelInput:
     """What a model takes: one array of this shape, of which the first axis is rows, and None is any length."""
 
     name: str
@@ -37,7 +37,7 @@ class Input:
 class Model(Protocol):
     """Rows in, rows out: each output has as many as each input, and in the same order."""
 
-    inputs: tuple[Input, ...]
+    inputs: tuple[ModelInput, ...]
     outputs: tuple[str, ...]
 
     def __call__(self, arrays: Mapping[str, Array]) -> dict[str, Array]: ...
@@ -69,9 +69,9 @@ def load_model(place: Path, part: str = IMAGE, device: Device | None = None, eng
 
 
 def _load_clip(place: Path, part: str, device: Device, engine: str) -> Model:
-    from gristmill.models.clip import Clip
+    from gristmill.models.clip import ClipWeights
 
-    clip = Clip.read(place)
+    clip = ClipWeights.read(place)
     if engine == "torch" or (engine == "auto" and _installed("torch")):
         from gristmill.models.torch_engine import TorchModel
 
@@ -81,10 +81,10 @@ def _load_clip(place: Path, part: str, device: Device, engine: str) -> Model:
             f"the model in {place} needs 'torch', or 'onnx' and 'onnxruntime', which are not installed: "
             "pip install 'gristmill[torch]' or pip install 'gristmill[onnx]'"
         )
+    from gristmill.models.clip_to_onnx import build_graph
     from gristmill.models.onnx_engine import OnnxModel
-    from gristmill.models.onnx_graph import build
 
-    return OnnxModel(build(clip, part).SerializeToString(), device)
+    return OnnxModel(build_graph(clip, part).SerializeToString(), device)
 
 
 def onnx_file(place: Path, part: str) -> Path | None:

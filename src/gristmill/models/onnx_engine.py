@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gristmill.core.errors import InputError, require
-from gristmill.models.model import Array, Device, Input
+from gristmill.models.model import Array, Device, ModelInput
 
 _TYPES = {
     "tensor(float)": "float32", "tensor(float16)": "float16", "tensor(uint8)": "uint8",
@@ -43,6 +43,6 @@ class OnnxModel:
         return dict(zip(self.outputs, self._session.run(None, dict(arrays)), strict=True))
 
 
-def _input(told: Any) -> Input:
+def _input(told: Any) -> ModelInput:
     shape = tuple(size if isinstance(size, int) and size > 0 else None for size in told.shape)
-    return Input(told.name, shape, _TYPES.get(told.type, told.type))
+    return ModelInput(told.name, shape, _TYPES.get(told.type, told.type))

@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 
 from gristmill.core.errors import PlanError, require
-from gristmill.models.clip import OUTPUTS, Clip, Half
-from gristmill.models.model import Array, Device, Input
+from gristmill.models.clip import OUTPUTS, ClipWeights, EncoderShape
+from gristmill.models.model import Array, Device, ModelInput
 
 
 class TorchModel:
     """One half of a CLIP model."""
 
-    def __init__(self, clip: Clip, part: str, device: Device) -> None:
+    def __init__(self, clip: ClipWeights, part: str, device: Device) -> None:
         self.torch = torch = require("torch", "torch", f"running the model in {clip.place}")
         self.threads = device.threads
         self.device = "cuda" if device.gpu and torch.cuda.is_available() else "cpu"
         self.clip, self.part = clip, part
-        self.inputs: tuple[Input, ...] = (clip.input(part),)
+        self.inputs: tuple[ModelInput, ...] = (clip.input(part),)
         self.outputs: tuple[str, ...] = (OUTPUTS[part],)
         roots = ("vision_model.", "visual_") if part == "vision" else ("text_",)
         weights = {name: value for name, value in clip.weights.items() if name.startswith(roots)}
@@ -73,7 +73,7 @@ class TorchOps:
             return self.f.gelu(x)
         raise PlanError(f"a CLIP model with hidden_act={kind!r} is not known: quick_gelu and gelu are")
 
-    def attend(self, q: Any, k: Any, v: Any, half: Half, causal: bool) -> Any:
+    def attend(self, q: Any, k: Any, v: Any, half: EncoderShape, causal: bool) -> Any:
         q, k, v = (x.unflatten(-1, (half.heads, -1)).transpose(1, 2) for x in (q, k, v))
         found = self.f.scaled_dot_product_attention(q, k, v, is_causal=causal)
         return found.transpose(1, 2).flatten(2)

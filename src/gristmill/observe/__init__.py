@@ -11,15 +11,15 @@ from gristmill.core.lazy import lazy
 
 if TYPE_CHECKING:
     from gristmill.observe.events import Events
-    from gristmill.observe.live import LiveProgress
-    from gristmill.observe.metrics import MetricsEndpoint
+    from gristmill.observe.live_progress import LiveProgress
     from gristmill.observe.progress import PlainProgress, Several, default_progress
+    from gristmill.observe.prometheus import MetricsEndpoint
     from gristmill.observe.traces import Traces
 
 _HOME = {
     "Events": "events",
-    "LiveProgress": "live",
-    "MetricsEndpoint": "metrics",
+    "LiveProgress": "live_progress",
+    "MetricsEndpoint": "prometheus",
     "PlainProgress": "progress",
     "Several": "progress",
     "Traces": "traces",

@@ -19,19 +19,19 @@ from dataclasses import asdict, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gristmill.core.executor import Executor, Progress, Silent
-from gristmill.core.record import record
-from gristmill.observe.look import spots
-from gristmill.observe.sip import Sip
+from gristmill.core.executor import Executor, Progress, SilentObserver
+from gristmill.core.fast_dataclass import fast_dataclass
+from gristmill.observe.input_sample import InputSample
+from gristmill.observe.run_snapshot import stage_positions
 
 if TYPE_CHECKING:
     from gristmill.core.pipeline import Pipeline
-    from gristmill.core.plan import Group, Plan
+    from gristmill.core.plan.planner import Group, Plan
 
-SECONDS = 4.0
+SAMPLE_SECONDS = 4.0
 """How long the sample may take, about."""
 
-NAME = "estimate.json"
+ESTIMATE_FILE = "estimate.json"
 _FIRST_BYTES = 256 * 2**10
 _START_S = 0.5
 _WORKER_BYTES, _DRIVER_BYTES = 70_000_000, 90_000_000
@@ -40,7 +40,7 @@ _COPIES = 4
 """What a worker holds of a block: text, columns, and what is made of them."""
 
 
-@record(frozen=True, slots=True)
+@fast_dataclass(frozen=True, slots=True)
 class StageEstimate:
     """What one stage will do."""
 
@@ -50,7 +50,7 @@ class StageEstimate:
     seconds: float
 
 
-@record(frozen=True, slots=True)
+@fast_dataclass(frozen=True, slots=True)
 class Estimate:
     """What a whole run will take."""
 
@@ -73,8 +73,8 @@ class Estimate:
         return asdict(self)
 
 
-@record
-class _Taste:
+@fast_dataclass
+class _SampleRun:
     """What a sip took."""
 
     progress: Progress
@@ -88,56 +88,58 @@ class _Taste:
     """What it took more than there was before."""
 
 
-def estimate(pipeline: Pipeline, place: Executor, here: Executor, seconds: float = SECONDS) -> Estimate:
+def estimate(pipeline: Pipeline, place: Executor, here: Executor, seconds: float = SAMPLE_SECONDS) -> Estimate:
     """What the pipeline will take on `place`. The sample runs `here`, which must be this process."""
     plan = pipeline.plan(executor=place)
-    sip = Sip(pipeline)
-    _taste(sip, here, 1, _FIRST_BYTES)  # imports, and what else is done once
-    small = _taste(sip, here, 1, _FIRST_BYTES)
+    sip = InputSample(pipeline)
+    _run_sample(sip, here, 1, _FIRST_BYTES)  # imports, and what else is done once
+    small = _run_sample(sip, here, 1, _FIRST_BYTES)
     affordable = _FIRST_BYTES * seconds / max(small.seconds, 0.01)
     count = int(min(max(affordable // (2 * _FIRST_BYTES), 2), len(sip.files)))
     block = int(min(max(affordable / count, _FIRST_BYTES), sip.blocksize))
-    return _scaled(plan, sip, small, _taste(sip, here, count, block), place, block)
+    return _scale_up(plan, sip, small, _run_sample(sip, here, count, block), place, block)
 
 
-def _taste(sip: Sip, here: Executor, count: int, most_bytes: int) -> _Taste:
-    last = _Last()
+def _run_sample(sip: InputSample, here: Executor, count: int, most_bytes: int) -> _SampleRun:
+    last = _LastProgress()
     with tempfile.TemporaryDirectory(prefix="gristmill-estimate-") as folder:
-        _forget_peak()
-        before = _memory("VmRSS")
+        _reset_peak_memory()
+        before = _memory_bytes("VmRSS")
         began = time.perf_counter()
         pipeline = sip.pipeline(sip.files[:count], most_bytes, f"{folder}/out")
         pipeline.run(here, f"{folder}/run", max_errors=None, report=False, observer=last)
-        return _Taste(
+        return _SampleRun(
             last.progress,
-            _taken(last.progress, sip.is_parquet),
+            _amount_read(last.progress, sip.is_parquet),
             time.perf_counter() - began,
             count,
-            _size(Path(folder, "out")),
-            _size(Path(folder, "run", "segments")),
-            max(_memory("VmHWM") - before, 0),
+            _directory_bytes(Path(folder, "out")),
+            _directory_bytes(Path(folder, "run", "segments")),
+            max(_memory_bytes("VmHWM") - before, 0),
         )
 
 
-class _Last(Silent):
+class _LastProgress(SilentObserver):
     progress: Progress
 
     def finished(self, progress: Progress) -> None:
         self.progress = progress
 
 
-def _taken(progress: Progress, by_rows: bool) -> float:
+def _amount_read(progress: Progress, by_rows: bool) -> float:
     reader = progress.stages[1][1]
     return reader.rows_out if by_rows else reader.counts.get("bytes_read", 0) or reader.bytes_out
 
 
-def _scaled(plan: Plan, sip: Sip, small: _Taste, large: _Taste, place: Executor, block: int) -> Estimate:
+def _scale_up(
+    plan: Plan, sip: InputSample, small: _SampleRun, large: _SampleRun, place: Executor, block: int
+) -> Estimate:
     workers, memory_gb = _workers(place)
     whole = sip.whole()
     scale = max(whole / large.taken, 1.0) if large.taken else 1.0
     blocks = max(sip.sources, -(-sip.input_bytes // sip.blocksize) if sip.cuts else 0)
     stages = []
-    for index, (spot, (name, stats)) in enumerate(zip(spots(plan), large.progress.stages, strict=True)):
+    for index, (spot, (name, stats)) in enumerate(zip(stage_positions(plan), large.progress.stages, strict=True)):
         calls = sip.sources if spot.gathers else blocks
         seconds = _seconds(small, large, index, whole, calls)
         stages.append(StageEstimate(name, round(stats.rows_in * scale), round(stats.rows_out * scale), seconds))
@@ -146,7 +148,7 @@ def _scaled(plan: Plan, sip: Sip, small: _Taste, large: _Taste, place: Executor,
     memory = _DRIVER_BYTES + workers * (_WORKER_BYTES // 2 + max(rows, 0))  # libraries are shared, and counted once
     output, temporary = round(large.output_bytes * scale), round(large.temporary_bytes * scale)
     return Estimate(
-        seconds=_wall(plan, sip, stages, workers, blocks),
+        seconds=_wall_seconds(plan, sip, stages, workers, blocks),
         cpu_seconds=sum(stage.seconds for stage in stages),
         workers=workers,
         memory_bytes=memory,
@@ -157,16 +159,16 @@ def _scaled(plan: Plan, sip: Sip, small: _Taste, large: _Taste, place: Executor,
         sampled_share=min(1 / scale, 1.0),
         rows_in=stages[1].kept,
         rows_out=stages[-1].kept,
-        stages=_folded(plan, stages),
+        stages=_fold_parts(plan, stages),
         notes=_notes(plan, memory, memory_gb, output, temporary),
     )
 
 
-def _folded(plan: Plan, stages: Sequence[StageEstimate]) -> list[StageEstimate]:
+def _fold_parts(plan: Plan, stages: Sequence[StageEstimate]) -> list[StageEstimate]:
     """One for each stage that people know, with what it is made of."""
     folded: list[StageEstimate] = []
     part_of = ""
-    for spot, stage in zip(spots(plan), stages, strict=True):
+    for spot, stage in zip(stage_positions(plan), stages, strict=True):
         if folded and part_of == spot.whole:
             before = folded.pop()
             rows, spent = before.rows_in or stage.rows_in, before.seconds + stage.seconds
@@ -177,7 +179,7 @@ def _folded(plan: Plan, stages: Sequence[StageEstimate]) -> list[StageEstimate]:
     return folded
 
 
-def _seconds(small: _Taste, large: _Taste, stage: int, whole: float, calls: int) -> float:
+def _seconds(small: _SampleRun, large: _SampleRun, stage: int, whole: float, calls: int) -> float:
     """A stage takes something for each call and something for each byte. Two sips tell the two apart."""
     first, second = (taste.progress.stages[stage][1].seconds / taste.sources for taste in (small, large))
     little, much = small.taken / small.sources, large.taken / large.sources
@@ -196,22 +198,22 @@ def _workers(place: Any) -> tuple[int, float | None]:
     return 1 if getattr(place, "num_workers", None) == 0 else max(1, int(machine.cpus)), machine.memory_gb
 
 
-def _wall(plan: Plan, sip: Sip, stages: Sequence[StageEstimate], workers: int, blocks: int) -> float:
+def _wall_seconds(plan: Plan, sip: InputSample, stages: Sequence[StageEstimate], workers: int, blocks: int) -> float:
     """Segments follow each other. In each, all cores share the work, and no pool has more workers than it may."""
     spent: dict[tuple[int, int], float] = {}
-    for spot, stage in zip(spots(plan), stages, strict=True):
+    for spot, stage in zip(stage_positions(plan), stages, strict=True):
         if spot.group is not None:
             spent[spot.segment, spot.group] = spent.get((spot.segment, spot.group), 0.0) + stage.seconds
     total = 0.0
     for segment in plan.segments:
-        took = {group.index: spent.get((segment.number, group.index), 0.0) for group in segment.way}
-        shared = sum(took[group.index] * max(group.resources.cpus, 0.1) for group in segment.way) / workers
-        alone = max(took[group.index] / _most(group, workers, sip, blocks) for group in segment.way)
+        took = {group.index: spent.get((segment.number, group.index), 0.0) for group in segment.main_groups}
+        shared = sum(took[group.index] * max(group.resources.cpus, 0.1) for group in segment.main_groups) / workers
+        alone = max(took[group.index] / _useful_workers(group, workers, sip, blocks) for group in segment.main_groups)
         total += _START_S + max(shared, alone)
     return total
 
 
-def _most(group: Group, workers: int, sip: Sip, blocks: int) -> int:
+def _useful_workers(group: Group, workers: int, sip: InputSample, blocks: int) -> int:
     """How many workers of a group have something to do."""
     limit = group.num_workers or max(1, int(workers / max(group.resources.cpus, 1.0)))
     return max(1, min(limit, sip.sources if group.gather else blocks))
@@ -225,33 +227,33 @@ def _notes(plan: Plan, memory: int, memory_gb: float | None, output: int, tempor
         notes.append("stages that want a GPU were measured here: with another one they take another time")
     if memory_gb and memory > memory_gb * 1e9:
         notes.append(f"that is more memory than the {memory_gb:.0f} GB that there are: use fewer workers")
-    place = next((owned for stage in plan.everything if (owned := stage.owns())), None)
-    free = _free(place) if place and "://" not in place else None
+    place = next((owned for stage in plan.everything if (owned := stage.output_directory())), None)
+    free = _free_disk_bytes(place) if place and "://" not in place else None
     if free is not None and output + temporary > free:
         notes.append(f"that is more than the {free / 1e9:,.1f} GB that are free for {place}")
     return notes
 
 
-def _free(place: str) -> int | None:
+def _free_disk_bytes(place: str) -> int | None:
     path = Path(place).expanduser().absolute()
     there = next((folder for folder in (path, *path.parents) if folder.exists()), None)
     return shutil.disk_usage(there).free if there else None
 
 
-def _size(folder: Path) -> int:
+def _directory_bytes(folder: Path) -> int:
     """Bytes of all files below a directory, but those that only say what there is."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.name.startswith("_"))
 
 
-def _forget_peak() -> None:
+def _reset_peak_memory() -> None:
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
         return
 
 
-def _memory(which: str) -> int:
-    """How much memory this process has (VmRSS), or has had since `_forget_peak` at most (VmHWM)."""
+def _memory_bytes(which: str) -> int:
+    """How much memory this process has (VmRSS), or has had since `_reset_peak_memory` at most (VmHWM)."""
     try:
         found = re.search(rf"{which}:\s+(\d+) kB", Path("/proc/self/status").read_text())
     except OSError:

@@ -26,20 +26,20 @@ import orjson
 from gristmill.core import VERSION
 from gristmill.core.executor import Progress
 from gristmill.core.result import Summary
-from gristmill.observe.look import Bottleneck, Line, Look, Watch
+from gristmill.observe.run_snapshot import Bottleneck, ProgressTracker, RunSnapshot, StageProgress
 
 if TYPE_CHECKING:
-    from gristmill.core.plan import Plan
+    from gristmill.core.plan.planner import Plan
 
-EVERY_S = 1.0
+EVENT_EVERY_S = 1.0
 
 
 class Events:
     """Gives each event to `write` as a line of JSON."""
 
-    def __init__(self, write: Callable[[str], None], every_s: float = EVERY_S) -> None:
+    def __init__(self, write: Callable[[str], None], every_s: float = EVENT_EVERY_S) -> None:
         self.write, self.every_s = write, every_s
-        self._watch, self._due = Watch(), 0.0
+        self._watch, self._due = ProgressTracker(), 0.0
         self._told: dict[int, int] = {}
 
     def tell(self, event: str, **facts: Any) -> None:
@@ -48,7 +48,7 @@ class Events:
         self.write(orjson.dumps({"event": event, "time": now, **facts}, default=repr, option=options).decode())
 
     def started(self, plan: Plan) -> None:
-        self._watch = Watch(plan)
+        self._watch = ProgressTracker(plan)
         self._due = time.monotonic() + self.every_s
         self.tell("start", pipeline=plan.name, gristmill=VERSION, plan=_plan(plan))
 
@@ -58,7 +58,7 @@ class Events:
             return
         self._due = time.monotonic() + self.every_s
         self._tell_failures(progress)
-        self.tell("progress", **_look(self._watch.look()))
+        self.tell("progress", **_snapshot_event(self._watch.look()))
 
     def finished(self, progress: Progress) -> None:
         self._tell_failures(progress)
@@ -86,14 +86,14 @@ def _plan(plan: Plan) -> list[dict[str, Any]]:
                     "gpus": group.resources.gpus,
                     "workers": group.num_workers,
                 }
-                for group in segment.way
+                for group in segment.main_groups
             ],
         }
         for segment in plan.segments
     ]
 
 
-def _look(look: Look) -> dict[str, Any]:
+def _snapshot_event(look: RunSnapshot) -> dict[str, Any]:
     return {
         "seconds": _round(look.seconds),
         "seconds_left": None if look.seconds_left is None else _round(look.seconds_left),
@@ -107,7 +107,7 @@ def _look(look: Look) -> dict[str, Any]:
         "quarantined": look.quarantined,
         "rows_per_s": _round(look.rate),
         "bottleneck": _bottleneck(look.bottleneck) if look.bottleneck else None,
-        "stages": [_line(line) for line in look.lines],
+        "stages": [_stage_event(line) for line in look.lines],
         "pools": [
             {
                 "stages": pool.stages,
@@ -127,7 +127,7 @@ def _bottleneck(found: Bottleneck) -> dict[str, Any]:
     return {"stage": found.name, "share": _round(found.share), "workers": found.workers, **idle, "text": str(found)}
 
 
-def _line(line: Line) -> dict[str, Any]:
+def _stage_event(line: StageProgress) -> dict[str, Any]:
     return {
         "stage": line.name,
         "rows_in": line.rows_in,
@@ -143,7 +143,7 @@ def _round(number: float) -> float:
 
 
 @contextlib.contextmanager
-def only_events() -> Iterator[Callable[[str], None]]:
+def stdout_for_events() -> Iterator[Callable[[str], None]]:
     """Keep standard output for events: whatever else is printed there, also by workers, goes to standard error."""
     try:
         number = sys.stdout.fileno()

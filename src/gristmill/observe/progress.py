@@ -1,7 +1,7 @@
 """Progress: what a run tells people while it goes on.
 
 On a terminal: a line per stage and a total, redrawn a few times a second. Elsewhere: one line per ten seconds.
-GRISTMILL_PROGRESS=off|plain|live chooses. What only a terminal needs is in `live.py`.
+GRISTMILL_PROGRESS=off|plain|live chooses. What only a terminal needs is in `live_progress.py`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gristmill.core.errors import GristmillError, did_you_mean
-from gristmill.core.executor import Observer, Progress, Silent
-from gristmill.core.result import counted
-from gristmill.observe.look import Look, Watch
+from gristmill.core.executor import Observer, Progress, SilentObserver
+from gristmill.core.result import count_noun
+from gristmill.observe.run_snapshot import ProgressTracker, RunSnapshot
 
 if TYPE_CHECKING:
-    from gristmill.core.plan import Plan
+    from gristmill.core.plan.planner import Plan
 
 PLAIN_EVERY_S = 10.0
 
@@ -28,7 +28,7 @@ PLAIN_EVERY_S = 10.0
 def default_progress(every_s: float = PLAIN_EVERY_S) -> Observer:
     """Live on a terminal, one line per ten seconds (or `every_s`) elsewhere, or what GRISTMILL_PROGRESS says."""
     plain = partial(PlainProgress, every_s)
-    modes: dict[str, Callable[[], Observer]] = {"off": Silent, "plain": plain, "live": _live}
+    modes: dict[str, Callable[[], Observer]] = {"off": SilentObserver, "plain": plain, "live": _live}
     mode = os.environ.get("GRISTMILL_PROGRESS") or ("live" if _on_terminal() else "plain")
     if mode not in modes:
         raise GristmillError(f"GRISTMILL_PROGRESS={mode}: must be {', '.join(modes)}.{did_you_mean(mode, modes)}")
@@ -36,7 +36,7 @@ def default_progress(every_s: float = PLAIN_EVERY_S) -> Observer:
 
 
 def _live() -> Observer:
-    from gristmill.observe.live import LiveProgress
+    from gristmill.observe.live_progress import LiveProgress
 
     return LiveProgress()
 
@@ -53,10 +53,10 @@ class PlainProgress:
     def __init__(self, every_s: float = PLAIN_EVERY_S) -> None:
         self.every_s = every_s
         self._due = 0.0
-        self._watch = Watch()
+        self._watch = ProgressTracker()
 
     def started(self, plan: Plan) -> None:
-        self._watch = Watch(plan)
+        self._watch = ProgressTracker(plan)
         self._due = time.monotonic() + self.every_s
 
     def progressed(self, progress: Progress) -> None:
@@ -91,31 +91,31 @@ class Several:
                 stack.callback(observer.finished, progress)
 
 
-def plain_line(look: Look) -> str:
+def plain_line(look: RunSnapshot) -> str:
     """Everything in one line."""
     failed = f", {look.quarantined:,} quarantined" if look.quarantined else ""
-    told = f"{counted(look.rows_in, 'row')} in, {look.rows_out:,} out{failed}; {total_line(look)}"
+    told = f"{count_noun(look.rows_in, 'row')} in, {look.rows_out:,} out{failed}; {total_line(look)}"
     return f"{told}; {bottleneck_line(look)}" if look.bottleneck else told
 
 
-def total_line(look: Look) -> str:
+def total_line(look: RunSnapshot) -> str:
     """Sources done of those seen, time, time left, and how fast it goes."""
     more = "" if look.listing_done else "+"
     what = "source" if look.sources_seen == 1 and look.listing_done else "sources"
     parts = [f"part {look.segment + 1} of {look.segments}"] if look.segments > 1 else []
-    parts += [f"{look.sources_done:,} of {look.sources_seen:,}{more} {what}", clock(look.seconds)]
+    parts += [f"{look.sources_done:,} of {look.sources_seen:,}{more} {what}", format_clock(look.seconds)]
     if look.seconds_left is not None:
-        parts.append(f"{clock(look.seconds_left)} left{' in this part' if look.segments > 1 else ''}")
+        parts.append(f"{format_clock(look.seconds_left)} left{' in this part' if look.segments > 1 else ''}")
     if look.rate:
         parts.append(f"{look.rate:,.0f} rows/s")
     return ", ".join(parts)
 
 
-def bottleneck_line(look: Look) -> str:
+def bottleneck_line(look: RunSnapshot) -> str:
     return str(look.bottleneck or "")
 
 
-def clock(seconds: float) -> str:
+def format_clock(seconds: float) -> str:
     whole = int(seconds)
     hours, rest = divmod(whole, 3600)
     return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60:02}:{rest % 60:02}"

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 from gristmill.core import VERSION
 from gristmill.core.errors import require
 from gristmill.core.executor import Progress
-from gristmill.observe.look import Spot, spots
+from gristmill.observe.run_snapshot import StagePosition, stage_positions
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from gristmill.core.plan import Plan
-    from gristmill.core.stats import StageStats
+    from gristmill.core.plan.planner import Plan
+    from gristmill.core.run.stage_stats import StageStats
 
 PATH = "/v1/traces"
 _TIMEOUT_S = 5.0
@@ -38,7 +38,7 @@ class Traces:
         self.endpoint, self.headers = endpoint, dict(headers or {})
         self._provider: Any = None
         self._run: Any = None
-        self._spots: list[Spot] = []
+        self._spots: list[StagePosition] = []
         self._times: dict[int, tuple[int, int]] = {}
         """When the first rows of each stage were seen, and the last."""
         self._rows: dict[int, int] = {}
@@ -56,7 +56,7 @@ class Traces:
 
     def started(self, plan: Plan) -> None:
         tracer = self._tracer()
-        self._spots = list(spots(plan))
+        self._spots = list(stage_positions(plan))
         self._began = self._looked = time.time_ns()
         about = {"gristmill.pipeline": plan.name, "gristmill.version": VERSION, "gristmill.plan": str(plan)}
         self._run = tracer.start_span(f"run {plan.name}", attributes=about, start_time=self._began)
@@ -128,7 +128,7 @@ class Traces:
             provider.shutdown()  # sends what waits
 
 
-def _facts(spot: Spot, stats: StageStats) -> dict[str, Any]:
+def _facts(spot: StagePosition, stats: StageStats) -> dict[str, Any]:
     """What a stage has done."""
     facts: dict[str, Any] = {
         "gristmill.stage": spot.whole,

@@ -15,8 +15,8 @@ own are written `package.module:ClassName`.
 """
 
 from gristmill.recipes.catalogue import Entry, Parameter, catalogue, schema
+from gristmill.recipes.pipeline_to_recipe import recipe_of
 from gristmill.recipes.recipe import Recipe, bundled, load_recipe
-from gristmill.recipes.recover import recipe_of
 from gristmill.recipes.variables import parse_settings
 
 __all__ = [

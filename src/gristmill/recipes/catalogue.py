@@ -27,10 +27,10 @@ from gristmill.core.errors import MissingDependencyError, RecipeError, did_you_m
 from gristmill.core.stage import ProcessingStage
 
 PACKAGES = ("text", "image", "video", "audio", "synthetic", "dedup", "download")
-PARTS = {"DocumentFilter": "filter", "DocumentModifier": "modifier", "ImageFilter": "filter"}
+PART_BASES = {"DocumentFilter": "filter", "DocumentModifier": "modifier", "ImageFilter": "filter"}
 """Base classes of what a stage is given as a parameter, and what people call them."""
 
-_KIND_OF_FILE = {"read": "reader", "folders": "reader", "tables": "reader", "write": "writer"}
+_KIND_BY_MODULE_NAME = {"read": "reader", "read_directories": "reader", "read_tables": "reader", "write": "writer"}
 _CONFIG = ConfigDict(arbitrary_types_allowed=True, coerce_numbers_to_str=True)
 
 
@@ -143,7 +143,7 @@ def _entry(module: types.ModuleType, name: str) -> Entry | None:
         cls = getattr(module, name)
     except ImportError:
         return None
-    if not isinstance(cls, type) or name in PARTS or inspect.isabstract(cls):
+    if not isinstance(cls, type) or name in PART_BASES or inspect.isabstract(cls):
         return None
     kind = kind_of(cls)
     return Entry(name, kind, cls) if kind else None
@@ -154,25 +154,25 @@ def kind_of(cls: type) -> str | None:
     if cls.__module__ == ProcessingStage.__module__ or "is_base" in vars(cls):  # which do nothing by themselves
         return None
     if issubclass(cls, ProcessingStage):
-        return _KIND_OF_FILE.get(cls.__module__.rpartition(".")[2], "stage")
+        return _KIND_BY_MODULE_NAME.get(cls.__module__.rpartition(".")[2], "stage")
     for base in cls.__mro__:
-        if base.__name__ in PARTS and base.__module__.startswith("gristmill."):
-            return PARTS[base.__name__]
+        if base.__name__ in PART_BASES and base.__module__.startswith("gristmill."):
+            return PART_BASES[base.__name__]
     return None
 
 
 def is_part(cls: type) -> bool:
     """Whether the class is a filter or modifier: an object that a stage is given."""
-    return kind_of(cls) in PARTS.values()
+    return kind_of(cls) in PART_BASES.values()
 
 
-def find(name: str, place: str, wanted: str = "stage") -> Entry:
+def find_entry(name: str, place: str, wanted: str = "stage") -> Entry:
     """The class of a name, from the catalogue or as `package.module:ClassName`."""
     if ":" in name:
-        return _find_own(name, place)
+        return _find_user_class(name, place)
     entry = known(name)
     if entry is None:
-        _import(name)
+        _raise_import_error(name)
         likely = [other.name for other in catalogue().values() if is_part(other.cls) == (wanted != "stage")]
         near = did_you_mean(name, likely) or did_you_mean(name, catalogue())
         raise RecipeError(
@@ -182,14 +182,14 @@ def find(name: str, place: str, wanted: str = "stage") -> Entry:
     return entry
 
 
-def _import(name: str) -> None:
+def _raise_import_error(name: str) -> None:
     """Raise what keeps a public class from being imported, such as a library that is not installed."""
     for module in _modules():
-        if name in module.__all__ and name not in PARTS:
+        if name in module.__all__ and name not in PART_BASES:
             getattr(module, name)
 
 
-def _find_own(name: str, place: str) -> Entry:
+def _find_user_class(name: str, place: str) -> Entry:
     home, _, attribute = name.partition(":")
     if not attribute or not all(part.isidentifier() for part in home.split(".")):
         raise RecipeError(f"{place}: {name!r} names no class: your own is written package.module:ClassName")
@@ -212,11 +212,11 @@ def _find_own(name: str, place: str) -> Entry:
         ) from None
     kind = kind_of(cls) if isinstance(cls, type) else None
     if kind is None:
-        raise RecipeError(f"{place}: {name!r} is no subclass of ProcessingStage, {' or '.join(PARTS)}")
+        raise RecipeError(f"{place}: {name!r} is no subclass of ProcessingStage, {' or '.join(PART_BASES)}")
     return Entry(name, kind, cls)
 
 
-def name_of(cls: type) -> str:
+def name_in_recipe(cls: type) -> str:
     """How a recipe names the class."""
     entry = known(cls.__name__)
     if entry is not None and entry.cls is cls:
@@ -245,7 +245,7 @@ def _shown(note: Any, hint: Any) -> str:
     return text.replace("collections.abc.", "").replace("typing.", "")
 
 
-def takes_any(cls: type) -> bool:
+def takes_any_parameter(cls: type) -> bool:
     """Whether the constructor takes parameters of any name (`**kwargs`)."""
     return any(parameter.kind is parameter.VAR_KEYWORD for parameter in inspect.signature(cls).parameters.values())
 
@@ -255,7 +255,7 @@ def _resolve(cls: type, note: Any) -> Any:
     holder = types.SimpleNamespace(__annotations__={"value": note})
     abstract = {name: getattr(collections.abc, name) for name in collections.abc.__all__}
     space = {**vars(typing), **abstract, "os": os, "pathlib": pathlib, **getattr(cls.__init__, "__globals__", {})}  # type: ignore[misc]
-    package = sys.modules.get(cls.__module__.rpartition(".")[0])
+    package = sys.modules.get(".".join(cls.__module__.split(".")[:2]))  # where its public names are
     for name in re.findall(r"[A-Za-z_]\w*", note) if isinstance(note, str) else ():
         if name not in space and hasattr(package, name):
             space[name] = getattr(package, name)

@@ -11,14 +11,14 @@ import yaml
 
 from gristmill.core.errors import RecipeError, did_you_mean
 from gristmill.core.pipeline import Pipeline
-from gristmill.recipes.construct import build_executor, build_stage, executor_class
-from gristmill.recipes.form import Form, StageForm, read_form
-from gristmill.recipes.variables import escape, fill
+from gristmill.recipes.recipe_file import RecipeFile, StageSpec, read_recipe_file
+from gristmill.recipes.stage_builder import build_executor, build_stage, executor_class
+from gristmill.recipes.variables import escape, fill_variables
 
 if TYPE_CHECKING:
     from gristmill.core.executor import Executor
 
-LIBRARY = Path(__file__).parent / "library"
+BUNDLED_DIRECTORY = Path(__file__).parent / "library"
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Recipe:
 
     name: str
     description: str | None
-    stages: list[StageForm]
-    executor_form: StageForm | None = None
+    stages: list[StageSpec]
+    executor_form: StageSpec | None = None
     place: str = field(default="recipe", compare=False)
 
     def build(self) -> Pipeline:
@@ -65,7 +65,7 @@ def load_recipe(path_or_name: str | Path, overrides: Mapping[str, Any] | None = 
     """
     path = find_recipe(path_or_name)
     place = str(path_or_name)
-    form = fill(read_form(path), overrides or {}, place)
+    form = fill_variables(read_recipe_file(path), overrides or {}, place)
     return Recipe(form.name, form.description, form.stages, form.executor, place)
 
 
@@ -73,9 +73,9 @@ def find_recipe(path_or_name: str | Path) -> Path:
     path, name = Path(path_or_name), str(path_or_name)
     if path.is_file():
         return path
-    names = sorted(found.stem for found in LIBRARY.glob("*.yaml"))
+    names = sorted(found.stem for found in BUNDLED_DIRECTORY.glob("*.yaml"))
     if name in names:
-        return LIBRARY / f"{name}.yaml"
+        return BUNDLED_DIRECTORY / f"{name}.yaml"
     what = "is a directory" if path.is_dir() else "is no file"
     raise RecipeError(
         f"{name} {what}, and no bundled recipe has that name.{did_you_mean(name, names)} "
@@ -83,6 +83,6 @@ def find_recipe(path_or_name: str | Path) -> Path:
     )
 
 
-def bundled() -> dict[str, Form]:
+def bundled() -> dict[str, RecipeFile]:
     """The recipes that come with the package, by name, as they are written."""
-    return {path.stem: read_form(path) for path in sorted(LIBRARY.glob("*.yaml"))}
+    return {path.stem: read_recipe_file(path) for path in sorted(BUNDLED_DIRECTORY.glob("*.yaml"))}

@@ -14,8 +14,8 @@ import yaml
 
 from gristmill.core.errors import RecipeError, did_you_mean
 from gristmill.core.stage import SETTINGS
-from gristmill.recipes.catalogue import find, is_part, known, takes_any
-from gristmill.recipes.form import Form
+from gristmill.recipes.catalogue import find_entry, is_part, known, takes_any_parameter
+from gristmill.recipes.recipe_file import RecipeFile
 
 _VARIABLE = re.compile(r"\$(\$)?\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _OWN_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Z]\w*")
@@ -35,7 +35,7 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
     return found
 
 
-def fill(form: Form, changes: Mapping[str, Any], place: str) -> Form:
+def fill_variables(form: RecipeFile, changes: Mapping[str, Any], place: str) -> RecipeFile:
     """A copy of the form with the changes made and every variable replaced."""
     filled = form.model_copy(deep=True)
     for key, value in changes.items():
@@ -53,7 +53,7 @@ def fill(form: Form, changes: Mapping[str, Any], place: str) -> Form:
     return filled
 
 
-def _set_variable(form: Form, key: str, value: Any, place: str) -> None:
+def _set_variable(form: RecipeFile, key: str, value: Any, place: str) -> None:
     used = {name for stage in form.stages for name in _names_in([stage.params, stage.settings])}
     known = sorted({*form.vars, *used})
     if key not in known:
@@ -124,7 +124,7 @@ def escape(value: Any) -> Any:
 # -- ClassName.parameter=value ---------------------------------------------------------------------------
 
 
-def _set_parameter(form: Form, key: str, value: Any, place: str) -> None:
+def _set_parameter(form: RecipeFile, key: str, value: Any, place: str) -> None:
     target, _, parameter = key.rpartition(".")
     target, _, wanted = target.partition("#")
     found: set[str] = set()
@@ -139,9 +139,9 @@ def _set_parameter(form: Form, key: str, value: Any, place: str) -> None:
         matches += 1
         if wanted and wanted != str(matches):
             return
-        entry = find(name, place) if name != executor else None
+        entry = find_entry(name, place) if name != executor else None
         known = list(entry.parameters) if entry else [parameter]
-        if parameter in known or (entry and takes_any(entry.cls)):
+        if parameter in known or (entry and takes_any_parameter(entry.cls)):
             params[parameter] = value
         elif settings is not None and parameter in SETTINGS:
             settings[parameter] = value
@@ -154,7 +154,7 @@ def _set_parameter(form: Form, key: str, value: Any, place: str) -> None:
     executor = form.executor.target if form.executor else None
     for stage in [*form.stages, *([form.executor] if form.executor else [])]:
         change(stage.target, stage.params, stage.settings if stage is not form.executor else None)
-        stage.params = _walk(stage.params, change)
+        stage.params = _walk_parts(stage.params, change)
     if wanted and matches and not (wanted.isdecimal() and 0 < int(wanted) <= matches):
         raise RecipeError(f"--set {key}=...: {place} has {matches} of {target}: write {target}#1 to {target}#{matches}")
     if not matches:
@@ -164,25 +164,25 @@ def _set_parameter(form: Form, key: str, value: Any, place: str) -> None:
         )
 
 
-def _walk(value: Any, change: Callable[[str, dict[str, Any], dict[str, Any] | None], None]) -> Any:
+def _walk_parts(value: Any, change: Callable[[str, dict[str, Any], dict[str, Any] | None], None]) -> Any:
     """Let `change` see the parameters of every filter, modifier and stage inside a value."""
-    named = names_part(value)
+    named = part_named_by(value)
     if named:
         params = dict(named[1])
         change(named[0], params, None)
-        return {named[0]: _walk(params, change)} if params or isinstance(value, dict) else value
-    if name := names_stage(value):
+        return {named[0]: _walk_parts(params, change)} if params or isinstance(value, dict) else value
+    if name := stage_named_by(value):
         params, settings = dict(value[name] or {}), dict(value.get("with") or {})
         change(name, params, settings)
-        return {name: _walk(params, change)} | ({"with": settings} if settings else {})
+        return {name: _walk_parts(params, change)} | ({"with": settings} if settings else {})
     if isinstance(value, dict):
-        return {key: _walk(inner, change) for key, inner in value.items()}
+        return {key: _walk_parts(inner, change) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_walk(inner, change) for inner in value]
+        return [_walk_parts(inner, change) for inner in value]
     return value
 
 
-def names_part(value: Any) -> tuple[str, dict[str, Any]] | None:
+def part_named_by(value: Any) -> tuple[str, dict[str, Any]] | None:
     """The class and parameters, when a value stands for a filter or modifier: `{Name: {...}}` or `Name`."""
     params: Any = {}
     if isinstance(value, dict) and len(value) == 1:
@@ -196,7 +196,7 @@ def names_part(value: Any) -> tuple[str, dict[str, Any]] | None:
     return (value, params) if _OWN_CLASS.fullmatch(value) else None
 
 
-def names_stage(value: Any) -> str | None:
+def stage_named_by(value: Any) -> str | None:
     """The class, when a value stands for a stage: `{Name: {...}}`, with settings under `with` if need be."""
     names = [name for name in value if name != "with"] if isinstance(value, dict) else []
     if len(names) != 1 or not isinstance(names[0], str) or not isinstance(value[names[0]], dict | None):

@@ -18,45 +18,45 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.executor import Progress, rows_read
-from gristmill.core.sketch import Sketch
+from gristmill.core.records.row_sketch import RowSketch
+from gristmill.core.run.stage_stats import StageStats
 from gristmill.core.stage import implements
-from gristmill.core.stats import StageStats
 
 if TYPE_CHECKING:
-    from gristmill.core.plan import Plan
-    from gristmill.core.run import Run
+    from gristmill.core.plan.planner import Plan
+    from gristmill.core.records.record_store import RecordStore
+    from gristmill.core.records.run_directory import Run
     from gristmill.core.stage import ProcessingStage
-    from gristmill.core.store import Store
 
     Stage = ProcessingStage[Any, Any]
 
-Counted = tuple[str, StageStats]
+NamedStats = tuple[str, StageStats]
 """A stage by its name, and what it has done."""
 
-FOLDER = "attempts"
-EVERY_S = 10.0
+ATTEMPTS_DIRECTORY = "attempts"
+WRITE_EVERY_S = 10.0
 
 
 @dataclass
-class Attempt:
+class AttemptCounts:
     """What one attempt has counted."""
 
     id: str
     plan: str
     seconds: float
-    stages: list[Counted]
+    stages: list[NamedStats]
 
 
-class Diary:
+class AttemptLog:
     """Keeps what the attempt that runs now has counted. Without a run in the store there is nobody to tell."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: RecordStore) -> None:
         self._store = store
         self._about: dict[str, Any] | None = None
         self._written = time.monotonic()
 
     def saw(self, progress: Progress) -> None:
-        if time.monotonic() - self._written > EVERY_S and progress.sources_done:
+        if time.monotonic() - self._written > WRITE_EVERY_S and progress.sources_done:
             self.write(progress)
 
     def write(self, progress: Progress) -> None:
@@ -64,26 +64,26 @@ class Diary:
         self._about = self._about or self._store.read("plan.json")
         if self._about is None or not progress.stages:
             return
-        stages = [{"name": name, **_plain(stats)} for name, stats in progress.stages]
+        stages = [{"name": name, **_stats_to_json(stats)} for name, stats in progress.stages]
         told = {"attempt": self._about["attempt"], "plan": self._about["plan"], "seconds": progress.seconds}
         content = json.dumps({**told, "stages": stages}, default=str).encode()
-        self._store.put(f"{FOLDER}/{told['attempt']}.json", content)
+        self._store.put(f"{ATTEMPTS_DIRECTORY}/{told['attempt']}.json", content)
 
-    def earlier(self, plan: Plan, run: Run) -> list[Attempt]:
+    def earlier_attempts(self, plan: Plan, run: Run) -> list[AttemptCounts]:
         """The attempts before this one whose work is part of what there is now, with the part that is."""
         if not self._about or run.store is None or run.whole:
             return []
         now = self._about["attempt"]
         segments: dict[str, set[str]] = {}
-        for entry in current(run.store.lines("ledger")):
+        for entry in latest_entries(run.store.lines("ledger")):
             segments.setdefault(entry["attempt"], set()).add(entry["plan"])
         found = [_read(self._store, name) for name in segments if name and name != now]
         mine = [one for one in found if one and one.plan == self._about["plan"]]
         counted = {one.id: [segment in segments[one.id] for segment in run.segments] for one in mine}
-        return [replace(one, stages=_only(one.stages, plan, counted[one.id])) for one in mine]
+        return [replace(one, stages=_only_in_segments(one.stages, plan, counted[one.id])) for one in mine]
 
 
-def _only(stages: Sequence[Counted], plan: Plan, segments: Sequence[bool]) -> list[Counted]:
+def _only_in_segments(stages: Sequence[NamedStats], plan: Plan, segments: Sequence[bool]) -> list[NamedStats]:
     """What stages have counted, as far as it is in these segments."""
     pairs = zip(plan.segments, segments, strict=True)
     counts = [counts for segment, counts in pairs for _ in segment.stages]
@@ -91,28 +91,28 @@ def _only(stages: Sequence[Counted], plan: Plan, segments: Sequence[bool]) -> li
     return [one if there else none for one, none, there in zip(stages, blank, counts, strict=False)]
 
 
-def current(lines: Any, record: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+def latest_entries(lines: Any, record: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
     """Of each source, the entry of the ledger that was made last; in a run that did all, as its `record` says, by
     the last attempt."""
     only = record.get("attempt") if record and record.get("whole") else None
     return list({entry["source"]: entry for entry in lines if only in (None, entry["attempt"])}.values())
 
 
-def _read(store: Store, name: str) -> Attempt | None:
-    content = store.get(f"{FOLDER}/{name}.json")
+def _read(store: RecordStore, name: str) -> AttemptCounts | None:
+    content = store.get(f"{ATTEMPTS_DIRECTORY}/{name}.json")
     if content is None:
         return None
     told = json.loads(content)
-    stages = [(stage.pop("name"), _stats(stage)) for stage in told["stages"]]
-    return Attempt(told["attempt"], told["plan"], told["seconds"], stages)
+    stages = [(stage.pop("name"), _stats_from_json(stage)) for stage in told["stages"]]
+    return AttemptCounts(told["attempt"], told["plan"], told["seconds"], stages)
 
 
-def together(progress: Progress, attempts: Sequence[Attempt], planned: Sequence[Stage] = ()) -> Progress:
+def combine_attempts(progress: Progress, attempts: Sequence[AttemptCounts], planned: Sequence[Stage] = ()) -> Progress:
     """What all attempts have counted, as the stages that are `planned` want it to be seen."""
     stages = [(name, replace(stats, counts=_raw(stats), raw=None, sketch=None)) for name, stats in progress.stages]
     for (_, total), (_, now) in zip(stages, progress.stages, strict=True):
         if now.sketch:
-            total.sketch = Sketch()
+            total.sketch = RowSketch()
             total.sketch.add(now.sketch)
     seconds = progress.seconds
     for attempt in attempts:
@@ -132,7 +132,7 @@ def _raw(stats: StageStats) -> dict[str, float]:
     return dict(stats.counts if stats.raw is None else stats.raw)
 
 
-def read_twice(attempts: Sequence[Attempt], entries: Sequence[Mapping[str, Any]]) -> int:
+def rows_read_twice(attempts: Sequence[AttemptCounts], entries: Sequence[Mapping[str, Any]]) -> int:
     """Rows that earlier attempts have read of sources that they did not finish."""
     finished: Counter[str] = Counter()
     for entry in entries:
@@ -140,7 +140,7 @@ def read_twice(attempts: Sequence[Attempt], entries: Sequence[Mapping[str, Any]]
     return sum(max(rows_read(stats for _, stats in one.stages) - finished[one.id], 0) for one in attempts)
 
 
-def _plain(stats: StageStats) -> dict[str, Any]:
+def _stats_to_json(stats: StageStats) -> dict[str, Any]:
     told = {field.name: getattr(stats, field.name) for field in fields(stats) if field.name != "sketch"}
     sketch = stats.sketch
     if sketch is None:
@@ -150,11 +150,11 @@ def _plain(stats: StageStats) -> dict[str, Any]:
     return {**told, "sketch": {"spread": spread, "values": values, "samples": sketch.samples}}
 
 
-def _stats(told: Mapping[str, Any]) -> StageStats:
+def _stats_from_json(told: Mapping[str, Any]) -> StageStats:
     known = {field.name for field in fields(StageStats)} - {"sketch"}
     stats = StageStats(**{name: value for name, value in told.items() if name in known})
     if sketch := told.get("sketch"):
-        stats.sketch = Sketch(
+        stats.sketch = RowSketch(
             {name: Counter(dict(pairs)) for name, pairs in sketch["spread"].items()},
             {name: Counter(counts) for name, counts in sketch["values"].items()},
             [(draw, sample) for draw, sample in sketch["samples"]],

@@ -16,29 +16,29 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 import pyarrow as pa
 
-from gristmill.core.columns import literal
-from gristmill.core.compute import pc
+from gristmill.core.arrow.array_building import literal
+from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.errors import InputError
-from gristmill.core.run import Run
-from gristmill.core.scores import DROPPED, FACTS, FILE, PLACE, SEGMENT
-from gristmill.core.store import Store
-from gristmill.core.task import EXCHANGED, digest
-from gristmill.dedup.clusters import FOLDER as CLUSTERS
-from gristmill.io.commit import SIDE_ROOM
-from gristmill.io.scores import ABOUT
-from gristmill.io.target import Target
-from gristmill.report.attempts import current
+from gristmill.core.records.record_store import RecordStore
+from gristmill.core.records.row_scores import DROPPED, FACTS, FILE, PLACE, SEGMENT
+from gristmill.core.records.run_directory import Run
+from gristmill.core.task import SHUFFLE_FILE_SUFFIX, digest
+from gristmill.dedup.clusters.cluster_table import CLUSTERS_DIRECTORY as CLUSTERS
+from gristmill.io.storage.output_directory import OutputDirectory
+from gristmill.io.write.commit import RECORDS_DIRECTORY
+from gristmill.io.write.score_output import SCORES_INFO_FILE
+from gristmill.report.attempts import latest_entries
 
 if TYPE_CHECKING:
     from pyarrow import dataset
 
-    from gristmill.core.quarantine import SetAside
+    from gristmill.core.records.quarantine import QuarantinedRecord
 
 Opened = TypeVar("Opened")
 
 SCORES, REJECTED = "scores", "rejected"
-_IN_PLAN = {REJECTED: "rejects"}
-WAY_OUT = {
+_KEY_IN_PLAN = {REJECTED: "rejects"}
+HOW_TO_KEEP = {
     SCORES: "scores were not kept: run with scores=True, or --scores",
     REJECTED: "rejected rows were not kept: run with rejected=True, or --rejected",
 }
@@ -49,9 +49,9 @@ class Records:
 
     def __init__(self, where: str, storage_options: Mapping[str, Any] | None = None) -> None:
         self.options = dict(storage_options or {})
-        self.scores_place = ""
-        for place in (where, f"{where.rstrip('/')}/{SIDE_ROOM}"):
-            store = Store(place, self.options)
+        self.scores_directory = ""
+        for place in (where, f"{where.rstrip('/')}/{RECORDS_DIRECTORY}"):
+            store = RecordStore(place, self.options)
             if (plan := store.read("plan.json")) is not None:
                 self.place, self.store, self.plan = place.rstrip("/"), store, plan
                 return
@@ -64,66 +64,66 @@ class Records:
         return found
 
     @cached_property
-    def scores(self) -> Scores | None:
-        found = self._opened(SCORES, open_parquet)
+    def scores(self) -> RecordedScores | None:
+        found = self._opened(SCORES, open_parquet_dataset)
         if found is None:
             return None
         place, rows = found
-        self.scores_place = place
-        about = Store(place, self.options).get(ABOUT)
-        return Scores(rows, orjson.loads(about)["stages"] if about else [])
+        self.scores_directory = place
+        about = RecordStore(place, self.options).get(SCORES_INFO_FILE)
+        return RecordedScores(rows, orjson.loads(about)["stages"] if about else [])
 
     @cached_property
     def rejected(self) -> list[dataset.Dataset] | None:
         """One for all files that have the same columns: those of the user's may have other types in other files."""
-        found = self._opened(REJECTED, open_apart)
+        found = self._opened(REJECTED, open_by_schema)
         return found[1] if found else None
 
     @cached_property
     def clusters(self) -> dataset.Dataset | None:
-        found = self._opened(CLUSTERS, open_parquet)
+        found = self._opened(CLUSTERS, open_parquet_dataset)
         return found[1] if found else None
 
     def _opened(
         self, folder: str, opener: Callable[[str, Mapping[str, Any]], Opened | None]
     ) -> tuple[str, Opened] | None:
-        told = self.plan.get(_IN_PLAN.get(folder, folder)) or {}
+        told = self.plan.get(_KEY_IN_PLAN.get(folder, folder)) or {}
         for place in (f"{self.place}/{folder}", told.get("place")):
             if place and (rows := opener(place, self.options)) is not None:
                 return place, rows
         return None
 
-    def lacking(self, name: str) -> str:
+    def explain_missing(self, name: str) -> str:
         """Why there are no scores, or no rejected rows."""
-        asked = self.plan.get(_IN_PLAN.get(name, name))
-        return f"{name} were to be kept, and there are none yet: no row got so far" if asked else WAY_OUT[name]
+        asked = self.plan.get(_KEY_IN_PLAN.get(name, name))
+        return f"{name} were to be kept, and there are none yet: no row got so far" if asked else HOW_TO_KEEP[name]
 
     @cached_property
     def _run(self) -> Run:
         return Run(self.place, self.options)
 
-    def quarantined(self) -> Iterator[SetAside]:
+    def quarantined(self) -> Iterator[QuarantinedRecord]:
         return self._run.quarantined()
 
     @cached_property
     def entries(self) -> list[dict[str, Any]]:
         """The sources that are done, as the ledger tells, each as it was done last."""
-        return current(self.store.lines("ledger"), self.plan)
+        return latest_entries(self.store.lines("ledger"), self.plan)
 
-    def input_of(self, file: str) -> str | None:
+    def input_path(self, file: str) -> str | None:
         """The full path of an input file, which rows know by its name below the root."""
         paths = (path for entry in self.entries for path in entry["files"])
         return next((path for path in paths if path == file or path.endswith(f"/{file}")), None)
 
-    def outputs_of(self, file: str) -> list[str]:
+    def output_paths(self, file: str) -> list[str]:
         """The files that were written for an input file."""
-        path = self.input_of(file)
+        path = self.input_path(file)
         written = [entry["written"] for entry in self.entries if path in entry["files"]]
         named = [one["path"] for files in written for one in files or ()]
-        return [path for path in named if not path.endswith(EXCHANGED)]
+        return [path for path in named if not path.endswith(SHUFFLE_FILE_SUFFIX)]
 
 
-class Scores:
+class RecordedScores:
     """The scores of a run. `stages` says which column belongs to which filter."""
 
     def __init__(self, rows: dataset.Dataset, stages: Sequence[Mapping[str, Any]]) -> None:
@@ -151,7 +151,7 @@ class Scores:
         for part, segment in parts:
             if segment == 1:
                 table: pa.Table = part.to_table(schema=self.rows.schema, columns=wanted)
-                yield _with_later(table, self.rows, wanted) if more else table
+                yield _with_later_segments(table, self.rows, wanted) if more else table
 
     def table(self, columns: Iterable[str] | None = None) -> pa.Table:
         pieces = list(self.pieces(None if columns is None else list(columns)))
@@ -179,7 +179,7 @@ def _segment_of(part: Any) -> int:
     return int(group.column(place).statistics.min)
 
 
-def _with_later(table: pa.Table, rows: dataset.Dataset, columns: Sequence[str]) -> pa.Table:
+def _with_later_segments(table: pa.Table, rows: dataset.Dataset, columns: Sequence[str]) -> pa.Table:
     """The rows with what is known of them from later segments."""
     from pyarrow import dataset as ds
 
@@ -197,13 +197,13 @@ def _with_later(table: pa.Table, rows: dataset.Dataset, columns: Sequence[str]) 
     return numbered.drop_columns(["__row__"])
 
 
-def open_parquet(place: str, options: Mapping[str, Any]) -> dataset.Dataset | None:
+def open_parquet_dataset(place: str, options: Mapping[str, Any]) -> dataset.Dataset | None:
     """The Parquet files of a directory as one dataset; None if there are none."""
     found = _files(place, options)
     return None if found is None else found.replace_schema(_unified([one.physical_schema for one in _parts(found)]))
 
 
-def open_apart(place: str, options: Mapping[str, Any]) -> list[dataset.Dataset] | None:
+def open_by_schema(place: str, options: Mapping[str, Any]) -> list[dataset.Dataset] | None:
     """The same, as a dataset for each schema that files have."""
     found = _files(place, options)
     if found is None:
@@ -222,7 +222,7 @@ def dataset_of(parts: Sequence[Any], schema: pa.Schema) -> dataset.Dataset:
 
 
 def _files(place: str, options: Mapping[str, Any]) -> dataset.Dataset | None:
-    target = Target(place, options)
+    target = OutputDirectory(place, options)
     names = sorted(name for name in target.names() if name.endswith(".parquet"))
     if not names:
         return None
@@ -263,13 +263,13 @@ def row_id(file: str, position: int) -> str:
     return f"{digest([file])}_{position}"
 
 
-def read_input(path: str, position: int, options: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+def read_input_row(path: str, position: int, options: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
     """A row of the input, by its place; None where that would mean to read the whole file."""
     if path.endswith(".parquet"):
         return _parquet_row(path, position, options or {})
     if posixpath.splitext(path)[1] in (".jsonl", ".json", ".ndjson"):
         folder, _, name = path.rpartition("/")
-        target = Target(folder or ".", options)
+        target = OutputDirectory(folder or ".", options)
         with target.open(target.file(name)) as file:
             file.seek(position)
             line = file.readline()
@@ -278,14 +278,14 @@ def read_input(path: str, position: int, options: Mapping[str, Any] | None = Non
     return None
 
 
-def read_line(path: str, number: int, options: Mapping[str, Any]) -> dict[str, Any] | None:
+def read_output_row(path: str, number: int, options: Mapping[str, Any]) -> dict[str, Any] | None:
     """A row of an output file, by its number from 1; None where the file is compressed."""
     if path.endswith(".parquet"):
         return _parquet_row(path, number - 1, options)
     if not path.endswith(".jsonl"):
         return None
     folder, _, name = path.rpartition("/")
-    target = Target(folder or ".", options)
+    target = OutputDirectory(folder or ".", options)
     with target.open(target.file(name)) as file:
         line = next(islice(file, number - 1, None), b"")
     return orjson.loads(line) if line.strip() else None
@@ -295,7 +295,7 @@ def _parquet_row(path: str, position: int, options: Mapping[str, Any]) -> dict[s
     import pyarrow.parquet as pq
 
     folder, _, name = path.rpartition("/")
-    target = Target(folder or ".", options)
+    target = OutputDirectory(folder or ".", options)
     with target.open(target.file(name)) as file:
         source = pq.ParquetFile(file)
         for group in range(source.num_row_groups):

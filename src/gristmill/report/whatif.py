@@ -16,24 +16,24 @@ from typing import Any
 
 import pyarrow as pa
 
-from gristmill.core.columns import literal, make_array, whole
-from gristmill.core.compute import pc
+from gristmill.core.arrow.array_building import as_one_array, literal, make_array
+from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.errors import InputError, shorten
-from gristmill.core.sample import draw
-from gristmill.core.scores import CHARS, DROPPED, FILE, LANGUAGE, PLACE, SOURCE, TOKENS, unique_names
+from gristmill.core.records.row_scores import CHARS, DROPPED, FILE, LANGUAGE, PLACE, SOURCE, TOKENS, unique_names
+from gristmill.core.sample import draw_uniform
 from gristmill.core.task import digest
-from gristmill.report.records import SCORES, Records, read_input
-from gristmill.report.rules import Rule, Settings, rules_of
+from gristmill.report.recorded_filters import RecordedFilter, Settings, recorded_filters
+from gristmill.report.records import SCORES, Records, read_input_row
 
-SAMPLES, VALUES = 5, 1000
-NONE = "(none)"
+SAMPLE_ROWS, MAX_GROUP_VALUES = 5, 1000
+NO_VALUE = "(none)"
 """What rows without a language or a source are counted as."""
 
 _FALSE = literal(False, pa.bool_())
 
 
 @dataclass
-class Amount:
+class KeptAmount:
     """Rows, with their characters and tokens as far as those are known."""
 
     rows: int = 0
@@ -55,9 +55,9 @@ class WhatIf:
     settings: dict[str, Any]
     rows: int = 0
     """Of the input."""
-    before: Amount = field(default_factory=Amount)
-    after: Amount = field(default_factory=Amount)
-    unknown: Amount = field(default_factory=Amount)
+    before: KeptAmount = field(default_factory=KeptAmount)
+    after: KeptAmount = field(default_factory=KeptAmount)
+    unknown: KeptAmount = field(default_factory=KeptAmount)
     """Rows that no filter that has scored them drops, but which some filter has not scored."""
     groups: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
     """By language and by source (or file): rows kept before and after."""
@@ -70,16 +70,16 @@ class WhatIf:
 
 
 def whatif(
-    run: str | Records, settings: Settings, samples: int = SAMPLES, storage_options: Mapping[str, Any] | None = None
+    run: str | Records, settings: Settings, samples: int = SAMPLE_ROWS, storage_options: Mapping[str, Any] | None = None
 ) -> WhatIf:
     """What a run would have kept with other parameters: `whatif("run", {"WordCountFilter.min_words": 30})`."""
     records = run if isinstance(run, Records) else Records(run, storage_options)
     if records.scores is None:
-        raise InputError(f"{records.place}: {records.lacking(SCORES)}")
-    rules = rules_of(records, settings)
+        raise InputError(f"{records.place}: {records.explain_missing(SCORES)}")
+    rules = recorded_filters(records, settings)
     found = WhatIf(dict(settings))
     order = {name: number for number, name in enumerate(unique_names(stage["name"] for stage in records.stages))}
-    count = _Count(found, rules, order, aside_places(records), samples)
+    count = _WhatIfCounter(found, rules, order, quarantined_positions(records), samples)
     for table in records.scores.pieces():
         count.add(table)
     count.close(records)
@@ -87,7 +87,7 @@ def whatif(
     return found
 
 
-def aside_places(records: Records) -> dict[str, list[int]]:
+def quarantined_positions(records: Records) -> dict[str, list[int]]:
     """Where the records in quarantine come from."""
     places: dict[str, list[int]] = {}
     for record in records.quarantined():
@@ -96,25 +96,27 @@ def aside_places(records: Records) -> dict[str, list[int]]:
     return places
 
 
-def is_aside(table: pa.Table, aside: Mapping[str, list[int]]) -> pa.Array:
+def is_quarantined(table: pa.Table, aside: Mapping[str, list[int]]) -> pa.Array:
     """Which rows are in quarantine."""
     mask = pa.repeat(_FALSE, table.num_rows)
     for file, places in aside.items():
         here = pc.equal(table.column(FILE), literal(file, pa.string()))
         there = pc.is_in(table.column(PLACE), value_set=make_array(places, pa.int64()))
-        mask = pc.or_(mask, whole(pc.and_(here, there)))
+        mask = pc.or_(mask, as_one_array(pc.and_(here, there)))
     return mask
 
 
-def all_rules(rules: Sequence[Rule], was: pa.Array, order: Mapping[str, int]) -> list[Rule]:
+def with_stages_without_scores(
+    rules: Sequence[RecordedFilter], was: pa.Array, order: Mapping[str, int]
+) -> list[RecordedFilter]:
     """The rules, and a stage for each name that is none of theirs: one that drops rows without saying so."""
     names = {rule.name for rule in rules}
     others = [name for name in pc.unique(was).to_pylist() if name is not None and name not in names]
-    more = [Rule(name, order.get(name, -1), {}, {}) for name in others]
+    more = [RecordedFilter(name, order.get(name, -1), {}, {}) for name in others]
     return sorted([*rules, *more], key=lambda rule: rule.number)
 
 
-def _notes(rules: Sequence[Rule], found: WhatIf) -> list[str]:
+def _notes(rules: Sequence[RecordedFilter], found: WhatIf) -> list[str]:
     notes = []
     if found.unknown.rows:
         notes.append(
@@ -136,13 +138,13 @@ def _notes(rules: Sequence[Rule], found: WhatIf) -> list[str]:
     return notes
 
 
-class _Count:
+class _WhatIfCounter:
     """Adds up what tables of scores tell."""
 
     def __init__(
         self,
         found: WhatIf,
-        rules: Sequence[Rule],
+        rules: Sequence[RecordedFilter],
         order: Mapping[str, int],
         aside: Mapping[str, list[int]],
         samples: int,
@@ -157,11 +159,12 @@ class _Count:
         if not table.num_rows:
             return
         table = table.combine_chunks()
-        was = whole(table.column(DROPPED))
-        aside = is_aside(table, self.aside)
+        was = as_one_array(table.column(DROPPED))
+        aside = is_quarantined(table, self.aside)
         kept = pc.and_(pc.is_null(was), pc.invert(aside))
         verdicts = {
-            rule.name: verdict_of(rule, table, was, self.order) for rule in all_rules(self.rules, was, self.order)
+            rule.name: stage_verdict(rule, table, was, self.order)
+            for rule in with_stages_without_scores(self.rules, was, self.order)
         }
         dropped = reduce(pc.or_, [pc.equal(one, _FALSE).fill_null(_FALSE) for one in verdicts.values()], aside)
         known = reduce(pc.and_, [pc.is_valid(one) for one in verdicts.values()], pc.is_valid(aside))
@@ -189,17 +192,19 @@ class _Count:
         for name in by if SOURCE in by else [*by, FILE]:
             before, after = self._groups.setdefault(name, (Counter(), Counter()))
             for counts, mask in ((before, kept), (after, now)):
-                values = whole(table.column(name)).filter(mask)
-                more = _counted(values.fill_null(NONE))
-                counts.update({value: n for value, n in more.items() if value in counts or len(counts) < VALUES})
+                values = as_one_array(table.column(name)).filter(mask)
+                more = _counted(values.fill_null(NO_VALUE))
+                counts.update(
+                    {value: n for value, n in more.items() if value in counts or len(counts) < MAX_GROUP_VALUES}
+                )
 
     def _pick(self, kind: str, table: pa.Table, mask: pa.Array) -> None:
         """Rows drawn by lot, the same ones each time."""
         rows = table.filter(mask)
         if not rows.num_rows or not self.samples:
             return
-        places = whole(rows.column(PLACE)).cast(pa.uint64(), safe=False)
-        drawn = draw(places, int(digest(["what if", str(rows.column(FILE)[0])]), 16))
+        places = as_one_array(rows.column(PLACE)).cast(pa.uint64(), safe=False)
+        drawn = draw_uniform(places, int(digest(["what if", str(rows.column(FILE)[0])]), 16))
         best = pc.array_sort_indices(drawn).slice(0, self.samples)
         told = zip(drawn.take(best).to_pylist(), rows.take(best).to_pylist(), strict=True)
         self._picked[kind] = sorted([*self._picked[kind], *told], key=lambda one: one[0])[: self.samples]
@@ -211,11 +216,11 @@ class _Count:
         for group, (before, after) in self._groups.items():
             values = [value for value, _ in (before + after).most_common()]
             found.groups[group] = {value: (before[value], after[value]) for value in values}
-        found.gained = [_shown(row, records, self.rules) for _, row in self._picked["gained"]]
-        found.lost = [_shown(row, records, self.rules) for _, row in self._picked["lost"]]
+        found.gained = [_sample_row(row, records, self.rules) for _, row in self._picked["gained"]]
+        found.lost = [_sample_row(row, records, self.rules) for _, row in self._picked["lost"]]
 
 
-def verdict_of(rule: Rule, table: pa.Table, was: pa.Array, order: Mapping[str, int]) -> pa.Array:
+def stage_verdict(rule: RecordedFilter, table: pa.Table, was: pa.Array, order: Mapping[str, int]) -> pa.Array:
     """Whether a stage keeps each row: as it did, if it has the same parameters as then and the row got there; else as
     its scores say; null if there are none. Rows of other branches pass it by."""
     by_score = rule.verdict(table)
@@ -224,8 +229,8 @@ def verdict_of(rule: Rule, table: pa.Table, was: pa.Array, order: Mapping[str, i
     gone = pc.is_in(was, value_set=make_array(before, pa.string())) if before else pa.repeat(_FALSE, len(was))
     then = pc.invert(pc.equal(was, literal(rule.name, pa.string())).fill_null(_FALSE))
     unseen = by_score if by_score is not None else pa.nulls(len(was), pa.bool_())
-    if rule.elsewhere:
-        passing = pc.is_in(was, value_set=make_array([*rule.elsewhere], pa.string()))
+    if rule.other_branches:
+        passing = pc.is_in(was, value_set=make_array([*rule.other_branches], pa.string()))
         unseen = pc.if_else(passing, literal(True, pa.bool_()), unseen)
     seen = pc.coalesce(by_score, then) if rule.changed and by_score is not None else then
     return pc.if_else(gone, unseen, seen)
@@ -236,7 +241,7 @@ def _counted(values: pa.Array) -> dict[str, int]:
     return dict(zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True))
 
 
-def _shown(row: Mapping[str, Any], records: Records, rules: Sequence[Rule]) -> dict[str, Any]:
+def _sample_row(row: Mapping[str, Any], records: Records, rules: Sequence[RecordedFilter]) -> dict[str, Any]:
     changed = [column for rule in rules if rule.changed for column in rule.columns.values()]
     return {
         "file": row[FILE],
@@ -244,11 +249,11 @@ def _shown(row: Mapping[str, Any], records: Records, rules: Sequence[Rule]) -> d
         "id": row.get("id"),
         "dropped_by": row[DROPPED],
         "scores": {column: row.get(column) for column in changed},
-        "row": row_at(records, row[FILE], row[PLACE]),
+        "row": input_row_at(records, row[FILE], row[PLACE]),
     }
 
 
-def row_at(records: Records, file: str, position: int) -> dict[str, Any] | None:
+def input_row_at(records: Records, file: str, position: int) -> dict[str, Any] | None:
     """A row of the input: from the rejected rows, if it is there, else from the input itself."""
     from pyarrow import dataset as ds
 
@@ -257,8 +262,8 @@ def row_at(records: Records, file: str, position: int) -> dict[str, Any] | None:
         rows = rejected.to_table(filter=there).to_pylist()
         if rows:
             return {name: value for name, value in rows[0].items() if not name.startswith("rejected_")}
-    path = records.input_of(file)
+    path = records.input_path(file)
     try:
-        return read_input(path, position, records.options) if path else None
+        return read_input_row(path, position, records.options) if path else None
     except (OSError, ValueError):
         return None

@@ -16,26 +16,26 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pyarrow as pa
 
+from gristmill.core.arrow.table_conversion import is_json, table_to_rows
 from gristmill.core.errors import InputError
-from gristmill.core.scores import CHARS, DROPPED, FACTS, FILE, ID, LANGUAGE, PLACE, SEGMENT, SOURCE, TOKENS
-from gristmill.core.table import is_json, table_to_rows
+from gristmill.core.records.row_scores import CHARS, DROPPED, FACTS, FILE, ID, LANGUAGE, PLACE, SEGMENT, SOURCE, TOKENS
 from gristmill.core.task import digest
-from gristmill.dedup.clusters import SIMILARITY
-from gristmill.report.compared import Compared, cluster_tables, compared_by
-from gristmill.report.records import REJECTED, SCORES, Records, read_line, row_id
-from gristmill.report.rules import rules_of
-from gristmill.report.whatif import row_at
+from gristmill.dedup.clusters.cluster_table import SIMILARITY
+from gristmill.report.cluster_tables import ComparedColumns, cluster_tables, compared_columns
+from gristmill.report.recorded_filters import recorded_filters
+from gristmill.report.records import REJECTED, SCORES, Records, read_output_row, row_id
+from gristmill.report.whatif import input_row_at
 
 if TYPE_CHECKING:
     from pyarrow import dataset
 
-MEMBERS = 20
+MAX_CLUSTER_MEMBERS = 20
 _ROW_ID = re.compile(r"([0-9a-f]{16})_([0-9]+)")
 _PLACE = re.compile(r"(.+):([0-9]+)")
 
 
 @dataclass
-class Judged:
+class FilterScore:
     """What one filter thought of a row. `kept` is None where that cannot be told from the score."""
 
     stage: str
@@ -46,7 +46,7 @@ class Judged:
 
 
 @dataclass
-class Story:
+class RowOutcome:
     """What became of a row."""
 
     file: str | None
@@ -55,7 +55,7 @@ class Story:
     path: str | None = None
     """The input file, if the ledger knows it."""
     facts: dict[str, Any] = field(default_factory=dict)
-    scores: list[Judged] = field(default_factory=list)
+    scores: list[FilterScore] = field(default_factory=list)
     fate: str = "unknown"
     """kept, dropped, quarantined or unknown."""
     dropped_by: str | None = None
@@ -76,7 +76,7 @@ class Story:
         return row_id(self.file, self.position) if self.file is not None and self.position is not None else None
 
 
-def why(run: str | Records, wanted: str, storage_options: Mapping[str, Any] | None = None) -> list[Story]:
+def why(run: str | Records, wanted: str, storage_options: Mapping[str, Any] | None = None) -> list[RowOutcome]:
     """What became of the row with an id, or of each of them if several have it."""
     records = run if isinstance(run, Records) else Records(run, storage_options)
     stories = _from_scores(records, wanted) or _from_rejected(records, wanted) or _from_quarantine(records, wanted)
@@ -85,18 +85,18 @@ def why(run: str | Records, wanted: str, storage_options: Mapping[str, Any] | No
     if not stories:
         raise InputError(_not_found(records, wanted))
     for story in stories:
-        _complete(records, story)
+        _add_details(records, story)
     return stories
 
 
 def _not_found(records: Records, wanted: str) -> str:
-    lacking = [records.lacking(name) for name in (SCORES, REJECTED) if getattr(records, name) is None]
+    lacking = [records.explain_missing(name) for name in (SCORES, REJECTED) if getattr(records, name) is None]
     form = "Ask by the value of its column id, by its row id, or as FILE:POSITION"
     hint = f"{lacking[0]}. " if lacking and records.scores is None else ""
     return f"{records.place} knows no row {wanted!r}. {hint}{form}"
 
 
-def _places(records: Records, wanted: str) -> tuple[str, int] | None:
+def _position_from_id(records: Records, wanted: str) -> tuple[str, int] | None:
     """The file and position that an id stands for."""
     if match := _ROW_ID.fullmatch(wanted):
         name = next((name for name in _names(records) if digest([name]) == match[1]), None)
@@ -106,9 +106,9 @@ def _places(records: Records, wanted: str) -> tuple[str, int] | None:
     return None
 
 
-def place_of(records: Records, wanted: str) -> tuple[str, int] | None:
+def position_of_row(records: Records, wanted: str) -> tuple[str, int] | None:
     """The file and position of a row, by whatever it is called; None if no record tells."""
-    if place := _places(records, wanted):
+    if place := _position_from_id(records, wanted):
         return place
     found = _from_scores(records, wanted) or _from_rejected(records, wanted)
     first = found[0] if found else None
@@ -126,7 +126,7 @@ def _names(records: Records) -> Iterator[str]:
 def _condition(records: Records, wanted: str, file: str, position: str, rows: dataset.Dataset) -> Any:
     from pyarrow import dataset as ds
 
-    place = _places(records, wanted)
+    place = _position_from_id(records, wanted)
     places = [place] if place else []
     by_id = None
     if ID in rows.schema.names:
@@ -141,7 +141,7 @@ def _condition(records: Records, wanted: str, file: str, position: str, rows: da
     return reduce(or_, conditions) if conditions else None
 
 
-def _from_scores(records: Records, wanted: str) -> list[Story]:
+def _from_scores(records: Records, wanted: str) -> list[RowOutcome]:
     scores = records.scores
     if scores is None:
         return []
@@ -154,29 +154,29 @@ def _from_scores(records: Records, wanted: str) -> list[Story]:
     return [_scored(records, row) for row in rows.values()]
 
 
-def _scored(records: Records, row: Mapping[str, Any]) -> Story:
-    story = Story(row[FILE], row[PLACE], row.get(ID))
+def _scored(records: Records, row: Mapping[str, Any]) -> RowOutcome:
+    story = RowOutcome(row[FILE], row[PLACE], row.get(ID))
     story.facts = {name: row[name] for name in (LANGUAGE, SOURCE, CHARS, TOKENS) if row.get(name) is not None}
     story.dropped_by = row.get(DROPPED)
     story.fate = "dropped" if story.dropped_by else "kept"
     table = pa.Table.from_pylist([{name: value for name, value in row.items() if name not in FACTS}])
-    for rule in rules_of(records):
+    for rule in recorded_filters(records):
         verdicts = {label: keep[0].as_py() for label, keep in rule.verdicts(table).items()}
         for label, column in rule.columns.items():
             if row.get(column) is not None:
                 threshold = rule.thresholds.get(label, "")
                 kept = False if rule.together and rule.name == story.dropped_by else verdicts.get(label)
-                story.scores.append(Judged(rule.name, label, row[column], threshold, kept))
+                story.scores.append(FilterScore(rule.name, label, row[column], threshold, kept))
     failed = [one for one in story.scores if one.stage == story.dropped_by and one.kept is False]
     story.reason = ", ".join(_reason(one.filter, one.score, one.threshold) for one in failed if _number(one))
     return story
 
 
-def _number(one: Judged) -> bool:
+def _number(one: FilterScore) -> bool:
     return isinstance(one.score, int | float)
 
 
-def _from_rejected(records: Records, wanted: str) -> list[Story]:
+def _from_rejected(records: Records, wanted: str) -> list[RowOutcome]:
     found: list[dict[str, Any]] = []
     for rows in records.rejected or ():
         condition = _condition(records, wanted, "rejected_file", "rejected_position", rows)
@@ -184,13 +184,13 @@ def _from_rejected(records: Records, wanted: str) -> list[Story]:
     return [_rejected(row) for row in found]
 
 
-def _rejected(row: dict[str, Any]) -> Story:
+def _rejected(row: dict[str, Any]) -> RowOutcome:
     own = {name: value for name, value in row.items() if not name.startswith("rejected_")}
-    story = Story(row["rejected_file"], row["rejected_position"], _text(own.get(ID)), row=own)
+    story = RowOutcome(row["rejected_file"], row["rejected_position"], _text(own.get(ID)), row=own)
     story.fate, story.dropped_by = "dropped", row["rejected_by"]
     score, threshold = row["rejected_score"], row["rejected_threshold"] or ""
     if row["rejected_filter"]:
-        story.scores = [Judged(row["rejected_by"], row["rejected_filter"], score, threshold, False)]
+        story.scores = [FilterScore(row["rejected_by"], row["rejected_filter"], score, threshold, False)]
     if score is not None:
         story.reason = _reason(row["rejected_filter"], score, threshold)
     return story
@@ -206,44 +206,44 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def _from_quarantine(records: Records, wanted: str) -> list[Story]:
-    place = _places(records, wanted)
+def _from_quarantine(records: Records, wanted: str) -> list[RowOutcome]:
+    place = _position_from_id(records, wanted)
     found = []
     for record in records.quarantined():
         own = str(record.row.get(ID)) if record.row and record.row.get(ID) is not None else None
         if wanted in (own, record.id) or (place and place == (record.file, record.position)):
-            found.append(Story(record.file, record.position, own))
+            found.append(RowOutcome(record.file, record.position, own))
     return found
 
 
-def _from_clusters(records: Records, wanted: str) -> list[Story]:
-    place = _places(records, wanted)
+def _from_clusters(records: Records, wanted: str) -> list[RowOutcome]:
+    place = _position_from_id(records, wanted)
     if not any(_members(rows, "id", wanted) for rows in cluster_tables(records).values()):
         return []
     file, position = place or (None, None)
-    return [Story(file, position, None if _ROW_ID.fullmatch(wanted) else wanted)]
+    return [RowOutcome(file, position, None if _ROW_ID.fullmatch(wanted) else wanted)]
 
 
-def _complete(records: Records, story: Story) -> None:
+def _add_details(records: Records, story: RowOutcome) -> None:
     """All else that is known of a row."""
-    story.path = records.input_of(story.file) if story.file else None
+    story.path = records.input_path(story.file) if story.file else None
     story.cluster = _cluster(records, story)
     _look_in_quarantine(records, story)
     if story.cluster:
-        _tell_duplicate(story, story.cluster)
+        _explain_duplicate(story, story.cluster)
     if story.row is None and story.file is not None and story.position is not None:
-        story.row = row_at(records, story.file, story.position)
+        story.row = input_row_at(records, story.file, story.position)
     if story.fate == "kept" and story.file is not None:
-        story.outputs = records.outputs_of(story.file)
-        story.line = _line(records, story) if len(story.outputs) == 1 else None
+        story.outputs = records.output_paths(story.file)
+        story.line = _output_row_number(records, story) if len(story.outputs) == 1 else None
     _look_for_spans(records, story)
     if records.scores is None:
-        story.missing.append(records.lacking(SCORES))
+        story.missing.append(records.explain_missing(SCORES))
     if records.rejected is None and story.row is None:
-        story.missing.append(records.lacking(REJECTED))
+        story.missing.append(records.explain_missing(REJECTED))
 
 
-def _tell_duplicate(story: Story, cluster: Mapping[str, Any]) -> None:
+def _explain_duplicate(story: RowOutcome, cluster: Mapping[str, Any]) -> None:
     """What became of a row that is in a cluster, if that decided it."""
     if story.fate == "unknown":
         story.fate = "kept" if cluster["kept"] else "dropped"
@@ -258,7 +258,7 @@ def _tell_duplicate(story: Story, cluster: Mapping[str, Any]) -> None:
     story.reason = f"a duplicate of {cluster['partner'] or 'another row'}{known}{like}"
 
 
-def _look_for_spans(records: Records, story: Story) -> None:
+def _look_for_spans(records: Records, story: RowOutcome) -> None:
     """What was redacted, from a column of the row as it was rejected or written."""
     redacting = [stage for stage in records.stages if "spans_field" in stage]
     if redacting and not any(stage["spans_field"] for stage in redacting):
@@ -266,14 +266,14 @@ def _look_for_spans(records: Records, story: Story) -> None:
     names = [stage["spans_field"] for stage in redacting if stage["spans_field"]]
     rows = [story.row or {}]
     if names and story.line and story.outputs:
-        rows.append(read_line(story.outputs[0], story.line, records.options) or {})
+        rows.append(read_output_row(story.outputs[0], story.line, records.options) or {})
     for row in rows:
         for name in names:
             spans = row.get(name) or []
             story.redacted += orjson.loads(spans) if isinstance(spans, str) else spans
 
 
-def _look_in_quarantine(records: Records, story: Story) -> None:
+def _look_in_quarantine(records: Records, story: RowOutcome) -> None:
     for record in records.quarantined():
         if story.position is not None and (record.file, record.position) == (story.file, story.position):
             story.fate, story.dropped_by = "quarantined", None
@@ -288,31 +288,31 @@ def _members(rows: dataset.Dataset, column: str, value: str) -> list[dict[str, A
     return found
 
 
-def _cluster(records: Records, story: Story) -> dict[str, Any] | None:
+def _cluster(records: Records, story: RowOutcome) -> dict[str, Any] | None:
     """The cluster that a row is in: of several stages, that which dropped it."""
     tables = cluster_tables(records)
     for name in (story.row_id, story.id):
         mine = [(one, prefix) for prefix in tables for one in _members(tables[prefix], "id", name)] if name else []
         if mine:
             own, prefix = min(mine, key=lambda one: one[0]["kept"] != (story.fate == "kept"))
-            return _told(records, own, tables[prefix], prefix)
+            return _cluster_details(records, own, tables[prefix], prefix)
     return None
 
 
-def _told(records: Records, own: dict[str, Any], rows: dataset.Dataset, prefix: str) -> dict[str, Any]:
+def _cluster_details(records: Records, own: dict[str, Any], rows: dataset.Dataset, prefix: str) -> dict[str, Any]:
     all_of_it = _members(rows, "cluster", own["cluster"])
-    stage = compared_by(records).get(prefix, Compared())
+    stage = compared_columns(records).get(prefix, ComparedColumns())
     return {
         **own,
         "stage": stage.name,
         "threshold": stage.threshold,
         "survivor": next((one["id"] for one in all_of_it if one["kept"]), None),
         "size": len(all_of_it),
-        "members": [one["id"] for one in all_of_it if one["id"] != own["id"]][:MEMBERS],
+        "members": [one["id"] for one in all_of_it if one["id"] != own["id"]][:MAX_CLUSTER_MEMBERS],
     }
 
 
-def _line(records: Records, story: Story) -> int | None:
+def _output_row_number(records: Records, story: RowOutcome) -> int | None:
     """How many rows of its file were kept up to this one. Only where rows went straight from reader to writer."""
     from pyarrow import dataset as ds
 

@@ -28,24 +28,24 @@ from typing import Any
 
 import pyarrow as pa
 
+from gristmill.core.arrow.array_building import literal, make_array
+from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.batch import DocumentBatch
-from gristmill.core.columns import literal, make_array
-from gristmill.core.compute import pc
 from gristmill.core.errors import ColumnError, InputError
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage, SourceStage
 from gristmill.core.task import EmptyTask, FileGroupTask, Lineage, Task, digest
-from gristmill.io.files import FilePartition, FilePartitioningStage
-from gristmill.io.reader import SKIP
+from gristmill.io.read.file_partitions import FilePartition, FilePartitioningStage
+from gristmill.io.read.files_reader import SKIP
 from gristmill.text.read import FileReader, ReaderStage
-from gristmill.text.resample import check_factor, drawn, take
+from gristmill.text.resample import check_factor, draw_per_row, repeat_rows
 
-KEY = "blend"
+BLEND_KEY = "blend"
 """Where a task says which input it is of."""
 
-STEPS = 2**20
+HISTOGRAM_BINS = 2**20
 """How finely the lot is divided when documents are counted."""
 
-_HEIGHTS = pa.schema([("step", pa.int64()), ("size", pa.float64())])
+_HISTOGRAM_SCHEMA = pa.schema([("step", pa.int64()), ("size", pa.float64())])
 
 
 class Blend(CompositeStage[EmptyTask, DocumentBatch]):
@@ -117,15 +117,15 @@ class Blend(CompositeStage[EmptyTask, DocumentBatch]):
         readers = {name: reader.reading_stage() for name, reader in self.sources.items()}
         budget = self.documents if self.tokens is None else self.tokens
         return [
-            ListSources(listers),
-            ReadSources(readers),
-            TakeShares(
+            ListBlendFiles(listers),
+            ReadBlendFiles(readers),
+            SampleBlend(
                 listers, readers, self.weights, budget, self.token_field, self.factors, self.seed, self.source_field
             ),
         ]
 
 
-class ListSources(SourceStage[FileGroupTask]):
+class ListBlendFiles(SourceStage[FileGroupTask]):
     """Lists the files of all inputs. A file is known by its input and its name in it."""
 
     name = "list_blend"
@@ -150,11 +150,11 @@ class ListSources(SourceStage[FileGroupTask]):
 def _labelled(name: str, task: FileGroupTask) -> FilePartition:
     assert isinstance(task, FilePartition)
     labelled = replace(task, names=tuple(f"{name}/{file}" for file in task.names or task.data))
-    labelled.metadata = {**task.metadata, KEY: name, "partition": f"{labelled.stem}-{labelled.key()[:8]}"}
+    labelled.metadata = {**task.metadata, BLEND_KEY: name, "partition": f"{labelled.stem}-{labelled.key()[:8]}"}
     return labelled
 
 
-class ReadSources(ProcessingStage[FileGroupTask, DocumentBatch]):
+class ReadBlendFiles(ProcessingStage[FileGroupTask, DocumentBatch]):
     """Reads each file as its input is read."""
 
     name = "read_blend"
@@ -164,10 +164,10 @@ class ReadSources(ProcessingStage[FileGroupTask, DocumentBatch]):
         self.readers = dict(readers)
 
     def peek(self, sample: Task[Any]) -> Mapping[str, pa.DataType] | None:
-        return self.readers[sample.metadata[KEY]].peek(sample)
+        return self.readers[sample.metadata[BLEND_KEY]].peek(sample)
 
     def process(self, task: FileGroupTask) -> Iterator[DocumentBatch]:
-        reader = copy.copy(self.readers[task.metadata[KEY]])
+        reader = copy.copy(self.readers[task.metadata[BLEND_KEY]])
         reader.name = self.name
         reader.__dict__["_counters"] = self.__dict__.setdefault(
             "_counters", {}
@@ -176,10 +176,10 @@ class ReadSources(ProcessingStage[FileGroupTask, DocumentBatch]):
         yield from reader.process(task)
 
 
-class TakeShares(ProcessingStage[DocumentBatch, DocumentBatch]):
+class SampleBlend(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Takes the documents of each input as often as its share needs."""
 
-    name = KEY
+    name = BLEND_KEY
     takes_empty = True
 
     def __init__(
@@ -223,30 +223,30 @@ class TakeShares(ProcessingStage[DocumentBatch, DocumentBatch]):
     def process(self, task: DocumentBatch) -> DocumentBatch:
         if self._factors is None:  # a preview, for which nothing was prepared
             self._factors = self._count()
-        name = task.metadata[KEY]
+        name = task.metadata[BLEND_KEY]
         if self.source_field:
             label = pa.repeat(literal(name, pa.string()), task.num_items)
             task = task.with_column(self.source_field, label)
         if not task.num_items:
             return task
         factor = pa.repeat(literal(self._factors[name], pa.float64()), task.num_items)
-        return take(task, factor, drawn(task, self.seed, KEY))
+        return repeat_rows(task, factor, draw_per_row(task, self.seed, BLEND_KEY))
 
     def _count(self) -> dict[str, float]:
         """How often the documents of each input are taken."""
         assert self.weights is not None
         wanted = {name: weight for name, weight in self.weights.items() if weight}
-        there = {name: count(*self._inputs[name], name, self.seed, self.token_field) for name in wanted}
+        there = {name: count_by_draw(*self._inputs[name], name, self.seed, self.token_field) for name in wanted}
         for name, heights in there.items():
             if not sum(heights):
                 what = f"no number in {self.token_field!r}" if self.token_field else "no documents"
                 raise InputError(f"stage {self.name!r}: source {name!r} has {what}: leave it out, or give it weight 0")
-        shares = shares_of(wanted, {name: sum(heights) for name, heights in there.items()}, self.budget)
-        found = {name: factor_of(there[name], share) for name, share in shares.items()}
+        shares = target_sizes(wanted, {name: sum(heights) for name, heights in there.items()}, self.budget)
+        found = {name: sampling_factor(there[name], share) for name, share in shares.items()}
         return {name: found.get(name, 0.0) for name in self.weights}
 
 
-def shares_of(weights: Mapping[str, float], there: Mapping[str, float], budget: int | None) -> dict[str, float]:
+def target_sizes(weights: Mapping[str, float], there: Mapping[str, float], budget: int | None) -> dict[str, float]:
     """How much of each input is wanted, in whole documents or tokens that add up to the budget."""
     total = sum(weights.values())
     if budget is None:
@@ -259,26 +259,26 @@ def shares_of(weights: Mapping[str, float], there: Mapping[str, float], budget: 
     return {name: float(share) for name, share in shares.items()}
 
 
-def factor_of(heights: Sequence[float], wanted: float) -> float:
+def sampling_factor(heights: Sequence[float], wanted: float) -> float:
     """How often documents are to be taken, so that together they are as much as is wanted, and no more."""
     sums = list(accumulate(heights, initial=0.0))
     whole, rest = divmod(wanted, sums[-1])
-    return whole + (bisect_right(sums, rest + 1e-6) - 1) / STEPS if rest else whole
+    return whole + (bisect_right(sums, rest + 1e-6) - 1) / HISTOGRAM_BINS if rest else whole
 
 
-def count(
+def count_by_draw(
     lister: FilePartitioningStage, reader: ReaderStage, name: str, seed: int, token_field: str | None
 ) -> array[float]:
     """How many documents, or tokens, an input has at each height of the lot."""
     reader = copy.copy(reader)
     reader.on_bad_record, reader.fields = SKIP, [token_field] if token_field else []  # bad ones are told in the run
-    heights = array("d", bytes(8 * STEPS))
+    heights = array("d", bytes(8 * HISTOGRAM_BINS))
     cores = os.cpu_count() or 1
 
     def look(task: FileGroupTask) -> pa.Table:
-        found = nothing = pa.table([make_array([], kind) for kind in _HEIGHTS.types], schema=_HEIGHTS)
+        found = nothing = pa.table([make_array([], kind) for kind in _HISTOGRAM_SCHEMA.types], schema=_HISTOGRAM_SCHEMA)
         for batch in copy.copy(reader).process(task):
-            table = _heights(batch.named(task.lineage), seed, token_field) if batch.num_items else nothing
+            table = _draw_histogram(batch.named(task.lineage), seed, token_field) if batch.num_items else nothing
             found = pa.concat_tables([found, table]).group_by("step").aggregate([("size", "sum")])
             found = found.rename_columns(["step", "size"])
         return found
@@ -293,13 +293,17 @@ def count(
     return heights
 
 
-def _heights(batch: DocumentBatch, seed: int, token_field: str | None) -> pa.Table:
+def _draw_histogram(batch: DocumentBatch, seed: int, token_field: str | None) -> pa.Table:
     """The height of each document's lot, and how much it counts."""
-    steps = pc.floor(pc.multiply(drawn(batch, seed, KEY), literal(float(STEPS), pa.float64()))).cast(pa.int64())
+    steps = pc.floor(
+        pc.multiply(draw_per_row(batch, seed, BLEND_KEY), literal(float(HISTOGRAM_BINS), pa.float64()))
+    ).cast(pa.int64())
     if token_field is None:
-        return pa.table([steps, pa.repeat(literal(1.0, pa.float64()), len(steps))], schema=_HEIGHTS)
+        return pa.table([steps, pa.repeat(literal(1.0, pa.float64()), len(steps))], schema=_HISTOGRAM_SCHEMA)
     column = batch.data.column(token_field).combine_chunks()
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_null(column.type)):
-        raise ColumnError(f"stage {KEY!r}: token_field={token_field!r} must hold numbers, and holds {column.type}")
+        raise ColumnError(
+            f"stage {BLEND_KEY!r}: token_field={token_field!r} must hold numbers, and holds {column.type}"
+        )
     sizes = column.cast(pa.float64(), safe=False).fill_null(literal(0.0, pa.float64()))
-    return pa.table([steps, sizes], schema=_HEIGHTS)
+    return pa.table([steps, sizes], schema=_HISTOGRAM_SCHEMA)

@@ -19,24 +19,24 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
+from gristmill.core.arrow.table_conversion import POSITION
 from gristmill.core.batch import DocumentBatch
 from gristmill.core.stage import CompositeStage, ProcessingStage
-from gristmill.core.table import POSITION
 from gristmill.core.task import EmptyTask, FileGroupTask
-from gristmill.io import sniff
-from gristmill.io.again import JSONL, PARQUET
-from gristmill.io.arrow import peek_arrow, read_arrow
-from gristmill.io.files import BY_LINES, BY_ROW_GROUPS, WHOLE, FilePartitioningStage
-from gristmill.io.input import Input
-from gristmill.io.jsonl import peek_jsonl, read_jsonl
-from gristmill.io.lines import MAX_LINE
-from gristmill.io.listing import Paths
-from gristmill.io.parquet import peek_parquet, read_parquet
-from gristmill.io.plain import FILE_NAME, TEXT, peek_text, read_text_file, read_text_lines
-from gristmill.io.reader import QUARANTINE, SKIP, FilesReader, name_of
+from gristmill.io.formats import format_detection
+from gristmill.io.formats.arrow import peek_arrow, read_arrow
+from gristmill.io.formats.jsonl import peek_jsonl, read_jsonl
+from gristmill.io.formats.line_blocks import MAX_LINE_BYTES
+from gristmill.io.formats.parquet import peek_parquet, read_parquet
+from gristmill.io.formats.plain_text import FILE_NAME_COLUMN, TEXT_COLUMN, peek_text, read_text_file, read_text_lines
+from gristmill.io.read.file_listing import Paths
+from gristmill.io.read.file_partitions import BY_LINES, BY_ROW_GROUPS, WHOLE_FILES, FilePartitioningStage
+from gristmill.io.read.files_reader import QUARANTINE, SKIP, FilesReader, relative_file_name
+from gristmill.io.read.reread import JSONL_FORMAT, PARQUET_FORMAT
+from gristmill.io.storage.file_input import FileInput
 
 if TYPE_CHECKING:
-    from gristmill.io.csv import CsvFormat
+    from gristmill.io.formats.csv import CsvFormat
 
 
 class ReaderStage(FilesReader[FileGroupTask, DocumentBatch]):
@@ -51,12 +51,12 @@ class JsonlReaderStage(ReaderStage):
     name = "read_jsonl"
     unit = "byte"
     options = ("max_line_bytes",)
-    again = JSONL
+    again = JSONL_FORMAT
 
-    def tables(self, source: Input) -> Iterator[pa.Table]:
-        return read_jsonl(source, self.fields, self.read_kwargs.get("max_line_bytes", MAX_LINE))
+    def tables(self, source: FileInput) -> Iterator[pa.Table]:
+        return read_jsonl(source, self.fields, self.read_kwargs.get("max_line_bytes", MAX_LINE_BYTES))
 
-    def schema(self, source: Input) -> pa.Schema | None:
+    def schema(self, source: FileInput) -> pa.Schema | None:
         return peek_jsonl(source, self.fields, strict=self.on_bad_record != SKIP)
 
 
@@ -64,12 +64,12 @@ class ParquetReaderStage(ReaderStage):
     """Parquet."""
 
     name = "read_parquet"
-    again = PARQUET
+    again = PARQUET_FORMAT
 
-    def tables(self, source: Input) -> Iterator[pa.Table]:
+    def tables(self, source: FileInput) -> Iterator[pa.Table]:
         return read_parquet(source, self.fields)
 
-    def schema(self, source: Input) -> pa.Schema | None:
+    def schema(self, source: FileInput) -> pa.Schema | None:
         return peek_parquet(source, self.fields)
 
 
@@ -78,10 +78,10 @@ class ArrowReaderStage(ReaderStage):
 
     name = "read_arrow"
 
-    def tables(self, source: Input) -> Iterator[pa.Table]:
+    def tables(self, source: FileInput) -> Iterator[pa.Table]:
         return read_arrow(source, self.fields)
 
-    def schema(self, source: Input) -> pa.Schema | None:
+    def schema(self, source: FileInput) -> pa.Schema | None:
         return peek_arrow(source, self.fields)
 
 
@@ -91,18 +91,18 @@ class CsvReaderStage(ReaderStage):
     name = "read_csv"
     options = ("delimiter", "quote_char", "escape_char", "column_names", "column_types")
 
-    def tables(self, source: Input) -> Iterator[pa.Table]:
-        from gristmill.io.csv import read_csv
+    def tables(self, source: FileInput) -> Iterator[pa.Table]:
+        from gristmill.io.formats.csv import read_csv
 
         return read_csv(source, self.fields, self._form())
 
-    def schema(self, source: Input) -> pa.Schema | None:
-        from gristmill.io.csv import peek_csv
+    def schema(self, source: FileInput) -> pa.Schema | None:
+        from gristmill.io.formats.csv import peek_csv
 
         return peek_csv(source, self.fields, self._form())
 
     def _form(self) -> CsvFormat:
-        from gristmill.io.csv import CsvFormat
+        from gristmill.io.formats.csv import CsvFormat
 
         return CsvFormat(**{key: value for key, value in self.read_kwargs.items() if key in self.options})
 
@@ -118,8 +118,10 @@ class TextReaderStage(ReaderStage):
         super().__init__(**settings)
         if per not in ("file", "line"):
             raise ValueError(f"per is {per!r}, must be 'file' or 'line'")
-        if self.fields is not None and not set(self.fields) <= {TEXT, FILE_NAME}:
-            raise ValueError(f"fields is {self.fields!r}: plain text has only {TEXT!r} (and {FILE_NAME!r} per file)")
+        if self.fields is not None and not set(self.fields) <= {TEXT_COLUMN, FILE_NAME_COLUMN}:
+            raise ValueError(
+                f"fields is {self.fields!r}: plain text has only {TEXT_COLUMN!r} (and {FILE_NAME_COLUMN!r} per file)"
+            )
         self.per = per
 
     def process(self, task: FileGroupTask) -> Iterator[DocumentBatch]:
@@ -132,7 +134,7 @@ class TextReaderStage(ReaderStage):
         for part in task.parts():
             text = read_text_file(self.source(task, part), self._limit())
             if text is not None:
-                rows.append((text, name_of(task, part), task.data.index(part.path)))
+                rows.append((text, relative_file_name(task, part), task.data.index(part.path)))
                 size += len(text)
                 empty = False
             if size >= self.blocksize:
@@ -145,17 +147,17 @@ class TextReaderStage(ReaderStage):
 
     def _files_table(self, rows: Sequence[tuple[str, str, int]]) -> pa.Table:
         """One row per file; its position is that of the file in the partition."""
-        columns = dict(zip((TEXT, FILE_NAME, POSITION), map(list, zip(*rows, strict=True)), strict=True))
-        return pa.table(columns).select([*(self.fields or (TEXT, FILE_NAME)), POSITION])
+        columns = dict(zip((TEXT_COLUMN, FILE_NAME_COLUMN, POSITION), map(list, zip(*rows, strict=True)), strict=True))
+        return pa.table(columns).select([*(self.fields or (TEXT_COLUMN, FILE_NAME_COLUMN)), POSITION])
 
-    def tables(self, source: Input) -> Iterator[pa.Table]:
+    def tables(self, source: FileInput) -> Iterator[pa.Table]:
         return read_text_lines(source, self._limit())
 
-    def schema(self, source: Input) -> pa.Schema | None:
+    def schema(self, source: FileInput) -> pa.Schema | None:
         return peek_text(source, per_file=self.per == "file")
 
     def _limit(self) -> int:
-        return int(self.read_kwargs.get("max_line_bytes", MAX_LINE))
+        return int(self.read_kwargs.get("max_line_bytes", MAX_LINE_BYTES))
 
 
 @dataclass(eq=False, repr=False)
@@ -175,7 +177,7 @@ class FileReader(CompositeStage[EmptyTask, DocumentBatch]):
 
     reader: ClassVar[type[ReaderStage]]
     extensions: ClassVar[Sequence[str]]
-    split_by: ClassVar[str] = WHOLE
+    split_by: ClassVar[str] = WHOLE_FILES
 
     def __post_init__(self) -> None:
         if self.task_type != "document":
@@ -204,7 +206,7 @@ class JsonlReader(FileReader):
     """Reads JSON lines: one object per line."""
 
     reader = JsonlReaderStage
-    extensions = sniff.with_compressed(sniff.LINES)
+    extensions = format_detection.with_compressed_extensions(format_detection.JSONL_EXTENSIONS)
     split_by = BY_LINES
 
 
@@ -212,7 +214,7 @@ class ParquetReader(FileReader):
     """Reads Parquet files, several workers to a large file."""
 
     reader = ParquetReaderStage
-    extensions = sniff.PARQUET
+    extensions = format_detection.PARQUET_EXTENSIONS
     split_by = BY_ROW_GROUPS
 
 
@@ -220,14 +222,14 @@ class CsvReader(FileReader):
     """Reads CSV and TSV files. Values are text, unless read_kwargs={"column_types": {...}} says otherwise."""
 
     reader = CsvReaderStage
-    extensions = sniff.with_compressed(sniff.TABLES)
+    extensions = format_detection.with_compressed_extensions(format_detection.CSV_EXTENSIONS)
 
 
 class ArrowReader(FileReader):
     """Reads Arrow IPC files and streams, and Feather files."""
 
     reader = ArrowReaderStage
-    extensions = sniff.ARROW
+    extensions = format_detection.ARROW_EXTENSIONS
 
 
 @dataclass(eq=False, repr=False)
@@ -237,11 +239,11 @@ class TextReader(FileReader):
     per: str = "file"
 
     reader = TextReaderStage
-    extensions = sniff.with_compressed(sniff.TEXTS)
+    extensions = format_detection.with_compressed_extensions(format_detection.TEXT_EXTENSIONS)
 
     def lister(self) -> FilePartitioningStage:
         stage = super().lister()
-        stage.split_by = BY_LINES if self.per == "line" else WHOLE
+        stage.split_by = BY_LINES if self.per == "line" else WHOLE_FILES
         return stage
 
     def reading_stage(self) -> ReaderStage:

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
+from gristmill.core.arrow.array_building import literal, make_array
+from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.batch import Batch
-from gristmill.core.columns import literal, make_array
-from gristmill.core.compute import pc
-from gristmill.core.sample import draw, row_ids
+from gristmill.core.sample import draw_uniform, row_ids
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.task import digest
-from gristmill.text.columns import values_in
-from gristmill.text.filters import values_of
+from gristmill.text.document_filter import python_values
+from gristmill.text.text_columns import batch_column
 
 if TYPE_CHECKING:
     from gristmill.core.stage import Columns
 
-Rows = TypeVar("Rows", bound=Batch)
+BatchType = TypeVar("BatchType", bound=Batch)
 
 
 class Resample(ProcessingStage[Batch, Batch]):
@@ -53,9 +53,9 @@ class Resample(ProcessingStage[Batch, Batch]):
             return task
         known = {str(name): float(factor) for name, factor in self.factors.items()}
         other = float(self.otherwise)
-        values = values_of(values_in(self, task, self.by))
+        values = python_values(batch_column(self, task, self.by))
         factors = make_array([other if one is None else known.get(str(one), other) for one in values], pa.float64())
-        return take(task, factors, drawn(task, self.seed, "Resample"))
+        return repeat_rows(task, factors, draw_per_row(task, self.seed, "Resample"))
 
 
 def check_factor(stage: str, name: str, factor: float) -> None:
@@ -63,13 +63,13 @@ def check_factor(stage: str, name: str, factor: float) -> None:
         raise ValueError(f"{stage}: the factor of {name!r} is {factor!r}, must be a number, 0 or more")
 
 
-def drawn(batch: Batch, seed: int, stage: str) -> pa.Array:
+def draw_per_row(batch: Batch, seed: int, stage: str) -> pa.Array:
     """A number from 0 up to 1 for each row, which depends on the seed and the row alone."""
     owner, numbers = row_ids(batch)
-    return draw(numbers, int(digest([str(seed), stage, owner]), 16))
+    return draw_uniform(numbers, int(digest([str(seed), stage, owner]), 16))
 
 
-def take(batch: Rows, factors: pa.Array, numbers: pa.Array) -> Rows:
+def repeat_rows(batch: BatchType, factors: pa.Array, numbers: pa.Array) -> BatchType:
     """The rows, each as often as its factor says; its number decides on the fraction."""
     whole = pc.floor(factors)
     once_more = pc.less(numbers, pc.subtract(factors, whole))

@@ -17,55 +17,70 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
+from gristmill.core.arrow.array_building import make_array
+from gristmill.core.arrow.table_conversion import table_to_rows, to_array
 from gristmill.core.batch import DocumentBatch
-from gristmill.core.columns import make_array
 from gristmill.core.errors import ContractError, shorten
-from gristmill.core.score import DroppingStage, Step
+from gristmill.core.score import FilteringStage, FilterStep
 from gristmill.core.stage import ProcessingStage
-from gristmill.core.table import table_to_rows, to_array
-from gristmill.text import english, stats
-from gristmill.text.arguments import as_list, distinct, routes, spread, unique
-from gristmill.text.columns import answered, any_column, judged, scored, text_column, texts_of, values_in
-from gristmill.text.filters import DocumentFilter, score_array, values_of
-from gristmill.text.modifiers import DocumentModifier
+from gristmill.text.document_filter import DocumentFilter, python_values, score_array
+from gristmill.text.filters import english_only
+from gristmill.text.modifiers.document_modifier import DocumentModifier
+from gristmill.text.statistics import column_statistics
+from gristmill.text.text_columns import (
+    any_column,
+    batch_column,
+    batch_texts,
+    call_batch_method,
+    filter_verdicts,
+    score_text_column,
+    text_column,
+)
+from gristmill.text.tool_arguments import (
+    as_list,
+    check_distinct_columns,
+    modifier_columns,
+    number_repeated_labels,
+    one_per_tool,
+)
 
 if TYPE_CHECKING:
     from gristmill.core.stage import Columns, WorkerMetadata
 
-Function: TypeAlias = Callable[..., Any]
-Fields: TypeAlias = "str | Sequence[str]"
-TOOLS = (DocumentFilter, DocumentModifier)
+DocumentFunction: TypeAlias = Callable[..., Any]
+FieldNames: TypeAlias = "str | Sequence[str]"
+TOOL_TYPES = (DocumentFilter, DocumentModifier)
 
 
 class _TextStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     """What the stages here share: they are named after their tools, and pass the hooks on to them."""
 
-    def _use(self, tools: Sequence[Any]) -> None:
+    def _set_tools(self, tools: Sequence[Any]) -> None:
         if not tools:
             raise ValueError(f"{type(self).__name__} was given an empty list: give at least one")
-        self._tools = [tool for tool in tools if isinstance(tool, TOOLS)]
+        self._tools = [tool for tool in tools if isinstance(tool, TOOL_TYPES)]
         if not self._own_name:
-            self.name = shorten([name_of(tool, type(self).__name__) for tool in tools])
+            self.name = shorten([tool_name(tool, type(self).__name__) for tool in tools])
 
     def check(self) -> None:
         for tool in self._tools:
             tool.check()
-        if any(tool.statistics() for _, tool in self._scoring()):
-            stats.tell_once()
+        if any(tool.statistics() for _, tool in self._text_filters()):
+            column_statistics.warn_without_kernels()
 
     def setup(self, worker_metadata: WorkerMetadata) -> None:
         for tool in self._tools:
             tool.setup()
-        stats.tell_once(seen=True)
-        self._expected = [(field, self._counted(tool)) for field, tool in self._scoring()]
+        column_statistics.warn_without_kernels(seen=True)
+        self._expected = [(field, self._counted(tool)) for field, tool in self._text_filters()]
         for field, names in self._expected:
-            stats.expect(field, names)
+            column_statistics.expect_statistics(field, names)
 
     def teardown(self) -> None:
         for field, names in self.__dict__.pop("_expected", ()):
-            stats.expect(field, names, -1)
+            column_statistics.expect_statistics(field, names, -1)
 
-    def _scoring(self) -> list[tuple[str, DocumentFilter]]:
+    def _text_filters(self) -> list[tuple[str, DocumentFilter]]:
         """The filters that score a text column, and which."""
         return []
 
@@ -74,13 +89,13 @@ class _TextStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         return tool.statistics()
 
 
-class _DroppingStage(DroppingStage[DocumentBatch], _TextStage):
+class _DroppingStage(FilteringStage[DocumentBatch], _TextStage):
     """A stage that decides which documents to keep."""
 
-    def _verdict(self, step: Step, scores: pa.Array) -> pa.Array | None:
-        if not isinstance(step.tool, DocumentFilter) or draws_lots(step.tool):
+    def _verdict(self, step: FilterStep, scores: pa.Array) -> pa.Array | None:
+        if not isinstance(step.tool, DocumentFilter) or decides_by_row(step.tool):
             return None
-        return answered(step.tool, "keep_batch", scores)
+        return call_batch_method(step.tool, "keep_batch", scores)
 
 
 class ScoreFilter(_DroppingStage):
@@ -91,12 +106,12 @@ class ScoreFilter(_DroppingStage):
     """
 
     takes_empty = True
-    remarks_on = "language"
+    warning_topic = "language"
 
     def __init__(
         self,
         filter_obj: DocumentFilter | Sequence[DocumentFilter],
-        text_field: Fields = "text",
+        text_field: FieldNames = "text",
         score_field: str | Sequence[str | None] | None = None,
         invert: bool | Sequence[bool] = False,
         verbose: bool = False,
@@ -107,13 +122,16 @@ class ScoreFilter(_DroppingStage):
         filters = as_list(filter_obj)
         for one in filters:
             if not isinstance(one, DocumentFilter):
-                raise TypeError(f"ScoreFilter takes a DocumentFilter (functions: Score, Filter): {_shown(one)}")
-        self._use(filters)
+                raise TypeError(f"ScoreFilter takes a DocumentFilter (functions: Score, Filter): {_describe_tool(one)}")
+        self._set_tools(filters)
         count = len(filters)
-        fields, labels = spread("text_field", text_field, count), unique([one.name for one in filters])
-        targets = distinct("score_field", spread("score_field", score_field, count))
-        inverts = spread("invert", invert, count)
-        self._steps = [Step(*parts) for parts in zip(filters, fields, labels, targets, inverts, strict=True)]
+        fields, labels = (
+            one_per_tool("text_field", text_field, count),
+            number_repeated_labels([one.name for one in filters]),
+        )
+        targets = check_distinct_columns("score_field", one_per_tool("score_field", score_field, count))
+        inverts = one_per_tool("invert", invert, count)
+        self._steps = [FilterStep(*parts) for parts in zip(filters, fields, labels, targets, inverts, strict=True)]
 
     def inputs(self) -> tuple[list[str], Columns]:
         return ["data"], {step.field: "string" for step in self._steps}
@@ -121,24 +139,27 @@ class ScoreFilter(_DroppingStage):
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], [step.score_field for step in self._steps if step.score_field is not None]
 
-    def _scoring(self) -> list[tuple[str, DocumentFilter]]:
+    def _text_filters(self) -> list[tuple[str, DocumentFilter]]:
         return [(step.field, step.tool) for step in self._steps if isinstance(step.tool, DocumentFilter)]
 
     def _counted(self, tool: DocumentFilter) -> tuple[str, ...]:
-        return (*tool.statistics(), *(english.STATISTICS if tool.english_only and english.counts else ()))
+        return (
+            *tool.statistics(),
+            *(english_only.ENGLISH_STATISTICS if tool.english_only and english_only.counting_is_free else ()),
+        )
 
-    def remark(self, stats: Any) -> str | None:
-        return english.remark_on(self.name, stats)
+    def run_warning(self, stats: Any) -> str | None:
+        return english_only.not_english_warning(self.name, stats)
 
-    def _look(self, step: Step, batch: DocumentBatch) -> None:
-        english_only = isinstance(step.tool, DocumentFilter) and step.tool.english_only
-        if english_only and (others := english.count_others(self, batch, step.field)):
-            self.count(english.COUNTER, others)
+    def _look(self, step: FilterStep, batch: DocumentBatch) -> None:
+        for_english = isinstance(step.tool, DocumentFilter) and step.tool.english_only
+        if for_english and (others := english_only.count_not_english(self, batch, step.field)):
+            self.count(english_only.NOT_ENGLISH_COUNTER, others)
 
-    def _judge(self, step: Step, batch: DocumentBatch) -> tuple[pa.Array, pa.Array]:
+    def _judge(self, step: FilterStep, batch: DocumentBatch) -> tuple[pa.Array, pa.Array]:
         assert isinstance(step.tool, DocumentFilter)
-        scores = scored(self, step.tool, batch, step.field)
-        return scores, judged(step.tool, scores, batch)
+        scores = score_text_column(self, step.tool, batch, step.field)
+        return scores, filter_verdicts(step.tool, scores, batch)
 
 
 class Filter(_DroppingStage):
@@ -151,20 +172,23 @@ class Filter(_DroppingStage):
 
     def __init__(
         self,
-        filter_fn: DocumentFilter | Function | Sequence[DocumentFilter | Function],
-        filter_field: Fields,
+        filter_fn: DocumentFilter | DocumentFunction | Sequence[DocumentFilter | DocumentFunction],
+        filter_field: FieldNames,
         invert: bool | Sequence[bool] = False,
         verbose: bool = False,
     ) -> None:
         super().__init__()
         self.filter_fn, self.filter_field, self.invert = filter_fn, filter_field, invert
         self.verbose = verbose
-        tools = [checked_tool("Filter", one, DocumentFilter) for one in as_list(filter_fn)]
-        self._use(tools)
-        fields, inverts = spread("filter_field", filter_field, len(tools)), spread("invert", invert, len(tools))
-        labels = unique([name_of(*pair) for pair in zip(tools, fields, strict=True)])
+        tools = [check_tool("Filter", one, DocumentFilter) for one in as_list(filter_fn)]
+        self._set_tools(tools)
+        fields, inverts = (
+            one_per_tool("filter_field", filter_field, len(tools)),
+            one_per_tool("invert", invert, len(tools)),
+        )
+        labels = number_repeated_labels([tool_name(*pair) for pair in zip(tools, fields, strict=True)])
         steps = zip(tools, fields, labels, inverts, strict=True)
-        self._steps = [Step(tool, field, label, invert=flip) for tool, field, label, flip in steps]
+        self._steps = [FilterStep(tool, field, label, invert=flip) for tool, field, label, flip in steps]
 
     def inputs(self) -> tuple[list[str], Columns]:
         return ["data"], list(dict.fromkeys(step.field for step in self._steps))
@@ -172,11 +196,11 @@ class Filter(_DroppingStage):
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], []
 
-    def _judge(self, step: Step, batch: DocumentBatch) -> tuple[pa.Array, pa.Array]:
-        column = values_in(self, batch, step.field)
+    def _judge(self, step: FilterStep, batch: DocumentBatch) -> tuple[pa.Array, pa.Array]:
+        column = batch_column(self, batch, step.field)
         if isinstance(step.tool, DocumentFilter):
-            return column, judged(step.tool, column, batch)
-        return column, make_array([bool(step.tool(value)) for value in values_of(column)], pa.bool_())
+            return column, filter_verdicts(step.tool, column, batch)
+        return column, make_array([bool(step.tool(value)) for value in python_values(column)], pa.bool_())
 
 
 class Score(_TextStage):
@@ -186,16 +210,16 @@ class Score(_TextStage):
 
     def __init__(
         self,
-        score_fn: DocumentFilter | Function | Sequence[DocumentFilter | Function],
-        score_field: Fields,
-        text_field: Fields = "text",
+        score_fn: DocumentFilter | DocumentFunction | Sequence[DocumentFilter | DocumentFunction],
+        score_field: FieldNames,
+        text_field: FieldNames = "text",
     ) -> None:
         super().__init__()
         self.score_fn, self.score_field, self.text_field = score_fn, score_field, text_field
-        tools = [checked_tool("Score", one, DocumentFilter) for one in as_list(score_fn)]
-        self._use(tools)
-        texts = spread("text_field", text_field, len(tools))
-        scores = distinct("score_field", spread("score_field", score_field, len(tools)))
+        tools = [check_tool("Score", one, DocumentFilter) for one in as_list(score_fn)]
+        self._set_tools(tools)
+        texts = one_per_tool("text_field", text_field, len(tools))
+        scores = check_distinct_columns("score_field", one_per_tool("score_field", score_field, len(tools)))
         self._steps = list(zip(tools, texts, scores, strict=True))
 
     def inputs(self) -> tuple[list[str], Columns]:
@@ -210,7 +234,7 @@ class Score(_TextStage):
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], [score_field for _, _, score_field in self._steps]
 
-    def _scoring(self) -> list[tuple[str, DocumentFilter]]:
+    def _text_filters(self) -> list[tuple[str, DocumentFilter]]:
         return [(field, tool) for tool, field, _ in self._steps if isinstance(tool, DocumentFilter)]
 
     def recorded(self) -> list[str]:
@@ -219,9 +243,9 @@ class Score(_TextStage):
     def process(self, task: DocumentBatch) -> DocumentBatch:
         for tool, field, score_field in self._steps:
             if isinstance(tool, DocumentFilter):
-                scores = scored(self, tool, task, field)
+                scores = score_text_column(self, tool, task, field)
             else:
-                scores = score_array([tool(text or "") for text in texts_of(self, task, field).to_pylist()])
+                scores = score_array([tool(text or "") for text in batch_texts(self, task, field).to_pylist()])
             task = task.with_column(score_field, scores)
         return task
 
@@ -238,15 +262,15 @@ class Modify(_TextStage):
 
     def __init__(
         self,
-        modifier_fn: DocumentModifier | Function | Sequence[DocumentModifier | Function],
+        modifier_fn: DocumentModifier | DocumentFunction | Sequence[DocumentModifier | DocumentFunction],
         input_fields: str | Sequence[str | Sequence[str]] = "text",
-        output_fields: Fields | None = None,
+        output_fields: FieldNames | None = None,
     ) -> None:
         super().__init__()
         self.modifier_fn, self.input_fields, self.output_fields = modifier_fn, input_fields, output_fields
-        tools = [checked_tool("Modify", one, DocumentModifier) for one in as_list(modifier_fn)]
-        self._use(tools)
-        self._steps = list(zip(tools, *routes(len(tools), input_fields, output_fields), strict=True))
+        tools = [check_tool("Modify", one, DocumentModifier) for one in as_list(modifier_fn)]
+        self._set_tools(tools)
+        self._steps = list(zip(tools, *modifier_columns(len(tools), input_fields, output_fields), strict=True))
 
     def inputs(self) -> tuple[list[str], Columns]:
         made: set[str] = set()
@@ -267,14 +291,14 @@ class Modify(_TextStage):
             task = task.with_column(output, self._changed(tool, fields, task.data))
         return task
 
-    def _changed(self, tool: DocumentModifier | Function, fields: Sequence[str], table: pa.Table) -> pa.Array:
+    def _changed(self, tool: DocumentModifier | DocumentFunction, fields: Sequence[str], table: pa.Table) -> pa.Array:
         if len(fields) > 1:
             function = tool.modify_document if isinstance(tool, DocumentModifier) else tool
             columns = {field: any_column(self, table, field) for field in fields}
             return self._text_array([function(**row) for row in table_to_rows(pa.table(columns))])
         texts = text_column(self, table, fields[0])
         if isinstance(tool, DocumentModifier):
-            return answered(tool, "modify_batch", texts)
+            return call_batch_method(tool, "modify_batch", texts)
         return self._text_array([None if text is None else tool(text) for text in texts.to_pylist()])
 
     def _text_array(self, values: list[Any]) -> pa.Array:
@@ -284,26 +308,26 @@ class Modify(_TextStage):
         return make_array(values, pa.string()) if plain else to_array(values)
 
 
-def draws_lots(tool: DocumentFilter) -> bool:
+def decides_by_row(tool: DocumentFilter) -> bool:
     """Whether the verdict of a filter depends on the row, and not on its score alone."""
     return type(tool).keep_rows is not DocumentFilter.keep_rows
 
 
-def checked_tool(stage: str, tool: Any, kind: type) -> Any:
+def check_tool(stage: str, tool: Any, kind: type) -> Any:
     """The tool, if it is an object of the kind or a function."""
-    a_class = isinstance(tool, type) and issubclass(tool, TOOLS)
+    a_class = isinstance(tool, type) and issubclass(tool, TOOL_TYPES)
     if a_class or not (isinstance(tool, kind) or callable(tool)):
-        raise TypeError(f"{stage} takes a function or a {kind.__name__}: {_shown(tool)}")
+        raise TypeError(f"{stage} takes a function or a {kind.__name__}: {_describe_tool(tool)}")
     return tool
 
 
-def _shown(tool: Any) -> str:
+def _describe_tool(tool: Any) -> str:
     return f"write {tool.__name__}(...), not the class" if isinstance(tool, type) else f"not {tool!r}"
 
 
-def name_of(tool: Any, nameless: str) -> str:
+def tool_name(tool: Any, nameless: str) -> str:
     """The name of a filter, modifier or function; that of a lambda is `nameless`."""
-    if isinstance(tool, TOOLS):
+    if isinstance(tool, TOOL_TYPES):
         return tool.name
     name: str = getattr(tool, "__name__", type(tool).__name__)
     return nameless if name == "<lambda>" else name

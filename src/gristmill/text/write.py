@@ -9,10 +9,10 @@ from gristmill.core.batch import DocumentBatch
 from gristmill.core.errors import did_you_mean
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import WrittenFiles
-from gristmill.io import write_jsonl, write_parquet
-from gristmill.io.commit import MODES, CommitFiles, Format, WriteFragments
-from gristmill.io.input import parse_size
-from gristmill.io.target import Target
+from gristmill.io.storage.file_input import parse_size
+from gristmill.io.storage.output_directory import OutputDirectory
+from gristmill.io.write import jsonl_format, parquet_format
+from gristmill.io.write.commit import WRITE_MODES, CommitFiles, OutputFormat, WriteFragments
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -36,17 +36,17 @@ class _Writer(CompositeStage[DocumentBatch, WrittenFiles]):
         self.target_file_size, self.compression, self.storage_options = target_file_size, compression, storage_options
         if not os.fspath(path):
             raise ValueError(f"{self.name}: path is empty: name the directory to write to")
-        self._one_of("mode", mode, MODES)
+        self._one_of("mode", mode, WRITE_MODES)
         if isinstance(fields, str):
             raise TypeError(f'{self.name}: fields must be a list of names, as in fields=["{fields}"]')
         self._format()  # a wrong option is an error here, not at run time
 
     def decompose(self) -> list[ProcessingStage[Any, Any]]:
         fields = None if self.fields is None else list(self.fields)
-        form, target = self._format(), Target(self.path, self.storage_options)
+        form, target = self._format(), OutputDirectory(self.path, self.storage_options)
         return [WriteFragments(target, form, fields, self.mode), CommitFiles(target, form, fields, self.mode)]
 
-    def _format(self) -> Format:
+    def _format(self) -> OutputFormat:
         raise NotImplementedError
 
     def _size(self) -> int | None:
@@ -76,13 +76,15 @@ class JsonlWriter(_Writer):
     `compression` is "gzip", "zstd" or None. Files of a `target_file_size` are cut by their size before compression.
     """
 
-    def _format(self) -> Format:
+    def _format(self) -> OutputFormat:
         options = self._options(["sort_keys", "compression_level"])
         if self.compression is not None:
-            self._one_of("compression", self.compression, [name for name in write_jsonl.EXTENSIONS if name])
+            self._one_of(
+                "compression", self.compression, [name for name in jsonl_format.EXTENSION_BY_COMPRESSION if name]
+            )
         if "compression_level" in options and self.compression != "gzip":
             raise ValueError(f"{self.name}: compression_level is an option of compression='gzip'")
-        return write_jsonl.JsonlFormat(self.compression, target_file_size=self._size(), **options)
+        return jsonl_format.JsonlFormat(self.compression, target_file_size=self._size(), **options)
 
 
 class ParquetWriter(_Writer):
@@ -92,12 +94,12 @@ class ParquetWriter(_Writer):
     and `row_group_size` is the largest number of rows in a row group.
     """
 
-    def _format(self) -> Format:
-        options = self._options([*write_parquet.OPTIONS, "compression", "row_group_size"])
+    def _format(self) -> OutputFormat:
+        options = self._options([*parquet_format.PARQUET_OPTIONS, "compression", "row_group_size"])
         codec = options.pop("compression", None)
         codec = self.compression or codec or "zstd"
         self._one_of("compression", codec, ["zstd", "snappy", "gzip", "lz4", "brotli", "none"])
-        rows = options.pop("row_group_size", write_parquet.GROUP_ROWS)
+        rows = options.pop("row_group_size", parquet_format.ROW_GROUP_ROWS)
         if not isinstance(rows, int) or rows < 1:
             raise ValueError(f"{self.name}: row_group_size is {rows!r}, must be a whole number, 1 or more")
-        return write_parquet.ParquetFormat(codec, rows, self._size(), options)
+        return parquet_format.ParquetFormat(codec, rows, self._size(), options)

@@ -20,8 +20,8 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from gristmill.core.errors import GristmillError, InputError
-from gristmill.view.desk import TEXT, Desk, NotHere, Reply
-from gristmill.view.shelves import Library
+from gristmill.view.data.row_sets import RunOrDataset
+from gristmill.view.routes import TEXT, HttpReply, PageNotFound, PageRoutes
 
 HOST = "127.0.0.1"
 POLICY = (
@@ -52,7 +52,7 @@ class View:
         text_field: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.desk = Desk(Library(url, storage_options or {}), text_field)
+        self.desk = PageRoutes(RunOrDataset(url, storage_options or {}), text_field)
         self.token = secrets.token_urlsafe(24)
         try:
             self._server = _Server((HOST, port), _Handler)
@@ -114,32 +114,32 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET  # noqa: N815
 
-    def _reply(self) -> Reply:
+    def _reply(self) -> HttpReply:
         view = self.server.view
         if self.headers.get("Host", "") not in (f"{HOST}:{view.port}", f"localhost:{view.port}"):
-            return Reply(b"This page is for this machine only.\n", TEXT, 403)
+            return HttpReply(b"This page is for this machine only.\n", TEXT, 403)
         try:
             address = urlsplit(self.path)
             given = dict(parse_qsl(address.query, keep_blank_values=True, max_num_fields=50))
         except ValueError:
-            return Reply(b"This is no address.\n", TEXT, 400)
+            return HttpReply(b"This is no address.\n", TEXT, 400)
         token, _, name = address.path.removeprefix("/").partition("/")
         if not hmac.compare_digest(token.encode(), view.token.encode()):
-            return Reply(b"Open the address that gristmill view has printed: it holds a key.\n", TEXT, 403)
+            return HttpReply(b"Open the address that gristmill view has printed: it holds a key.\n", TEXT, 403)
         return self._answer(view, name, given)
 
     @staticmethod
-    def _answer(view: View, name: str, given: Mapping[str, str]) -> Reply:
+    def _answer(view: View, name: str, given: Mapping[str, str]) -> HttpReply:
         try:
             return view.desk.answer(name, given)
-        except NotHere as error:
+        except PageNotFound as error:
             return view.desk.failure(404, str(error))
         except GristmillError as error:
             return view.desk.failure(500, str(error))
         except Exception as error:  # noqa: BLE001  data of any kind may be here
             return view.desk.failure(500, f"This cannot be shown: {type(error).__name__}: {error}")
 
-    def _send(self, reply: Reply) -> None:
+    def _send(self, reply: HttpReply) -> None:
         body, status = reply.body, reply.status
         headers = {**HEADERS, **reply.headers, "Content-Type": reply.kind}
         if reply.kind.startswith(("audio/", "video/")):

@@ -1,0 +1,66 @@
+"""The commands `gristmill index`: look at an index of documents that runs have kept, check it, and tidy it up."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gristmill.cli.recipe_runner import exit_on_error
+
+app = typer.Typer(no_args_is_help=True, help="Look at an index for deduplication, check it, and remove old versions.")
+
+IndexDirectory = Annotated[str, typer.Argument(metavar="INDEX", help="The directory of an index.")]
+
+
+@app.command()
+def info(
+    index: IndexDirectory,
+    version: Annotated[int | None, typer.Option("--version", help="Another version than the last.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Say what an index is for, and what has been added to it."""
+    with exit_on_error():
+        from gristmill.cli import console_output
+        from gristmill.dedup import DedupIndex
+
+        told = DedupIndex(index, version=version).info()
+        if as_json:
+            typer.echo(console_output.format_json(told))
+            return
+        typer.echo(f"{told['path']}: version {told['version']}, for {told['kind']} deduplication")
+        typer.echo(f"{told['documents']:,} documents, {told['bytes'] / 1e6:,.1f} MB")
+        for one in told["snapshots"]:
+            typer.echo(f"  {one['snapshot']:<20} {one['documents']:>14,} documents   since version {one['version']}")
+        typer.echo("made with " + ", ".join(f"{name}={value}" for name, value in told["parameters"].items()))
+
+
+@app.command()
+def check(index: IndexDirectory) -> None:
+    """Check that the files of an index are all there and unchanged."""
+    with exit_on_error():
+        from gristmill.dedup import DedupIndex
+
+        found = DedupIndex(index)
+        problems = found.check()
+        for problem in problems:
+            typer.echo(problem, err=True)
+        if problems:
+            raise typer.Exit(1)
+        typer.echo(f"{found.url}: all files are there and unchanged")
+
+
+@app.command()
+def prune(
+    index: IndexDirectory,
+    keep: Annotated[int, typer.Option("--keep", min=1, help="How many versions to keep.")] = 1,
+    unfinished: Annotated[
+        bool, typer.Option("--unfinished", help="Also remove what runs have left that did not get to the end.")
+    ] = False,
+) -> None:
+    """Remove old versions. No run may be reading them, nor adding to the index if --unfinished is given."""
+    with exit_on_error():
+        from gristmill.dedup import DedupIndex
+
+        gone = DedupIndex(index).prune(keep, unfinished)
+        typer.echo(f"removed {len(gone)} versions" + (f": {', '.join(map(str, gone))}" if gone else ""))

@@ -1,0 +1,73 @@
+"""What `plan --estimate` and `run --estimate` say before a run, and after it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from gristmill.cli.console_output import console
+
+if TYPE_CHECKING:
+    from gristmill.core.executor import Executor
+    from gristmill.observe.estimate import Estimate
+    from gristmill.recipes import Recipe
+
+
+def make_estimate(recipe: Recipe, executor: Executor | None) -> Estimate:
+    """From some seconds of the recipe's pipeline, run in this process."""
+    from gristmill.core.executor import default_executor
+    from gristmill.executors.local.local_executor import LocalExecutor
+    from gristmill.observe.estimate import estimate
+
+    return estimate(recipe.build(), executor or default_executor(), LocalExecutor(num_workers=0))
+
+
+def print_estimate(told: Estimate) -> None:
+    """What each stage will do, and what the whole will take."""
+    out = console()
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("stage", overflow="fold")
+    for title in ("rows in", "kept", "CPU", "share"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for stage in told.stages:
+        share = stage.seconds / told.cpu_seconds if told.cpu_seconds else 0.0
+        rows = (f"{stage.rows_in:,}" if stage.rows_in else "", f"{stage.kept:,}" if stage.kept else "")
+        table.add_row(Text(stage.name), *rows, format_duration(stage.seconds), f"{share:.0%}")
+    out.print(table)
+    workers = f"{told.workers} worker{'' if told.workers == 1 else 's'}"
+    out.print(f"about {format_duration(told.seconds)} with {workers}", style="bold")
+    out.print(f"memory: about {format_bytes(told.memory_bytes)}, {format_bytes(told.worker_bytes)} for each worker")
+    more = f", and {format_bytes(told.temporary_bytes)} until the run is over" if told.temporary_bytes else ""
+    out.print(f"disk: about {format_bytes(told.output_bytes)} of output{more}")
+    for note in told.notes:
+        out.print(Text(note, "yellow"), soft_wrap=True)
+    sampled = f"{told.sampled_share:.2%}" if told.sampled_share < 0.1 else f"{told.sampled_share:.0%}"
+    out.print(f"from {sampled} of {format_bytes(told.input_bytes)} of input", style="dim")
+
+
+def print_estimate_accuracy(told: Estimate, seconds: float) -> None:
+    """How good the estimate was."""
+    console().print(f"estimated were {format_duration(told.seconds)}, it took {format_duration(seconds)}", style="dim")
+
+
+def format_duration(seconds: float) -> str:
+    """`0.4 s`, `12 s`, `3 min 20 s`, `5 h 10 min`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600:,} h {whole % 3600 // 60} min"
+
+
+def format_bytes(nbytes: float) -> str:
+    """`12 MB`, `3.4 GB`."""
+    for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if nbytes >= unit:
+            return f"{nbytes / unit:.1f} {name}" if nbytes < 10 * unit else f"{nbytes / unit:,.0f} {name}"
+    return f"{nbytes:.0f} bytes"

@@ -1,0 +1,329 @@
+"""What the commands share: options, recipes, executors, running, and errors as exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from gristmill.core.errors import (
+    GristmillError,
+    InputError,
+    PlanError,
+    RecipeError,
+    StageError,
+    describe_error,
+    did_you_mean,
+    printable,
+)
+
+if TYPE_CHECKING:
+    from gristmill.core.executor import Executor, Observer
+    from gristmill.core.result import Result
+    from gristmill.observe.estimate import Estimate
+    from gristmill.observe.events import Events
+    from gristmill.recipes import Recipe
+
+ExecutorName = Annotated[str | None, typer.Option("--executor", help="Where to run, for example local.")]
+Workers = Annotated[int | None, typer.Option("--workers", min=0, help="How many workers; 0 runs in this process.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show tracebacks of stages that fail, and what Ray and engines log.")
+]
+AsEvents = Annotated[bool, typer.Option("--json", help="Print events as lines of JSON, the summary last.")]
+MetricsPort = Annotated[
+    str | None,
+    typer.Option("--metrics-port", metavar="[HOST:]PORT", help="Serve metrics for Prometheus while the run lasts."),
+]
+TracesTo = Annotated[
+    str | None,
+    typer.Option("--traces", metavar="URL", help="Send spans to this OpenTelemetry collector, by OTLP over HTTP."),
+]
+WithEstimate = Annotated[
+    bool, typer.Option("--estimate", help="Say first what the run will take, from a sample of some seconds.")
+]
+OnError = Annotated[
+    str,
+    typer.Option(
+        "--on-error", metavar="quarantine|raise", help="Set records aside that a stage fails on, or stop at the first."
+    ),
+]
+MaxErrors = Annotated[
+    str,
+    typer.Option(
+        "--max-errors", metavar="NUMBER|SHARE|none", help="Stop when more records fail, for example 50, 1% or 0.01."
+    ),
+]
+
+NO_RECIPE = "it is not the directory of a `gristmill run --run-dir`"
+
+
+def error_options(on_error: str, max_errors: str) -> dict[str, Any]:
+    """The options of `Pipeline.run` that say what becomes of records that fail."""
+    known = ("quarantine", "raise")
+    if on_error not in known:
+        raise RecipeError(f"--on-error {on_error}: must be quarantine or raise.{did_you_mean(on_error, known)}")
+    return {"on_error": on_error, "max_errors": parse_max_errors(max_errors)}
+
+
+def parse_max_errors(text: str) -> float | None:
+    """`50` records, a share of `1%` or `0.01`, or `none` for no limit."""
+    if text.lower() == "none":
+        return None
+    if re.fullmatch(r"[0-9]+", text):
+        return int(text)
+    share = re.fullmatch(r"([0-9]*\.?[0-9]+)(%?)", text)
+    value = float(share[1]) / (100 if share[2] else 1) if share else 2.0
+    if value > 1:
+        raise RecipeError(
+            f"--max-errors {text}: write a number of records such as 50, a share such as 1% or 0.01, or none"
+        )
+    return value
+
+
+def load_with_settings(recipe: str, settings: list[str] | None) -> Recipe:
+    from gristmill.recipes import load_recipe, parse_settings
+
+    allow_local_modules()
+    return load_recipe(recipe, parse_settings(settings or []))
+
+
+def recipe_of_run(run_dir: str, otherwise: str = NO_RECIPE, settings: list[str] | None = None) -> Recipe:
+    """The recipe that a run was started with; `otherwise` says what to do when there is none."""
+    from gristmill.core.records.record_store import RecordStore
+
+    text = RecordStore(run_dir).get("recipe.yaml")
+    if text is None:
+        raise InputError(f"{run_dir} has no recipe.yaml: {otherwise}")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "recipe.yaml"
+        path.write_bytes(text)
+        return load_with_settings(str(path), settings)
+
+
+def side_output_options(run_dir: str) -> dict[str, Any]:
+    """The options of `Pipeline.run` for what a run has kept beside its output: going on, it keeps that too."""
+    from gristmill.core.records.record_store import RecordStore
+
+    plan = RecordStore(run_dir).read("plan.json") or {}
+    places = {"rejected": (plan.get("rejects") or {}).get("place"), "scores": (plan.get("scores") or {}).get("place")}
+    return {name: place for name, place in places.items() if place}
+
+
+def allow_local_modules() -> None:
+    """`package.module:ClassName` is looked for in the current directory too, as `python -m` does."""
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+
+
+def make_executor(recipe: Recipe, name: str | None, workers: int | None, verbose: bool = False) -> Executor | None:
+    params: dict[str, Any] = {} if workers is None else {"num_workers": workers}
+    executor = recipe.executor(name, **params)
+    if verbose and hasattr(executor, "config"):
+        _show_engine_logs(executor)
+    return executor
+
+
+def _show_engine_logs(executor: Any) -> None:
+    """Ray and the engines on it say what they usually say; the executor keeps them quiet otherwise."""
+    aloud = {"logging_level": "INFO", "log_to_driver": True}
+    executor.config = {**executor.config, "ray_init": {**aloud, **executor.config.get("ray_init", {})}}
+    for name in ("RAY_BACKEND_LOG_LEVEL", "PYTHON_LOG"):
+        os.environ.setdefault(name, "info")
+
+
+def run_recipe(
+    recipe: Recipe,
+    executor: Executor | None,
+    run_dir: str | None,
+    quiet: bool = False,
+    as_json: bool = False,
+    metrics_port: str | None = None,
+    estimate: bool = False,
+    **options: Any,
+) -> Result:
+    """Run a recipe and say what it did. `options` are those of `Pipeline.run`, and `traces`."""
+    from gristmill.cli import console_output
+    from gristmill.cli.estimate_output import print_estimate, print_estimate_accuracy
+    from gristmill.core.executor import SilentObserver
+    from gristmill.observe import default_progress
+
+    if as_json:
+        return _run_with_events(recipe, executor, run_dir, metrics_port, estimate, **options)
+    told = _estimate(recipe, executor, run_dir) if estimate else None
+    if told and not quiet:
+        print_estimate(told)
+    observer = SilentObserver() if quiet else default_progress()
+    result, place = _run(recipe, executor, run_dir, observer, metrics_port, **options)
+    if not quiet:
+        console_output.print_summary(result, run_dir, place[0] if place else run_dir)
+        if told:
+            print_estimate_accuracy(told, result.summary().seconds)
+    elif failed := console_output.quarantine_line(result):
+        print_error(failed)
+    return result
+
+
+def _estimate(recipe: Recipe, executor: Executor | None, run_dir: str | None) -> Estimate:
+    """What the run will take. It is kept where the report is, to be compared."""
+    from gristmill.cli.estimate_output import make_estimate
+    from gristmill.core.records.record_store import RecordStore
+    from gristmill.observe.estimate import ESTIMATE_FILE
+
+    told = make_estimate(recipe, executor)
+    place = (run_dir, {}) if run_dir else recipe.build().records_directory()
+    if place:
+        RecordStore(*place).write(ESTIMATE_FILE, told.facts())
+    return told
+
+
+def _run_with_events(
+    recipe: Recipe,
+    executor: Executor | None,
+    run_dir: str | None,
+    metrics_port: str | None,
+    estimate: bool,
+    **options: Any,
+) -> Result:
+    """Run a recipe, with events on standard output and nothing else there."""
+    from gristmill.cli import console_output
+    from gristmill.observe.events import Events, stdout_for_events
+
+    with stdout_for_events() as write:
+        events = Events(write)
+        try:
+            if estimate:
+                events.tell("estimate", **_estimate(recipe, executor, run_dir).facts())
+            result, _ = _run(recipe, executor, run_dir, events, metrics_port, **options)
+        except BaseException as error:
+            _emit_failure(events, error)
+            raise
+        events.tell("finish", **console_output.summary_json(result, run_dir))
+    return result
+
+
+def _emit_failure(events: Events, error: BaseException) -> None:
+    stage = getattr(error, "stage", None)
+    known = isinstance(error, GristmillError)
+    message = str(error).partition("\n\nTraceback")[0] if known else describe_error(error)
+    where = {"stage": stage} if isinstance(stage, str) else {}
+    with contextlib.suppress(OSError):  # who listened may have gone
+        events.tell("failed", error=message, type=type(error).__name__, **where)
+
+
+def _run(
+    recipe: Recipe,
+    executor: Executor | None,
+    run_dir: str | None,
+    observer: Observer,
+    metrics_port: str | None,
+    traces: str | None = None,
+    **options: Any,
+) -> tuple[Result, tuple[str, Mapping[str, Any]] | None]:
+    """What the run gave, and the place beside the output where its records are, if it has no directory."""
+    from gristmill.core.records.record_store import RecordStore
+
+    pipeline = recipe.build()
+    if run_dir:
+        RecordStore(run_dir).put("recipe.yaml", recipe.to_yaml().encode())
+    place = None if run_dir else pipeline.records_directory()
+    if not run_dir and not place and (options.get("scores") or options.get("rejected")):
+        raise RecipeError("--scores and --rejected lie beside the output, and there is none: add --run-dir DIR")
+    if place:  # without a run directory the report lies beside the output
+        options = {"report": place[0], "storage_options": place[1], **options}
+    try:
+        with _terminable(), _with_exporters(observer, metrics_port, traces) as watchers:
+            return pipeline.run(executor, run_dir, observer=watchers, **options), place
+    finally:
+        if place:
+            _save_recipe_beside_output(recipe, place)
+
+
+@contextlib.contextmanager
+def _with_exporters(observer: Observer, port: str | None, traces: str | None) -> Iterator[Observer]:
+    """The observer, and with it an endpoint for metrics and one that sends spans, if there are to be any."""
+    from gristmill.observe import MetricsEndpoint, Several, Traces
+
+    with contextlib.ExitStack() as stack:
+        if port is not None:
+            host, _, number = port.rpartition(":")
+            if not number.isdecimal() or int(number) > 65535:
+                raise RecipeError(
+                    f"--metrics-port {port}: write a port up to 65535, such as 9464, or an address such as 0.0.0.0:9464"
+                )
+            endpoint = stack.enter_context(MetricsEndpoint(int(number), *([host] if host else [])))
+            observer = Several(observer, endpoint)
+        if traces is not None:
+            if not traces.startswith(("http://", "https://")):
+                raise RecipeError(f"--traces {traces}: write the address of a collector, such as http://localhost:4318")
+            observer = Several(observer, stack.enter_context(Traces(traces)))
+        yield observer
+
+
+def _save_recipe_beside_output(recipe: Recipe, place: tuple[str, Mapping[str, Any]]) -> None:
+    """What a run without a directory has set aside lies beside its output. To replay it, its recipe is needed."""
+    from gristmill.core.records.record_store import RecordStore
+
+    with contextlib.suppress(OSError):
+        store = RecordStore(*place)
+        if store.get("plan.json") is not None:
+            store.put("recipe.yaml", recipe.to_yaml().encode())
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM. Nobody takes it for a failure of a stage, as they would a SystemExit."""
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends the run as Ctrl-C does: workers are stopped and the terminal is put right."""
+
+    def stop(*_: object) -> NoReturn:
+        raise _Terminated
+
+    try:
+        before = signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def exit_on_error(verbose: bool = False) -> Iterator[None]:
+    """Errors that Gristmill raises on purpose are messages, not tracebacks."""
+    try:
+        yield
+    except GristmillError as error:
+        message = str(error)
+        if isinstance(error, StageError) and error.details and not verbose:
+            message = message.removesuffix(f"\n\n{error.details}") + "\n(-v shows the traceback)"
+        print_error(f"error: {message}")
+        raise typer.Exit(2 if isinstance(error, RecipeError | PlanError) else 1) from None
+    except KeyboardInterrupt as error:
+        number = signal.SIGTERM if isinstance(error, _Terminated) else signal.SIGINT
+        print_error("terminated" if number == signal.SIGTERM else "interrupted")
+        raise typer.Exit(128 + number) from None
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again at its end
+        raise typer.Exit(1) from None
+
+
+def print_error(message: str) -> None:
+    """A message on standard error. It may hold text from data."""
+    safe = "\n".join(printable(line) for line in message.split("\n"))
+    head, mark, rest = safe.partition(":")
+    coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    typer.echo(typer.style(head, fg="red", bold=True) + mark + rest if coloured else safe, err=True)

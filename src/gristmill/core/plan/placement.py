@@ -1,0 +1,138 @@
+"""What of a plan depends on where it runs: GPUs that stages can do without, and how many groups there is room for.
+
+`Resources(gpus=0.25, or_cpu=True)` is a wish that every machine can meet. What comes out is the same; only a plan that
+is about to run knows which of the two it is.
+
+Workers that read and write also commit what they have written, if the executor's own loop gives them their work.
+
+An engine that wants a worker of every group at once has more workers than cores where groups are many. There,
+neighbours share a worker that would have workers of their own elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gristmill.core.plan.planner import Group, Plan, can_fuse, can_share_worker, decompose, make_plan
+from gristmill.core.stage import ProcessingStage
+
+if TYPE_CHECKING:
+    from gristmill.core.executor import Executor
+    from gristmill.core.task import Task
+
+_ROUNDING = 1e-9
+
+
+def plan_for_executor(
+    name: str,
+    stages: Iterable[ProcessingStage[Any, Any]],
+    executor: Executor,
+    tasks: Sequence[Task[Any]] | None = None,
+    resuming: bool = False,
+    beside: tuple[Any, Any, Any] | None = None,
+) -> Plan:
+    """The plan as an executor runs it, after checking that it can. `beside` are stages that keep things beside it."""
+    plan = make_plan(name, without_optional_gpus(stages, executor), tasks, executor.fuse, resuming)
+    if beside:
+        from gristmill.core.plan.side_outputs import add_side_outputs
+
+        plan = add_side_outputs(plan, *beside)
+    for segment in plan.segments:
+        executor.check(segment)
+    return arrange_groups(plan, executor)  # now that nodes which it may have waited for are there
+
+
+def without_optional_gpus(
+    stages: Iterable[ProcessingStage[Any, Any]], executor: object
+) -> Sequence[ProcessingStage[Any, Any]]:
+    """The stages, with no wish for a GPU in those that do not need one, if the executor has none."""
+    flat = decompose(stages)
+    choosy = [stage.resources.or_cpu and stage.resources.requires_gpu for stage in flat]
+    if not any(choosy) or _has_gpu(executor):
+        return flat
+    return [_on_cpu(stage) if chooses else stage for stage, chooses in zip(flat, choosy, strict=True)]
+
+
+def _has_gpu(executor: Any) -> bool:
+    return hasattr(executor, "machine") and bool(executor.machine().gpus)
+
+
+def _on_cpu(stage: ProcessingStage[Any, Any]) -> ProcessingStage[Any, Any]:
+    return stage.with_(resources=replace(stage.resources, gpus=0.0, gpu_memory_gb=0.0))
+
+
+def arrange_groups(plan: Plan, executor: Any) -> Plan:
+    """The plan in the groups that the executor wants. Most take it as it is."""
+    if not hasattr(executor, "arrange"):
+        return plan
+    after = arrange_groups(plan.after, executor) if plan.after else None
+    rearranged: Plan = executor.arrange(replace(plan, after=after))
+    return rearranged
+
+
+def fuse_commits(plan: Plan) -> Plan:
+    """The plan, with stages that commit what others have written in the groups of these: a source that one call reads
+    is committed by the same call. Rows that are kept beside the output are written by group, and stay as they are."""
+    if plan.has_side_outputs:
+        return plan
+    groups: list[Group] = []
+    for group in plan.groups:
+        before = groups[-1] if groups else None
+        alone = before is None or before.gather_position is not None or (plan.tasks_are_sources and len(groups) == 1)
+        if before and not alone and _only_commits(group) and _asks_no_more(before, group):
+            groups[-1] = replace(before, stages=before.stages + group.stages)
+        else:
+            groups.append(replace(group, index=len(groups)))
+    return replace(plan, groups=tuple(groups))
+
+
+def _only_commits(group: Group) -> bool:
+    return len(group.stages) == 1 and group.gather and group.stages[0].durable
+
+
+def _asks_no_more(before: Group, after: Group) -> bool:
+    """Whether workers that do both are what those of the first would be."""
+    same = (
+        after.batch_size == 1
+        and after.max_tasks_per_worker is None
+        and after.resources.memory_gb <= before.resources.memory_gb
+    )
+    return same and can_fuse(before.stages[-1], after.stages[0])
+
+
+def merge_groups_to_fit(plan: Plan, crowd: Sequence[Group], cpus: float, memory_gb: float = math.inf) -> Plan:
+    """The plan, with neighbours of a crowd of groups joined until a worker of each has its cores, as far as they can
+    share one, which has the memory of both. `memory_gb` is the most that one may have. Those whose needs are most alike
+    are joined first: the cores that one of two does not need are idle."""
+    groups = list(crowd)
+    while sum(_cpus(group) for group in groups) > cpus + _ROUNDING:
+        pairs = [at for at in range(len(groups) - 1) if _can_share(groups[at], groups[at + 1], memory_gb)]
+        if not pairs:
+            break
+        at = min(pairs, key=lambda index: _idle(groups[index], groups[index + 1]))
+        one, other = groups[at : at + 2]
+        groups[at : at + 2] = [Group(at, one.stages + other.stages, _memory_gb(one, other))]
+    first, end = (crowd[0].index, crowd[-1].index + 1) if crowd else (0, 0)
+    whole = [*plan.groups[:first], *groups, *plan.groups[end:]]
+    return replace(plan, groups=tuple(replace(group, index=index) for index, group in enumerate(whole)))
+
+
+def _cpus(group: Group) -> float:
+    return group.resources.cpus * (group.num_workers or 1)
+
+
+def _memory_gb(before: Group, after: Group) -> float:
+    return before.resources.memory_gb + after.resources.memory_gb
+
+
+def _can_share(before: Group, after: Group, memory_gb: float) -> bool:
+    apart = after.gather or not can_share_worker(before.stages[-1], after.stages[0])
+    return not apart and _memory_gb(before, after) <= memory_gb
+
+
+def _idle(before: Group, after: Group) -> tuple[float, float]:
+    one, other = before.resources.cpus, after.resources.cpus
+    return abs(one - other), max(one, other)

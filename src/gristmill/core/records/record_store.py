@@ -1,0 +1,137 @@
+"""Store: small objects at a URL, for the records of a run. Whole or not at all, and never changed in place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from gristmill.core.errors import InputError, cannot_write
+
+
+def to_json_line(content: Any) -> bytes:
+    """A dict, or a dataclass, as JSON."""
+    try:
+        return orjson.dumps(content)
+    except TypeError:  # names of files that are no Unicode text
+        import json
+
+        return json.dumps(asdict(content) if is_dataclass(content) else content).encode()  # type: ignore[arg-type]
+
+
+def _parse_line(line: bytes) -> Any:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        import json
+
+        return json.loads(line)
+
+
+@contextmanager
+def without_listing_cache(system: Any) -> Iterator[None]:
+    """While it lasts, a file system has seen nothing but what it looks at, and then forgets that, too. It would answer
+    what is asked later from its listings, though other workers have written since."""
+    system.invalidate_cache()
+    try:
+        yield
+    finally:
+        system.invalidate_cache()
+
+
+class RecordStore:
+    """Small objects at a URL, each written whole or not at all."""
+
+    def __init__(self, url: str, storage_options: Mapping[str, Any] | None = None) -> None:
+        url = os.path.expanduser(url.removeprefix("file://").removeprefix("local://"))  # noqa: PTH111
+        self.url = url.rstrip("/")
+        local = "://" not in url and "::" not in url
+        self._place = _Disk(self.url) if local else _Remote(self.url, storage_options or {})
+
+    def write(self, name: str, content: dict[str, Any]) -> None:
+        self.put(name, orjson.dumps(content, option=orjson.OPT_INDENT_2))
+
+    def write_lines(self, name: str, lines: Iterable[bytes]) -> None:
+        content = bytearray()  # small pieces of bytes, such as orjson gives, take ten times their size
+        for line in lines:
+            content += line + b"\n"
+        self.put(name, bytes(content))
+
+    def put(self, name: str, content: bytes) -> None:
+        try:
+            self._place.put(name, content)
+        except OSError as error:
+            raise cannot_write(f"{self.url}/{name}", error) from error
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        content = self.get(name)
+        return None if content is None else orjson.loads(content)
+
+    def get(self, name: str) -> bytes | None:
+        return self._place.get(name)
+
+    def lines(self, folder: str) -> Iterator[dict[str, Any]]:
+        """The lines of all objects in a folder, in the order in which they were written."""
+        for name in sorted(self._place.names(folder)):
+            if name.endswith(".jsonl"):
+                yield from map(_parse_line, (self.get(f"{folder}/{name}") or b"").splitlines())
+
+
+class _Disk:
+    """A local directory. It needs no fsspec, which takes a tenth of a second to import."""
+
+    def __init__(self, path: str) -> None:
+        self._root = Path(path).expanduser().absolute()
+        if self._root.is_file():
+            raise InputError(f"{path} is a file: a run directory must be a directory, or a path where none is yet")
+
+    def put(self, name: str, content: bytes) -> None:
+        path = self._root / name
+        draft = path.with_name(f"{path.name}.{os.urandom(4).hex()}.draft")
+        try:
+            draft.write_bytes(content)
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_bytes(content)
+        draft.replace(path)
+
+    def get(self, name: str) -> bytes | None:
+        path = self._root / name
+        return path.read_bytes() if path.exists() else None
+
+    def names(self, folder: str) -> list[str]:
+        path = self._root / folder
+        return [entry.name for entry in path.iterdir()] if path.is_dir() else []
+
+
+class _Remote:
+    """An object store: an object appears when its upload is complete."""
+
+    def __init__(self, url: str, storage_options: Mapping[str, Any]) -> None:
+        import fsspec
+
+        self._system, self._root = fsspec.core.url_to_fs(url, **storage_options)
+
+    def put(self, name: str, content: bytes) -> None:
+        path = f"{self._root}/{name}"
+        self._system.makedirs(path.rpartition("/")[0], exist_ok=True)
+        self._system.pipe_file(path, content)
+
+    def get(self, name: str) -> bytes | None:
+        try:
+            content: bytes = self._system.cat_file(f"{self._root}/{name}")
+        except FileNotFoundError:
+            return None
+        return content
+
+    def names(self, folder: str) -> list[str]:
+        path = f"{self._root}/{folder}"
+        with without_listing_cache(self._system):
+            if not self._system.exists(path):
+                return []
+            return [name.rpartition("/")[2] for name in self._system.find(path)]

@@ -1,0 +1,329 @@
+"""Scores: what each filter thought of each row, kept beside the data when asked for.
+
+A worker that is asked for them has a sheet for each batch: a line for each row, a column for each filter. A row that a
+filter drops stays on it, and filters after that one score it too, as long as it lies in the batch. So it is known what
+would become of it if the first filter were less strict. When the batch leaves the worker, its sheet is written as a
+fragment; those of a source are committed together, as output is (`io/write/score_output.py`). Nothing here runs when nobody asks.
+
+What is given up: rows without a file and a position, as after a `Shuffle`; what filters think of rows that were
+dropped before the text was changed, before an exchange, or by another worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import InitVar, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from gristmill.core.arrow.array_building import as_one_array, literal, make_array
+from gristmill.core.arrow.lazy_compute import pc
+from gristmill.core.arrow.table_conversion import POSITION, column_values, is_json, is_text
+from gristmill.core.batch import Batch, scatter_to_rows
+from gristmill.core.decision import Decision, thresholds_of
+from gristmill.core.fast_dataclass import fast_dataclass
+from gristmill.core.task import Task
+
+if TYPE_CHECKING:
+    from gristmill.core.stage import Answer, ProcessingStage
+
+FILE, PLACE, ID, LANGUAGE, SOURCE, CHARS, TOKENS = "file", "position", "id", "language", "source", "chars", "tokens"
+SEGMENT, DROPPED = "segment", "dropped_by"
+FACTS = (FILE, PLACE, SEGMENT, ID, LANGUAGE, SOURCE, CHARS, TOKENS, DROPPED)
+"""The columns before those of scores, in their order."""
+
+_NAMES = {LANGUAGE: ("language", "lang"), SOURCE: ("source",), TOKENS: ("tokens", "num_tokens", "token_count")}
+_FALSE = literal(False, pa.bool_())
+
+
+def unique_names(names: Iterable[str]) -> list[str]:
+    """The names of a plan's stages, with a number where one comes again."""
+    seen: dict[str, int] = {}
+    found = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        found.append(name if seen[name] == 1 else f"{name} {seen[name]}")
+    return found
+
+
+def score_column_name(stage: str, label: str, name: str) -> str:
+    """The column with the scores that a stage, which is called `name` and known as `stage`, gives under a label."""
+    column = stage if label == name else f"{stage}/{label}"
+    return f"{column} score" if column in FACTS else column
+
+
+def score_columns(stages: Sequence[ProcessingStage[Any, Any]]) -> list[dict[str, Any]]:
+    """Each stage of a plan that judges rows, with the columns and thresholds of its filters, as far as it tells."""
+    told = []
+    for number, (stage, name) in enumerate(zip(stages, unique_names(one.name for one in stages), strict=True)):
+        thresholds = thresholds_of(stage)
+        columns = {label: score_column_name(name, label, stage.name) for label in (*thresholds, *_recorded(stage))}
+        if columns or hasattr(stage, "decide"):
+            more: dict[str, Any] = {"branch": stage.branch} if stage.branch else {}
+            more |= {"together": True} if getattr(stage, "together", False) else {}
+            told.append({"stage": number, "name": name, "columns": columns, "thresholds": thresholds, **more})
+    return told
+
+
+def _recorded(stage: Any) -> list[str]:
+    """Columns that a stage adds as scores, and drops nothing by."""
+    names: list[str] = stage.recorded() if hasattr(stage, "recorded") else []
+    return names
+
+
+@fast_dataclass
+class ScoreRecorder:
+    """Keeps the sheets of a worker. `first` is the number of the worker's first stage in its segment."""
+
+    writer: ProcessingStage[Any, Any]
+    names: Sequence[str]
+    """What the worker's stages are known as."""
+    stages: InitVar[Sequence[Any]] = ()
+    """Those of the segment: the first that names its `text_field` says what the length of a row is that of."""
+    first: int = 0
+    segment: int = 1
+    sheets: dict[str, ScoreSheet] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self, stages: Sequence[Any]) -> None:
+        named = (getattr(stage, "text_field", None) for stage in stages)
+        self.text_field = next((name for name in named if isinstance(name, str)), "text")
+
+    def begin(self) -> None:
+        """A call begins. What one that failed has left is done again."""
+        self.sheets.clear()
+
+    def came(self, position: int, parent: Task[Any], child: Task[Any], alone: bool) -> Iterator[Task[Any]]:
+        """A stage gave a task. Rows that come in, or go another way than their batch, get a sheet of their own."""
+        if isinstance(parent, Batch) and alone:
+            return
+        yield from self.left(parent.lineage.id)
+        if isinstance(child, Batch) and child.num_items and _is_known(child):
+            self._sheet(position, child)
+
+    def left(self, task_id: str) -> Iterator[Task[Any]]:
+        """A task is through: its sheet, as a fragment."""
+        sheet = self.sheets.pop(task_id, None)
+        if sheet is not None:
+            yield sheet.written(self.writer)
+
+    def rest(self) -> Iterator[Task[Any]]:
+        """The call is over: sheets of tasks of which nothing came out."""
+        for task_id in list(self.sheets):
+            yield from self.left(task_id)
+
+    def _sheet(self, position: int, batch: Batch) -> ScoreSheet:
+        found = self.sheets.get(batch.lineage.id)
+        if found is None:
+            found = ScoreSheet(batch, self.first + position, self.segment, self.text_field)
+            self.sheets[batch.lineage.id] = found
+        return found
+
+    def decide(self, position: int, stage: Any, batch: Batch) -> Decision | None:
+        """What a stage thinks of the rows of a batch, after it was asked about all that lie there. None: ask it about
+        those of the batch."""
+        weigh: Callable[[Batch, Batch], Decision] | None = getattr(stage, "decide_all", None)
+        if weigh is None or not _is_known(batch) or not batch.marked[0].num_rows:
+            return None
+        sheet = self._sheet(position, batch)
+        everything = sheet.everything(batch)
+        try:
+            found = weigh(everything, batch)
+        except Exception:  # noqa: BLE001  it may be a row that was dropped before which it fails on
+            return None
+        rows = batch.marked[1]
+        sheet.note(everything, self._columns(position, stage, found.scores))
+        if rows is None:
+            return found
+        return Decision(found.keep.filter(rows), {name: column.filter(rows) for name, column in found.scores.items()})
+
+    def judged(
+        self, position: int, stage: Any, task: Task[Any], answer: Answer[Any], decision: Decision | None
+    ) -> None:
+        """A stage has answered: note its scores, and what it dropped."""
+        if not isinstance(task, Batch) or not task.num_items or not _is_known(task):
+            return
+        if decision is None:
+            self._gave(position, stage, task, answer)
+            return
+        sheet = self._sheet(position, task)
+        if not hasattr(stage, "decide_all"):
+            sheet.note(task, self._columns(position, stage, decision.scores))
+        if decision.keep.true_count < len(decision.keep):
+            sheet.drop(task, pc.invert(decision.keep), self.names[position])
+
+    def _gave(self, position: int, stage: Any, task: Batch, answer: Answer[Any]) -> None:
+        """A stage without a verdict: rows that it has left out are known by their positions."""
+        outputs = [] if answer is None else [answer] if isinstance(answer, Task) else list(answer)
+        batches = [output for output in outputs if isinstance(output, Batch)]
+        if len(batches) == 1 and batches[0].num_items == task.num_items:
+            given = batches[0].get_columns()
+            columns = {name: batches[0].data.column(name) for name in _recorded(stage) if name in given}
+            if columns and POSITION in given:
+                self._sheet(position, task).note(batches[0], self._columns(position, stage, columns))
+            return
+        if (outputs and not batches) or any(POSITION not in batch.get_columns() for batch in batches):
+            return  # it makes something else of them
+        chunks = [chunk for batch in batches for chunk in batch.data.column(POSITION).chunks]
+        kept = pa.chunked_array(chunks, pa.int64())
+        gone = pc.invert(pc.is_in(task.data.column(POSITION), value_set=kept)).combine_chunks()
+        if gone.true_count:
+            self._sheet(position, task).drop(task, gone, self.names[position])
+
+    def _columns(self, position: int, stage: Any, scores: dict[str, Any]) -> dict[str, pa.Array]:
+        named = {score_column_name(self.names[position], label, stage.name): column for label, column in scores.items()}
+        return {name: as_one_array(column) for name, column in named.items() if not pa.types.is_null(column.type)}
+
+
+class ScoreSheet:
+    """The rows of one batch, as they were when it came, and what was noted of each."""
+
+    def __init__(self, batch: Batch, began: int, segment: int, text_field: str) -> None:
+        self.lineage = replace(batch.lineage, id=f"{began}.{batch.lineage.id}")
+        self.dataset_name, self.metadata = batch.dataset_name, dict(batch.metadata)
+        self.segment = segment
+        if segment > 1 and "partition" in self.metadata:
+            self.metadata["partition"] = f"{self.metadata['partition']}-{segment}"
+        table = batch.data
+        self.rows = as_one_array(table.column(POSITION))
+        self.facts: dict[str, pa.Array] = {}
+        self.scores: dict[str, pa.Array] = {}
+        self._gone: dict[str, pa.BooleanArray] = {}
+        self._seen: pa.Table | None = None
+        self._view: Batch | None = None
+        if text_field in table.column_names and is_text(table.column(text_field).type):
+            self.facts[CHARS] = as_one_array(pc.utf8_length(table.column(text_field)).cast(pa.int64()))
+        self._look(table, None)
+
+    def everything(self, batch: Batch) -> Batch:
+        """All rows that lie in a batch, also those that were dropped. What is counted of them stays known, apart from
+        what stages know that have counted only some of them."""
+        table, rows = batch.marked
+        view = self._view
+        if view is None or view.data is not table:
+            known = dict(batch.memo) if rows is None else _shared_memo(view, table)
+            self._view = view = batch._marking(table, None, known)
+        return view
+
+    def note(self, batch: Batch, columns: dict[str, pa.Array]) -> None:
+        """Scores of the rows of a batch."""
+        table, rows = batch.marked
+        places = self._places(table, rows) if columns else None
+        for name, column in columns.items():
+            values = column if places is None else column.take(places)
+            self.scores[name] = _coalesced(self.scores.get(name), values)
+        if table is not self._seen:
+            self._look(table, self._places(table, None))
+
+    def drop(self, batch: Batch, gone: pa.BooleanArray, stage: str) -> None:
+        table, rows = batch.marked
+        if _same(table.column(POSITION), self.rows):
+            flags = gone if rows is None else pc.replace_with_mask(_flags(len(rows)), rows, gone)
+        else:
+            flags = gone.take(self._places(table, rows)).fill_null(_FALSE)
+        known = self._gone.get(stage)
+        self._gone[stage] = flags if known is None else pc.or_(known, flags)
+
+    def _dropped(self) -> pa.Array:
+        """The stage that dropped each row: the first, if there are several."""
+        found = pa.nulls(len(self.rows), pa.int64())
+        for number, flags in reversed(list(enumerate(self._gone.values()))):
+            found = pc.if_else(flags, literal(number, pa.int64()), found)
+        return make_array([*self._gone], pa.string()).take(found)
+
+    def _places(self, table: pa.Table, rows: pa.BooleanArray | None) -> pa.Array | None:
+        """Where each row of the sheet is among those of a batch; None: all are, in the same order."""
+        column = table.column(POSITION)
+        if _same(column, self.rows):
+            if rows is None:
+                return None
+            return scatter_to_rows(_numbers(rows.true_count), rows)
+        there = as_one_array(column if rows is None else column.filter(rows))
+        return pc.index_in(self.rows, value_set=there)
+
+    def _look(self, table: pa.Table, places: pa.Array | None) -> None:
+        """Note what columns tell of rows, as soon as there is one that does."""
+        self._seen = table
+        for fact, name in _fact_columns(table, self.facts):
+            with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                told = table.column(name)
+                plain = _plain(told) if is_json(told.type) else told
+                column = as_one_array(plain.cast(pa.int64() if fact == TOKENS else pa.string()))
+                self.facts[fact] = column if places is None else column.take(places)
+
+    def written(self, writer: ProcessingStage[Any, Any]) -> Task[Any]:
+        count = len(self.rows)
+        file = pa.repeat(literal(self.metadata.get("file"), pa.string()), count)
+        segment = pa.repeat(literal(self.segment, pa.int64()), count)
+        facts = {FILE: file, PLACE: self.rows, SEGMENT: segment, **self.facts, DROPPED: self._dropped()}
+        columns = {name: facts[name] for name in FACTS if name in facts} | self.scores
+        batch = Batch(pa.table(columns), dataset_name=self.dataset_name, metadata=self.metadata)
+        fragment: Any = writer.process(batch.named(self.lineage))
+        named: Task[Any] = fragment.named(self.lineage)
+        return named
+
+
+def _is_known(batch: Batch) -> bool:
+    """Whether the rows of a batch can be told from all others: by their file and their place there."""
+    return POSITION in batch.get_columns() and batch.metadata.get("file") is not None
+
+
+def _fact_columns(table: pa.Table, known: dict[str, pa.Array]) -> Iterator[tuple[str, str]]:
+    """Facts that are not known yet, and the column that tells each."""
+    names = table.column_names
+    if ID not in known and ID in names and not pa.types.is_nested(table.schema.field(ID).type):
+        yield ID, ID
+    for fact, candidates in _NAMES.items():
+        name = next((name for name in candidates if name in names), None)
+        if name is None or fact in known:
+            continue
+        kind = table.schema.field(name).type
+        if pa.types.is_integer(kind) if fact == TOKENS else is_text(kind):
+            yield fact, name
+
+
+def _plain(column: pa.ChunkedArray) -> pa.Array:
+    """The values of a column that mixes types, as text."""
+    return make_array([None if value is None else str(value) for value in column_values(column)], pa.string())
+
+
+def _shared_memo(view: Batch | None, table: pa.Table) -> dict[str, Any]:
+    """What is known of columns that a table shares with one that was seen before."""
+    if view is None or not _same(table.column(POSITION), view.data.column(POSITION)):
+        return {}
+    before = view.data
+    changed = {
+        name
+        for name in before.column_names
+        if name not in table.column_names or not _same(table.column(name), before.column(name))
+    }
+    return {name: value for name, value in view.memo.items() if name not in changed}
+
+
+def _same(left: pa.Array | pa.ChunkedArray, right: pa.Array | pa.ChunkedArray) -> bool:
+    """Whether two columns are the same memory."""
+    return left is right or (len(left) == len(right) and _address(left) == _address(right))
+
+
+def _address(column: pa.Array | pa.ChunkedArray) -> list[tuple[int, int]]:
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    last = [(chunk.buffers()[-1], chunk.offset) for chunk in chunks]
+    return [(buffer.address if buffer else 0, offset) for buffer, offset in last]
+
+
+def _coalesced(known: pa.Array | None, values: pa.Array) -> pa.Array:
+    """What was known before, and what is new: a batch that a stage failed on comes again in pieces."""
+    if known is None or isinstance(values.type, pa.BaseExtensionType):
+        return values
+    return pc.coalesce(known, values)
+
+
+def _flags(count: int) -> pa.BooleanArray:
+    return pa.repeat(_FALSE, count)
+
+
+def _numbers(count: int) -> pa.Array:
+    if not count:
+        return make_array([], pa.int64())
+    return pc.indices_nonzero(pa.repeat(literal(True, pa.bool_()), count)).cast(pa.int64())

@@ -1,0 +1,198 @@
+"""Sketches: what a run remembers of the rows that pass, small enough to travel with the counts.
+
+Of each stage that decides: how its scores are spread, and some of the rows that it dropped. Where rows come in and go
+out: how long their texts are, their languages, and some of them. Sketches of parts add up to that of the whole, in any
+order: a row is remembered if its draw, which depends on its file and position alone, is among the smallest.
+
+Scores and lengths are counted in buckets of numbers whose first bits are the same, 32 to each power of two. So whole
+numbers up to 64 are exact, and others to three in a hundred.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import field
+from typing import Any
+
+import pyarrow as pa
+
+from gristmill.core.arrow.array_building import literal
+from gristmill.core.arrow.lazy_compute import pc
+from gristmill.core.arrow.table_conversion import POSITION, VERDICT, table_to_rows
+from gristmill.core.batch import Batch, scatter_to_rows
+from gristmill.core.decision import Decision
+from gristmill.core.fast_dataclass import fast_dataclass
+from gristmill.core.records.rejected_rows import rejected_column_name
+from gristmill.core.sample import draw_uniform
+from gristmill.core.task import Task, digest
+
+SAMPLES, VALUES = 12, 200
+_CLIP = 1200
+_SHIFT, _ZERO = literal(47, pa.int64()), literal(0.0, pa.float64())
+_TEXT, _LANGUAGES = "text", ("language", "lang")
+_DRAWS = "__draws__"
+
+
+@fast_dataclass(slots=True)
+class RowSketch:
+    """What is remembered of the rows at one stage."""
+
+    spread: dict[str, Counter[int]] = field(default_factory=dict)
+    """For each kind of score or length, how many rows fall into each bucket."""
+    values: dict[str, Counter[str]] = field(default_factory=dict)
+    """For each column of names, such as languages, how many rows have each."""
+    samples: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
+    """Rows with the smallest draws, each with its scores."""
+
+    def add(self, other: RowSketch) -> None:
+        for name, buckets in other.spread.items():
+            self.spread.setdefault(name, Counter()).update(buckets)
+        for name, counts in other.values.items():
+            known = self.values.setdefault(name, Counter())
+            known.update({value: count for value, count in counts.items() if value in known or len(known) < VALUES})
+        self.samples = _smallest([*self.samples, *other.samples])
+
+
+def _smallest(samples: list[tuple[float, dict[str, Any]]]) -> list[tuple[float, dict[str, Any]]]:
+    return sorted(samples, key=lambda sample: sample[0])[:SAMPLES]
+
+
+class RowSketcher:
+    """Makes the sketches of a worker's stages. Remembers what it has sent, to send only what may still be wanted."""
+
+    def __init__(self, wanted: Sequence[bool]) -> None:
+        """`wanted` says of which stages."""
+        self._wanted = list(wanted)
+        self._bounds = [1.0] * len(wanted)
+        self._drawn: list[list[float]] = [[] for _ in wanted]
+        self.sketches: dict[int, RowSketch] = {}
+
+    def take(self) -> dict[int, RowSketch]:
+        """The sketches since the last call, by stage."""
+        taken, self.sketches = self.sketches, {}
+        return taken
+
+    def decided(self, position: int, batch: Batch, decision: Decision) -> None:
+        """A stage has judged a batch."""
+        if not self._wanted[position]:
+            return
+        batch = batch.seen if decision.keep.true_count < len(decision.keep) else batch
+        sketch = self.sketches.setdefault(position, RowSketch())
+        for name, scores in decision.scores.items():
+            if (numbers := _numbers(scores)) is not None:
+                _count(sketch, name, numbers)
+        keep = decision.keep
+        if keep.true_count < len(keep):
+            table, rows = batch.marked
+            gone = pc.invert(keep)
+            if rows is not None:
+                gone = scatter_to_rows(gone, rows).fill_null(literal(False, pa.bool_()))
+            self._sample(position, sketch, batch, table, gone, decision.scores, rows)
+
+    def passed(self, position: int, writes: bool, parent: Task[Any], child: Task[Any]) -> None:
+        """A task went through a stage. Looks at it where rows come in, out of what were none, and where they go out."""
+        if not self._wanted[position]:
+            return
+        batch = parent if writes else child
+        if isinstance(batch, Batch) and batch.num_items and (writes or not isinstance(parent, Batch)):
+            self._profile(position, batch.seen)
+
+    def _profile(self, position: int, batch: Batch) -> None:
+        sketch = self.sketches.setdefault(position, RowSketch())
+        table, names = batch.data, batch.data.column_names
+        if _TEXT in names and _is_text(table.column(_TEXT).type):
+            lengths = _numbers(pc.binary_length(table.column(_TEXT)))
+            _count(sketch, "bytes", lengths)
+        for name in _LANGUAGES:
+            if name in names and _is_text(table.column(name).type):
+                counted = pc.value_counts(table.column(name))
+                pairs = zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True)
+                sketch.values.setdefault(name, Counter()).update({str(value): count for value, count in pairs})
+        everywhere = pa.repeat(literal(True, pa.bool_()), table.num_rows)
+        self._sample(position, sketch, batch, table, everywhere, {}, None)
+
+    def _sample(
+        self,
+        position: int,
+        sketch: RowSketch,
+        batch: Batch,
+        table: pa.Table,
+        mask: pa.BooleanArray,
+        scores: dict[str, pa.Array],
+        rows: pa.BooleanArray | None,
+    ) -> None:
+        draws = _draws(batch, table)
+        low = pc.indices_nonzero(pc.and_(mask, pc.less(draws, literal(self._bounds[position], pa.float64()))))
+        if not len(low):
+            return
+        picked = low.take(pc.array_sort_indices(draws.take(low)).slice(0, SAMPLES))
+        drawn = draws.take(picked).to_pylist()
+        if rows is not None:
+            scores = {name: scatter_to_rows(column, rows) for name, column in scores.items()}
+        judged = {name: column.take(picked).to_pylist() for name, column in scores.items()}
+        for place, (number, row) in enumerate(zip(drawn, table_to_rows(table.take(picked)), strict=True)):
+            told = {name: values[place] for name, values in judged.items()}
+            where = {"file": batch.metadata.get("file"), "position": row.pop(POSITION, None)}
+            clipped = {rejected_column_name(name): _clip(value) for name, value in row.items() if name != VERDICT}
+            sketch.samples.append((number, {"row": clipped, "scores": told, **where}))
+        sketch.samples = _smallest(sketch.samples)
+        best = sorted([*self._drawn[position], *drawn])[:SAMPLES]
+        self._drawn[position] = best
+        self._bounds[position] = best[-1] if len(best) == SAMPLES else 1.0
+
+
+def _draws(batch: Batch, table: pa.Table) -> pa.Array:
+    """The draw of each row of the marked table; known to later stages, as long as it stays."""
+    if _DRAWS in batch.memo:
+        return batch.memo[_DRAWS]
+    owner, numbers = batch.lineage.id, None
+    if POSITION in table.column_names:
+        positions = table.column(POSITION).combine_chunks()
+        if pa.types.is_integer(positions.type) and not positions.null_count:
+            owner, numbers = str(batch.metadata.get("file") or batch.lineage.source), positions
+    if numbers is None:
+        numbers = pc.indices_nonzero(pa.repeat(literal(True, pa.bool_()), table.num_rows))
+    found = draw_uniform(numbers.cast(pa.uint64(), safe=False), int(digest(["look", owner]), 16))
+    batch.memo[_DRAWS] = found
+    return found
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _clip(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if len(value) <= _CLIP else f"{value[:_CLIP]}…"
+    if isinstance(value, int | float | bool) or value is None:
+        return value
+    text = repr(value)
+    return text if len(text) <= _CLIP else f"{text[:_CLIP]}…"
+
+
+def _numbers(scores: Any) -> pa.Array | None:
+    kind = scores.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        return None
+    scores = scores.combine_chunks() if isinstance(scores, pa.ChunkedArray) else scores
+    scores = scores.cast(pa.int8()) if pa.types.is_boolean(kind) else scores
+    return scores.drop_null().cast(pa.float64(), safe=False)
+
+
+def _count(sketch: RowSketch, name: str, numbers: pa.Array) -> None:
+    counted = pc.value_counts(histogram_buckets(numbers))
+    pairs = zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True)
+    sketch.spread.setdefault(name, Counter()).update(dict(pairs))
+
+
+def histogram_buckets(numbers: pa.Array) -> pa.Array:
+    """The bucket of each number; NaN falls into none."""
+    plain = pc.add(numbers.filter(pc.invert(pc.is_nan(numbers))), _ZERO)  # no negative zero
+    return pc.shift_right(plain.view(pa.int64()), _SHIFT)
+
+
+def bucket_lower_bound(bucket: int) -> float:
+    """The number of a bucket that is nearest to zero."""
+    return float(struct.unpack("<d", struct.pack("<q", bucket << _SHIFT.as_py()))[0])

@@ -1,0 +1,390 @@
+"""Run: the directory of one run, on any fsspec URL, and what makes it possible to go on after a kill.
+
+    plan.json        what the stages compute, and what they want to remember
+    ledger/          the sources that are done, with what was written for each: one small object per flush
+    quarantine/      the records that could not be processed, likewise
+    rejected/        rows that stages dropped, when asked for
+    scores/          what filters thought of each row, when asked for
+    segments/        what passes from one segment of the pipeline to the next, and the next one goes on from
+    metrics.json     the counts of the last attempt
+
+Only the driver writes here, and only whole new objects: no locks, no database, nothing that is changed in place
+but plan.json, which is replaced. A source is entered in the ledger after its output is in place. If the driver is
+killed between the two, the source is done again and gives the same files with the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gristmill.core import VERSION
+from gristmill.core.fast_dataclass import fast_dataclass
+from gristmill.core.records.quarantine import QuarantinedRecord
+from gristmill.core.records.record_store import RecordStore, to_json_line
+from gristmill.core.records.rejected_rows import RejectedFiles
+from gristmill.core.records.stage_identity import describe_plan, identity_hash, plan_differences
+from gristmill.core.task import Lineage, WrittenFile, WrittenFiles, upgraded_file_entry
+
+if TYPE_CHECKING:
+    from gristmill.core.executor import Progress
+    from gristmill.core.plan.planner import Plan
+    from gristmill.core.task import ScoreFiles, Task
+
+FLUSH_SECONDS = 1.0
+FLUSH_ENTRIES = 500
+
+
+@fast_dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """A source that is done: what it was, and what became of it."""
+
+    source: str
+    fingerprint: str
+    plan: str
+    files: tuple[str, ...] = ()
+    rows: int = 0
+    written: tuple[WrittenFile, ...] = ()
+    attempt: str = ""
+    quarantined: int = 0
+    rejected: tuple[WrittenFile, ...] | None = None
+    """Files with the rows that stages dropped; None when they were not kept."""
+    read: int = 0
+    scores: tuple[WrittenFile, ...] | None = None
+    """Files with the scores of its rows, likewise."""
+
+    @classmethod
+    def of(cls, line: dict[str, Any]) -> LedgerEntry:
+        written = {name: _files(line.get(name)) for name in ("written", "rejected", "scores")}
+        return cls(**{**line, "files": tuple(line["files"]), **written})
+
+    def output(self, now: Lineage) -> WrittenFiles:
+        """The task that the last stage gave for the source, whose files may have been moved since."""
+        task = WrittenFiles([file.path for file in self.written], rows=self.rows, written=self.written)
+        return task.named(Lineage(self.source, self.source, now.files, now.order))
+
+
+@fast_dataclass
+class _OpenSource:
+    """A source that is being worked on."""
+
+    fingerprint: str
+    files: tuple[str, ...]
+    read: int = 0
+    rows: int = 0
+    written: list[WrittenFile] = field(default_factory=list)
+    rejected: list[WrittenFile] = field(default_factory=list)
+    scores: list[WrittenFile] = field(default_factory=list)
+
+
+def _files(lines: list[dict[str, Any]] | None) -> tuple[WrittenFile, ...] | None:
+    return None if lines is None else tuple(WrittenFile(**upgraded_file_entry(line)) for line in lines)
+
+
+class Run:
+    """The records of a run. Without a directory there are none, and everything is done; but what goes to quarantine
+    is then kept beside the output, if there is one. A run that is `whole` keeps records, and does everything too."""
+
+    def __init__(
+        self,
+        url: str | Path | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        replay: bool = False,
+        whole: bool = False,
+    ) -> None:
+        self.store = RecordStore(str(url), storage_options) if url else None
+        self.storage_options = dict(storage_options or {})
+        self.whole = whole
+        self.before = self.store.read("plan.json") if self.store and not whole else None
+        self.replay = replay
+        self.entries: dict[str, LedgerEntry] = {}
+        self.plan = ""
+        """The identity of the whole pipeline, and of each of its segments."""
+        self._segments: list[str] = []
+        self._segment = ""
+        self.kept: list[WrittenFiles] = []
+        self.outputs: list[WrittenFiles] = []
+        """What the segment that runs now kept of an earlier attempt, and what it has written."""
+        self._listed: set[str] = set()
+        self.spent = (0, 0)
+        """How many records of the sources that are kept are in quarantine, and how many were read."""
+        self.rejected: list[str] = []
+        self._keeps_rejected = self._keeps_scores = False
+        self.changes: list[str] = []
+        self._attempt = os.urandom(4).hex()
+        self._flushes = 0
+        self._open: dict[str, _OpenSource] = {}
+        self._ready: list[LedgerEntry] = []
+        self._aside: list[QuarantinedRecord] = []
+        self._aside_of: Counter[str] = Counter()
+        self._fallback: RecordStore | None = None
+        self.memory: list[QuarantinedRecord] = []
+        """What is in quarantine, when there is no place to keep it."""
+        self._flushed = time.monotonic()
+
+    @property
+    def resuming(self) -> bool:
+        return self.before is not None
+
+    @property
+    def scratch(self) -> str | None:
+        """A local directory for results that do not fit in memory."""
+        lasts = self.store and not self.whole and "://" not in self.store.url
+        return self.store.url if self.store and lasts else None
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """The identities of the first segment and the last: entries of the ledger are of one of them."""
+        return (self._segments[0], self._segments[-1]) if self._segments else ("", "")
+
+    @property
+    def segments(self) -> Sequence[str]:
+        """The identities of all of them."""
+        return self._segments
+
+    def begin(self, plan: Plan) -> None:
+        """Compare the plan with that of the earlier attempt, prepare the stages, and record both."""
+        self._keeps_rejected, self._keeps_scores = plan.rejects is not None, plan.scores is not None
+        described = self._compare(plan)
+        before = self.before or {}
+        memories = before.get("memories") or []
+        if len(memories) != len(plan.everything):
+            memories = [{} for _ in plan.everything]
+        for stage, memory in zip(plan.everything, memories, strict=True):
+            stage.prepare(memory)
+        beside = {"rejects": before.get("rejects") or {}, "scores": before.get("scores") or {}}
+        for name, writer in (("rejects", plan.rejects), ("scores", plan.scores)):
+            if writer is not None:
+                writer.prepare(beside[name])
+        self._record = {"name": plan.name, "plan": self.plan, "stages": described, "memories": memories}
+        self._record |= {**beside, "text": str(plan), "versions": versions(), "attempt": self._attempt}
+        self._record |= {"whole": True} if self.whole else {}
+        place = plan.everything[-1].records_directory()
+        side = RecordStore(*place) if place else None
+        if side and side.get("plan.json") is not None:  # what an earlier run has left there is no longer true
+            side.write("plan.json", {**self._record, "whole": True})
+        if self.store:
+            self.store.write("plan.json", self._record)
+        else:
+            self._fallback = side
+
+    def _compare(self, plan: Plan) -> list[dict[str, Any]]:
+        parts = [describe_plan(segment) for segment in plan.segments]
+        described = [stage for part in parts for stage in part]
+        self.plan, self._segments = identity_hash(described), [identity_hash(part) for part in parts]
+        self.changes = plan_differences((self.before or {}).get("stages", described), described)
+        known = not self.whole and any(segment.durable for segment in plan.segments)
+        self.entries = self._read_ledger() if known else {}
+        if self.before and self.before.get("whole"):  # a run that did all from the start: older entries are not true
+            last = self.before.get("attempt")
+            self.entries = {source: entry for source, entry in self.entries.items() if entry.attempt == last}
+        return described
+
+    def left_to_do(
+        self, plan: Plan, sources_of: Callable[[Plan], Iterator[Sequence[Task[Any]]]]
+    ) -> tuple[list[str], list[tuple[Lineage, str]], int]:
+        """Changes of the plan, the sources to do and why, and how many are done. Changes nothing.
+
+        What a segment will have to do is not known before those before it are done.
+        """
+        self._compare(plan)
+        done = 0
+        left: list[tuple[Lineage, str]] = []
+        for segment in segments_in_order(plan):
+            kept = []
+            for tasks in filter(None, sources_of(segment)):
+                first = tasks[0].lineage
+                why = self.why_redo(segment, first.source, tasks[0].fingerprint())
+                if why is None:
+                    kept.append(self.entries[first.source].output(first))
+                else:
+                    left.append((first, why))
+            done += len(kept)
+            if left or segment.after is None:
+                break
+            segment.stages[-1].complete(kept, {})
+        return self.changes, left, done
+
+    def _read_ledger(self) -> dict[str, LedgerEntry]:
+        lines = self.store.lines("ledger") if self.store else iter(())
+        return {entry.source: entry for entry in map(LedgerEntry.of, lines)}
+
+    # -- sources ---------------------------------------------------------------------------------------
+
+    def why_redo(self, plan: Plan, source: str, fingerprint: str) -> str | None:
+        """Why a source has to be done, or None when it is done already."""
+        entry = self.entries.get(source)
+        if plan.source is None:
+            return "nothing tells whether its input is the same"
+        if entry is None:
+            return "it is new, or was not finished"
+        if entry.plan != self._segments[plan.number]:
+            return "the pipeline has changed"
+        if entry.fingerprint != fingerprint:
+            return "the input has changed"
+        if self.replay and entry.quarantined:
+            return "records of it are in quarantine"
+        return _missing_output(plan, entry)
+
+    def to_do(self, sources: Iterator[Sequence[Task[Any]]], plan: Plan) -> Iterator[Sequence[Task[Any]]]:
+        """The sources that are not done yet. What was written for one that has to be done again is removed first."""
+        self.kept, self._segment, self._listed = [], self._segments[plan.number], set()
+        for tasks in sources:
+            if not tasks or not plan.durable:
+                yield tasks
+                continue
+            first = tasks[0].lineage
+            self._listed.add(first.source)
+            fingerprint = tasks[0].fingerprint()
+            entry = self.entries.get(first.source)
+            if entry and self.why_redo(plan, first.source, fingerprint) is None:
+                self.kept.append(entry.output(first))
+                read = 0 if plan.number else entry.read  # later segments read the same rows again, or fewer
+                self.spent = (self.spent[0] + entry.quarantined, self.spent[1] + read)
+                self.rejected += [file.path for file in entry.rejected or () if plan.rejects]
+                continue
+            if entry:
+                for stage in plan.stages:
+                    if stage.durable:
+                        stage.discard(entry.written)
+                for stage in plan.side_output_commits:
+                    stage.discard((*(entry.rejected or ()), *(entry.scores or ())))
+            self._open[first.source] = _OpenSource(fingerprint, first.files)
+            yield tasks
+
+    def forget(self, plan: Plan) -> None:
+        """Remove what the last segment has written for sources that are no longer there. What rows of other sources
+        were compared with has changed, so it belongs to no output; where each file is by itself it is left."""
+        written = {file.path for output in (*self.kept, *self.outputs) for file in output.written}
+        for entry in self.entries.values() if plan.number else ():
+            if entry.source not in self._listed:
+                plan.stages[-1].discard([file for file in entry.written if file.path not in written])
+
+    def wrote(self, source: str, output: Task[Any]) -> None:
+        """The last stage has written something for a source."""
+        if isinstance(output, WrittenFiles) and source in self._open:
+            self._open[source].rows += output.rows
+            self._open[source].written += output.written
+
+    def saw(self, source: str, rows: int) -> None:
+        """Rows of a source were read."""
+        if source in self._open:
+            self._open[source].read += rows
+
+    def dropped(self, source: str, output: RejectedFiles) -> None:
+        """What stages dropped of a source has been written."""
+        self.rejected += output.data
+        if source in self._open:
+            self._open[source].rejected += output.written
+
+    def scored(self, source: str, output: ScoreFiles) -> None:
+        """The scores of a source have been written."""
+        if source in self._open:
+            self._open[source].scores += output.written
+
+    def done(self, source: str) -> None:
+        """Nothing is left to do for a source."""
+        opened = self._open.pop(source, None)
+        if opened is None:
+            return
+        written, aside = tuple(opened.written), self._aside_of.pop(source, 0)
+        rejected = tuple(opened.rejected) if self._keeps_rejected else None
+        done = (source, opened.fingerprint, self._segment, opened.files, opened.rows, written)
+        scores = tuple(opened.scores) if self._keeps_scores else None
+        self._ready.append(LedgerEntry(*done, self._attempt, aside, rejected, opened.read, scores))
+        self._flush_in_time(len(self._ready))
+
+    # -- quarantine --------------------------------------------------------------------------------------
+
+    @property
+    def place(self) -> str:
+        return self.store.url if self.store else ""
+
+    def keep(self, records: Sequence[QuarantinedRecord]) -> None:
+        """Records have been set aside. They are written before their source is entered in the ledger."""
+        if self._fallback and not self.store:
+            self._use_fallback()
+        if not self.store:
+            self.memory += records
+            return
+        self._aside += records
+        self._aside_of.update(record.source for record in records)
+        self._flush_in_time(len(self._aside))
+
+    def _use_fallback(self) -> None:
+        assert self._fallback is not None
+        self.store = self._fallback
+        self.store.write("plan.json", {**self._record, "whole": True})
+
+    def quarantined(self) -> Iterator[QuarantinedRecord]:
+        """What is in quarantine now: of sources that are done, what their last attempt put there; of others, what
+        the last attempt of the run did. What earlier attempts have left is no longer true, nor is anything of an
+        earlier run, if the last one did all from the start."""
+        if not self.store:
+            yield from self.memory
+            return
+        record = self.store.read("plan.json") or {}
+        entries = {} if record.get("whole") else self._read_ledger()
+        attempts = {source: entry.attempt for source, entry in entries.items()}
+        last = record.get("attempt", "")
+        for line in self.store.lines("quarantine"):
+            if line["attempt"] == attempts.get(line["source"], last):
+                yield QuarantinedRecord.of(line)
+
+    # -- writing -----------------------------------------------------------------------------------------
+
+    def _flush_in_time(self, waiting: int) -> None:
+        if waiting >= FLUSH_ENTRIES or time.monotonic() - self._flushed > FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        if self.store and (self._ready or self._aside):
+            self._flushes += 1
+            name = f"{time.time_ns():020}-{self._attempt}-{self._flushes:06}.jsonl"
+            if self._aside:
+                self.store.write_lines(f"quarantine/{name}", (record.line(self._attempt) for record in self._aside))
+            if self._ready:
+                self.store.write_lines(f"ledger/{name}", map(to_json_line, self._ready))
+        self._ready.clear()
+        self._aside.clear()
+        self._flushed = time.monotonic()
+
+    def end(self, progress: Progress) -> None:
+        """The attempt is over, well or not."""
+        self.flush()
+        if self.store:
+            stages = [{"name": name, **stats.told()} for name, stats in progress.stages]
+            self.store.write("metrics.json", {"seconds": progress.seconds, "stages": stages})
+
+
+def segments_in_order(plan: Plan) -> Iterator[Plan]:
+    """The segments one after the other; some more than once, if a stage wants that when they are complete."""
+    place = 0
+    while place < len(plan.segments):
+        segment = plan.segments[place]
+        yield segment
+        place += 1 - segment.stages[-1].repeats()
+
+
+def _missing_output(plan: Plan, entry: LedgerEntry) -> str | None:
+    if not plan.stages[-1].has(entry.written):
+        return "its output is gone"
+    beside = plan.side_output_commits
+    if plan.rejects and (entry.rejected is None or not beside[-1].has(entry.rejected)):
+        return "its rejected rows were not kept"
+    if plan.scores and (entry.scores is None or not beside[-1].has(entry.scores)):
+        return "its scores were not kept"
+    return None
+
+
+def versions() -> dict[str, str]:
+    """What the output may depend on."""
+    import pyarrow as pa
+
+    return {"gristmill": VERSION, "python": platform.python_version(), "pyarrow": pa.__version__}

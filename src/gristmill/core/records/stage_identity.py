@@ -1,0 +1,111 @@
+"""Identity: what a stage computes, as plain data, so that a later run can tell what has changed.
+
+Settings that change how a stage runs and not what it gives (workers, batch and block sizes, resources), private
+attributes and what was set up are left out. Code counts: a changed lambda is a changed stage.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from gristmill.core.stage import SETTINGS
+from gristmill.core.task import digest
+
+if TYPE_CHECKING:
+    from gristmill.core.plan.planner import Plan
+    from gristmill.core.stage import ProcessingStage
+
+_NOT_IDENTITY = {*SETTINGS, "blocksize", "storage_options", "limit", "memory_gb", "part_of", "sketched"}
+_SECRET = re.compile(r"key$|token|secret|password|credential", re.IGNORECASE)
+_DEEPEST = 6
+
+
+def describe_plan(plan: Plan) -> list[dict[str, Any]]:
+    """Each stage of a plan, as JSON can hold it."""
+    return [describe_stage(stage) for stage in plan.stages]
+
+
+def describe_stage(stage: ProcessingStage[Any, Any]) -> dict[str, Any]:
+    left_out = _NOT_IDENTITY | set(stage.not_identity)
+    return {"name": stage.name, **_object(stage, left_out, 0)}
+
+
+def identity_hash(described: Any) -> str:
+    return digest([orjson.dumps(described, option=orjson.OPT_SORT_KEYS).decode()], 16)
+
+
+def describe_value(value: Any, depth: int = 0) -> Any:
+    """A value as plain data that is the same in every process."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value if not isinstance(value, int) or abs(value) < 2**53 else str(value)
+    if isinstance(value, bytes):
+        return digest([value.hex()])
+    if depth > _DEEPEST:
+        return type(value).__qualname__
+    if isinstance(value, Mapping | set | frozenset | list | tuple):
+        return _collection(value, depth)
+    return _code_or_object(value, depth)
+
+
+def _collection(value: Any, depth: int) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): describe_value(item, depth + 1) for key, item in value.items()}
+    items = [describe_value(item, depth + 1) for item in value]
+    return sorted(items, key=repr) if isinstance(value, set | frozenset) else items
+
+
+def _code_or_object(value: Any, depth: int) -> Any:
+    if isinstance(value, types.FunctionType):
+        return {"function": f"{value.__module__}.{value.__qualname__}", "code": _code(value.__code__)}
+    if isinstance(value, type | types.BuiltinFunctionType):
+        return f"{value.__module__}.{value.__qualname__}"
+    if isinstance(value, re.Pattern):
+        return {"pattern": str(value.pattern), "flags": value.flags}
+    return _object(value, _NOT_IDENTITY, depth)
+
+
+def _object(value: Any, left_out: Iterable[str], depth: int) -> dict[str, Any]:
+    kind = type(value)
+    fields = getattr(value, "__dict__", {})
+    told = {
+        name: digest([repr(item)]) if _SECRET.search(name) else describe_value(item, depth + 1)
+        for name, item in fields.items()
+        if not name.startswith("_") and name not in left_out
+    }
+    return {"class": f"{kind.__module__}.{kind.__qualname__}", **told}
+
+
+def _code(code: types.CodeType) -> str:
+    parts = [code.co_code.hex(), repr(code.co_names)]
+    parts += [_code(item) if isinstance(item, types.CodeType) else repr(item) for item in code.co_consts]
+    return digest(parts)
+
+
+def plan_differences(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[str]:
+    """What has changed between two descriptions of a plan, in words."""
+    names = [stage["name"] for stage in before], [stage["name"] for stage in after]
+    if names[0] != names[1]:
+        return [f"the stages were {', '.join(names[0])}, and are now {', '.join(names[1])}"]
+    found = []
+    for old, new in zip(before, after, strict=True):
+        for key in sorted(old.keys() | new.keys()):
+            if old.get(key) != new.get(key):
+                found += [f"stage {old['name']!r}: {line}" for line in _changes(key, old.get(key), new.get(key))]
+    return found
+
+
+def _changes(path: str, old: Any, new: Any) -> list[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+        return [line for key in keys for line in _changes(f"{path}.{key}", old.get(key), new.get(key))]
+    return [f"{path} was {_short(old)}, and is now {_short(new)}"]
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 80 else text[:77] + "..."

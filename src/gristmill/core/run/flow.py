@@ -1,0 +1,402 @@
+"""Flow: the books of a run. Which task waits where, which source is done, what is tried again.
+
+Executors that schedule for themselves share it. It holds references, never payloads: memory grows with the
+tasks in flight, which are bounded, and with the sources that are open.
+
+A call of one item streams: its outputs count as they arrive, so that a huge file needs no buffer. If the
+worker dies in between, the same item runs again and what had arrived is not sent twice (`Item.sent`,
+`Item.shed`); this rests on stages being deterministic, which is checked (`retry_check.py`). A call of several items
+counts as a whole or not at all. What is lost after it has left a call is made again (`recovery.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gristmill.core.errors import WorkerLostError
+from gristmill.core.executor import PoolProgress, Progress, rows_read
+from gristmill.core.records.quarantine import ErrorBudget, Quarantine, QuarantinedRecord
+from gristmill.core.records.rejected_rows import REJECTED_POSITION
+from gristmill.core.run.isolation import OverBudget, RowLocation
+from gristmill.core.run.recovery import Recovery, TaskOrigin, descends_from
+from gristmill.core.run.schedule import EDGE_BYTES
+from gristmill.core.run.stage_stats import StageStats
+from gristmill.core.run.work_items import CallOutput, GroupQueue, WorkerCall, WorkItem, item_from_outputs
+from gristmill.core.task import Lineage
+
+if TYPE_CHECKING:
+    from gristmill.core.errors import StageError
+    from gristmill.core.plan.planner import Plan
+
+__all__ = ["CallOutput", "Flow", "WorkItem", "WorkerCall"]
+
+CALL_BYTES = 32 * 2**20
+"""More items than a batch make one call only as long as they are no larger than this together."""
+
+LOOK_SECONDS = 0.1
+"""How old the number of rows may be that calls are told."""
+
+BATCH_SECONDS = 0.5
+"""How long a batch that is not full waits for more."""
+
+MOST_MOVES = 10
+"""So often an item may be with a worker whose node disappears."""
+
+
+class Flow:
+    """Moves items from group to group. The executor asks what to do and reports what was done."""
+
+    def __init__(self, plan: Plan, sources: Iterator[Sequence[WorkItem]], quarantine: Quarantine | None = None) -> None:
+        self.plan, self.steps = plan, len(plan.main_groups)
+        self.quarantine = quarantine or Quarantine()
+        self.pools = [GroupQueue() for _ in plan.groups]
+        self.stats = [[StageStats(part_of=stage.part_of) for stage in group.stages] for group in plan.groups]
+        self.source_stats = StageStats(part_of=plan.source.part_of if plan.source else "")
+        self.results: deque[tuple[Lineage, Any]] = deque()
+        """What has left the last stage; an entry without a reference says that its source is done."""
+        self.sources_seen = self.sources_done = 0
+        self.listing_done = False
+        self._began = time.perf_counter()
+        self._sources = sources
+        self._calls: dict[int, WorkerCall] = {}
+        self._rows, self._looked = 0, 0.0
+        self._live: dict[str, list[int]] = {}
+        self._meets = [group.gather_position for group in plan.groups]
+        self._gathered: dict[tuple[str, int], list[CallOutput]] = {}
+        self._rejected: dict[str, dict[str, CallOutput]] = {}
+        """By source and id: a call that is repeated gives the same ones again."""
+        self.fragile: Callable[[Any], bool] = lambda ref: False
+        """Whether what a reference stands for may be lost."""
+        self._recovery = Recovery()
+
+    # -- in ------------------------------------------------------------------------------------------
+
+    def feed(self, enough: int) -> None:
+        """List more sources until `enough` items wait before the first group."""
+        pool = self.pools[0]
+        while not self.listing_done and len(pool.queue) < enough and pool.queued_bytes < EDGE_BYTES:
+            items = next(self._sources, None)
+            if items is None:
+                self.listing_done = True
+                return
+            if items:
+                self.sources_seen += 1
+                self.source_stats.tasks_out += len(items)
+            for item in items:
+                self._enqueue(0, item)
+
+    def _enqueue(self, group: int, item: WorkItem, first: bool = False) -> None:
+        self._live.setdefault(item.lineage.source, [0] * len(self.pools))[group] += 1
+        self.pools[group].arrived += 1
+        self.pools[group].arrived_bytes += item.nbytes
+        self._queue(group, item, first)
+
+    def _queue(self, group: int, item: WorkItem, first: bool = False) -> None:
+        pool = self.pools[group]
+        pool.queued_bytes += item.nbytes
+        if not pool.queue:
+            pool.since = time.perf_counter()
+        if first:
+            pool.queue.appendleft(item)
+        else:
+            pool.queue.append(item)
+
+    # -- work ----------------------------------------------------------------------------------------
+
+    def downstream_bytes(self, group: int) -> int:
+        if group + 1 >= self.steps:
+            return 0
+        after = self.pools[group + 1]
+        return after.queued_bytes + after.waiting_bytes
+
+    def ready(self, group: int) -> int:
+        """How many items of a group may be started: none while a batch fills up that will soon be full."""
+        pool = self.pools[group]
+        wanted = self.plan.groups[group].batch_size
+        count = len(pool.queue)
+        if not count or count >= wanted or pool.queue[0].alone or self._starved(group):
+            return count
+        late = time.perf_counter() - pool.since > BATCH_SECONDS
+        return count if late or pool.queued_bytes > EDGE_BYTES // 2 else 0
+
+    def _starved(self, group: int) -> bool:
+        """Whether nothing more is on its way to a group right now."""
+        if group == 0:
+            return self.listing_done
+        return self.is_over(group - 1)
+
+    def take(self, group: int, most: int, waits: bool = False) -> WorkerCall:
+        """The next items of a group, as one call. They start at the same stage; one that may be at fault goes alone.
+
+        A call that `waits` is sent to a worker that runs another: it begins later, or is put back.
+        """
+        pool = self.pools[group]
+        at_least = self.plan.groups[group].batch_size
+        items = [self._pop(pool)]
+        size = items[0].nbytes
+        while len(items) < most and pool.queue and not items[0].alone:
+            following = pool.queue[0]
+            size += following.nbytes
+            too_large = size > CALL_BYTES and len(items) >= at_least
+            if following.start != items[0].start or following.alone or too_large:
+                break
+            items.append(self._pop(pool))
+        pool.running += 1
+        self._see_all(group, items)
+        known = any(stat.rows_in or stat.rows_out for stats in self.stats[:group] for stat in stats)
+        reads = items[0].start == 0 and not known
+        now = time.perf_counter()
+        pool.began = pool.began or now
+        if now - self._looked > LOOK_SECONDS:
+            self._rows, self._looked = self.rows_read, now
+        call = WorkerCall(group, items, now, self.quarantine.left(self._rows, reads), waits=waits)
+        if call.repeats:
+            self._recovery.started(group, items[0])
+            call.budget = ErrorBudget()  # what it sets aside has counted
+        self._calls[id(call)] = call
+        if waits:
+            pool.waiting_bytes += call.nbytes
+        return call
+
+    def _see_all(self, group: int, items: Sequence[WorkItem]) -> None:
+        """Note which items are all that there is of their source. What has left one in an earlier attempt was gathered
+        there, or not, and so it is now."""
+        meets = self._meets[group] or 0
+        for item in items if meets else ():
+            if not item.sent.count and not item.shed:
+                source = item.lineage.source
+                alone = sum(self._live[source]) == 1 and (source, group) not in self._gathered
+                item.holds_whole_source = alone and item.start < meets
+
+    def begin(self, call: WorkerCall) -> None:
+        """A call that waited runs now."""
+        if call.waits:
+            call.waits, call.began = False, time.perf_counter()
+            self.pools[call.group].waiting_bytes -= call.nbytes
+
+    def put_back(self, call: WorkerCall) -> None:
+        """A call that nobody has run: its items wait again, before all others, and nothing is held against them."""
+        self.begin(call)
+        self._over(call)
+        for item in reversed(call.items):
+            self._queue(call.group, item, first=True)
+
+    @staticmethod
+    def _pop(pool: GroupQueue) -> WorkItem:
+        item = pool.queue.popleft()
+        pool.queued_bytes -= item.nbytes
+        return item
+
+    def output(self, call: WorkerCall, output: CallOutput) -> None:
+        """A task has come out of a running call."""
+        if call.repeats:
+            self._requeue(self._recovery.found(call.group, call.items[0], output))
+            return
+        if self.fragile(output.ref):
+            output.origin = self._origin(call, output)
+        if not call.streams or output.position == REJECTED_POSITION:  # which may be others when the call is repeated
+            call.outputs.append(output)
+            return
+        item, ends = call.items[0], len(self.plan.groups[call.group].stages)
+        item.holds_whole_source = item.holds_whole_source and output.position > (self._meets[call.group] or 0)
+        if output.position in (ends, self._meets[call.group]):
+            item.sent.add(output.lineage.id)
+        else:
+            item.shed.add((output.lineage.id, output.position))
+        self._route(call.group, output)
+
+    @staticmethod
+    def _origin(call: WorkerCall, output: CallOutput) -> TaskOrigin:
+        task_id = output.lineage.id
+        parent = next(item for item in call.items if call.streams or descends_from(task_id, item.lineage.id))
+        return TaskOrigin(call.group, parent, (task_id, output.position))
+
+    def _route(self, group: int, output: CallOutput) -> None:
+        if output.position == REJECTED_POSITION:
+            self._rejected.setdefault(output.lineage.source, {})[output.lineage.id] = output
+            return
+        if output.position == self._meets[group]:
+            self._gathered.setdefault((output.lineage.source, group), []).append(output)
+            return
+        if output.position < len(self.plan.groups[group].stages):
+            self._enqueue(group, item_from_outputs(output.lineage, [output], output.position))
+            return
+        lineage = output.lineage
+        if group == 0 and self.plan.tasks_are_sources:
+            lineage = output.lineage = lineage.as_source()
+            self.sources_seen += 1
+        after = group + 1
+        if after >= self.steps:
+            self.sources_done += group == 0 and self.plan.tasks_are_sources
+            self.results.append((lineage, output.ref))
+        elif self._meets[after] == 0:
+            self._gathered.setdefault((lineage.source, after), []).append(output)
+            if group == 0 and self.plan.tasks_are_sources:
+                self._live.setdefault(lineage.source, [0] * len(self.pools))[0] += 1
+                self._close(lineage.source, 0)
+        else:
+            self._enqueue(after, item_from_outputs(lineage, [output]))
+
+    def finish(self, call: WorkerCall, stats: Sequence[StageStats], aside: Sequence[QuarantinedRecord] = ()) -> None:
+        """The call is done, and its counts are final, as is what it has set aside."""
+        if call.repeats:
+            self._over(call)
+            self._recovery.check(call.items[0], self.plan.groups[call.group].name)
+            return
+        for output in call.outputs:
+            self._route(call.group, output)
+        pool = self.pools[call.group]
+        self._over(call)
+        pool.tasks_done += len(call.items)
+        pool.pace.add(len(call.items), sum(stat.seconds for stat in stats), time.perf_counter())
+        for total, more in zip(self.stats[call.group], stats, strict=True):
+            total.add(more)
+        if call.budget.reads:
+            self.quarantine.saw(call.items[0].lineage.source, rows_read(stats))
+        if aside:
+            self.quarantine.take(aside, self.rows_read)
+        for item in call.items:
+            self._close(item.lineage.source, call.group)
+
+    def _over(self, call: WorkerCall) -> None:
+        self.pools[call.group].running -= 1
+        del self._calls[id(call)]
+
+    @property
+    def rows_read(self) -> int:
+        """Rows that have entered the pipeline, good and bad, as far as is known of calls that still run."""
+        return rows_read(self._stats_so_far())
+
+    def _stats_so_far(self) -> Iterator[StageStats]:
+        calls = [call for call in self._calls.values() if call.so_far and not call.repeats]
+        for group, stats in enumerate(self.stats):
+            running = [call.so_far for call in calls if call.group == group]
+            for position, stat in enumerate(stats):
+                parts = [stat, *(so_far[position] for so_far in running)]
+                yield StageStats(
+                    rows_in=sum(part.rows_in for part in parts),
+                    rows_out=sum(part.rows_out for part in parts),
+                    quarantined=sum(part.quarantined for part in parts),
+                )
+
+    def _close(self, source: str, group: int) -> None:
+        """One item of a source has left a group: gather what is complete, forget the source when all is done."""
+        counts = self._live[source]
+        counts[group] -= 1
+        for after in range(group, self.steps):
+            inside = bool(self._meets[after])  # what is gathered there is in that group itself before
+            if any(counts[: after + inside]):
+                return
+            if parts := self._gathered.pop((source, after), None):
+                self._gather(after, parts)
+                return
+        if not any(counts) and (rejected := self._rejected.pop(source, None)):
+            self._gather(self.steps, list(rejected.values()))
+        elif not any(counts):
+            del self._live[source]
+            self.sources_done += 1
+            self.results.append((Lineage(source, source), None))
+
+    def _gather(self, group: int, parts: list[CallOutput]) -> None:
+        parts.sort(key=lambda part: part.lineage.sort_key())
+        start = self._meets[group] or 0
+        self._enqueue(group, item_from_outputs(parts[0].lineage.gathered(), parts, start), first=start > 0)
+
+    def fail(
+        self,
+        call: WorkerCall,
+        error: StageError,
+        place: RowLocation | None = None,
+        aside: Sequence[QuarantinedRecord] = (),
+    ) -> None:
+        """Try again: each item alone, to find the one at fault, and that one until its retries are used up.
+
+        `place` is where a worker has ended: the records at fault are found by going there again, step by step.
+        """
+        self._over(call)
+        if isinstance(error, OverBudget):
+            self._judge(error, aside)
+            for item in reversed(call.items):
+                self._queue(call.group, item, first=True)
+            return
+        for item in reversed(call.items):
+            item.alone = True
+            self._queue(call.group, item, first=True)
+        if call.streams:
+            item.history.attempts += 1
+            stages = self.plan.groups[call.group].stages
+            stage = stages[min(error.position, len(stages) - 1)]
+            whole = stage.indivisible or stage.writes or stage.gather or stage.durable
+            if place is not None and self.quarantine.isolates and not whole:
+                if not item.history.learn(place, error, stage.max_retries):
+                    raise error
+            elif error.hopeless or item.history.raised > stage.max_retries:
+                raise error
+
+    def recover(self, call: WorkerCall, missing: Iterable[tuple[int, int]]) -> None:
+        """Nothing came of a call, since some of it is lost: parts, by number, of items, by number. Make them again."""
+        self._over(call)
+        lost: dict[int, list[int]] = {}
+        for number, part in missing:
+            lost.setdefault(number, []).append(part)
+        for number, item in reversed(list(enumerate(call.items))):
+            if number in lost:
+                self._requeue(self._recovery.lose(call.group, item, lost[number]))
+            else:
+                self._queue(call.group, item, first=True)
+
+    def move(self, call: WorkerCall) -> None:
+        """A worker's node is gone, which is no fault of what it worked on: others do it."""
+        self._over(call)
+        for output in call.outputs:
+            output.ref.discard()
+        for item in reversed(call.items):
+            item.moves += 1
+            if item.moves > MOST_MOVES:
+                stage, lineage = self.plan.groups[call.group].name, item.lineage
+                reason = (
+                    f"{item.moves} nodes disappeared while they worked on it: start the run again on nodes that last"
+                )
+                raise WorkerLostError(stage, lineage.id, lineage.files, reason)
+            self._queue(call.group, item, first=True)
+
+    def _requeue(self, items: Iterable[tuple[int, WorkItem]]) -> None:
+        for group, item in items:
+            self._queue(group, item, first=True)
+
+    def _judge(self, error: OverBudget, aside: Sequence[QuarantinedRecord]) -> None:
+        """A call has spent all of the budget that it knew of. Others may have read more rows since; then it goes on."""
+        rows = self.rows_read + error.rows
+        if self.quarantine.left(rows, reads=False).spent(sum(record.records for record in aside), 0):
+            raise self.quarantine.overspent(aside, rows)
+        self._looked = 0.0
+
+    # -- out -----------------------------------------------------------------------------------------
+
+    @property
+    def over(self) -> bool:
+        return self.is_over(len(self.pools) - 1)
+
+    def is_over(self, group: int) -> bool:
+        """Whether nothing can arrive at a group any more, and nothing is left in it."""
+        waiting = any(pool.queue or pool.running for pool in self.pools[: group + 1])
+        return self.listing_done and not waiting
+
+    def progress(self, pools: Sequence[tuple[int, int]] = (), calls: Iterable[WorkerCall] = ()) -> Progress:
+        """A snapshot; `pools` holds the number of workers and of busy ones per group, `calls` what is running."""
+        shown = [[stat.copy() for stat in stats] for stats in self.stats]
+        for call in calls:
+            for total, more in zip(shown[call.group], () if call.repeats else call.so_far, strict=False):
+                total.add(more)
+        stages = [(self.plan.source.name, self.source_stats)] if self.plan.source else []
+        for group, stats in zip(self.plan.main_groups, shown, strict=False):
+            stages += [(stage.name, stat) for stage, stat in zip(group.stages, stats, strict=True)]
+        states = [
+            PoolProgress(group.name, workers, busy, len(pool.queue), pool.queued_bytes)
+            for group, pool, (workers, busy) in zip(self.plan.groups, self.pools, pools, strict=False)
+        ]
+        elapsed = time.perf_counter() - self._began
+        return Progress(stages, states, self.sources_seen, self.sources_done, self.listing_done, elapsed)

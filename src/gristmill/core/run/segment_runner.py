@@ -1,0 +1,241 @@
+"""Segments: the parts of a pipeline between exchanges, run one after the other as one run.
+
+Each segment is a plan that an executor runs as if it were alone. The last stage of one writes files into the run
+directory, and the source of the next lists what is in them (`io/exchange/exchange.py`). So each exchange is a checkpoint: the
+ledger knows which sources of which segment are done. Counts, progress, quarantine and the error budget are those of
+the whole. Some segments may run more than once (`ProcessingStage.repeats`), and those with nothing to do are passed by.
+
+What is given up: working on the next segment before the last source of this one is through.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from gristmill.core.errors import describe_error
+from gristmill.core.executor import Executor, Job, LocalTaskRef, Observer, Progress, ReportWriter
+from gristmill.core.records.rejected_rows import RejectedFiles
+from gristmill.core.records.run_directory import Run, segments_in_order, versions
+from gristmill.core.result import check_row_accounting
+from gristmill.core.run.stage_stats import StageStats
+from gristmill.core.run.stream_shutdown import closing_stream
+from gristmill.core.stage import implements
+from gristmill.core.task import EmptyTask, ScoreFiles, Task, WrittenFiles, name_sources
+
+if TYPE_CHECKING:
+    from gristmill.core.executor import TaskRef
+    from gristmill.core.plan.planner import Plan
+    from gristmill.core.records.quarantine import Quarantine
+    from gristmill.core.task import Lineage
+
+SEGMENTS_FOLDER = "segments"
+
+
+def run_segments(
+    plan: Plan,
+    executor: Executor,
+    run: Run,
+    quarantine: Quarantine,
+    watcher: RunMonitor,
+    initial_tasks: Sequence[Task[Any]] | None,
+) -> Iterator[tuple[Lineage, TaskRef]]:
+    """Run one segment after the other; yield what leaves the last stage of the last one."""
+    info = {"pipeline": plan.name, "plan": run.plan, "versions": versions()}
+    try:
+        for segment in segments_in_order(plan):
+            watcher.begin_segment(segment)
+            sources = run.to_do(named_sources(segment, initial_tasks), segment)
+            first = next(sources, None) if segment.number else []
+            job = Job(segment, chain([first] if first else [], sources), watcher, quarantine, run.scratch)
+            outputs = run.outputs = []
+            with closing_stream(_outputs(job, executor, run, outputs)) as found:
+                for lineage, ref in found if first is not None else ():
+                    if segment.after is None:
+                        yield lineage, ref
+                    else:
+                        ref.release()
+            _check_segment_accounting(segment, quarantine, watcher)
+            if segment.after is None:
+                break
+            run.flush()
+            segment.stages[-1].complete([*run.kept, *outputs], info)
+    finally:
+        try:
+            _show_counts(plan, watcher.last)
+            run.end(watcher.last)
+            watcher.close()
+        finally:
+            getattr(executor, "rest", lambda: None)()  # one that keeps something for the next segment
+    _show_warnings(plan, watcher.last)
+    for stage in segment.side_output_commits:
+        stage.complete((), {})
+    for task in run.kept:
+        yield task.lineage, LocalTaskRef(task)
+    if segment.durable:
+        run.forget(segment)
+        segment.stages[-1].complete([*run.kept, *outputs], info)
+
+
+def _outputs(job: Job, executor: Executor, run: Run, outputs: list[WrittenFiles]) -> Iterator[tuple[Lineage, TaskRef]]:
+    """What leaves the last stage of a segment; what it says of sources and files is entered in the run's books."""
+    plan = job.plan
+    with closing_stream(executor.execute(job)) as found:
+        for lineage, ref in found:
+            if ref is None:
+                run.done(lineage.source)
+                continue
+            output = ref.load() if plan.durable or plan.has_side_outputs else None
+            if isinstance(output, RejectedFiles):
+                run.dropped(lineage.source, output)
+                continue
+            if isinstance(output, ScoreFiles):
+                run.scored(lineage.source, output)
+                continue
+            if isinstance(output, WrittenFiles):
+                outputs.append(output.named(lineage))
+                run.wrote(lineage.source, output)
+            yield lineage, ref
+
+
+def _summed_stats(
+    before: Sequence[tuple[str, StageStats]], now: Sequence[tuple[str, StageStats]]
+) -> list[tuple[str, StageStats]]:
+    """What stages have done in several turns."""
+    if not before:
+        return list(now)
+    sums = [(name, stats.copy()) for name, stats in before]
+    for (_, total), (_, more) in zip(sums, now, strict=True):
+        total.add(more)
+    return sums
+
+
+def _check_segment_accounting(segment: Plan, quarantine: Quarantine, watcher: RunMonitor) -> None:
+    check_row_accounting(watcher.segment.stages[1:] if segment.source else watcher.segment.stages)
+    quarantine.close(watcher.last)
+    quarantine.go_on(watcher.last.rows_read)
+
+
+def _show_counts(plan: Plan, progress: Progress) -> None:
+    """Let stages make of their counters what people are to see."""
+    for stage, (_, stats) in zip(plan.everything, progress.stages, strict=False):
+        if implements(stage, "tally"):
+            stats.raw, stats.counts = stats.counts, dict(stage.tally(stats.counts))
+
+
+def _show_warnings(plan: Plan, progress: Progress) -> None:
+    """Warn of what stages find worth it. Of those that remark on the same, the first: it has the same cause."""
+    told: set[str] = set()
+    for stage, (_, stats) in zip(plan.everything, progress.stages, strict=False):
+        about = stage.warning_topic or stage.name
+        if about not in told and (remark := stage.run_warning(stats)):
+            told.add(about)
+            warnings.warn(remark, RuntimeWarning, stacklevel=2)
+
+
+def named_sources(plan: Plan, initial_tasks: Sequence[Task[Any]] | None) -> Iterator[list[Task[Any]]]:
+    """The tasks that enter a segment, source by source, under their names."""
+    if plan.source is not None:
+        return name_sources(plan.source.sources(), by_content=True)
+    tasks = [EmptyTask()] if initial_tasks is None else list(initial_tasks)
+    return name_sources(iter([[task] for task in tasks]), by_content=False)
+
+
+@contextmanager
+def assigned_directories(plan: Plan, run: Run) -> Iterator[None]:
+    """Give the stages a directory: in that of the run, or one that is removed at the end.
+
+    A temporary one is beside the output, if there is one: there is room, and all nodes of a cluster can see it.
+    """
+    if plan.after is None:
+        yield
+        return
+    temporary = not run.store or run.whole
+    url, options, made = f"{run.place}/{SEGMENTS_FOLDER}", run.storage_options, ""
+    if temporary:
+        room = plan.everything[-1].temporary_directory()
+        made = "" if room else tempfile.mkdtemp(prefix="gristmill-run-")
+        url, options = (room[0], dict(room[1])) if room else (made, {})
+    lasting = (run.place, run.storage_options) if run.store else plan.everything[-1].records_directory()
+    for segment in plan.segments:
+        for stage in segment.stages:
+            stage.settle(f"{url}/{segment.number + 1}", options, lasting)
+    for stage in plan.everything:
+        stage.meet(plan.everything)
+    try:
+        yield
+    finally:
+        for stage in plan.everything if temporary else ():
+            stage.clear()
+        if made:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+class RunMonitor:
+    """Passes on what executors tell of segments as the progress of one run, and remembers the last of it."""
+
+    def __init__(self, observer: Observer, reporter: ReportWriter | None = None) -> None:
+        self.observer, self.reporter = observer, reporter
+        self.segment = Progress()
+        """Of the segment that runs now."""
+        self.last = Progress()
+        """Of all."""
+        self._before = Progress()
+        self._pages: dict[int, list[tuple[str, StageStats]]] = {}
+        self._page = 0
+        """What the stages of each segment have done in turns that are over, and the segment that runs now."""
+        self._plan: Plan | None = None
+
+    def started(self, plan: Plan) -> None:
+        if self._plan is None:
+            self._plan = plan
+            self.observer.started(plan)
+
+    def progressed(self, progress: Progress) -> None:
+        self._take(progress)
+        if self.reporter:
+            self.reporter.saw(self.last)
+        self.observer.progressed(self.last)
+
+    def finished(self, progress: Progress) -> None:
+        self._take(progress)
+
+    def _take(self, progress: Progress) -> None:
+        before = self._before
+        self.segment = progress
+        pages = {**self._pages, self._page: _summed_stats(self._pages.get(self._page, []), progress.stages)}
+        self.last = replace(
+            progress,
+            stages=[stage for page in sorted(pages) for stage in pages[page]],
+            sources_seen=before.sources_seen + progress.sources_seen,
+            sources_done=before.sources_done + progress.sources_done,
+            seconds=before.seconds + progress.seconds,
+        )
+
+    def begin_segment(self, segment: Plan) -> None:
+        """A segment begins. Its stages have done nothing yet in this turn."""
+        if self._plan is not None:
+            self._pages[self._page] = _summed_stats(self._pages.get(self._page, []), self.segment.stages)
+            self._before = self.last
+            self._page = segment.number
+            self._take(Progress([(stage.name, StageStats(part_of=stage.part_of)) for stage in segment.stages]))
+
+    def close(self) -> None:
+        """The run is over, well or not."""
+        if self._plan:
+            self.observer.finished(self.last)
+
+    def report(self, run: Run, error: BaseException | None) -> None:
+        """Tell people what happened. Whether that can be written changes nothing for the data."""
+        if self.reporter is None or self._plan is None:
+            return
+        try:
+            self.reporter.write(self._plan, run, self.last, error)
+        except Exception as problem:  # noqa: BLE001
+            warnings.warn(f"the report could not be written: {describe_error(problem)}", stacklevel=3)

@@ -1,0 +1,397 @@
+"""Worker: how a group of fused stages is run, the same on every executor.
+
+It sets up the stages, passes each task through all of them without leaving the process, names the
+children, counts rows, bytes and seconds, turns failures into errors that name stage, task and file, and
+tears down also after a failure. It knows nothing of processes, queues or retries: an executor gives it
+tasks and a function that takes what comes out.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from itertools import count, filterfalse, islice
+from math import inf
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gristmill.core.batch import Batch
+from gristmill.core.decision import Decision, decide_batches, is_deciding
+from gristmill.core.errors import DownloadError, GristmillError, OutputError, StageError, describe_error
+from gristmill.core.records.rejected_rows import materialise_answer
+from gristmill.core.records.row_sketch import RowSketcher
+from gristmill.core.run.isolation import Isolator, task_number
+from gristmill.core.run.stage_stats import StageStats
+from gristmill.core.run.work_sharing import Emit, gather_local_sources, never_share, no_emit, share_children
+from gristmill.core.stage import Answer, ProcessingStage, WorkerMetadata, implements
+from gristmill.core.task import Task
+
+if TYPE_CHECKING:
+    from gristmill.core.records.quarantine import ErrorBudget, QuarantinedRecord
+    from gristmill.core.records.rejected_rows import RejectedRowRecorder
+    from gristmill.core.records.row_scores import ScoreRecorder
+    from gristmill.core.task import Lineage
+
+_END = object()
+_LISTS = (list, tuple)  # asked for often, and `list | tuple` would be made each time
+
+
+class ActivityRecorder(Protocol):
+    """Where a worker notes what it is doing, so that others can see it after it died."""
+
+    def enter(self, position: int, task: int = 0, start: int = 0, stop: int = 0) -> None:
+        """Some rows of a task are given to the stage at a position."""
+
+    def leave(self) -> None: ...
+
+
+class Worker:
+    """Runs one group of stages."""
+
+    def __init__(
+        self,
+        stages: Sequence[ProcessingStage[Any, Any]],
+        metadata: WorkerMetadata | None = None,
+        board: ActivityRecorder | None = None,
+        final: bool = False,
+        budget: ErrorBudget | None = None,
+        rejecter: RejectedRowRecorder | None = None,
+    ) -> None:
+        """With a `budget` for errors, records that a stage fails on are set aside; otherwise they raise."""
+        self.stages = list(stages)
+        self.metadata = metadata or WorkerMetadata()
+        self.board = board
+        self.final = final
+        self.stats = [StageStats() for _ in self.stages]
+        self.isolator = Isolator(self, budget) if budget is not None else None
+        self.rejecter = rejecter
+        self.keeper = rejecter.scores if rejecter else None
+        self.sketcher = RowSketcher([stage.sketched for stage in self.stages])
+        self.mark = lru_cache(1)(task_number)
+        self.ends = {len(self.stages), *(position for position, stage in enumerate(self.stages) if stage.gather)}
+        """Where tasks leave: at the end, and where they wait for others of their source."""
+        self._ready: list[int] = []
+        self._shared = False
+
+    def setup_on_node(self) -> None:
+        for position in range(len(self.stages)):
+            self._hook(position, "setup_on_node", self.metadata.node, self.metadata)
+
+    def setup(self) -> None:
+        for position in range(len(self.stages)):
+            if self.board:
+                self.board.enter(position)
+            self._ready.append(position)  # what fails half-way is torn down too
+            self._hook(position, "setup", self.metadata)
+        if self.board:
+            self.board.leave()
+
+    def teardown(self) -> None:
+        """Tears down what was set up, last first. A failing teardown does not keep the others from theirs."""
+        failures = []
+        while self._ready:
+            position = self._ready.pop()
+            try:
+                self._hook(position, "teardown")
+            except StageError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def run(
+        self,
+        tasks: Iterable[Task[Any]],
+        emit: Emit,
+        start: int = 0,
+        share: Callable[[], bool] = never_share,
+        shed: Set[tuple[str, int]] = frozenset(),
+        all_of: Set[str] = frozenset(),
+        until: float = inf,
+    ) -> None:
+        """Pass the tasks through the stages from `start` on; `emit` gets what leaves the last one.
+
+        When one task becomes many and `share` says that others are idle, some of them leave early: they are
+        emitted with the position of the stage that they still have to pass. `shed` are those that did so in an
+        earlier attempt; others have them now. Before a stage that gathers tasks leave, too, but for sources of which
+        all is here, and in time.
+        """
+        for task in self.stream(tasks, start, emit, share, shed, all_of, until):
+            emit(task, len(self.stages))
+            del task  # or it would be held until the next one is there
+
+    def stream(
+        self,
+        tasks: Iterable[Task[Any]],
+        start: int = 0,
+        emit: Emit = no_emit,
+        share: Callable[[], bool] = never_share,
+        shed: Set[tuple[str, int]] = frozenset(),
+        all_of: Set[str] = frozenset(),
+        until: float = inf,
+    ) -> Iterator[Task[Any]]:
+        """What leaves the last stage, as it leaves."""
+        self._shared = False
+        stream = iter(tasks)
+        for position in range(start, len(self.stages)):
+            if position > start and self.stages[position].gather:
+                stream = gather_local_sources(
+                    stream, position, emit, all_of, lambda: not self._shared and time.perf_counter() < until
+                )
+            stream = self._pump(position, stream, emit, share, shed)
+        if self.keeper:
+            stream = self._keeping(self.keeper, stream)
+        return filterfalse(_is_empty, stream) if self.final else stream
+
+    def _keeping(self, keeper: ScoreRecorder, tasks: Iterator[Task[Any]]) -> Iterator[Task[Any]]:
+        """The tasks, while the scores of their rows are kept."""
+        keeper.begin()
+        for task in tasks:
+            self._send(keeper.left(task.id))
+            yield task
+        self._send(keeper.rest())
+
+    def _send(self, fragments: Iterable[Task[Any]]) -> None:
+        with self._beside(len(self.stages) - 1, None):
+            for fragment in fragments:
+                self.rejecter.send(fragment)  # type: ignore[union-attr]
+
+    def look_at_stats(self) -> list[StageStats]:
+        """A copy of the counts so far, for those who watch."""
+        return [stat.copy() for stat in self.stats]
+
+    def take_stats(self) -> list[StageStats]:
+        """The counts since the last call."""
+        stats, self.stats = self.stats, [StageStats() for _ in self.stages]
+        for stage, stat in zip(self.stages, stats, strict=True):
+            stat.add_counts(stage.take_counts())
+        for position, sketch in self.sketcher.take().items():
+            stats[position].sketch = sketch
+        return stats
+
+    def take_quarantined(self) -> list[QuarantinedRecord]:
+        """What was set aside since the last call."""
+        return self.isolator.take() if self.isolator else []
+
+    # -- one stage -------------------------------------------------------------------------------------
+
+    def _pump(
+        self,
+        position: int,
+        tasks: Iterator[Task[Any]],
+        emit: Emit,
+        share: Callable[[], bool],
+        shed: Set[tuple[str, int]],
+    ) -> Iterator[Task[Any]]:
+        # A generator that waits holds on to its variables: none of them may be rows that others have by now.
+        stage = self.stages[position]
+        last = position + 1 in self.ends
+        gone, leave = {name for name, place in shed if place == position + 1}, partial(self._leave, position + 1, emit)
+        while batch := list(islice(tasks, stage.batch_size)):
+            if passing := [task for task in batch if skips_stage(stage, task)]:
+                self.stats[position].rows_past += sum(task.num_rows for task in passing)
+                batch = [task for task in batch if not skips_stage(stage, task)]
+                while passing:
+                    yield passing.pop(0)
+            answered = self._answered(position, batch) if batch else deque()
+            del batch
+            while answered:
+                if isinstance(answered[0][1], Task):
+                    yield self._only(position, *answered.popleft())
+                    continue
+                children = self._children(position, *answered.popleft())
+                yield from children if last else share_children(children, share, gone, leave)
+                del children
+
+    def _answered(self, position: int, batch: list[Task[Any]]) -> deque[tuple[Task[Any], Any]]:
+        """The tasks, each with its answer."""
+        for task in batch:
+            self.stats[position].saw(task)
+        answers = self.isolator.answers(position, batch) if self.isolator else self.ask(position, batch)
+        return deque((task, _answer_or_empty_batch(task, answer)) for task, answer in zip(batch, answers, strict=True))
+
+    def _only(self, position: int, parent: Task[Any], answer: Task[Any]) -> Task[Any]:
+        return self._seen(position, parent, answer.named(parent.lineage), alone=True)
+
+    def _seen(self, position: int, parent: Task[Any], child: Task[Any], alone: bool) -> Task[Any]:
+        self.stats[position].gave(child)
+        self.sketcher.passed(position, self.stages[position].writes, parent, child)
+        if self.keeper:
+            self._send(self.keeper.came(position, parent, child, alone))
+        return child
+
+    def _leave(self, position: int, emit: Emit, child: Task[Any]) -> None:
+        self._send(self.keeper.left(child.id) if self.keeper else ())
+        self._shared = True
+        emit(child, position)
+
+    def ask(self, position: int, tasks: list[Task[Any]], start: int = 0) -> Sequence[Answer[Any]]:
+        """One answer per task. `start` is where the first row lies in its batch, when that was cut."""
+        rows = tasks[0].num_items if isinstance(tasks[0], Batch) and len(tasks) == 1 else len(tasks)
+        with _StageCall(self, position, tasks[0].lineage, start, start + rows):
+            answers, decisions = self._answers(position, tasks)
+        if not isinstance(answers, _LISTS) or len(answers) != len(tasks):
+            got = f"{len(answers)} answers" if isinstance(answers, list | tuple) else type(answers).__name__
+            raise self._error(
+                position,
+                tasks[0].lineage,
+                f"process_batch got {len(tasks)} tasks and returned {got}. Return one answer per task, in order: "
+                "a task, a list of tasks, or None to drop it",
+                hopeless=True,
+            )
+        for task, answer, decision in zip(tasks, answers, decisions, strict=True):
+            if decision is not None and isinstance(task, Batch):
+                self.sketcher.decided(position, task, decision)
+            if self.rejecter:
+                with self._beside(position, task.lineage):
+                    self.rejecter.judged(position, self.stages[position], task, start, answer, decision)
+        return answers
+
+    def _answers(self, position: int, tasks: list[Task[Any]]) -> tuple[Any, list[Decision | None]]:
+        """What the stage answers, and what it thought of each row, if it is one that can tell."""
+        stage: Any = self.stages[position]
+        found: list[Decision | None] = [None] * len(tasks)
+        if implements(stage, "process_batch"):
+            answers = stage.process_batch(tasks)
+        elif is_deciding(stage):
+            found = self._decisions(position, stage, tasks)
+            pairs = zip(tasks, found, strict=True)
+            answers = [stage.apply(task, decision) if decision else stage.process(task) for task, decision in pairs]
+        else:
+            answers = [stage.process(task) for task in tasks]
+        if self.rejecter and isinstance(answers, _LISTS):
+            whole = zip(tasks, answers, strict=False)
+            answers = [materialise_answer(answer) if isinstance(task, Batch) else answer for task, answer in whole]
+        return answers, found
+
+    def _decisions(self, position: int, stage: Any, tasks: list[Task[Any]]) -> list[Decision | None]:
+        batches = {index: task for index, task in enumerate(tasks) if isinstance(task, Batch)}
+        found = (
+            {index: self.keeper.decide(position, stage, task) for index, task in batches.items()} if self.keeper else {}
+        )
+        ask = [index for index, task in batches.items() if found.get(index) is None and task.num_items]
+        found.update(zip(ask, decide_batches(stage, [batches[index] for index in ask]), strict=True))
+        return [found.get(index) for index in range(len(tasks))]
+
+    @contextmanager
+    def _beside(self, position: int, lineage: Lineage | None) -> Iterator[None]:
+        """Writing down what was dropped, or scores. If that fails it is no fault of the record, nor of the stage."""
+        try:
+            yield
+        except Exception as error:
+            failure = self.failure(position, lineage, error)
+            failure.stage = self.rejecter.name if self.rejecter else failure.stage
+            raise failure from error
+
+    def _children(self, position: int, parent: Task[Any], answer: Any) -> Iterator[Task[Any]]:
+        """The named children of one task that became several, or none."""
+        if isinstance(answer, str | bytes | Mapping) or not isinstance(answer, Iterable):
+            raise self._error(position, parent.lineage, _not_a_task(answer), hopeless=True)
+        steps = iter(answer) if self.isolator else self.outputs(position, parent, iter(answer))
+        for index, output in enumerate(steps):
+            if isinstance(output, Task):
+                lineage = parent.lineage.child(index, output.lineage.branch)
+                yield self._seen(position, parent, output.named(lineage), alone=False)
+            elif output is not None:
+                raise self._error(position, parent.lineage, _not_a_task(output), hopeless=True)
+
+    def outputs(self, position: int, parent: Task[Any], answer: Iterator[Any], start: int = 0) -> Iterator[Any]:
+        """What a stage yields for one task, step by step."""
+        for index in count():
+            rows = (start, start + parent.num_items) if isinstance(parent, Batch) else (index, index + 1)
+            with _StageCall(self, position, parent.lineage, *rows):
+                output = next(answer, _END)
+            if output is _END:
+                return
+            yield output
+
+    def _hook(self, position: int, name: str, *args: Any) -> None:
+        """Call a life-cycle hook with as many of the arguments as it takes."""
+        if not implements(self.stages[position], name):
+            return
+        hook = getattr(self.stages[position], name)
+        try:
+            hook(*args[: _positional(hook)])
+        except (Exception, SystemExit) as error:
+            raise self.failure(position, None, error, doing=name) from error
+
+    def failure(self, position: int, lineage: Lineage | None, error: BaseException, doing: str = "") -> StageError:
+        details, reason = stage_traceback(error), describe_error(error)
+        if isinstance(error, GristmillError):  # says all there is to say, and says it again, unless the world changes
+            hopeless = not isinstance(error, OutputError | DownloadError)
+            return self._error(position, lineage, str(error), hopeless=hopeless)
+        return self._error(position, lineage, f"{doing} raised {reason}" if doing else reason, details)
+
+    def _error(
+        self, position: int, lineage: Lineage | None, reason: str, details: str = "", hopeless: bool = False
+    ) -> StageError:
+        task_id, files = (lineage.id, lineage.files) if lineage else ("(none yet)", ())
+        error = StageError(self.stages[position].name, task_id, files, reason, details, position)
+        error.hopeless = hopeless
+        return error
+
+
+class _StageCall:
+    """Time spent in a stage's own code, noted on the board, with errors given the stage's name."""
+
+    __slots__ = ("began", "lineage", "position", "rows", "worker")
+
+    def __init__(self, worker: Worker, position: int, lineage: Lineage, start: int, stop: int) -> None:
+        self.worker, self.position, self.lineage, self.rows = worker, position, lineage, (start, stop)
+
+    def __enter__(self) -> None:
+        if self.worker.board:
+            self.worker.board.enter(self.position, self.worker.mark(self.lineage), *self.rows)
+        self.began = time.perf_counter()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.worker.stats[self.position].seconds += time.perf_counter() - self.began
+        if self.worker.board:
+            self.worker.board.leave()
+        if self.worker.isolator:
+            self.worker.isolator.collect(self.position, self.lineage, failed=error is not None)
+        passing = StageError | KeyboardInterrupt | GeneratorExit
+        if error is not None and not isinstance(error, passing):  # also what is no Exception: panics of native code
+            raise self.worker.failure(self.position, self.lineage, error) from error
+
+
+def stage_traceback(error: BaseException) -> str:
+    """The traceback, without the frames of this file that lead to the stage."""
+    trace = error.__traceback__
+    while trace and trace.tb_next and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    try:
+        return "".join(traceback.format_exception(type(error), error, trace))
+    except Exception:  # noqa: BLE001
+        return ""
+
+
+def skips_stage(stage: ProcessingStage[Any, Any], task: Task[Any]) -> bool:
+    """Whether a task passes a stage by: it is on another branch, or has no row left."""
+    return task.lineage.skips_branch(stage.branch) or (not stage.takes_empty and _is_empty(task))
+
+
+def _answer_or_empty_batch(task: Task[Any], answer: Answer[Any]) -> Answer[Any]:
+    """The answer. Of a batch whose rows are dropped it is one without rows: a writer still wants to know of it."""
+    return answer if answer is not None else task.slice(0, 0) if isinstance(task, Batch) else ()
+
+
+def _is_empty(task: Task[Any]) -> bool:
+    return isinstance(task, Batch) and not task.num_items
+
+
+def _positional(hook: Callable[..., Any]) -> int:
+    parameters = inspect.signature(hook).parameters.values()
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+        return 2
+    return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+
+
+def _not_a_task(value: object) -> str:
+    return (
+        f"returned {type(value).__name__}, which is not a task. Return a task (task.with_data(...), "
+        "DocumentBatch(data=...), Task(data=...)), a list of tasks, or None to drop it"
+    )

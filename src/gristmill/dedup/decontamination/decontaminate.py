@@ -1,0 +1,398 @@
+"""Decontamination: documents that have the questions or answers of evaluation sets are dropped, cut, or marked.
+
+A map, without an exchange: each worker reads the benchmarks once and looks all words up in a table (`ngram_overlap.py`). What
+was found of each benchmark is counted, and rejected rows name the item that they have.
+
+What is given up: copies in other words, or in another language; items of fewer words than `min_words`; and knowing
+which runs of words are common in the corpus, as opposed to the benchmarks. Each worker holds the runs of all items,
+about 100 bytes for each word of theirs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import accumulate, groupby, pairwise
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.arrow.array_building import make_array
+from gristmill.core.arrow.table_conversion import VERDICT
+from gristmill.core.batch import Batch
+from gristmill.core.decision import Decision
+from gristmill.core.errors import InputError, PlanError, shorten
+from gristmill.core.stage import Columns, CompositeStage, ProcessingStage, WorkerMetadata
+from gristmill.dedup.columns.arrow_numpy import flags
+from gristmill.dedup.columns.batch_texts import texts_of, with_texts
+from gristmill.dedup.decontamination.evaluation_sets import (
+    Benchmark,
+    BenchmarkItems,
+    benchmarks_of,
+    list_benchmarks,
+    read_items,
+)
+from gristmill.dedup.decontamination.ngram_overlap import ItemMatch, OverlapIndex, OverlapRules, words_of
+
+DOCUMENT, SPAN, MARK = ACTIONS = ("document", "span", "mark")
+BENCHMARK, ITEM, SHARE, MATCH = COLUMNS = (
+    "contaminated_by", "contaminated_item", "contaminated_share", "contaminated_match"
+)  # fmt: skip
+"""The benchmark and the item that a row has, the share of its runs of words that were found, and the first of them."""
+
+_TYPES = {BENCHMARK: pa.string(), ITEM: pa.string(), SHARE: pa.float64(), MATCH: pa.string()}
+_LONGEST, _WORD = 300, 60
+_COUNTED = "item\0"
+"""Before the number of an item that was found, among the counts."""
+
+_KEPT, _DROPPED = "keep", "drop"
+_MANY = 0.1
+"""The share of a benchmark's items from which on it is worth a warning that they can hardly be found."""
+
+
+def _shown(shares: Iterable[tuple[str, int, int]]) -> str:
+    """Benchmarks, with how many items of each are meant."""
+    return shorten([f"benchmark {name!r} has {some:,} of {size:,} items" for name, some, size in shares], 5)
+
+
+class BenchmarkIndex:
+    """The benchmarks, and the index of their items. Shared by the stages of one `Decontaminate`."""
+
+    def __init__(
+        self, benchmarks: Sequence[Benchmark], rules: OverlapRules, storage_options: Mapping[str, Any]
+    ) -> None:
+        self.benchmarks, self.rules, self.storage_options = list(benchmarks), rules, storage_options
+        self.stamp = ""
+        """Of the texts that the plan has seen: a run is not resumed with others."""
+        self._sizes: list[int] = []
+        self._short: list[int] = []
+        self._common: list[int] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_read"}
+
+    @property
+    def items(self) -> BenchmarkItems:
+        return self._read[0]
+
+    @property
+    def index(self) -> OverlapIndex:
+        return self._read[1]
+
+    @cached_property
+    def _read(self) -> tuple[BenchmarkItems, OverlapIndex]:
+        return self._load()
+
+    def _load(self) -> tuple[BenchmarkItems, OverlapIndex]:
+        self.benchmarks = list_benchmarks(self.benchmarks, self.storage_options)
+        items = read_items(self.benchmarks, self.storage_options)
+        return items, OverlapIndex(make_array(items.texts, pa.string()), self.rules)
+
+    def survey(self) -> None:
+        """Read all benchmarks once, before the run, and remember how large they are."""
+        items, index = self._load()
+        ends = list(accumulate(items.sizes, initial=0))
+        self.stamp, self._sizes = items.stamp, items.sizes
+        self._short = [int(index.too_short[start:end].sum()) for start, end in pairwise(ends)]
+        self._common = [int(index.too_common[start:end].sum()) for start, end in pairwise(ends)]
+        if sum(self._short) == len(items.texts):
+            told = f"{self._unsearchable_items(range(len(ends) - 1))}, and the longest has {index.words.max():,}"
+            raise InputError(f"there is nothing to look for: {told}. {self._suggested_fix}")
+
+    def run_warning(self) -> str | None:
+        """Benchmarks of which many items are not, or hardly, found."""
+        sizes = list(enumerate(self._sizes))
+        told = []
+        if short := [number for number, size in sizes if self._short[number] >= _MANY * size]:
+            told.append(f"{self._unsearchable_items(short)}, which are not looked for. {self._suggested_fix}")
+        if common := [number for number, size in sizes if self._common[number] >= _MANY * size]:
+            shares = ((self.benchmarks[one].name, self._common[one], self._sizes[one]) for one in common)
+            told.append(
+                f"{_shown(shares)} of which most words were not looked for, because more than "
+                f"max_items={self.rules.max_items} items have them. Raise max_items, or name in text_fields only "
+                "columns that tell items apart"
+            )
+        return ". ".join(told) or None
+
+    def _unsearchable_items(self, which: Iterable[int]) -> str:
+        shares = ((self.benchmarks[one].name, self._short[one], self._sizes[one]) for one in which)
+        return f"{_shown(shares)} with fewer than min_words={self.rules.min_words} words"
+
+    @property
+    def _suggested_fix(self) -> str:
+        fuzzy = self.rules.fuzzy_threshold is not None
+        lower = f", and fuzzy_ngram={self.rules.fuzzy_ngram}, which must be less" if fuzzy else ""
+        return f"Name more columns in text_fields, such as that of the answers, or lower min_words{lower}"
+
+    def owner(self, item: int) -> int:
+        """The number of the benchmark that an item belongs to."""
+        return int(np.searchsorted(np.cumsum(self._sizes or self.items.sizes), item, "right"))
+
+    def count(self, stage: ProcessingStage[Any, Any], items: Sequence[int]) -> None:
+        """Count a document that has some items, for a stage that then tells of all (`told`)."""
+        for number in sorted({self.owner(item) for item in items}):
+            stage.count(f"{self.benchmarks[number].name}_documents")
+        for item in items:
+            stage.count(f"{_COUNTED}{item}")
+
+    def told(self, counts: Mapping[str, float]) -> dict[str, float]:
+        """What was found of each benchmark, from the counts of all items."""
+        shown = {name: value for name, value in counts.items() if not name.startswith(_COUNTED)}
+        items = [int(name.removeprefix(_COUNTED)) for name in counts if name.startswith(_COUNTED)]
+        found = np.bincount([self.owner(item) for item in items], minlength=len(self.benchmarks)) if items else None
+        for number, benchmark in enumerate(self.benchmarks):
+            some = 0 if found is None else int(found[number])
+            size = self._sizes[number] if self._sizes else 0
+            shown.setdefault(f"{benchmark.name}_documents", 0)
+            shown[f"{benchmark.name}_items_found"] = some
+            shown[f"{benchmark.name}_items"] = size
+            shown[f"{benchmark.name}_share_of_items"] = round(some / size, 6) if size else 0.0
+            if self._short and self._short[number]:
+                shown[f"{benchmark.name}_items_too_short"] = self._short[number]
+            if self._common and self._common[number]:
+                shown[f"{benchmark.name}_items_too_common"] = self._common[number]
+        return shown
+
+
+class Decontaminate(CompositeStage[Batch, Batch]):
+    """Drops, cuts or marks documents that have items of evaluation sets.
+
+    `benchmarks` lists JSONL or Parquet files or directories, on any file system, or globs, of which each file is one;
+    one whose text is not in `text_fields` is {"path": ..., "text_fields": ["question", "answer"], "name": ...,
+    "id_field": ...}. The columns of an item are joined. A document has an item if `ngram` words in a row are in both,
+    and at least the share `min_overlap` of all such runs of the item; or, with some words changed, if the share
+    `fuzzy_threshold` of its runs of `fuzzy_ngram` words is (None: not looked for). Items of fewer than `ngram` words
+    must be there as a whole, and those of fewer than `min_words` are left out. Runs that more than `max_items` items
+    have do not count.
+
+    `action` is "document", to drop such documents; "span", to cut out what was found with `context` characters on
+    either side, as far as words go, and what is left between two cuts if it is shorter than `min_piece`; or "mark", to
+    add the columns `contaminated_by`, `contaminated_item`, `contaminated_share` and `contaminated_match`. With "span",
+    documents with more than `max_spans` places, and those of which nothing is left, are dropped. Rejected rows have the
+    same columns. The run's counts say of each benchmark how many documents have it, and how many of its items.
+    """
+
+    folds = True
+
+    def __init__(
+        self,
+        benchmarks: Sequence[str | PathLike[str] | Mapping[str, Any]],
+        text_field: str = "text",
+        ngram: int = 13,
+        text_fields: Sequence[str] = ("text",),
+        action: str = DOCUMENT,
+        *,
+        min_overlap: float = 0.0,
+        min_words: int = 8,
+        fuzzy_threshold: float | None = 0.6,
+        fuzzy_ngram: int = 5,
+        max_items: int | None = 10,
+        context: int = 200,
+        min_piece: int = 200,
+        max_spans: int = 10,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        if action not in ACTIONS:
+            raise ValueError(f"Decontaminate: action is {action!r}, must be one of {', '.join(ACTIONS)}")
+        for name, value in (("context", context), ("min_piece", min_piece), ("max_spans", max_spans)):
+            if not isinstance(value, int) or value < 0:
+                raise ValueError(f"Decontaminate: {name} is {value!r}, must be a whole number, 0 or more")
+        self.benchmarks, self.text_field, self.text_fields, self.action = benchmarks, text_field, text_fields, action
+        self.ngram, self.min_overlap, self.min_words = ngram, min_overlap, min_words
+        self.fuzzy_threshold, self.fuzzy_ngram, self.max_items = fuzzy_threshold, fuzzy_ngram, max_items
+        self.context, self.min_piece, self.max_spans = context, min_piece, max_spans
+        self.storage_options = storage_options
+        self._rules = self._checked()
+        self._benchmarks = benchmarks_of("Decontaminate", benchmarks, text_fields)
+
+    def _checked(self) -> OverlapRules:
+        try:
+            return OverlapRules(
+                self.ngram, self.min_overlap, self.min_words, self.fuzzy_ngram, self.fuzzy_threshold, self.max_items
+            )
+        except ValueError as error:
+            raise ValueError(f"Decontaminate: {error}") from None
+
+    def decompose(self) -> list[ProcessingStage[Any, Any]]:
+        library = BenchmarkIndex(self._benchmarks, self._rules, self.storage_options or {})
+        find = FindContamination(self, library)
+        return [find] if self.action == MARK else [find, DropContaminated(self, library)]
+
+
+class FindContamination(ProcessingStage[Batch, Batch]):
+    """Looks each document up, and says in columns what it has; with "span" it cuts that out."""
+
+    takes_empty = True
+
+    def __init__(self, whole: Decontaminate, library: BenchmarkIndex) -> None:
+        super().__init__()
+        self.name = whole.name if whole.action == MARK else f"{whole.name}_find"
+        self.text_field, self.action, self.library = whole.text_field, whole.action, library
+        self.context, self.min_piece, self.max_spans = whole.context, whole.min_piece, whole.max_spans
+
+    def inputs(self) -> tuple[list[str], Columns]:
+        return ["data"], [self.text_field]
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return ["data"], list(COLUMNS) if self.action == MARK else []
+
+    def check(self) -> None:
+        try:
+            self.library.survey()
+        except PlanError as error:
+            raise type(error)(f"stage {self.name!r}: {error}") from error
+
+    def run_warning(self, stats: Any) -> str | None:
+        told = self.library.run_warning()
+        return told and f"stage {self.name!r}: {told}"
+
+    def setup(self, worker_metadata: WorkerMetadata) -> None:
+        self.library.index  # noqa: B018  (reads the benchmarks)
+
+    def process(self, task: Batch) -> Batch:
+        table, count = task.data, task.num_items
+        texts = texts_of(self, table, self.text_field) if count else make_array([], pa.string())
+        found = self.library.index.matches(texts) if count else []
+        rows = {row: list(matches) for row, matches in groupby(found, key=lambda match: match.row)}
+        spans = {row: _spans(texts[row].as_py(), matches) for row, matches in rows.items()}
+        if self.action == MARK:
+            for matches in rows.values():
+                self.library.count(self, [match.item for match in matches])
+            return task.with_data(self._told(table, texts, rows, spans, replace=True))
+        left: dict[int, str] = {}
+        if self.action == SPAN and rows:
+            left = {row: self._without(texts[row].as_py(), places) for row, places in spans.items()}
+            new = make_array([left.get(row) or None for row in range(count)], pa.string())
+            table = with_texts(table, self.text_field, new, flags(new.is_valid()))
+        told = {row: _noted(bool(left.get(row)), matches) for row, matches in rows.items()}
+        table = table.append_column(VERDICT, make_array(map(told.get, range(count)), pa.string()))
+        return task.with_data(self._told(table, texts, rows, spans, replace=False))
+
+    def tally(self, counts: Mapping[str, float]) -> dict[str, float]:
+        return self.library.told(counts) if self.action == MARK else dict(counts)
+
+    def _told(
+        self,
+        table: pa.Table,
+        texts: pa.Array,
+        rows: Mapping[int, list[ItemMatch]],
+        spans: Mapping[int, list[tuple[int, int]]],
+        replace: bool,
+    ) -> pa.Table:
+        """The table with what was found in each row. Columns of the user's of these names stay, unless replaced."""
+        values: dict[str, list[Any]] = {name: [None] * table.num_rows for name in COLUMNS}
+        for row, matches in rows.items():
+            best = matches[0]
+            values[BENCHMARK][row] = self.library.benchmarks[self.library.owner(best.item)].name
+            values[ITEM][row] = self.library.items.ids[best.item]
+            values[SHARE][row] = best.share
+            start, end = spans[row][0]
+            values[MATCH][row] = texts[row].as_py()[start : min(end, start + _LONGEST)]
+        for name, column in values.items():
+            made = make_array(column, _TYPES[name])
+            if name not in table.column_names:
+                table = table.append_column(name, made)
+            elif replace:
+                table = table.set_column(table.column_names.index(name), name, made)
+        return table
+
+    def _without(self, text: str, spans: Sequence[tuple[int, int]]) -> str:
+        """The text without some spans and what is around them; nothing if there are too many of them."""
+        wide = _merged([_widened(text, start - self.context, end + self.context) for start, end in spans])
+        if len(wide) > self.max_spans:
+            return ""
+        self.count("spans_cut", len(wide))
+        starts, ends = [0, *(end for _, end in wide)], [*(start for start, _ in wide), len(text)]
+        head, *between, tail = (text[start:end].strip() for start, end in zip(starts, ends, strict=True))
+        pieces = [head, *(piece for piece in between if len(piece) >= self.min_piece), tail]
+        return "\n\n".join(filter(None, pieces))
+
+
+class DropContaminated(ProcessingStage[Batch, Batch]):
+    """Drops the documents that are to be dropped, and counts what was found in all."""
+
+    takes_empty = True
+
+    def __init__(self, whole: Decontaminate, library: BenchmarkIndex) -> None:
+        super().__init__()
+        self.name, self.library = whole.name, library
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return ["data"], []
+
+    def process(self, task: Batch) -> Batch:
+        return self.apply(task, self.decide(task))
+
+    def decide(self, batch: Batch) -> Decision:
+        """What was found is counted here; the scores are shares, under the names of benchmarks."""
+        table, names = batch.data, [benchmark.name for benchmark in self.library.benchmarks]
+        shares: dict[str, list[float | None]] = {name: [None] * table.num_rows for name in self.thresholds()}
+        keep = [True] * table.num_rows
+        for row, told in enumerate(table.column(VERDICT).to_pylist()):
+            if told:
+                verdict, *noted = told.split()
+                found = [one.split(":") for one in noted]
+                keep[row], items = verdict == _KEPT, [int(item) for item, _, _ in found]
+                self.library.count(self, items)
+                name = names[self.library.owner(items[0])]
+                shares[_nearly(name) if int(found[0][2]) else name][row] = float(found[0][1])
+        scores = {name: make_array(values, pa.float64()) for name, values in shares.items()}
+        return Decision(make_array(keep, pa.bool_()), scores)
+
+    def thresholds(self) -> dict[str, str]:
+        """Of copies, and of items of which some words were changed, for each benchmark."""
+        rules, found = self.library.rules, dict[str, str]()
+        for benchmark in self.library.benchmarks:
+            found[benchmark.name] = f"min_overlap={rules.min_overlap}"
+            if rules.fuzzy_threshold is not None:
+                found[_nearly(benchmark.name)] = f"fuzzy_threshold={rules.fuzzy_threshold}"
+        return found
+
+    def apply(self, batch: Batch, decision: Decision) -> Batch:
+        kept = batch.keep(decision.keep)
+        names = kept.data.column_names
+        return kept.with_data(kept.data.select(names[: names.index(VERDICT)]))
+
+    def tally(self, counts: Mapping[str, float]) -> dict[str, float]:
+        return self.library.told(counts)
+
+
+def _noted(keep: bool, matches: Sequence[ItemMatch]) -> str:
+    """What becomes of a row, and what it has, for the stage that counts and drops."""
+    found = (f"{match.item}:{match.share}:{int(match.fuzzy)}" for match in matches)
+    return " ".join([_KEPT if keep else _DROPPED, *found])
+
+
+def _nearly(benchmark: str) -> str:
+    """What the share of items with changed words is called."""
+    return f"{benchmark} (fuzzy)"
+
+
+# -- places in a text ----------------------------------------------------------------------------------------
+
+
+def _spans(text: str, matches: Sequence[ItemMatch]) -> list[tuple[int, int]]:
+    """Where the runs of words that were found lie in a text."""
+    words = words_of(text)
+    return _merged([(words[first][0], words[end - 1][1]) for match in matches for first, end in match.words])
+
+
+def _merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _widened(text: str, start: int, end: int) -> tuple[int, int]:
+    """A span up to the ends of the words that it would cut, if these are near: not all scripts have spaces."""
+    start, end = max(start, 0), min(end, len(text))
+    before, after = re.search(r"\S*\Z", text[max(start - _WORD, 0) : start]), re.match(r"\S*", text[end : end + _WORD])
+    return start - len(before[0] if before else ""), end + len(after[0] if after else "")

@@ -1,0 +1,204 @@
+"""A Bloom filter: which texts were there before, in a few bits for each, whatever their length.
+
+It never forgets: what was added is always known. What was not is taken for known with a probability that is chosen
+(`false_positive_rate`, when as many texts are in it as it was made for). The same texts in the same order give the same
+bytes on every machine.
+
+`BloomDeduplicationStage` sends hashes through an exchange to one worker, which looks them up in the order of the input.
+A filter in each worker would know only what that worker has seen, and be lost with it: so the result is the same for
+any number of workers, and a run that was killed goes on. Nothing is sorted, and nothing but the filter is held.
+
+What is given up: who was there: there is no partner to name, and no cluster table. Texts that are new are dropped too,
+one in a thousand at most.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.arrow.native_kernels import kernels
+from gristmill.core.batch import Batch
+from gristmill.core.stage import Columns
+from gristmill.dedup.columns import reference
+from gristmill.dedup.columns.arrow_numpy import Column, Numbers, as_one_array, flags, from_numbers
+from gristmill.dedup.columns.batch_texts import texts_of
+from gristmill.dedup.columns.column_hashes import hash128
+from gristmill.dedup.columns.normalisation import normalisation_without
+from gristmill.io.exchange.keyed_stage import KeyedStage
+from gristmill.io.verdicts.verdict_stage import KEEP, ROW, TASK, VerdictStage, identities
+
+_MAGIC = b"GRISTBL2"
+_OTHER_HASHES = b"GRISTBLM"
+_HASH = "__hash__"
+
+
+class BloomFilter:
+    """Which texts were there before, with a stated rate of error."""
+
+    def __init__(self, capacity: int, false_positive_rate: float = 0.001, seed: int = 0) -> None:
+        _check(capacity, false_positive_rate)
+        self.capacity, self.false_positive_rate, self.seed = capacity, false_positive_rate, seed
+        bits = math.ceil(-capacity * math.log(false_positive_rate) / math.log(2) ** 2)
+        self.bits = bytearray((bits + 63) // 64 * 8)
+        self.probes = max(1, round(len(self.bits) * 8 / capacity * math.log(2)))
+        self.added = 0
+
+    def seen(self, column: Column) -> pa.BooleanArray:
+        """Whether each text was there before; null was not."""
+        return self._look(column, add=False)
+
+    def add(self, column: Column) -> pa.BooleanArray:
+        """Add each text, in order, and tell whether it was there before: the second of two equal ones was."""
+        return self._look(column, add=True)
+
+    def _look(self, column: Column, add: bool) -> pa.BooleanArray:
+        hashes = hash128(column, self.seed)
+        present = hashes.is_valid()
+        data = hashes.filter(present).buffers()[1]
+        raw = data.to_pybytes() if data is not None else b""
+        raw = raw[: 16 * (len(hashes) - hashes.null_count)]
+        look = reference.bloom if kernels is None else kernels.bloom
+        known = np.frombuffer(look(self.bits, raw, self.probes, add), np.uint8).astype(np.bool_)
+        if add:
+            self.added += int((~known).sum())
+        found = np.zeros(len(hashes), np.bool_)
+        found[flags(present)] = known
+        return from_numbers(found)
+
+    @property
+    def error_rate(self) -> float:
+        """How probable it is now that a text that was not there is taken for one that was."""
+        filled = int(np.bitwise_count(np.frombuffer(self.bits, np.uint64)).sum()) / (len(self.bits) * 8)
+        return float(filled**self.probes)
+
+    def merge(self, other: BloomFilter) -> None:
+        """Add all that is in another filter, made with the same arguments."""
+        if self._shape() != other._shape():
+            raise ValueError(f"filters of {self._shape()} and {other._shape()} cannot be merged: make both alike")
+        np.frombuffer(self.bits, np.uint8)[:] |= np.frombuffer(other.bits, np.uint8)
+        self.added += other.added
+
+    def _shape(self) -> dict[str, float]:
+        return {"capacity": self.capacity, "false_positive_rate": self.false_positive_rate, "seed": self.seed}
+
+    def to_bytes(self) -> bytes:
+        """The filter as bytes, for a file."""
+        head = json.dumps({**self._shape(), "added": self.added}, sort_keys=True).encode()
+        return _MAGIC + struct.pack("<I", len(head)) + head + self.bits
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> BloomFilter:
+        """The filter that `to_bytes` made bytes of."""
+        if data[:8] == _OTHER_HASHES:
+            raise ValueError("this Bloom filter was made by an earlier version, with other hashes: make it anew")
+        if data[:8] != _MAGIC or len(data) < 12:
+            raise ValueError("this is no Bloom filter of gristmill; give the bytes that to_bytes() made")
+        size = struct.unpack_from("<I", data, 8)[0]
+        head = json.loads(data[12 : 12 + size])
+        found = cls(head["capacity"], head["false_positive_rate"], head["seed"])
+        bits = data[12 + size :]
+        if len(bits) != len(found.bits):
+            raise ValueError(f"the Bloom filter is damaged: it has {len(bits)} bytes instead of {len(found.bits)}")
+        found.bits, found.added = bytearray(bits), head["added"]
+        return found
+
+
+def _check(capacity: int, false_positive_rate: float) -> None:
+    if not isinstance(capacity, int | np.integer):
+        raise TypeError(f"capacity={capacity!r} is no whole number: say how many different texts there will be")
+    if capacity < 1:
+        raise ValueError(f"capacity={capacity} is too small: say how many different texts there will be")
+    if not 0 < false_positive_rate < 1:
+        raise ValueError(f"false_positive_rate={false_positive_rate} is not between 0 and 1")
+
+
+class GrowingBloomFilter:
+    """Filters one behind the other: when one is full, the next has room for twice as many, and half the error. So the
+    rate of error stays below what was chosen, however many texts come."""
+
+    def __init__(self, capacity: int, false_positive_rate: float) -> None:
+        self.filters = [BloomFilter(capacity, false_positive_rate / 2)]
+
+    def add(self, column: pa.Array) -> Numbers:
+        """Whether each was there before; it is from then on."""
+        found = np.zeros(len(column), np.bool_)
+        start = 0
+        while start < len(column):
+            *full, last = self.filters
+            if last.added >= last.capacity:
+                self.filters.append(BloomFilter(last.capacity * 2, last.false_positive_rate / 2))
+                continue
+            part = column.slice(start, last.capacity - last.added)
+            known = np.zeros(len(part), np.bool_)
+            for one in full:
+                known |= flags(one.seen(part))
+            known[~known] = flags(last.add(part.filter(from_numbers(~known))))
+            found[start : start + len(part)] = known
+            start += len(part)
+        return found
+
+
+class BloomDeduplicationStage(VerdictStage):
+    """Drops rows whose text was there before, by a filter of a few bits for each text; the first stays.
+
+    Of texts that are new, a share of at most `false_positive_rate` is taken for known and dropped too. `capacity` is
+    how many different texts there may be; when there are more, the filter grows, and the rate still holds. It takes
+    two bytes for each text at a rate of 0.001. `normalize` lists differences that do not count: "case", "whitespace",
+    "punctuation", "unicode". Null is never a duplicate. Output files are those that there would be without this stage,
+    in the same order.
+    """
+
+    def __init__(
+        self,
+        text_field: str = "text",
+        false_positive_rate: float = 0.001,
+        capacity: int = 1_000_000,
+        normalize: Sequence[str] = (),
+    ) -> None:
+        super().__init__()
+        try:
+            _check(capacity, false_positive_rate)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"BloomDeduplicationStage: {error}") from None
+        self.text_field, self.normalize = text_field, normalize
+        self.false_positive_rate, self.capacity = false_positive_rate, capacity
+        self._form = normalisation_without("BloomDeduplicationStage", normalize)
+
+    def inputs(self) -> tuple[list[str], Columns]:
+        return ["data"], [self.text_field]
+
+    def keys(self, batch: Batch) -> pa.Table:
+        texts = texts_of(self.name, batch.data, self.text_field)
+        hashes = hash128(self._form.apply(texts) if self._form else texts)
+        known = identities(batch).append_column(_HASH, hashes)
+        return known.filter(known[_HASH].is_valid())
+
+    def rounds(self) -> Sequence[KeyedStage]:
+        return [BloomLookup(f"{self.name}_filter", self.capacity, self.false_positive_rate)]
+
+
+class BloomLookup(KeyedStage):
+    """Looks up all hashes, in the order of the input."""
+
+    key = ()
+    num_partitions = 1
+
+    def __init__(self, name: str, capacity: int, false_positive_rate: float) -> None:
+        super().__init__()
+        self.name, self.capacity, self.false_positive_rate = name, capacity, false_positive_rate
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return [], []  # what it gives is no part of the rows
+
+    def process_sorted(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        known = GrowingBloomFilter(self.capacity, self.false_positive_rate)
+        for table in tables:
+            again = from_numbers(known.add(as_one_array(table[_HASH])))
+            found = table.select([TASK, ROW]).filter(again)
+            yield found.append_column(KEEP, from_numbers(np.zeros(found.num_rows, np.bool_)))

@@ -1,0 +1,231 @@
+"""What a run keeps is added to an index.
+
+    KeptKeys      lists the sources of the spool again, each with the verdicts on its rows
+    ReadKept      reads the keys that were spooled, without those of rows that were dropped
+    exchange      keys go to the range of hashes that they are in
+    WriteIndex    writes a file for each range; when all are there, the next version of the index
+
+So keys are computed once. All of it is done before rows go on; a run that fails then and is started again knows what it
+has added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.arrow.array_building import make_array
+from gristmill.core.arrow.lazy_compute import pc
+from gristmill.core.batch import Batch
+from gristmill.core.fast_dataclass import fast_dataclass
+from gristmill.core.stage import Columns, ProcessingStage, RecordsLocation, SourceStage
+from gristmill.core.task import Task, WrittenFile, WrittenFiles, digest
+from gristmill.dedup.clusters.cluster_table import KEY
+from gristmill.dedup.columns.arrow_numpy import Numbers, flags, from_numbers, numbers
+from gristmill.dedup.index.dedup_index import IndexAddition
+from gristmill.dedup.index.index_files import count_cuts, describe_index_file, write_rows
+from gristmill.io.exchange.exchange import CommitShuffleFiles, Exchange, WriteShuffleFiles
+from gristmill.io.exchange.partitions import ListPartitions, PartitionTask
+from gristmill.io.exchange.shuffle_files import read_index, read_shuffle_block
+from gristmill.io.storage.output_directory import OutputDirectory
+from gristmill.io.verdicts.verdict_stage import KEEP, ROW, TASK, SpoolExchange, VerdictExchange
+
+if TYPE_CHECKING:
+    from gristmill.dedup.index.index_lookup import StageIndexes
+    from gristmill.dedup.index.indexed_stage import IndexedStage
+
+_ROW_BITS = 40
+
+
+KeyTables = Callable[[], Iterator[pa.Table]]
+
+
+def extend_stages(
+    stage: IndexedStage, known: StageIndexes, spool: SpoolExchange, verdicts: VerdictExchange
+) -> list[ProcessingStage[Any, Any]]:
+    """The stages that add what is kept to an index."""
+    exchange = _AdditionExchange([KEY], stage.num_partitions, stage.memory_gb)
+    exchange.share = stage.key_share
+    name = f"{stage.name}_index"
+    return [
+        ListKeptKeys(spool, verdicts, known, exchange, f"{name}_sources"),
+        ReadKeptKeys(stage, f"{name}_keys"),
+        WriteShuffleFiles(exchange, f"{name}_write"),
+        CommitShuffleFiles(exchange, f"{name}_commit"),
+        ListPartitions(exchange, f"{name}_partitions"),
+        WriteIndexFiles(known, exchange, stage.index_tables(), name),
+    ]
+
+
+class _AdditionExchange(Exchange):
+    """Keys that are added, which are a `share` of the input."""
+
+    share = 1.0
+
+    def set_input_bytes(self, nbytes: int | None) -> None:
+        super().set_input_bytes(None if nbytes is None else int(nbytes * self.share))
+
+
+@fast_dataclass
+class SpooledKeys(Task[str]):
+    """A file of the spool: the keys of its rows, and the verdicts on them."""
+
+    rows: int = field(kw_only=True)
+    names: list[str] = field(kw_only=True, repr=False)
+    verdicts: list[PartitionTask] = field(kw_only=True, repr=False)
+    target: OutputDirectory = field(kw_only=True, repr=False)
+    source: str = field(kw_only=True)
+    stamp: str = field(kw_only=True)
+    salt: int = field(kw_only=True)
+
+    @property
+    def num_items(self) -> int:
+        return self.rows
+
+    def key(self) -> str:
+        return self.source
+
+    def fingerprint(self) -> str:
+        return self.stamp
+
+
+class ListKeptKeys(SourceStage[SpooledKeys]):
+    """Lists the sources of a spool, with the verdicts on their rows."""
+
+    continues = True
+
+    def __init__(
+        self, spool: SpoolExchange, verdicts: VerdictExchange, known: StageIndexes, exchange: Exchange, name: str
+    ) -> None:
+        super().__init__()
+        self.spool, self.verdicts, self.known, self.name = spool, verdicts, known, name
+        self.exchange = exchange
+        self._place = ""
+
+    def settle(self, url: str, storage_options: Mapping[str, Any], lasting: RecordsLocation = None) -> None:
+        self._place = url.rpartition("/")[2]
+
+    def sources(self) -> Iterator[Sequence[SpooledKeys]]:
+        spool, verdicts = self.spool.listing, self.verdicts.listing
+        addition = self.known.begin(spool, verdicts, self.exchange.partitions)
+        stamp = digest([spool.stamp, verdicts.stamp, addition])
+        number = 0
+        for source, path, chunks in zip(spool.sources, spool.paths, self.spool.sources, strict=True):
+            judged = [verdicts.part(str(n), list(verdicts.runs_of(n))) for n in range(number, number + len(chunks))]
+            number += len(chunks)
+            yield [
+                SpooledKeys(
+                    path,
+                    rows=sum(run.stop for chunk in chunks for run in chunk.runs),
+                    names=[name for chunk in chunks for name in chunk.names],
+                    verdicts=judged,
+                    target=spool.target,
+                    source=f"{source}-{self._place}",
+                    stamp=stamp,
+                    salt=int(digest(["salt", addition]), 16),
+                )
+            ]
+
+
+class DroppedRows:
+    """The rows of a source that were dropped."""
+
+    def __init__(self, task: SpooledKeys) -> None:
+        self._names = make_array(task.names, pa.string())
+        found = [np.zeros(0, np.int64)]
+        for part in task.verdicts:
+            for table in part.pieces():
+                gone = ~flags(table.column(KEEP)) if KEEP in table.column_names else np.ones(table.num_rows, np.bool_)
+                found.append(self._codes(table.filter(from_numbers(gone))))
+        self._gone = np.unique(np.concatenate(found))
+
+    def spares(self, keys: pa.Table) -> Numbers:
+        """Whether each row is kept."""
+        return ~np.isin(self._codes(keys), self._gone)
+
+    def _codes(self, table: pa.Table) -> Numbers:
+        batches = pc.index_in(table.column(TASK), value_set=self._names).cast(pa.int64())
+        return (numbers(batches) << _ROW_BITS) | numbers(table.column(ROW), np.int64)
+
+
+class ReadKeptKeys(ProcessingStage[SpooledKeys, Batch]):
+    """Reads the keys of rows that were kept."""
+
+    indivisible = True
+
+    def __init__(self, stage: IndexedStage, name: str) -> None:
+        super().__init__()
+        self.stage, self.name = stage, name
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return [], [KEY]
+
+    def process(self, task: SpooledKeys) -> Iterator[Batch]:
+        index = read_index(task.target, task.data)
+        runs = [run for run in index.runs if run.partition >= 0]
+
+        def keys() -> Iterator[pa.Table]:
+            for run in runs:
+                yield read_shuffle_block(task.target, task.data, run.offset, run.length)
+
+        some = False
+        for table in self.stage.index_rows(keys, DroppedRows(task), task.salt):
+            if table.num_rows:
+                some = True
+                yield Batch(table)
+        if not some:
+            yield Batch(pa.table({}))
+
+
+class WriteIndexFiles(ProcessingStage[PartitionTask, WrittenFiles]):
+    """Writes what a run adds to an index, a file for each range of hashes, and then the next version."""
+
+    indivisible = True
+    writes = True
+    durable = True
+
+    def __init__(self, known: StageIndexes, exchange: Exchange, tables: Sequence[pa.Schema], name: str) -> None:
+        super().__init__()
+        self.known, self.exchange, self.name = known, exchange, name
+        self._tables = tables
+        self._there: dict[str, int] | None = None
+
+    def check(self) -> None:
+        self.known.check()
+
+    def process(self, task: PartitionTask) -> WrittenFiles:
+        target = self.known.room
+        part = int(task.name.rpartition("-")[2])
+        path = target.file(f"{part:05}.runs")
+        if not task.rows:
+            target.remove(path)
+            return WrittenFiles([], rows=0)
+        target.make()
+        with target.create(path) as file:
+            write_rows(file, task.pieces(), self._tables, part, self.exchange.partitions, count_cuts(task.rows))
+        written = WrittenFile(path, file.size, file.checksum)
+        return WrittenFiles([path], rows=task.rows, written=(written,))
+
+    def has(self, files: Sequence[WrittenFile]) -> bool:
+        if self._there is None:
+            self._there = self.known.room.sizes()
+        there = self._there
+        return all(there.get(file.path.rpartition("/")[2]) == file.size for file in files)
+
+    def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
+        if not info:  # somebody wants to know what a run would do
+            return
+        described, documents, room = [], 0, self.known.room
+        for output in outputs:
+            for file in output.written:
+                about, rows = describe_index_file(room, file.path.rpartition("/")[2], file.size, file.checksum)
+                described.append(about)
+                documents += rows.get(len(self._tables) - 1, 0)
+        described.sort(key=lambda file: file.part)
+        for name in set(room.names()) - {file.name for file in described}:  # of attempts that were killed
+            room.remove(room.file(name))
+        self.known.publish(IndexAddition("", "", documents, 0, files=tuple(described)))

@@ -1,0 +1,81 @@
+"""IndexedStage: what deduplication stages have in common: verdicts, a table of them, and indexes (`dedup_index.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
+
+from gristmill.core.stage import ProcessingStage
+from gristmill.dedup.clusters.cluster_table import SNAPSHOT, CommitVerdicts
+from gristmill.io.exchange.exchange import CommitShuffleFiles, Exchange
+from gristmill.io.verdicts.verdict_stage import SpoolExchange, VerdictExchange, VerdictStage
+
+if TYPE_CHECKING:
+    from gristmill.dedup.index.dedup_index import DedupIndex
+    from gristmill.dedup.index.extend_index import DroppedRows, KeyTables
+    from gristmill.dedup.index.index_lookup import StageIndexes
+
+
+class IndexedStage(VerdictStage):
+    """Drops rows that are like others, of this run or of an index."""
+
+    is_base: ClassVar[bool] = True
+    against: Sequence[str | DedupIndex] = ()
+    extend: str | DedupIndex | None = None
+    num_partitions: int | None = None
+    id_field: str | None = None
+    index_kind: ClassVar[str]
+    _known: StageIndexes | None = None
+
+    def use_indexes(self, against: Sequence[str | DedupIndex], extend: str | DedupIndex | None) -> None:
+        """For the constructor of a stage that takes `against` and `extend`."""
+        if against != () and isinstance(against, str | _index_type()):
+            raise TypeError(f"stage {self.name!r}: against must be a list of indexes, as in against=[{against!r}]")
+        self.against, self.extend = against, extend
+
+    @property
+    def sums(self) -> bool:
+        return self.extend is not None
+
+    def index_parameters(self) -> Mapping[str, Any]:
+        """What must be the same for an index to be of use."""
+        raise NotImplementedError
+
+    def index_tables(self) -> Sequence[pa.Schema]:
+        """The tables of the index; the first column of each is `KEY`, and the last has a row for each document."""
+        raise NotImplementedError
+
+    def index_rows(self, keys: KeyTables, dropped: DroppedRows, salt: int) -> Iterator[pa.Table]:
+        """Rows for the index, from the keys of one source, which can be read more than once: `KEY`, `TABLE`, and the
+        columns of all tables. `salt` is another number for each addition."""
+        raise NotImplementedError
+
+    def judging(self, spools: bool = True) -> tuple[SpoolExchange, VerdictExchange, list[ProcessingStage[Any, Any]]]:
+        self._known = self._opened() if self.against or self.extend is not None else None
+        return super().judging(spools)
+
+    def _opened(self) -> StageIndexes:
+        from gristmill.dedup.index.index_lookup import StageIndexes
+
+        made_names = self.id_field is None
+        return StageIndexes(self.name, self.index_kind, self.index_parameters(), self.against, self.extend, made_names)
+
+    def commit(self, verdicts: Exchange) -> CommitShuffleFiles:
+        return CommitVerdicts(
+            verdicts, f"{self.name}_commit_verdicts", [SNAPSHOT] if self._known else [], self.memory_gb
+        )
+
+    def afterwards(self, spool: SpoolExchange, verdicts: VerdictExchange) -> Sequence[ProcessingStage[Any, Any]]:
+        if self._known is None or self._known.extends is None:
+            return ()
+        from gristmill.dedup.index.extend_index import extend_stages
+
+        return extend_stages(self, self._known, spool, verdicts)
+
+
+def _index_type() -> type[DedupIndex]:
+    from gristmill.dedup.index.dedup_index import DedupIndex
+
+    return DedupIndex

@@ -1,0 +1,203 @@
+"""The two rounds of semantic deduplication in which embeddings move: to which cells rows go, and what they meet there.
+
+Rows that go to several cells are written for each of them. A cell that does not fit into memory is sorted on disk, and
+rows are compared as they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.arrow.array_building import literal
+from gristmill.core.batch import Batch
+from gristmill.core.fast_dataclass import fast_dataclass
+from gristmill.core.stage import Columns
+from gristmill.dedup.columns.arrow_numpy import Numbers, as_one_array, from_numbers, numbers
+from gristmill.dedup.semantic.cell_comparison import SLACK, CellLinks, best_links, near_pairs, short_form
+from gristmill.dedup.semantic.embedding_columns import matrix_of
+from gristmill.dedup.semantic.greedy_selection import CELL, LINKS, MEMBER, NODE, RANK, SAMPLE_TRUTH, VECTOR, pack_links
+from gristmill.dedup.semantic.kmeans import CentroidCells
+from gristmill.dedup.semantic.ranking_strategy import HARD, binary_column, float_sort_bytes
+from gristmill.io.exchange.keyed_stage import KeyedStage, ReducePartition, ReducePartitionToColumns
+from gristmill.io.exchange.partitions import (
+    ListPartitions,
+    PartitionTask,
+    partition_batch,
+    sort_memory_bytes,
+    tables_of_size,
+)
+
+if TYPE_CHECKING:
+    from gristmill.dedup.semantic.semantic_stage import CentroidSpool
+    from gristmill.io.exchange.exchange import Exchange
+
+NOTED_PER_BLOCK = 64
+"""Of rows of a block that are near one that is compared with all, so many are noted."""
+
+EXCHANGE_COLUMNS = {CELL: pa.int64(), **MEMBER, VECTOR: pa.binary(), LINKS: pa.large_binary()}
+
+
+@fast_dataclass(frozen=True)
+class CellPlan:
+    """What is known when all rows have been seen: the cells, rows that are compared with all others, and the directions
+    of the short form."""
+
+    cells: CentroidCells
+    asked: Numbers
+    queries: Numbers
+    basis: Numbers
+
+
+def exchange_table(rows: int, **columns: Any) -> pa.Table:
+    """Rows for the next round, with nulls in the columns that they have no use for."""
+    return pa.table(
+        {
+            name: columns[name].cast(kind) if name in columns else pa.nulls(rows, kind)
+            for name, kind in EXCHANGE_COLUMNS.items()
+        }
+    )
+
+
+class UnsortedReduce(ReducePartitionToColumns):
+    """Gives a round the rows of a partition as they come."""
+
+    def process(self, task: PartitionTask) -> Iterator[Batch]:
+        start = 0
+        for table in tables_of_size(
+            task.pieces(), sort_memory_bytes(self.keyed.memory_gb)
+        ):  # at once, as a rule: it is one file then
+            made = self.keyed.process_groups(table)
+            yield partition_batch(task, made, start)
+            start += made.num_rows
+        if not start:
+            yield partition_batch(task, exchange_table(0), 0)
+
+
+class AssignCells(KeyedStage):
+    """Sends each row to the cell of its nearest centroid, and to those whose border is near."""
+
+    def __init__(self, key: str, which_to_keep: str | None, metric: str, eps: float) -> None:
+        super().__init__()
+        self.key, self.which_to_keep, self.metric, self.eps = key, which_to_keep, metric, eps
+        self.spool: CentroidSpool | None = None
+
+    def lister(self, exchange: Exchange, name: str) -> ListPartitions:
+        self.spool = cast("CentroidSpool", exchange)
+        return super().lister(exchange, name)
+
+    def reducer(self) -> ReducePartition:
+        return UnsortedReduce(self)
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return [], [CELL]
+
+    def plan(self) -> CellPlan:
+        assert self.spool is not None
+        return self.spool.load()
+
+    def process_groups(self, table: pa.Table) -> pa.Table:
+        cells = self.plan().cells
+        rows = matrix_of(table[VECTOR], cells.centroids.shape[1])
+        homes, also, others, start = [], [], [], 0
+        for home, row, other in cells.assign(rows):
+            homes.append(home)
+            also.append(row + start)
+            others.append(other)
+            start += len(home)
+        home = np.concatenate(homes)
+        row, cell = np.concatenate(also), np.concatenate(others)
+        self.count("rows_compared", len(home))
+        self.count("rows_sent_to_other_clusters", len(row))
+        known = {name: table[name] for name in (*MEMBER, VECTOR)}
+        if self.which_to_keep:
+            known[RANK] = self._ranked(rows, cells.centroids, home, as_one_array(table[RANK]))
+        there = exchange_table(len(home), **known, **{CELL: from_numbers(home)})
+        places = from_numbers(row)
+        again = {name: column.take(places) for name, column in known.items()}
+        copies = exchange_table(len(row), **again, **{CELL: from_numbers(cell)})
+        return pa.concat_tables([there, copies, self._truth(table, known[RANK], rows)])
+
+    def _ranked(self, rows: Numbers, centroids: Numbers, home: Numbers, ranks: pa.Array) -> pa.Array:
+        """Ranks by the distance to the centroid, and then as they were."""
+        distances = np.empty(len(rows))
+        for start in range(0, len(rows), 4096):
+            mine = rows[start : start + 4096].astype(np.float64)
+            centre = centroids[home[start : start + 4096]].astype(np.float64)
+            if self.metric == "l2":
+                found = np.sqrt(((mine - centre) ** 2).sum(axis=1))
+            else:
+                lengths = np.sqrt(np.einsum("ij,ij->i", centre, centre))
+                found = 1 - np.einsum("ij,ij->i", mine, centre) / np.maximum(lengths, 1e-30)
+            distances[start : start + 4096] = found
+        begins = float_sort_bytes(np.round(-distances if self.which_to_keep == HARD else distances, 12))
+        made = [begin.tobytes() + rest for begin, rest in zip(begins, ranks.to_pylist(), strict=True)]
+        return binary_column(made)
+
+    def _truth(self, table: pa.Table, ranks: pa.Array, rows: Numbers) -> pa.Table:
+        """Pairs of rows that are compared with all, and rows that are near them, with the rank of these."""
+        plan, nodes = self.plan(), numbers(table[NODE], np.int64)
+        asked, basis = plan.asked, plan.basis
+        short = (short_form(rows, basis), short_form(plan.queries, basis)) if len(basis) else None
+        v, u, scores = near_pairs(rows, plan.queries, 1 - self.eps - SLACK, short=short)
+        some = best_links(
+            u, scores, np.zeros(len(u), np.bool_), v, NOTED_PER_BLOCK
+        )  # the row itself is the most similar one
+        v, u, scores = v[some], u[some], scores[some]
+        links = pack_links(np.arange(len(v)), nodes[v], scores, len(v))
+        cell = pa.repeat(literal(SAMPLE_TRUTH, pa.int64()), len(v))
+        ranks = as_one_array(ranks).take(from_numbers(v))
+        return exchange_table(len(v), **{NODE: from_numbers(asked[u]), RANK: ranks, LINKS: links, CELL: cell})
+
+
+class CompareCells(KeyedStage):
+    """Compares the rows of each cell, and links those that are near each other."""
+
+    key: str | Sequence[str] = CELL
+    order = (RANK,)
+
+    def __init__(self, assign: AssignCells, eps: float, greedy: bool) -> None:
+        super().__init__()
+        self.assign, self.eps, self.greedy = assign, eps, greedy
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return [], [CELL]
+
+    def process_sorted(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        cell: CellLinks | None = None
+        about: list[pa.Table] = []
+        for table in tables:
+            of = numbers(table[CELL], np.int64)
+            starts = np.flatnonzero(np.append(True, of[1:] != of[:-1])[: len(of)]).tolist()
+            for start, stop in zip(starts, [*starts[1:], len(of)], strict=True):
+                part = table.slice(start, stop - start)
+                if of[start] == SAMPLE_TRUTH:
+                    yield part.drop_columns([VECTOR])
+                    continue
+                if cell is None or cell.number != of[start]:
+                    yield from self._linked(cell, about)
+                    most, basis = sort_memory_bytes(self.memory_gb), self.assign.plan().basis
+                    cell = CellLinks(int(of[start]), 1 - self.eps - SLACK, self.greedy, most, basis)
+                    about = []
+                vectors = as_one_array(part[VECTOR])
+                cell.add(matrix_of(vectors, len(vectors[0].as_py()) // 4))
+                about.append(part.select([CELL, *MEMBER]))
+        yield from self._linked(cell, about)
+
+    def _linked(self, cell: CellLinks | None, about: Sequence[pa.Table]) -> Iterator[pa.Table]:
+        """The rows of a cell that are near another, each with its links to rows before it."""
+        if cell is None:
+            return
+        self.count("n_clusters")
+        self.count("pairs_alike", len(cell.links()[0]))
+        u, v, scores = cell.links()
+        if not len(u):
+            return
+        members = pa.concat_tables(about)
+        there, places = np.unique(np.concatenate([u, v]), return_inverse=True)
+        nodes = numbers(members[NODE], np.int64)
+        links = pack_links(places[len(u) :], nodes[u], scores, len(there))
+        yield members.take(from_numbers(there)).append_column(LINKS, links)

@@ -1,0 +1,233 @@
+"""Which documents are worth comparing: those whose signatures agree in a whole band.
+
+A signature is cut into bands of some numbers each. Documents with Jaccard similarity s share a given band with
+probability s ** rows, and at least one of them with 1 - (1 - s ** rows) ** bands: an S-shaped curve, which is steep
+where bands and rows put it. Keys hold the number of their band, so keys of different bands never meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.arrow.native_kernels import kernels
+from gristmill.dedup.columns import reference
+from gristmill.dedup.columns.arrow_numpy import Column, Numbers, as_one_array, from_numbers, numbers
+from gristmill.dedup.signatures.minhash import signature_matrix
+
+SURE_PROBABILITY = 0.995
+"""How probable it should be that a pair just at the threshold is found."""
+
+SIZE = 260
+"""Numbers of a signature, at first."""
+
+FEW_FALSE, MORE_FALSE = 0.05, (0.1, 0.2, 0.3, 0.5)
+"""The share of pairs half as similar as the threshold that may be found in vain; and if that is too few to find those
+at the threshold."""
+
+CIRCLE = 256
+"""Of many documents of a bucket so many are paired with one of them."""
+
+PAIRS = pa.schema([("u", pa.int64()), ("v", pa.int64())])
+
+
+# -- the curve ---------------------------------------------------------------------------------------------
+
+
+def probability(similarity: Numbers | float, bands: Numbers | int, rows: int) -> Numbers:
+    """How probable it is that documents so similar share a band."""
+    return 1.0 - (1.0 - np.asarray(similarity, np.float64) ** rows) ** bands
+
+
+@lru_cache(maxsize=256)
+def choose_bands(
+    threshold: float,
+    size: int | None = None,
+    false_positive_weight: float = 0.02,
+    false_negative_weight: float = 0.98,
+    sure: float = SURE_PROBABILITY,
+    verified: bool = True,
+) -> tuple[int, int]:
+    """How many bands of how many rows find pairs from a threshold on best, with signatures of `size` numbers.
+
+    Weighed are the pairs below the threshold that are found, and those above that are not, for similarities that are
+    all as frequent. Pairs found in vain are by default cheap, since they can be verified; pairs not found are lost.
+    Of those that are half as similar, which are many more, at most one in twenty is found. Of pairs just at the
+    threshold at least the share `sure` is found, if that can be.
+
+    Without `size` there are 260 numbers, or up to twice as many if the threshold is so low that it takes them. If that
+    is still too few and pairs are `verified`, more of those that are half as similar are let through, up to one in two,
+    and at last as many pairs at the threshold are found as that allows.
+    """
+    weights = false_positive_weight, false_negative_weight
+    if not 0 < threshold <= 1:
+        raise ValueError(f"threshold={threshold} is not above 0 and at most 1")
+    if size is not None:
+        return _best_bands(threshold, size, *weights, sure, FEW_FALSE)
+    tries = [(SIZE, FEW_FALSE), (2 * SIZE, FEW_FALSE), *((2 * SIZE, most) for most in MORE_FALSE if verified)]
+    for numbers_of, most in tries:
+        found = _best_bands(threshold, numbers_of, *weights, sure, most)
+        if probability(threshold, *found) >= sure:
+            return found
+    if verified:
+        return _most_bands(threshold, 2 * SIZE, MORE_FALSE[-1])
+    return _best_bands(threshold, SIZE, *weights, sure, FEW_FALSE)
+
+
+def _cuts(size: int) -> Iterator[tuple[int, Numbers]]:
+    """All ways to cut a signature: rows, and numbers of bands, one below the other."""
+    for rows in range(1, size + 1):
+        yield rows, np.arange(1, size // rows + 1)[:, None]
+
+
+def _best_bands(
+    threshold: float, size: int, false_positive_weight: float, false_negative_weight: float, sure: float, most: float
+) -> tuple[int, int]:
+    """Those of the least error that find no more than the share `most` of pairs half as similar."""
+    if size < 1:
+        raise ValueError(f"size={size} is too small: a signature has 1 or more numbers")
+    steps = (np.arange(100) + 0.5) / 100
+    below, above = steps * threshold, threshold + steps * (1 - threshold)
+    best, chosen = (True, np.inf), (1, 1)
+    for rows, bands in _cuts(size):
+        errors = false_positive_weight * threshold * probability(below, bands, rows).mean(axis=1)
+        errors += false_negative_weight * (1 - threshold) * (1 - probability(above, bands, rows)).mean(axis=1)
+        allowed = probability(threshold / 2, bands, rows)[:, 0] <= most
+        misses = probability(threshold, bands, rows)[:, 0] < sure
+        for at in np.flatnonzero(allowed).tolist():
+            best, chosen = min((best, chosen), ((bool(misses[at]), float(errors[at])), (at + 1, rows)))
+    return chosen
+
+
+def _most_bands(threshold: float, size: int, most: float) -> tuple[int, int]:
+    """Those that find most pairs at the threshold, and no more than the share `most` of pairs half as similar."""
+    found = [(0.0, (1, 1))]
+    for rows, bands in _cuts(size):
+        allowed = np.flatnonzero(probability(threshold / 2, bands, rows)[:, 0] <= most)
+        if len(allowed):
+            count = int(allowed[-1]) + 1
+            found.append((float(probability(threshold, count, rows)), (count, rows)))
+    return max(found)[1]
+
+
+def s_curve(bands: int, rows: int, step: float = 0.1) -> list[tuple[float, float]]:
+    """The S-curve: similarity, and the probability that a pair of it is found."""
+    points = np.arange(step, 1.0 + step / 2, step).round(6)
+    return [(float(point), float(probability(point, bands, rows))) for point in points]
+
+
+def format_s_curve(bands: int, rows: int, threshold: float | None = None) -> str:
+    """The S-curve as text, a line for each tenth, and what is found of pairs just at a threshold."""
+    at = f"; {probability(threshold, bands, rows):.1%} at {threshold:g}, the threshold" if threshold else ""
+    lines = [f"{bands} bands of {rows} rows: how many pairs of a similarity are found{at}"]
+    lines += [f"  {point:.1f}  {found:7.2%}  {'█' * round(30 * found)}" for point, found in s_curve(bands, rows)]
+    return "\n".join(lines)
+
+
+# -- keys --------------------------------------------------------------------------------------------------
+
+
+def band_hashes(signatures: Column, bands: int, rows: int, only: range | None = None) -> Numbers:
+    """The key of each band of each signature as a matrix of 64-bit numbers; rows of null mean nothing."""
+    only = range(bands) if only is None else only
+    size = signatures.type.list_size
+    if bands < 1 or rows < 1 or bands * rows > size:
+        raise ValueError(f"{bands} bands of {rows} rows do not fit a signature of {size} numbers")
+    part = np.ascontiguousarray(signature_matrix(signatures)[:, only.start * rows : only.stop * rows])
+    part = part.astype(part.dtype.newbyteorder("<"), copy=False)
+    piece = rows * part.dtype.itemsize
+    if kernels is not None:
+        data = kernels.hash_pieces(part.view(np.uint8).reshape(-1), piece, max(len(only), 1), only.start, 8)
+    else:
+        data = _hash_slowly(part.tobytes(), piece, only)
+    return np.frombuffer(data, "<u8").reshape(len(part), len(only))
+
+
+def _hash_slowly(data: bytes, piece: int, only: range) -> bytes:
+    starts = range(0, len(data), piece)
+    return b"".join(
+        reference.xxh3(data[start : start + piece], only.start + number % len(only))[:8]
+        for number, start in enumerate(starts)
+    )
+
+
+def band_columns(signatures: Column, bands: int, rows: int, only: range | None = None) -> pa.Table:
+    """A column of keys for each band: `band_0`, `band_1`...; null for signatures that are null."""
+    found = band_hashes(signatures, bands, rows, only)
+    array = as_one_array(signatures)
+    valid = None if not array.null_count else array.is_valid().buffers()[1]
+    names = [f"band_{band}" for band in (only or range(bands))]
+    return pa.table([from_numbers(found[:, place], valid) for place in range(len(names))], names)
+
+
+def band_rows(ids: Column, signatures: Column, bands: int, rows: int, only: range | None = None) -> pa.Table:
+    """A row for each band of each document that has a signature: `key` and `id`."""
+    array, ids = as_one_array(signatures), as_one_array(ids)
+    if array.null_count:
+        present = array.is_valid()
+        array, ids = array.filter(present), ids.filter(present)
+    found = band_hashes(array, bands, rows, only)
+    places = from_numbers(np.repeat(np.arange(len(found)), found.shape[1]))
+    return pa.table([from_numbers(found.reshape(-1)), ids.take(places)], ["key", "id"])
+
+
+# -- pairs -------------------------------------------------------------------------------------------------
+
+
+def bucket_pairs(keys: Column, ids: Column, all_up_to: int = 2) -> pa.Table:
+    """Pairs `u < v` of ids (64-bit integers) that have a key in common.
+
+    A bucket of more than `all_up_to` documents gives neighbours in the order of ids, and its first document with each
+    other one; if they are more than `CIRCLE`, the first of each so many with these, and with the first of all. That is
+    enough for clusters, no more than twice as many as there are documents, and not too many for any of them. Smaller
+    ones give all pairs, so that each can be verified. No pair comes twice, nor a document with itself.
+    """
+    key, node = _repeated(numbers(keys, np.uint64), numbers(ids, np.int64))
+    starts = np.flatnonzero(np.append(True, key[1:] != key[:-1])) if len(key) else np.zeros(0, np.int64)
+    sizes = np.diff(np.append(starts, len(key)))
+    u, v = [], []
+    for size in np.unique(sizes[(sizes > 1) & (sizes <= all_up_to)]).tolist():
+        begin = starts[sizes == size][:, None]
+        left, right = np.triu_indices(size, 1)
+        u.append(node[begin + left].reshape(-1))
+        v.append(node[begin + right].reshape(-1))
+    large = np.repeat(sizes > max(all_up_to, 1), sizes)
+    begin, place = np.repeat(starts, sizes), np.arange(len(key)) - np.repeat(starts, sizes)
+    firsts = node[np.where(place % CIRCLE, begin + place - place % CIRCLE, begin)]
+    follows = large & np.append(False, key[1:] == key[:-1])[: len(key)]
+    before = np.roll(node, 1)
+    u += [firsts[follows], before[follows]]
+    v += [node[follows], node[follows]]
+    return distinct_pairs(np.concatenate(u), np.concatenate(v))
+
+
+def _repeated(keys: Numbers, ids: Numbers) -> tuple[Numbers, Numbers]:
+    """The rows whose key is not alone, in order of key and id, without repetitions."""
+    order = np.argsort(keys)
+    ordered = keys[order]
+    same = ordered[1:] == ordered[:-1]
+    kept = order[np.append(same, False) | np.append(False, same)] if len(keys) else order
+    keys, ids = keys[kept], ids[kept]
+    order = np.lexsort((ids, keys))
+    keys, ids = keys[order], ids[order]
+    new = np.append(True, (keys[1:] != keys[:-1]) | (ids[1:] != ids[:-1]))[: len(keys)]
+    return keys[new], ids[new]
+
+
+def distinct_pairs(u: Numbers, v: Numbers) -> pa.Table:
+    """Pairs as a table `u, v`, in order, without repetitions and without pairs of one."""
+    u, v = u[u != v], v[u != v]
+    order = np.lexsort((v, u))
+    u, v = u[order], v[order]
+    new = np.append(True, (u[1:] != u[:-1]) | (v[1:] != v[:-1]))[: len(u)]
+    return pa.table([from_numbers(u[new]), from_numbers(v[new])], schema=PAIRS)
+
+
+def kept_pairs(pairs: pa.Table, similarity: Column, threshold: float) -> pa.Table:
+    """The pairs that are at least so similar, with their `similarity`."""
+    found = numbers(similarity, np.float64)
+    with_it = pairs.append_column("similarity", from_numbers(found))
+    return with_it.filter(from_numbers(found >= threshold))

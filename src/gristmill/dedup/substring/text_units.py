@@ -1,0 +1,173 @@
+"""Documents in pieces: lines, paragraphs or sentences, so that those which come again can be left out.
+
+Pieces of a document, joined, are the document: each has its line feeds at its end. So they lie in the memory of the
+column that they were cut from, and what is left after some are dropped keeps its form. Blank pieces have no key:
+they repeat nothing. Gives up grammar: a sentence ends where a mark and a space are, also after an abbreviation.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.core.arrow.array_building import literal
+from gristmill.core.arrow.lazy_compute import pc
+from gristmill.core.fast_dataclass import fast_dataclass
+from gristmill.dedup.columns.arrow_numpy import Column, Numbers, as_one_array, as_text, from_numbers, numbers, validity
+from gristmill.dedup.columns.column_hashes import HASH_TYPE, hash128
+from gristmill.dedup.columns.normalisation import Normalisation
+
+UNITS = ("line", "paragraph", "sentence")
+
+_SPACE, _MARK, _CLOSER = (np.isin(np.arange(256), list(some)) for some in (b" \t\r\n", b".!?", b"\"')]"))
+_ELLIPSIS, _FULL_STOP = b"\xe2\x80\xa6", b"\xe3\x80\x82"
+_LONG_CLOSERS = (b"\xe2\x80\x99", b"\xe2\x80\x9d", b"\xc2\xbb")
+_LONG_MARKS = (_FULL_STOP, b"\xef\xbc\x81", b"\xef\xbc\x9f")
+
+
+@fast_dataclass(frozen=True)
+class TextPieces:
+    """The pieces of a column of documents."""
+
+    texts: pa.LargeStringArray
+    """All pieces, in order."""
+    bounds: Numbers
+    """Where each piece starts, and where the last one ends."""
+    firsts: Numbers
+    """The number of each document's first piece, and at the end how many pieces there are."""
+    valid: pa.Buffer | None
+    """Which documents are not null."""
+
+    @property
+    def rows(self) -> Numbers:
+        """The document of each piece."""
+        return np.repeat(np.arange(len(self.firsts) - 1), np.diff(self.firsts))
+
+    @property
+    def places(self) -> Numbers:
+        """The number of each piece in its document."""
+        found: Numbers = np.arange(len(self.texts)) - np.repeat(self.firsts[:-1], np.diff(self.firsts))
+        return found
+
+    def keys(self, normalisation: Normalisation | None = None) -> pa.FixedSizeBinaryArray:
+        """A hash for each piece, by which it is known again, without the white space around it; null for blank ones."""
+        bare = pc.utf8_trim_whitespace(normalisation.apply(self.texts) if normalisation else self.texts)
+        blank = pc.equal(pc.binary_length(bare), literal(0, pa.int64()))
+        return pc.if_else(blank, pa.nulls(len(bare), HASH_TYPE), hash128(bare))
+
+    def without(self, drop: Numbers) -> pa.LargeStringArray:
+        """The documents without the pieces that a mask names; null stays null."""
+        kept = self.texts.filter(from_numbers(~drop))
+        sizes = np.where(drop, 0, np.diff(self.bounds))
+        ends = np.append(0, np.cumsum(sizes))[self.firsts].astype(np.int64)
+        buffers = [self.valid, pa.py_buffer(ends), kept.buffers()[2] or pa.py_buffer(b"")]
+        return pa.Array.from_buffers(pa.large_string(), len(self.firsts) - 1, buffers)
+
+
+class StringLayout(NamedTuple):
+    """Where the bytes of a column of strings lie: one row behind the other, and nothing for null."""
+
+    offsets: Numbers
+    """Where each row starts, and where the last one ends."""
+    data: Numbers
+    valid: pa.Buffer | None
+
+
+def string_layout(column: Column) -> StringLayout:
+    """The bytes of a column of strings."""
+    texts = as_text(column).cast(pa.large_string())
+    valid = validity(texts)
+    if texts.null_count:
+        texts = pc.fill_null(texts, literal("", pa.string()).cast(pa.large_string()))
+    if not len(texts):
+        return StringLayout(np.zeros(1, np.int64), np.zeros(0, np.uint8), valid)
+    offsets = np.frombuffer(texts.buffers()[1], np.int64, len(texts) + 1, texts.offset * 8)
+    size = int(offsets[-1] - offsets[0])
+    data = np.frombuffer(texts.buffers()[2], np.uint8, size, int(offsets[0])) if size else np.zeros(0, np.uint8)
+    return StringLayout(offsets - offsets[0], data, valid)
+
+
+def cut_units(column: Column, unit: str = "line") -> TextPieces:
+    """Cut documents into lines, paragraphs (ended by blank lines, whatever white space those hold) or sentences."""
+    if unit not in UNITS:
+        raise ValueError(f"unit={unit!r} is unknown; it is one of {', '.join(UNITS)}")
+    found = string_layout(column)
+    if unit == "sentence":
+        return cut_at_bytes(found, _sentence_ends(found))
+    lines = cut_at_bytes(found, np.flatnonzero(found.data == ord("\n")) + 1)
+    return lines if unit == "line" else cut_at_bytes(found, _paragraph_ends(found, lines))
+
+
+def _paragraph_ends(found: StringLayout, lines: TextPieces) -> Numbers:
+    """Where a paragraph ends: behind blank lines that follow another line of the document."""
+    starts, ends = lines.bounds[:-1], lines.bounds[1:]
+    first = found.data[starts]
+    perhaps = np.flatnonzero(((first <= ord(" ")) | (first >= 0x80)) & (found.data[ends - 1] == ord("\n")))
+    bare = pc.utf8_trim_whitespace(lines.texts.take(from_numbers(perhaps)))
+    blank = np.zeros(len(starts) + 1, np.bool_)
+    blank[perhaps[numbers(pc.binary_length(bare)) == 0]] = True
+    blank[lines.firsts] = False  # nothing is before it
+    return ends[blank[:-1] & ~blank[1:]]
+
+
+def _sentence_ends(found: StringLayout) -> Numbers:
+    """Where a sentence ends: a mark, what closes after it, and white space; a full-width mark; or the end of a line."""
+    data = np.append(found.data, np.zeros(4, np.uint8))
+    limits = found.offsets[1:]
+    marks = np.flatnonzero(_MARK[data]) + 1
+    places = np.sort(np.concatenate([marks, _after(data, _ELLIPSIS)]), kind="stable")
+    starts, places = places, _behind_closers(data, places)
+    words = np.append(np.flatnonzero(~_SPACE[data[: len(found.data)]]), len(found.data))
+    ends = words[np.searchsorted(words, places)]
+    limit = limits[np.searchsorted(limits, starts - 1, "right")] if len(starts) else ends
+    ends = np.minimum(ends, limit)
+    good = ends > places
+    starts, ends = starts[good], ends[good]
+    feeds = np.flatnonzero(found.data == ord("\n")) + 1
+    inside = np.searchsorted(starts, feeds, "left")  # of the white space after a mark, whose end counts
+    feeds = feeds[(inside == 0) | (np.append(0, ends)[inside] < feeds)]
+    limit = limits[np.searchsorted(limits, feeds - 1, "right")] if len(feeds) else feeds
+    blank = np.minimum(words[np.searchsorted(words, feeds)], limit)  # up to where nothing but white space follows
+    last = np.append(blank[1:] != blank[:-1], True)[: len(feeds)]  # of those with nothing between them
+    last |= np.isin(feeds, limits)
+    return np.concatenate([ends, feeds[last], *(_after(data, mark) for mark in _LONG_MARKS)])
+
+
+def _after(data: Numbers, mark: bytes) -> Numbers:
+    """Where a mark of some bytes ends."""
+    there = np.flatnonzero(data == mark[0])
+    for place, byte in enumerate(mark[1:], 1):
+        there = there[data[there + place] == byte]
+    return there + len(mark)
+
+
+def _behind_closers(data: Numbers, places: Numbers) -> Numbers:
+    """Places, each moved behind the quotes and brackets that close there."""
+    closing = np.zeros(len(data), np.bool_)
+    closing[np.flatnonzero(_CLOSER[data])] = True
+    for mark in _LONG_CLOSERS:
+        for back in range(1, len(mark) + 1):
+            closing[_after(data, mark) - back] = True
+    others = np.flatnonzero(~closing)
+    return others[np.searchsorted(others, places)]
+
+
+def cut_at_bytes(found: StringLayout, ends: Numbers) -> TextPieces:
+    """Documents cut at some bytes, counted from the first byte of the first document, and at the end of each."""
+    bounds = np.sort(np.concatenate([found.offsets, ends.astype(np.int64)]), kind="stable")  # of runs that are in order
+    bounds = bounds[np.append(True, bounds[1:] != bounds[:-1])]
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(found.data)]
+    pieces = pa.Array.from_buffers(pa.large_string(), len(bounds) - 1, buffers)
+    return TextPieces(pieces, bounds, np.searchsorted(bounds, found.offsets), found.valid)
+
+
+def repeated_pieces(keys: Column, at_least: int = 2) -> Numbers:
+    """Which pieces of a column of keys come `at_least` times or more, and are not the first of theirs; null is not."""
+    codes = as_one_array(keys).dictionary_encode().indices.cast(pa.int64())
+    numbered = numbers(pc.fill_null(codes, literal(-1, pa.int64())))
+    _, firsts, inverse, counts = np.unique(numbered, return_index=True, return_inverse=True, return_counts=True)
+    again = counts[inverse] >= at_least
+    again[firsts] = False
+    return again & (numbered >= 0)

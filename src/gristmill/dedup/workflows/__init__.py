@@ -1,0 +1,1 @@
+"""Deduplication from files to files, without a pipeline of one's own."""

@@ -1,0 +1,145 @@
+"""What workflows share: which files rows come from, and which they go to.
+
+A run replaces files of the same name in its output directory. If others of the same format are there, it does not
+start: nobody who reads the directory could tell which run wrote what. `output_mode` says what is wanted instead.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+from gristmill.core.errors import InputError, PlanError, did_you_mean, shorten
+from gristmill.core.executor import Executor, default_format_stages
+from gristmill.core.pipeline import Pipeline
+from gristmill.core.stage import ProcessingStage
+from gristmill.io.formats.format_detection import (
+    JSONL_EXTENSIONS,
+    PARQUET_EXTENSIONS,
+    extension_of,
+    with_compressed_extensions,
+)
+from gristmill.io.read.file_listing import Paths, list_files
+from gristmill.io.write.commit import WRITE_MODES, data_files, safe_file_name
+
+if TYPE_CHECKING:
+    from gristmill.core.result import Result
+
+FILETYPES = ("jsonl", "parquet")
+
+
+class FilesWorkflow:
+    """What the workflows share: where rows come from, and where they go."""
+
+    def __init__(
+        self,
+        input_path: Paths,
+        output_path: str | os.PathLike[str],
+        cache_path: str | os.PathLike[str] | None = None,
+        input_filetype: str | None = None,
+        input_blocksize: int | str | None = None,
+        input_file_extensions: Sequence[str] | None = None,
+        output_filetype: str | None = None,
+        output_mode: str | None = None,
+        read_kwargs: Mapping[str, Any] | None = None,
+        write_kwargs: Mapping[str, Any] | None = None,
+        cache_kwargs: Mapping[str, Any] | None = None,
+        **unknown: Any,
+    ) -> None:
+        if unknown:
+            known = [*signature(type(self)).parameters, *list(signature(FilesWorkflow).parameters)[3:]]
+            hint = did_you_mean(wrong := next(iter(unknown)), known)
+            raise TypeError(f"{self.name}: there is no parameter {wrong!r}.{hint}")
+        self.input_path, self.output_path = input_path, os.fspath(output_path)
+        self.cache_path = None if cache_path is None else os.fspath(cache_path)
+        self.input_filetype, self.input_blocksize = input_filetype, input_blocksize
+        self.input_file_extensions, self.output_filetype = input_file_extensions, output_filetype
+        self.read_kwargs, self.write_kwargs = dict(read_kwargs or {}), dict(write_kwargs or {})
+        self.cache_kwargs = dict(cache_kwargs or {})
+        for what, given in (("input_filetype", input_filetype), ("output_filetype", output_filetype)):
+            if given is not None and given not in FILETYPES:
+                raise ValueError(f"{self.name}: {what} is {given!r}, must be 'jsonl' or 'parquet'")
+        self.output_mode: str | None = self.write_kwargs.pop("mode", output_mode)
+        if output_mode not in (None, self.output_mode):
+            raise ValueError(f"{self.name}: output_mode is {output_mode!r}, and write_kwargs have another mode")
+        if self.output_mode not in (None, *WRITE_MODES):
+            told = ", ".join(map(repr, WRITE_MODES))
+            raise ValueError(f"{self.name}: output_mode is {self.output_mode!r}, must be one of {told}, or None")
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    @property
+    def output_options(self) -> dict[str, Any]:
+        return dict(self.write_kwargs.get("storage_options") or {})
+
+    def filetype(self) -> str:
+        """The kind of the input: what was said, or what its files are called."""
+        if self.input_filetype:
+            return self.input_filetype
+        lines = with_compressed_extensions(JSONL_EXTENSIONS)
+        options = self.read_kwargs.get("storage_options") or {}
+        try:
+            files = list_files(self.input_path, self.input_file_extensions or [*lines, *PARQUET_EXTENSIONS], options)
+        except InputError as error:
+            raise InputError(f"{self.name}: {error}") from error
+        kinds = {"parquet" if extension_of(file.path) in PARQUET_EXTENSIONS else "jsonl" for file in files}
+        if len(kinds) > 1:
+            raise PlanError(f"{self.name}: the input has JSON lines and Parquet: say which with input_filetype=...")
+        return kinds.pop()
+
+    def reader(self, kind: str) -> ProcessingStage[Any, Any]:
+        made: ProcessingStage[Any, Any] = default_format_stages(kind)[0](
+            self.input_path,
+            blocksize=self.input_blocksize,
+            file_extensions=self.input_file_extensions,
+            read_kwargs=self.read_kwargs,
+        )
+        return made
+
+    def writer(self, kind: str) -> ProcessingStage[Any, Any]:
+        options = {name: value for name, value in self.write_kwargs.items() if name != "storage_options"}
+        compression = options.pop("compression", None)
+        made: ProcessingStage[Any, Any] = default_format_stages(self.output_filetype or kind)[1](
+            self.output_path,
+            write_kwargs=options,
+            mode=self.output_mode or "ignore",
+            compression=compression,
+            storage_options=self.output_options,
+        )
+        return made
+
+    def write_rest(self, kind: str, stage: Any, executor: Executor | None, settings: Mapping[str, Any]) -> Result:
+        """Write the rows that a stage leaves."""
+        reader, writer = self.reader(kind), self.writer(kind)
+        stages = [reader, stage, writer]
+        if self.output_mode is None and (strangers := self._unrelated_files(reader, writer)):
+            Pipeline(self.name, stages=stages).plan()  # there may be a better reason, such as the input in that place
+            raise InputError(
+                f"{self.name}: {self.output_path} has {shorten(strangers)}, which this run does not write: beside "
+                "its own output there would be rows that were not compared with it. Choose another directory, or "
+                "output_mode='overwrite' to delete all files of the format in it first, 'ignore' to leave those of "
+                "other names, 'append' to leave all"
+            )
+        return self.run_stages(stages, executor, settings)
+
+    def _unrelated_files(self, reader: Any, writer: Any) -> list[str]:
+        """Files in the output directory that would be taken for output of this run."""
+        write, listing = writer.decompose()[0], reader.decompose()[0]
+        there = data_files(write.target, write.form)
+        if not there:
+            return []
+        ours = {f"{safe_file_name(name)}{write.form.extension}" for name in listing.partitions()} | self._done_before()
+        return [name for name in there if name not in ours]
+
+    def _done_before(self) -> set[str]:
+        """Files of a run that is resumed. It removes those of input that is gone, if rows of others depend on it."""
+        return set()
+
+    def run_stages(self, stages: Sequence[Any], executor: Executor | None, settings: Mapping[str, Any]) -> Result:
+        pipeline = Pipeline(self.name, stages=stages)
+        options = self.cache_kwargs.get("storage_options")
+        return pipeline.run(executor, self.cache_path, storage_options=options, **settings)

@@ -1,0 +1,85 @@
+"""SemanticDeduplicationWorkflow: from files with embeddings to files without rows that are alike.
+
+It takes the parameters that scripts for NeMo Curator have. Those that are about how clusters are made on GPUs are
+accepted, checked by name alone, and change nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from inspect import signature
+from typing import Any
+
+from gristmill.dedup.semantic.ranking_strategy import HARD, RankingStrategy
+from gristmill.dedup.semantic.semantic_stage import AUTO, SemanticDeduplicationStage
+from gristmill.dedup.workflows.deduplication_workflows import DuplicateFindingWorkflow
+from gristmill.io.read.file_listing import Paths
+
+UNUSED = (
+    "init", "n_init", "oversampling_factor", "max_samples_per_batch", "fit_data_fraction", "pairwise_batch_size",
+    "pairwise_compute_dtype", "kmeans_embedding_output_dtype", "metadata_fields", "clear_output", "verbose",
+)  # fmt: skip
+"""What other systems need to be told, and this one does not."""
+
+
+class SemanticDeduplicationWorkflow(DuplicateFindingWorkflow):
+    """Removes rows whose embeddings are nearly the same from files; or only finds them, with perform_removal=False.
+
+    Rows are compared, and one of them chosen, as by `SemanticDeduplicationStage`. The input is Parquet or JSON lines
+    with embeddings in `embedding_field`. With `cache_path`, a directory, a run that was killed goes on. `read_kwargs`,
+    `write_kwargs` and `cache_kwargs` may hold `storage_options`. Without removal the cluster table is written to
+    `clusters` in `output_path`. Parameters that only other systems need, such as `init`, are accepted and not used.
+    """
+
+    extend = None
+
+    def __init__(
+        self,
+        input_path: Paths,
+        output_path: str | os.PathLike[str],
+        n_clusters: int | str = AUTO,
+        cache_path: str | os.PathLike[str] | None = None,
+        id_field: str | None = "id",
+        embedding_field: str = "embeddings",
+        *,
+        perform_removal: bool = True,
+        eps: float = 0.01,
+        which_to_keep: str = HARD,
+        distance_metric: str = "cosine",
+        ranking_strategy: RankingStrategy | Mapping[str, Any] | None = None,
+        greedy: bool = True,
+        n_probe: int = 4,
+        border: float = 0.25,
+        embedding_dim: int | None = None,
+        random_state: int = 42,
+        max_iter: int = 300,
+        tol: float = 1e-4,
+        num_partitions: int | None = None,
+        memory_gb: float | None = None,
+        input_filetype: str | None = None,
+        input_file_extensions: Sequence[str] | None = None,
+        **more: Any,
+    ) -> None:
+        """`more`: input_blocksize, output_filetype, output_mode, read_kwargs, write_kwargs, cache_kwargs; and what is
+        not used."""
+        files = {name: value for name, value in more.items() if name not in UNUSED}
+        super().__init__(
+            input_path,
+            output_path,
+            cache_path,
+            input_filetype=input_filetype,
+            input_file_extensions=input_file_extensions,
+            **files,
+        )
+        self.n_clusters, self.id_field, self.embedding_field = n_clusters, id_field, embedding_field
+        self.perform_removal, self.eps, self.which_to_keep = perform_removal, eps, which_to_keep
+        self.distance_metric, self.ranking_strategy, self.greedy = distance_metric, ranking_strategy, greedy
+        self.n_probe, self.border, self.embedding_dim = n_probe, border, embedding_dim
+        self.random_state, self.max_iter, self.tol = random_state, max_iter, tol
+        self.num_partitions, self.memory_gb = num_partitions, memory_gb
+        self.stage()  # wrong parameters are errors here
+
+    def stage(self) -> SemanticDeduplicationStage:
+        names = signature(SemanticDeduplicationStage).parameters
+        return SemanticDeduplicationStage(**{name: getattr(self, name) for name in names})

@@ -1,0 +1,1 @@
+"""arXiv: archives of papers, and LaTeX sources turned into plain text."""

@@ -1,0 +1,1 @@
+"""Document files: the text of PDF, DOCX and EPUB."""

@@ -1,0 +1,130 @@
+"""PDF to text, on a CPU, with pypdfium2.
+
+    PdfExtractor().extract({"content": pdf_bytes})   ->  {"text": "...", "pages": 3}
+
+Text is in the order in which the pages show it; words that were hyphenated at the end of a line are whole again, lines
+of a paragraph are joined. A file that is damaged, encrypted or larger than the limits raises, so its record is set
+aside with the reason; one that takes for ever ends with its worker (`timeout_s` of the stage).
+
+It gives up pictures of text, which need OCR, and columns that the file itself does not draw one after the other.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+from gristmill.core.errors import require
+from gristmill.download.interfaces import DocumentExtractor
+
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff]")
+_HYPHEN = re.compile("(?<=[^\\W\\d_])(?:-|\u00ad|\u2010|\x02|\ufffe)\n(?=[a-zß-öø-ÿа-я])")
+_LIGATURES = str.maketrans(
+    {"ﬀ": "ff", "ﬁ": "fi", "ﬂ": "fl", "ﬃ": "ffi", "ﬄ": "ffl", "ﬅ": "st", "ﬆ": "st", "\u00ad": ""}
+)
+_BLANKS = re.compile(r"\n{3,}")
+_PASSWORD = 4
+"""What PDFium calls a file that wants a password."""
+
+
+class PdfError(ValueError):
+    """A PDF that cannot be used, and why."""
+
+
+class PdfExtractor(DocumentExtractor):
+    """The text of PDFs in the column `content`. With `per_page`, pages are divided by form feeds."""
+
+    def __init__(
+        self,
+        max_pages: int | None = 2000,
+        max_bytes: int = 256 * 2**20,
+        max_seconds: float = 60.0,
+        per_page: bool = False,
+        join_lines: bool = True,
+        password: str | None = None,
+        content_field: str = "content",
+    ) -> None:
+        for name, value in (("max_pages", max_pages), ("max_bytes", max_bytes), ("max_seconds", max_seconds)):
+            if value is not None and value <= 0:
+                raise ValueError(f"{name} is {value!r}, must be above 0")
+        self.max_pages, self.max_bytes, self.max_seconds = max_pages, max_bytes, max_seconds
+        self.per_page, self.join_lines, self.password = per_page, join_lines, password
+        self.content_field = content_field
+
+    def setup(self) -> None:
+        require("pypdfium2", "pdf", "reading PDF")
+
+    def extract(self, record: dict[str, Any]) -> dict[str, Any] | None:
+        """Raises a PdfError for a file that cannot be used."""
+        pages = self.pages(record[self.content_field] or b"")
+        if not any(pages):
+            self.count("without_text")
+            return None
+        rest = {name: value for name, value in record.items() if name != self.content_field}
+        return {"text": ("\f" if self.per_page else "\n\n").join(pages).strip(), "pages": len(pages), **rest}
+
+    def pages(self, data: bytes) -> list[str]:
+        """The text of each page."""
+        if len(data) > self.max_bytes:
+            raise PdfError(f"{len(data):,} bytes, more than the limit of {self.max_bytes:,} (max_bytes)")
+        if b"%PDF-" not in data[:1024]:
+            raise PdfError("this is no PDF: it does not begin with %PDF")
+        library = require("pypdfium2", "pdf", "reading PDF")
+        try:
+            document = library.PdfDocument(data, password=self.password)
+        except library.PdfiumError as error:
+            locked = getattr(error, "err_code", None) == _PASSWORD
+            raise PdfError("encrypted: it wants a password" if locked else f"damaged: {error}") from error
+        try:
+            return self._read(document, library)
+        finally:
+            document.close()
+
+    def _read(self, document: Any, library: Any) -> list[str]:
+        count = len(document)
+        if self.max_pages is not None and count > self.max_pages:
+            raise PdfError(f"{count:,} pages, more than the limit of {self.max_pages:,} (max_pages)")
+        until = time.monotonic() + self.max_seconds
+        pages = []
+        for number in range(count):
+            if time.monotonic() > until:
+                raise PdfError(f"{number:,} of {count:,} pages took more than {self.max_seconds:g} s (max_seconds)")
+            try:
+                page = document[number]
+                words = page.get_textpage()
+                pages.append(clean_page_text(words.get_text_range(), self.join_lines))
+                words.close()
+                page.close()
+            except library.PdfiumError as error:
+                raise PdfError(f"page {number + 1} of {count:,} is damaged: {error}") from error
+        return pages
+
+    def input_columns(self) -> list[str]:
+        return [self.content_field]
+
+    def output_columns(self) -> list[str]:
+        return ["text", "pages"]
+
+
+def clean_page_text(raw: str, join_lines: bool = True) -> str:
+    """The text of a page: hyphens at line ends undone, ligatures as letters, lines of a paragraph joined."""
+    text = _HYPHEN.sub("", raw.replace("\r\n", "\n").replace("\r", "\n").replace("\x02\n", "-\n"))
+    text = _CONTROL.sub("", text.translate(_LIGATURES))
+    lines = [line.strip() for line in text.split("\n")]
+    return _BLANKS.sub("\n\n", "\n".join(_joined(lines) if join_lines else lines)).strip()
+
+
+def _joined(lines: list[str]) -> list[str]:
+    """Lines that are nearly as long as the longest go on in the next, unless it begins like a list."""
+    lengths = sorted(len(line) for line in lines if line)
+    full = lengths[int(len(lengths) * 0.9)] * 0.75 if lengths else 0
+    out: list[str] = []
+    open_line = False
+    for line in lines:
+        if open_line and line and not re.match(r"[•\-–*▪]\s|\(?\d{1,3}[.)]\s", line):
+            out[-1] = f"{out[-1]} {line}"
+        else:
+            out.append(line)
+        open_line = len(line) >= max(full, 25) and bool(line)
+    return out

@@ -1,0 +1,175 @@
+"""Common Crawl: which files its snapshots have, fetching them, and the text in them.
+
+Main snapshots are named by year and week ("2024-10"), those of news by year and month ("2024-05").
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from gristmill.core.batch import DocumentBatch
+from gristmill.core.errors import DownloadError, PlanError
+from gristmill.core.stage import CompositeStage, ProcessingStage
+from gristmill.core.task import EmptyTask
+from gristmill.download.download_stages import DocumentDownloadExtractStage
+from gristmill.download.interfaces import DocumentDownloader, HttpDownloader, URLGenerator
+from gristmill.download.object_store import ObjectDownloader, read_object
+from gristmill.download.web.html_extractors import HTMLExtractorAlgorithm
+from gristmill.download.web.page_extractor import CommonCrawlHTMLExtractor
+from gristmill.download.web.warc_reader import CommonCrawlWarcIterator
+from gristmill.io.fetch.http_client import HttpClient, Manners
+
+HTTPS, INDEX, S3 = "https://data.commoncrawl.org", "https://index.commoncrawl.org", "s3://commoncrawl"
+MAIN, NEWS = "main", "news"
+FIRST_NEWS = (2016, 8)
+
+
+@dataclass(eq=False)
+class CommonCrawlUrlGenerator(URLGenerator):
+    """The files of all snapshots from one to another, both included."""
+
+    start_snapshot: str
+    end_snapshot: str
+    crawl_type: str = MAIN
+    file_type: str = "warc"
+    base_url: str = HTTPS
+    index_url: str = INDEX
+    manners: Manners | None = None
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.crawl_type not in (MAIN, NEWS):
+            raise ValueError(f"crawl_type is {self.crawl_type!r}, must be 'main' or 'news'")
+        if self.file_type not in ("warc", "wet") or (self.crawl_type == NEWS and self.file_type != "warc"):
+            raise ValueError(f"file_type is {self.file_type!r}, must be 'warc', or 'wet' for the main crawl")
+        self._start, self._end = self._parsed(self.start_snapshot), self._parsed(self.end_snapshot)
+        if self._start > self._end:
+            raise ValueError(f"start_snapshot {self.start_snapshot!r} is after end_snapshot {self.end_snapshot!r}")
+        if self.crawl_type == NEWS and self._end < FIRST_NEWS:
+            raise ValueError(f"end_snapshot is {self.end_snapshot!r}: the first month of news is 2016-08")
+
+    def _parsed(self, snapshot: str) -> tuple[int, int]:
+        found = re.fullmatch(r"(20\d\d)-(\d\d)", str(snapshot))
+        most, what = (12, "month, as in '2024-05'") if self.crawl_type == NEWS else (53, "week, as in '2024-10'")
+        if not found or not 1 <= int(found[2]) <= most:
+            raise ValueError(f"{snapshot!r} is no snapshot of the {self.crawl_type} crawl: give a year and a {what}")
+        return int(found[1]), int(found[2])
+
+    def generate_urls(self) -> list[str]:
+        folders = self._news() if self.crawl_type == NEWS else self._main()
+        base = self.base_url.rstrip("/")
+        found = []
+        for folder in folders:
+            listing = f"{base}/crawl-data/{folder}/{self.file_type}.paths.gz"
+            try:
+                lines = zlib.decompress(self._fetch(listing), zlib.MAX_WBITS | 32).decode().split()
+            except zlib.error as error:
+                raise PlanError(f"{listing} is damaged ({error}): try again") from error
+            except DownloadError as error:
+                way_out = (
+                    ": there is no such snapshot, see https://commoncrawl.org/get-started"
+                    if error.status == 404
+                    else ""
+                )
+                raise PlanError(f"the list of files cannot be fetched: {error}{way_out}") from error
+            found += [f"{base}/{line}" for line in lines]
+        return found
+
+    def _main(self) -> list[str]:
+        if self._start == self._end:
+            return ["CC-MAIN-{}-{:02}".format(*self._start)]
+        index = f"{self.index_url.rstrip('/')}/collinfo.json"
+        try:
+            told = orjson.loads(HttpClient(self.manners).fetch(index).body)
+            names = [str(one["id"]) for one in told]
+        except (DownloadError, ValueError, KeyError, TypeError) as error:
+            raise PlanError(f"the list of snapshots cannot be read: {index}: {error}") from error
+        dated = [(found, name) for name in names if (found := re.fullmatch(r"CC-MAIN-(\d{4})-(\d\d)", name))]
+        inside = [name for found, name in dated if self._start <= (int(found[1]), int(found[2])) <= self._end]
+        if not inside:
+            near = ", ".join(sorted(name.removeprefix("CC-MAIN-") for _, name in dated)[-5:])
+            raise PlanError(f"no snapshot from {self.start_snapshot} to {self.end_snapshot}. The last ones are: {near}")
+        return sorted(inside)
+
+    def _news(self) -> list[str]:
+        first = max(self._start, FIRST_NEWS)
+        months = range(first[0] * 12 + first[1] - 1, self._end[0] * 12 + self._end[1])
+        return [f"CC-NEWS/{month // 12}/{month % 12 + 1:02}" for month in months]
+
+    def _fetch(self, url: str) -> bytes:
+        if url.startswith("s3://"):
+            return read_object(url, self.storage_options)
+        return HttpClient(self.manners).fetch(url).body
+
+
+@dataclass(eq=False, repr=False)
+class CommonCrawlDownloadExtractStage(CompositeStage[EmptyTask, DocumentBatch]):
+    """Documents of Common Crawl: `url`, `warc_id`, `source_id`, `language`, `text` and the name of the file.
+
+    `html_extraction` is "justext" (the default), "resiliparse", "trafilatura" or one of their classes. With
+    `file_type="wet"` the texts that Common Crawl has made are taken instead, and nothing is extracted. With
+    `use_aws_to_download` files come from S3 with the credentials of `storage_options` or the environment. `verbose`
+    changes nothing: a run tells its progress by itself.
+    """
+
+    start_snapshot: str
+    end_snapshot: str
+    download_dir: str
+    crawl_type: str = MAIN
+    html_extraction: HTMLExtractorAlgorithm | str | None = None
+    html_extraction_kwargs: Mapping[str, Any] | None = None
+    stop_lists: Mapping[str, Iterable[str]] | None = None
+    use_aws_to_download: bool = False
+    verbose: bool = False
+    url_limit: int | None = None
+    record_limit: int | None = None
+    add_filename_column: bool | str = True
+    extractor_max_calls_per_worker: int | None = None
+    file_type: str = "warc"
+    base_url: str | None = None
+    index_url: str = INDEX
+    download_workers: int = 2
+    requests_per_second: float | None = None
+    allow_private: bool = False
+    storage_options: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        self.decompose()  # wrong parameters are errors here
+
+    def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:
+        return DocumentDownloadExtractStage(
+            self.urls(),
+            self.downloader(),
+            CommonCrawlWarcIterator(),
+            CommonCrawlHTMLExtractor(self.html_extraction, self.html_extraction_kwargs, self.stop_lists),
+            self.url_limit,
+            self.record_limit,
+            self.add_filename_column,
+            self.extractor_max_calls_per_worker,
+        ).decompose()
+
+    def urls(self) -> CommonCrawlUrlGenerator:
+        return CommonCrawlUrlGenerator(
+            self.start_snapshot,
+            self.end_snapshot,
+            self.crawl_type,
+            self.file_type,
+            self.base_url or (S3 if self.use_aws_to_download else HTTPS),
+            self.index_url,
+            self._manners(),
+            self.storage_options or {},
+        )
+
+    def downloader(self) -> DocumentDownloader:
+        if self.use_aws_to_download:
+            return ObjectDownloader(self.download_dir, self.verbose, self.storage_options, self.download_workers)
+        return HttpDownloader(self.download_dir, self.verbose, self._manners(), self.download_workers)
+
+    def _manners(self) -> Manners:
+        return Manners(requests_per_second=self.requests_per_second, allow_private=self.allow_private)

@@ -1,0 +1,112 @@
+"""Stop lists: the most frequent words of languages, by which running text is told from menus.
+
+Those of jusText, which come with it, but for Latin, and lists of our own for Thai, Chinese and Japanese. Languages
+are known by their codes ("en"); their names as jusText or NeMo Curator write them ("English", "ENGLISH") are
+understood too.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, lru_cache, partial
+from pathlib import Path
+
+from gristmill.core.arrow.native_kernels import kernels
+from gristmill.core.errors import did_you_mean, require
+
+UNSPACED = frozenset(("th", "zh", "ja", "ko"))
+"""Languages whose words cannot be found by the spaces between them, or not those of a stop list."""
+
+# As jusText names its lists. Those of languages that the model of 176 languages cannot tell are left out.
+_NAMES = {
+    "af": "Afrikaans", "sq": "Albanian", "ar": "Arabic", "an": "Aragonese", "hy": "Armenian", "ast": "Asturian",
+    "az": "Azerbaijani", "eu": "Basque", "be": "Belarusian", "bn": "Bengali", "bpy": "Bishnupriya_Manipuri", "bs":
+    "Bosnian", "br": "Breton", "bg": "Bulgarian", "ca": "Catalan", "ceb": "Cebuano", "cv": "Chuvash", "hr":
+    "Croatian", "cs": "Czech", "da": "Danish", "nl": "Dutch", "en": "English", "eo": "Esperanto", "et": "Estonian",
+    "fi": "Finnish", "fr": "French", "gl": "Galician", "ka": "Georgian", "de": "German", "el": "Greek", "gu":
+    "Gujarati", "ht": "Haitian", "he": "Hebrew", "hi": "Hindi", "hu": "Hungarian", "is": "Icelandic", "io": "Ido",
+    "id": "Indonesian", "ga": "Irish", "it": "Italian", "jv": "Javanese", "kn": "Kannada", "kk": "Kazakh", "ko":
+    "Korean", "ku": "Kurdish", "ky": "Kyrgyz", "lv": "Latvian", "lt": "Lithuanian", "lmo": "Lombard", "nds":
+    "Low_Saxon", "lb": "Luxembourgish", "mk": "Macedonian", "ms": "Malay", "ml": "Malayalam", "mt": "Maltese", "mr":
+    "Marathi", "nap": "Neapolitan", "ne": "Nepali", "new": "Newar", "no": "Norwegian_Bokmal", "nn":
+    "Norwegian_Nynorsk", "oc": "Occitan", "fa": "Persian", "pms": "Piedmontese", "pl": "Polish", "pt": "Portuguese",
+    "qu": "Quechua", "ro": "Romanian", "ru": "Russian", "sr": "Serbian", "sh": "Serbo_Croatian", "scn": "Sicilian",
+    "sk": "Slovak", "sl": "Slovenian", "es": "Spanish", "su": "Sundanese", "sw": "Swahili", "sv": "Swedish", "tl":
+    "Tagalog", "ta": "Tamil", "te": "Telugu", "tr": "Turkish", "tk": "Turkmen", "uk": "Ukrainian", "ur": "Urdu",
+    "uz": "Uzbek", "vi": "Vietnamese", "vo": "Volapuk", "wa": "Walloon", "war": "Waray_Waray", "cy": "Welsh", "fy":
+    "West_Frisian", "pnb": "Western_Panjabi", "yo": "Yoruba", "th": "Thai", "zh": "Chinese", "ja": "Japanese",
+}  # fmt: skip
+
+_OWN_LISTS = {
+    "th": "ที่ และ ของ ใน การ เป็น มี ได้ ไม่ ว่า ให้ จะ กับ ก็ แต่ หรือ จาก โดย ความ นี้ นั้น ซึ่ง แล้ว "
+    "คือ เมื่อ ถ้า เพราะ อยู่ ไป มา ต้อง ยัง กว่า ถึง ด้วย อีก ทั้ง เพื่อ ตาม คน เรา เขา ผม ฉัน อะไร "
+    "ทำ",
+    "zh": "的 了 是 在 不 和 有 我 他 她 它 这 那 也 就 都 而 及 与 着 或 一个 没有 我们 你们 他们 自己 之 "
+    "于 以 为 从 到 对 被 把 让 因为 所以 如果 但是 虽然 可以 什么 怎么 這 們 個 來 為 與 對 說",
+    "ja": "の に は を た が で て と し れ さ ある いる も する から な こと として い や など なっ ない "
+    "この ため その あっ よう また もの という あり まで られ なる へ か だ これ によって により おり "
+    "より による ず なり られる において です ます でした ました",
+}  # fmt: skip
+
+
+def language_code(language: str) -> str:
+    """The code of a language that is given as a code or by name."""
+    wanted = language.strip()
+    if wanted.lower() in _NAMES:
+        return wanted.lower()
+    by_name = {name.lower(): code for code, name in _NAMES.items()}
+    plain = wanted.lower().replace(" ", "_").replace("-", "_")
+    if plain in by_name:
+        return by_name[plain]
+    if 2 <= len(wanted) <= 3 and wanted.isascii() and wanted.isalpha():
+        return wanted.lower()
+    raise ValueError(
+        f"stop_lists: {language!r} is no code or name of a language.{did_you_mean(language, [*_NAMES.values()])} "
+        "Write codes, as in {'en': {'the', 'and', ...}}"
+    )
+
+
+@cache
+def stop_list(code: str) -> frozenset[str] | None:
+    """The stop words of a language; None if there is no list."""
+    if code in _OWN_LISTS:
+        return frozenset(_OWN_LISTS[code].split())
+    if code not in _NAMES:
+        return None
+    return frozenset(_file(_NAMES[code]).read_text("utf-8").lower().split())
+
+
+def _file(name: str) -> Path:
+    """jusText's list of a language. jusText is looked for, not imported: with lxml, that takes longer than the list."""
+    spec = importlib.util.find_spec("justext")
+    origin: str = (spec and spec.origin) or require("justext", "web", "stop lists").__file__
+    return Path(origin).parent / "stoplists" / f"{name}.txt"
+
+
+def get_stop_list_dict(languages: Iterable[str] | None = None) -> dict[str, frozenset[str]]:
+    """The stop words of all languages that there are, or of those that are named, by code."""
+    codes = list(_NAMES) if languages is None else [language_code(language) for language in languages]
+    found = {code: stop_list(code) for code in codes}
+    return {code: words for code, words in found.items() if words}
+
+
+def parse_stop_lists(given: Mapping[str, Iterable[str]] | None) -> dict[str, frozenset[str]] | None:
+    """What a user gave, by code."""
+    if given is None:
+        return None
+    return {language_code(language): frozenset(word.lower() for word in words) for language, words in given.items()}
+
+
+def count_stop_words(words: frozenset[str], text: str) -> tuple[int, int]:
+    """How many words of a text are stop words, and how many words it has."""
+    found = text.lower().split()
+    return sum(map(words.__contains__, found)), len(found)
+
+
+@lru_cache(256)
+def stop_word_counter(words: frozenset[str]) -> Callable[[str], tuple[int, int]]:
+    """`count_stop_words` for these words, in C where there is any (`kernels/stop_words.c`)."""
+    if kernels is None:
+        return partial(count_stop_words, words)
+    return partial(kernels.stop_words, kernels.stop_table(words), words)

@@ -1,0 +1,1 @@
+"""Wikipedia and other MediaWiki dumps: finding, reading and turning wikitext into plain text."""

@@ -1,0 +1,414 @@
+"""The driver of a run: the loop that executors with workers of their own share.
+
+It feeds sources, gives work to idle workers, hears what they say, replaces those that end, divides GPUs, and stops
+everything in the end. What to do next is decided in `core/run/schedule.py` and `core/run/flow.py`; how to start, call and hear
+a worker is the executor's: processes of this machine (`local_executor.py`), or actors of a Ray cluster (`actor_pool_executor.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+from gristmill.core.errors import StageError, TaskTimeoutError, WorkerLostError
+from gristmill.core.executor import Job, TaskRef
+from gristmill.core.records.quarantine import QuarantinedRecord
+from gristmill.core.run.flow import CallOutput, Flow, WorkerCall, WorkItem
+from gristmill.core.run.isolation import RowLocation
+from gristmill.core.run.schedule import (
+    EDGE_BYTES,
+    RECALL_SECONDS,
+    UNBOUNDED,
+    PoolState,
+    choose_pool,
+    choose_prefetch_pool,
+    has_output_room,
+    is_backlogged,
+    tasks_per_call,
+)
+from gristmill.core.run.stage_stats import StageStats
+from gristmill.core.task import Lineage
+from gristmill.executors.gpu_division import GpuDivision
+from gristmill.executors.machine import GpuSlots, Machine
+from gristmill.executors.worker_pool import WorkerHandle, WorkerPool
+
+WORKER_LOST = "lost"
+
+_LISTEN_SECONDS = 0.1
+_TEARDOWN_SECONDS = 60.0
+"""Seconds that workers have to tear down after all went well."""
+
+
+class Driver(ABC):
+    """The loop: feed, dispatch, listen, yield. An executor says how workers are started, called and heard."""
+
+    pools: Sequence[WorkerPool]
+    grace = 3.0
+    """Seconds that workers have to tear down after a failure or Ctrl-C."""
+
+    def __init__(self, job: Job, machine: Machine) -> None:
+        self.job, self.machine = job, machine
+        self.slots = GpuSlots(machine.gpus)
+        self.flow = Flow(job.plan, self.items(job.sources), job.quarantine)
+        self.told = 0.0
+        self.division = GpuDivision(self)
+
+    @abstractmethod
+    def items(self, sources: Iterator[Sequence[Any]]) -> Iterator[list[WorkItem]]:
+        """The tasks that enter the plan, where workers can load them from."""
+
+    @abstractmethod
+    def keep(self, ref: Any) -> TaskRef:
+        """A result, as it is given to the user."""
+
+    @abstractmethod
+    def listen(self, seconds: float) -> Iterator[tuple[WorkerHandle, tuple[Any, ...]]]:
+        """What workers say within some time, and `(LOST,)` for those that have ended."""
+
+    @abstractmethod
+    def see_off(self, worker: WorkerHandle) -> str:
+        """A worker has ended, or is about to: forget it, and return how it ended."""
+
+    @abstractmethod
+    def close(self, useless: bool) -> None:
+        """The run is over, and all workers have ended. `useless`: nobody will look at the results."""
+
+    def run(self) -> Iterator[tuple[Lineage, TaskRef | None]]:
+        self.job.observer.started(self.job.plan)
+        useless = True
+        try:
+            for _ in self.loop_turns():
+                while self.flow.results:
+                    lineage, parcel = self.flow.results.popleft()
+                    yield lineage, None if parcel is None else self.keep(parcel)
+            self._stop(raises=True)
+            useless = False
+        except GeneratorExit:  # who stops early may still look at what came
+            useless = False
+            raise
+        finally:
+            try:
+                self._stop(raises=False)
+            finally:  # also when Ctrl-C comes a second time
+                self.close(useless)
+                self.job.observer.finished(self._progress())
+
+    def loop_turns(self) -> Iterator[None]:
+        """One turn of the loop after another, until nothing is left to do."""
+        while not self.flow.over:
+            self.flow.feed(self._wanted_queue_length())
+            self._dispatch()
+            self._listen()
+            self._watch()
+            yield
+
+    def _wanted_queue_length(self) -> int:
+        """How many items should wait before the first group: enough for the next calls of all workers, and some new."""
+        pace = self.flow.pools[0].pace.seconds
+        each = tasks_per_call(10**9, 1, pace, self.pools[0].group.batch_size)
+        return 2 * each * min(self.pools[0].limit, 2 * len(self.pools[0].workers) + 8)
+
+    # -- giving out work -------------------------------------------------------------------------------
+
+    def _dispatch(self) -> None:
+        self._recall()
+        free = self.division.act(self._free_cpus())
+        states = [self._state(pool) for pool in self.pools]
+        while (
+            index := choose_pool(states, free, self.machine.cpus, self.budget, self._cpus_held_for_gpus(free))
+        ) is not None:
+            pool = self.pools[index]
+            if states[index].idle:
+                self._send(pool, pool.some("idle"))
+            else:
+                pool.start()
+            free -= min(pool.cpus, self.machine.cpus)
+            self._refresh_states(states, index)
+        while (index := choose_prefetch_pool(states, self.budget)) is not None:
+            self._send(self.pools[index], self.pools[index].some("busy"), ahead=True)
+            self._refresh_states(states, index)
+        self.division.release_idle_gpu()
+        self._request_sharing(free)
+
+    def _state(self, pool: WorkerPool) -> PoolState:
+        queued = self.flow.ready(pool.index) if self.may_begin(pool) else 0
+        behind = self.pools[pool.index + 1 : self.flow.steps]
+        return PoolState(
+            queued=queued if pool.count("idle") else queued - pool.count("starting"),  # who starts will want some, too
+            downstream_bytes=self.flow.downstream_bytes(pool.index) + pool.coming_bytes(self.flow, behind),
+            downstream_tasks=len(self.flow.pools[pool.index + 1].queue) if behind else 0,
+            idle=pool.count("idle"),
+            can_grow=queued > 0
+            and pool.can_grow()
+            and not (pool.keeps_up(self.flow) or self._is_downstream_full(pool)),
+            cpus=pool.cpus,
+            gpu=pool.gpu,
+            takers=pool.count("busy"),
+        )
+
+    @property
+    def budget(self) -> float:
+        """Bytes that may wait between two pools: on each node as many as on one machine."""
+        return UNBOUNDED if self.job.batch else EDGE_BYTES * max(self.machine.nodes, 1)
+
+    def may_begin(self, pool: WorkerPool) -> bool:
+        """In batch mode a pool begins when all before it have ended, and has the machine for itself."""
+        return not self.job.batch or pool.index == 0 or self.flow.is_over(pool.index - 1)
+
+    def _refresh_states(self, states: list[PoolState], index: int) -> None:
+        """What has changed since a pool got something to do: its own state, and the room behind the one before it."""
+        for one in range(max(0, index - 1), index + 1):
+            states[one] = self._state(self.pools[one])
+
+    def _is_downstream_full(self, pool: WorkerPool) -> bool:
+        """Whether so much work waits behind a pool that it needs no more workers than it has."""
+        if self.job.batch or not pool.workers or pool.index + 1 >= self.flow.steps:
+            return False
+        after = self.flow.pools[pool.index + 1]
+        return is_backlogged(len(after.queue), after.pace.seconds, len(self.pools[pool.index + 1].workers))
+
+    def _free_cpus(self) -> float:
+        return self.machine.cpus - sum(pool.cpus_in_use(self.machine.cpus) for pool in self.pools)
+
+    def _cpus_held_for_gpus(self, free: float) -> float:
+        """Cores that are kept for workers that hold a GPU, as long as each of the other pools could still run."""
+        idle = sum(pool.count("idle") * pool.cpus for pool in self.pools if pool.gpu)
+        need = max((min(pool.cpus, self.machine.cpus) for pool in self.pools if not pool.gpu), default=0.0)
+        return min(idle, max(0.0, free - max(need, 1.0)))
+
+    def _send(self, pool: WorkerPool, workers: Sequence[WorkerHandle], ahead: bool = False) -> None:
+        state, after = self.flow.pools[pool.index], self.flow.pools[pool.index + 1 : self.flow.steps]
+        gives = after[0].arrived_bytes / max(state.tasks_done, 1) if after else 0.0
+        count = tasks_per_call(len(state.queue), pool.limit, state.pace.seconds, pool.group.batch_size, pool.gpu, gives)
+        if (left := workers[0].tasks_left) is not None:
+            workers, count = workers[:1], min(count, left)
+        worker, call = self.assign(pool.index, workers, count, ahead)
+        worker.call(call, pool.short)
+
+    def assign(
+        self, group: int, workers: Sequence[WorkerHandle], most: int, ahead: bool
+    ) -> tuple[WorkerHandle, WorkerCall]:
+        """The next call of a group, and the worker that has the shortest way to what it needs."""
+        return workers[0], self.flow.take(group, most, waits=ahead)
+
+    def _recall(self) -> None:
+        """No worker stays idle while another has two calls and is not through with the first for long."""
+        long_ago = time.perf_counter() - RECALL_SECONDS
+        for pool in self.pools:
+            spare = 0 if self.flow.pools[pool.index].queue else pool.count("idle")
+            for worker in pool.in_states("full") if spare else ():
+                if spare and len(worker.calls) > 1 and worker.calls[0].began < long_ago and worker.recall():
+                    self.flow.put_back(worker.calls.pop())
+                    worker.settle()
+                    spare -= 1
+
+    def _request_sharing(self, free: float) -> None:
+        """When cores are idle and one worker turns a task into many, it is asked to leave some to the others."""
+        for pool, state in zip(self.pools, self.flow.pools, strict=True):
+            if state.queue or len(pool.group.stages) < 2 or free < min(pool.cpus, self.machine.cpus):
+                continue
+            spare = min(int(free // max(pool.cpus, 0.01)), pool.limit - pool.count("busy", "full"))
+            for worker in pool.busy if spare > 0 else ():
+                if worker.calls[0].streams and not worker.share_asked:
+                    worker.ask_to_share(2 * spare)
+
+    # -- listening -------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        if self.flow.over:
+            return
+        for worker, message in self.listen(_LISTEN_SECONDS):
+            if worker.state == "gone":
+                continue
+            if message[0] == WORKER_LOST:
+                self._handle_lost_worker(worker)
+            elif not worker.timed_out:  # what a worker says after it was given up is not heard
+                self._handle_message(worker, *message)
+        self._acknowledge()
+
+    def _handle_message(self, worker: WorkerHandle, kind: str, *rest: Any) -> None:
+        pool = self.pools[worker.group]
+        if kind == "ready":
+            self._handle_ready(worker, pool, *rest)
+        elif kind == "out":
+            self._take_outputs(worker, rest[0], owed=True)
+            worker.calls[0].so_far = rest[1]
+        elif kind == "done":
+            self._handle_done(worker, pool, *rest)
+        elif kind == "failed":
+            self._failed(self._next(worker), rest[0], aside=rest[1])
+        elif kind == "missing":
+            self.flow.recover(self._next(worker), rest[0])
+        elif kind == "again":  # it gave more than was expected, and will be sent as it comes
+            pool.short = pool.may_have_small_output = False
+            self.flow.put_back(self._next(worker))
+        elif kind == "stopped":
+            self.see_off(worker)
+            if rest[0] is not None:
+                raise rest[0]
+
+    def _handle_ready(self, worker: WorkerHandle, pool: WorkerPool, error: StageError | None) -> None:
+        if error is not None:
+            raise error
+        worker.is_set_up = True
+        pool.node_is_set_up(worker.node)
+        pool.setup_seconds = time.monotonic() - worker.began
+        if worker.state == "starting":
+            worker.settle()
+            self._stop_if_retiring(worker)
+
+    def _handle_done(
+        self,
+        worker: WorkerHandle,
+        pool: WorkerPool,
+        outputs: list[tuple[Any, ...]],
+        stats: Sequence[StageStats],
+        aside: Sequence[QuarantinedRecord],
+        memory: int = 0,
+    ) -> None:
+        self._take_outputs(worker, outputs, owed=False)
+        pool.setup_failures = 0
+        worker.retiring = worker.retiring or worker.leaks(memory, pool.memory)
+        call = self._next(worker)
+        pool.short = pool.short or (pool.may_have_small_output and call.streams and not call.so_far)
+        self.flow.finish(call, stats, aside)
+        call.discard()
+
+    def _next(self, worker: WorkerHandle) -> WorkerCall:
+        """A worker is through with a call, and goes on with the next one, or with none."""
+        call = worker.finish()
+        if worker.calls:
+            self.flow.begin(worker.calls[0])
+        self._stop_if_retiring(worker)
+        return call
+
+    def _stop_if_retiring(self, worker: WorkerHandle) -> None:
+        if worker.retiring and worker.state == "idle":
+            worker.stop()
+
+    def _take_outputs(self, worker: WorkerHandle, outputs: list[tuple[Any, ...]], owed: bool) -> None:
+        call = worker.calls[0]
+        for lineage, parcel, nbytes, position in outputs:
+            self.flow.output(call, CallOutput(lineage, parcel, nbytes, position))
+            if position < len(self.pools[worker.group].group.stages) and position != worker.gather_position:
+                worker.share_asked = False
+            if owed:
+                worker.owed += nbytes
+
+    def _acknowledge(self) -> None:
+        """Let workers go on that wait for room behind them."""
+        for pool in self.pools:
+            if pool.workers_to_acknowledge and has_output_room(self.flow.downstream_bytes(pool.index), self.budget):
+                for worker in list(pool.workers_to_acknowledge.values()):
+                    worker.acknowledge()
+
+    def _failed(
+        self,
+        call: WorkerCall,
+        error: StageError,
+        place: RowLocation | None = None,
+        aside: Sequence[QuarantinedRecord] = (),
+    ) -> None:
+        for output in call.outputs:
+            output.ref.discard()
+        self.flow.fail(call, error, place, aside)
+
+    # -- workers that fail -------------------------------------------------------------------------------
+
+    def _handle_lost_worker(self, worker: WorkerHandle) -> None:
+        """A worker has ended unasked."""
+        leaving = worker.state == "leaving"
+        worker.kill()  # it may have closed its channel and live on
+        how = self.see_off(worker)
+        place = worker.place()
+        position = place.position if place else 0
+        if leaving:
+            return
+        pool = self.pools[worker.group]
+        stage = pool.group.stages[position].name
+        while len(worker.calls) > 1:  # what it had not begun is not to blame
+            self.flow.put_back(worker.calls.pop())
+        if worker.node_gone:
+            if worker.calls:
+                self.flow.move(worker.calls.popleft())
+            return
+        if not worker.calls:
+            pool.setup_failures += 1
+            if pool.setup_failures > pool.group.stages[position].max_retries:
+                raise WorkerLostError(stage, "(none yet)", (), f"its worker {how} while it was set up, or idle")
+            return
+        call = worker.calls.popleft()
+        lineage = call.items[0].lineage
+        kind = TaskTimeoutError if worker.timed_out else WorkerLostError
+        reason = worker.timed_out or f"its worker {how}"
+        self._failed(call, kind(stage, lineage.id, lineage.files, reason, position=position), place)
+
+    def _watch(self) -> None:
+        """Kill workers that hang, stop pools that have nothing left to do, tell the observer."""
+        for pool in self.pools:
+            for worker in pool.busy if pool.timed else ():
+                position, seconds = worker.doing()
+                limit = pool.group.stages[position].timeout_s if position >= 0 else None
+                if limit is not None and seconds > limit and not worker.timed_out:
+                    worker.timed_out = f"it ran for more than {limit:g} s (timeout_s) and was stopped"
+                    worker.kill()
+            if pool.count("idle") and self.flow.is_over(pool.index) and self.flow.pools[pool.index].running == 0:
+                self.dismiss(pool)
+        if time.monotonic() - self.told > 0.2:
+            self.told = time.monotonic()
+            self.job.observer.progressed(self._progress())
+
+    def dismiss(self, pool: WorkerPool) -> None:
+        """A pool has nothing left to do."""
+        for worker in pool.idle:
+            worker.stop()
+
+    def _progress(self) -> Any:
+        pools = [(len(pool.workers), pool.count("busy", "full")) for pool in self.pools]
+        running = [call for pool in self.pools for worker in pool.busy if (call := worker.calls[0]).so_far]
+        return self.flow.progress(pools, running)
+
+    def _stop(self, raises: bool) -> None:
+        """Ask all workers to tear down and end; kill those that take too long."""
+        for worker in self._all_workers():
+            worker.stop()
+        now, grace, problem = (
+            time.monotonic(),
+            _TEARDOWN_SECONDS if raises else self.grace,
+            cast("StageError | None", None),
+        )
+        deadline, soon = now + grace, now + self.grace
+        while (left := self._all_workers()) and (now := time.monotonic()) < deadline:
+            soon = now + self.grace if any(worker.is_set_up for worker in left) else soon
+            if now > soon:  # those that are left load what nobody needs any more
+                break
+            for worker, message in self.listen(_LISTEN_SECONDS):
+                if worker.state != "gone":
+                    problem = self._handle_final_message(worker, *message) or problem
+        for worker in self._all_workers():
+            if worker.is_set_up:
+                problem = problem or self._teardown_failure(worker, f"it took more than {grace:g} s and was stopped")
+            worker.kill()
+            self.see_off(worker)
+        if raises and problem is not None:
+            raise problem
+
+    def _all_workers(self) -> list[WorkerHandle]:
+        return [worker for pool in self.pools for worker in pool.workers]
+
+    def _handle_final_message(self, worker: WorkerHandle, kind: str, *rest: Any) -> StageError | None:
+        """Hear a worker out, which may still send what nobody needs any more, until it has stopped."""
+        if kind == WORKER_LOST:
+            worker.kill()
+            how = self.see_off(worker)
+            return self._teardown_failure(worker, f"its worker {how}") if worker.is_set_up else None
+        worker.is_set_up = worker.is_set_up or kind == "ready"
+        if kind != "stopped":
+            return None
+        self.see_off(worker)
+        return cast("StageError | None", rest[0])
+
+    def _teardown_failure(self, worker: WorkerHandle, why: str) -> StageError:
+        return WorkerLostError(self.pools[worker.group].group.name, "(none left)", (), f"in teardown, {why}")

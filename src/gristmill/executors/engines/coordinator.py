@@ -1,0 +1,315 @@
+"""What an engine's actors and the driver say to each other.
+
+A `GroupRunner` is the place of work in an engine's actor: it has the guard run the rows that the engine brings, gives the
+engine rows for the next group, and posts a receipt to the `EngineCoordinator`, an actor near the driver. The receipts hold what the
+driver keeps books of; payloads stay with the engine until they leave its last group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import field
+from typing import Any
+
+import cloudpickle
+
+from gristmill.core.errors import GristmillError, StageError
+from gristmill.core.fast_dataclass import fast_dataclass
+from gristmill.core.records.quarantine import QuarantinedRecord
+from gristmill.core.records.rejected_rows import REJECTED_POSITION
+from gristmill.core.run.flow import CallOutput
+from gristmill.core.run.stage_stats import StageStats
+from gristmill.core.stage import implements
+from gristmill.core.task import Lineage, Task
+from gristmill.executors.engines.guard import GroupAssignment, GuardDriver
+from gristmill.executors.engines.guard_processes import GuardProcess, is_process_running
+from gristmill.executors.engines.task_serialisation import deserialise_task, serialise_task
+from gristmill.executors.local.task_transport import PackedTask
+from gristmill.executors.local.worker_process import as_stage_error
+from gristmill.executors.ray.control_actor import ControlActor, ControlState, report_output_marks
+from gristmill.executors.ray.output_forwarding import OutputMarker
+from gristmill.executors.ray.worker_actor import StoredTask
+
+_NODE_SETUP_POLL_SECONDS = 1.0
+"""How often those that wait until their node is set up look whether the one who does it lives."""
+
+_KEEPER_SECONDS = 30.0
+_MAX_UNREAD_RECEIPTS = 256
+_STORE_CHUNK_BYTES = 8 * 2**20
+_RETRY_SECONDS = 0.05
+_RUN_OVER_MESSAGE = "the run is over"
+
+
+@fast_dataclass(slots=True)
+class CallReceipt:
+    """What one call of an engine did: which tasks of which convoys went in, what came out, or why it must stop."""
+
+    group: int
+    items: list[tuple[int, str]] = field(default_factory=list)
+    outputs: list[tuple[Lineage, Any, int, int]] = field(default_factory=list)
+    stats: list[StageStats] = field(default_factory=list)
+    aside: list[QuarantinedRecord] = field(default_factory=list)
+    error: StageError | None = None
+
+
+@fast_dataclass(slots=True)
+class CoordinatorUpdate:
+    """What the driver has not heard yet: receipts, where guards have moved in, nodes that nobody keeps results on."""
+
+    receipts: list[CallReceipt] = field(default_factory=list)
+    guard_processes: list[GuardProcess] = field(default_factory=list)
+    wanted_owners: list[str] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.receipts or self.guard_processes or self.wanted_owners)
+
+
+class EngineCoordinator(ControlActor):
+    """Where receipts are posted, and taken by the driver. It is also the board of our own actors."""
+
+    def __init__(self, past: ControlState | None = None) -> None:
+        super().__init__(past)
+        self.inputs: dict[int, Any] = {}
+        self.news, self.guard_processes = CoordinatorUpdate(), list[GuardProcess]()
+        self.nodes: dict[tuple[int, str], tuple[int, asyncio.Event]] = {}
+        self.keepers: dict[str, asyncio.Future[Any]] = {}
+        self.closed = past is not None and past.closed
+        self.posted = asyncio.Event()
+
+    async def post(self, receipt: CallReceipt) -> bool:
+        """False: the run is over. Who posts waits when nobody takes, because somebody is slow to look at results."""
+        while len(self.news.receipts) > _MAX_UNREAD_RECEIPTS and not self.closed:
+            await asyncio.sleep(0.05)
+        self.news.receipts.append(receipt)
+        self.posted.set()
+        if receipt.error is not None:  # which ends the run: nobody need begin anything any more
+            await self.close()
+        return not self.closed
+
+    async def take_update(self, seconds: float) -> CoordinatorUpdate:
+        """What is new, as soon as there is something."""
+        if not self.news and seconds:
+            self.posted.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.posted.wait(), seconds)
+        news, self.news = self.news, CoordinatorUpdate()
+        return news
+
+    async def hold(self, inputs: dict[int, Any]) -> None:
+        """Large tasks that enter the engine."""
+        self.inputs = inputs
+
+    async def fetch(self, number: int) -> Any:
+        return self.inputs[number]
+
+    async def open(self, lodging: GuardProcess) -> bool:
+        """A guard moves in. False: the run is over."""
+        if not self.closed:
+            self.guard_processes.append(lodging)
+            self.news.guard_processes.append(lodging)
+        return not self.closed
+
+    async def close(self) -> list[GuardProcess]:
+        """The run is over. Where guards lived."""
+        self.closed = True
+        for _, waiting in self.nodes.values():
+            waiting.set()
+        return self.guard_processes
+
+    async def first_on_node(self, group: int, node: str, who: int, gone: int = 0) -> tuple[int, bool] | None:
+        """Which guard has to set up the node, by its process, and whether it has; None: the run is over.
+
+        `who` asks, and does not wait for itself. It may have found that the one that had to is `gone`.
+        """
+        first, done = self.nodes.get((group, node), (gone, asyncio.Event()))
+        if first == gone and not done.is_set():
+            first, done = self.nodes[group, node] = who, asyncio.Event()
+        if first != who:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(done.wait(), _NODE_SETUP_POLL_SECONDS)
+        return None if self.closed else (first, done.is_set())
+
+    async def node_is_set_up(self, group: int, node: str) -> None:
+        self.nodes[group, node][1].set()
+
+    async def keeper(self, node: str) -> Any:
+        """Who keeps large results on a node: they must outlive the engine's actors, and the desk."""
+        asks = node not in self.keepers
+        keeper = self.keepers.setdefault(node, asyncio.get_running_loop().create_future())
+        while not keeper.done():
+            if asks and node not in self.news.wanted_owners:
+                self.news.wanted_owners.append(node)
+                self.posted.set()
+            await asyncio.wait([keeper], timeout=_KEEPER_SECONDS)
+            asks = True  # what was handed out has not arrived
+        return keeper.result()
+
+    async def set_result_owner(self, node: str, keeper: Any) -> None:
+        if not self.keepers[node].done():
+            self.keepers[node].set_result(keeper)
+
+
+class ResultOwner:
+    """Owns results. It is the driver's, and lives as long as somebody has one of them."""
+
+    @classmethod
+    def on(cls, node: str) -> Any:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        place = NodeAffinitySchedulingStrategy(node, soft=True)
+        return ray.remote(cls).options(num_cpus=0, scheduling_strategy=place).remote()
+
+    def keep(self, tasks: list[Task[Any]]) -> list[Any]:
+        import ray
+
+        return [ray.put(tasks)]
+
+
+class GroupRunner:
+    """The place of work in one actor of an engine."""
+
+    def __init__(self, assignment: GroupAssignment, desk: Any) -> None:
+        import ray
+
+        self.assignment, self.desk = assignment, desk
+        self.node: str = ray.get_runtime_context().get_node_id()
+        self.guard: GuardDriver | None = None
+        self.keeper: Any = None
+        self.over = False
+        self.output_marker = OutputMarker()
+
+    def work(self, rows: Iterable[Any]) -> Iterator[bytes]:
+        """Pass rows through the group, and give the rows for the next one.
+
+        Should the guard itself break down, or the desk, nothing is posted, and the driver sees to it that others do the
+        work.
+        """
+        import ray
+
+        rows = list(rows)
+        if self.over or not rows:
+            return
+        receipt = CallReceipt(self.assignment.group)
+        try:
+            self._open()
+            yield from self._run(rows, receipt)
+        except StageError as error:
+            receipt.error, self.over = error, True
+        except (GristmillError, OSError, ray.exceptions.RayError):
+            self._end()
+            return
+        if self.guard is not None:
+            receipt.aside = self.guard.take_quarantined()
+            self._post(receipt)
+        if self.over:
+            self._end()
+
+    def _open(self) -> None:
+        """Start the guard, at the first call."""
+        if self.guard is not None:
+            return
+        try:
+            stages, _ = cloudpickle.loads(self.assignment.payload)
+        except Exception as error:
+            raise as_stage_error(error) from error
+        self.guard = GuardDriver(self.assignment, self.node, _visible_gpu_count(stages))
+        lodging = GuardProcess(self.node, self.guard.zygote.pid, tuple(self.guard.folders))
+        if not self._ask("open", lodging):
+            raise GristmillError(_RUN_OVER_MESSAGE)
+        on_node = any(implements(stage, "setup_on_node") for stage in stages) and self._must_set_up_node(lodging.pid)
+        self.guard.begin(on_node)
+        if on_node:
+            self._ask("node_is_set_up", self.assignment.group, self.node)
+
+    def _must_set_up_node(self, pid: int) -> bool:
+        """Whether this guard has to set up the node. Another one is waited for, as long as anything of it lives."""
+        gone = 0
+        while (found := self._ask("first_on_node", self.assignment.group, self.node, pid, gone)) is not None:
+            first, done = found
+            if done or first == pid:
+                return not done
+            gone = 0 if is_process_running(first) else first
+        raise GristmillError(_RUN_OVER_MESSAGE)
+
+    def _end(self) -> None:
+        self.over = True
+        guard, self.guard = self.guard, None
+        if guard is not None:
+            guard.end()
+
+    def _run(self, rows: Iterable[Any], receipt: CallReceipt) -> Iterator[bytes]:
+        assert self.guard is not None
+        items = [deserialise_task(row, self.guard.folders, self._fetch) for row in rows]
+        receipt.items = [(convoy, item.lineage.id) for convoy, item in items]
+        for outputs in self.guard.pass_through([item for _, item in items]):
+            yield from self._emit_outputs(items[0][0], outputs, receipt)
+        receipt.stats = self.guard.stats
+
+    def _emit_outputs(self, convoy: int, outputs: list[CallOutput], receipt: CallReceipt) -> Iterator[bytes]:
+        """Rows for the next group; what leaves the engine goes with the receipt."""
+        leaving = [output for output in outputs if self.assignment.last or output.position == REJECTED_POSITION]
+        for output, ref in zip(leaving, self._kept([output.ref for output in leaving]), strict=True):
+            receipt.outputs.append((output.lineage, ref, output.nbytes, output.position))
+        for output in outputs:
+            if not (self.assignment.last or output.position == REJECTED_POSITION):
+                receipt.outputs.append((output.lineage, None, output.nbytes, output.position))
+                yield serialise_task(convoy, output.lineage, output.ref)
+            output.ref.discard()
+
+    def _kept(self, parcels: list[PackedTask]) -> list[Any]:
+        """References that outlive this actor."""
+        import ray
+
+        large = [parcel for parcel in parcels if parcel.path is not None]
+        if not large:
+            return parcels
+        if self.keeper is None:
+            self.keeper = self._ask("keeper", self.node)
+        kept: dict[int, StoredTask] = {}
+        while large:
+            part, size = [], 0
+            while large and size < _STORE_CHUNK_BYTES:
+                part.append(large.pop())
+                size += part[-1].nbytes
+            refs = ray.get(self.keeper.keep.remote([parcel.load() for parcel in part]))
+            # the handle is kept with what is owned: a keeper ends when nobody has any of it any more
+            kept |= {
+                id(parcel): StoredTask([*refs, self.keeper], index, parcel.nbytes, self.node)
+                for index, parcel in enumerate(part)
+            }
+        return [kept.get(id(parcel), parcel) for parcel in parcels]
+
+    def _fetch(self, number: int) -> Any:
+        return self._ask("fetch", number)
+
+    def _post(self, receipt: CallReceipt) -> None:
+        import ray
+
+        try:
+            report_output_marks(self.desk, self.output_marker)
+            self.over = not self._ask("post", receipt) or self.over
+        except ray.exceptions.RayError:
+            self.over = True
+
+    def _ask(self, method: str, *args: Any) -> Any:
+        """What the desk answers."""
+        import ray
+
+        while True:
+            try:
+                return ray.get(getattr(self.desk, method).remote(*args))
+            except ray.exceptions.ActorUnavailableError:  # which it may be again; if not, that is known next time
+                time.sleep(_RETRY_SECONDS)
+
+
+def _visible_gpu_count(stages: list[Any]) -> int:
+    """How many GPUs the engine has given to this actor."""
+    if not any(stage.resources.requires_gpu for stage in stages):
+        return 0
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return len([device for device in visible.split(",") if device.strip()])

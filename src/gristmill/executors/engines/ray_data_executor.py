@@ -1,0 +1,137 @@
+"""RayDataExecutor: Ray Data schedules the pipeline, on its public API.
+
+Each group of fused stages before the first that gathers is one `map_batches` over a pool of actors; blocks hold tasks
+as bytes (`task_serialisation.py`). Scheduling, back-pressure and the size of pools are Ray Data's. The books, the isolation of
+records at fault and everything from the first gather on are ours (`engine_executor.py`, `guard.py`).
+
+What is given up: a tidy cluster. Ray Data leaves detached actors there, one set that all its users share.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from gristmill.core.errors import require
+from gristmill.executors.engines.coordinator import GroupRunner
+from gristmill.executors.engines.engine_executor import EngineExecutor, EngineJob, tasks_per_call
+from gristmill.executors.engines.guard import GroupAssignment
+from gristmill.executors.executor_settings import UNSUPPORTED_SETTINGS
+from gristmill.executors.machine import Machine
+
+TASK_COLUMN = "task"
+BLOCK_BYTES = 16 * 2**20
+"""What one call gives to the next group travels in blocks of this size, so that several workers share it."""
+
+_MAX_RETRIES = 2
+
+
+class RayDataExecutor(EngineExecutor):
+    """Runs a pipeline on Ray Data.
+
+    Takes what `RayActorPoolExecutor` takes, except `reserved_cpus`, `reserved_gpus` and the mode "batch".
+    """
+
+    engine_name = "Ray Data"
+    instead: ClassVar[Mapping[str, str]] = {
+        **UNSUPPORTED_SETTINGS,
+        "reserved_cpus": "Use RayActorPoolExecutor, which has it",
+        "reserved_gpus": "Use RayActorPoolExecutor, which has it",
+    }
+    always_streams = True
+
+    def machine(self) -> Machine:
+        require("pandas", "ray", "RayDataExecutor")
+        return super().machine()
+
+    def play(self, score: EngineJob, desk: Any) -> None:
+        import ray
+
+        _configure_data_context(ray.data.DataContext.get_current())
+        dataset: Any = ray.data.from_arrow(_input_blocks(score))
+        wanted = sum(need.cpus * (count or 1) for need, count in zip(score.needs, score.num_workers, strict=True))
+        scale = min(1.0, 0.95 * score.cpus / max(wanted, 1e-9))
+        for index, duty in enumerate(score.assignments):
+            dataset = dataset.map_batches(
+                GroupOperator,
+                fn_constructor_args=(duty, desk),
+                batch_format="pyarrow",
+                max_restarts=_MAX_RETRIES,
+                max_task_retries=_MAX_RETRIES,
+                **_map_batches_options(score, index, scale),
+            )
+        for _ in dataset.iter_internal_ref_bundles():
+            pass
+
+
+class GroupOperator:
+    """What Ray Data calls."""
+
+    def __init__(self, assignment: GroupAssignment, desk: Any) -> None:
+        self.group_runner = GroupRunner(assignment, desk)
+
+    def __call__(self, block: Any) -> Iterator[Any]:
+        rows: list[bytes] = []
+        size = 0
+        for row in self.group_runner.work(scalar.as_buffer() for scalar in block.column(TASK_COLUMN)):
+            rows.append(row)
+            size += len(row)
+            if size > BLOCK_BYTES:
+                yield _task_table(rows)
+                rows, size = [], 0
+        yield _task_table(rows)
+
+
+def _task_table(rows: list[bytes]) -> Any:
+    import pyarrow as pa
+
+    return pa.table({TASK_COLUMN: pa.array(rows, pa.large_binary())})
+
+
+def _input_blocks(score: EngineJob) -> list[Any]:
+    each = tasks_per_call(score)
+    return [_task_table(score.rows[start : start + each]) for start in range(0, len(score.rows), each)]
+
+
+def _configure_data_context(context: Any) -> None:
+    """Quiet, and no retries without end."""
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.enable_auto_log_stats = False
+    context.target_max_block_size = BLOCK_BYTES
+    context.max_errored_blocks = -1
+    context.execution_options.preserve_order = False
+
+
+def _map_batches_options(score: EngineJob, index: int, scale: float) -> dict[str, Any]:
+    """What one actor of a group takes, and how many there may be. With many groups each takes less, so that all run."""
+    need = score.needs[index]
+    cpus = need.cpus * scale
+    fixed = score.num_workers[index]
+    fitting = max(1, int(score.cpus / need.cpus + 1e-9) if need.cpus else int(score.cpus))
+    most = fixed or (fitting if scale == 1 else 1)  # where not all fit, there is no core for a second one
+    options: dict[str, Any] = {"num_cpus": cpus, "concurrency": (fixed or 1, most)}
+    if score.batch_sizes[index] > 1 or need.requires_gpu:  # otherwise a call gets a block as it comes
+        options["batch_size"] = tasks_per_call(score, index)
+    if need.requires_gpu:
+        options["num_gpus"] = need.gpu_share(score.assignments[index].gpu_memory_gb)
+    if need.memory_gb:
+        options["memory"] = need.memory_gb * 1e9
+    if score.environments[index]:
+        options["runtime_env"] = score.environments[index]
+    if score.nodes is not None:
+        options["ray_remote_args_fn"] = _RandomNodeStrategy(score.nodes)
+    return options
+
+
+class _RandomNodeStrategy:
+    """Puts an actor on one of some nodes."""
+
+    def __init__(self, nodes: list[str]) -> None:
+        self.nodes = nodes
+
+    def __call__(self) -> dict[str, Any]:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        return {"scheduling_strategy": NodeAffinitySchedulingStrategy(random.choice(self.nodes), soft=False)}  # noqa: S311

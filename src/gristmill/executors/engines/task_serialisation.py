@@ -1,0 +1,45 @@
+"""How a task travels through another engine: as one string of bytes.
+
+The bytes are a parcel's pickle, with the file that holds its buffers appended as it is. So whoever passes it on copies
+memory and unpickles nothing. A large task that lies in the object store is not copied: it travels as its number.
+"""
+
+from __future__ import annotations
+
+import mmap
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+from gristmill.core.run.flow import WorkItem
+from gristmill.core.task import Lineage
+from gristmill.executors.local.task_transport import PackedTask, pack_task, write_buffer_file
+
+_HEADER_BYTES = 8
+
+
+def serialise_task(convoy: int, lineage: Lineage, ref: Any) -> bytes:
+    """A task, by its reference, that belongs to a convoy, as a row of an engine."""
+    if not isinstance(ref, PackedTask):
+        return _join_bytes((convoy, lineage, None), b"")
+    if ref.path is None:
+        return _join_bytes((convoy, lineage, ref), b"")
+    with open(ref.path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as body:
+        return _join_bytes((convoy, lineage, ref), body)
+
+
+def _join_bytes(head: tuple[Any, ...], body: Any) -> bytes:
+    raw = pickle.dumps(head, 5)
+    return b"".join([len(raw).to_bytes(_HEADER_BYTES, "little"), raw, body])
+
+
+def deserialise_task(row: Any, folders: list[str], fetch: Callable[[int], Any]) -> tuple[int, WorkItem]:
+    """The convoy and the task, ready for a worker of this machine. `fetch` gets what lies in the object store."""
+    view = memoryview(row)
+    start = _HEADER_BYTES + int.from_bytes(view[:_HEADER_BYTES], "little")
+    convoy, lineage, parcel = pickle.loads(view[_HEADER_BYTES:start])
+    if parcel is None:
+        parcel = pack_task(fetch(convoy).load(), folders)
+    elif parcel.path is not None:
+        parcel = parcel._replace(path=write_buffer_file(view[start:], folders))
+    return convoy, WorkItem(lineage, [parcel], parcel.nbytes)

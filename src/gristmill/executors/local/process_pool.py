@@ -1,0 +1,131 @@
+"""Worker processes of this machine, and the pool that starts them."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from gristmill.core.executor import Job
+from gristmill.core.plan.planner import Group
+from gristmill.core.run.isolation import RowLocation
+from gristmill.executors.local.worker_process import StatusPage, WorkerSetup, thread_count
+from gristmill.executors.local.zygote import Zygote
+from gristmill.executors.machine import GpuSlot, GpuSlots, Machine, visible_devices
+from gristmill.executors.worker_pool import CallRequest, WorkerHandle, WorkerPool, pickle_group
+
+_worker_numbers = itertools.count()
+
+
+class ProcessHandle(WorkerHandle):
+    """The driver's side of one worker process. Its key is its pid."""
+
+    def __init__(
+        self, group: int, gather_position: int | None, pid: int, channel: Connection, slot: GpuSlot, page: StatusPage
+    ) -> None:
+        super().__init__(group, gather_position, pid, slot)
+        self.channel, self.page = channel, page
+        self.death = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
+        """Becomes readable when the process ends."""
+        self.kept_for_reuse = False
+        """Whether it has ended as a worker of its group, and not as a process."""
+
+    def order(self, order: CallRequest) -> None:
+        self._send_message("call", order)
+
+    def acknowledge(self) -> None:
+        owed, self.owed = self.owed, 0
+        self._send_message("ack", owed)
+
+    def ask_to_share(self, count: int) -> None:
+        self.share_asked = True
+        self._send_message("share", count)
+
+    def stop(self) -> None:
+        self.state = "leaving"
+        self._send_message("stop")
+        if self.calls:
+            self.interrupt()
+
+    def interrupt(self) -> None:
+        """Nobody waits for what it does any more."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.key, signal.SIGINT)
+
+    def kill(self) -> None:
+        self.kept_for_reuse = False
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.key, signal.SIGKILL)
+
+    def place(self) -> RowLocation | None:
+        return self.page.place()
+
+    def doing(self) -> tuple[int, float]:
+        return self.page.read()
+
+    def close(self) -> None:
+        if not self.kept_for_reuse:
+            self.channel.close()
+        if self.death is not None:
+            os.close(self.death)
+
+    def _send_message(self, *message: Any) -> None:
+        with contextlib.suppress(OSError):  # it has died; the end of its channel tells
+            self.channel.send(message)
+
+
+class ProcessPool(WorkerPool):
+    """Takes workers that rest, or has new ones forked."""
+
+    node = "local"
+
+    def __init__(
+        self,
+        group: Group,
+        machine: Machine,
+        slots: GpuSlots,
+        job: Job,
+        zygote: Zygote,
+        folders: list[str],
+        final: bool,
+        register: Callable[[ProcessHandle], None],
+    ) -> None:
+        super().__init__(group, machine, slots, job)
+        self.goes_on = job.plan.after is not None
+        self.zygote, self.final, self.register = zygote, final, register
+        self.pages, self.folders = folders[-1], folders
+
+    def start(self) -> None:
+        if (slot := self.next_slot()) is None:
+            return
+        if self.payload is None:
+            self.payload = pickle_group(self.group, self.rejecter)
+        self.slots.hold(slot)
+        number = next(_worker_numbers)
+        page = f"{self.pages}/page-{number}"
+        pid, channel = self.zygote.worker(thread_count(self.group.resources.cpus))
+        worker = ProcessHandle(self.index, self.group.gather_position, pid, channel, slot, StatusPage(page))
+        env = (self.group.stages[0].runtime_env or {}).get("env_vars", {})
+        setup = WorkerSetup(
+            self.payload,
+            f"{self.index}-{number}",
+            page,
+            self.folders,
+            self.needs_node_setup,
+            self.final,
+            self.budget,
+            visible_devices(slot.devices),
+            self.group.resources.cpus,
+            env,
+            self.node,
+            self.zygote.outlives_driver,
+            self.goes_on,
+        )
+        with contextlib.suppress(OSError):
+            channel.send(("setup", setup))
+        self.add_worker(worker)
+        self.register(worker)

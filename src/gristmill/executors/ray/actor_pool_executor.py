@@ -1,0 +1,417 @@
+"""RayActorPoolExecutor: streams a plan over actors of a Ray cluster.
+
+The same loop as on one machine (`driver.py`): one pool of actors per group, work given to the pool nearest to the
+output, bounded bytes between pools, records at fault isolated. Payloads stay in the object store; the driver passes
+references, and prefers workers on the node that holds what they need.
+
+Calls get cores, not actors: an actor reserves next to no CPU of Ray, and as many calls run at once on a node as it has
+cores. So a plan with more pools than cores runs, and so do two pipelines on one cluster. GPUs are reserved.
+
+Nodes come and go: pools grow onto new ones. A node that disappears takes with it what its workers were doing, which
+others do again, and what lay in its store, which is made again from what it was made of (`core/run/recovery.py`).
+
+What is given up: results that lay on a node that disappears before they are looked at; the node of the driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+import traceback
+import weakref
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from gristmill.core.errors import PlanError, ResourceError, require
+from gristmill.core.executor import MODES, Job, TaskRef, is_batch_mode
+from gristmill.core.plan.planner import Plan
+from gristmill.core.run.flow import WorkerCall, WorkItem
+from gristmill.core.task import Lineage
+from gristmill.executors.driver import WORKER_LOST, Driver
+from gristmill.executors.executor_settings import (
+    FLAG,
+    POSITIVE,
+    UNSUPPORTED_SETTINGS,
+    check_config,
+    check_runtime_env,
+    check_setting,
+)
+from gristmill.executors.local.task_transport import InlineResult, PackedTask
+from gristmill.executors.machine import GpuSlot, Machine
+from gristmill.executors.ray.actor_pool import ActorHandle, ActorPool
+from gristmill.executors.ray.actor_reuse import ActorCaches
+from gristmill.executors.ray.cluster import (
+    ClusterGpuSlots,
+    ClusterNode,
+    cluster_nodes,
+    connect_to_cluster,
+    missing_resources,
+    ray_message_filter,
+    request_autoscaler_cpus,
+    without_reserved,
+)
+from gristmill.executors.ray.control_actor import ControlActor, ControlActorSupervisor, ControlState, SharedPart
+from gristmill.executors.ray.input_tasks import store_input_tasks
+from gristmill.executors.ray.locality import move_local_items_first, nearest_worker
+from gristmill.executors.ray.output_forwarding import output_forwarder
+from gristmill.executors.ray.runtime_env import RuntimeEnvironments
+from gristmill.executors.ray.worker_actor import StoredTask
+from gristmill.executors.worker_pool import WorkerHandle
+
+RAY_OPTIONS = (
+    *("execution_mode", "gpu_memory_gb", "runtime_env", "ray_init", "request_cpus", "reserved_cpus", "reserved_gpus"),
+    *("resource_wait_timeout_s", "resource_wait_interval_s"),
+)
+"""What `config` may hold."""
+
+_RESOURCE_WAIT_SECONDS = 0.2
+_SHARED_POLL_SECONDS = 0.05
+"""How often the board is looked at for tasks that workers leave to others, after they were asked to."""
+
+_NODE_POLL_SECONDS = 2.0
+"""How often it is asked which nodes there are."""
+
+_NODE_WAIT_SECONDS = 60.0
+"""Seconds that a run waits for a node when those that it needs are gone."""
+
+
+class RayActorPoolExecutor:
+    """Runs a pipeline on a Ray cluster: one that is there (`RAY_ADDRESS`, a `RayClient`), or one on this machine.
+
+    `config` may hold `gpu_memory_gb` (of each GPU, for stages that ask for a share by memory), `runtime_env` for all
+    stages, `ray_init` (arguments of `ray.init`, when no cluster is joined), `request_autoscaler_cpus` (how many the autoscaler is
+    asked for while the run lasts), `reserved_cpus` and `reserved_gpus` (of the cluster's, which are left to others),
+    `resource_wait_timeout_s` (how long to wait for nodes that have what a stage wants before the run is refused) and
+    `resource_wait_interval_s`, and `execution_mode`, which may also be given by itself: "streaming", or "batch", where
+    each stage begins when those before it have ended, and has the cluster for itself; what waits lies in the object
+    store, and on disk when that is full. `ignore_head_node` keeps workers off the head. `show_progress` and
+    `progress_interval` (seconds, where there is no terminal) say what is shown.
+    """
+
+    options: tuple[str, ...] = RAY_OPTIONS
+    instead: ClassVar[Mapping[str, str]] = UNSUPPORTED_SETTINGS
+    always_streams = False
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None = None,
+        ignore_head_node: bool = False,
+        show_progress: bool = True,
+        progress_interval: float = 10.0,
+        fuse: bool = True,
+        execution_mode: str | None = None,
+    ) -> None:
+        name = type(self).__name__
+        for flag, value in (("ignore_head_node", ignore_head_node), ("show_progress", show_progress), ("fuse", fuse)):
+            check_setting(name, flag, value, FLAG)
+        check_setting(name, "progress_interval", progress_interval, POSITIVE)
+        self.config = check_config(name, {} if config is None else config, self.options, self.instead)
+        self.ignore_head_node, self.fuse = ignore_head_node, fuse
+        self.show_progress, self.progress_interval = show_progress, progress_interval
+        self.execution_mode = execution_mode or self.config.get("execution_mode", MODES[0])
+        self.batch = is_batch_mode(name, self.execution_mode)
+        if self.batch and self.always_streams:
+            raise PlanError(f"{name} always streams. Leave execution_mode out, or use RayActorPoolExecutor")
+        self.crews = ActorCaches()
+
+    def machine(self) -> Machine:
+        """The cluster as one machine."""
+        require("ray", "ray", type(self).__name__)
+        connect_to_cluster(self.config.get("ray_init"))
+        return self.as_machine(self.nodes())
+
+    def nodes(self) -> list[ClusterNode]:
+        there = cluster_nodes(self.ignore_head_node)
+        return without_reserved(there, self.config.get("reserved_cpus", 0.0), self.config.get("reserved_gpus", 0.0))
+
+    def as_machine(self, nodes: Sequence[ClusterNode]) -> Machine:
+        gpus = (self.config.get("gpu_memory_gb"),) * int(sum(node.gpus for node in nodes))
+        memory_gb = sum(node.memory_gb for node in nodes) or None
+        return Machine(sum(node.cpus for node in nodes), memory_gb, gpus, len(nodes))
+
+    def check(self, plan: Plan) -> None:
+        for stage in plan.stages:
+            check_runtime_env(f"stage {stage.name!r}", stage.runtime_env or {})
+        self.machine()
+        deadline = time.monotonic() + self.config.get("resource_wait_timeout_s", 0.0)
+        while lack := self._missing_resources(plan):
+            if time.monotonic() >= deadline:
+                raise ResourceError(lack)
+            time.sleep(self.config.get("resource_wait_interval_s", _RESOURCE_WAIT_SECONDS))
+
+    def _missing_resources(self, plan: Plan) -> str:
+        """What the cluster does not have, and the way out."""
+        nodes = self.nodes()
+        if not nodes:
+            return (
+                "the cluster has no node for workers: its only node is the head, and ignore_head_node is set. Add "
+                "nodes, or leave ignore_head_node out"
+            )
+        reserved = self.config.get("reserved_cpus", 0.0)
+        if reserved and not sum(node.cpus for node in nodes):
+            return f"reserved_cpus={reserved:g} leaves no core of the cluster to the pipeline: lower it, or add nodes"
+        slots = ClusterGpuSlots(nodes, self.config.get("gpu_memory_gb"))
+        for stage in plan.stages:
+            if lack := missing_resources(stage.resources, nodes, slots):
+                return f"stage {stage.name!r} wants {lack}{', or reserve less' if reserved else ''}"
+        return ""
+
+    def execute(self, job: Job) -> Iterator[tuple[Lineage, TaskRef | None]]:
+        return RayDriver(replace(job, batch=self.batch), self.machine(), self).run()
+
+    def rest(self) -> None:
+        """A run is over, well or not: end what was kept for its next segment."""
+        self.crews.close()
+
+
+class RayDriver(Driver):
+    """Workers are actors."""
+
+    control_actor_class: type = ControlActor
+    slots: ClusterGpuSlots
+    pools: Sequence[ActorPool]
+
+    def __init__(self, job: Job, machine: Machine, executor: RayActorPoolExecutor) -> None:
+        self.executor = executor
+        super().__init__(job, machine)
+        self.flow.fragile = lambda ref: isinstance(ref, StoredTask)
+        self.nodes, self.environments = executor.nodes(), RuntimeEnvironments()
+        self.slots = ClusterGpuSlots(self.nodes, executor.config.get("gpu_memory_gb"))
+        self._unreachable_nodes: set[str] = set()
+        self._counted = self._complete = time.monotonic()
+        request_autoscaler_cpus(executor.config.get("request_cpus"))
+        self._stopping = False
+        self._left: list[tuple[int, int, SharedPart]] = []
+        last = len(job.plan.main_groups) - 1
+        self.pools = [ActorPool(self, group, group.index == last) for group in job.plan.groups]
+        self.crew = executor.crews.take(self.control_actor_class, self._control_state)
+
+    def run(self) -> Iterator[tuple[Lineage, TaskRef | None]]:
+        running_drivers.add(self)
+        ray_message_filter.begin()
+        if output_forwarder.is_installed:
+            self.board.hear.remote()
+        try:
+            yield from super().run()
+        finally:
+            ray_message_filter.end()
+            running_drivers.discard(self)
+
+    def _stop(self, raises: bool) -> None:
+        import ray
+
+        if isinstance(interrupted := sys.exc_info()[1], KeyboardInterrupt):
+            # what the driver was waiting for is held by its frames, and an actor that nobody hears does not go on
+            traceback.clear_frames(interrupted.__traceback__)
+        if ray.is_initialized():  # or its workers are gone, with the cluster
+            super()._stop(raises)
+            output_forwarder.wait_for_output(self.board)
+
+    def items(self, sources: Iterator[Sequence[Any]]) -> Iterator[list[WorkItem]]:
+        return store_input_tasks(sources, given=self.job.plan.source is None)
+
+    def keep(self, ref: Any) -> TaskRef:
+        return InlineResult(ref) if isinstance(ref, PackedTask) else ref
+
+    # -- where things are --------------------------------------------------------------------------------
+
+    def home(self, slot: GpuSlot, closed: Container[str] = ()) -> str:
+        """Where the next actor goes: to its GPUs, or to the node with the most cores per actor, if it is open."""
+        if slot.devices:
+            return self.slots.gpu_nodes[slot.devices[0]]
+        taken = Counter(worker.node for worker in self._actors())
+        nodes = [node for node in self.nodes if node.id not in closed]
+        return min(nodes, key=lambda node: (taken[node.id] + 1) / max(node.cpus, 0.001)).id
+
+    def _dispatch(self) -> None:
+        self._free = {node.id: node.cpus for node in self.nodes}
+        for worker in self._actors():
+            if worker.calls and worker.node in self._free:
+                self._free[worker.node] -= self.pools[worker.group].group.resources.cpus
+        super()._dispatch()
+
+    def assign(
+        self, group: int, workers: Sequence[WorkerHandle], most: int, ahead: bool
+    ) -> tuple[WorkerHandle, WorkerCall]:
+        if len(self.nodes) > 1:
+            free = {worker.node for worker in workers if ahead or self._free.get(worker.node, 0.0) > 0}
+            together = move_local_items_first(self.flow.pools[group].queue, free, most)
+            most = max(together, min(most, self.pools[group].group.batch_size))
+        call = self.flow.take(group, most, waits=ahead)
+        best = nearest_worker(workers, call, self._free)
+        if not ahead and best.node in self._free:
+            self._free[best.node] -= self.pools[group].group.resources.cpus
+        return best, call
+
+    def _actors(self) -> Iterator[ActorHandle]:
+        return (worker for pool in self.pools for worker in pool.workers if isinstance(worker, ActorHandle))
+
+    def _watch(self) -> None:
+        super()._watch()
+        if time.monotonic() - self._counted > _NODE_POLL_SECONDS:
+            self._counted = time.monotonic()
+            self._count_nodes()
+
+    def _count_nodes(self) -> None:
+        """Nodes may have come or gone."""
+        nodes = [node for node in self.executor.nodes() if node.id not in self._unreachable_nodes or node.answers()]
+        if {node.id for node in nodes} != {node.id for node in self.nodes}:
+            self.nodes = nodes
+            self.slots.update(nodes)
+            there = self.executor.as_machine(nodes)
+            self.machine = replace(there, cpus=there.cpus or self.machine.cpus, gpus=there.gpus or self.machine.gpus)
+            for pool in self.pools:
+                pool.resize(self.machine)
+        known = {node.id for node in nodes}
+        for worker in list(self._actors()):
+            if worker.state == "idle" and worker.node not in known:
+                worker.node_gone = True
+                self._handle_lost_worker(worker)
+        self._check_nodes()
+
+    def _check_nodes(self) -> None:
+        """What still has to be done must fit, or a node that it fits on must come in time."""
+        for group in self.job.plan.groups:
+            lack = "" if self.flow.is_over(group.index) else missing_resources(group.resources, self.nodes, self.slots)
+            if lack and time.monotonic() - self._complete > _NODE_WAIT_SECONDS:
+                raise ResourceError(
+                    f"nodes have disappeared, and none came within {_NODE_WAIT_SECONDS:g} s: stage {group.name!r} wants {lack}. "
+                    "Started again with its run_dir, the run goes on"
+                )
+            if lack:
+                return
+        self._complete = time.monotonic()
+
+    def _is_node_lost(self, worker: ActorHandle, homeless: bool = False) -> bool:
+        """Whether a worker has ended because its node did. Ray itself knows for sure only many seconds later."""
+        node = next((node for node in self.nodes if node.id == worker.node), None)
+        if not homeless and node is not None and node.answers():
+            return False
+        self._unreachable_nodes.add(worker.node)
+        self._counted = 0.0
+        return True
+
+    # -- hearing -----------------------------------------------------------------------------------------
+
+    @property
+    def boards(self) -> ControlActorSupervisor:
+        return self.crew.boards
+
+    @property
+    def board(self) -> Any:
+        return self.boards.board
+
+    def _control_state(self) -> ControlState:
+        """The board is gone. What is known without it; and whoever was asked something there must be asked again."""
+        actors = list(self._actors())
+        for worker in actors:
+            worker.share_asked = False
+        withdrawn = {worker.key: answer.number for worker in actors for answer in worker.answers if answer.void}
+        return ControlState(
+            {}, withdrawn, {worker.key for worker in actors}, self._stopping, output_forwarder.is_installed
+        )
+
+    def listen(self, seconds: float) -> Iterator[tuple[WorkerHandle, tuple[Any, ...]]]:
+        self.boards.look()
+        waiting = {worker.waits_for: worker for worker in self._actors() if worker.waits_for is not None}
+        if any(worker.shares for worker in waiting.values()):
+            yield from self._read_shared_parts()
+            seconds = _SHARED_POLL_SECONDS
+        for one in self.ready(list(waiting), seconds):
+            yield from self._read_worker(waiting[one])
+
+    def _read_shared_parts(self) -> Iterator[tuple[WorkerHandle, tuple[Any, ...]]]:
+        """What workers have left to others of the calls that they are heard on; what is of the next call waits."""
+        workers = {worker.key: worker for worker in self._actors() if worker.answers}
+        for worker in workers.values():
+            worker.check_share_request()
+        entries, self._left = [*self._left, *self.boards.ask("collect")], []
+        for entry in entries:
+            key, number, left = entry
+            if (one := workers.get(key)) is not None and one.answers[0].number == number:
+                for message in one.left(left):
+                    yield one, message
+            elif one is not None and number > one.answers[0].number:
+                self._left.append(entry)
+
+    def _read_worker(self, worker: ActorHandle) -> Iterator[tuple[WorkerHandle, tuple[Any, ...]]]:
+        import ray
+
+        try:
+            messages = list(worker.read_messages())
+        except ray.exceptions.RuntimeEnvSetupError as error:
+            stage = self.pools[worker.group].group.name
+            raise ResourceError(f"the runtime_env of stage {stage!r} could not be set up: {error}") from error
+        except ray.exceptions.RayTaskError:
+            self.boards.read()  # which says so, if the board is gone that the worker could not do without
+            raise
+        except ray.exceptions.RayError as error:
+            self.boards.read()
+            unknown = (
+                worker.key in self.boards.unregistered_workers
+            )  # it died at rest, or from what has killed the board
+            homeless = isinstance(error, ray.exceptions.ActorUnschedulableError)  # it could not even begin there
+            worker.node_gone = (not worker.timed_out and self._is_node_lost(worker, homeless)) or unknown
+            yield worker, (WORKER_LOST,)
+            return
+        worker.turn()
+        for message in messages:
+            yield worker, message
+
+    def ready(self, refs: list[Any], seconds: float) -> list[Any]:
+        """Those of the references that are there within some time."""
+        import ray
+
+        if not refs:
+            time.sleep(seconds)
+            return []
+        ready, _ = ray.wait(refs, num_returns=1, timeout=seconds, fetch_local=False)
+        if ready:
+            more, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
+            ready = more or ready
+        return ready
+
+    def see_off(self, worker: WorkerHandle) -> str:
+        assert isinstance(worker, ActorHandle)
+        self.pools[worker.group].remove(worker)
+        if not self.can_reuse_actors or not self.crew.keep(worker, self.nodes):
+            worker.kill()
+        return "ended: it was killed, crashed or ran out of memory"
+
+    def stop_all(self) -> None:
+        """Interrupt whatever workers do."""
+        if not self._stopping:
+            self._stopping = True
+            with contextlib.suppress(ResourceError):  # who stops the run has been told already, or will be
+                self.boards.ask("stop")
+
+    @property
+    def can_reuse_actors(self) -> bool:
+        """Whether anybody may take an actor on that rests."""
+        more = self.job.plan.after is not None or not self.flow.over
+        return more and not self._stopping
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether another segment comes, and what is left of this one is fit for it."""
+        return self.job.plan.after is not None and self.flow.over and not self._stopping
+
+    def close(self, useless: bool) -> None:
+        import ray
+
+        if ray.is_initialized():
+            self.executor.crews.rest(self.crew) if self.goes_on and not useless else self.crew.close()
+            request_autoscaler_cpus(0 if "request_cpus" in self.executor.config else None)
+        self.environments.close()
+
+
+running_drivers: weakref.WeakSet[RayDriver] = weakref.WeakSet()
+
+
+def stop_running_drivers() -> None:
+    """The cluster is about to stop: let workers tear down that somebody has left in the midst of a stream."""
+    for driver in list(running_drivers):
+        driver._stop(raises=False)

@@ -1,0 +1,69 @@
+"""Tables: what the readers of Parquet, Arrow and CSV share. Positions, and a check of what was decoded.
+
+Arrow checks little of what it reads. Text in a Parquet file may not be UTF-8, and the offsets in a damaged Arrow
+file may point anywhere, so that the first stage that looks at a value fails, or the process ends. The check takes up to
+1 ms per MB of text, less of plain ASCII.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from gristmill.core.arrow.array_building import make_array
+from gristmill.core.arrow.table_conversion import POSITION
+from gristmill.io.storage.file_input import MAX_RAW_BYTES, BadRecord, check_column_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+DAMAGE_ERRORS = (OSError, pa.ArrowException, UnicodeDecodeError)
+"""What Arrow raises for a file that is damaged. A size that makes no sense is an ArrowMemoryError."""
+
+
+def with_positions(table: pa.Table, numbers: Sequence[int], fields: Sequence[str] | None, path: str) -> pa.Table:
+    """The table with the wanted columns (null where there is none) and the number of each row."""
+    check_column_names(path, table.column_names, fields)
+    names = [name for name in (table.column_names if fields is None else fields) if name != POSITION]
+    columns = [table.column(name) if name in table.column_names else pa.nulls(table.num_rows) for name in names]
+    return pa.table([*columns, make_array(numbers, pa.int64())], names=[*names, POSITION])
+
+
+def without_bad_records(table: pa.Table, bad: Sequence[BadRecord]) -> pa.Table:
+    """The table without the rows that are bad records."""
+    if not bad:
+        return table
+    lost = {record.position for record in bad}
+    return table.filter(make_array([number not in lost for number in table.column(POSITION).to_pylist()], pa.bool_()))
+
+
+def invalid_text_records(batch: pa.RecordBatch, start: int) -> list[BadRecord]:
+    """The rows of a batch that hold text which is not UTF-8. Raises ArrowInvalid if the batch makes no sense at all."""
+    bad: dict[int, BadRecord] = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        array = column.storage if isinstance(column, pa.ExtensionArray) else column
+        for row in _not_utf8(array):
+            bad.setdefault(row, BadRecord(start + row, f"column {name!r} is not valid UTF-8", _bytes_of(array[row])))
+    return [bad[row] for row in sorted(bad)]
+
+
+def _not_utf8(array: pa.Array) -> Iterator[int]:
+    kind = array.type
+    try:
+        # Times and decimals out of range are odd, but can be read.
+        array.validate(full=not (pa.types.is_temporal(kind) or pa.types.is_decimal(kind)))
+    except pa.ArrowInvalid as error:
+        if "UTF8" not in str(error):
+            raise
+    else:
+        return
+    for row, value in enumerate(array):
+        try:
+            value.as_py()
+        except UnicodeDecodeError:
+            yield row
+
+
+def _bytes_of(value: Any) -> bytes:
+    return bytes(value.as_buffer()[:MAX_RAW_BYTES]) if hasattr(value, "as_buffer") else b""

@@ -1,0 +1,328 @@
+"""Tar archives, read as a stream: the name, place and bytes of each member. Nothing is ever extracted to disk.
+
+Ustar, GNU and PAX names and sizes are understood. A header that is damaged is told, and reading goes on at the next one
+that makes sense; an archive that is cut short gives all members that are whole, and is told also when it ends between
+two of them, without an end mark. Python's own tarfile takes a tenth of a millisecond for each member, and stops at the
+first damage.
+
+What is given up: sparse files, and members that are links or devices: they are told as bad records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from gristmill.io.formats.decompress import DamagedStreamError, decompress
+from gristmill.io.formats.format_detection import detect_compression, wrong_format_error
+from gristmill.io.formats.line_blocks import read_head
+from gristmill.io.storage.file_input import BadRecord, OpenFile, ignore
+
+if TYPE_CHECKING:
+    from gristmill.io.storage.file_input import FileInput
+
+TAR_BLOCK_BYTES = 512
+MAX_MEMBER_BYTES = 512 * 2**20
+"""Members larger than this are not read, unless told otherwise."""
+
+_FILES = (b"0", b"\0", b"7")
+_DIRECTORY = b"5"
+_LONG_NAME, _LONG_LINK, _PAX, _PAX_GLOBAL = b"L", b"K", b"x", b"g"
+_EXTENDED_HEADERS = (_LONG_NAME, _LONG_LINK, _PAX, _PAX_GLOBAL)
+_MAX_EXTENDED_HEADER_BYTES = 2**20
+_CHUNK_BYTES = 2**20
+_ZEROS = bytes(TAR_BLOCK_BYTES)
+_SPACES = b" " * 8
+
+
+class TarMember(NamedTuple):
+    """A file in an archive: its name, where its first header begins, and its bytes (None: they were not wanted)."""
+
+    name: str
+    offset: int
+    size: int
+    data: bytes | None
+
+
+class _Header(NamedTuple):
+    name: str
+    size: int
+    kind: bytes
+
+
+def read_members(source: FileInput, max_bytes: int = MAX_MEMBER_BYTES, with_data: bool = True) -> Iterator[TarMember]:
+    """The files of an archive, or of a part of one that begins and ends between members."""
+    part = source.part
+    with source.open() as file:
+        kind = detect_compression(part.path, file.read(64)) if part.start == 0 else None
+        file.seek(part.start)
+        stream = _DecompressedStream(decompress(file, kind, _CHUNK_BYTES)) if kind else _PlainStream(file)
+        try:
+            yield from _Archive(source, stream, max_bytes, with_data).members()
+        except DamagedStreamError as damage:
+            source.on_bad(BadRecord(stream.place, str(damage)))
+
+
+def split_points(source: FileInput, blocksize: int) -> Iterator[int]:
+    """Where an archive can be cut into parts of about `blocksize` bytes: between two samples. Only headers are read."""
+    start, last = 0, None
+    for member in read_members(replace(source, on_bad=ignore, on_bytes=ignore), with_data=False):
+        key = sample_key(member.name)
+        if member.offset - start >= blocksize and key != last:
+            yield member.offset
+            start = member.offset
+        last = key
+
+
+def check_tar(source: FileInput) -> None:
+    """Raise an InputError for a file that is something else, and empty or damaged archives are none of that."""
+    head = read_head(source.whole(), TAR_BLOCK_BYTES)
+    if (
+        head
+        and head != _ZEROS
+        and _parse(head) is None
+        and (wrong := wrong_format_error(source.path, "a tar archive", head))
+    ):
+        raise wrong
+
+
+def sample_key(name: str) -> str:
+    """What the members of one sample share: the path up to the first dot of its last part."""
+    folder, slash, base = name.rpartition("/")
+    return folder + slash + base.partition(".")[0]
+
+
+class _PlainStream:
+    """A file that is not compressed: what is not wanted is jumped over."""
+
+    def __init__(self, file: OpenFile) -> None:
+        self.file = file
+        self.place = file.tell()
+
+    def read(self, size: int) -> bytes:
+        data = self.file.read(size)
+        self.place += len(data)
+        return data
+
+    def skip(self, size: int) -> None:
+        self.place += size
+        self.file.seek(self.place)
+
+
+class _DecompressedStream:
+    """A compressed file, as its bytes come."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self.pieces, self.place = pieces, 0
+        self._rest = b""
+
+    def read(self, size: int) -> bytes:
+        got: list[bytes] = []
+        while size:
+            if not self._rest:
+                self._rest = next(self.pieces, b"")
+                if not self._rest:
+                    break
+            piece, self._rest = self._rest[:size], self._rest[size:]
+            got.append(piece)
+            size -= len(piece)
+            self.place += len(piece)
+        return b"".join(got)
+
+    def skip(self, size: int) -> None:
+        while size and (piece := self.read(min(size, _CHUNK_BYTES))):
+            size -= len(piece)
+
+
+class _Archive:
+    """The members of an archive, one after the other, and what is wrong with it."""
+
+    def __init__(
+        self, source: FileInput, stream: _PlainStream | _DecompressedStream, most: int, with_data: bool
+    ) -> None:
+        self.source, self.stream, self.most, self.with_data = source, stream, most, with_data
+        self.end = source.part.end
+        self.ended = True
+        """Whether the last that was seen is an end mark, or what is wrong was told."""
+
+    def members(self) -> Iterator[TarMember]:
+        stream = self.stream
+        about: dict[str, str] = {}
+        offset = stream.place
+        while self.end is None or stream.place < self.end:
+            if not about:
+                offset = stream.place
+            block = stream.read(TAR_BLOCK_BYTES)
+            if not block:
+                break
+            self.ended = block == _ZEROS
+            if self.ended:  # the end, unless archives were put one behind the other
+                continue
+            header = _parse(block)
+            if header is None:
+                about = {}
+                if not self._find_next(offset, block):
+                    return
+            elif header.kind in _EXTENDED_HEADERS:
+                if not self._learn(header, offset, about):
+                    return
+            else:
+                member = self._member(header, offset, about)
+                about = {}
+                if member is not None:
+                    yield member
+        self._check_end()
+
+    def _check_end(self) -> None:
+        if not self.ended and not self.stream.read(1):
+            place = self.stream.place
+            self._bad(place, "the tar has no end mark: it is cut short here, or its writer did not close it")
+
+    def _member(self, header: _Header, offset: int, about: dict[str, str]) -> TarMember | None:
+        """The member, if it is a file and whole; what is wrong with others is told."""
+        name = about.get("path", header.name)
+        size = int(about["size"]) if about.get("size", "").isdecimal() else header.size
+        if header.kind not in _FILES:
+            if header.kind != _DIRECTORY:
+                self._bad(offset, f"member {name!r} is a link or a device: only files are read")
+            self.stream.skip(_padded(size) if header.kind not in b"123456" else 0)
+            return None
+        if not self.with_data:
+            self.stream.skip(_padded(size))
+            return TarMember(name, offset, size, None)
+        if size > self.most:
+            self._bad(offset, f"member {name!r} has {size:,} bytes, more than max_bytes={self.most:,}")
+            self.stream.skip(_padded(size))
+            return None
+        return self._whole(name, offset, size)
+
+    def _whole(self, name: str, offset: int, size: int) -> TarMember | None:
+        try:
+            data = self.stream.read(size)
+        except DamagedStreamError as damage:
+            raise DamagedStreamError(f"member {name!r} cannot be read: {damage}") from damage
+        self.source.on_bytes(_padded(size) + TAR_BLOCK_BYTES)
+        if len(data) < size:
+            self._bad(offset, f"the tar is cut short in member {name!r}, of which {len(data):,} of {size:,} bytes are")
+            return None
+        self.stream.read(_padded(size) - size)
+        return TarMember(name, offset, size, data)
+
+    def _learn(self, header: _Header, offset: int, about: dict[str, str]) -> bool:
+        """What a header of GNU or PAX says about the next member."""
+        if header.size > _MAX_EXTENDED_HEADER_BYTES:
+            self._bad(offset, f"a header of {header.size:,} bytes, which makes no sense")
+            self.stream.skip(_padded(header.size))
+            return True
+        data = self.stream.read(_padded(header.size))
+        if len(data) < _padded(header.size):
+            self._bad(offset, "the tar is cut short in a header")
+            return False
+        data = data[: header.size]
+        if header.kind == _LONG_NAME:
+            about["path"] = _text(data)
+        elif header.kind == _PAX:
+            about.update(_pax(data))
+        return True
+
+    def _find_next(self, offset: int, block: bytes) -> bool:
+        """Go on at the next header that makes sense, and tell what was left out. False: there is none."""
+        skipped = len(block)
+        while block := self.stream.read(TAR_BLOCK_BYTES):
+            if _parse(block) is not None:
+                self._bad(offset, f"{skipped:,} bytes from here on are no part of a tar that can be read")
+                self._unread(block)
+                return True
+            skipped += len(block)
+        self._bad(offset, f"no tar header, here or in the {skipped:,} bytes after it")
+        return False
+
+    def _unread(self, block: bytes) -> None:
+        stream = self.stream
+        if isinstance(stream, _PlainStream):
+            stream.skip(-len(block))
+        else:
+            stream._rest, stream.place = block + stream._rest, stream.place - len(block)
+
+    def _bad(self, offset: int, reason: str) -> None:
+        self.ended = True
+        self.source.on_bad(BadRecord(offset, reason))
+
+
+def _padded(size: int) -> int:
+    return -(-size // TAR_BLOCK_BYTES) * TAR_BLOCK_BYTES
+
+
+def _parse(block: bytes) -> _Header | None:
+    """The header in a block; None if it is none."""
+    if len(block) < TAR_BLOCK_BYTES:
+        return None
+    told = _number(block[148:156])
+    if told != sum(block[:148]) + sum(_SPACES) + sum(block[156:]):
+        return None
+    size = _number(block[124:136])
+    if size is None:
+        return None
+    name = block[:100]
+    prefix = block[345:500] if block[257:263] == b"ustar\0" else b""
+    path = _text(name)
+    return _Header(f"{_text(prefix)}/{path}" if prefix.strip(b"\0") else path, size, block[156:157])
+
+
+def _number(field: bytes) -> int | None:
+    """Octal digits, or with the first bit set a number of 256s, as GNU writes large ones."""
+    if field[0] == 0x80:
+        return int.from_bytes(field[1:], "big")
+    digits = field.strip(b" \0")
+    try:
+        return int(digits, 8) if digits else 0
+    except ValueError:
+        return None
+
+
+def _text(raw: bytes) -> str:
+    """A name; what is no UTF-8 in it is written like \\xff."""
+    return raw.partition(b"\0")[0].decode("utf-8", "backslashreplace")
+
+
+def _pax(data: bytes) -> dict[str, str]:
+    """Records like `30 path=some/name`: a length, a keyword and a value."""
+    told: dict[str, str] = {}
+    while data:
+        digits, _, _ = data.partition(b" ")
+        length = int(digits) if digits.isdigit() else 0
+        record = data[len(digits) + 1 : length - 1]
+        if length < 5 or b"=" not in record:
+            return told
+        key, _, value = record.partition(b"=")
+        if key in (b"path", b"size"):
+            told[key.decode()] = value.decode("utf-8", "backslashreplace")
+        data = data[length:]
+    return told
+
+
+def member_header(name: str, size: int) -> bytes:
+    """The header of a file, which depends on nothing but its name and size: no time, no owner."""
+    raw = name.encode("utf-8", "surrogateescape")
+    if len(raw) > 100 or size >= 8**11 or not name.isascii():
+        import tarfile
+
+        told = tarfile.TarInfo(name)
+        told.size = size
+        return told.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+    block = bytearray(TAR_BLOCK_BYTES)
+    block[: len(raw)] = raw
+    block[100:136] = b"0000644\0" + b"0000000\0" * 2 + f"{size:011o}\0".encode()
+    block[136:157] = b"00000000000\0" + _SPACES + b"0"
+    block[257:265] = b"ustar\x0000"
+    block[148:156] = f"{sum(block):06o}\0 ".encode()
+    return bytes(block)
+
+
+def member_padding(size: int) -> bytes:
+    """What fills up the last block of a file."""
+    return bytes(-size % TAR_BLOCK_BYTES)
+
+
+END_OF_ARCHIVE = bytes(2 * TAR_BLOCK_BYTES)

@@ -1,0 +1,224 @@
+"""Listing: the files that a path, directory, glob or list of them stands for, on any fsspec file system.
+
+Directories are listed recursively; names that start with "." or "_" are left out. A file that is named is
+taken whatever its extension. Nothing that was asked for and is not there goes unsaid.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from os import PathLike
+from typing import Any, NamedTuple, NoReturn
+
+from gristmill.core.errors import InputError, did_you_mean, shorten
+from gristmill.core.records.record_store import without_listing_cache
+from gristmill.io.formats.format_detection import extension_of, reader_for_extension
+from gristmill.io.storage.file_input import GLOB_CHARACTERS, file_system
+
+Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
+
+
+class InputFile(NamedTuple):
+    """A file to read: its path or URL, its name below the root that was given, its size if known, and a stamp that
+    changes when the file does."""
+
+    path: str
+    name: str
+    size: int | None
+    stamp: str = ""
+
+
+_ListedFile = tuple[str, int | None, str]
+"""A name, and the size and the stamp of what it names."""
+
+
+def as_paths(paths: Paths) -> list[str]:
+    """The roots that were given, as strings."""
+    return [os.fspath(paths)] if isinstance(paths, str | PathLike) else [os.fspath(path) for path in paths]
+
+
+def list_files(paths: Paths, extensions: Sequence[str], storage_options: Mapping[str, Any]) -> list[InputFile]:
+    """Every file that the paths stand for, once, in the order of the paths' text. Raises InputError for none."""
+    roots = as_paths(paths)
+    if not roots:
+        raise InputError("the list of input paths is empty: give at least one path")
+    found: dict[str, InputFile] = {}
+    systems: dict[int, Any] = {}
+    with ExitStack() as forgetting:
+        for root in roots:
+            if not root:
+                raise InputError("an input path is empty: give a file, a directory or a glob")
+            system, path = file_system(root, storage_options)
+            if id(system) not in systems:  # many paths may be found in one listing
+                systems[id(system)] = system
+                forgetting.enter_context(without_listing_cache(system))
+            found.update((item.path, item) for item in _expand(system, root, path, extensions))
+    single = len(roots) == 1
+    return [
+        InputFile(path, item.name if single else path, item.size, item.stamp) for path, item in sorted(found.items())
+    ]
+
+
+def _expand(system: Any, root: str, path: str, extensions: Sequence[str]) -> list[InputFile]:
+    try:
+        return _found(system, root, path, extensions)
+    except InputError:
+        raise
+    except Exception as error:  # each file system has errors of its own
+        raise InputError(f"{root} cannot be listed: {type(error).__name__}: {error}") from error
+
+
+def _found(system: Any, root: str, path: str, extensions: Sequence[str]) -> list[InputFile]:
+    info = _info(system, path)
+    if info is None and GLOB_CHARACTERS & set(path):
+        return _expand_glob(system, root, path, extensions)
+    if info is None:
+        _missing_path_error(system, root, path)
+    if info["type"] != "directory":
+        return [InputFile(_url(root, path), posixpath.basename(path), info.get("size"), content_stamp(info))]
+    items = [item for item in _walk(system, path) if not _hidden(_below(item[0], path))]
+    return _matching(system, root, items, path, extensions)
+
+
+def _expand_glob(system: Any, root: str, path: str, extensions: Sequence[str]) -> list[InputFile]:
+    fixed = path[: min(path.index(mark) for mark in GLOB_CHARACTERS if mark in path)]
+    base = fixed.rpartition("/")[0]
+    pattern = path[len(base) :].strip("/")
+    matches = system.glob(path, detail=True)
+    if not matches:
+        if _info(system, base or "/") is None:
+            _missing_path_error(system, root, base)
+        raise InputError(f"{root} matches no file: check the pattern (** goes through directories, * does not)")
+    items: list[_ListedFile] = []
+    for name, info in sorted(matches.items()):
+        items += _walk(system, name) if _is_directory(system, info) else [(name, info.get("size"), content_stamp(info))]
+    if not _hidden(pattern):  # a pattern that names hidden files means them
+        items = [item for item in items if not _hidden(_below(item[0], base))]
+    return _matching(system, root, items, base, extensions)
+
+
+def _matching(
+    system: Any, root: str, items: list[_ListedFile], base: str, extensions: Sequence[str]
+) -> list[InputFile]:
+    wanted = tuple(extension.lower() for extension in extensions)
+    chosen = [item for item in items if item[0].lower().endswith(wanted)]
+    if not chosen:
+        others = Counter(extension_of(name) or "no extension" for name, _, _ in items)
+        raise InputError(f"{root} has no file that ends in {shorten(wanted, 20)}{_other_files_hint(others)}")
+    if _is_local(system):
+        stats = ((name, os.stat(name)) for name, _, _ in chosen)  # noqa: PTH116
+        chosen = [(name, stat.st_size, str(stat.st_mtime_ns)) for name, stat in stats]
+    return [InputFile(_url(root, name), _below(name, base), size, stamp) for name, size, stamp in chosen]
+
+
+def content_stamp(info: Mapping[str, Any]) -> str:
+    """What a file system knows that changes with the content of a file."""
+    for key in ("ETag", "etag", "md5", "mtime", "LastModified", "last_modified", "created"):
+        if info.get(key):
+            return str(info[key])
+    return ""
+
+
+def _other_files_hint(counts: Mapping[str, int]) -> str:
+    """What is there instead, and what to do about it."""
+    if not counts:
+        return ". It has no files at all (names that start with '.' or '_' are left out)"
+    kinds = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    there = ", ".join(f"{count} {kind} file{'s' if count > 1 else ''}" for kind, count in kinds[:5])
+    reader = reader_for_extension(kinds[0][0])
+    way_out = f"use {reader}" if reader else f"to read them anyway, pass file_extensions=[{kinds[0][0]!r}]"
+    if kinds[0][0] == "no extension":
+        way_out = "to read them anyway, name them in a list"
+    return f". There {'is' if kinds[0][1] == 1 else 'are'} {there}: {way_out}"
+
+
+def _missing_path_error(system: Any, root: str, path: str) -> NoReturn:
+    """Say which part of a path is missing, and what there is in its place."""
+    parent, name = posixpath.split(path.rstrip("/"))
+    while parent and parent != "/" and _info(system, parent) is None:
+        parent, name = posixpath.split(parent)
+    names = _names_in(system, parent or "/")
+    near = did_you_mean(name, names)
+    if not near and names:
+        near = f" In {_url(root, parent) or '/'} there are: {shorten(sorted(names), 5)}"
+    inner = f" ({name!r} is not in {_url(root, parent) or '/'})" if name != posixpath.basename(path) else ""
+    raise InputError(f"{root} does not exist{inner}.{near}".rstrip("."))
+
+
+def _names_in(system: Any, directory: str) -> list[str]:
+    try:
+        names = [posixpath.basename(str(name).rstrip("/")) for name in system.ls(directory, detail=False)]
+    except (OSError, ValueError, NotImplementedError):
+        return []
+    return [name for name in names if name and not _hidden(name)]
+
+
+def _info(system: Any, path: str) -> dict[str, Any] | None:
+    try:
+        info: dict[str, Any] = system.info(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return info
+
+
+def _is_directory(system: Any, info: Mapping[str, Any]) -> bool:
+    linked = bool(info.get("islink")) and _is_local(system) and os.path.isdir(info["name"])  # noqa: PTH112
+    return info["type"] == "directory" or linked
+
+
+def _is_local(system: Any) -> bool:
+    return "file" in ([system.protocol] if isinstance(system.protocol, str) else system.protocol)
+
+
+def _walk(system: Any, directory: str) -> Iterable[_ListedFile]:
+    """Every file below a directory, with its size."""
+    if _is_local(system):
+        return _walk_local(directory)
+    found = system.find(directory, detail=True)
+    return [
+        (name, info.get("size"), content_stamp(info))
+        for name, info in found.items()
+        if info["type"] != "directory" and not name.endswith("/")  # some stores keep empty objects as directories
+    ]
+
+
+def _walk_local(directory: str) -> Iterator[_ListedFile]:
+    """Follows links to directories, but not in circles. A directory that may not be read is an error."""
+    above = {directory: {os.path.realpath(directory)}}
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for here, directories, names in os.walk(directory, followlinks=True, onerror=fail):
+        trail = above.pop(here)
+        entered = []
+        for name in directories:
+            path = posixpath.join(here, name)
+            real = os.path.realpath(path)
+            if not _hidden(name) and real not in trail:
+                above[path] = trail | {real}
+                entered.append(name)
+        directories[:] = entered
+        for name in names:
+            yield posixpath.join(here, name), None, ""
+
+
+def _hidden(path: str) -> bool:
+    return any(part.startswith((".", "_")) for part in path.split("/"))
+
+
+def _below(path: str, base: str) -> str:
+    return path.removeprefix(base).lstrip("/")
+
+
+def _url(root: str, path: str) -> str:
+    """The path of a file as a URL like the one it was found under; `zip://x::a.zip` and the like included."""
+    if "://" not in root or "://" in path or root.startswith(("file://", "local://")):
+        return path
+    protocol, _, rest = root.partition("://")
+    _, chain, outer = rest.partition("::")
+    return f"{protocol}://{path}{chain}{outer}"

@@ -1,0 +1,220 @@
+"""Input: a part of a file that is to be read, and whom to tell about its bytes and its bad records."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from gristmill.core.arrow.table_conversion import POSITION
+from gristmill.core.errors import BadRecordError, InputError, MissingDependencyError
+from gristmill.core.fast_dataclass import fast_dataclass
+from gristmill.core.task import FileSlice
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+DEFAULT_BLOCK_BYTES = 16 * 2**20
+"""Bytes that are read, parsed and passed on at a time, unless told otherwise."""
+
+MAX_BLOCK_BYTES = 512 * 2**20
+"""A block becomes one Arrow table, whose text columns hold less than 2 GiB each."""
+
+MAX_RAW_BYTES = 64 * 2**10
+"""So much of a bad record is kept: as a rule all of it, and of a longer one its beginning."""
+
+MAX_BAD_RECORDS = 1000
+"""After so many bad lines a block is cut, so that they are passed on and do not pile up in memory."""
+
+READ_AHEAD_BYTES = 2**20
+GLOB_CHARACTERS = frozenset("*?[")
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+
+
+class BadRecord(NamedTuple):
+    """What could not be read: where (byte offset or row number), why, its bytes (up to RAW_BYTES), and how many
+    records it was."""
+
+    position: int
+    reason: str
+    raw: bytes = b""
+    records: int = 1
+
+    @property
+    def content(self) -> str | None:
+        """The bytes as text: those that are none are written like \\xff."""
+        return self.raw.decode(errors="backslashreplace") if self.raw else None
+
+
+def raise_bad_record(record: BadRecord) -> None:
+    raise BadRecordError(f"bad record at {record.position}: {record.reason}")
+
+
+def ignore(_: object) -> None:
+    return
+
+
+@fast_dataclass(frozen=True)
+class FileInput:
+    """A part of a file. `on_bad` gets each bad record, and may raise; `on_bytes` gets how much was read.
+
+    `on_lines` is told, before a table is given whose lines may be just as they would be written, where these begin, how
+    many bytes they are, and whom to ask whether it is so.
+    """
+
+    part: FileSlice
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    blocksize: int = DEFAULT_BLOCK_BYTES
+    on_bad: Callable[[BadRecord], None] = raise_bad_record
+    on_bytes: Callable[[int], None] = ignore
+    on_lines: Callable[[int, int, Callable[[], int]], None] | None = None
+
+    @property
+    def path(self) -> str:
+        return self.part.path
+
+    def whole(self) -> Self:
+        """The file that the part belongs to, for a look at it."""
+        return replace(self, part=FileSlice(self.part.path), on_bad=ignore, on_bytes=ignore)
+
+    def open(self, read_ahead: bool = True) -> OpenFile:
+        """The file, for reading bytes. Without read-ahead each read is one request: for formats that jump about."""
+        return OpenFile(self.path, self.storage_options, "readahead" if read_ahead else "none")
+
+
+class OpenFile:
+    """An open file. It remembers that reading itself failed, which is no fault of the file's content."""
+
+    def __init__(self, path: str, storage_options: Mapping[str, Any], cache: str) -> None:
+        system, inner = file_system(path, storage_options)
+        self.failure: Exception | None = None
+        self.local = isinstance(system, LocalFileSystem)
+        """Whether reading some bytes a second time costs next to nothing."""
+        try:
+            self._file = system.open(inner, "rb", block_size=READ_AHEAD_BYTES, cache_type=cache)
+        except FileNotFoundError as error:
+            raise InputError(f"{path} has gone since it was listed: start the run again") from error
+
+    def read(self, size: int = -1) -> bytes:
+        try:
+            data: bytes = self._file.read(size)
+        except Exception as error:
+            self.failure = error
+            raise
+        return data
+
+    def readinto(self, room: bytearray | memoryview) -> int:
+        """Fills the room, unless the file is over."""
+        view = memoryview(room)
+        done = 0
+        while done < len(view) and (more := self._file.readinto(view[done:])):
+            done += more
+        return done
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def fileno(self) -> int:
+        return int(self._file.fileno())
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._file.closed)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class LocalFileSystem:
+    """What is needed of fsspec's local file system, without importing fsspec, which takes a tenth of a second."""
+
+    protocol = ("file", "local")
+
+    def info(self, path: str) -> dict[str, Any]:
+        found = os.stat(path)  # noqa: PTH116
+        kind = "directory" if stat.S_ISDIR(found.st_mode) else "file" if stat.S_ISREG(found.st_mode) else "other"
+        return {"name": path, "size": found.st_size, "type": kind, "mtime": found.st_mtime_ns}
+
+    def invalidate_cache(self) -> None:
+        """There is none."""
+
+    def ls(self, path: str, detail: bool = False) -> list[str]:
+        return [f"{path.rstrip('/')}/{name}" for name in os.listdir(path)]  # noqa: PTH208
+
+    def open(self, path: str, mode: str = "rb", **_: Any) -> Any:
+        return open(path, mode)
+
+
+def file_system(path: str, storage_options: Mapping[str, Any]) -> tuple[Any, str]:
+    """The file system of a path or URL, as fsspec has it, and the path in it."""
+    if "://" not in path and "::" not in path and not GLOB_CHARACTERS & set(path) and not storage_options:
+        return LocalFileSystem(), os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
+    import fsspec
+
+    try:
+        system, inner = fsspec.core.url_to_fs(path, **storage_options)
+    except ImportError as error:
+        extra = "pip install 'gristmill[s3]'" if path.startswith(("s3:", "s3a:")) else "install what it names"
+        raise MissingDependencyError(f"{path} cannot be opened: {error} ({extra})") from error
+    except ValueError as error:
+        raise InputError(f"{path} cannot be opened: {error}") from error
+    return system, str(inner)
+
+
+def check_column_names(path: str, names: Iterable[str], fields: Sequence[str] | None) -> None:
+    """Raise an InputError if a column that is to be read has a reserved name, or the name of another one."""
+    seen: set[str] = set()
+    for name in names:
+        if fields is not None and name not in fields:
+            continue
+        if name == POSITION:
+            raise InputError(
+                f"{path} has a column {name!r}, a name that is reserved for the place of each record: rename it, or "
+                "name the columns to read with fields=[...]"
+            )
+        if name in seen:
+            raise InputError(
+                f"{path} has two columns {name!r}: rename one, or name the columns to read with fields=[...]"
+            )
+        seen.add(name)
+
+
+def parse_size(size: int | str) -> int:
+    """Bytes from a number, `"16MB"` (decimal) or `"128MiB"` (binary)."""
+    if isinstance(size, int) and not isinstance(size, bool) and size >= 1:
+        return size
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmg]i?)?b?\s*", size.lower()) if isinstance(size, str) else None
+    number = int(float(found[1]) * _UNITS[found[2] or ""]) if found else 0
+    if number < 1:
+        raise ValueError(f"a size is a whole number of bytes, 1 or more, or text like '16MB' or '128MiB', not {size!r}")
+    return number
+
+
+def block_bytes(blocksize: int | str | None) -> int:
+    return DEFAULT_BLOCK_BYTES if blocksize is None else min(parse_size(blocksize), MAX_BLOCK_BYTES)
+
+
+def largest_block_bytes(blocksize: int) -> int:
+    """The most bytes of a block: what little is left of a file is no block of its own."""
+    return blocksize + blocksize // 4

@@ -1,0 +1,325 @@
+"""Target: the directory that a writer fills, on this machine or at any fsspec URL.
+
+A file appears whole or not at all. On a local disk it is written under another name and renamed; on object
+stores an upload becomes visible when it is complete, so it goes straight to its key.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import socket
+from contextlib import contextmanager, suppress
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+from gristmill.core.errors import PlanError, cannot_write
+from gristmill.core.records.record_store import without_listing_cache
+from gristmill.io.storage.checksum import KNOWN_CHECKSUM_KINDS, ChecksumWriter, checksum_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from gristmill.io.storage.checksum import NewFile
+
+
+TEMPORARY_DIRECTORY = "_tmp"
+WRITE_CHUNK_BYTES = 2**18
+_DRAFT_SUFFIX = ".draft"
+_KEEP_SIZE = 1  # how fallocate(2) is told that a file becomes no longer
+
+
+class OutputDirectory:
+    """A directory to write to. Making one touches nothing."""
+
+    def __init__(self, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> None:
+        self.url = os.fspath(url)
+        self.storage_options = dict(storage_options or {})
+        self.local = "://" not in self.url or self.url.startswith(("file://", "local://"))
+        if self.local:  # workers may have another working directory
+            self.url = str(Path(self.url.removeprefix("file://").removeprefix("local://")).expanduser().absolute())
+        self.url = self.url.rstrip("/") or "/"
+
+    @cached_property
+    def _system(self) -> Any:
+        import fsspec
+
+        return fsspec.core.url_to_fs(self.url, **self.storage_options)[0]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_system"}
+
+    def file(self, *parts: str) -> str:
+        """The full name of a file in the directory."""
+        return "/".join([self.url.rstrip("/"), *parts])
+
+    # -- looking ---------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise a PlanError when the directory cannot be written to, as far as that can be seen from here."""
+        if not self.local:
+            with without_listing_cache(self._system):
+                is_file = self._system.isfile(self.url)
+            if is_file:
+                raise PlanError(
+                    f"cannot write to {self.url}: it is a file, and the output is a directory. Choose another"
+                )
+            return
+        place = Path(self.url)
+        while not place.exists() and place != place.parent:
+            place = place.parent
+        if not place.is_dir():
+            raise PlanError(
+                f"cannot write to {self.url}: {place} is a file, and the output is a directory. Choose another"
+            )
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise PlanError(
+                f"cannot write to {self.url}: no permission to write in {place}. Give this user the right to write "
+                "there, or choose another directory"
+            )
+
+    def names(self, *folder: str) -> list[str]:
+        """What is in the directory, sorted."""
+        try:
+            if self.local:
+                return sorted(path.name for path in Path(self.file(*folder)).iterdir())
+            with without_listing_cache(self._system):
+                found = self._system.ls(self.file(*folder), detail=False)
+        except FileNotFoundError:
+            return []
+        return sorted(name.rstrip("/").rpartition("/")[2] for name in found)
+
+    def sizes(self) -> dict[str, int]:
+        """The files in the directory, and how large each is."""
+        try:
+            if self.local:
+                return {entry.name: entry.stat().st_size for entry in os.scandir(self.url) if entry.is_file()}
+            with without_listing_cache(self._system):
+                found = self._system.ls(self.url, detail=True)
+        except FileNotFoundError:
+            return {}
+        return {entry["name"].rpartition("/")[2]: int(entry.get("size") or 0) for entry in found}
+
+    def exists(self, path: str) -> bool:
+        if self.local:
+            return Path(path).exists()
+        with without_listing_cache(self._system):
+            return bool(self._system.exists(path))
+
+    def size(self, path: str) -> int:
+        if self.local:
+            return Path(path).stat().st_size
+        with without_listing_cache(self._system):
+            return int(self._system.size(path))
+
+    def checksum(self, path: str) -> str:
+        """The checksum of a file, for which it is read."""
+        with self.open(path) as file:
+            return checksum_of(file)
+
+    def checksum_problem(self, path: str, checksum: str) -> str | None:
+        """What is wrong with a file that should have this checksum."""
+        kind = checksum.partition(":")[0]
+        if kind not in KNOWN_CHECKSUM_KINDS:
+            return f"has a checksum of a kind that this version does not know ({kind or 'none'})"
+        with self.open(path) as file:
+            return None if checksum_of(file, kind) == checksum else "has changed: its checksum is another"
+
+    # -- reading and writing ---------------------------------------------------------------------------
+
+    def open(self, path: str) -> BinaryIO:
+        return cast("BinaryIO", open(path, "rb") if self.local else self._system.open(path, "rb"))
+
+    def read(self, path: str, start: int, length: int) -> bytes:
+        """Some bytes of a file."""
+        if not self.local:
+            return cast("bytes", self._system.cat_file(path, start=start, end=start + length))
+        with open(path, "rb") as file:
+            file.seek(start)
+            return file.read(length)
+
+    @contextmanager
+    def create(self, path: str) -> Iterator[NewFile]:
+        """A file to write to, which is at `path` only if the block ends well. It replaces what was there."""
+        make = self._create_local if self.local else self._create_remote
+        try:
+            with make(path) as file:
+                yield cast("NewFile", ChecksumWriter(file))
+        except OSError as error:
+            raise cannot_write(path, error) from error
+
+    @contextmanager
+    def _create_local(self, path: str) -> Iterator[BinaryIO]:
+        draft = f"{path}.{os.urandom(4).hex()}{_DRAFT_SUFFIX}"
+        try:
+            with _open_new(draft) as file:
+                yield file
+            Path(draft).replace(path)
+        except BaseException:
+            with suppress(OSError):
+                Path(draft).unlink(missing_ok=True)
+            raise
+
+    @contextmanager
+    def _create_remote(self, path: str) -> Iterator[BinaryIO]:
+        file = self._system.open(path, "wb", autocommit=False)
+        try:
+            yield file
+            file.close()
+            if hasattr(file, "commit"):
+                file.commit()
+        except BaseException:
+            with suppress(Exception):
+                file.discard()
+            with suppress(AttributeError):
+                file.closed = True  # or fsspec would upload the rest when the object is forgotten
+            if self.url.startswith("memory:"):  # the one store whose files are there as soon as they are opened
+                self.remove(path)
+            raise
+
+    def replace(self, path: str, name: str) -> None:
+        """Move a local file into the directory, in one step."""
+        Path(path).replace(self.file(name))
+
+    def make(self) -> None:
+        try:
+            if self.local:
+                Path(self.url).mkdir(parents=True, exist_ok=True)
+            else:
+                self._system.makedirs(self.url, exist_ok=True)
+        except OSError as error:
+            raise PlanError(str(cannot_write(self.url, error))) from error
+
+    def remove(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            if self.local:
+                Path(path).unlink()
+            else:
+                self._system.rm_file(path)
+
+    def clear(self) -> None:
+        """Remove the directory with all that is in it."""
+        if self.local:
+            shutil.rmtree(self.url, ignore_errors=True)
+            with suppress(OSError):
+                run = Path(self.url).parent  # which is of the same run, and goes with the last that is in it
+                run.rmdir()
+                if run.parent.name == TEMPORARY_DIRECTORY:
+                    run.parent.rmdir()
+        else:
+            with suppress(FileNotFoundError):
+                self._system.rm(self.url, recursive=True)
+
+    # -- the temporary directory -----------------------------------------------------------------------
+
+    def new_temporary_name(self) -> str:
+        """A name for the temporary files of one run, by which others can see whether it is still alive."""
+        return f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
+
+    @contextmanager
+    def scratch(self) -> Iterator[str | None]:
+        """A directory on this machine for a while: beside the files, if they are here, else where others are."""
+        if not self.local:
+            yield None
+            return
+        path = self.file(TEMPORARY_DIRECTORY, self.new_temporary_name())
+        Path(path).mkdir(parents=True)
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+            self.tidy()
+
+    def remove_stale_files(self, everything: bool, also: str | None = None) -> None:
+        """Remove the temporary files of runs that were killed on this machine, of the run `also`, or of all runs."""
+        for run in self.names(TEMPORARY_DIRECTORY):
+            if not everything and run != also and not _run_has_ended(run):
+                continue
+            path = self.file(TEMPORARY_DIRECTORY, run)
+            with suppress(FileNotFoundError):
+                if not self.local:
+                    self._system.rm(path, recursive=True)
+                elif Path(path).is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    Path(path).unlink()
+        for name in self.names() if self.local else ():
+            if name.startswith("_") and name.endswith(_DRAFT_SUFFIX):  # a manifest that was being written
+                self.remove(self.file(name))
+        self.tidy()
+
+    def tidy(self, run: str = "", paths: Iterable[str] = ()) -> None:
+        """Remove what failed attempts left of these files, and the temporary directories if they are empty."""
+        finished = {path.rpartition("/")[2] for path in paths}
+        for draft in self.names(TEMPORARY_DIRECTORY, run) if finished and self.local else ():
+            if draft.endswith(_DRAFT_SUFFIX) and draft[: -len(_DRAFT_SUFFIX) - 9] in finished:
+                self.remove(self.file(TEMPORARY_DIRECTORY, run, draft))
+        for folder in (
+            ([TEMPORARY_DIRECTORY, run], [TEMPORARY_DIRECTORY]) if self.local else ()
+        ):  # others have no empty directories
+            with suppress(OSError):
+                Path(self.file(*filter(None, folder))).rmdir()
+
+
+def reserve_space(file: BinaryIO, nbytes: int) -> None:
+    """Say how many bytes will be written to a new file, as far as that is known."""
+    raw = getattr(file, "below", None)
+    if isinstance(raw, _NewFile) and nbytes >= WRITE_CHUNK_BYTES:
+        raw.reserve(nbytes)
+
+
+class _NewFile(io.FileIO):
+    """Takes a piece at a time: for a write of several megabytes Linux looks for that much memory in one stretch, which
+    takes several times as long as the writing. What is left is written by the buffer above."""
+
+    _reserved = False
+
+    def write(self, data: Any, /) -> int:
+        return super().write(memoryview(data)[:WRITE_CHUNK_BYTES])
+
+    def reserve(self, nbytes: int) -> None:
+        """If it can, the file system finds room for so many bytes at once, instead of for each page by itself."""
+        if allocate := _fallocate():
+            self._reserved = not allocate(self.fileno(), _KEEP_SIZE, 0, nbytes)
+
+    def close(self) -> None:
+        if self._reserved and not self.closed:
+            with suppress(OSError):  # what was too much costs room, and harms nobody
+                self.truncate(os.fstat(self.fileno()).st_size)
+        super().close()
+
+
+@cache
+def _fallocate() -> Callable[[int, int, int, int], int] | None:
+    """Of Linux: what Python has, `os.posix_fallocate`, makes a file longer, and writes it where it cannot do better."""
+    with suppress(ImportError, AttributeError, OSError):
+        import ctypes
+
+        found = ctypes.CDLL(None).fallocate
+        found.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+        return found
+    return None
+
+
+def _open_new(path: str) -> BinaryIO:
+    """Create a file and its directory, which another worker may be tidying up at this moment."""
+    for _ in range(20):
+        with suppress(FileNotFoundError):
+            return io.BufferedWriter(_NewFile(path, "xb"))
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+    return io.BufferedWriter(_NewFile(path, "xb"))
+
+
+def _run_has_ended(run: str) -> bool:
+    host, _, rest = run.rpartition("-")[0].rpartition("-")
+    if host != socket.gethostname() or not rest.isdecimal():
+        return False
+    try:
+        os.kill(int(rest), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False

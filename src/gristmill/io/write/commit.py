@@ -1,0 +1,392 @@
+"""Writing in two steps, so that what is written does not depend on who wrote it, when, or in which blocks.
+
+    write     each batch becomes a fragment, a file under `_tmp` named after its task
+    commit    the fragments of one partition are joined, in row order, into its final files
+
+A step may be repeated at any point: names come from the task, files appear whole or not at all, and
+fragments are removed only when the final files are in place. A format says how rows become bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+
+import pyarrow as pa
+
+from gristmill.core.arrow.table_conversion import JSON, POSITION, unify_schemas, wide_integer_columns
+from gristmill.core.batch import Batch
+from gristmill.core.errors import ColumnError, InputError, cannot_write, did_you_mean, shorten
+from gristmill.core.fast_dataclass import fast_dataclass
+from gristmill.core.stage import ProcessingStage
+from gristmill.core.task import GatherTask, Task, WrittenFile, WrittenFiles, digest
+from gristmill.io.storage.output_directory import TEMPORARY_DIRECTORY, OutputDirectory, reserve_space
+from gristmill.io.write.manifest import MANIFEST, write_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from gristmill.io.storage.checksum import NewFile
+
+WRITE_MODES = ("ignore", "overwrite", "error", "append")
+REWRITTEN_SUFFIX = ".rewritten"
+RECORDS_DIRECTORY = "_run"
+
+
+@fast_dataclass
+class Fragment(Task[str]):
+    """A batch that was written to the temporary file `data`. Without rows there is no file, only columns."""
+
+    rows: int = field(kw_only=True)
+    size: int = field(kw_only=True)
+    schema: pa.Schema = field(kw_only=True, repr=False)
+    added: frozenset[str] = field(default=frozenset(), kw_only=True, repr=False)
+    """Columns that stages have added after the reader's own: they come last, whatever the reader finds later."""
+    wide: frozenset[str] = field(default=frozenset(), kw_only=True, repr=False)
+    """Integer columns with values that a float cannot hold."""
+    seen: tuple[str, ...] = field(default=(), kw_only=True, repr=False)
+    """All columns of the batch, to name them if a field that was asked for is not there."""
+    checksum: str = field(default="", kw_only=True, repr=False)
+
+    @property
+    def num_items(self) -> int:
+        return self.rows
+
+
+class OutputFormat(Protocol):
+    """How rows become files. One fragment holds one batch; `join` makes the final files from all of them. One that has
+    `takes_lines` copies lines of JSON that are just as it would write them (`reread.py`)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def extension(self) -> str: ...
+
+    @property
+    def extensions(self) -> tuple[str, ...]:
+        """Every extension that files of this format may have, to know the files of earlier runs."""
+
+    @property
+    def target_file_size(self) -> int | None: ...
+
+    def write_fragment(self, table: pa.Table, file: BinaryIO) -> None: ...
+
+    def join(self, fragments: Sequence[Fragment], schema: pa.Schema, parts: OutputFiles) -> None: ...
+
+
+class WriteFragments(ProcessingStage[Batch, Fragment]):
+    """Writes each batch to a temporary file."""
+
+    writes = True
+    takes_empty = True
+
+    def __init__(
+        self, target: OutputDirectory, form: OutputFormat, fields: Sequence[str] | None = None, mode: str = "ignore"
+    ) -> None:
+        self.name = f"write_{form.name}"
+        self.target, self.form, self.fields, self.mode = target, form, fields, mode
+        self._run = "direct"
+
+    def check(self) -> None:
+        self.target.check()
+        if self.mode == "error" and (found := data_files(self.target, self.form)):
+            raise InputError(
+                f"stage {self.name!r}: {self.target.url} already has {shorten(found)}. Choose another directory, or "
+                'mode="overwrite" to delete them, "append" to add to them, "ignore" to replace those of the same name'
+            )
+
+    def output_directory(self) -> str:
+        return self.target.url
+
+    def prepare(self, memory: dict[str, Any]) -> None:
+        begun = "run" in memory
+        self.target.make()
+        self.target.remove_stale_files(everything=self.mode == "overwrite" and not begun, also=memory.get("run"))
+        if self.mode == "overwrite" and not begun:
+            for name in [*data_files(self.target, self.form), MANIFEST]:
+                self.target.remove(self.target.file(name))
+        self._run = memory["run"] = self.target.new_temporary_name()
+
+    def process(self, task: Batch) -> Fragment:
+        copied = task.unread if self.fields is None and getattr(self.form, "takes_lines", False) else None
+        read = copied.columns if copied else task.data
+        table, added = columns_to_write(read, self.fields)
+        path = self.target.file(TEMPORARY_DIRECTORY, self._run, safe_file_name(task.lineage.id) or "batch")
+        size, checksum = 0, ""
+        if task.num_items:
+            with _write_errors_named(self.name, path), self.target.create(path) as file:
+                if copied:
+                    copy_unread_lines(copied, task.left, file)
+                else:
+                    self.form.write_fragment(table, file)
+            size, checksum = file.size, file.checksum
+        return Fragment(
+            path,
+            rows=task.num_items,
+            size=size,
+            checksum=checksum,
+            schema=table.schema,
+            added=added,
+            wide=wide_integer_columns(table),
+            seen=tuple(name for name in read.column_names if name != POSITION),
+            dataset_name=task.dataset_name,
+            metadata=dict(task.metadata),
+        )
+
+
+def copy_unread_lines(copied: Any, rows: pa.BooleanArray | None, file: BinaryIO) -> None:
+    reserve_space(file, copied.size * (copied.num_rows if rows is None else rows.true_count) // max(copied.num_rows, 1))
+    copied.write(file, rows)
+
+
+class CommitFiles(ProcessingStage[GatherTask, WrittenFiles]):
+    """Joins the fragments of one partition into its final files."""
+
+    gather = True
+    durable = True
+
+    def __init__(
+        self, target: OutputDirectory, form: OutputFormat, fields: Sequence[str] | None = None, mode: str = "ignore"
+    ) -> None:
+        self.name = f"commit_{form.name}"
+        self.target, self.form, self.fields, self.mode = target, form, fields, mode
+        self._generation = ""
+        self._there: dict[str, int] | None = None
+
+    def prepare(self, memory: dict[str, Any]) -> None:
+        if self.mode == "append" and "generation" not in memory:
+            memory["generation"] = next_generation(data_files(self.target, self.form))
+        self._generation = memory.get("generation", "")
+
+    def has(self, files: Sequence[WrittenFile]) -> bool:
+        if self._there is None:
+            self._there = self.target.sizes()
+        there = self._there
+        return all(there.get(file.path.rpartition("/")[2]) == file.size for file in files)
+
+    def discard(self, files: Sequence[WrittenFile]) -> None:
+        for file in files:
+            if file.path.startswith(self.target.file("")):  # what lies elsewhere is not ours to delete
+                self.target.remove(file.path)
+
+    def records_directory(self) -> tuple[str, Mapping[str, Any]]:
+        return self.target.file(RECORDS_DIRECTORY), self.target.storage_options
+
+    def temporary_directory(self) -> tuple[str, Mapping[str, Any]]:
+        return self.target.file(TEMPORARY_DIRECTORY, self.target.new_temporary_name()), self.target.storage_options
+
+    def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
+        write_manifest(self.target, outputs, info)
+
+    def process(self, task: GatherTask) -> WrittenFiles:
+        everything: list[Any] = task.data
+        fragments = [fragment for fragment in everything if fragment.size]
+        stem = self.stem(task)
+        run = task.data[0].data.rpartition("/")[0].rpartition("/")[2] if task.data else ""
+        parts = OutputFiles(self.target, run, stem, self.form)
+        with _write_errors_named(self.name, self.target.file(stem + self.form.extension)):
+            if fragments and not self.target.exists(fragments[0].data):
+                files = self._done_before(parts)
+            else:
+                if fragments:
+                    self.form.join(fragments, self._schema(task.data), parts)
+                files = parts.place()
+            written = parts.written(files, fragments)
+            temporary = [fragment.data for fragment in fragments]
+            for path in [*parts.rewritten, *temporary]:
+                self.target.remove(path)
+            self.target.tidy(run, [*files, *temporary, *(path + REWRITTEN_SUFFIX for path in temporary)])
+        return WrittenFiles(
+            files,
+            rows=sum(fragment.rows for fragment in fragments),
+            written=written,
+            storage_options=self.target.storage_options,
+            dataset_name=task.data[0].dataset_name if task.data else "",
+            metadata=dict(task.data[0].metadata) if task.data else {},
+        )
+
+    def stem(self, task: GatherTask) -> str:
+        """The name of a source's files, without number and extension."""
+        return partition_name(task) + self._generation
+
+    def _done_before(self, parts: OutputFiles) -> list[str]:
+        """An earlier attempt got as far as removing the fragments, which it does last."""
+        files = parts.placed()
+        if not files:
+            raise FileNotFoundError(
+                f"the fragments in {self.target.file(TEMPORARY_DIRECTORY)} were deleted by someone else"
+            )
+        return files
+
+    def _schema(self, fragments: Sequence[Any]) -> pa.Schema:
+        schema = joint_schema(fragments)
+        if self.fields is None:
+            return schema
+        missing = [name for name in self.fields if name not in schema.names]
+        if missing:
+            there = list(dict.fromkeys(name for fragment in fragments for name in fragment.seen))
+            raise ColumnError(
+                f"stage {self.name!r}: no row has {', '.join(map(repr, missing))}, which fields=[...] asks for. "
+                f"There are: {shorten(there, 12)}.{did_you_mean(missing[0], there)}"
+            )
+        return pa.schema([schema.field(name) for name in self.fields])
+
+
+class OutputFiles:
+    """The final files of one partition, in the making: one, or numbered ones if files have a target size. A format
+    that names more extensions as `beside` makes a file of each of them after each of its own."""
+
+    def __init__(self, target: OutputDirectory, run: str, stem: str, form: OutputFormat) -> None:
+        self.target, self.run, self.stem, self.form = target, run, stem, form
+        self.rewritten: list[str] = []
+        self.drafts: list[str | None] = []
+        self._made: dict[str, NewFile] = {}
+        self._numbered = form.target_file_size is not None
+        self._kinds: tuple[str, ...] = (form.extension, *getattr(form, "beside", ()))
+
+    def create(self) -> AbstractContextManager[NewFile]:
+        """The next file, to write to."""
+        name = self._name(len(self.drafts))
+        path = self.target.file(TEMPORARY_DIRECTORY, self.run, name) if self.target.local else self.target.file(name)
+        self.drafts.append(path if self.target.local else None)
+        return self._create(path)
+
+    def rewrite(self, fragment: Fragment) -> tuple[str, AbstractContextManager[NewFile]]:
+        """A temporary file to take the place of a fragment."""
+        path = fragment.data + REWRITTEN_SUFFIX
+        self.rewritten.append(path)
+        return path, self._create(path)
+
+    @contextmanager
+    def _create(self, path: str) -> Iterator[NewFile]:
+        with self.target.create(path) as file:
+            yield file
+        self._made[path] = file
+
+    def adopt(self, path: str) -> bool:
+        """Take a local temporary file as it is for the next file."""
+        if self.target.local:
+            self.drafts.append(path)
+        return self.target.local
+
+    def place(self) -> list[str]:
+        """Remove what an earlier run left of this partition and move the files into place."""
+        names = [self._name(index) for index in range(len(self.drafts))]
+        for name in self._earlier(len(names)):
+            self.target.remove(self.target.file(name))
+        for draft, name in zip(self.drafts, names, strict=True):
+            if draft is not None:
+                self.target.replace(draft, name)
+        return [self.target.file(name) for name in names]
+
+    def written(self, files: Sequence[str], fragments: Sequence[Fragment]) -> tuple[WrittenFile, ...]:
+        """What is known of files in place. Only what an earlier attempt has written is read for it."""
+        if not self.drafts:
+            return tuple(WrittenFile(path, self.target.size(path), self.target.checksum(path)) for path in files)
+        known: dict[str, Fragment | NewFile] = {fragment.data: fragment for fragment in fragments}
+        known |= self._made
+        made = [known[draft or path] for path, draft in zip(files, self.drafts, strict=True)]
+        return tuple(WrittenFile(path, one.size, one.checksum) for path, one in zip(files, made, strict=True))
+
+    def placed(self) -> list[str]:
+        """The files that an earlier attempt has put into place."""
+        names = self._run_of_numbers(0) if self._numbered else [self.stem + self.form.extension]
+        return [path for path in map(self.target.file, names) if self.target.exists(path)]
+
+    def _earlier(self, count: int) -> list[str]:
+        """Files of the partition that are not among the new ones, last first, so that no gap can hide one."""
+        whole = self.stem + self.form.extension
+        numbered = self._run_of_numbers(count if self._numbered else 0)
+        return numbered[::-1] + ([whole] if self._numbered or not count else [])
+
+    def _run_of_numbers(self, first: int) -> list[str]:
+        names: list[str] = []
+        while self.target.exists(self.target.file(name := self._number(first + len(names)))):
+            names.append(name)
+        return names
+
+    def _number(self, index: int) -> str:
+        number, kind = divmod(index, len(self._kinds))
+        return f"{self.stem}-{number:05}{self._kinds[kind]}"
+
+    def _name(self, index: int) -> str:
+        return self._number(index) if self._numbered else self.stem + self.form.extension
+
+
+# -- columns -----------------------------------------------------------------------------------------------
+
+
+def columns_to_write(table: pa.Table, fields: Sequence[str] | None) -> tuple[pa.Table, frozenset[str]]:
+    """The table without the framework's columns, and the names of those that stages have added to the reader's."""
+    names = table.column_names
+    reader = names.index(POSITION) if POSITION in names else len(names)
+    added = frozenset(names[reader:])
+    wanted = names if fields is None else [name for name in fields if name in names]
+    wanted = [name for name in wanted if name != POSITION]
+    table = table.select(wanted)
+    schema = pa.schema([(column.name, _unencoded_type(column.type)) for column in table.schema])
+    return table if schema.equals(table.schema, check_metadata=True) else table.cast(schema), added
+
+
+def _unencoded_type(kind: pa.DataType) -> pa.DataType:
+    """The type without dictionary or run-length encoding, which depend on the rows around."""
+    encoded = pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind)
+    return kind.value_type if encoded else kind
+
+
+def joint_schema(fragments: Sequence[Fragment]) -> pa.Schema:
+    """The columns of all fragments as one block would have had them: as they first appear, added ones last."""
+    read = [pa.schema([f for f in fragment.schema if f.name not in fragment.added]) for fragment in fragments]
+    added = [pa.schema([f for f in fragment.schema if f.name in fragment.added]) for fragment in fragments]
+    wide = frozenset[str]().union(*(fragment.wide for fragment in fragments))
+    return pa.schema(
+        [
+            (f.name, JSON if f.name in wide and pa.types.is_floating(f.type) else f.type)
+            for f in unify_schemas(read + added)
+        ]
+    )
+
+
+# -- names -------------------------------------------------------------------------------------------------
+
+
+def partition_name(task: GatherTask) -> str:
+    """What readers called the partition, or the id of the task that it comes from."""
+    named = task.data[0].metadata.get("partition") if task.data else None
+    return safe_file_name(str(named)) if named else f"task-{safe_file_name(task.lineage.source)}"
+
+
+def safe_file_name(name: str) -> str:
+    """The name with only what every file system takes; when something was replaced, a hash keeps it apart.
+
+    It starts with a letter or digit, since readers, ours included, leave out names that start with `.` or `_`.
+    """
+    clean = re.sub(r"[^\w.-]", "_", name)
+    clean = clean.lstrip("._-").encode()[:120].decode(errors="ignore") or "x"
+    return clean if clean == name else f"{clean}-{digest([name], 4)}"
+
+
+def data_files(target: OutputDirectory, form: OutputFormat) -> list[str]:
+    """Files of the format in the directory, whoever wrote them."""
+    return [name for name in target.names() if name.endswith(form.extensions)]
+
+
+def next_generation(names: Sequence[str]) -> str:
+    """A suffix that no file has yet: none for the first run, then `-g2` and so on."""
+    if not names:
+        return ""
+    found = [re.search(r"-g(\d+)(-\d{5})?\.[a-z.]+$", name) for name in names]
+    return f"-g{max(int(match[1]) if match else 1 for match in found) + 1}"
+
+
+@contextmanager
+def _write_errors_named(stage: str, path: str) -> Iterator[None]:
+    """Say in errors of the operating system which stage had them, with which file."""
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(path, error, stage) from error

@@ -1,0 +1,317 @@
+"""JSON lines: rows to lines, and the lines of many fragments to final files.
+
+    numbers       NaN and infinity become null, which is all that JSON has for them
+    nested data   stays the JSON text that it was
+    dates, times  ISO 8601; zoned ones in UTC with a Z
+    decimals      strings, so that no digit is lost
+    bytes         base64
+    nulls         are written, so that all lines of a file have the same keys
+
+Fragments are joined by copying bytes. Only where a fragment lacks columns, or has whole numbers in a column of
+floats, are its lines written anew; the text of all other values is kept to the byte.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import orjson
+import pyarrow as pa
+
+from gristmill.core.arrow.array_building import literal, make_array
+from gristmill.core.arrow.lazy_compute import pc
+from gristmill.core.arrow.native_kernels import kernels
+from gristmill.core.arrow.table_conversion import as_plain_text, is_json, json_array
+from gristmill.core.fast_dataclass import fast_dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from gristmill.io.storage.output_directory import OutputDirectory
+    from gristmill.io.write.commit import Fragment, OutputFiles
+
+EXTENSION_BY_COMPRESSION = {None: ".jsonl", "gzip": ".jsonl.gz", "zstd": ".jsonl.zst"}
+ENCODE_ROWS = 256  # rows that are Python objects at a time
+EDIT_BYTES = 2**16  # bytes of lines that are edited at a time; they stay in the processor's cache
+COPY_CHUNK_BYTES = 2**20
+_SPACE = re.compile(r"[ \t\r]*")
+
+FileSpan = tuple[str, int, int]
+"""A file and the bytes of it, from and to."""
+
+
+@fast_dataclass(frozen=True)
+class JsonlFormat:
+    """One JSON object per line. Sizes are those of the lines before compression."""
+
+    compression: str | None = None
+    compression_level: int = 6
+    sort_keys: bool = False
+    target_file_size: int | None = None
+    name: str = "jsonl"
+    extensions: tuple[str, ...] = tuple(EXTENSION_BY_COMPRESSION.values())
+
+    @property
+    def extension(self) -> str:
+        return EXTENSION_BY_COMPRESSION[self.compression]
+
+    @property
+    def copies_lines(self) -> bool:
+        return not self.sort_keys
+
+    def write_fragment(self, table: pa.Table, file: BinaryIO) -> None:
+        for lines in encode_lines(self._sorted(table), self.sort_keys):
+            file.write(lines)
+
+    def join(self, fragments: Sequence[Fragment], schema: pa.Schema, parts: OutputFiles) -> None:
+        names = self._order(schema.names)
+        schema = pa.schema([schema.field(name) for name in names])
+        files = [self._fitting(fragment, schema, parts) for fragment in fragments]
+        for spans in cut_into_files(files, self.target_file_size, parts.target):
+            whole = len(files) == 1 and spans == [(files[0][0], 0, files[0][1])]
+            if self.compression is None and whole and parts.adopt(files[0][0]):
+                continue
+            with parts.create() as file:
+                self._fill(file, spans, parts.target)
+
+    def _order(self, names: Sequence[str]) -> list[str]:
+        return sorted(names) if self.sort_keys else list(names)
+
+    def _sorted(self, table: pa.Table) -> pa.Table:
+        return table.select(self._order(table.column_names)) if self.sort_keys else table
+
+    def _fitting(self, fragment: Fragment, schema: pa.Schema, parts: OutputFiles) -> tuple[str, int]:
+        """A file with the fragment's rows in the columns of the schema, and its size."""
+        own = pa.schema([fragment.schema.field(name) for name in self._order(fragment.schema.names)])
+        edit = line_editor(own, schema)
+        if edit is None:
+            return fragment.data, fragment.size
+        path, created = parts.rewrite(fragment)
+        with parts.target.open(fragment.data) as old, created as new:
+            while lines := old.read(EDIT_BYTES):
+                new.write(edit(lines + old.readline()))
+        return path, parts.target.size(path)
+
+    def _fill(self, file: BinaryIO, spans: Sequence[FileSpan], target: OutputDirectory) -> None:
+        if self.compression is None:
+            for span in spans:
+                for chunk in read_span(span, target):
+                    file.write(chunk)
+            return
+        chunks = equal_blocks(chunk for span in spans for chunk in read_span(span, target))
+        if self.compression == "gzip":
+            import gzip
+
+            with gzip.GzipFile("", "wb", self.compression_level, file, mtime=0) as packed:
+                for chunk in chunks:
+                    packed.write(chunk)
+        else:
+            with pa.CompressedOutputStream(pa.PythonFile(file, "w"), "zstd") as packed:
+                for chunk in chunks:
+                    packed.write(chunk)
+
+
+# -- rows to lines -------------------------------------------------------------------------------------------
+
+
+def encode_lines(table: pa.Table, sort_keys: bool = False) -> Iterator[bytes]:
+    """The rows as lines of JSON, some hundreds at a time."""
+    names = table.column_names
+    option = orjson.OPT_APPEND_NEWLINE | (orjson.OPT_SORT_KEYS if sort_keys else 0)
+    dumps = orjson.dumps
+    keys = [("," if index else "{").encode() + _key(name).encode() for index, name in enumerate(names)]
+    for batch in table.to_batches(max_chunksize=ENCODE_ROWS):
+        if not names:
+            yield b"{}\n" * batch.num_rows
+            continue
+        if kernels is not None:
+            cells = zip(keys, (column_as_texts(column, option) for column in batch.columns), strict=True)
+            yield kernels.json_lines(tuple((key, *cell) for key, cell in cells))
+            continue
+        columns = [_values(column) for column in batch.columns]
+        yield b"".join(
+            [dumps(dict(zip(names, row, strict=True)), as_plain_text, option) for row in zip(*columns, strict=True)]
+        )
+
+
+def column_as_texts(column: pa.Array, option: int = 0) -> tuple[pa.Array, bool]:
+    """A column as strings, and whether these are JSON."""
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return column, False
+    if is_json(kind):
+        return _one_line(column.storage), True
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
+        return column.cast(pa.string()), True
+    dumps, option = orjson.dumps, option & ~orjson.OPT_APPEND_NEWLINE
+    return make_array([dumps(value, as_plain_text, option).decode() for value in _values(column)], pa.string()), True
+
+
+def _one_line(texts: pa.Array) -> pa.Array:
+    """JSON texts without line feeds, which are white space in JSON, but the end of a line here."""
+    return pc.replace_substring(texts, "\n", " ") if pc.any(pc.match_substring(texts, "\n")).as_py() else texts
+
+
+def _values(column: pa.Array) -> list[Any]:
+    kind = column.type
+    if is_json(kind):
+        return [None if text is None else orjson.Fragment(text) for text in _one_line(column.storage).to_pylist()]
+    if pa.types.is_timestamp(kind):
+        texts = pc.replace_substring(column.cast(pa.timestamp(kind.unit)).cast(pa.string()), " ", "T")
+        texts = pc.replace_substring_regex(texts, r"\.0+$", "")
+        if kind.tz:
+            texts = pc.binary_join_element_wise(texts, literal("Z", pa.string()), literal("", pa.string()))
+        return texts.to_pylist()  # type: ignore[no-any-return]
+    if pa.types.is_date(kind) or pa.types.is_time(kind):
+        return column.cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
+    if pa.types.is_float16(kind):
+        return column.cast(pa.float32()).to_pylist()  # type: ignore[no-any-return]
+    return column.to_pylist()  # type: ignore[no-any-return]
+
+
+# -- lines to other lines --------------------------------------------------------------------------------------
+
+
+def line_editor(own: pa.Schema, schema: pa.Schema) -> Callable[[bytes], bytes] | None:
+    """What turns lines with the columns `own` into those that `schema` would have given; None if that is nothing."""
+    changes = {f.name: change for f in own if (change := _change(f.type, schema.field(f.name).type))}
+    if not changes and own.names == schema.names:
+        return None
+    late = schema.names[len(own.names) :]
+    if not changes and own.names == schema.names[: len(own.names)]:
+        return _Append(late, first=not own.names)
+    return _Rearrange(own.names, schema.names, changes)
+
+
+def _change(old: pa.DataType, new: pa.DataType) -> Callable[[str], str] | None:
+    if pa.types.is_integer(old) and pa.types.is_floating(new):
+        return _as_float
+    if pa.types.is_floating(old) and is_json(new):
+        return _as_json
+    return None
+
+
+def _as_float(cell: str) -> str:
+    return cell if cell == "null" else orjson.dumps(float(cell)).decode()
+
+
+def _as_json(cell: str) -> str:
+    return cell if cell == "null" else str(json_array([float(cell)]).storage[0])
+
+
+class _Append:
+    """Adds columns at the end, as null."""
+
+    def __init__(self, names: Sequence[str], first: bool) -> None:
+        cells = ",".join(f"{_key(name)}null" for name in names)
+        self.end = f"{'' if first else ','}{cells}}}\n".encode()
+
+    def __call__(self, lines: bytes) -> bytes:
+        return self.end.join([line[:-1] for line in lines.split(b"\n")])
+
+
+class _Rearrange:
+    """Takes lines apart at their columns and builds them anew from the same text."""
+
+    def __init__(self, own: Sequence[str], names: Sequence[str], changes: dict[str, Callable[[str], str]]) -> None:
+        from json import JSONDecoder
+
+        # numbers stay text: none is too long, and none is changed
+        self.scan = JSONDecoder(parse_int=str, parse_float=str, parse_constant=str).raw_decode
+        self.own = [(name, len(_key(name)) + 1) for name in own]
+        self.names = [(name, _key(name)) for name in names]
+        self.changes = changes
+
+    def __call__(self, lines: bytes) -> bytes:
+        return "".join(map(self._line, lines.decode().split("\n")[:-1])).encode()
+
+    def _line(self, line: str) -> str:
+        cells, at = {}, 0
+        for name, key in self.own:
+            start = self._skip(line, at + key)
+            end = self.scan(line, start)[1]
+            cells[name] = line[start:end]
+            at = self._skip(line, end)
+        for name, change in self.changes.items():
+            cells[name] = change(cells[name])
+        return "{" + ",".join([key + cells.get(name, "null") for name, key in self.names]) + "}\n"
+
+    @staticmethod
+    def _skip(line: str, at: int) -> int:
+        match = _SPACE.match(line, at)
+        return match.end() if match else at
+
+
+def _key(name: str) -> str:
+    return orjson.dumps(name).decode() + ":"
+
+
+# -- files to files ------------------------------------------------------------------------------------------
+
+
+def cut_into_files(
+    files: Sequence[tuple[str, int]], most: int | None, target: OutputDirectory
+) -> Iterator[list[FileSpan]]:
+    """The lines of all files, shared out to new files of at most `most` bytes (or one line, if it is larger)."""
+    if most is None:
+        yield [(path, 0, size) for path, size in files]
+        return
+    part: list[FileSpan] = []
+    room = most
+    for path, size in files:
+        start = 0
+        with target.open(path) as file:
+            while start < size:
+                end = size if size - start <= room else _line_end_before(file, start, start + room)
+                if end == start and not part:
+                    end = _line_end_after(file, start + room)
+                if end > start:
+                    part.append((path, start, end))
+                    room -= end - start
+                if end < size:
+                    yield part
+                    part, room = [], most
+                start = end
+    if part:
+        yield part
+
+
+def _line_end_before(file: BinaryIO, start: int, end: int) -> int:
+    while end > start:
+        begin = max(start, end - COPY_CHUNK_BYTES)
+        file.seek(begin)
+        found = file.read(end - begin).rfind(b"\n")
+        if found >= 0:
+            return begin + found + 1
+        end = begin
+    return start
+
+
+def _line_end_after(file: BinaryIO, start: int) -> int:
+    file.seek(start)
+    return start + len(file.readline())
+
+
+def read_span(span: FileSpan, target: OutputDirectory) -> Iterator[bytes]:
+    path, start, end = span
+    with target.open(path) as file:
+        file.seek(start)
+        while start < end:
+            chunk = file.read(min(COPY_CHUNK_BYTES, end - start))
+            if not chunk:
+                raise OSError(f"{path} is shorter than it was when it was written")
+            start += len(chunk)
+            yield chunk
+
+
+def equal_blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in blocks of one size, since what a compressor writes may depend on how it is fed."""
+    waiting = bytearray()
+    for chunk in chunks:
+        waiting += chunk
+        while len(waiting) >= COPY_CHUNK_BYTES:
+            yield bytes(waiting[:COPY_CHUNK_BYTES])
+            del waiting[:COPY_CHUNK_BYTES]
+    if waiting:
+        yield bytes(waiting)

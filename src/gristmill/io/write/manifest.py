@@ -1,0 +1,77 @@
+"""The manifest of an output directory: which files it should hold, and what is in them.
+
+It is written last, so it stands for an output that is complete. `check_manifest` tells what is missing or changed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from gristmill.core.errors import InputError
+from gristmill.core.task import upgraded_file_entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from gristmill.core.task import WrittenFiles
+    from gristmill.io.storage.output_directory import OutputDirectory
+
+MANIFEST = "_manifest.json"
+
+
+def write_manifest(target: OutputDirectory, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
+    """Record the files of a run, and those of earlier runs that are still there."""
+    entries = {entry["name"]: entry for entry in read_manifest(target).get("files", [])}
+    there = set(target.names())
+    entries = {name: entry for name, entry in entries.items() if name in there}
+    rows = 0
+    for output in outputs:
+        rows += output.rows
+        for index, file in enumerate(output.written):
+            name = file.path.rpartition("/")[2]
+            entries[name] = {
+                "name": name,
+                "bytes": file.size,
+                "checksum": file.checksum,
+                "rows": output.rows if len(output.written) == 1 else None,
+                "part": index,
+            }
+    content = {**info, "rows": rows, "files": [entries[name] for name in sorted(entries)]}
+    with target.create(target.file(MANIFEST)) as out:
+        out.write(orjson.dumps(content, option=orjson.OPT_INDENT_2))
+
+
+def read_manifest(target: OutputDirectory) -> dict[str, Any]:
+    path = target.file(MANIFEST)
+    if not target.exists(path):
+        return {}
+    with target.open(path) as file:
+        content: dict[str, Any] = orjson.loads(file.read())
+    return content
+
+
+def check_manifest(target: OutputDirectory) -> tuple[dict[str, Any], list[str]]:
+    """The manifest, and what is wrong with the directory: nothing when it is as it was written."""
+    manifest = read_manifest(target)
+    if not manifest:
+        raise InputError(
+            f"{target.url} has no {MANIFEST}: it was not written by Gristmill, or the run has not ended well. "
+            "Start the run again with the same run_dir to finish it"
+        )
+    there = set(target.names())
+    problems = []
+    for entry in manifest["files"]:
+        name = entry["name"]
+        if name not in there:
+            problems.append(f"{name} is missing")
+        elif (size := target.size(target.file(name))) != entry["bytes"]:
+            problems.append(f"{name} has {size:,} bytes, and should have {entry['bytes']:,}")
+        elif problem := target.checksum_problem(target.file(name), upgraded_file_entry(entry).get("checksum", "")):
+            problems.append(f"{name} {problem}")
+    extension = {entry["name"].partition(".")[2] for entry in manifest["files"]}
+    known = {entry["name"] for entry in manifest["files"]}
+    strangers = [name for name in there - known if name.partition(".")[2] in extension and not name.startswith("_")]
+    problems += [f"{name} is not in the manifest" for name in sorted(strangers)]
+    return manifest, problems

@@ -1,0 +1,190 @@
+"""Parquet: fragments are Arrow streams; the commit cuts their rows into row groups and writes them.
+
+Row groups, and files with a target size, are cut by what the rows hold and never by fragment. Memory holds one
+row group and one fragment. JSON columns get Parquet's JSON type.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import field
+from functools import reduce
+from itertools import chain
+from sys import byteorder
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import pyarrow as pa
+
+from gristmill.core.arrow.array_building import literal, make_array
+from gristmill.core.arrow.lazy_compute import pc
+from gristmill.core.arrow.table_conversion import conform_to_schema
+from gristmill.core.errors import ColumnError
+from gristmill.core.fast_dataclass import fast_dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from gristmill.io.storage.output_directory import OutputDirectory
+    from gristmill.io.write.commit import Fragment, OutputFiles
+
+ROW_GROUP_BYTES = 64 * 2**20
+ROW_GROUP_ROWS = 100_000
+PARQUET_OPTIONS = (
+    "allow_truncated_timestamps",
+    "coerce_timestamps",
+    "column_encoding",
+    "compression_level",
+    "data_page_size",
+    "data_page_version",
+    "dictionary_pagesize_limit",
+    "flavor",
+    "store_schema",
+    "use_byte_stream_split",
+    "use_content_defined_chunking",
+    "use_dictionary",
+    "version",
+    "write_page_checksum",
+    "write_page_index",
+    "write_statistics",
+)
+"""What `pyarrow.parquet.ParquetWriter` is told, if asked."""
+
+ONE_THREAD = pa.ipc.IpcReadOptions(use_threads=False)
+"""How Arrow streams are read: another thread, and its memory, costs more than most of them."""
+
+_OFFSETS = {pa.string().id: 4, pa.binary().id: 4, pa.large_string().id: 8, pa.large_binary().id: 8}
+_BYTES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+
+
+@fast_dataclass(frozen=True)
+class ParquetFormat:
+    """Parquet files. A target size is that of the file: the row group that reaches it is the last."""
+
+    compression: str = "zstd"
+    row_group_size: int = ROW_GROUP_ROWS
+    target_file_size: int | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    name: str = "parquet"
+    extension: str = ".parquet"
+    extensions: tuple[str, ...] = (".parquet",)
+
+    def write_fragment(self, table: pa.Table, file: BinaryIO) -> None:
+        options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+        with pa.ipc.new_stream(file, table.schema, options=options) as writer:
+            writer.write_table(table)
+
+    def join(self, fragments: Sequence[Fragment], schema: pa.Schema, parts: OutputFiles) -> None:
+        import pyarrow.parquet as pq
+
+        if not schema.names:
+            raise ColumnError("the rows have no columns, which a Parquet file cannot hold")
+        schema = pa.schema([field.with_type(_plain(field.type)) for field in schema], schema.metadata)
+        most = self.target_file_size
+        size = ROW_GROUP_BYTES if most is None else min(ROW_GROUP_BYTES, most)
+        groups = row_groups(fragment_tables(fragments, schema, parts.target), size, self.row_group_size)
+        for first in groups:
+            with (
+                parts.create() as file,
+                pq.ParquetWriter(file, schema, compression=self.compression, **self.options) as writer,
+            ):
+                for group in chain([first], groups):
+                    writer.write_table(group, row_group_size=group.num_rows)
+                    if most is not None and file.tell() >= most:
+                        break
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type, with the usual name for the values of a list of fixed size: other names do not survive a pickle, so
+    that files would depend on whether there are workers."""
+    return pa.list_(kind.value_type, kind.list_size) if pa.types.is_fixed_size_list(kind) else kind
+
+
+def fragment_tables(fragments: Iterable[Fragment], schema: pa.Schema, target: OutputDirectory) -> Iterator[pa.Table]:
+    """The rows of the fragments, piece by piece, in the columns of the schema."""
+    for fragment in fragments:
+        with target.open(fragment.data) as file, pa.ipc.open_stream(file, options=ONE_THREAD) as stream:
+            for batch in stream:
+                yield conform_to_schema(pa.Table.from_batches([batch]), schema)
+
+
+def row_groups(pieces: Iterable[pa.Table], most_bytes: int, most_rows: int) -> Iterator[pa.Table]:
+    """The same rows in tables that end with the row that reaches `most_bytes` or `most_rows`."""
+    waiting: list[pa.Table] = []
+    size = rows = 0
+    for piece in pieces:
+        together = value_bytes(piece)
+        if size + together < most_bytes and rows + piece.num_rows < most_rows:
+            waiting.append(piece)
+            size, rows = size + together, rows + piece.num_rows
+            continue
+        sums = pc.cumulative_sum(row_bytes(piece))
+        start = 0
+        while start < piece.num_rows:
+            before = sums[start - 1].as_py() if start else 0
+            end = bisect_left(sums, before + most_bytes - size, start, key=lambda value: value.as_py()) + 1
+            end = min(end, piece.num_rows, start + most_rows - rows)
+            waiting.append(piece.slice(start, end - start))
+            size += sums[end - 1].as_py() - before
+            rows += end - start
+            if size >= most_bytes or rows >= most_rows:
+                yield pa.concat_tables(waiting).combine_chunks()
+                waiting, size, rows = [], 0, 0
+            start = end
+    if waiting:
+        yield pa.concat_tables(waiting).combine_chunks()
+
+
+def row_bytes(table: pa.Table) -> pa.Array:
+    """The bytes of values in each row."""
+    total = pa.repeat(literal(0, pa.int64()), table.num_rows)
+    for column in table.combine_chunks().columns:
+        chunk = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+        total = pc.add(total, array_bytes(chunk))
+    return total
+
+
+def value_bytes(table: pa.Table) -> int:
+    """The bytes of all values: the same however the rows are cut."""
+    return sum(_value_bytes(chunk) for column in table.columns for chunk in column.chunks)
+
+
+def _value_bytes(array: pa.Array) -> int:
+    """Without a look at each value where that can be: most runs are small, and have many columns."""
+    kind, count = array.type, len(array)
+    if pa.types.is_run_end_encoded(kind):
+        once = len(array.values) == 1
+        return count * _value_bytes(array.values) if once else _value_bytes(pc.run_end_decode(array))
+    width = _OFFSETS.get(kind.id)
+    if width is None:
+        plain = pa.types.is_primitive(kind) or pa.types.is_fixed_size_binary(kind)
+        return 8 * count if plain else pc.sum(array_bytes(array)).as_py() or 0
+    if array.null_count == count:
+        return 0
+    if array.null_count:
+        return pc.sum(pc.binary_length(array)).as_py() or 0
+    ends, first, last = memoryview(array.buffers()[1]), array.offset * width, (array.offset + count) * width
+    return int.from_bytes(ends[last : last + width], byteorder) - int.from_bytes(ends[first : first + width], byteorder)
+
+
+def array_bytes(array: pa.Array) -> pa.Array:
+    """The bytes of each value."""
+    kind = array.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return array_bytes(array.storage)
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        return array_bytes(array.cast(pa.large_binary()))
+    if any(test(kind) for test in _BYTES):
+        return pc.fill_null(pc.binary_length(array).cast(pa.int64()), literal(0, pa.int64()))
+    if pa.types.is_struct(kind) and kind.num_fields:
+        return reduce(pc.add, map(array_bytes, array.flatten()))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
+        return _list_bytes(array)
+    return pa.repeat(literal(8 * getattr(kind, "list_size", 1), pa.int64()), len(array))
+
+
+def _list_bytes(array: pa.Array) -> pa.Array:
+    zero = make_array([0], pa.int64())
+    sums = pa.concat_arrays([zero, pc.cumulative_sum(array_bytes(array.values))])
+    offsets = array.offsets
+    sizes = pc.subtract(sums.take(offsets[1:]), sums.take(offsets[:-1]))
+    return pc.if_else(array.is_valid(), sizes, literal(0, pa.int64()))

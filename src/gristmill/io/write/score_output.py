@@ -1,0 +1,212 @@
+"""Scores: Parquet, one file per source, committed like output, in a directory that belongs to the run.
+
+Where the rows of a source went through several workers there are fragments of each: they are put side by side by the
+place of the rows. That holds the scores of one source in memory, some 300 bytes for each row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import pyarrow as pa
+
+from gristmill.core.errors import PlanError, shorten
+from gristmill.core.fast_dataclass import fast_dataclass
+from gristmill.core.records.row_scores import FACTS, FILE, PLACE
+from gristmill.core.task import GatherTask, ScoreFiles
+from gristmill.io.storage.output_directory import OutputDirectory
+from gristmill.io.write.commit import CommitFiles, Fragment, OutputFiles, WriteFragments, data_files
+from gristmill.io.write.parquet_format import ParquetFormat, fragment_tables
+from gristmill.io.write.rejected_output import CommitRejected, WriteRejected, rejected_row_stages
+
+if TYPE_CHECKING:
+    from gristmill.core.batch import Batch
+    from gristmill.core.task import WrittenFile, WrittenFiles
+
+SCORES_INFO_FILE = "_scores.json"
+SCORES_VERSION = 1
+_ROW = "__row__"
+
+
+@fast_dataclass
+class ScoreFragment(Fragment):
+    """The scores of a batch."""
+
+    @property
+    def stage(self) -> str:
+        """The number of the stage that the sheet began with."""
+        return self.lineage.id.partition(".")[0]
+
+
+@fast_dataclass(frozen=True)
+class ScoreFormat(ParquetFormat):
+    """Parquet whose rows may lie in several fragments, each with some of the columns. It is written with little effort:
+    fragments are read once and soon, and scores are seldom the same."""
+
+    def write_fragment(self, table: pa.Table, file: BinaryIO) -> None:
+        with pa.ipc.new_stream(file, table.schema) as writer:
+            writer.write_table(table)
+
+    def join(self, fragments: Sequence[Fragment], schema: pa.Schema, parts: OutputFiles) -> None:
+        import pyarrow.parquet as pq
+
+        pieces = fragment_tables(fragments, schema, parts.target)
+        if len({fragment.stage for fragment in fragments if isinstance(fragment, ScoreFragment)}) > 1:
+            pieces = iter([merge_score_rows(pa.concat_tables(pieces))])
+        facts = [name for name in schema.names if name in FACTS]
+        with (
+            parts.create() as file,
+            pq.ParquetWriter(
+                file, schema, compression=self.compression, use_dictionary=facts, write_statistics=facts
+            ) as writer,
+        ):
+            for group in _row_groups(pieces, self.row_group_size):
+                writer.write_table(group, row_group_size=group.num_rows)
+
+
+def _row_groups(pieces: Iterable[pa.Table], most: int) -> Iterator[pa.Table]:
+    """The same rows in tables of `most` rows, however they are cut."""
+    waiting: list[pa.Table] = []
+    rows = 0
+    for piece in pieces:
+        start = 0
+        while start < piece.num_rows:
+            waiting.append(piece.slice(start, most - rows))
+            start, rows = start + waiting[-1].num_rows, rows + waiting[-1].num_rows
+            if rows == most:
+                yield pa.concat_tables(waiting)
+                waiting, rows = [], 0
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def merge_score_rows(table: pa.Table) -> pa.Table:
+    """One row for each place, in the order in which places come first, with the first value there is of each column."""
+    names = [name for name in table.column_names if name not in (FILE, PLACE)]
+    plain = [column.cast(pa.string()) if _is_extension(column) else column for column in table.columns]
+    numbers = pa.array(range(table.num_rows), pa.int64())
+    numbered = pa.table([*plain, numbers], [*table.column_names, _ROW])
+    wanted: list[Any] = [(name, "first") for name in names]
+    grouped = numbered.group_by([FILE, PLACE], use_threads=False).aggregate([*wanted, (_ROW, "min")])
+    ordered = grouped.sort_by(f"{_ROW}_min")
+    found = [ordered.column(name if name in (FILE, PLACE) else f"{name}_first") for name in table.column_names]
+    columns = [_with_type(column, kind) for column, kind in zip(found, table.schema.types, strict=True)]
+    return pa.table(columns, schema=table.schema)
+
+
+def _with_type(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if not isinstance(kind, pa.BaseExtensionType):
+        return column.cast(kind)
+    return pa.chunked_array([pa.ExtensionArray.from_storage(kind, chunk) for chunk in column.chunks], kind)
+
+
+def _is_extension(column: pa.ChunkedArray) -> bool:
+    return isinstance(column.type, pa.BaseExtensionType)
+
+
+class WriteScores(WriteFragments):
+    """Writes what filters think of rows."""
+
+    stages: Sequence[Mapping[str, Any]] = ()
+    """What there is to know of the columns; the plan knows it."""
+
+    def check(self) -> None:
+        super().check()
+        found = data_files(self.target, self.form)
+        if found and not self.target.exists(self.target.file(SCORES_INFO_FILE)):
+            raise PlanError(
+                f"scores={self.target.url!r} holds {shorten(found)}, which no run has put there as scores: "
+                "choose a directory of its own for them"
+            )
+
+    def prepare(self, memory: dict[str, Any]) -> None:
+        super().prepare(memory)
+        memory["place"] = self.target.url
+        with self.target.create(self.target.file(SCORES_INFO_FILE)) as file:
+            file.write(json.dumps({"version": SCORES_VERSION, "stages": list(self.stages)}, indent=1).encode())
+
+    def process(self, task: Batch) -> ScoreFragment:
+        fragment = super().process(task)
+        return ScoreFragment(**{name: value for name, value in vars(fragment).items() if name != "lineage"})
+
+
+class CommitScores(CommitFiles):
+    """Joins the scores of one source."""
+
+    def __init__(self, writer: WriteScores) -> None:
+        super().__init__(writer.target, writer.form, mode="overwrite")
+        self.writer = writer
+
+    def _schema(self, fragments: Sequence[Any]) -> pa.Schema:
+        """Columns in the order of the plan, whichever block had them first."""
+        order = [*FACTS, *(column for stage in self.writer.stages for column in stage["columns"].values())]
+        places = {name: place for place, name in enumerate(order)}
+        found = super()._schema(fragments)
+        return pa.schema(sorted(found, key=lambda column: (places.get(column.name, len(places)), column.name)))
+
+    def process(self, task: GatherTask) -> ScoreFiles:
+        files = super().process(task)
+        return ScoreFiles(files.data, rows=files.rows, written=files.written, storage_options=files.storage_options)
+
+    def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
+        self.target.remove_stale_files(everything=True)
+
+
+class CommitSideOutputs(CommitFiles):
+    """Commits what is kept of a source beside its output: rejected rows, scores, or both."""
+
+    name = "commit_beside"
+
+    def __init__(self, rejected: CommitRejected | None, scores: CommitScores | None) -> None:
+        first = rejected or scores
+        assert first is not None
+        super().__init__(first.target, first.form, mode="overwrite")
+        self.name = "commit_beside"
+        self.rejected, self.scores = rejected, scores
+
+    @property
+    def commits(self) -> list[CommitFiles]:
+        return [one for one in (self.rejected, self.scores) if one]
+
+    def prepare(self, memory: dict[str, Any]) -> None:
+        for commit in self.commits:
+            commit.prepare(memory)
+
+    def has(self, files: Sequence[WrittenFile]) -> bool:
+        return all(any(commit.has([file]) for commit in self._of(file)) for file in files)
+
+    def discard(self, files: Sequence[WrittenFile]) -> None:
+        for commit in self.commits:
+            commit.discard(files)
+
+    def _of(self, file: WrittenFile) -> list[CommitFiles]:
+        return [commit for commit in self.commits if file.path.startswith(commit.target.file(""))]
+
+    def process(self, task: GatherTask) -> list[WrittenFiles]:  # type: ignore[override]
+        mine: list[Any] = [fragment for fragment in task.data if isinstance(fragment, ScoreFragment)]
+        others: list[Any] = [fragment for fragment in task.data if not isinstance(fragment, ScoreFragment)]
+        pairs = ((self.rejected, others), (self.scores, mine))
+        return [commit.process(GatherTask(part).named(task.lineage)) for commit, part in pairs if commit and part]
+
+    def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
+        for commit in self.commits:
+            commit.complete((), info)
+
+
+def side_output_stages(
+    rejected: str | None, scores: str | None, storage_options: Mapping[str, Any]
+) -> tuple[WriteRejected | None, WriteScores | None, CommitSideOutputs]:
+    """What writes rejected rows and scores, where they are wanted, and what commits them."""
+    reject = rejected_row_stages(rejected, storage_options) if rejected else (None, None)
+    score = _score_stages(scores, storage_options) if scores else (None, None)
+    return reject[0], score[0], CommitSideOutputs(reject[1], score[1])
+
+
+def _score_stages(url: str, storage_options: Mapping[str, Any]) -> tuple[WriteScores, CommitScores]:
+    """What an earlier run has left is removed, unless it is that one which is resumed."""
+    target, form = OutputDirectory(url, storage_options), ScoreFormat()
+    writer = WriteScores(target, form, mode="overwrite")
+    writer.name = "write_scores"
+    return writer, CommitScores(writer)

@@ -1,0 +1,199 @@
+"""Facts: what a report tells, as plain data. `report.json` is this; `report_html.py` draws it.
+
+Gives up: more of a sample than some thousand characters, so that a report stays small whatever the data is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gristmill.core.decision import thresholds_of
+from gristmill.core.records.row_sketch import bucket_lower_bound
+from gristmill.core.records.run_directory import versions
+from gristmill.core.records.stage_identity import describe_stage
+from gristmill.core.result import StageSummary, Summary, folded_stages
+from gristmill.report.attempts import AttemptCounts, combine_attempts, latest_entries, rows_read_twice
+from gristmill.report.records import Records
+from gristmill.report.run_report import provenance
+from gristmill.report.run_report.duplicate_clusters import duplicate_clusters
+from gristmill.report.run_report.score_histogram import build_histogram, limits_in_threshold
+
+if TYPE_CHECKING:
+    from gristmill.core.executor import Progress
+    from gristmill.core.plan.planner import Plan
+    from gristmill.core.records.quarantine import QuarantinedRecord
+    from gristmill.core.records.row_sketch import RowSketch
+    from gristmill.core.records.run_directory import Run
+
+MAX_TIMELINE_POINTS, MAX_QUARANTINE_RECORDS, HISTOGRAM_BINS = 240, 20, 48
+SAMPLE_CHARS, OUTCOME_CHARS = 2000, 4000
+
+
+class WorkerTimeline:
+    """How busy the workers were: at most so many moments of a run, however long, at equal distances."""
+
+    def __init__(self) -> None:
+        self.points: list[dict[str, Any]] = []
+        self.names: list[str] = []
+        """Of pools, also those of segments that are over. A point has the number of each pool that there is then."""
+        self._every, self._due = 0.25, 0.0
+
+    def saw(self, progress: Progress) -> None:
+        if progress.seconds < self._due:
+            return
+        self.names += [pool.name for pool in progress.pools if pool.name not in self.names]
+        pools = [[self.names.index(pool.name), pool.workers, pool.busy, pool.queued] for pool in progress.pools]
+        self.points.append({"seconds": round(progress.seconds, 2), "rows": progress.rows_read, "pools": pools})
+        if len(self.points) > MAX_TIMELINE_POINTS:
+            self.points, self._every = self.points[::2], self._every * 2
+        self._due = progress.seconds + self._every
+
+
+def gather_facts(
+    plan: Plan,
+    run: Run,
+    progress: Progress,
+    timeline: WorkerTimeline,
+    error: BaseException | None,
+    attempts: Sequence[AttemptCounts] = (),
+) -> dict[str, Any]:
+    """All that there is to tell of a run. `attempts` are those before this one."""
+    progress = combine_attempts(progress, attempts, plan.everything)
+    summary = Summary.of(progress)
+    files = [file for task in (*run.kept, *run.outputs) for file in task.written]
+    told = {
+        "name": plan.name,
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "outcome": "finished" if error is None else _failure(error),
+        "rows_in": summary.rows_in,
+        "rows_out": summary.rows_out,
+        "quarantined": summary.quarantined,
+        "seconds": round(summary.seconds, 3),
+        "attempts": len(attempts) + 1,
+        "done_before": len(run.kept),
+        "not_counted": _not_counted(run, attempts),
+        "files": len(files),
+        "bytes": sum(file.size for file in files),
+        "stages": _stages(plan, progress),
+        "pools": timeline.names,
+        "timeline": timeline.points,
+        "quarantine": _records(run),
+        "plan": str(plan),
+        "seeds": provenance.random_seeds([describe_stage(stage) for stage in plan.everything]),
+        "memory": provenance.peak_memory(),
+        "versions": versions(),
+    }
+    return {**told, **_facts_of_run_directory(run, attempts, told)}
+
+
+def _failure(error: BaseException) -> str:
+    told = f"stopped: {type(error).__name__}: {error}".partition("\n\nTraceback")[0]
+    return told if len(told) <= OUTCOME_CHARS else f"{told[:OUTCOME_CHARS]}…"
+
+
+def _not_counted(run: Run, attempts: Sequence[AttemptCounts]) -> int:
+    """Sources that were done by attempts of which nothing is known but the output."""
+    known = {attempt.id for attempt in attempts}
+    entries = [run.entries.get(task.lineage.source) for task in run.kept]
+    return sum(1 for entry in entries if entry and entry.attempt not in known)
+
+
+def _facts_of_run_directory(run: Run, attempts: Sequence[AttemptCounts], told: Mapping[str, Any]) -> dict[str, Any]:
+    """What the directory of the run tells, if it has one."""
+    if not run.store or run.store.get("plan.json") is None:
+        return {}
+    records = Records(run.place, run.storage_options)
+    entries = latest_entries(run.store.lines("ledger"), records.plan)
+    first, last = ([entry for entry in entries if entry["plan"] == end] for end in run.ends)
+    actual = {
+        "seconds": told["seconds"],
+        "rows_in": told["rows_in"],
+        "rows_out": told["rows_out"],
+        "output_bytes": told["bytes"],
+        "memory_bytes": max(told["memory"].values(), default=0) * 1e6,
+    }
+    return {
+        "read_twice": rows_read_twice(attempts, first),
+        "sources": provenance.rows_by_source(records, first, last, told["rows_in"] - told["quarantined"]),
+        "duplicates": duplicate_clusters(records),
+        "predicted": provenance.estimate_and_actual(run.store, actual),
+    }
+
+
+def _stages(plan: Plan, progress: Progress) -> list[dict[str, Any]]:
+    stages = []
+    place = -1
+    for name, parts in folded_stages(progress.stages):
+        place += len(parts)
+        line, sketch = StageSummary.of(name, parts), parts[-1].sketch
+        thresholds: Mapping[str, str] = thresholds_of(plan.everything[place])
+        stages.append(
+            {
+                "name": line.name,
+                "rows_in": line.rows_in,
+                "rows_out": line.rows_out,
+                "dropped": line.dropped,
+                "quarantined": line.quarantined,
+                "seconds": round(line.seconds, 3),
+                "mb_per_s": round(line.mb_per_s, 2),
+                "counts": line.counts,
+                **(_sketched(sketch, thresholds) if sketch else {}),
+            }
+        )
+    return stages
+
+
+def _sketched(sketch: RowSketch, thresholds: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "spread": {name: _histogram_of(buckets) for name, buckets in sketch.spread.items() if buckets},
+        "thresholds": {name: text for name, text in thresholds.items() if text},
+        "limits": {name: [limit for _, limit in limits_in_threshold(text)] for name, text in thresholds.items()},
+        "values": {name: dict(counts.most_common()) for name, counts in sketch.values.items()},
+        "samples": [{**sample, "row": _clipped(sample["row"])} for _, sample in sketch.samples],
+    }
+
+
+def _clipped(row: Mapping[str, Any], most: int = SAMPLE_CHARS) -> dict[str, Any]:
+    """The values of a row, as many as there is room for; its text comes first."""
+    shown: dict[str, Any] = {}
+    for name in sorted(row, key=lambda name: name != "text"):
+        value = row[name]
+        if isinstance(value, str) and len(value) > max(most, 0):
+            value = f"{value[: max(most, 0)]}…"
+        most -= len(str(name)) + len(str(value))
+        shown[name[:200]] = value
+        if most <= 0:
+            break
+    return shown
+
+
+def _histogram_of(buckets: Counter[int]) -> dict[str, Any]:
+    return build_histogram(
+        [bucket_lower_bound(bucket) for bucket in buckets], list(buckets.values()), min(HISTOGRAM_BINS, len(buckets))
+    )
+
+
+def _records(run: Run) -> list[dict[str, Any]]:
+    """The first of the records in quarantine."""
+    records = []
+    for record in run.quarantined():
+        records.append(_record(record))
+        if len(records) == MAX_QUARANTINE_RECORDS:
+            break
+    return records
+
+
+def _record(record: QuarantinedRecord) -> dict[str, Any]:
+    where = record.file or ", ".join(record.files)
+    shown = record.row if record.row is not None else record.content
+    return {
+        "stage": record.stage,
+        "kind": record.kind,
+        "error": record.error,
+        "file": where,
+        "position": record.position,
+        "row": shown if shown is None or len(repr(shown)) < 1500 else f"{shown!r:.1500}…",
+    }

@@ -1,0 +1,50 @@
+"""Reporter: watches a run, and writes report.json and report.html when it is over."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from gristmill.report.attempts import AttemptLog
+from gristmill.report.run_report.report_html import report_page
+from gristmill.report.run_report.report_json import WorkerTimeline, gather_facts
+
+if TYPE_CHECKING:
+    from gristmill.core.executor import Progress
+    from gristmill.core.plan.planner import Plan
+    from gristmill.core.records.record_store import RecordStore
+    from gristmill.core.records.run_directory import Run
+
+REPORT_HTML, REPORT_JSON = "report.html", "report.json"
+MAX_PAGE_BYTES = 3_000_000
+
+
+class RunReporter:
+    """Of one run."""
+
+    def __init__(self, store: RecordStore) -> None:
+        self._store = store
+        self._timeline = WorkerTimeline()
+        self._diary = AttemptLog(store)
+
+    def saw(self, progress: Progress) -> None:
+        self._timeline.saw(progress)
+        self._diary.saw(progress)
+
+    def write(self, plan: Plan, run: Run, progress: Progress, error: BaseException | None) -> None:
+        self._diary.write(progress)
+        facts = gather_facts(plan, run, progress, self._timeline, error, self._diary.earlier_attempts(plan, run))
+        self._store.put(REPORT_JSON, json.dumps(facts, default=str, indent=1).encode())
+        self._store.put(REPORT_HTML, page_within_limit(facts))
+
+
+def page_within_limit(facts: dict[str, Any]) -> bytes:
+    """The page, with fewer samples of each kind if it would be too large."""
+    shown = report_page(facts).encode("utf-8", "replace")
+    for most in (6, 3, 1, 0):
+        if len(shown) < MAX_PAGE_BYTES:
+            break
+        stages = [{**stage, "samples": stage.get("samples", [])[:most]} for stage in facts["stages"]]
+        facts = {**facts, "stages": stages, "quarantine": facts["quarantine"][:most]}
+        shown = report_page(facts).encode("utf-8", "replace")
+    return shown

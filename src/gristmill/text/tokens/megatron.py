@@ -1,0 +1,245 @@
+"""Writing tokens as Megatron reads them: a `.bin` with all tokens, and a `.idx` that says where documents begin.
+
+One pair for each partition of the input; `merge_megatron` makes one pair of all. The index is put in place after the
+tokens, so a pair with an index is whole.
+
+    .idx    "MMIDIDX\\0\\0", version (8 bytes), type of a token (1), sequences (8), documents + 1 (8),
+            tokens of each sequence (4 each), first byte of each (8 each), first sequence of each document (8 each)
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from array import array
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import pyarrow as pa
+
+from gristmill.core.arrow.lazy_compute import pc
+from gristmill.core.batch import DocumentBatch
+from gristmill.core.errors import InputError
+from gristmill.core.stage import CompositeStage, ProcessingStage
+from gristmill.core.task import GatherTask, WrittenFiles
+from gristmill.io.storage.output_directory import OutputDirectory
+from gristmill.io.write.commit import WRITE_MODES, CommitFiles, OutputFiles, WriteFragments, partition_name
+from gristmill.io.write.parquet_format import ONE_THREAD
+from gristmill.text.document_filter import check_count
+from gristmill.text.tokens.tokenize_documents import TOKENS_COLUMN, TokenizeDocuments
+from gristmill.text.tokens.tokenizer import ENCODE_BATCH_DOCUMENTS, check_no_kwargs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from gristmill.io.write.commit import Fragment
+
+MAGIC = b"MMIDIDX\x00\x00"
+HEADER = struct.Struct("<QBQQ")
+MEGATRON_TYPE_CODES = {pa.uint16(): 8, pa.int32(): 4}
+"""What Megatron calls the types that tokens have here."""
+
+MERGE_CHUNK_BYTES = 2**22
+
+
+class MegatronTokenizerWriter(CompositeStage[DocumentBatch, WrittenFiles]):
+    """Tokenizes documents and writes them as `.bin` and `.idx` files for Megatron, a pair for each partition.
+
+    `model_identifier` is a `tokenizer.json` or a directory with one, a `.model` file of SentencePiece, the name of a
+    tiktoken encoding, "owner/name" on the Hugging Face hub, or an object with `encode`. Tokens are written as 16 bits
+    if the vocabulary has at most 65,536 of them, else as 32. With `append_eod`, each document ends with the token
+    `eod_token`, a name or a number, or with the one that the tokenizer is found to have. Documents without tokens are
+    left out. `mode` is that of `JsonlWriter`. What comes from the hub is fetched with `hf_token`, if it takes one, and
+    kept in `cache_dir`; `tokenization_batch_size` documents are encoded at a time.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        model_identifier: Any,
+        text_field: str = "text",
+        append_eod: bool = False,
+        eod_token: str | int | None = None,
+        mode: str = "ignore",
+        storage_options: Mapping[str, Any] | None = None,
+        cache_dir: str | None = None,
+        hf_token: str | None = None,
+        tokenization_batch_size: int = ENCODE_BATCH_DOCUMENTS,
+        transformers_init_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        check_writer_arguments(self.name, path, mode)
+        check_count(self.name, "tokenization_batch_size", tokenization_batch_size, least=1)
+        check_no_kwargs(self.name, transformers_init_kwargs)
+        self.cache_dir, self.hf_token, self.tokenization_batch_size = cache_dir, hf_token, tokenization_batch_size
+        self.transformers_init_kwargs = transformers_init_kwargs
+        self.path, self.model_identifier, self.text_field = path, model_identifier, text_field
+        self.append_eod, self.eod_token, self.mode = append_eod, eod_token, mode
+        self.storage_options = storage_options
+
+    def decompose(self) -> list[ProcessingStage[Any, Any]]:
+        target = OutputDirectory(self.path, self.storage_options)
+        form = MegatronFormat()
+        return [
+            TokenizeDocuments(
+                self.model_identifier,
+                self.text_field,
+                TOKENS_COLUMN,
+                self.append_eod,
+                self.eod_token,
+                cache_dir=self.cache_dir,
+                hf_token=self.hf_token,
+                tokenization_batch_size=self.tokenization_batch_size,
+            ),
+            WriteFragments(target, form, [TOKENS_COLUMN], self.mode),
+            CommitMegatron(target, form, [TOKENS_COLUMN], self.mode),
+        ]
+
+
+def check_writer_arguments(name: str, path: str | os.PathLike[str], mode: str) -> None:
+    if not os.fspath(path):
+        raise ValueError(f"{name}: path is empty: name the directory to write to")
+    if mode not in WRITE_MODES:
+        raise ValueError(f"{name}: mode has no {mode!r}. There are: {', '.join(WRITE_MODES)}")
+
+
+@dataclass(frozen=True)
+class MegatronFormat:
+    """The files of a pair, one extension at a time."""
+
+    extension: str = ".bin"
+    extensions: tuple[str, ...] = (".bin", ".idx")
+    name: str = "megatron"
+    target_file_size: int | None = None
+
+    def write_fragment(self, table: pa.Table, file: BinaryIO) -> None:
+        write_token_fragment(table, file)
+
+    def join(self, fragments: Sequence[Fragment], schema: pa.Schema, parts: OutputFiles) -> None:
+        raise NotImplementedError("a pair is joined by CommitMegatron")
+
+
+class CommitMegatron(CommitFiles):
+    """Joins the fragments of one partition into its `.bin` and `.idx`."""
+
+    def process(self, task: GatherTask) -> WrittenFiles:
+        everything: list[Any] = task.data
+        fragments = [fragment for fragment in everything if fragment.rows]
+        stem = partition_name(task) + self._generation
+        run = everything[0].data.rpartition("/")[0].rpartition("/")[2] if everything else ""
+        pair = [OutputFiles(self.target, run, stem, MegatronFormat(extension)) for extension in (".bin", ".idx")]
+        if fragments and not self.target.exists(fragments[0].data):  # an earlier attempt has removed them, last of all
+            placed = [self._done_before(parts) for parts in pair]
+        else:
+            if fragments:
+                self._join(fragments, *pair)
+            placed = [parts.place() for parts in pair]
+        files = [path for paths in placed for path in paths]
+        written = [file for parts, paths in zip(pair, placed, strict=True) for file in parts.written(paths, fragments)]
+        temporary = [fragment.data for fragment in fragments]
+        for path in temporary:
+            self.target.remove(path)
+        self.target.tidy(run, [*files, *temporary])
+        return WrittenFiles(
+            files,
+            rows=sum(fragment.rows for fragment in fragments),
+            written=tuple(written),
+            storage_options=self.target.storage_options,
+            dataset_name=everything[0].dataset_name if everything else "",
+            metadata=dict(everything[0].metadata) if everything else {},
+        )
+
+    def _join(self, fragments: Sequence[Fragment], tokens: OutputFiles, index: OutputFiles) -> None:
+        sizes = array("i")
+        kind = fragments[0].schema.field(TOKENS_COLUMN).type.value_type
+        with tokens.create() as file:
+            for lists in read_token_fragments(fragments, self.target):
+                sizes.extend(pc.list_value_length(lists).to_pylist())
+                file.write(little_endian_bytes(lists.flatten()))
+        with index.create() as file:
+            write_megatron_index(file, sizes, kind)
+
+
+def write_token_fragment(table: pa.Table, file: BinaryIO) -> None:
+    """A fragment of tokens: an Arrow stream."""
+    options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+    with pa.ipc.new_stream(file, table.schema, options=options) as writer:
+        writer.write_table(table)
+
+
+def read_token_fragments(fragments: Sequence[Fragment], target: OutputDirectory) -> Iterator[pa.Array]:
+    """The tokens of the documents, in lists, piece by piece."""
+    for fragment in fragments:
+        with target.open(fragment.data) as file, pa.ipc.open_stream(file, options=ONE_THREAD) as stream:
+            for batch in stream:
+                yield batch.column(TOKENS_COLUMN)
+
+
+def little_endian_bytes(numbers: pa.Array) -> bytes:
+    """The bytes of an array of numbers, little-endian."""
+    width = numbers.type.bit_width // 8
+    start = numbers.offset * width
+    return bytes(memoryview(numbers.buffers()[1])[start : start + len(numbers) * width]) if len(numbers) else b""
+
+
+def write_megatron_index(file: BinaryIO, sizes: array[int], kind: pa.DataType) -> None:
+    """The index of documents of one sequence each."""
+    width = kind.bit_width // 8
+    file.write(MAGIC + HEADER.pack(1, MEGATRON_TYPE_CODES[kind], len(sizes), len(sizes) + 1))
+    file.write(sizes.tobytes())
+    starts = accumulate(sizes, initial=0)
+    file.write(array("q", [start * width for start, _ in zip(starts, sizes, strict=False)]).tobytes())
+    file.write(array("q", range(len(sizes) + 1)).tobytes())
+
+
+def read_megatron_index(path: Path) -> tuple[array[int], pa.DataType]:
+    """The number of tokens in each document, and their type."""
+    data = path.read_bytes()
+    if data[:9] != MAGIC:
+        raise InputError(f"{path} is no index of Megatron: give the prefix of two files, .bin and .idx")
+    start = 9 + HEADER.size
+    _, code, count, documents = HEADER.unpack_from(data, 9) if len(data) >= start else (0, 0, 0, 0)
+    kind = next((kind for kind, known in MEGATRON_TYPE_CODES.items() if known == code), None)
+    if kind is None or len(data) != start + 12 * count + 8 * documents:
+        raise InputError(f"{path} is cut short, or not of MegatronTokenizerWriter: write the tokens again")
+    return array("i", data[start : start + 4 * count]), kind
+
+
+def _check_tokens(path: Path, tokens: int, kind: pa.DataType) -> None:
+    there, wanted = path.stat().st_size if path.is_file() else 0, tokens * kind.bit_width // 8
+    if there != wanted:
+        raise InputError(
+            f"{path} has {there} bytes, and its index tells of {wanted}: missing or cut short. Write the tokens again"
+        )
+
+
+def merge_megatron(path: str | os.PathLike[str], prefix: str | os.PathLike[str]) -> None:
+    """Make one pair, `prefix.bin` and `prefix.idx`, of all pairs in a directory, in the order of their names.
+
+    The new pair must be in another directory: there, the next merge would take it for input and count tokens twice.
+    """
+    merged = Path(f"{os.fspath(prefix)}.idx").absolute()
+    if merged.resolve().parent == Path(path).resolve():
+        raise InputError(
+            f"{os.fspath(prefix)} would be among the pairs that it is made of, and the next merge would count its "
+            f"tokens again: choose a prefix outside of {os.fspath(path)}"
+        )
+    indexes = sorted(Path(path).absolute().glob("*.idx"))
+    if not indexes:
+        raise InputError(f"there are no .idx files in {os.fspath(path)}: write some with MegatronTokenizerWriter")
+    read = [read_megatron_index(index) for index in indexes]
+    for one, (sizes, kind) in zip(indexes, read, strict=True):
+        _check_tokens(one.with_suffix(".bin"), sum(sizes), kind)
+    kinds = {kind for _, kind in read}
+    if len(kinds) > 1:
+        raise InputError(f"{os.fspath(path)} holds tokens of several types: they come from different tokenizers")
+    target = OutputDirectory(merged.parent)
+    target.make()
+    with target.create(str(merged.with_suffix(".bin"))) as tokens:
+        for one in indexes:
+            with one.with_suffix(".bin").open("rb") as file:
+                while chunk := file.read(MERGE_CHUNK_BYTES):
+                    tokens.write(chunk)
+    with target.create(str(merged)) as index:
+        write_megatron_index(index, array("i", [size for some, _ in read for size in some]), kinds.pop())

@@ -1,0 +1,109 @@
+"""Media: images, sound and video in the rows, found by their first bytes, whatever the data calls them.
+
+Nothing is served but what begins like a picture or a recording of a kind listed here, and as that kind. SVG is none of
+them: it can hold scripts.
+
+Gives up: addresses of the web, which are never fetched: data must not make this machine call others.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gristmill.io.storage.file_input import file_system
+
+MAX_MEDIA_BYTES = 256 * 2**20
+MAGIC_BYTES = 32
+
+MEDIA_SUFFIXES = (
+    *(".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".avif"),
+    *(".wav", ".mp3", ".flac", ".ogg", ".opus", ".m4a", ".aac", ".mp4", ".webm"),
+)
+"""A text that ends like this may be the path of a file."""
+
+_MAGIC = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+    (b"fLaC", "audio/flac"),
+    (b"OggS", "audio/ogg"),
+    (b"ID3", "audio/mpeg"),
+    (b"\xff\xfb", "audio/mpeg"),
+    (b"\xff\xf3", "audio/mpeg"),
+    (b"\xff\xf2", "audio/mpeg"),
+    (b"\xff\xf1", "audio/aac"),
+    (b"\xff\xf9", "audio/aac"),
+    (b"\x1a\x45\xdf\xa3", "video/webm"),
+)
+
+
+def content_type(head: bytes) -> str | None:
+    """What bytes are, if they are something that is shown."""
+    for magic, kind in _MAGIC:
+        if head.startswith(magic):
+            return kind
+    if head[:4] == b"RIFF":
+        return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(head[8:12])
+    if head[:2] == b"BM" and head[6:10] == b"\0\0\0\0":
+        return "image/bmp"
+    if head[4:8] == b"ftyp":
+        brand = head[8:12]
+        return "image/avif" if brand in (b"avif", b"avis") else "audio/mp4" if brand == b"M4A " else "video/mp4"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class MediaContent:
+    """Something to see or to hear: bytes in a row, or the path of a file."""
+
+    kind: str
+    content: bytes | None = None
+    path: str | None = None
+
+    @property
+    def family(self) -> str:
+        return self.kind.partition("/")[0]
+
+    def read(self, storage_options: Mapping[str, Any]) -> bytes:
+        if self.content is not None:
+            return self.content
+        assert self.path is not None
+        system, path = file_system(self.path, storage_options)
+        with system.open(path, "rb") as file:
+            found: bytes = file.read(MAX_MEDIA_BYTES)
+        return found
+
+
+def media_in_cell(value: Any, root: str, storage_options: Mapping[str, Any]) -> MediaContent | None:
+    """The medium that a cell holds: bytes, a record of bytes and path, or the path of a file."""
+    if isinstance(value, Mapping):
+        inner = next((value[name] for name in ("bytes", "path") if value.get(name)), None)
+        return None if isinstance(inner, Mapping) else media_in_cell(inner, root, storage_options)
+    if isinstance(value, bytes | bytearray | memoryview):
+        kind = content_type(bytes(value[:MAGIC_BYTES]))
+        return MediaContent(kind, content=bytes(value)) if kind else None
+    if isinstance(value, str) and len(value) < 4096 and value.lower().endswith(MEDIA_SUFFIXES):
+        return _file(value, root, storage_options)
+    return None
+
+
+def _file(named: str, root: str, storage_options: Mapping[str, Any]) -> MediaContent | None:
+    """A file that a row names, below the root of the data or with a path on the same file system."""
+    path = named if named.startswith("/") and "://" not in root else posixpath.join(root, named)
+    if "://" in named:
+        path = named
+        if named.partition("://")[0] != root.partition("://")[0]:
+            return None
+    if "::" in path or "\0" in path:
+        return None
+    try:
+        system, inner = file_system(path, storage_options)
+        with system.open(inner, "rb") as file:
+            kind = content_type(file.read(MAGIC_BYTES))
+    except Exception:  # noqa: BLE001  a row may name anything
+        return None
+    return MediaContent(kind, path=path) if kind else None

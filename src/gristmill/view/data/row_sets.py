@@ -1,0 +1,196 @@
+"""Shelves: what there is to look at. Of a run its kept, dropped and quarantined rows; of a dataset its rows.
+
+A run is read as it goes: sources that are done appear, because the ledger names what was written for them.
+
+Gives up: records in quarantine beyond the first 100,000, which are told but not shown; and output that is no JSON
+lines, Parquet, CSV or Arrow.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from gristmill.core.arrow.table_conversion import rows_to_table
+from gristmill.core.errors import InputError
+from gristmill.core.records.quarantine import QuarantinedRecord
+from gristmill.core.records.record_store import RecordStore
+from gristmill.core.records.rejected_rows import STAGE
+from gristmill.core.records.run_directory import LedgerEntry, Run
+from gristmill.core.task import SHUFFLE_FILE_SUFFIX
+from gristmill.io.formats.format_detection import (
+    READER_BY_EXTENSION,
+    extension_of,
+    reader_for_extension,
+    with_compressed_extensions,
+)
+from gristmill.io.read.file_listing import list_files
+from gristmill.io.storage.file_input import file_system
+from gristmill.io.write.commit import RECORDS_DIRECTORY
+from gristmill.view.data.row_access import READABLE, FileRowAccess, RowAccess, TableRowAccess
+
+ROWS, KEPT, DROPPED, QUARANTINED = "rows", "kept", "dropped", "quarantined"
+QUARANTINED_BY = "quarantined_by"
+MAX_QUARANTINED = 100_000
+FRESH_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class RowSet:
+    """Rows of one fate. `rows` is None when their number is not known without reading them."""
+
+    name: str
+    sources: tuple[RowAccess, ...] = ()
+    rows: int | None = None
+    note: str = ""
+
+    @property
+    def stage_field(self) -> str | None:
+        """The column that says which stage a row has met its fate at."""
+        return {DROPPED: STAGE, QUARANTINED: QUARANTINED_BY}.get(self.name)
+
+    def source(self, wanted: str) -> RowAccess | None:
+        return next((source for source in self.sources if source.id == wanted), None)
+
+
+@dataclass
+class RunOrDataset:
+    """A run or a dataset, and its shelves. They are looked up again after a second or more."""
+
+    url: str
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+        self._row_sets: dict[str, RowSet] = {}
+        self._due = 0.0
+        self._sources: dict[tuple[str, int], FileRowAccess] = {}
+        self.room = _records_of(self.url, self.storage_options)
+        """Where the records of the run are; None for a dataset without any."""
+        self.is_run = self.room is not None and self.room.url == RecordStore(self.url, self.storage_options).url
+        self.row_sets()
+
+    @property
+    def title(self) -> str:
+        plan = self.room.read("plan.json") if self.room else None
+        return str(plan.get("name")) if plan and plan.get("name") else self.url.rstrip("/").rpartition("/")[2]
+
+    def row_sets(self) -> dict[str, RowSet]:
+        with self._lock:
+            began = time.monotonic()
+            if not self._row_sets or (self.room and began > self._due):
+                self._row_sets = {shelf.name: shelf for shelf in self._look()}
+                took = time.monotonic() - began
+                self._due = began + max(FRESH_SECONDS, 20 * took)  # a large run is looked at less often
+            return self._row_sets
+
+    def _look(self) -> Iterator[RowSet]:
+        entries = self._entries()
+        if self.is_run:
+            last = [
+                entry for entry in entries if not any(file.path.endswith(SHUFFLE_FILE_SUFFIX) for file in entry.written)
+            ]
+            kept = [file for entry in last for file in entry.written]
+            yield self._shelf(KEPT, ((file.path, file.size) for file in kept), sum(entry.rows for entry in last))
+        else:
+            yield self._dataset()
+        if self.room is None:
+            return
+        dropped = [file for entry in entries for file in entry.rejected or ()]
+        if dropped or self.is_run:
+            shelf = self._shelf(DROPPED, ((file.path, file.size) for file in dropped), None)
+            note = "" if dropped else "Dropped rows were not kept: run with rejected=True to see them here."
+            yield RowSet(
+                DROPPED,
+                shelf.sources,
+                sum(sum(source.groups) for source in shelf.sources if isinstance(source, FileRowAccess)),
+                note,
+            )
+        yield self._aside()
+
+    def _entries(self) -> list[LedgerEntry]:
+        """Of each source that is done, what was written last."""
+        if self.room is None:
+            return []
+        plan = self.room.read("plan.json") or {}
+        entries = [LedgerEntry.of(line) for line in self.room.lines("ledger")]
+        if plan.get("whole"):
+            entries = [entry for entry in entries if entry.attempt == plan.get("attempt")]
+        return list({entry.source: entry for entry in entries}.values())
+
+    def _shelf(self, name: str, files: Iterable[tuple[str, int]], rows: int | None) -> RowSet:
+        named = dict(files)
+        shown = [path for path in named if reader_for_extension(extension_of(path)) in READABLE]
+        if self.room is None or self.room.get("metrics.json") is not None:  # else new ones come last: the run goes on
+            shown.sort(key=lambda path: path.rpartition(".")[0])
+        hidden = len(named) - len(shown)
+        note = f"{hidden:,} files are of a format that cannot be shown here." if hidden else ""
+        sources = tuple(self._source(path, named[path]) for path in shown)
+        return RowSet(name, sources, rows if not hidden else None, note)
+
+    def _source(self, path: str, size: int) -> FileRowAccess:
+        """One object for each file, which remembers what it has seen of it."""
+        if (path, size) not in self._sources:
+            self._sources[path, size] = FileRowAccess(path, size, self.storage_options)
+        return self._sources[path, size]
+
+    def _dataset(self) -> RowSet:
+        kinds = tuple(ending for ending, reader in READER_BY_EXTENSION.items() if reader in READABLE)
+        if not self._is_folder():  # a file that is named is taken whatever its extension
+            kinds = ("",)
+        files = list_files(self.url, with_compressed_extensions(kinds), self.storage_options)
+        unknown = [file.path for file in files if reader_for_extension(extension_of(file.path)) not in READABLE]
+        if unknown:
+            raise InputError(f"{unknown[0]} cannot be shown: it is not JSON lines, Parquet, CSV or Arrow")
+        return self._shelf(KEPT if self.room else ROWS, ((file.path, file.size or 0) for file in files), None)
+
+    def _is_folder(self) -> bool:
+        system, path = file_system(self.url, self.storage_options)
+        try:
+            return bool(system.info(path)["type"] == "directory")
+        except (OSError, KeyError):
+            return False
+
+    def _aside(self) -> RowSet:
+        assert self.room is not None
+        found = list(islice(Run(self.room.url, self.storage_options).quarantined(), MAX_QUARANTINED + 1))
+        rows = [_quarantined_row(record) for record in found[:MAX_QUARANTINED]]
+        note = f"Only the first {MAX_QUARANTINED:,} are shown." if len(found) > MAX_QUARANTINED else ""
+        table = rows_to_table(rows)
+        sources = (TableRowAccess("aside", "quarantine", table),) if rows else ()
+        return RowSet(QUARANTINED, sources, len(rows), note)
+
+
+def _records_of(url: str, storage_options: Mapping[str, Any]) -> RecordStore | None:
+    """The directory with the records of a run: this one, or the one beside an output."""
+    system, path = file_system(url, storage_options)
+    try:
+        if system.info(path)["type"] != "directory":
+            return None
+    except OSError:
+        return None
+    for place in (url, f"{url.rstrip('/')}/{RECORDS_DIRECTORY}"):
+        store = RecordStore(place, storage_options)
+        if store.get("plan.json") is not None:
+            return store
+    return None
+
+
+def _quarantined_row(record: QuarantinedRecord) -> dict[str, Any]:
+    """A record in quarantine as a row: what it held, then what went wrong."""
+    held = dict(record.row) if record.row is not None else {"content": record.content}
+    told = {
+        QUARANTINED_BY: record.stage,
+        "quarantined_kind": record.kind,
+        "quarantined_error": record.error,
+        "quarantined_file": record.file or ", ".join(record.files),
+        "quarantined_position": record.position,
+        "quarantined_attempts": record.attempts,
+        "quarantined_id": record.id,
+        "quarantined_traceback": record.traceback,
+    }
+    return {**held, **told}

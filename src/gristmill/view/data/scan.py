@@ -1,0 +1,286 @@
+"""Scan: the answer to a query, found block by block in the background; what is known of it can be shown at once.
+
+Only places are kept: of rows that were chosen 8 bytes each, of a query that chooses nothing 100 bytes per block. Who
+asks says how many rows are enough, and does not wait for more. A scan that nobody asks about rests.
+
+Gives up: sorting more rows than fit in memory, 20 bytes each.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from gristmill.core.arrow.array_building import as_one_array, literal
+from gristmill.core.arrow.lazy_compute import pc
+from gristmill.core.arrow.table_conversion import POSITION, is_text
+from gristmill.io.storage.file_input import BadRecord
+from gristmill.view.data.query import ColumnRoles, RowQuery, columns_to_read, matching_rows, numeric_column
+from gristmill.view.data.row_access import RowAccess, RowBlock
+
+REST_SECONDS = 20.0
+"""After so long without a question a scan rests until the next one."""
+
+MAX_COUNTED_VALUES, OTHERS = 1000, ("(others)", "(others)")
+"""So many pairs of a stage and a language are counted; the rest are not told apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatchingBlock:
+    """Rows of a block that match: all of them, or those at `positions`."""
+
+    source: int
+    start: int
+    end: int
+    count: int
+    positions: pa.Array | None = None
+
+
+class RowScan:
+    """Finds the rows that a query asks for."""
+
+    def __init__(self, sources: Sequence[RowAccess], query: RowQuery, columns: ColumnRoles) -> None:
+        self.query, self.columns = query, columns
+        self.sources = list(sources)
+        self.counts: Counter[tuple[str | None, str | None]] = Counter()
+        """Rows by stage and language, whatever stage and language were asked for."""
+        self.rows = self.bytes = self.bad = 0
+        self.notes: list[str] = []
+        self._pieces: list[MatchingBlock] = []
+        self._ends: list[int] = []
+        self._keys: list[pa.Array] = []
+        self._order: pa.Array | None = None
+        self._through = 0
+        self._turn = threading.Condition()
+        self._asked = time.monotonic()
+        self._stopped = self._working = False
+
+    # -- asking ----------------------------------------------------------------------------------------------
+
+    def wait(self, enough: int, seconds: float) -> None:
+        """Until so many rows have been found, or all, or the time is over. In order there is no first row before the
+        last was seen."""
+        with self._turn:
+            self._asked = time.monotonic()
+            if self._through < len(self.sources) and not self._working and not self._stopped:
+                self._working = True
+                threading.Thread(target=self._work, daemon=True, name="scan").start()
+            self._turn.notify_all()
+            self._turn.wait_for(lambda: self.done or (not self.query.sort and self.found >= enough), seconds)
+
+    def extend(self, sources: Sequence[RowAccess]) -> bool:
+        """Take in sources that have been added; False if others have changed, and all must be done again."""
+        with self._turn:
+            known = [(source.id, source.size) for source in self.sources]
+            if [(source.id, source.size) for source in sources[: len(known)]] != known:
+                return False
+            self.sources += sources[len(known) :]
+            return True
+
+    def stop(self) -> None:
+        with self._turn:
+            self._stopped = True
+            self._turn.notify_all()
+
+    @property
+    def done(self) -> bool:
+        return self._stopped or (self._through == len(self.sources) and not self._working)
+
+    @property
+    def found(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @property
+    def share(self) -> float:
+        """How much has been looked at, from 0 to 1."""
+        total = sum(source.size for source in self.sources)
+        return 1.0 if self.done else min(self.bytes / total, 0.99) if total else 0.0
+
+    def by(self, which: int) -> list[tuple[str, int]]:
+        """How many rows there are of each stage (0) or language (1), among those that the rest of the query wants."""
+        chosen = (self.query.stage, self.query.language)
+        other = 1 - which
+        sums: Counter[str] = Counter()
+        for key, count in list(self.counts.items()):
+            if not chosen[other] or key[other] == chosen[other]:
+                sums[key[which] or ""] += count
+        return sorted(sums.items(), key=lambda item: (-item[1], item[0]))
+
+    def page(self, first: int, count: int) -> list[tuple[RowAccess, pa.Table]]:
+        """Rows by their number among those found, as tables of one source each, with POSITION, in order."""
+        if self.query.sort:
+            return self._sorted_page(first, count)
+        tables = []
+        while count > 0 and first < self.found:
+            number = bisect_right(self._ends, first)
+            piece = self._pieces[number]
+            skip = first - (self._ends[number] - piece.count)
+            taken = min(count, piece.count - skip)
+            tables.append((self.sources[piece.source], self._rows(piece, skip, taken)))
+            first, count = first + taken, count - taken
+        return tables
+
+    def _rows(self, piece: MatchingBlock, skip: int, count: int) -> pa.Table:
+        source = self.sources[piece.source]
+        if piece.positions is not None:
+            return source.fetch(piece.positions.slice(skip, count).to_pylist())
+        if piece.end - piece.start == piece.count:  # numbered one by one
+            return source.part(piece.start + skip, piece.start + skip + count)
+        return source.part(piece.start, piece.end).slice(skip, count)
+
+    def _sorted_page(self, first: int, count: int) -> list[tuple[RowAccess, pa.Table]]:
+        if self._order is None:
+            return []
+        wanted = []
+        for row in self._order.slice(first, count).to_pylist():
+            piece = self._pieces[bisect_right(self._ends, row)]
+            place = row - (self._ends[bisect_right(self._ends, row)] - piece.count)
+            assert piece.positions is not None
+            wanted.append((piece.source, piece.positions[place].as_py()))
+        found: dict[tuple[int, int], pa.Table] = {}
+        for number in {source for source, _ in wanted}:
+            table = self.sources[number].fetch([position for source, position in wanted if source == number])
+            places = table.column(POSITION).to_pylist()
+            found |= {(number, position): table.slice(index, 1) for index, position in enumerate(places)}
+        return [(self.sources[key[0]], found[key]) for key in wanted if key in found]
+
+    # -- finding ---------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            while True:
+                with self._turn:
+                    if self._stopped or self._through == len(self.sources):
+                        break
+                    number = self._through
+                self._look_through(number)
+                with self._turn:
+                    self._through += 1
+                    self._turn.notify_all()
+            self._put_in_order()
+        finally:
+            with self._turn:
+                self._working = False
+                self._turn.notify_all()
+
+    def _look_through(self, number: int) -> None:
+        source = self.sources[number]
+        fields = columns_to_read(self.query, self.columns)
+        before = self.bytes
+        try:
+            for block in source.blocks(fields, self._note):
+                if not self._may_go_on():
+                    return
+                self._add(number, block)
+                self.bytes = before + source.bytes_reached(block)
+        except Exception as error:  # noqa: BLE001  a file that is gone or damaged hides no other
+            self.notes.append(f"{source.name}: {error}")
+        self.bytes = before + source.size
+
+    def _may_go_on(self) -> bool:
+        with self._turn:
+            self._turn.wait_for(lambda: self._stopped or time.monotonic() - self._asked < REST_SECONDS)
+            return not self._stopped
+
+    def _note(self, record: BadRecord) -> None:
+        self.bad += record.records
+
+    def _add(self, number: int, block: RowBlock) -> None:
+        piece, keys, counts = self._matching(number, block)
+        with self._turn:
+            self.rows += block.rows
+            for key, count in counts.items():
+                self.counts[key if key in self.counts or len(self.counts) < MAX_COUNTED_VALUES else OTHERS] += count
+            if piece.count:
+                self._pieces.append(piece)
+                self._ends.append(self.found + piece.count)
+                if keys is not None:
+                    self._keys.append(keys)
+            self._turn.notify_all()
+
+    def _matching(
+        self, number: int, block: RowBlock
+    ) -> tuple[MatchingBlock, Any, Counter[tuple[str | None, str | None]]]:
+        table, query = block.table, self.query
+        if table is None:
+            return MatchingBlock(number, block.start, block.end, block.rows), None, Counter({(None, None): block.rows})
+        mask = matching_rows(query, self.columns, table)
+        chosen = table if mask is None else table.filter(mask)
+        counts = _count(chosen, self.columns)
+        for wanted, name in ((query.stage, self.columns.stage), (query.language, self.columns.language)):
+            if wanted:
+                chosen = chosen.filter(_equals(chosen, name, wanted))
+        if not query.is_filtered and not query.sort:
+            return MatchingBlock(number, block.start, block.end, block.rows), None, counts
+        places = as_one_array(chosen.column(POSITION))
+        keys = numeric_column(query.sort, self.columns, chosen) if query.sort else None
+        return MatchingBlock(number, block.start, block.end, len(places), places), keys, counts
+
+    def _put_in_order(self) -> None:
+        if not self.query.sort or self._stopped:
+            return
+        chunks = [chunk for found in self._keys for chunk in getattr(found, "chunks", [found])]
+        keys = as_one_array(pa.chunked_array(chunks, pa.float64()))
+        order = "descending" if self.query.down else "ascending"
+        self._order = pc.sort_indices(keys, sort_keys=[("", order)])  # null last
+
+
+def _equals(table: pa.Table, name: str | None, wanted: str) -> Any:
+    if name is None or name not in table.column_names or not is_text(table.column(name).type):
+        return pa.repeat(literal(False, pa.bool_()), table.num_rows)
+    return pc.fill_null(pc.equal(table.column(name), literal(wanted, pa.string())), literal(False, pa.bool_()))
+
+
+def _count(table: pa.Table, columns: ColumnRoles) -> Counter[tuple[str | None, str | None]]:
+    """Rows by stage and language."""
+    values = [_dictionary_encoded(table, name) for name in (columns.stage, columns.language)]
+    coded = [one for one in values if one is not None]
+    if not coded or not table.num_rows:
+        return Counter({(None, None): table.num_rows})
+    width = len(values[1].dictionary) if values[1] is not None else 1
+    codes = [one.indices.cast(pa.int64()) for one in coded]
+    joint = codes[0] if len(codes) == 1 else pc.add(pc.multiply(codes[0], literal(width, pa.int64())), codes[1])
+    names = [[None] if one is None else one.dictionary.to_pylist() for one in values]
+    found = pc.value_counts(joint)
+    pairs = zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True)
+    return Counter({(names[0][code // width], names[1][code % width]): count for code, count in pairs})
+
+
+def _dictionary_encoded(table: pa.Table, name: str | None) -> Any:
+    """A column of which there are few different values, by their numbers; null is one of them."""
+    if name is None or name not in table.column_names or not is_text(table.column(name).type):
+        return None
+    return as_one_array(table.column(name)).dictionary_encode("encode")
+
+
+class ScanCache:
+    """The scans that were asked for last. Older ones are stopped."""
+
+    def __init__(self, most: int = 6) -> None:
+        self._scans: dict[tuple[RowQuery, ColumnRoles], RowScan] = {}
+        self._most = most
+        self._lock = threading.Lock()
+
+    def get(self, sources: Sequence[RowAccess], query: RowQuery, columns: ColumnRoles) -> RowScan:
+        with self._lock:
+            scan = self._scans.pop((query, columns), None)
+            if scan is None or not scan.extend(sources):
+                if scan:
+                    scan.stop()
+                scan = RowScan(sources, query, columns)
+            self._scans[query, columns] = scan
+            while len(self._scans) > self._most:
+                self._scans.pop(next(iter(self._scans))).stop()
+            return scan
+
+    def stop(self) -> None:
+        with self._lock:
+            for scan in self._scans.values():
+                scan.stop()

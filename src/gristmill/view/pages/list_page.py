@@ -1,0 +1,270 @@
+"""The list: a page of rows, with the questions that can be asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gristmill.core.arrow.table_conversion import POSITION
+from gristmill.core.records.rejected_rows import FILTER, SCORE, STAGE, THRESHOLD
+from gristmill.view.data.media import MediaContent
+from gristmill.view.data.query import LENGTH, ColumnRoles, RowQuery
+from gristmill.view.data.row_sets import QUARANTINED, QUARANTINED_BY, RowSet
+from gristmill.view.data.scan import RowScan
+from gristmill.view.pages.cell_values import excerpt, format_value, number, position_of
+from gristmill.view.pages.html_elements import SafeHtml, count_noun, element
+from gristmill.view.pages.page_frame import TITLES, form_field, select_options
+
+MAX_CHIPS = 8
+ID_COLUMNS = ("id", "doc_id", "document_id", "_id", "uid", "uuid", "url", "quarantined_id")
+
+
+@dataclass(frozen=True)
+class ListedRow:
+    """A row on a page: its number among those found, the source that it lies in, its values, and what can be seen."""
+
+    number: int
+    source: str
+    values: Mapping[str, Any]
+    media: Mapping[str, MediaContent]
+
+    def address(self, query: RowQuery) -> str:
+        return query.address(file=self.source, at=position_of(self.values), n=self.number)
+
+
+def list_page(
+    shelf: RowSet, query: RowQuery, columns: ColumnRoles, scan: RowScan, rows: Sequence[ListedRow], page: int
+) -> SafeHtml:
+    size = len(rows)
+    pages = pager(query, page, scan.found, scan.done)
+    note = element("p", shelf.note, class_="quiet") if shelf.note else ""
+    items = [_item(row, query, columns, shelf.name) for row in rows]
+    listed = element("ol", items, class_="rows", start=rows[0].number + 1) if rows else _nothing(query, scan)
+    return SafeHtml(
+        element("h2", f"{TITLES[shelf.name]} rows" if shelf.name != "rows" else "Rows", class_="unseen")
+        + query_form(query, columns, scan)
+        + note
+        + status_line(scan, page, size, query)
+        + listed
+        + pages
+    )
+
+
+def _nothing(query: RowQuery, scan: RowScan) -> SafeHtml:
+    if not scan.done:
+        return element("p", "Looking…", class_="quiet")
+    if query.is_filtered:
+        clear = element("a", "Show all rows", href=f"rows?{RowQuery(query.shelf).address()}")
+        return element("p", "No row is like that. ", clear)
+    return element("p", "There are no rows here.", class_="quiet")
+
+
+# -- questions -------------------------------------------------------------------------------------------------
+
+
+def query_form(query: RowQuery, columns: ColumnRoles, scan: RowScan) -> SafeHtml:
+    """The form."""
+    search = element("input", type="search", name="search", id="search", value=query.search, placeholder="any words")
+    parts = [
+        element("input", type="hidden", name="in", value=query.shelf),
+        form_field("Search text", search, "search", True),
+    ]
+    for name, label, which, there in (
+        ("stage", "Stage", 0, columns.stage),
+        ("language", "Language", 1, columns.language),
+    ):
+        if there:
+            control = element("select", value_choices(scan, which, getattr(query, name)), name=name, id=name)
+            parts.append(form_field(label, control, name))
+    if numbers := _numbers(columns):
+        parts.append(_range(query, numbers))
+        parts.append(_sorting(query, numbers))
+    parts.append(element("button", "Show", type="submit"))
+    if query.is_filtered or query.sort:
+        parts.append(element("a", "Clear", href=f"rows?{RowQuery(query.shelf).address()}", class_="button second"))
+    return element("form", parts, class_="ask", method="get", action="rows", role="search")
+
+
+def value_choices(scan: RowScan, which: int, chosen: str) -> list[SafeHtml]:
+    """The stages or languages, with how many rows have each."""
+    known = [(value, total) for value, total in scan.by(which) if value]
+    if chosen and chosen not in dict(known):
+        known.append((chosen, 0))
+    return select_options([("", "all"), *((value, f"{value} ({total:,})") for value, total in known)], chosen)
+
+
+def _numbers(columns: ColumnRoles) -> list[tuple[str, str]]:
+    known = sorted(columns.numbers, key=lambda name: name != SCORE)
+    names = [(name, SCORE_LABELS.get(name, name)) for name in known if name not in HIDDEN_COLUMNS]
+    return [*names, *([(LENGTH, "length of text")] if columns.text else [])]
+
+
+SCORE_LABELS = {SCORE: "score of its filter"}
+HIDDEN_COLUMNS = {POSITION, "rejected_position", "quarantined_position"}
+
+
+def _range(query: RowQuery, numbers: list[tuple[str, str]]) -> SafeHtml:
+    chosen = element("select", select_options(numbers, query.score), name="score", id="score", aria_label="Score")
+    low, high = (
+        element(
+            "input",
+            type="number",
+            step="any",
+            name=name,
+            class_="num",
+            aria_label=label,
+            placeholder=label,
+            value=None if value is None else f"{value:.12g}",
+        )
+        for name, label, value in (("least", "at least", query.least), ("most", "at most", query.most))
+    )
+    return element("fieldset", element("legend", "Score"), chosen, low, high)
+
+
+def _sorting(query: RowQuery, numbers: list[tuple[str, str]]) -> SafeHtml:
+    known = [("", "as they are"), *numbers]
+    chosen = element("select", select_options(known, query.sort), name="sort", id="sort", aria_label="Order by")
+    ways = select_options([("", "lowest first"), ("1", "highest first")], "1" if query.down else "")
+    return element(
+        "fieldset", element("legend", "Order"), chosen, element("select", ways, name="down", aria_label="Direction")
+    )
+
+
+def status_line(scan: RowScan, page: int, size: int, query: RowQuery) -> SafeHtml:
+    """What is shown of how much. The script of the page keeps it up to date."""
+    return element(
+        "p",
+        element("span", progress_text(scan, page, size), id="status", role="status"),
+        element("button", "Show new rows", type="button", id="renew", hidden=True),
+        class_="status",
+        id="state",
+        data_ask=query.address(),
+        data_size=size,
+        data_found=scan.found,
+        data_page=page,
+        data_done="1" if scan.done else "",
+    )
+
+
+def progress_text(scan: RowScan, page: int, size: int) -> str:
+    """In words: which rows, of how many, and how far the search is."""
+    first = (page - 1) * ROWS_PER_PAGE + 1
+    which = f"{first:,} to {first + size - 1:,} of " if size else ""
+    found = count_noun(scan.found, "row") if scan.done else f"at least {count_noun(scan.found, 'row')}"
+    told = [f"{which}{found}"]
+    if scan.query.is_filtered:
+        told.append(f"of {scan.rows:,} looked at")
+    if not scan.done:
+        told.append(f"{scan.share:.0%} of the data seen so far")
+    if scan.bad:
+        told.append(f"{count_noun(scan.bad, 'record')} could not be read")
+    return ", ".join(told) + "".join(f". {note}" for note in scan.notes[:3])
+
+
+ROWS_PER_PAGE = 50
+
+
+def pager(query: RowQuery, page: int, found: int, done: bool) -> SafeHtml:
+    last = max(1, -(-found // ROWS_PER_PAGE))
+    if last == 1 and page == 1 and done:
+        return SafeHtml("")
+    links = []
+    for label, target, there in (
+        ("« First", 1, page > 1),
+        ("‹ Previous", page - 1, page > 1),
+        ("Next ›", page + 1, page < last),
+        ("Last »", last, page < last and done),
+    ):
+        if there:
+            rel = {"‹ Previous": "prev", "Next ›": "next"}.get(label)
+            links.append(
+                element("a", label, href=f"rows?{query.address(page=target)}", class_="button second", rel=rel)
+            )
+    kept = [element("input", type="hidden", name=name, value=value) for name, value in _pairs(query)]
+    box = element("input", type="number", name="page", id="page", min=1, value=page, class_="num")
+    of = f"of {last:,}" if done else ""
+    jump = element(
+        "form", kept, element("label", "Page", for_="page"), box, element("span", of, class_="quiet n"), action="rows"
+    )
+    return element("nav", links, jump, class_="pager", aria_label="Pages")
+
+
+def _pairs(query: RowQuery) -> list[tuple[str, str]]:
+    from urllib.parse import parse_qsl
+
+    return parse_qsl(query.address())
+
+
+# -- rows ------------------------------------------------------------------------------------------------------
+
+
+def _item(row: ListedRow, query: RowQuery, columns: ColumnRoles, fate: str) -> SafeHtml:
+    values = row.values
+    name = row_name(values) or f"Row {row.number + 1:,}"
+    head = [element("a", format_value(name, 80), href=f"row?{row.address(query)}"), *_why_dropped(values, fate)]
+    if columns.language and values.get(columns.language):
+        head.append(element("span", format_value(values[columns.language], 20)))
+    text = values.get(columns.text) if columns.text else None
+    body = [element("div", head, class_="head")]
+    if isinstance(text, str) and text:
+        body.append(element("p", excerpt(text, query.search), class_="excerpt", dir="auto"))
+    elif columns.text and not row.media:
+        body.append(element("p", "(no text)" if not text else format_value(text, 400), class_="excerpt quiet"))
+    body += [media(row, query), _chips(values, columns)]
+    return element("li", body, class_=f"row {fate}")
+
+
+def row_name(values: Mapping[str, Any]) -> str:
+    """What the data itself calls a row."""
+    lower = {name.lower(): name for name in reversed(list(values))}
+    found = next(
+        (values[lower[name]] for name in ID_COLUMNS if name in lower and values[lower[name]] is not None), None
+    )
+    return "" if found is None or isinstance(found, bytes | dict | list) else str(found)
+
+
+def _why_dropped(values: Mapping[str, Any], fate: str) -> list[SafeHtml]:
+    if fate == QUARANTINED:
+        error = format_value(str(values.get("quarantined_error") or "").partition("\n")[0], 160)
+        return [element("b", format_value(values.get(QUARANTINED_BY)), class_=fate), element("span", error)]
+    if values.get(STAGE) is None:
+        return []
+    told = [element("b", format_value(values[STAGE]), class_="dropped")]
+    score, threshold = values.get(SCORE), values.get(THRESHOLD)
+    if score is not None:
+        filtered = values.get(FILTER)
+        label = f"{filtered}: " if filtered and filtered != values[STAGE] else ""
+        told.append(element("span", f"{label}score {number(score)}", f", wanted {threshold}" if threshold else ""))
+    return told
+
+
+def _chips(values: Mapping[str, Any], columns: ColumnRoles) -> SafeHtml:
+    """The other columns, in short."""
+    out = {
+        columns.text,
+        columns.language,
+        POSITION,
+        *(name for name in values if name.startswith(("rejected_", "quarantined_"))),
+    }
+    told = [
+        element("li", element("b", name), " ", format_value(value, 60))
+        for name, value in values.items()
+        if name not in out and name.lower() not in ID_COLUMNS[:1] and value is not None and not isinstance(value, bytes)
+    ]
+    more = [element("li", f"and {len(told) - MAX_CHIPS} more")] if len(told) > MAX_CHIPS else []
+    return element("ul", told[:MAX_CHIPS], more, class_="chips") if told else SafeHtml("")
+
+
+def media(row: ListedRow, query: RowQuery, large: bool = False) -> SafeHtml:
+    """What can be seen and heard."""
+    shown_media = []
+    for name, medium in row.media.items():
+        address = f"media?{query.address(file=row.source, at=position_of(row.values), column=name)}"
+        if medium.family == "image":
+            inner = element("img", src=address, alt=f"image in column {name}", loading="lazy")
+        else:
+            label = f"{medium.family} in column {name}"
+            inner = element(medium.family, src=address, controls=True, preload="metadata", aria_label=label)
+        shown_media.append(element("figure", inner, element("figcaption", name)))
+    return element("div", shown_media, class_="media large" if large else "media") if shown_media else SafeHtml("")

@@ -1,0 +1,170 @@
+"""One row: all of it, why it was dropped, what filters thought of it, and its duplicates with differences marked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gristmill.core.arrow.table_conversion import POSITION
+from gristmill.core.records.rejected_rows import FILE, FILTER, PLACE, SCORE, STAGE, THRESHOLD
+from gristmill.view.data.query import ColumnRoles, RowQuery
+from gristmill.view.data.row_sets import QUARANTINED, QUARANTINED_BY
+from gristmill.view.data.whatif import ScoredFilter
+from gristmill.view.pages.cell_values import format_value, highlight_matches, number, position_of
+from gristmill.view.pages.html_elements import SafeHtml, count_noun, element, to_html
+from gristmill.view.pages.list_page import ListedRow, media, row_name
+from gristmill.view.pages.page_frame import TITLES, html_table
+from gristmill.view.pages.row_duplicates import ClusterMember, DuplicateCluster
+from gristmill.view.pages.text_diff import Spans, diff_words
+
+MAX_TEXT_CHARS = 1_000_000
+"""Characters of a text on the page. All of a longer one is behind a link."""
+
+
+def row_page(
+    row: ListedRow,
+    query: RowQuery,
+    columns: ColumnRoles,
+    page: int,
+    filters: Sequence[ScoredFilter],
+    scores: Mapping[str, Any],
+    cluster: DuplicateCluster | None,
+) -> SafeHtml:
+    values = row.values
+    title = row_name(values) or f"Row {row.number + 1:,}"
+    text = values.get(columns.text) if columns.text else None
+    parts = [
+        _navigation(row, query, page),
+        element("h2", format_value(title, 200)),
+        _outcome(values, query.shelf),
+        media(row, query, large=True),
+        _text(text, row, query) if isinstance(text, str) else "",
+        _duplicates(text if isinstance(text, str) else "", cluster, columns.text),
+        _scores(filters, scores),
+        _columns(values, columns, query.search),
+    ]
+    return to_html(parts)
+
+
+def _navigation(row: ListedRow, query: RowQuery, page: int) -> SafeHtml:
+    back = element(
+        "a", f"‹ {TITLES.get(query.shelf, 'Rows')}", href=f"rows?{query.address(page=page)}", class_="button second"
+    )
+    before = element(
+        "a", "Previous row", href=f"row?{query.address(n=row.number - 1)}", rel="prev", class_="button second"
+    )
+    after = element("a", "Next row", href=f"row?{query.address(n=row.number + 1)}", rel="next", class_="button second")
+    return element("nav", back, before if row.number else "", after, class_="pager", aria_label="Rows")
+
+
+def _outcome(values: Mapping[str, Any], shelf: str) -> SafeHtml:
+    if shelf == QUARANTINED:
+        told = [
+            element(
+                "p",
+                "In quarantine: ",
+                element("b", format_value(values.get(QUARANTINED_BY)), class_=QUARANTINED),
+                " failed on it. ",
+            ),
+            element("p", format_value(values.get("quarantined_error"))),
+        ]
+        if values.get("quarantined_traceback"):
+            told.append(
+                element("details", element("summary", "Traceback"), element("pre", values["quarantined_traceback"]))
+            )
+        return element("div", told, class_=f"why {QUARANTINED}")
+    if values.get(STAGE) is None:
+        return element("p", "Kept.", class_="why kept") if shelf == "kept" else SafeHtml("")
+    told = [element("p", "Dropped by ", element("b", format_value(values[STAGE]), class_="dropped"), ".")]
+    if values.get(SCORE) is not None:
+        wanted = f" It wants {values[THRESHOLD]}." if values.get(THRESHOLD) else ""
+        told.append(
+            element(
+                "p", f"{values.get(FILTER) or 'Its filter'} gave it ", element("b", number(values[SCORE])), ".", wanted
+            )
+        )
+    if values.get(FILE) is not None:
+        told.append(
+            element("p", f"It came from {values[FILE]}, position {format_value(values.get(PLACE))}.", class_="quiet")
+        )
+    return element("div", told, class_="why")
+
+
+def _text(text: str, row: ListedRow, query: RowQuery) -> SafeHtml:
+    rest = ""
+    if len(text) > MAX_TEXT_CHARS:
+        link = element("a", "all of it", href=f"text?{query.address(file=row.source, at=position_of(row.values))}")
+        rest = element(
+            "p", f"These are the first {MAX_TEXT_CHARS:,} of {len(text):,} characters: ", link, ".", class_="quiet"
+        )
+    size = element(
+        "span", f" · {count_noun(len(text), 'character')}, {count_noun(len(text.split()), 'word')}", class_="quiet"
+    )
+    shown_text = element(
+        "pre", highlight_matches(text[:MAX_TEXT_CHARS], query.search), class_="text", tabindex="0", dir="auto"
+    )
+    return element("section", element("h2", "Text", size), shown_text, rest)
+
+
+def _scores(filters: Sequence[ScoredFilter], scores: Mapping[str, Any]) -> SafeHtml:
+    rows: list[list[object]] = [
+        [one.column, format_value(scores[one.column]), (one.threshold, _verdict(one, scores))]
+        for one in filters
+        if one.column in scores
+    ]
+    if not rows:
+        return SafeHtml("")
+    return element("section", element("h2", "Scores"), html_table(["filter", "score", "wants"], rows, frozenset((1,))))
+
+
+def _verdict(one: ScoredFilter, scores: Mapping[str, Any]) -> object:
+    return (" ", element("b", "and dropped it", class_="dropped")) if scores.get("dropped_by") == one.stage else ""
+
+
+def _duplicates(text: str, cluster: DuplicateCluster | None, field: str | None) -> SafeHtml:
+    if cluster is None:
+        return SafeHtml("")
+    told = [element("h2", f"Duplicates: a cluster of {count_noun(cluster.size, 'row')}")]
+    told += [_pair(text, member, field) for member in cluster.others]
+    hidden = cluster.size - 1 - len(cluster.others)
+    if hidden > 0:
+        told.append(element("p", f"and {count_noun(hidden, 'row')} more", class_="quiet"))
+    return element("section", told)
+
+
+def _pair(text: str, member: ClusterMember, field: str | None) -> SafeHtml:
+    alike = "" if member.similarity is None or member.kept else f", {member.similarity:.0%} like the kept one"
+    fate = "kept" if member.kept else "dropped"
+    name = format_value(row_name(member.values or {}) or member.id, 100)
+    title = element("h3", f"{name} ", element("b", fate, class_=fate), alike)
+    other = (member.values or {}).get(field) if field else None
+    if not isinstance(other, str):
+        return element("div", title, element("p", "Its text could not be found.", class_="quiet"), class_="other")
+    if other == text:
+        return element("div", title, element("p", "The texts are the same.", class_="quiet"), class_="other")
+    mine, others = diff_words(text, other)
+    return element(
+        "div",
+        title,
+        element(
+            "div",
+            element("div", element("h3", "This row"), _marked(mine, "del")),
+            element("div", element("h3", "The other row"), _marked(others, "ins")),
+            class_="pair",
+        ),
+        class_="other",
+    )
+
+
+def _marked(spans: Spans, mark: str) -> SafeHtml:
+    inner = [element(mark, text) if differs else to_html(text) for differs, text in spans]
+    return element("pre", inner, class_="text", tabindex="0", dir="auto")
+
+
+def _columns(values: Mapping[str, Any], columns: ColumnRoles, search: str) -> SafeHtml:
+    rows: list[list[object]] = [
+        [name, element("pre", highlight_matches(format_value(value, 20_000), search), dir="auto")]
+        for name, value in values.items()
+        if name not in (columns.text, POSITION, "quarantined_traceback")
+    ]
+    return element("section", element("h2", "Columns"), html_table(["column", "value"], rows)) if rows else SafeHtml("")

@@ -1,0 +1,199 @@
+"""What if, as a page: a histogram of a filter's scores, its limits as sliders, and what would be kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+import orjson
+
+from gristmill.core.records.rejected_rows import SCORE
+from gristmill.core.result import count_noun
+from gristmill.view.data.query import RowQuery
+from gristmill.view.data.whatif import JudgedRows, ScoredFilter, ScoreLimits, WhatIfAnswer
+from gristmill.view.pages.cell_values import number
+from gristmill.view.pages.html_elements import SafeHtml, element, to_html
+from gristmill.view.pages.page_frame import html_table
+
+WIDTH, BASE = 640, 160
+
+
+def whatif_page(filters: Sequence[ScoredFilter], judged: JudgedRows | None, chosen: ScoreLimits) -> SafeHtml:
+    intro = element(
+        "p", "Move a limit: counts come from the scores that the run has recorded, and no text is read again."
+    )
+    if judged is None:
+        known = "The scores of this filter are no numbers." if filters else "No scores were recorded yet."
+        return SafeHtml(element("h2", "What if") + _filters(filters, None) + element("p", known, class_="quiet"))
+    answer = judged.ask(chosen.low, chosen.high)
+    return SafeHtml(
+        element("h2", "What if")
+        + intro
+        + _filters(filters, judged.filter)
+        + (element("p", f"There are more: counts are of the first {answer.rows:,} rows.") if judged.partial else "")
+        + element(
+            "div", _sliders(judged, chosen), element("div", told(judged, answer, chosen), id="told"), class_="card"
+        )
+    )
+
+
+def _filters(filters: Sequence[ScoredFilter], current: ScoredFilter | None) -> SafeHtml:
+    links = [
+        element(
+            "li",
+            element(
+                "a", one.column, href=f"whatif?{urlencode({'column': one.column})}", aria_current=_here(one, current)
+            ),
+        )
+        for one in filters
+    ]
+    return element("nav", element("ul", links, class_="filters"), aria_label="Filters")
+
+
+def _here(one: ScoredFilter, current: ScoredFilter | None) -> str | None:
+    return "page" if one == current else None
+
+
+def _sliders(judged: JudgedRows, chosen: ScoreLimits) -> SafeHtml:
+    one, found = judged.filter, judged.histogram
+    edges = found["edges"]
+    parts: list[object] = [
+        element("input", type="hidden", name="column", value=one.column),
+        element("h3", f"{one.column} ", element("span", one.threshold, class_="quiet")),
+        histogram_svg(found, chosen, judged.now),
+    ]
+    sliders = [
+        _slider(name, label, value, edges, bool(found.get("whole")))
+        for name, label, value in (("low", "at least", chosen.low), ("high", "at most", chosen.high))
+    ]
+    reset = element("a", "As it was", href=f"whatif?{urlencode({'column': one.column})}", class_="button second")
+    parts += [element("div", sliders, class_="sliders"), element("button", "Count", type="submit"), " ", reset]
+    facts = orjson.dumps({"edges": edges}).decode()
+    return element("form", parts, id="whatif", action="whatif", method="get", data_facts=facts)
+
+
+def _slider(name: str, label: str, value: float | None, edges: Sequence[float], whole: bool) -> SafeHtml:
+    """A range over the histogram, in thousandths of its width, and the number itself."""
+    at = position_on_axis(edges, value) if value is not None else float(name == "high")
+    return element(
+        "div",
+        element("label", label, for_=f"{name}-number"),
+        element(
+            "input",
+            type="number",
+            step="any",
+            name=name,
+            id=f"{name}-number",
+            value="" if value is None else f"{value:.12g}",
+            placeholder="no limit",
+        ),
+        element(
+            "input",
+            type="range",
+            id=f"{name}-range",
+            min=0,
+            max=1000,
+            value=round(at * 1000),
+            aria_label=f"{label}, slider",
+            aria_valuetext="no limit" if value is None else number(value),
+            data_for=f"{name}-number",
+            data_whole="1" if whole else "",
+        ),
+        class_="slider",
+    )
+
+
+def histogram_svg(found: Mapping[str, Any], chosen: ScoreLimits, now: ScoreLimits) -> SafeHtml:
+    """Bars, those that are outside in another colour, with lines where the limits are and where they were."""
+    counts, edges = found["counts"], found["edges"]
+    step, tallest = WIDTH / len(counts), max(counts) or 1
+    bars = []
+    for index, rows in enumerate(counts):
+        height = max((BASE - 10) * rows / tallest, 1.0 if rows else 0.0)
+        low, high = edges[index], edges[index + 1]
+        outside = (chosen.low is not None and high <= chosen.low) or (chosen.high is not None and low > chosen.high)
+        bars.append(
+            element(
+                "rect",
+                element("title", f"{number(low)} to {number(high)}: {rows:,}"),
+                x=f"{index * step:.2f}",
+                y=f"{BASE - height:.2f}",
+                width=f"{max(step - 1, 0.5):.2f}",
+                height=f"{height:.2f}",
+                class_="out" if outside else None,
+            )
+        )
+    lines = [_line(edges, value, "was", "") for value in (now.low, now.high) if value is not None]
+    lines += [_line(edges, value, "limit", name) for name, value in (("low", chosen.low), ("high", chosen.high))]
+    ends = element("div", element("span", number(edges[0])), element("span", number(edges[-1])), class_="ends n")
+    label = f"{sum(counts):,} scores from {number(edges[0])} to {number(edges[-1])}"
+    drawn = element("svg", bars, lines, viewBox=f"0 0 {WIDTH} {BASE}", role="img", aria_label=label)
+    return SafeHtml(drawn + ends)
+
+
+def _line(edges: Sequence[float], value: float | None, kind: str, name: str) -> SafeHtml:
+    at = f"{position_on_axis(edges, value) * WIDTH:.1f}" if value is not None else "-10"
+    return element("line", x1=at, x2=at, y1=4, y2=BASE, class_=kind, id=f"{name}-line" if name else None)
+
+
+def position_on_axis(edges: Sequence[float], value: float) -> float:
+    """How far along the histogram a number lies, from 0 to 1."""
+    for index in range(len(edges) - 1):
+        if value <= edges[index + 1]:
+            inside = max(value - edges[index], 0) / ((edges[index + 1] - edges[index]) or 1)
+            return (index + inside) / (len(edges) - 1)
+    return 1.0
+
+
+def told(judged: JudgedRows, answer: WhatIfAnswer, chosen: ScoreLimits) -> SafeHtml:
+    """The counts, as they are and as they would be."""
+    tiles = [
+        _tile("rows kept", *answer.kept, answer.rows),
+        _tile("dropped by this filter", *answer.dropped, answer.rows),
+        _tile("characters kept", *answer.chars, 0),
+    ]
+    parts = [
+        element("div", tiles, class_="tiles"),
+        element("p", _changes(answer)),
+        _link_to_rows(judged, chosen, answer),
+    ]
+    if answer.languages:
+        rows: list[list[object]] = [[name, f"{was:,}", f"{then:,}"] for name, was, then in answer.languages]
+        parts.append(html_table(["language", "in the run", "with these limits"], rows, frozenset((1, 2))))
+    return to_html(parts)
+
+
+def _tile(what: str, now: int, then: int, of: int) -> SafeHtml:
+    share = f" ({then / of:.1%})" if of else ""
+    change = f"in the run {now:,}" if then != now else "as in the run"
+    return element(
+        "div",
+        element("b", f"{then:,}"),
+        what,
+        share,
+        element("br"),
+        element("span", change, class_="quiet"),
+        class_="tile",
+    )
+
+
+def _changes(answer: WhatIfAnswer) -> str:
+    if not answer.back and not answer.gone and not answer.unknown:
+        return "No row would change."
+    told = [f"{count_noun(answer.back, 'row')} would come back"] if answer.back else []
+    told += [f"{answer.gone:,} would no longer be kept"] if answer.gone else []
+    if answer.unknown:
+        told += [f"of {answer.unknown:,} it is not known, because some stage has not seen them"]
+    return ", ".join(told) + "."
+
+
+def _link_to_rows(judged: JudgedRows, chosen: ScoreLimits, answer: WhatIfAnswer) -> SafeHtml:
+    """A way to the rows that would or may come back: those that the filter has dropped, between the old limit and the
+    new one."""
+    if not answer.back and not answer.unknown:
+        return SafeHtml("")
+    query = RowQuery("dropped", stage=judged.filter.stage, score=SCORE, least=chosen.low, most=chosen.high)
+    return element(
+        "p", element("a", "Look at the rows it has dropped within these limits", href=f"rows?{query.address()}")
+    )

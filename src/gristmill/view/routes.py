@@ -1,0 +1,261 @@
+"""Desk: what each address of the page answers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from gristmill.core.errors import GristmillError
+from gristmill.core.records.rejected_rows import FILE, PLACE
+from gristmill.view.data.media import MediaContent, media_in_cell
+from gristmill.view.data.query import ColumnRoles, RowQuery
+from gristmill.view.data.row_access import RowAccess, concat_differing
+from gristmill.view.data.row_sets import RowSet, RunOrDataset
+from gristmill.view.data.scan import RowScan, ScanCache
+from gristmill.view.data.whatif import JudgedRows, ScoreLimits, ScoreReader
+from gristmill.view.pages import row_duplicates
+from gristmill.view.pages.cell_values import python_rows
+from gristmill.view.pages.html_elements import SafeHtml, element, printable
+from gristmill.view.pages.list_page import ID_COLUMNS, ROWS_PER_PAGE, ListedRow, list_page, progress_text
+from gristmill.view.pages.page_frame import TITLES, page_frame
+from gristmill.view.pages.row_page import row_page
+from gristmill.view.pages.whatif_page import told, whatif_page
+
+HTML, TEXT, JSON = "text/html; charset=utf-8", "text/plain; charset=utf-8", "application/json"
+WAIT_SECONDS = 0.6
+"""So long a page waits to be full before it is shown as far as it is."""
+
+MORE_SECONDS = 0.1
+"""And so long for the counts of all rows: those of a small dataset are there by then."""
+
+UrlParameters = Mapping[str, str]
+
+
+class PageNotFound(Exception):
+    """There is nothing at an address."""
+
+
+@dataclass(frozen=True)
+class HttpReply:
+    """What is sent back."""
+
+    body: bytes
+    kind: str = HTML
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+class PageRoutes:
+    """Answers for one run or dataset. `text_field` is the column with the text, if it cannot be guessed."""
+
+    def __init__(self, library: RunOrDataset, text_field: str | None = None) -> None:
+        self.library, self.text_field = library, text_field
+        self.scans, self.scores = ScanCache(), ScoreReader(library)
+        self._columns: dict[tuple[str, ...], ColumnRoles] = {}
+        self._answers: dict[str, Callable[[UrlParameters], HttpReply]] = {
+            "": self._start,
+            "rows": self._rows,
+            "row": self._row,
+            "state": self._state,
+            "media": self._media,
+            "text": self._text,
+            "whatif": self._whatif,
+            "told": self._told,
+            "report": self._report,
+            "icon.svg": lambda _: _resource("icon.svg", "image/svg+xml"),
+            "page.css": lambda _: _resource("page.css", "text/css; charset=utf-8"),
+            "page.js": lambda _: _resource("page.js", "text/javascript; charset=utf-8"),
+        }
+
+    def answer(self, name: str, given: UrlParameters) -> HttpReply:
+        found = self._answers.get(name)
+        if found is None:
+            raise PageNotFound(f"There is no page {name!r}.")
+        return found(given)
+
+    def failure(self, status: int, message: str) -> HttpReply:
+        body = element(
+            "div",
+            element("h2", "Nothing to see"),
+            element("p", message),
+            element("p", element("a", "All rows", href="./")),
+        )
+        return self._page("Nothing to see", body, "", status)
+
+    def _page(self, title: str, body: SafeHtml, current: str, status: int = 200) -> HttpReply:
+        more = {"whatif": "What if"} if self.scores.filters() else {}
+        if self.library.room and self.library.room.get("report.html") is not None:
+            more["report"] = "Report"
+        return HttpReply(page_frame(self.library, title, body, current, more).encode(), status=status)
+
+    # -- rows --------------------------------------------------------------------------------------------------
+
+    def _start(self, given: UrlParameters) -> HttpReply:
+        return self._rows({"in": next(iter(self.library.row_sets())), **given})
+
+    def _asked(self, given: UrlParameters) -> tuple[RowSet, RowQuery, ColumnRoles, RowScan]:
+        query = RowQuery.of(given)
+        shelf = self.library.row_sets().get(query.shelf)
+        if shelf is None:
+            raise PageNotFound(f"There are no rows called {query.shelf!r}: choose one of the tabs.")
+        columns = self._columns_of(shelf)
+        return shelf, query, columns, self.scans.get(shelf.sources, query, columns)
+
+    def _columns_of(self, shelf: RowSet) -> ColumnRoles:
+        """Guessed from the first rows of some sources, and guessed again when those are others."""
+        chosen = [*shelf.sources[:3], *shelf.sources[3:][-1:]] if len(shelf.sources) < 8 else [*shelf.sources[:3]]
+        key = (shelf.name, *(f"{source.id}{source.size}" for source in chosen))
+        if key not in self._columns:
+            sample = concat_differing([_first_rows(source) for source in chosen])
+            self._columns[key] = ColumnRoles.of(sample.schema, sample, shelf.stage_field, self.text_field)
+        return self._columns[key]
+
+    def _rows(self, given: UrlParameters) -> HttpReply:
+        shelf, query, columns, scan = self._asked(given)
+        page = max(_integer_or(given.get("page"), 1), 1)
+        scan.wait(page * ROWS_PER_PAGE, WAIT_SECONDS)
+        scan.wait(sys.maxsize, MORE_SECONDS)
+        body = list_page(
+            shelf, query, columns, scan, self._found(scan, (page - 1) * ROWS_PER_PAGE, ROWS_PER_PAGE), page
+        )
+        return self._page(TITLES[shelf.name], body, shelf.name)
+
+    def _found(self, scan: RowScan, first: int, count: int) -> list[ListedRow]:
+        rows: list[ListedRow] = []
+        for source, table in scan.page(first, count):
+            rows += [
+                self._made(first + len(rows) + number, source, row) for number, row in enumerate(python_rows(table))
+            ]
+        return rows
+
+    def _made(self, number: int, source: RowAccess, values: Mapping[str, Any]) -> ListedRow:
+        options = self.library.storage_options
+        root = getattr(source, "path", self.library.url).rpartition("/")[0]
+        found: dict[str, MediaContent] = {}
+        for name, value in values.items():
+            medium = media_in_cell(value, root, options)
+            if medium is not None:
+                found[name] = medium
+        return ListedRow(number, source.id, values, found)
+
+    def _state(self, given: UrlParameters) -> HttpReply:
+        """How far a scan is, for the page that shows it."""
+        _, _, columns, scan = self._asked(given)
+        page, size = max(_integer_or(given.get("page"), 1), 1), _integer_or(given.get("size"), 0)
+        scan.wait(page * ROWS_PER_PAGE, 0.0)
+        told = {
+            "told": progress_text(scan, page, size),
+            "found": scan.found,
+            "done": scan.done,
+            "rows": 0
+            if scan.query.sort and not scan.done
+            else max(min(scan.found - (page - 1) * ROWS_PER_PAGE, ROWS_PER_PAGE), 0),
+            "shelves": {
+                name: f"{shelf.rows:,}" for name, shelf in self.library.row_sets().items() if shelf.rows is not None
+            },
+            "stage": [pair for pair in scan.by(0) if pair[0]] if columns.stage else None,
+            "language": [pair for pair in scan.by(1) if pair[0]] if columns.language else None,
+        }
+        return HttpReply(orjson.dumps(told, default=printable), JSON)
+
+    # -- one row -----------------------------------------------------------------------------------------------
+
+    def _one(self, given: UrlParameters) -> tuple[ListedRow, RowQuery, ColumnRoles]:
+        """By its place, or by its number among those found."""
+        shelf, query, columns, scan = self._asked(given)
+        number = max(_integer_or(given.get("n"), 0), 0)
+        source = shelf.source(given.get("file", ""))
+        if source is not None:
+            rows = python_rows(source.fetch([_integer_or(given.get("at"), 0)]))
+            found = [self._made(number, source, row) for row in rows]
+        else:
+            scan.wait(number + 1, 5.0)
+            found = self._found(scan, number, 1)
+        if not found:
+            raise PageNotFound("There is no such row: it was the last one, or the data has changed.")
+        return found[0], query, columns
+
+    def _row(self, given: UrlParameters) -> HttpReply:
+        row, query, columns = self._one(given)
+        lower = {name.lower(): name for name in row.values}
+        ids = [lower[name] for name in ID_COLUMNS if name in lower]
+        values = row.values
+        cluster = row_duplicates.cluster_of(self.library, values, ids)
+        filters = self.scores.filters()
+        scores = self.scores.scores_of_row(_row_key(values)) if filters and _row_key(values) else {}
+        body = row_page(row, query, columns, row.number // ROWS_PER_PAGE + 1, filters, scores, cluster)
+        return self._page("Row", body, query.shelf)
+
+    def _media(self, given: UrlParameters) -> HttpReply:
+        row, _, _ = self._one(given)
+        medium = row.media.get(given.get("column", ""))
+        if medium is None:
+            raise PageNotFound("There is nothing to be seen or heard in that column.")
+        return HttpReply(medium.read(self.library.storage_options), medium.kind)
+
+    def _text(self, given: UrlParameters) -> HttpReply:
+        row, _, columns = self._one(given)
+        text = row.values.get(columns.text) if columns.text else None
+        return HttpReply(str(text or "").encode("utf-8", "backslashreplace"), TEXT)
+
+    # -- what if, and the report ---------------------------------------------------------------------------------
+
+    def _judged(self, given: UrlParameters) -> tuple[JudgedRows | None, ScoreLimits]:
+        filters = self.scores.filters()
+        column = given.get("column") or (filters[0].column if filters else "")
+        judged = self.scores.judged(column)
+        if judged is None:
+            return None, ScoreLimits()
+        if "low" not in given and "high" not in given:
+            return judged, judged.now
+        asked = RowQuery.of({"least": given.get("low", ""), "most": given.get("high", "")})
+        return judged, ScoreLimits(asked.least, asked.most)
+
+    def _whatif(self, given: UrlParameters) -> HttpReply:
+        judged, limits = self._judged(given)
+        return self._page("What if", whatif_page(self.scores.filters(), judged, limits), "whatif")
+
+    def _told(self, given: UrlParameters) -> HttpReply:
+        judged, limits = self._judged(given)
+        if judged is None:
+            raise PageNotFound("There are no scores of that name.")
+        return HttpReply(told(judged, judged.ask(limits.low, limits.high), limits).encode())
+
+    def _report(self, _: UrlParameters) -> HttpReply:
+        content = self.library.room.get("report.html") if self.library.room else None
+        if content is None:
+            raise PageNotFound("There is no report yet: it is written when the run ends.")
+        # The report has its style in itself, and no script.
+        policy = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
+        return HttpReply(content, headers={"Content-Security-Policy": policy})
+
+
+def _first_rows(source: RowAccess) -> pa.Table:
+    try:
+        return source.head(500)
+    except (OSError, pa.ArrowException, GristmillError):  # told where its rows would be
+        return concat_differing([])
+
+
+def _row_key(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row is known by among the scores."""
+    if values.get(FILE) is not None and values.get(PLACE) is not None:
+        return {"file": str(values[FILE]), "position": int(values[PLACE])}
+    return {"id": str(values["id"])} if values.get("id") is not None else {}
+
+
+def _integer_or(text: str | None, otherwise: int) -> int:
+    try:
+        return int(text or "")
+    except ValueError:
+        return otherwise
+
+
+def _resource(name: str, kind: str) -> HttpReply:
+    return HttpReply(files("gristmill.view").joinpath(name).read_bytes(), kind)

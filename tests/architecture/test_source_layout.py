@@ -1,0 +1,78 @@
+"""The shape of the source: which package may import which, how deep, how large, and what files are called."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "gristmill"
+FILES = sorted(SOURCE.rglob("*.py"))
+
+MAX_LINES = 600
+MAX_FUNCTION = 50
+VAGUE = {"utils", "util", "common", "helpers", "helper", "misc", "base"}
+
+
+def packages() -> list[str]:
+    return sorted(path.parent.relative_to(SOURCE).as_posix() for path in SOURCE.glob("*/__init__.py"))
+
+
+def test_imports_point_down() -> None:
+    command = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([command, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 kept, 0 broken" in done.stdout
+
+
+def test_every_package_has_its_layer() -> None:
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    [contract] = config["tool"]["importlinter"]["contracts"]
+    placed = [name.strip() for layer in contract["layers"] for name in layer.split("|")]
+    assert sorted(placed) == [f"gristmill.{package}" for package in packages()]
+
+
+def test_folders_are_at_most_two_deep() -> None:
+    folders = {path.parent.relative_to(SOURCE) for path in SOURCE.rglob("*") if path.is_file()}
+    deep = [folder for folder in folders if len([part for part in folder.parts if part != "__pycache__"]) > 2]
+    assert not deep
+
+
+def test_no_file_has_a_name_that_says_nothing() -> None:
+    assert not [path for path in SOURCE.rglob("*") if path.stem in VAGUE]
+
+
+def test_files_are_short() -> None:
+    lengths = {path.relative_to(SOURCE).as_posix(): len(path.read_text().splitlines()) for path in FILES}
+    assert {name: length for name, length in lengths.items() if length > MAX_LINES} == {}
+
+
+def test_functions_are_short() -> None:
+    found = {}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or 0) - node.lineno + 1
+                if length > MAX_FUNCTION:
+                    found[f"{path.relative_to(SOURCE)}:{node.name}"] = length
+    assert found == {}
+
+
+def test_every_file_opens_with_what_it_is() -> None:
+    empty = [
+        path.relative_to(SOURCE).as_posix() for path in FILES if not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+    assert empty == []
+
+
+def test_the_tree_in_the_readme_is_the_tree() -> None:
+    readme = (ROOT / "README.md").read_text()
+    tree = re.search(r"```text\nsrc/gristmill/\n(.*?)```", readme, re.DOTALL)
+    assert tree, "README.md shows no tree of src/gristmill"
+    lines = re.findall(r"^[├└]── (\w+)/ +(\S.*)$", tree[1], re.MULTILINE)
+    assert sorted(name for name, _ in lines) == packages()
+    assert len(lines) == len(tree[1].splitlines()), "one line per folder, each with what it holds"
