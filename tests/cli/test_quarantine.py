@@ -252,7 +252,7 @@ def test_show_has_all_that_is_known(failed: Mill) -> None:
     assert "   error: ValueError: cannot digest poison [2J" in shown
     assert re.search(r"^   row\.id: [ab]1\d$", shown, re.MULTILINE)
     assert re.search(r"^   row\.text: poison \[2J.*…$", shown, re.MULTILINE)
-    assert "own_stages.py" in shown.partition("   traceback:\n")[2]
+    assert "user_stages.py" in shown.partition("   traceback:\n")[2]
 
 
 def test_show_shortens_unless_told_otherwise(failed: Mill) -> None:

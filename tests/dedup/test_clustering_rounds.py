@@ -131,7 +131,7 @@ def test_pairs_that_are_read_bit_by_bit_give_the_same(
 ) -> None:
     edges = list({(min(u, v), max(u, v)): (u, v, s) for u, v, s in edges}.values())
     tasks = tables(edges, size)
-    with patch.object(cluster_verdicts, "LINKS", links), patch.object(cluster_verdicts, "ROWS", rows):
+    with patch.object(cluster_verdicts, "LINKS_AT_ONCE", links), patch.object(cluster_verdicts, "ROWS_AT_ONCE", rows):
         found, told = judged(tasks, 10**9)
     names = ("keep", "cluster", "partner", "similarity")
     assert {row["id"]: tuple(row[name] for name in names) for row in found} == plainly(edges)
@@ -314,7 +314,9 @@ def test_every_segment_depends_on_where_rows_lie(
         return [identity_hash(describe_plan(segment)) for segment in plan().segments]
 
     writers = [stage for stage in plan().everything if isinstance(stage, exchanges.WriteShuffleFiles)]
-    assert {"Spool", "AsMany", "Links", "Fewer", "Stars"} <= {type(stage.exchange).__name__ for stage in writers}
+    assert {"SpoolExchange", "SpoolSizedExchange", "LinkExchange", "ReducedExchange", "StarExchange"} <= {
+        type(stage.exchange).__name__ for stage in writers
+    }
     assert {describe_stage(stage)["exchange"]["layout"] for stage in writers} == {LAYOUT_VERSION}
     before = identities()
     assert identities() == before

@@ -94,7 +94,7 @@ kind, folder = sys.argv[1], Path(sys.argv[2])
 stage = getattr(test_guard, kind)(folder)
 guard = GuardDriver(GroupAssignment(0, pickle_group(Group(0, (stage,))), True, True, True, ErrorBudget()), "node", 0)
 print(json.dumps([guard.zygote.pid, guard.folders]), flush=True)
-guard.begin(on_node=True)
+guard.begin(needs_node_setup=True)
 lineage = Lineage("0", "0")
 for outputs in guard.pass_through([WorkItem(lineage, [pack_task(Task(1).named(lineage), guard.folders)])]):
     print([output.ref.load().data for output in outputs], flush=True)

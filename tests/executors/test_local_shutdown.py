@@ -294,7 +294,7 @@ memory = shared_memory_folder(disk)
 zygote = Zygote([memory.path, disk.path], float(sys.argv[1]))
 (first, channel), others = zygote.fork(), [zygote.fork() for _ in range(2)]
 print(json.dumps([zygote.pid, [memory.path, disk.path]]), flush=True)
-zygote._say(f"wait {first}")  # which ends with this process
+zygote._send_message(f"wait {first}")  # which ends with this process
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

@@ -66,9 +66,9 @@ def estimated(made: Pipeline, workers: int = 2, seconds: float = 0.02) -> Estima
 
 @pytest.mark.parametrize("kind", ["jsonl", "gz", "parquet"])
 def test_a_sample_tells_rows_and_disk_of_the_whole(
-    kind: str, class_counts: Callable[[str], tuple[str, Path]], tmp_path: Path
+    kind: str, made_of: Callable[[str], tuple[str, Path]], tmp_path: Path
 ) -> None:
-    corpus = class_counts(kind)
+    corpus = made_of(kind)
     before = {path: path.stat().st_mtime_ns for path in corpus[1].iterdir()}
     made = pipeline(corpus, tmp_path / "out")
     told = estimated(made)
@@ -88,9 +88,9 @@ def test_a_sample_tells_rows_and_disk_of_the_whole(
 
 
 def test_a_pipeline_with_exchanges_needs_room_for_what_passes_through_them(
-    class_counts: Callable[[str], tuple[str, Path]], tmp_path: Path
+    made_of: Callable[[str], tuple[str, Path]], tmp_path: Path
 ) -> None:
-    made = pipeline(class_counts("jsonl"), tmp_path / "out", ExactDeduplicationStage())
+    made = pipeline(made_of("jsonl"), tmp_path / "out", ExactDeduplicationStage())
     told = estimated(made, workers=0)
     assert told.workers == 1
     result = made.run(LocalExecutor(num_workers=0), tmp_path / "run")

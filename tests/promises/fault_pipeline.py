@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from zlib import crc32
 
-import gristmill.core.run
+import gristmill.core.records.run_directory
 from gristmill import LocalExecutor, Pipeline, ProcessingStage
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.text import JsonlReader, JsonlWriter, Modify, ParquetWriter, ScoreFilter, UrlRemover, WordCountFilter
@@ -169,6 +169,6 @@ class Mill:
 
 def main(settings: str) -> None:
     mill = Mill(**json.loads(settings))
-    assert hasattr(gristmill.core.run, "FLUSH_SECONDS")
-    gristmill.core.run.FLUSH_SECONDS = mill.flush
+    assert hasattr(gristmill.core.records.run_directory, "FLUSH_SECONDS")
+    gristmill.core.records.run_directory.FLUSH_SECONDS = mill.flush
     mill.pipeline().run(LocalExecutor(mill.workers), mill.run_dir, max_errors=MAX_ERRORS)

@@ -325,7 +325,7 @@ def deduplicated(tmp_path, folder, *stages, **options):
 
 @pytest.mark.parametrize("sort_bytes", [DEFAULT_SORT_BYTES, 500])
 def test_clusters_that_lie_in_several_files_are_counted_once(tmp_path, monkeypatch, sort_bytes):
-    monkeypatch.setattr("gristmill.report.run_report.duplicate_clusters.SORT_BYTES", sort_bytes)
+    monkeypatch.setattr("gristmill.report.run_report.duplicate_clusters.DEFAULT_SORT_BYTES", sort_bytes)
     stage = FuzzyDeduplicationStage(word_ngrams=5, threshold=0.7, memory_gb=1e-5, num_partitions=3)
     told, _ = deduplicated(tmp_path, near_duplicates(tmp_path), stage)
     files = list((tmp_path / "run" / "clusters").iterdir())
@@ -385,7 +385,7 @@ def test_examples_of_duplicates_show_all_columns_that_were_compared(tmp_path):
 
 
 def test_a_duplicate_that_is_not_found_has_its_id_and_a_remark(tmp_path, monkeypatch):
-    monkeypatch.setattr("gristmill.report.run_report.cluster_examples.SEARCHED_INPUT", 0)
+    monkeypatch.setattr("gristmill.report.run_report.cluster_examples.SEARCHED_INPUT_BYTES", 0)
     monkeypatch.setattr("gristmill.report.run_report.cluster_examples.DEFAULT_BLOCK_BYTES", 256)
     stage = FuzzyDeduplicationStage(word_ngrams=5, threshold=0.7, id_field="id")
     told, shown = deduplicated(tmp_path, near_duplicates(tmp_path), stage)

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.arrow.array_building import as_one_array as as_one_array
+from gristmill.core.arrow.array_building import as_one_array as as_one_array  # noqa: PLC0414
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.native_kernels import kernels
