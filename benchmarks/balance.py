@@ -48,18 +48,18 @@ class Sleeper(ProcessingStage[Task[Any], Task[Any]]):
     def setup(self, worker_metadata: Any) -> None:
         time.sleep(self.setup_seconds)
         path = Path(self.folder, f"{self.name}-{worker_metadata.worker_id}")
-        self.notes = path.open("w", buffering=1)
+        self.plan_notes = path.open("w", buffering=1)
 
     def process(self, task: Task[Any]) -> Task[Any]:
         began = time.monotonic()
         number = task.data if isinstance(task.data, int) else task.data[0]
         time.sleep(self.seconds[number])
         gives: Task[Any] = Task(data=(number, bytes(self.give)) if self.give else number)
-        self.notes.write(f"{number} {began} {time.monotonic()}\n")
+        self.plan_notes.write(f"{number} {began} {time.monotonic()}\n")
         return gives
 
     def teardown(self) -> None:
-        self.notes.close()
+        self.plan_notes.close()
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from collections import deque
 
 def tiny(count: str, how: str) -> dict[str, object]:
     """Many tasks of 100 bytes through three pools; milliseconds per task, once a hundred are through."""
-    import gristmill.core.schedule
+    import gristmill.core.run.schedule
 
     from gristmill import Pipeline, RayActorPoolExecutor, RayDataExecutor, Task, XennaExecutor, processing_stage
 
     if how == "single":
-        gristmill.core.schedule.MAX_CHUNK = 1
+        gristmill.core.run.schedule.MAX_CHUNK = 1
 
     def nothing(task: Task) -> Task:
         return Task(data=task.data)

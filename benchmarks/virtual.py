@@ -160,10 +160,10 @@ class VirtualWorker(WorkerHandle):
         if self.state != "gone":
             self.driver.at(self.driver.clock.now, self, (WORKER_LOST,))
 
-    def place(self) -> RowLocation | None:
+    def last_position(self) -> RowLocation | None:
         return None
 
-    def doing(self) -> tuple[int, float]:
+    def current_stage(self) -> tuple[int, float]:
         return -1, 0.0
 
 
@@ -255,10 +255,10 @@ class Simulation(Driver):
             name = f"{number}"
             yield [WorkItem(Lineage(name, name, (), number), [Nothing()], 1000)]
 
-    def items(self, sources: Iterator[Sequence[Any]]) -> Iterator[list[WorkItem]]:
+    def input_items(self, sources: Iterator[Sequence[Any]]) -> Iterator[list[WorkItem]]:
         return (list(items) for items in sources)
 
-    def keep(self, ref: Any) -> Any:
+    def as_result(self, ref: Any) -> Any:
         return ref
 
     def seconds(self, worker: VirtualWorker, lineage: Lineage) -> float:
@@ -313,7 +313,7 @@ class Simulation(Driver):
                 worker.node_gone = True
                 self._handle_lost_worker(worker)
 
-    def see_off(self, worker: WorkerHandle) -> str:
+    def remove_worker(self, worker: WorkerHandle) -> str:
         self.pools[worker.group].remove(worker)
         return "ended"
 

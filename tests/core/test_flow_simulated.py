@@ -90,7 +90,7 @@ class Simulation:
     def __init__(self, shape: Shape, dice: random.Random, failures: float, losses: float = 0.0) -> None:
         self.shape, self.dice, self.failures, self.losses = shape, dice, failures, losses
         self.flow = Flow(shape.plan(), shape.items())
-        self.flow.fragile = lambda ref: (
+        self.flow.may_be_lost = lambda ref: (
             not any(shape.gather_position)
         )  # what may be lost is gathered by groups of its own
         self.running: list[tuple[WorkerCall, Iterator[CallOutput]]] = []
@@ -101,7 +101,7 @@ class Simulation:
         for _ in range(1_000_000):  # where four in ten calls fail and are lost, some shapes take a hundred thousand
             if self.flow.over and not self.running:
                 break
-            self.flow.feed(self.dice.randint(0, 4))
+            self.flow.list_sources(self.dice.randint(0, 4))
             waiting = [index for index, pool in enumerate(self.flow.pools) if pool.queue]
             if waiting and (not self.running or (len(self.running) < 4 and self.dice.random() < 0.5)):
                 self.start(self.dice.choice(waiting))
@@ -115,18 +115,18 @@ class Simulation:
         assert self.flow.over
 
     def start(self, group: int) -> None:
-        call = self.flow.take(group, self.dice.randint(1, 4))
+        call = self.flow.next_call(group, self.dice.randint(1, 4))
         assert all(item.start == call.start for item in call.items)
         if missing := self.lose(call):
             self.flow.recover(call, missing)
             return
         if self.losses and self.dice.random() < self.losses and all(item.moves < MOST_MOVES for item in call.items):
-            self.flow.move(call)
+            self.flow.requeue_moved(call)
             return
         if call.start == self.shape.gather_position[group]:
             for item in call.items:
                 self.gathered[group, item.lineage.source] = [ref.name for ref in item.refs]
-        self.running.append((call, self.work(call) if not call.repeats else self.repeat(call)))
+        self.running.append((call, self.work(call) if not call.is_recovery else self.repeat(call)))
 
     def lose(self, call: WorkerCall) -> list[tuple[int, int]]:
         """Which parts of which items are not there any more when a worker looks for them."""
@@ -156,7 +156,7 @@ class Simulation:
                 alone = children == [lineage] or position + 1 == last
                 if not alone and (child.id, position + 1) in wishes:
                     continue
-                if not alone and wishes.shares():
+                if not alone and wishes.is_wanted_here():
                     yield child, position + 1
                 else:
                     yield from walk(child, position + 1)
@@ -164,13 +164,13 @@ class Simulation:
         for lineage, position in walk(item.lineage, call.start):
             if wishes.take(lineage.id, position):
                 yield CallOutput(lineage, Ref(lineage.id), nbytes=1, position=position)
-        assert not wishes.open
+        assert not wishes.pending
 
     def work(self, call: WorkerCall) -> Iterator[CallOutput]:
         """What a worker sends: for a call of one item, nothing that an earlier attempt has sent."""
         ends = (self.shape.stages[call.group], self.shape.gather_position[call.group])
-        repeat = RetryCheck(call.items[0].sent, [Step()], call.items[0].lineage)
-        may_share = call.streams and not call.items[0].shed
+        repeat = RetryCheck(call.items[0].sent_outputs, [Step()], call.items[0].lineage)
+        may_share = call.streams and not call.items[0].shared_outputs
         for lineage, position in self.met(call, lambda: may_share and not repeat.lags):
             if position not in ends or not repeat.leaves_out(Task(0).named(lineage)):
                 yield CallOutput(lineage, Ref(lineage.id), nbytes=1, position=position)
@@ -208,7 +208,7 @@ class Simulation:
                 yield child, meets
                 continue
             alone = children == [lineage] or position + 1 == last
-            if not alone and (child.id, position + 1) in call.items[0].shed:
+            if not alone and (child.id, position + 1) in call.items[0].shared_outputs:
                 continue
             if not alone and shares() and self.dice.random() < 0.3:
                 yield child, position + 1
@@ -219,14 +219,16 @@ class Simulation:
         call, outputs = self.running[index]
         if self.dice.random() < self.failures and all(item.history.attempts < RETRIES for item in call.items):
             del self.running[index]
-            self.flow.fail(call, StageError("Step", call.items[0].lineage.id, (), "bad luck"))
+            self.flow.retry_call(call, StageError("Step", call.items[0].lineage.id, (), "bad luck"))
             return
         output = next(outputs, None)
         if output is not None:
-            self.flow.output(call, output)
+            self.flow.add_output(call, output)
             return
         del self.running[index]
-        self.flow.finish(call, [StageStats(tasks_in=len(call.items)) for _ in range(self.shape.stages[call.group])])
+        self.flow.finish_call(
+            call, [StageStats(tasks_in=len(call.items)) for _ in range(self.shape.stages[call.group])]
+        )
         for item in call.items:
             for ref in item.refs:
                 ref.discard()

@@ -179,7 +179,7 @@ class Mill:
         history = FailureHistory()
         while not self.attempt(history):
             history.attempts += 1
-            if not history.learn(self.page.place, ERROR, self.max_retries):
+            if not history.record_failure(self.page.place, ERROR, self.max_retries):
                 self.stopped = True
                 return self
         return self
@@ -188,7 +188,7 @@ class Mill:
         kind = GrindSeveral if self.form == "vectorised" else Grind
         stages = [Cut(self.size), kind(self.dies, self.raises, self.form, self.max_retries)]
         self.page = Page()
-        worker = Worker(stages, board=self.page, budget=ErrorBudget())
+        worker = Worker(stages, activity=self.page, budget=ErrorBudget())
         assert worker.isolator is not None
         worker.isolator.begin(pickle.loads(pickle.dumps(history)), ErrorBudget())
         given = Task(self.rows).named(Lineage("0", "0"))

@@ -146,21 +146,21 @@ def test_files_are_named() -> None:
 
 
 def test_a_number_and_a_share() -> None:
-    assert ErrorBudget.of(3).spent(4, 10**9)
-    assert not ErrorBudget.of(3).spent(3, 3)
-    assert not ErrorBudget.of(0.01).spent(MIN_ROWS_FOR_SHARE // 100, 1)
-    assert ErrorBudget.of(0.01).spent(MIN_ROWS_FOR_SHARE // 100 + 1, 1)
-    assert ErrorBudget.of(0.01).spent(2, 100, final=True)
-    assert not ErrorBudget.of(0.01).spent(1, 100, final=True)
-    assert not ErrorBudget.of(None).spent(10**9, 1, final=True)
-    assert ErrorBudget.of(0).spent(1, 10**9)
-    assert ErrorBudget.of(0.0).spent(1, 10**9)
+    assert ErrorBudget.of(3).is_exhausted(4, 10**9)
+    assert not ErrorBudget.of(3).is_exhausted(3, 3)
+    assert not ErrorBudget.of(0.01).is_exhausted(MIN_ROWS_FOR_SHARE // 100, 1)
+    assert ErrorBudget.of(0.01).is_exhausted(MIN_ROWS_FOR_SHARE // 100 + 1, 1)
+    assert ErrorBudget.of(0.01).is_exhausted(2, 100, final=True)
+    assert not ErrorBudget.of(0.01).is_exhausted(1, 100, final=True)
+    assert not ErrorBudget.of(None).is_exhausted(10**9, 1, final=True)
+    assert ErrorBudget.of(0).is_exhausted(1, 10**9)
+    assert ErrorBudget.of(0.0).is_exhausted(1, 10**9)
 
 
 @given(st.integers(0, 500), st.integers(0, 500), st.integers(0, 10**5), st.integers(0, 10**5))
 def test_what_is_left_is_spent_as_the_whole_would_be(before: int, now: int, rows: int, more: int) -> None:
     for budget in (ErrorBudget.of(300), ErrorBudget.of(0.01), ErrorBudget.of(None)):
-        assert budget.after(before, rows).spent(now, more) == budget.spent(before + now, rows + more)
+        assert budget.remaining(before, rows).is_exhausted(now, more) == budget.is_exhausted(before + now, rows + more)
 
 
 def test_rows_are_those_read_or_those_that_stages_made_of_them() -> None:
@@ -241,7 +241,7 @@ def test_what_earlier_attempts_have_set_aside_counts() -> None:
     quarantine = Quarantine(True, ErrorBudget.of(0.01), Notes(spent=(30, 1_000)))
     with pytest.raises(ErrorBudgetError, match=r"30 of 1,000 records \(3%\) failed, more than max_errors=1% allows"):
         quarantine.close(Progress())
-    assert Quarantine(True, ErrorBudget.of(40), Notes(spent=(30, 1_000))).left(5, True).spent(11, 1)
+    assert Quarantine(True, ErrorBudget.of(40), Notes(spent=(30, 1_000))).remaining_budget(5, True).is_exhausted(11, 1)
     Quarantine(True, ErrorBudget.of(0.03), Notes(spent=(30, 1_000))).close(Progress())
 
 

@@ -63,7 +63,7 @@ def test_rows_that_an_earlier_stage_has_marked_as_dropped_are_no_samples():
     sketcher = RowSketcher([True])
     sketcher.decided(0, rows, Decision(keep, {"number": pa.array(range(50, 100))}))
     sketch = sketcher.take()[0]
-    assert sketch.spread["number"].total() == 50
+    assert sketch.histograms["number"].total() == 50
     assert len(sketch.samples) == SAMPLES
     assert all(50 <= sample["position"] < 80 for _, sample in sketch.samples)
     assert all(sample["scores"]["number"] == sample["position"] for _, sample in sketch.samples)
@@ -77,7 +77,7 @@ def test_rows_are_looked_at_where_they_come_in_and_go_out():
     sketcher.passed(1, True, rows, listed)
     for sketch in sketcher.take().values():
         assert sketch.values == {"lang": {"en": 10}}
-        assert dict(sketch.spread["bytes"]) == {(histogram_buckets(pa.array([6.0]))[0].as_py()): 10}
+        assert dict(sketch.histograms["bytes"]) == {(histogram_buckets(pa.array([6.0]))[0].as_py()): 10}
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
@@ -97,5 +97,5 @@ def test_scores_that_are_no_numbers_are_left_out():
     scores = {"name": pa.array(["a", "b"]), "nan": pa.array([float("nan"), 1.0]), "none": pa.array([None, 2])}
     sketcher.decided(0, batch(0, 2), Decision(pa.array([True, True]), scores))
     found = sketcher.take()[0]
-    assert {name: counts.total() for name, counts in found.spread.items()} == {"nan": 1, "none": 1}
+    assert {name: counts.total() for name, counts in found.histograms.items()} == {"nan": 1, "none": 1}
     assert found.samples == []

@@ -335,7 +335,7 @@ def test_what_running_calls_will_give_is_known_of_those_before(
 def test_rates_of_tasks_that_vary_are_known_less_well() -> None:
     def known(*calls: tuple[int, float]) -> float:
         tally = CallTotals(1, 7, 3.0, 49, 21, 9)
-        return reduce(lambda so_far, call: so_far.plus(*call), calls, tally).since(tally).error
+        return reduce(lambda so_far, call: so_far.with_call(*call), calls, tally).since(tally).error
 
     assert known() == known((1, 2.0)) == 0.0
     assert known((1, 2.0), (3, 6.0), (5, 10.0)) == pytest.approx(0.0, abs=1e-6)

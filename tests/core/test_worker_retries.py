@@ -190,7 +190,7 @@ def test_a_lazy_answer_need_not_be_an_iterator() -> None:
 def test_a_call_stops_when_it_has_spent_what_is_left() -> None:
     worker = worker_of(Count(set(range(100))))
     assert worker.isolator is not None
-    worker.isolator.begin(FailureHistory(), ErrorBudget(most=20).after(15, 1000))
+    worker.isolator.begin(FailureHistory(), ErrorBudget(most=20).remaining(15, 1000))
     with pytest.raises(OverBudget) as caught:
         pass_through(worker, batch(*range(-3, 100)))
     assert len(worker.take_quarantined()) == 6
@@ -201,7 +201,7 @@ def test_a_call_stops_when_it_has_spent_what_is_left() -> None:
 def test_a_call_full_of_errors_is_not_too_many_when_others_were_fine() -> None:
     worker = worker_of(Count(set(range(300))))
     assert worker.isolator is not None
-    worker.isolator.begin(FailureHistory(), ErrorBudget(share=0.01).after(0, 30_000))
+    worker.isolator.begin(FailureHistory(), ErrorBudget(share=0.01).remaining(0, 30_000))
     pass_through(worker, batch(*range(300)))
     assert len(worker.take_quarantined()) == 300
 

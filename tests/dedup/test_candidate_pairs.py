@@ -31,7 +31,7 @@ def test_a_text_is_sent_to_every_partition_with_a_pair_of_it(partitions: int, me
     stage._spool = Exchange([exchange_rows.KEY], partitions)  # type: ignore[assignment]
     truth = exchange_rows.pack_links(exchange_rows.TRUTH, firsts[:2], firsts[2:4], np.ones(2))
     table = pa.concat_tables([texts, exchange_rows.pack(exchange_rows.PAIR, buckets_of(pairs[:, 0]), pairs), truth])
-    parts = list(stage.parts_of(table))
+    parts = list(stage.process_parts(table))
     assert (len(parts) > 1) == (memory_gb is not None and partitions > 1)
     told = pa.concat_tables(parts)
     in_order = list(

@@ -174,7 +174,7 @@ def test_a_partition_is_not_read_for_rows_that_a_step_has_not(monkeypatch: pytes
 
 def test_rounds_have_partitions_for_what_they_pass_on() -> None:
     made = ClusteringRounds("clusters", None, 0.5)
-    for exchange in (made.links, made.stars, made.chosen):
+    for exchange in (made.links, made.stars, made.keepers):
         exchange.set_input_bytes(2**33)
         assert exchange.partitions == 32
         exchange.set_input_bytes(None)
@@ -313,7 +313,7 @@ def test_every_segment_depends_on_where_rows_lie(
     def identities() -> list[str]:
         return [identity_hash(describe_plan(segment)) for segment in plan().segments]
 
-    writers = [stage for stage in plan().everything if isinstance(stage, exchanges.WriteShuffleFiles)]
+    writers = [stage for stage in plan().all_stages if isinstance(stage, exchanges.WriteShuffleFiles)]
     assert {"SpoolExchange", "SpoolSizedExchange", "LinkExchange", "ReducedExchange", "StarExchange"} <= {
         type(stage.exchange).__name__ for stage in writers
     }
@@ -328,10 +328,10 @@ def test_links_of_rows_that_are_not_there_are_an_error() -> None:
     rows = tables([(1, 2, 0.9), (2, 3, 0.9), (7, 8, 0.9)], 1000)[0].data
     texts, links = select_kind(rows, TEXT), select_kind(rows, LINK)
     stage = ClusterVerdicts("exact", 0.8, 20, 9)
-    assert sum(map(len, stage.at_once([[texts]], lambda: [links]))) == 5
+    assert sum(map(len, stage.verdicts_in_memory([[texts]], lambda: [links]))) == 5
     for known in (texts.slice(0, 4), texts.slice(1), texts.slice(0, 0)):
         with pytest.raises(AccountingError, match="pairs that are alike .* name a row of which nothing is known"):
-            list(stage.at_once([[known]], lambda: [links]))
+            list(stage.verdicts_in_memory([[known]], lambda: [links]))
     with pytest.raises(AccountingError, match="of 6 pairs that are alike 6 name .* number [12378]; 0 rows are known"):
-        list(stage.at_once([], lambda: [links]))
-    assert not list(stage.at_once([], list))
+        list(stage.verdicts_in_memory([], lambda: [links]))
+    assert not list(stage.verdicts_in_memory([], list))

@@ -83,15 +83,21 @@ def test_several_keys_and_rounds(workers: int) -> None:
 def test_verdicts_on_rows_that_are_not_there_are_told(rows: list[int | None]) -> None:
     verdicts = pa.table({ROW: pa.array(rows, pa.int64()), KEEP: [True, False]})
     with pytest.raises(ContractError, match="2 verdicts name 1 rows"):
-        BlockVerdicts.of(3, verdicts)
+        BlockVerdicts.from_table(3, verdicts)
 
 
 def test_verdicts_find_their_rows_in_any_order() -> None:
     verdicts = pa.table({ROW: [4, 1, 2], KEEP: [False, True, None], "near": [0.4, 0.1, None]})
-    found = BlockVerdicts.of(5, verdicts)
+    found = BlockVerdicts.from_table(5, verdicts)
     assert found.keep().to_pylist() == [True, True, None, True, False]
     assert found.score("near").to_pylist() == [None, 0.1, None, None, 0.4]
-    assert BlockVerdicts.of(5, verdicts.drop_columns(KEEP)).keep().to_pylist() == [True, False, False, True, False]
+    assert BlockVerdicts.from_table(5, verdicts.drop_columns(KEEP)).keep().to_pylist() == [
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
 
 
 def test_two_verdicts_on_one_row_are_told() -> None:

@@ -68,11 +68,11 @@ def line(boards: dict[str, Handle]) -> ControlClient:
 
 
 def test_each_note_is_a_step_and_another_worker_begins_anew(line: ControlClient, boards: dict[str, Handle]) -> None:
-    line.note(HERE)
-    line.note(THERE, sure=True)
+    line.set_position(HERE)
+    line.set_position(THERE, sure=True)
     assert boards["run-1"].board.steps == {7: 2}
     line.switch_worker(8)
-    line.note(HERE)
+    line.set_position(HERE)
     assert boards["run-1"].board.steps == {7: 2, 8: 1}
     assert boards["run-1"].places == [THERE, HERE]
 
@@ -84,19 +84,19 @@ def test_a_board_that_was_away_is_told_what_it_has_missed(
     line: ControlClient, boards: dict[str, Handle], error: Exception
 ) -> None:
     boards["run-1"].fails = [error] * 4
-    line.note(HERE)
+    line.set_position(HERE)
     assert line.ask("is_heard") is False
-    assert line.board is boards["run-1"]
+    assert line.actor is boards["run-1"]
     assert boards["run-1"].places == [HERE]
 
 
 def test_the_next_board_is_told_where_the_worker_is(line: ControlClient, boards: dict[str, Handle]) -> None:
     boards["run-1"].gone = True
-    line.note(HERE)
+    line.set_position(HERE)
     boards["run-3"] = Handle()  # the second was gone before anybody heard of it
     assert line.ask("is_heard") is False
     assert boards["run-3"].places == [HERE]
-    assert (line.board, line.number) == (boards["run-3"], 3)
+    assert (line.actor, line.number) == (boards["run-3"], 3)
 
 
 def test_who_finds_an_older_board_than_the_other_thread_comes_to_the_newer(
@@ -104,16 +104,16 @@ def test_who_finds_an_older_board_than_the_other_thread_comes_to_the_newer(
 ) -> None:
     boards |= {"run-2": Handle(), "run-3": Handle()}
     boards["run-1"].gone = boards["run-2"].gone = True
-    line.note(HERE)
+    line.set_position(HERE)
 
     def get_actor(name: str) -> Handle:
-        line.board, line.number = boards["run-3"], 3  # the other thread is quicker
+        line.actor, line.number = boards["run-3"], 3  # the other thread is quicker
         monkeypatch.setattr(ray, "get_actor", boards.__getitem__)
         return boards[name]
 
     monkeypatch.setattr(ray, "get_actor", get_actor)
     assert line.ask("is_heard") is False
-    assert (line.board, line.number) == (boards["run-3"], 3)
+    assert (line.actor, line.number) == (boards["run-3"], 3)
     assert boards["run-3"].places == [HERE]
 
 

@@ -46,7 +46,7 @@ def actor(key: int = 1, node: str = "n1") -> ActorHandle:
 
 def test_what_lies_in_a_store_says_on_which_node() -> None:
     outputs = [(Lineage("a", "a"), 0, 5_000_000, 1), (Lineage("b", "b"), pack_task(Task(1), None), 10, 1)]
-    kind, (large, small), *_ = actor(node="far").said(WorkerMessage("done", outputs), "reference")
+    kind, (large, small), *_ = actor(node="far").as_driver_message(WorkerMessage("done", outputs), "reference")
     assert kind == "done"
     assert large[1] == StoredTask(["reference"], 0, 5_000_000, "far")
     assert small[1].load().data == 1
@@ -67,12 +67,12 @@ def test_what_lies_in_a_store_says_on_which_node() -> None:
     ids=lambda value: getattr(value, "kind", ""),
 )
 def test_a_message_is_passed_on_whole(message: WorkerMessage, said: tuple[Any, ...]) -> None:
-    assert actor().said(message, None) == said
+    assert actor().as_driver_message(message, None) == said
 
 
 def test_a_failure_comes_with_what_was_set_aside_before_it() -> None:
     error = StageError("s", "a", (), "no")
-    assert actor().said(WorkerMessage("failed", error=error, aside=[aside("a")]), None) == (
+    assert actor().as_driver_message(WorkerMessage("failed", error=error, aside=[aside("a")]), None) == (
         "failed",
         error,
         [aside("a")],
@@ -184,8 +184,8 @@ def test_what_waits_behind_the_call_that_a_worker_dies_of_is_done_by_others_and_
     with virtual_time() as clock:
         driver = Mortal(SMALL, clock)
         taken: list[tuple[str, bool]] = []
-        take = driver.flow.take
-        driver.flow.take = lambda *args, **more: noted(take(*args, **more), taken)  # type: ignore[method-assign]
+        take = driver.flow.next_call
+        driver.flow.next_call = lambda *args, **more: noted(take(*args, **more), taken)  # type: ignore[method-assign]
         ends = [lineage.id for lineage, ref in driver.run() if ref is not None]
     assert sorted(ends, key=int) == [str(number) for number in range(SMALL.tasks)]
     began, waited = driver.died
@@ -206,14 +206,14 @@ def test_a_worker_that_was_to_leave_is_kept_when_it_is_wanted_again() -> None:
         pool.start()
         (worker,) = pool.workers
         worker.calls = deque([WorkerCall(1, [WorkItem(Lineage("a", "a"), [])], 0.0)])
-        worker.settle()
+        worker.update_state()
         pool.retire(worker)
-        assert (worker.retiring, worker.state, pool.staff) == (True, "full", 0)
-        pool.take_back(1)
-        assert (worker.retiring, worker.state, pool.staff) == (False, "busy", 1)
+        assert (worker.retiring, worker.state, pool.staying_workers) == (True, "full", 0)
+        pool.cancel_retirement(1)
+        assert (worker.retiring, worker.state, pool.staying_workers) == (False, "busy", 1)
         worker.tasks_left = 0
         pool.retire(worker)
-        pool.take_back(1)
+        pool.cancel_retirement(1)
         assert worker.retiring  # it has done all that one worker may
 
 
@@ -234,10 +234,10 @@ class Books(EngineDriver):
         quarantine = Quarantine()
         self.job = SimpleNamespace(quarantine=quarantine, plan=SimpleNamespace(number=0))  # type: ignore[assignment]
         self.flow = Flow(Plan("p", None, groups), iter(items), quarantine)
-        self.flow.fragile = lambda ref: isinstance(ref, StoredTask)
-        self.chain, self.state = range(2), "listing"
-        self.submitted_calls, self.deliveries, self.heard = {}, {}, 0
-        self.flow.feed(10**9)
+        self.flow.may_be_lost = lambda ref: isinstance(ref, StoredTask)
+        self.engine_groups, self.state = range(2), "listing"
+        self.submitted_calls, self.deliveries, self.receipts_received = {}, {}, 0
+        self.flow.list_sources(10**9)
         self._submit_inputs()
 
     def _start(self) -> None:
@@ -252,7 +252,7 @@ class Starts(Books):
     def __init__(self) -> None:
         self.did: list[Any] = []
         boards = SimpleNamespace(board="first", ask=self._ask)
-        self.crew = SimpleNamespace(boards=boards, dismiss=lambda: None)  # type: ignore[assignment]
+        self.actor_cache = SimpleNamespace(boards=boards, dismiss=lambda: None)  # type: ignore[assignment]
         super().__init__(2)
 
     def _submit_inputs(self) -> None:
@@ -261,10 +261,10 @@ class Starts(Books):
 
     def _ask(self, method: str, large: Any) -> None:
         self.did.append((method, large, self.state))
-        self.boards.board = "second"
+        self.control.actor = "second"
 
     def _start_engine_actor(self, rows: list[bytes]) -> None:
-        self.did.append(("play", len(rows), self.desk))
+        self.did.append(("play", len(rows), self.coordinator))
 
 
 def test_an_engine_begins_when_the_desk_that_it_knows_holds_what_is_large() -> None:
@@ -288,7 +288,7 @@ def receipts(draw: random.Random, tasks: int) -> tuple[list[CallReceipt], list[s
             fate = draw.choice(["one", "two", "none", "aside"])
             given += {"one": [name], "two": [name.child(0), name.child(1)]}.get(fate, [])
             if fate == "aside":
-                first.aside.append(aside(name.id))
+                first.quarantined.append(aside(name.id))
                 lost.append(name.id)
         first.outputs = [(name, None, 10, 1) for name in given]
         first.stats = [StageStats(len(part), len(given), rows_in=len(part), rows_out=len(given))]
@@ -314,7 +314,7 @@ def test_receipts_count_once_in_any_order_and_whole(draw: random.Random, tasks: 
     draw.shuffle(posted)
     for receipt in posted:
         driver._handle_receipt(receipt)
-    assert driver.heard == len(posted)
+    assert driver.receipts_received == len(posted)
     assert driver.flow.over
     assert not driver.submitted_calls
     assert sorted(lineage.id for lineage, ref in driver.flow.results if ref is not None) == sorted(results)
@@ -329,12 +329,12 @@ def test_what_an_engine_has_not_done_whole_is_left_to_others(draw: random.Random
     driver = Books(tasks)
     posted, results, _ = receipts(draw, tasks)
     missing = draw.choice(posted)
-    convoy = {int(name.partition(".")[0]) for _, name in missing.items}
+    convoy = {int(name.partition(".")[0]) for _, name in missing.inputs}
     for receipt in posted:
         if receipt is not missing:
             driver._handle_receipt(receipt)
     assert convoy <= set(driver.submitted_calls)
-    driver._leave()
+    driver._return_work_to_actors()
     waiting = [item.lineage.id for item in driver.flow.pools[0].queue]
     assert {f"{number}" for number in convoy} <= set(waiting)
     came = [lineage.id for lineage, ref in driver.flow.results if ref is not None]
@@ -353,23 +353,23 @@ def through_both(driver: Books, *numbers: int) -> None:
 def test_what_an_engine_has_made_and_is_lost_is_made_again_through_all_its_groups() -> None:
     driver = Books(4, after=1)
     through_both(driver, 0, 1)
-    loads = driver.flow.take(2, 2)
+    loads = driver.flow.next_call(2, 2)
     driver.flow.recover(loads, [(1, 0)])
     through_both(driver, 2, 3)  # the engine goes on meanwhile, and does not take what is to be made again for its own
-    assert driver.flow.take(2, 1).items[0].lineage.id == "0"
-    again = driver.flow.take(1, 1)
+    assert driver.flow.next_call(2, 1).items[0].lineage.id == "0"
+    again = driver.flow.next_call(1, 1)
     assert (again.items[0].lineage.id, again.items[0].wanted) == ("1", {("1", 1)})
     with pytest.raises(LostTaskError):
         again.items[0].refs[0].load()
     driver.flow.recover(again, [(0, 0)])
-    first = driver.flow.take(0, 1)
+    first = driver.flow.next_call(0, 1)
     assert (first.items[0].lineage.id, first.items[0].refs[0].load().data) == ("1", 1)
     call = first
     for group in (1, 2):
         made = pack_task(Task(f"for {group}"), None)
-        driver.flow.output(call, CallOutput(call.items[0].lineage, made, 10, 1))
-        driver.flow.finish(call, [StageStats()])
-        call = driver.flow.take(group, 1)
+        driver.flow.add_output(call, CallOutput(call.items[0].lineage, made, 10, 1))
+        driver.flow.finish_call(call, [StageStats()])
+        call = driver.flow.next_call(group, 1)
         assert (call.items[0].lineage.id, call.items[0].refs[0].load().data) == ("1", f"for {group}")
 
 

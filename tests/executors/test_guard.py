@@ -239,15 +239,15 @@ def test_a_convoy_is_whole_when_all_has_arrived_in_whatever_order(journey: Any, 
     convoy = Delivery(list(range(count)), {(0, number, str(number)) for number in range(count)})
     random.shuffle(receipts)
     for index, receipt in enumerate(receipts):
-        assert not convoy.whole
+        assert not convoy.is_complete
         for _ in range(random.choice([1, 2])):  # an engine may repeat a call
-            convoy.take(receipt, receipt.group + 1 if receipt.group + 1 < GROUPS else None)
-        assert convoy.whole == (index + 1 == len(receipts))
+            convoy.add_receipt(receipt, receipt.group + 1 if receipt.group + 1 < GROUPS else None)
+        assert convoy.is_complete == (index + 1 == len(receipts))
     assert sorted(map(id, convoy.receipts)) == sorted(map(id, receipts))
 
 
 def test_a_convoy_with_a_call_that_was_repeated_in_part_is_never_whole() -> None:
     convoy = Delivery([0, 1], {(0, 0, "0"), (0, 1, "1")})
-    convoy.take(CallReceipt(0, [(0, "0")]), None)
-    convoy.take(CallReceipt(0, [(0, "0"), (1, "1")]), None)
-    assert not convoy.whole
+    convoy.add_receipt(CallReceipt(0, [(0, "0")]), None)
+    convoy.add_receipt(CallReceipt(0, [(0, "0"), (1, "1")]), None)
+    assert not convoy.is_complete

@@ -40,14 +40,14 @@ def _put(there: list[Any], value: Any) -> int:
 def flow_of(task: Task[Any], given: bool) -> Flow:
     plan = Plan("p", None, (Group(0, (Step(),)), Group(1, (Step(),))))
     flow = Flow(plan, store_input_tasks(iter([[task.named(Lineage("a", "a"))]]), given))
-    flow.fragile = lambda ref: isinstance(ref, Ref)
-    flow.feed(10)
+    flow.may_be_lost = lambda ref: isinstance(ref, Ref)
+    flow.list_sources(10)
     return flow
 
 
 def done(flow: Flow, call: WorkerCall) -> None:
-    flow.output(call, CallOutput(call.items[0].lineage, Ref("made"), 1, 1))
-    flow.finish(call, [StageStats()])
+    flow.add_output(call, CallOutput(call.items[0].lineage, Ref("made"), 1, 1))
+    flow.finish_call(call, [StageStats()])
     call.discard()
 
 
@@ -64,7 +64,7 @@ def test_a_large_task_leaves_the_store_when_it_was_worked_on_and_comes_back_when
 ) -> None:
     flow = flow_of(LARGE, given)
     for losses in range(3):
-        call = flow.take(0, 1)
+        call = flow.next_call(0, 1)
         (ref,) = call.items[0].refs
         if losses and not given:  # nobody has it any more
             assert ref.refs == []
@@ -75,10 +75,10 @@ def test_a_large_task_leaves_the_store_when_it_was_worked_on_and_comes_back_when
         assert store[losses][0].to_rows() == LARGE.to_rows()
         done(flow, call)
         assert ref.refs == []
-        flow.recover(flow.take(1, 1), [(0, 0)])
+        flow.recover(flow.next_call(1, 1), [(0, 0)])
 
 
 def test_a_small_task_is_not_put_into_the_store(store: list[Any]) -> None:
     flow = flow_of(Task(1), given=True)
-    assert flow.take(0, 1).items[0].refs[0].load().data == 1
+    assert flow.next_call(0, 1).items[0].refs[0].load().data == 1
     assert store == []

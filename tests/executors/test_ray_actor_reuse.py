@@ -55,7 +55,7 @@ def at_rest(monkeypatch: pytest.MonkeyPatch) -> list[tuple[set[int], set[int]]]:
     import ray
 
     found = []
-    rest = ActorCaches.rest
+    rest = ActorCaches.keep_cache
 
     def look(crews: ActorCaches, crew: Any) -> None:
         fit = [spare.actor for spare in crew.spares if ray.get(spare.fit)]
@@ -88,7 +88,7 @@ def test_those_that_die_at_rest_are_replaced(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kinds: tuple[str, ...]
 ) -> None:
     marks, killed = tmp_path / "marks", list[int]()
-    rest = ActorCaches.rest
+    rest = ActorCaches.keep_cache
 
     def kill_some(crews: ActorCaches, crew: Any) -> None:
         for pid in [pid for kind in kinds for pid in pids(kind)]:

@@ -38,7 +38,7 @@ def driver() -> Any:
 
 
 class Answering(ClusterNode):
-    def answers(self) -> bool:
+    def is_reachable(self) -> bool:
         return True
 
 
@@ -88,10 +88,16 @@ class Ends(EngineDriver):
 
     def __init__(self, *news: CoordinatorUpdate) -> None:
         waiting = [*news]
-        self.state, self.problem, self.heard, self.guard_processes, self.keepers = "playing", None, 0, [], []
+        self.state, self.teardown_error, self.receipts_received, self.guard_processes, self.result_owners = (
+            "playing",
+            None,
+            0,
+            [],
+            [],
+        )
         self.engine_run, self.pending_update = lambda: None, CoordinatorUpdate
         answer = SimpleNamespace(remote=lambda seconds: lambda: waiting.pop(0) if waiting else CoordinatorUpdate())
-        self.desk, self.took = SimpleNamespace(take_update=answer), list[CallReceipt]()
+        self.coordinator, self.took = SimpleNamespace(take_update=answer), list[CallReceipt]()
 
     def _end_engine(self, grace: float) -> None: ...
 

@@ -50,10 +50,10 @@ def test_nodes_come_and_go() -> None:
     slots, wish = ClusterGpuSlots(nodes(2, 2)), Resources(gpus=1)
     held = [slots.take(wish) for _ in range(3)]
     slots.update(nodes(0, 2)[1:])
-    assert (slots.fits(wish), len(slots.there)) == (2, 2)
+    assert (slots.fits(wish), len(slots.present_gpus)) == (2, 2)
     for slot in held:
         assert slot is not None
-        slots.give_back(slot)
+        slots.release(slot)
     assert taken(slots, wish) == ["n1", "n1"]
     slots.update(nodes(2, 2, 1)[1:])  # a node that comes again has another name
     assert taken(slots, wish) == ["n2"]

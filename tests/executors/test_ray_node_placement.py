@@ -44,10 +44,10 @@ class Still(WorkerHandle):
     def stop(self) -> None: ...
     def kill(self) -> None: ...
 
-    def place(self) -> RowLocation | None:
+    def last_position(self) -> RowLocation | None:
         return None
 
-    def doing(self) -> tuple[int, float]:
+    def current_stage(self) -> tuple[int, float]:
         return -1, 0.0
 
 
@@ -66,7 +66,7 @@ class StillPool(ActorPool):
 class StillDriver:
     """What a pool asks its driver for. Where workers go without GPUs is the real one's decision."""
 
-    home = RayDriver.home
+    home = RayDriver.next_actor_node
 
     def __init__(self, nodes: Sequence[ClusterNode], *wishes: Resources) -> None:
         self.nodes, self.slots, self.hired = list(nodes), ClusterGpuSlots(nodes), list[Still]()
@@ -86,7 +86,7 @@ def grow(driver: StillDriver, seconds: Callable[[str], int], until: int) -> dict
     for now in range(until):
         for worker in driver._actors():
             if worker.state == "starting" and worker.until <= now:  # type: ignore[attr-defined]
-                worker.settle()
+                worker.update_state()
                 driver.pools[worker.group].node_is_set_up(worker.node)
         for pool in driver.pools:
             while pool.can_grow():

@@ -53,7 +53,7 @@ def test_who_may_do_few_tasks_more_is_the_only_one_to_choose_from(left, chosen_f
         pool.start()
         pool.start()
         pool.workers[0].tasks_left = left
-        driver.flow.feed(8)
+        driver.flow.list_sources(8)
         driver.flow.pools[0].pace.add(1, 0.001, 0.0)
         driver._send(pool, list(pool.workers))
     assert chosen == [(pool.workers[:chosen_from], left is None)]

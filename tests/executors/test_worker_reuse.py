@@ -68,7 +68,7 @@ class Heard:
 def rested(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     """Those that have rested, by their own word."""
     found = set[int]()
-    keep = Zygote.keep
+    keep = Zygote.keep_idle
 
     def note(zygote: Zygote, pid: int, channel: Any, *terms: int) -> None:
         heard = Heard(channel)
@@ -84,7 +84,7 @@ def test_workers_go_on_with_the_next_segment(
     corpus: Path, tmp_path: Path, forked: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = list[int]()
-    worker = Zygote.worker
+    worker = Zygote.take_worker
 
     def note(zygote: Zygote, threads: int) -> tuple[int, Connection]:
         pid, channel = worker(zygote, threads)
@@ -105,7 +105,7 @@ def test_those_that_die_at_rest_are_replaced(
     corpus: Path, tmp_path: Path, forked: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed = set[int]()
-    keep = Zygote.keep
+    keep = Zygote.keep_idle
 
     def kill_first(zygote: Zygote, pid: int, channel: Connection, *terms: int) -> None:
         if not killed:
@@ -148,7 +148,7 @@ def test_no_more_rest_than_may(forked: set[int]) -> None:
     zygote = Zygote(["/nowhere", "/nowhere"])
     workers = [zygote.fork() for _ in range(3)]
     for pid, channel in workers:
-        zygote.keep(pid, channel, 1, 2)
+        zygote.keep_idle(pid, channel, 1, 2)
     assert [Path(f"/proc/{pid}").exists() for pid, _ in workers] == [False, True, True]
     zygote.close()
 

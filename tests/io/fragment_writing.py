@@ -41,7 +41,7 @@ class Writer:
         self.commit = CommitFiles(OutputDirectory(path), form or JsonlFormat(), fields, mode)
         for stage in (self.write, self.commit) if prepare else ():
             stage.check()
-            stage.prepare({})
+            stage.prepare_run({})
 
     def fragments(self, rows, cuts=(), partition=PARTITION, source="s"):
         found = []

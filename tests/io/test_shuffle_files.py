@@ -69,16 +69,16 @@ def test_what_is_the_same_in_all_rows_is_written_once_and_read_in_each(tmp_path:
     (table,) = read_partition_blocks(target, str(path), index, 0)
     assert table.schema == index.schema == pa.schema([("hash", pa.binary(16)), ("task", pa.string())])
     assert table["task"].to_pylist() == ["a" * 1000] * 1000
-    assert index.runs[0].nbytes == value_bytes(table)
+    assert index.blocks[0].nbytes == value_bytes(table)
 
 
 def test_runs_that_become_one_hold_the_value_of_each_once(tmp_path: Path) -> None:
     path = tmp_path / "a.runs"
     target, index = written(path, [keys_of("a" * 1000, 600), keys_of("b" * 1000, 400)])
-    assert (len(index.runs), path.stat().st_size < 22_000) == (1, True)
+    assert (len(index.blocks), path.stat().st_size < 22_000) == (1, True)
     (table,) = read_partition_blocks(target, str(path), index, 0)
     assert table["task"].to_pylist() == ["a" * 1000] * 600 + ["b" * 1000] * 400
-    assert index.runs[0].nbytes == value_bytes(table)
+    assert index.blocks[0].nbytes == value_bytes(table)
 
 
 def test_a_column_may_be_the_same_in_one_piece_only(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_column_may_be_the_same_in_one_piece_only(tmp_path: Path) -> None:
 
 
 def test_what_is_the_same_in_all_rows_is_a_part_of_what_has_moved(tmp_path: Path) -> None:
-    moved = [written(tmp_path / "a.runs", [keys_of(task, 5)])[1].moved for task in ("a", "a", "b")]
+    moved = [written(tmp_path / "a.runs", [keys_of(task, 5)])[1].moved_rows_hash for task in ("a", "a", "b")]
     assert moved[0] == moved[1] != moved[2]
 
 

@@ -63,7 +63,7 @@ def same(ours: FastTextKernel, library: FastTextLibrary, texts: pa.Array) -> Non
     assert [label for label, _ in found] == [label for label, _ in wanted]
     assert [chance for _, chance in found] == pytest.approx([chance for _, chance in wanted], abs=1e-6)
     for label in [*ours.labels()[:3], "__label__none"]:
-        assert ours.chance(texts, label) == pytest.approx(library.chance(texts, label), abs=1e-6)
+        assert ours.probability(texts, label) == pytest.approx(library.probability(texts, label), abs=1e-6)
 
 
 def some_texts(seed: int, count: int) -> list[str]:

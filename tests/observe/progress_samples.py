@@ -47,8 +47,8 @@ def look(*moments: Progress, plan: Any = None) -> RunSnapshot:
     """What is seen after these moments of a run."""
     watch = ProgressTracker(plan)
     for moment in moments:
-        watch.saw(moment)
-    return watch.look()
+        watch.update(moment)
+    return watch.snapshot()
 
 
 def some_progress(**changes: Any) -> Progress:

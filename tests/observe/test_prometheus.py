@@ -129,8 +129,8 @@ def text_of(*moments: Progress, name: str = "p") -> str:
     tally, watch = MetricValues(name), ProgressTracker()
     text = ""
     for moment in moments:
-        watch.saw(moment)
-        text = prometheus_text(tally, watch.look())
+        watch.update(moment)
+        text = prometheus_text(tally, watch.snapshot())
     return text
 
 

@@ -54,8 +54,8 @@ def moment(seconds: float, rows: int = 0, spent: tuple[float, ...] = (0, 0, 0), 
 def look(*moments: Progress, plan: Any = None) -> RunSnapshot:
     watch = ProgressTracker(plan or three_pools())
     for one in moments:
-        watch.saw(one)
-    return watch.look()
+        watch.update(one)
+    return watch.snapshot()
 
 
 # -- rates and time --------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ def test_rates_are_those_of_the_last_seconds() -> None:
     slow_then_fast = [moment(second, rows=second * 10) for second in range(100)]
     slow_then_fast += [moment(100 + second, rows=1000 + second * 500) for second in range(12)]
     seen = look(*slow_then_fast)
-    assert [line.rate for line in seen.lines] == [500, 500, 500]
+    assert [line.rate for line in seen.stages] == [500, 500, 500]
     assert seen.rate == 500
 
 
@@ -115,7 +115,7 @@ def test_the_bottleneck_is_that_of_the_last_seconds() -> None:
     seen = look(*early, *late)
     assert seen.bottleneck is not None
     assert (seen.bottleneck.name, seen.bottleneck.share) == ("Decode", 1.0)
-    assert seen.bottleneck.idle == ("Embed", 0.75)
+    assert seen.bottleneck.idlest_pool == ("Embed", 0.75)
 
 
 def test_of_two_busy_pools_the_one_behind_a_queue_holds_up_the_other() -> None:
@@ -154,7 +154,7 @@ def counting(tmp_path: Path) -> tuple[Any, list[str]]:
     (tmp_path / "in" / "a.jsonl").write_text('{"text": "x"}\n')
     stages = [JsonlReader(str(tmp_path / "in")), CountRows("text"), JsonlWriter(str(tmp_path / "out"))]
     plan = Pipeline("parts", stages=stages).plan()
-    return plan, [stage.name for stage in plan.everything]
+    return plan, [stage.name for stage in plan.all_stages]
 
 
 def test_the_parts_of_a_stage_are_one_line(tmp_path: Path) -> None:
@@ -163,10 +163,10 @@ def test_the_parts_of_a_stage_are_one_line(tmp_path: Path) -> None:
     stats[0], stats[1] = StageStats(), StageStats(rows_out=100)
     stats[names.index("CountRows")] = StageStats(rows_in=100, rows_out=30, seconds=1.0, quarantined=2)
     seen = look(Progress(stages=list(zip(names, stats, strict=True)), seconds=10.0), plan=plan)
-    assert [line.name for line in seen.lines] == [
+    assert [line.name for line in seen.stages] == [
         "list_files", "read_jsonl", "CountRows", "write_jsonl", "commit_jsonl"
     ]  # fmt: skip
-    whole = seen.lines[2]
+    whole = seen.stages[2]
     assert (whole.rows_in, whole.kept, whole.dropped, whole.quarantined) == (100, 30, 68, 2)
     assert whole.seconds == sum(name.startswith("CountRows") for name in names)
 
@@ -176,7 +176,7 @@ def test_what_a_stage_keeps_is_not_known_before_its_last_part_runs(tmp_path: Pat
     first = len(plan.segments[0].stages)
     stats = [StageStats(rows_in=100, rows_out=100) for _ in names[:first]]
     seen = look(Progress(stages=list(zip(names[:first], stats, strict=True)), seconds=10.0), plan=plan)
-    whole = seen.lines[-1]
+    whole = seen.stages[-1]
     assert (whole.name, whole.rows_in, whole.kept, whole.dropped) == ("CountRows", 100, 0, 0)
     assert (seen.segment, seen.segments, seen.rows_out) == (0, 2, 0)
 

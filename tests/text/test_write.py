@@ -27,7 +27,7 @@ def write(writer, rows, cuts=(), source="s"):
     fragments, commit = decompose([writer])
     for stage in (fragments, commit):
         stage.check()
-        stage.prepare({})
+        stage.prepare_run({})
     parts = [fragments.process(batch).named(batch.lineage) for batch in batches(rows, cuts, source=source)]
     return commit.process(gathered(parts, source))
 

@@ -199,11 +199,11 @@ def test_every_row_of_a_list_leads_to_its_page(view):
 def test_sources_appear_while_the_run_goes_on(tmp_path):
     run = make_run(tmp_path)
     with View(str(run)) as view:
-        view.desk.library._due = 0.0
+        view.routes.data._due = 0.0
         look(view, **{"in": "kept"})
         before = json.loads(ask(view, "state?in=kept")[1])
         add_source(run, tmp_path / "out", "late", 30)
-        view.desk.library._due = 0.0
+        view.routes.data._due = 0.0
         look(view, **{"in": "kept"})
         after = json.loads(ask(view, "state?in=kept")[1])
     assert after["found"] == before["found"] + 30

@@ -37,10 +37,10 @@ class FailureCause:
     stage: str
     example: str
     count: int = 0
-    alike: bool = True
+    same_error: bool = True
 
     def __str__(self) -> str:
-        return f"{self.stage}: {self.example}" + ("" if self.alike else ", and similar")
+        return f"{self.stage}: {self.example}" + ("" if self.same_error else ", and similar")
 
 
 @dataclass
@@ -66,7 +66,7 @@ class QuarantineSummary:
         error = one_line(record.error, MAX_ERROR_CHARS)
         cause = self.causes.setdefault((record.stage, _error_type(record)), FailureCause(record.stage, error))
         cause.count += record.records
-        cause.alike = cause.alike and cause.example == error
+        cause.same_error = cause.same_error and cause.example == error
 
     def most_common(self) -> list[FailureCause]:
         return sorted(self.causes.values(), key=lambda cause: -cause.count)

@@ -105,7 +105,7 @@ class Pipeline:
         """
         room = None if run_dir else self.records_directory()
         if room and (rejected is True or scores is True or str(report) == room[0]):
-            run, storage_options = Run(*room, whole=True), {**room[1], **(storage_options or {})}
+            run, storage_options = Run(*room, restarts=True), {**room[1], **(storage_options or {})}
         else:
             run = Run(run_dir, storage_options, replay)
         store = run.store if report is True else RecordStore(str(report), storage_options) if report else None
@@ -177,7 +177,7 @@ class Pipeline:
         if not hasattr(executor, "execute"):
             raise TypeError(f"the executor is {executor!r}, which is none: pass LocalExecutor() or another executor")
         plan = plan_for_executor(self.name, self.stages, executor, initial_tasks, run.resuming, beside)
-        for stage in plan.everything if watcher.reporter else ():
+        for stage in plan.all_stages if watcher.reporter else ():
             stage.sketched = not stage.part_of
         with assigned_directories(plan, run):
             run.begin(plan)
@@ -199,11 +199,11 @@ def _beside(
     """The stages that write what is dropped, and scores, if anybody wants them."""
     places: list[str | None] = []
     for name, wanted, what in (("rejected", rejected, "dropped rows"), ("scores", scores, "scores")):
-        if wanted is True and not run.place:
+        if wanted is True and not run.url:
             raise ValueError(
                 f"{name}=True keeps {what} with the output, and there is none: give run_dir=... or {name}='dir'"
             )
-        places.append(f"{run.place}/{name}" if wanted is True else str(wanted) if wanted else None)
+        places.append(f"{run.url}/{name}" if wanted is True else str(wanted) if wanted else None)
     return default_side_outputs(places[0], places[1], storage_options or {}) if any(places) else None
 
 

@@ -69,18 +69,18 @@ class Result(Sequence["Task[Any]"]):
     @property
     def rows_read(self) -> int:
         """Rows of the input that this attempt has read, and those of sources that earlier ones have done."""
-        before = self._run.spent[1] if self._run else 0
+        before = self._run.earlier_errors[1] if self._run else 0
         return before + rows_read(stats for _, stats in self._progress.stages[:2])  # of the first segment
 
     @property
     def run_dir(self) -> str | None:
         """Where the records of the run are: in its `run_dir`, or beside the output if something was set aside."""
-        return (self._run.place or None) if self._run else None
+        return (self._run.url or None) if self._run else None
 
     @property
     def resumed(self) -> bool:
         """Whether some of the output was written by an earlier attempt, of which the summary says nothing."""
-        return bool(self._run and self._run.kept)
+        return bool(self._run and self._run.kept_outputs)
 
     def __repr__(self) -> str:
         return f"<Result of {len(self)} tasks>"

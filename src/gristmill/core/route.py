@@ -227,9 +227,9 @@ class CommitBranches(ProcessingStage[GatherTask, WrittenFiles]):
         for commit in self.commits.values():
             commit.check()
 
-    def prepare(self, memory: dict[str, Any]) -> None:
+    def prepare_run(self, memory: dict[str, Any]) -> None:
         for name, commit in self.commits.items():
-            commit.prepare(memory.setdefault(name, {}))
+            commit.prepare_run(memory.setdefault(name, {}))
 
     def process(self, task: GatherTask) -> WrittenFiles:
         parts: dict[str, list[Any]] = {name: [] for name in self.commits}
@@ -249,12 +249,12 @@ class CommitBranches(ProcessingStage[GatherTask, WrittenFiles]):
             metadata=dict(task.data[0].metadata) if task.data else {},
         )
 
-    def has(self, files: Sequence[WrittenFile]) -> bool:
-        return all(commit.has(_files_of_branch(name, files)) for name, commit in self.commits.items())
+    def has_files(self, files: Sequence[WrittenFile]) -> bool:
+        return all(commit.has_files(_files_of_branch(name, files)) for name, commit in self.commits.items())
 
-    def discard(self, files: Sequence[WrittenFile]) -> None:
+    def discard_files(self, files: Sequence[WrittenFile]) -> None:
         for name, commit in self.commits.items():
-            commit.discard(_files_of_branch(name, files))
+            commit.discard_files(_files_of_branch(name, files))
 
     def records_directory(self) -> tuple[str, Mapping[str, Any]] | None:
         return next(iter(self.commits.values())).records_directory()

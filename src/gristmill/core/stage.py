@@ -129,7 +129,7 @@ class ProcessingStage(Generic[In, Out]):
         """What lists the work of this stage if it is the first of a pipeline; None: it gets one empty task."""
         return None
 
-    def reads(self) -> Sequence[str]:
+    def input_files(self) -> Sequence[str]:
         """The files that the stage reads, as far as it knows."""
         return ()
 
@@ -137,36 +137,36 @@ class ProcessingStage(Generic[In, Out]):
         """The directory that the stage writes to."""
         return None
 
-    def peek(self, sample: Task[Any]) -> Mapping[str, pa.DataType] | None:
+    def peek_columns(self, sample: Task[Any]) -> Mapping[str, pa.DataType] | None:
         """The columns that `process(sample)` would give, from a cheap look; None when it cannot tell."""
         return None
 
-    def notes(self) -> Sequence[str]:
+    def plan_notes(self) -> Sequence[str]:
         """What a plan should say of the stage: lines."""
         return ()
 
     def set_input_bytes(self, nbytes: int | None) -> None:
         """How many bytes the pipeline reads, as far as that is known."""
 
-    def settle(self, url: str, storage_options: Mapping[str, Any], lasting: RecordsLocation = None) -> None:
+    def assign_directories(self, url: str, storage_options: Mapping[str, Any], lasting: RecordsLocation = None) -> None:
         """Once per run, in the driver, before `prepare`: a directory for what the stage keeps until the run is over,
         and one for what people will want to look at, with its storage options, if there is any."""
 
-    def meet(self, stages: Sequence[ProcessingStage[Any, Any]]) -> None:
+    def see_pipeline(self, stages: Sequence[ProcessingStage[Any, Any]]) -> None:
         """Once per run, in the driver, after `settle`: all stages of the pipeline."""
 
-    def clear(self) -> None:
+    def remove_temporary_files(self) -> None:
         """The run is over, and was given no directory of its own: remove what was kept for the rest of it."""
 
-    def prepare(self, memory: dict[str, Any]) -> None:
+    def prepare_run(self, memory: dict[str, Any]) -> None:
         """Once per run, in the driver, before the first task. What it puts into `memory` is there when a killed
         run is started again with the same `run_dir`."""
 
-    def has(self, files: Sequence[WrittenFile]) -> bool:
+    def has_files(self, files: Sequence[WrittenFile]) -> bool:
         """Whether files that an earlier run wrote are still there."""
         return True
 
-    def discard(self, files: Sequence[WrittenFile]) -> None:
+    def discard_files(self, files: Sequence[WrittenFile]) -> None:
         """Remove files that an earlier run wrote for a source that is about to be done again."""
 
     def records_directory(self) -> tuple[str, Mapping[str, Any]] | None:
@@ -181,12 +181,12 @@ class ProcessingStage(Generic[In, Out]):
         """Once per run, in the driver, after all went well, on the last stage of a segment: `outputs` is all that it
         has written."""
 
-    def repeats(self) -> int:
+    def segments_to_repeat(self) -> int:
         """After `complete`: how many segments run again before the next one, this one among them. For work in rounds
         of which nobody knows before how many there are."""
         return 0
 
-    def tally(self, counts: Mapping[str, float]) -> Mapping[str, float]:
+    def displayed_counts(self, counts: Mapping[str, float]) -> Mapping[str, float]:
         """Once per run, in the driver: the counters as people are to see them, from those that all workers counted."""
         return counts
 

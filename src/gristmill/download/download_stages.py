@@ -96,10 +96,10 @@ class DocumentDownloadStage(ProcessingStage[FileGroupTask, FileGroupTask]):
             self.count("files")
             name = self.downloader._get_output_filename(url)
             metadata = {**task.metadata, "file": name, "url": url}
-            for slices in self._shared(path):
+            for slices in self._split_file(path):
                 yield FilePartition([path], names=(name,), slices=slices, metadata=metadata)
 
-    def _shared(self, path: str) -> Iterator[tuple[FileSlice, ...] | None]:
+    def _split_file(self, path: str) -> Iterator[tuple[FileSlice, ...] | None]:
         """The parts that several workers can work on, or the file as one."""
         parts = self.iterator.parts(path) if self.iterator else ()
         if not parts:
@@ -133,7 +133,7 @@ class DocumentIterateStage(ProcessingStage[FileGroupTask, DocumentBatch]):
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], [*self.iterator.output_columns(), *([self.file_column] if self.file_column else [])]
 
-    def peek(self, sample: Task[Any]) -> Mapping[str, Any] | None:
+    def peek_columns(self, sample: Task[Any]) -> Mapping[str, Any] | None:
         return dict.fromkeys(self.outputs()[1]) if self.iterator.output_columns() else None
 
     def process(self, task: FileGroupTask) -> Iterator[DocumentBatch]:
@@ -210,7 +210,7 @@ class DocumentExtractStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], [*self.extractor.output_columns(), *([self.file_column] if self.file_column else [])]
 
-    def peek(self, sample: Task[Any]) -> Mapping[str, Any] | None:
+    def peek_columns(self, sample: Task[Any]) -> Mapping[str, Any] | None:
         return dict.fromkeys(self.outputs()[1]) if self.extractor.output_columns() else None
 
     def process(self, task: DocumentBatch) -> DocumentBatch:

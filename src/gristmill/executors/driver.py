@@ -51,16 +51,16 @@ class Driver(ABC):
     def __init__(self, job: Job, machine: Machine) -> None:
         self.job, self.machine = job, machine
         self.slots = GpuSlots(machine.gpus)
-        self.flow = Flow(job.plan, self.items(job.sources), job.quarantine)
-        self.told = 0.0
+        self.flow = Flow(job.plan, self.input_items(job.sources), job.quarantine)
+        self.progress_reported_at = 0.0
         self.division = GpuDivision(self)
 
     @abstractmethod
-    def items(self, sources: Iterator[Sequence[Any]]) -> Iterator[list[WorkItem]]:
+    def input_items(self, sources: Iterator[Sequence[Any]]) -> Iterator[list[WorkItem]]:
         """The tasks that enter the plan, where workers can load them from."""
 
     @abstractmethod
-    def keep(self, ref: Any) -> TaskRef:
+    def as_result(self, ref: Any) -> TaskRef:
         """A result, as it is given to the user."""
 
     @abstractmethod
@@ -68,7 +68,7 @@ class Driver(ABC):
         """What workers say within some time, and `(LOST,)` for those that have ended."""
 
     @abstractmethod
-    def see_off(self, worker: WorkerHandle) -> str:
+    def remove_worker(self, worker: WorkerHandle) -> str:
         """A worker has ended, or is about to: forget it, and return how it ended."""
 
     @abstractmethod
@@ -82,7 +82,7 @@ class Driver(ABC):
             for _ in self.loop_turns():
                 while self.flow.results:
                     lineage, parcel = self.flow.results.popleft()
-                    yield lineage, None if parcel is None else self.keep(parcel)
+                    yield lineage, None if parcel is None else self.as_result(parcel)
             self._stop(raises=True)
             useless = False
         except GeneratorExit:  # who stops early may still look at what came
@@ -98,7 +98,7 @@ class Driver(ABC):
     def loop_turns(self) -> Iterator[None]:
         """One turn of the loop after another, until nothing is left to do."""
         while not self.flow.over:
-            self.flow.feed(self._wanted_queue_length())
+            self.flow.list_sources(self._wanted_queue_length())
             self._dispatch()
             self._listen()
             self._watch()
@@ -114,27 +114,29 @@ class Driver(ABC):
 
     def _dispatch(self) -> None:
         self._recall()
-        free = self.division.act(self._free_cpus())
+        free = self.division.rebalance(self._free_cpus())
         states = [self._state(pool) for pool in self.pools]
         while (
-            index := choose_pool(states, free, self.machine.cpus, self.budget, self._cpus_held_for_gpus(free))
+            index := choose_pool(
+                states, free, self.machine.cpus, self.queue_bytes_limit, self._cpus_held_for_gpus(free)
+            )
         ) is not None:
             pool = self.pools[index]
             if states[index].idle:
-                self._send(pool, pool.some("idle"))
+                self._send(pool, pool.candidates("idle"))
             else:
                 pool.start()
             free -= min(pool.cpus, self.machine.cpus)
             self._refresh_states(states, index)
-        while (index := choose_prefetch_pool(states, self.budget)) is not None:
-            self._send(self.pools[index], self.pools[index].some("busy"), ahead=True)
+        while (index := choose_prefetch_pool(states, self.queue_bytes_limit)) is not None:
+            self._send(self.pools[index], self.pools[index].candidates("busy"), ahead=True)
             self._refresh_states(states, index)
         self.division.release_idle_gpu()
         self._request_sharing(free)
 
     def _state(self, pool: WorkerPool) -> PoolState:
         queued = self.flow.ready(pool.index) if self.may_begin(pool) else 0
-        behind = self.pools[pool.index + 1 : self.flow.steps]
+        behind = self.pools[pool.index + 1 : self.flow.group_count]
         return PoolState(
             queued=queued if pool.count("idle") else queued - pool.count("starting"),  # who starts will want some, too
             downstream_bytes=self.flow.downstream_bytes(pool.index) + pool.coming_bytes(self.flow, behind),
@@ -149,7 +151,7 @@ class Driver(ABC):
         )
 
     @property
-    def budget(self) -> float:
+    def queue_bytes_limit(self) -> float:
         """Bytes that may wait between two pools: on each node as many as on one machine."""
         return UNBOUNDED if self.job.batch else EDGE_BYTES * max(self.machine.nodes, 1)
 
@@ -164,7 +166,7 @@ class Driver(ABC):
 
     def _is_downstream_full(self, pool: WorkerPool) -> bool:
         """Whether so much work waits behind a pool that it needs no more workers than it has."""
-        if self.job.batch or not pool.workers or pool.index + 1 >= self.flow.steps:
+        if self.job.batch or not pool.workers or pool.index + 1 >= self.flow.group_count:
             return False
         after = self.flow.pools[pool.index + 1]
         return is_backlogged(len(after.queue), after.pace.seconds, len(self.pools[pool.index + 1].workers))
@@ -179,19 +181,19 @@ class Driver(ABC):
         return min(idle, max(0.0, free - max(need, 1.0)))
 
     def _send(self, pool: WorkerPool, workers: Sequence[WorkerHandle], ahead: bool = False) -> None:
-        state, after = self.flow.pools[pool.index], self.flow.pools[pool.index + 1 : self.flow.steps]
+        state, after = self.flow.pools[pool.index], self.flow.pools[pool.index + 1 : self.flow.group_count]
         gives = after[0].arrived_bytes / max(state.tasks_done, 1) if after else 0.0
         count = tasks_per_call(len(state.queue), pool.limit, state.pace.seconds, pool.group.batch_size, pool.gpu, gives)
         if (left := workers[0].tasks_left) is not None:
             workers, count = workers[:1], min(count, left)
         worker, call = self.assign(pool.index, workers, count, ahead)
-        worker.call(call, pool.short)
+        worker.call(call, pool.has_small_output)
 
     def assign(
         self, group: int, workers: Sequence[WorkerHandle], most: int, ahead: bool
     ) -> tuple[WorkerHandle, WorkerCall]:
         """The next call of a group, and the worker that has the shortest way to what it needs."""
-        return workers[0], self.flow.take(group, most, waits=ahead)
+        return workers[0], self.flow.next_call(group, most, waits=ahead)
 
     def _recall(self) -> None:
         """No worker stays idle while another has two calls and is not through with the first for long."""
@@ -201,7 +203,7 @@ class Driver(ABC):
             for worker in pool.in_states("full") if spare else ():
                 if spare and len(worker.calls) > 1 and worker.calls[0].began < long_ago and worker.recall():
                     self.flow.put_back(worker.calls.pop())
-                    worker.settle()
+                    worker.update_state()
                     spare -= 1
 
     def _request_sharing(self, free: float) -> None:
@@ -234,18 +236,18 @@ class Driver(ABC):
             self._handle_ready(worker, pool, *rest)
         elif kind == "out":
             self._take_outputs(worker, rest[0], owed=True)
-            worker.calls[0].so_far = rest[1]
+            worker.calls[0].partial_stats = rest[1]
         elif kind == "done":
             self._handle_done(worker, pool, *rest)
         elif kind == "failed":
-            self._failed(self._next(worker), rest[0], aside=rest[1])
+            self._handle_failure(self._next(worker), rest[0], aside=rest[1])
         elif kind == "missing":
             self.flow.recover(self._next(worker), rest[0])
         elif kind == "again":  # it gave more than was expected, and will be sent as it comes
-            pool.short = pool.may_have_small_output = False
+            pool.has_small_output = pool.may_have_small_output = False
             self.flow.put_back(self._next(worker))
         elif kind == "stopped":
-            self.see_off(worker)
+            self.remove_worker(worker)
             if rest[0] is not None:
                 raise rest[0]
 
@@ -256,7 +258,7 @@ class Driver(ABC):
         pool.node_is_set_up(worker.node)
         pool.setup_seconds = time.monotonic() - worker.began
         if worker.state == "starting":
-            worker.settle()
+            worker.update_state()
             self._stop_if_retiring(worker)
 
     def _handle_done(
@@ -272,8 +274,10 @@ class Driver(ABC):
         pool.setup_failures = 0
         worker.retiring = worker.retiring or worker.leaks(memory, pool.memory)
         call = self._next(worker)
-        pool.short = pool.short or (pool.may_have_small_output and call.streams and not call.so_far)
-        self.flow.finish(call, stats, aside)
+        pool.has_small_output = pool.has_small_output or (
+            pool.may_have_small_output and call.streams and not call.partial_stats
+        )
+        self.flow.finish_call(call, stats, aside)
         call.discard()
 
     def _next(self, worker: WorkerHandle) -> WorkerCall:
@@ -291,20 +295,22 @@ class Driver(ABC):
     def _take_outputs(self, worker: WorkerHandle, outputs: list[tuple[Any, ...]], owed: bool) -> None:
         call = worker.calls[0]
         for lineage, parcel, nbytes, position in outputs:
-            self.flow.output(call, CallOutput(lineage, parcel, nbytes, position))
+            self.flow.add_output(call, CallOutput(lineage, parcel, nbytes, position))
             if position < len(self.pools[worker.group].group.stages) and position != worker.gather_position:
                 worker.share_asked = False
             if owed:
-                worker.owed += nbytes
+                worker.unacknowledged_bytes += nbytes
 
     def _acknowledge(self) -> None:
         """Let workers go on that wait for room behind them."""
         for pool in self.pools:
-            if pool.workers_to_acknowledge and has_output_room(self.flow.downstream_bytes(pool.index), self.budget):
+            if pool.workers_to_acknowledge and has_output_room(
+                self.flow.downstream_bytes(pool.index), self.queue_bytes_limit
+            ):
                 for worker in list(pool.workers_to_acknowledge.values()):
                     worker.acknowledge()
 
-    def _failed(
+    def _handle_failure(
         self,
         call: WorkerCall,
         error: StageError,
@@ -313,7 +319,7 @@ class Driver(ABC):
     ) -> None:
         for output in call.outputs:
             output.ref.discard()
-        self.flow.fail(call, error, place, aside)
+        self.flow.retry_call(call, error, place, aside)
 
     # -- workers that fail -------------------------------------------------------------------------------
 
@@ -321,8 +327,8 @@ class Driver(ABC):
         """A worker has ended unasked."""
         leaving = worker.state == "leaving"
         worker.kill()  # it may have closed its channel and live on
-        how = self.see_off(worker)
-        place = worker.place()
+        how = self.remove_worker(worker)
+        place = worker.last_position()
         position = place.position if place else 0
         if leaving:
             return
@@ -332,7 +338,7 @@ class Driver(ABC):
             self.flow.put_back(worker.calls.pop())
         if worker.node_gone:
             if worker.calls:
-                self.flow.move(worker.calls.popleft())
+                self.flow.requeue_moved(worker.calls.popleft())
             return
         if not worker.calls:
             pool.setup_failures += 1
@@ -343,31 +349,31 @@ class Driver(ABC):
         lineage = call.items[0].lineage
         kind = TaskTimeoutError if worker.timed_out else WorkerLostError
         reason = worker.timed_out or f"its worker {how}"
-        self._failed(call, kind(stage, lineage.id, lineage.files, reason, position=position), place)
+        self._handle_failure(call, kind(stage, lineage.id, lineage.files, reason, position=position), place)
 
     def _watch(self) -> None:
         """Kill workers that hang, stop pools that have nothing left to do, tell the observer."""
         for pool in self.pools:
             for worker in pool.busy if pool.timed else ():
-                position, seconds = worker.doing()
+                position, seconds = worker.current_stage()
                 limit = pool.group.stages[position].timeout_s if position >= 0 else None
                 if limit is not None and seconds > limit and not worker.timed_out:
                     worker.timed_out = f"it ran for more than {limit:g} s (timeout_s) and was stopped"
                     worker.kill()
             if pool.count("idle") and self.flow.is_over(pool.index) and self.flow.pools[pool.index].running == 0:
-                self.dismiss(pool)
-        if time.monotonic() - self.told > 0.2:
-            self.told = time.monotonic()
+                self.stop_idle_workers(pool)
+        if time.monotonic() - self.progress_reported_at > 0.2:
+            self.progress_reported_at = time.monotonic()
             self.job.observer.progressed(self._progress())
 
-    def dismiss(self, pool: WorkerPool) -> None:
+    def stop_idle_workers(self, pool: WorkerPool) -> None:
         """A pool has nothing left to do."""
         for worker in pool.idle:
             worker.stop()
 
     def _progress(self) -> Any:
         pools = [(len(pool.workers), pool.count("busy", "full")) for pool in self.pools]
-        running = [call for pool in self.pools for worker in pool.busy if (call := worker.calls[0]).so_far]
+        running = [call for pool in self.pools for worker in pool.busy if (call := worker.calls[0]).partial_stats]
         return self.flow.progress(pools, running)
 
     def _stop(self, raises: bool) -> None:
@@ -391,7 +397,7 @@ class Driver(ABC):
             if worker.is_set_up:
                 problem = problem or self._teardown_failure(worker, f"it took more than {grace:g} s and was stopped")
             worker.kill()
-            self.see_off(worker)
+            self.remove_worker(worker)
         if raises and problem is not None:
             raise problem
 
@@ -402,12 +408,12 @@ class Driver(ABC):
         """Hear a worker out, which may still send what nobody needs any more, until it has stopped."""
         if kind == WORKER_LOST:
             worker.kill()
-            how = self.see_off(worker)
+            how = self.remove_worker(worker)
             return self._teardown_failure(worker, f"its worker {how}") if worker.is_set_up else None
         worker.is_set_up = worker.is_set_up or kind == "ready"
         if kind != "stopped":
             return None
-        self.see_off(worker)
+        self.remove_worker(worker)
         return cast("StageError | None", rest[0])
 
     def _teardown_failure(self, worker: WorkerHandle, why: str) -> StageError:

@@ -47,7 +47,7 @@ class GpuDivision:
         self.corrected = False
         """Whether that was only to make up for rates that were not well known before."""
 
-    def act(self, free: float) -> float:
+    def rebalance(self, free: float) -> float:
         """Start and retire workers. Takes and returns the number of free cores."""
         pools = [pool for pool in self.driver.pools if pool.gpu]
         if not pools:
@@ -67,16 +67,16 @@ class GpuDivision:
             pool.expected = tasks[pool.index] if self.driver.may_begin(pool) else 0.0
         if len(pools) < 2 or not gpus:
             return
-        late = [state.pace.late for state in flow.pools]
+        late = [state.pace.recent for state in flow.pools]
         if better := self._better(loads, tasks, pools, _required_gain(MIN_GAIN, late, pools)):
             self._set_targets(better, pools, corrects=False)
         elif since := self._reliable_rates(pools):
             known = [replace(load, seconds_per_task=tally.seconds) for load, tally in zip(loads, since, strict=True)]
             if better := self._better(known, tasks, pools, _required_gain(MIN_SURE_GAIN, since, pools)):
                 self._set_targets(better, pools, corrects=True)
-        if any(self._lacks(pool) for pool in pools):
+        if any(self._lacks_workers(pool) for pool in pools):
             for pool in pools:
-                for worker in _retirement_order(pool)[: max(0, pool.staff - pool.target)]:
+                for worker in _retirement_order(pool)[: max(0, pool.staying_workers - pool.target)]:
                     pool.retire(worker)
 
     def _better(
@@ -96,7 +96,7 @@ class GpuDivision:
         self.corrected, self.tallies = corrects, self._tallies()
         for pool, target in zip(pools, targets, strict=True):
             pool.target = target
-            pool.take_back(target)
+            pool.cancel_retirement(target)
 
     def _reliable_rates(self, pools: list[WorkerPool]) -> list[CallTotals]:
         """What was done since GPUs were divided, if all workers had a say. Once is enough: rates always vary."""
@@ -127,13 +127,13 @@ class GpuDivision:
             if not self._waits_for_first_worker(pool) or pool.can_grow():
                 continue
             if not any(other.count("leaving") for other in pools):
-                for holder in [worker for other in pools for worker in other.some("idle")][:1]:
+                for holder in [worker for other in pools for worker in other.candidates("idle")][:1]:
                     holder.stop()
 
     def _waits_for_first_worker(self, pool: WorkerPool) -> bool:
         return not pool.workers and self.driver.flow.ready(pool.index) > 0
 
-    def _lacks(self, pool: WorkerPool) -> bool:
+    def _lacks_workers(self, pool: WorkerPool) -> bool:
         wanted = min(pool.target, math.ceil(pool.expected))
         return len(pool.workers) < wanted and not pool.can_grow()
 

@@ -106,7 +106,7 @@ class GpuSlots:
     def take(self, wish: Resources) -> GpuSlot | None:
         """A slot for one worker, or None when there is no room."""
         slot = self.find(wish)
-        return None if slot is None else self.hold(slot)
+        return None if slot is None else self.reserve(slot)
 
     def find(self, wish: Resources) -> GpuSlot | None:
         """The slot that would be taken next. Shares fill the fullest GPU that has room."""
@@ -131,11 +131,11 @@ class GpuSlots:
                 self._by_free.setdefault((round(free, 9), memory), {})[device] = None
         return self._by_free
 
-    def hold(self, slot: GpuSlot) -> GpuSlot:
+    def reserve(self, slot: GpuSlot) -> GpuSlot:
         self._change(slot, -slot.share)
         return slot
 
-    def give_back(self, slot: GpuSlot) -> None:
+    def release(self, slot: GpuSlot) -> None:
         self._change(slot, slot.share)
 
     def _change(self, slot: GpuSlot, by: float) -> None:

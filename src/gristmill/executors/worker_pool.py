@@ -42,15 +42,15 @@ class CallRequest:
     history: FailureHistory
     budget: ErrorBudget
     sent: SentDigest
-    shed: set[tuple[str, int]]
+    sent_early: set[tuple[str, int]]
     wanted: set[tuple[str, int]] | None = None
     """What of all that it gives is wanted; None for everything."""
     number: int = 0
     waits: bool = False
     """It is sent ahead, behind another one, and may be taken back."""
-    all_of: frozenset[str] = frozenset()
+    complete_sources: frozenset[str] = frozenset()
     """Sources of which it has all, so that it can gather them."""
-    short: bool = False
+    has_small_output: bool = False
     """It is expected to give so little that all of it can be held until it is done."""
 
 
@@ -63,7 +63,7 @@ class WorkerHandle(ABC):
     def __init__(self, group: int, gather_position: int | None, key: int, slot: GpuSlot) -> None:
         self.group, self.gather_position, self.key, self.slot = group, gather_position, key, slot
         self.calls: deque[WorkerCall] = deque()
-        self.crew: WorkersByState = empty_workers_by_state()
+        self.workers_by_state: WorkersByState = empty_workers_by_state()
         self._state: WorkerState = "starting"
         self.began = time.monotonic()
         self.is_set_up = self.retiring = self.retires_for_others = False
@@ -84,17 +84,17 @@ class WorkerHandle(ABC):
 
     @state.setter
     def state(self, state: WorkerState) -> None:
-        self.crew[self._state].pop(self.key, None)
-        self.crew[state][self.key] = self
+        self.workers_by_state[self._state].pop(self.key, None)
+        self.workers_by_state[state][self.key] = self
         self._state = state
 
     @property
-    def owed(self) -> int:
+    def unacknowledged_bytes(self) -> int:
         """Bytes that it has sent and that were not acknowledged."""
         return self._owed
 
-    @owed.setter
-    def owed(self, owed: int) -> None:
+    @unacknowledged_bytes.setter
+    def unacknowledged_bytes(self, owed: int) -> None:
         self._owed = owed
         if owed >= WINDOW // 4:
             self.workers_to_acknowledge[self.key] = self
@@ -103,29 +103,31 @@ class WorkerHandle(ABC):
 
     def call(self, call: WorkerCall, short: bool = False) -> None:
         if not self.calls:
-            self.owed, self.share_asked = 0, False
+            self.unacknowledged_bytes, self.share_asked = 0, False
         self.calls.append(call)
         if self.tasks_left is not None:
             self.tasks_left -= len(call.items)
             self.retiring = self.retiring or self.tasks_left <= 0
-        self.settle()
+        self.update_state()
         item = call.items[0]
         items = [(entry.lineage, entry.refs) for entry in call.items]
         gather = call.start == self.gather_position  # what was shed by a stage further on has been gathered before
-        order = CallRequest(items, call.start, gather, call.streams, item.history, call.budget, item.sent, item.shed)
-        order.wanted, order.waits, order.short = item.wanted, call.waits, short and call.streams
-        order.all_of = frozenset(entry.lineage.source for entry in call.items if entry.holds_whole_source)
+        order = CallRequest(
+            items, call.start, gather, call.streams, item.history, call.budget, item.sent_outputs, item.shared_outputs
+        )
+        order.wanted, order.waits, order.has_small_output = item.wanted, call.waits, short and call.streams
+        order.complete_sources = frozenset(entry.lineage.source for entry in call.items if entry.holds_whole_source)
         order.number = self.ordered = self.ordered + 1
         self.order(order)
 
     def finish(self) -> WorkerCall:
         """The call that it ran is over."""
         call = self.calls.popleft()
-        self.owed, self.share_asked = 0, False
-        self.settle()
+        self.unacknowledged_bytes, self.share_asked = 0, False
+        self.update_state()
         return call
 
-    def settle(self) -> None:
+    def update_state(self) -> None:
         """What it can be given now. Nothing waits behind an item that may be at fault, nor the other way round."""
         more = len(self.calls) < self.most_calls and not self.retiring
         self.state = "idle" if not self.calls else "busy" if more and not self.calls[-1].alone else "full"
@@ -164,11 +166,11 @@ class WorkerHandle(ABC):
     def kill(self) -> None: ...
 
     @abstractmethod
-    def place(self) -> RowLocation | None:
+    def last_position(self) -> RowLocation | None:
         """Where it was when it ended, as far as that is known."""
 
     @abstractmethod
-    def doing(self) -> tuple[int, float]:
+    def current_stage(self) -> tuple[int, float]:
         """The position of the stage that it is in (below zero: none), and for how many seconds."""
 
 
@@ -186,11 +188,11 @@ class WorkerPool(ABC):
     def __init__(self, group: Group, machine: Machine, slots: GpuSlots, job: Job) -> None:
         self.group, self.index = group, group.index
         self.slots = slots
-        self.budget = job.quarantine.budget if job.quarantine.isolates else None
-        self.rejecter = job.plan.rejecter(group)
+        self.budget = job.quarantine.budget if job.quarantine.enabled else None
+        self.rejecter = job.plan.side_output_recorder(group)
         self.memory = 1e9 * group.resources.memory_gb
-        self.wish = group.resources
-        self.gpu = self.wish.requires_gpu
+        self.resources = group.resources
+        self.gpu = self.resources.requires_gpu
         # a fixed number of workers is the user's own word on how much runs at once
         self.cpus = 0.0 if group.num_workers else group.resources.cpus
         self.limit = group.num_workers or max_workers(group, machine, slots)
@@ -199,11 +201,11 @@ class WorkerPool(ABC):
         self.needs_node_setup = any(implements(stage, "setup_on_node") for stage in group.stages)
         self.payload: bytes | None = None
         self.workers: list[WorkerHandle] = []
-        self.crew = empty_workers_by_state()
+        self.workers_by_state = empty_workers_by_state()
         self.workers_to_acknowledge: dict[int, WorkerHandle] = {}
         """Those that wait for room behind them, or will soon."""
         self.setup_failures = 0
-        self.short, self.may_have_small_output = False, True
+        self.has_small_output, self.may_have_small_output = False, True
         """Whether single tasks have given little so far, and whether none has given much."""
         self.expected = 0.0
         """How many tasks it has before it, as far as can be told."""
@@ -212,19 +214,19 @@ class WorkerPool(ABC):
 
     def add_worker(self, worker: WorkerHandle) -> None:
         self.workers.append(worker)
-        worker.crew, worker.workers_to_acknowledge, worker.tasks_left = (
-            self.crew,
+        worker.workers_by_state, worker.workers_to_acknowledge, worker.tasks_left = (
+            self.workers_by_state,
             self.workers_to_acknowledge,
             self.group.max_tasks_per_worker,
         )
         worker.state = worker.state
 
     def in_states(self, *states: WorkerState) -> list[WorkerHandle]:
-        return [worker for state in states for worker in self.crew[state].values()]
+        return [worker for state in states for worker in self.workers_by_state[state].values()]
 
-    def some(self, state: WorkerState) -> list[WorkerHandle]:
+    def candidates(self, state: WorkerState) -> list[WorkerHandle]:
         """As many of them as it makes sense to choose from; those that have been so for long come first."""
-        return list(itertools.islice(self.crew[state].values(), _MAX_CANDIDATES))
+        return list(itertools.islice(self.workers_by_state[state].values(), _MAX_CANDIDATES))
 
     @property
     def idle(self) -> list[WorkerHandle]:
@@ -235,10 +237,10 @@ class WorkerPool(ABC):
         return self.in_states("busy", "full")
 
     def count(self, *states: WorkerState) -> int:
-        return sum([len(self.crew[state]) for state in states])
+        return sum([len(self.workers_by_state[state]) for state in states])
 
     @property
-    def staff(self) -> int:
+    def staying_workers(self) -> int:
         """Workers that are here to stay."""
         return sum(not worker.retiring and worker.state != "leaving" for worker in self.workers)
 
@@ -248,14 +250,16 @@ class WorkerPool(ABC):
         if worker.state == "idle":
             worker.stop()
         elif worker.calls:
-            worker.settle()
+            worker.update_state()
 
-    def take_back(self, wanted: int) -> None:
+    def cancel_retirement(self, wanted: int) -> None:
         """Keep workers that were to end for the sake of others, as far as so many are wanted after all."""
-        for worker in [worker for worker in self.busy if worker.retires_for_others][: max(0, wanted - self.staff)]:
+        for worker in [worker for worker in self.busy if worker.retires_for_others][
+            : max(0, wanted - self.staying_workers)
+        ]:
             worker.retires_for_others = False
             worker.retiring = worker.tasks_left is not None and worker.tasks_left <= 0
-            worker.settle()
+            worker.update_state()
 
     @property
     def missing(self) -> int:
@@ -267,7 +271,7 @@ class WorkerPool(ABC):
 
     def next_slot(self) -> GpuSlot | None:
         """What the next worker will hold; None if that is not free, or its node is being set up by another worker."""
-        return None if self.needs_node_setup and self.count("starting") else self.slots.find(self.wish)
+        return None if self.needs_node_setup and self.count("starting") else self.slots.find(self.resources)
 
     def node_is_set_up(self, node: str) -> None:
         self.needs_node_setup = False
@@ -275,16 +279,16 @@ class WorkerPool(ABC):
     def keeps_up(self, flow: Flow) -> bool:
         """Whether it gathers, and is through with what waits before one more worker would have started. As a rule that
         is quick, so as long as nothing is known of it, the first worker is waited for, unless its call is slow."""
-        if not self.group.gather or not self.staff or self.group.num_workers:
+        if not self.group.gather or not self.staying_workers or self.group.num_workers:
             return False
         waiting = flow.pools[self.index]
         long_ago = time.perf_counter() - START_SECONDS
         slow = any(worker.calls[0].began < long_ago for worker in self.busy)
-        return not slow and len(waiting.queue) * (waiting.pace.seconds or 0.0) < START_SECONDS * self.staff
+        return not slow and len(waiting.queue) * (waiting.pace.seconds or 0.0) < START_SECONDS * self.staying_workers
 
     def cpus_in_use(self, total: float) -> float:
         """Cores that calls and set-ups use; a worker that waits for room behind it uses none."""
-        paused = sum(worker.owed >= WINDOW // 2 for worker in self.workers_to_acknowledge.values())
+        paused = sum(worker.unacknowledged_bytes >= WINDOW // 2 for worker in self.workers_to_acknowledge.values())
         active = self.count("starting", "busy", "full") - paused
         return active * min(self.cpus, total)
 
@@ -302,10 +306,10 @@ class WorkerPool(ABC):
 
     def remove(self, worker: WorkerHandle) -> None:
         worker.state = "gone"
-        del self.crew["gone"][worker.key]
+        del self.workers_by_state["gone"][worker.key]
         self.workers_to_acknowledge.pop(worker.key, None)
         self.workers.remove(worker)
-        self.slots.give_back(worker.slot)
+        self.slots.release(worker.slot)
 
 
 def max_workers(group: Group, machine: Machine, slots: GpuSlots) -> int:

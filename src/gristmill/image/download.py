@@ -131,7 +131,7 @@ class ImageDownloadStage(ProcessingStage[ImageBatch, ImageBatch]):
                     raise DownloadError(url, f"its owner does not want it to be used (X-Robots-Tag: {said})")
                 return b"".join(client.pieces(final, answer, self.max_bytes)), answer.headers
 
-        data, headers = client.tried(url, once)
+        data, headers = client.with_retries(url, once)
         if image_extension(data) is None:
             raise BadImage(f"no image, but {headers.get('Content-Type', 'something else')} of {len(data):,} bytes")
         self.count("bytes_read", len(data))

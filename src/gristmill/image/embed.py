@@ -50,7 +50,7 @@ class ImageEmbeddingStage(ImageModelStage):
 
     def _load(self, place: Path) -> None:
         super()._load(place)
-        self._width = self._shown.width()
+        self._width = self._image_model.width()
 
     def process_batch(self, tasks: Sequence[ImageBatch]) -> list[ImageBatch]:
         found, good = self.see(tasks)

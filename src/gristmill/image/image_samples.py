@@ -51,11 +51,11 @@ class SampleFiles:
     def nbytes(self) -> int:
         return sum(map(len, self.files.values()))
 
-    def images(self) -> int:
+    def image_count(self) -> int:
         """How many of the files are images."""
         return sum(extension.lower().rpartition(".")[2] in IMAGE_EXTENSIONS for extension in self.files)
 
-    def image(self) -> str | None:
+    def image_extension(self) -> str | None:
         """The extension of the image; None if there is none."""
         for extension in self.files:
             if extension.lower() in IMAGE_EXTENSIONS:
@@ -111,7 +111,7 @@ def empty_schema() -> pa.Schema:
 
 
 def _row(sample: SampleFiles) -> dict[str, Any]:
-    chosen = sample.image()
+    chosen = sample.image_extension()
     row: dict[str, Any] = dict.fromkeys((CAPTION, METADATA, LABEL))
     rest: dict[str, bytes] = {}
     for extension, data in sample.files.items():

@@ -60,16 +60,18 @@ class ModelScoreStage(ImageModelStage):
         return self.decide_batch([batch])[0]
 
     def decide_batch(self, batches: Sequence[ImageBatch]) -> list[Decision]:
-        seen = self._rows(batches)
+        seen = self._embedding_rows(batches)
         return [self._decision(*pair) for pair in zip(batches, seen, strict=True)]
 
     def _decision(self, batch: ImageBatch, seen: EmbeddingRows) -> Decision:
         values, there = seen
-        rows = self._scored(batch, there)
+        rows = self._rows_to_score(batch, there)
         scores = np.full(len(there), np.nan)
         scores[rows] = self._score(batch, values[rows], rows)
         column = make_array([None if np.isnan(score) else float(score) for score in scores], pa.float64())
-        aside = None if there.all() or self._given(batch) else make_array([not one for one in there], pa.bool_())
+        aside = (
+            None if there.all() or self._has_embedding(batch) else make_array([not one for one in there], pa.bool_())
+        )
         return Decision(self._kept(column), {self.score_field: column}, aside=aside)
 
     def apply(self, batch: ImageBatch, decision: Decision) -> ImageBatch:
@@ -92,36 +94,36 @@ class ModelScoreStage(ImageModelStage):
 
     # -- what is scored: embeddings, as far as they are there ------------------------------------------------
 
-    def _given(self, batch: ImageBatch) -> bool:
+    def _has_embedding(self, batch: ImageBatch) -> bool:
         return self.embedding_field in batch.get_columns()
 
-    def _rows(self, batches: Sequence[ImageBatch]) -> list[EmbeddingRows]:
+    def _embedding_rows(self, batches: Sequence[ImageBatch]) -> list[EmbeddingRows]:
         """A row for each picture: the embedding that it has, or else what the model sees."""
-        made = [index for index, batch in enumerate(batches) if not self._given(batch)]
+        made = [index for index, batch in enumerate(batches) if not self._has_embedding(batch)]
         for index in made:
             if IMAGE not in batches[index].get_columns() and "pixels" not in batches[index].objects:
                 raise ContractError(
                     f"stage {self.name!r} needs column {self.embedding_field!r} or {IMAGE!r}, and there are "
                     f"{', '.join(batches[index].get_columns())}: put ImageEmbeddingStage before it"
                 )
-        if made and not hasattr(self, "_shown"):
+        if made and not hasattr(self, "_image_model"):
             self._load_model()
         found, good = self.see([batches[index] for index in made]) if made else (np.zeros((0, 0)), [])
-        parts = map(_scatter_rows, split_by_batch(self._made(found), good), good)
+        parts = map(_scatter_rows, split_by_batch(self._from_model_output(found), good), good)
         return [next(parts) if index in made else self._column(batch) for index, batch in enumerate(batches)]
 
-    def _made(self, found: Array) -> Array:
+    def _from_model_output(self, found: Array) -> Array:
         return unit_rows(found)
 
     def _load_model(self) -> None:
         place = self.wanted().fetch()
-        self._shown = ImageModel(load_model(place, device=self._device, engine=self.engine), place)
+        self._image_model = ImageModel(load_model(place, device=self._device, engine=self.engine), place)
 
     def _column(self, batch: ImageBatch) -> EmbeddingRows:
         column = as_one_array(batch.data.column(self.embedding_field))
         return embedding_matrix(self, column, self.embedding_field), np.array(column.is_valid().to_pylist(), bool)
 
-    def _scored(self, batch: ImageBatch, there: Array) -> Array:
+    def _rows_to_score(self, batch: ImageBatch, there: Array) -> Array:
         """Which rows get a score."""
         return there
 
@@ -189,20 +191,20 @@ class ImageAestheticFilterStage(_HeadStage):
         self.weights_path = None if weights_path is None else str(weights_path)
 
     def check(self) -> None:
-        if self._own() is None:
+        if self._local_head() is None:
             self.wanted().beside(AESTHETIC).check()
 
     def setup_on_node(self, node_info: Any, worker_metadata: Any) -> None:
-        if self._own() is None:
+        if self._local_head() is None:
             self.wanted().beside(AESTHETIC).fetch()
 
-    def _own(self) -> Path | None:
+    def _local_head(self) -> Path | None:
         names = ("aesthetic*.safetensors", "aesthetic*.pth", "sac*logos*ava*.pth", "sac*logos*ava*.safetensors")
         return head_file(self.name, self.weights_path, self.model_dir, names)
 
     def setup(self, worker_metadata: Any) -> None:
         self._find_device(worker_metadata)
-        file = self._own() or self.wanted().beside(AESTHETIC).fetch() / "model.safetensors"
+        file = self._local_head() or self.wanted().beside(AESTHETIC).fetch() / "model.safetensors"
         self._head = ScoreHead.read(file)
 
 
@@ -232,12 +234,12 @@ class ImageNSFWFilterStage(_HeadStage):
         self.score_threshold, self.score_field, self.embedding_field = score_threshold, score_field, embedding_field
         self.weights_path = None if weights_path is None else str(weights_path)
 
-    def _own(self) -> Path | None:
+    def _local_head(self) -> Path | None:
         names = ("*nsfw*.safetensors", "*nsfw*.pth")
         return head_file(self.name, self.weights_path, self.model_dir, names)
 
     def check(self) -> None:
-        if self._own() is None and onnx_file(self.wanted().place(), "vision") is None:
+        if self._local_head() is None and onnx_file(self.wanted().place(), "vision") is None:
             raise InputError(
                 f"{self.name}: {self.model_dir} holds neither a model of pictures (.onnx) nor a head for CLIP "
                 "(*nsfw*.safetensors): use model_dir='open_nsfw', or give weights_path=..., for example of LAION's "
@@ -249,16 +251,16 @@ class ImageNSFWFilterStage(_HeadStage):
 
     def setup(self, worker_metadata: Any) -> None:
         self._find_device(worker_metadata)
-        file = self._own()
+        file = self._local_head()
         if file is None:
             self._load(self.wanted().place())
         else:
             self._head = ScoreHead.read(file, relu=True, sigmoid=True)
 
-    def _given(self, batch: ImageBatch) -> bool:
-        return hasattr(self, "_head") and super()._given(batch)
+    def _has_embedding(self, batch: ImageBatch) -> bool:
+        return hasattr(self, "_head") and super()._has_embedding(batch)
 
-    def _made(self, found: Array) -> Array:
+    def _from_model_output(self, found: Array) -> Array:
         return unit_rows(found) if hasattr(self, "_head") else found
 
     def _score(self, batch: ImageBatch, values: Array, rows: Array) -> Array:
@@ -307,7 +309,7 @@ class ImageTextSimilarityStage(ModelScoreStage):
         self._text = load_model(place, TEXT, self._device, self.engine)
         self._captions = CaptionTokenizer(place)
 
-    def _scored(self, batch: ImageBatch, there: Array) -> Array:
+    def _rows_to_score(self, batch: ImageBatch, there: Array) -> Array:
         captions = as_one_array(batch.data.column(self.caption_field))
         known: Array = np.array(captions.is_valid().to_pylist(), bool)
         return np.logical_and(there, known)
@@ -317,7 +319,7 @@ class ImageTextSimilarityStage(ModelScoreStage):
             return np.zeros(0)
         told = as_one_array(batch.data.column(self.caption_field)).cast(pa.string()).to_pylist()
         ids = self._captions([caption for caption, wanted in zip(told, rows, strict=True) if wanted])
-        texts = unit_rows(np.array(run_in_batches(self._read, ids, self.rows_per_call())))
+        texts = unit_rows(np.array(run_in_batches(self._embed_text, ids, self.rows_per_call())))
         if texts.shape[1] != values.shape[1]:
             raise ContractError(
                 f"stage {self.name!r}: embeddings in {self.embedding_field!r} have {values.shape[1]} numbers, and "
@@ -326,7 +328,7 @@ class ImageTextSimilarityStage(ModelScoreStage):
         cosines: Array = (values.astype(np.float64) * texts).sum(axis=1)
         return cosines
 
-    def _read(self, ids: Array) -> Array:
+    def _embed_text(self, ids: Array) -> Array:
         wanted = {one.name for one in self._text.inputs}
         arrays = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
         found = self._text({name: array for name, array in arrays.items() if name in wanted})

@@ -85,12 +85,12 @@ class ImageModelStage(ProcessingStage[ImageBatch, ImageBatch]):
         self._device = Device(bool(worker_metadata.gpus), max(1, int(self.resources.cpus)))
 
     def teardown(self) -> None:
-        for name in ("_shown", "_text", "_head"):
+        for name in ("_image_model", "_text", "_head"):
             vars(self).pop(name, None)
 
     def _load(self, place: Path) -> None:
         """Called once in each worker, with the directory of the model."""
-        self._shown = ImageModel(load_model(place, device=self._device, engine=self.engine), place)
+        self._image_model = ImageModel(load_model(place, device=self._device, engine=self.engine), place)
 
     def inputs(self) -> tuple[list[str], Columns]:
         return ["data"], [IMAGE]
@@ -103,12 +103,12 @@ class ImageModelStage(ProcessingStage[ImageBatch, ImageBatch]):
     def see(self, batches: Sequence[ImageBatch]) -> tuple[Array, list[list[bool]]]:
         """What the model gives for the pictures of all batches, those that can be decoded; and which those are."""
         good: list[list[bool]] = []
-        ready = self._ready(batches, good)
+        ready = self._prepared_images(batches, good)
         rows = prefetch_rows(ready, 2 * self.rows_per_call()) if self._device.gpu else ready
-        found = run_in_batches(self._shown, rows, self.rows_per_call())
+        found = run_in_batches(self._image_model, rows, self.rows_per_call())
         return np.stack(found).astype(np.float32, copy=False) if found else np.zeros((0, 0), np.float32), good
 
-    def _ready(self, batches: Sequence[ImageBatch], good: list[list[bool]]) -> Iterator[Array]:
+    def _prepared_images(self, batches: Sequence[ImageBatch], good: list[list[bool]]) -> Iterator[Array]:
         """Pictures as the model takes them. What cannot be decoded is set aside."""
         for batch in batches:
             results: list[Any] = []
@@ -119,7 +119,7 @@ class ImageModelStage(ProcessingStage[ImageBatch, ImageBatch]):
                     results.append(error)
                     continue
                 results.append(True)
-                yield self._shown.prepare(pixels)
+                yield self._image_model.prepare(pixels)
             good.append([found is not None for found in set_aside_bad_images(batch, results, self)])
 
 

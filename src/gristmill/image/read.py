@@ -62,7 +62,7 @@ class SampleReader(FilesReader[FileGroupTask, ImageBatch]):
     def outputs(self) -> tuple[list[str], list[str]]:
         return [], list(COLUMNS)
 
-    def nothing(self, task: FileGroupTask) -> ImageBatch:
+    def empty_batch(self, task: FileGroupTask) -> ImageBatch:
         return self.batch(task, empty_schema().empty_table(), {})
 
     def blocks(self, samples: Iterable[SampleFiles], source: FileInput) -> Iterator[list[SampleFiles]]:
@@ -70,11 +70,11 @@ class SampleReader(FilesReader[FileGroupTask, ImageBatch]):
         waiting: list[SampleFiles] = []
         size = 0
         for sample in samples:
-            chosen = sample.image()
+            chosen = sample.image_extension()
             if chosen is None or not sample.files[chosen]:
                 source.on_bad(_no_image(sample, chosen))
                 continue
-            if len(sample.files) > 1 and (images := sample.images()) > 1:
+            if len(sample.files) > 1 and (images := sample.image_count()) > 1:
                 self.count("further_images", images - 1)
             waiting.append(sample)
             size += sample.nbytes
@@ -108,7 +108,7 @@ class WebDatasetReaderStage(SampleReader):
                 empty = False
                 yield self.batch(task, samples_to_table(samples, name), {"file": name})
         if empty:
-            yield self.nothing(task)
+            yield self.empty_batch(task)
 
     def _files(self, source: FileInput) -> Iterator[tuple[str, int, bytes]]:
         """The members that belong to samples, each with its name and place."""

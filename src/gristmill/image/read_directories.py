@@ -95,7 +95,7 @@ class ImageFilesReaderStage(SampleReader):
             empty = False
             yield self.batch(task, samples_to_table(samples), {"file": task.metadata.get("partition")})
         if empty:
-            yield self.nothing(task)
+            yield self.empty_batch(task)
 
     def _samples(self, task: FileGroupTask, places: Mapping[str, int]) -> Iterator[SampleFiles]:
         """A sample for each image; images of one name share what lies beside them."""

@@ -132,7 +132,7 @@ class DirectoryFormat:
 
 def clear_directory(target: OutputDirectory, name: str) -> None:
     """Remove what an earlier run has left in a directory of the output."""
-    OutputDirectory(target.file(name), target.storage_options).clear()
+    OutputDirectory(target.file(name), target.storage_options).remove_all()
 
 
 def _split_into_shards(pieces: Iterable[pa.Table], images: int) -> Iterator[Iterator[pa.Table]]:

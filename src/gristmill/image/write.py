@@ -28,7 +28,7 @@ from gristmill.io.write.parquet_format import ParquetFormat
 class _ImageWriter(CompositeStage[ImageBatch, WrittenFiles]):
     """What the writers share. A format writes `_format`."""
 
-    def _keep(
+    def _set_output(
         self,
         output_dir: str | os.PathLike[str],
         fields: Sequence[str] | None,
@@ -82,7 +82,7 @@ class ImageWriterStage(_ImageWriter):
     ) -> None:
         if not isinstance(images_per_tar, int) or isinstance(images_per_tar, bool) or images_per_tar < 1:
             raise ValueError(f"{self.name}: images_per_tar is {images_per_tar!r}, must be a whole number, 1 or more")
-        self._keep(output_dir, fields, mode, storage_options)
+        self._set_output(output_dir, fields, mode, storage_options)
         self.images_per_tar, self.verbose = images_per_tar, verbose
         self.deterministic_name, self.remove_image_data = deterministic_name, remove_image_data
 
@@ -102,7 +102,7 @@ class ImageParquetWriter(_ImageWriter):
         compression: str = "zstd",
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._keep(output_dir, fields, mode, storage_options)
+        self._set_output(output_dir, fields, mode, storage_options)
         self.target_file_size, self.compression = target_file_size, compression
 
     def _format(self) -> OutputFormat:
@@ -121,7 +121,7 @@ class ImageDirectoryWriter(_ImageWriter):
         mode: str = "ignore",
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._keep(output_dir, fields, mode, storage_options)
+        self._set_output(output_dir, fields, mode, storage_options)
         if mode not in ("ignore", "error"):
             raise ValueError(f"{self.name}: mode is {mode!r}, must be 'ignore' or 'error'")
 
@@ -143,7 +143,7 @@ class _CommitDirectories(CommitFiles):
             clear_directory(self.target, self.stem(task))
         return super().process(task)
 
-    def discard(self, files: Sequence[WrittenFile]) -> None:
-        super().discard(files)
+    def discard_files(self, files: Sequence[WrittenFile]) -> None:
+        super().discard_files(files)
         for file in files:
             clear_directory(self.target, file.path.rpartition("/")[2].removesuffix(".parquet"))

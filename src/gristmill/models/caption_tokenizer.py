@@ -30,14 +30,14 @@ class CaptionTokenizer:
         tokenizers = require("tokenizers", "tokenizers", "reading captions")
         config = json.loads((place / "config.json").read_text()) if (place / "config.json").is_file() else {}
         text = config.get("text_config") or {}
-        self.longest = int(text.get("max_position_embeddings", 77))
+        self.max_tokens = int(text.get("max_position_embeddings", 77))
         self.tokenizer = tokenizers.Tokenizer.from_file(str(file))
         self.tokenizer.no_padding()
-        self.tokenizer.enable_truncation(self.longest)
+        self.tokenizer.enable_truncation(self.max_tokens)
 
     def __call__(self, captions: Sequence[str]) -> list[Array]:
-        return [self._filled(found.ids) for found in self.tokenizer.encode_batch(list(captions))]
+        return [self._padded(found.ids) for found in self.tokenizer.encode_batch(list(captions))]
 
-    def _filled(self, ids: list[int]) -> Array:
-        length = min(self.longest, -(-len(ids) // PADDING_STEP) * PADDING_STEP)
+    def _padded(self, ids: list[int]) -> Array:
+        length = min(self.max_tokens, -(-len(ids) // PADDING_STEP) * PADDING_STEP)
         return np.array(ids + [0] * (length - len(ids)), np.int64)

@@ -58,12 +58,12 @@ class FastTextModel:
     def load(self) -> FastTextEngine:
         if self._model is None:
             self.check()
-            self._model = self._own() or FastTextLibrary(
+            self._model = self._open() or FastTextLibrary(
                 require("fasttext", "lang", self.purpose).load_model(str(self.file()))
             )
         return self._model
 
-    def _own(self) -> FastTextEngine | None:
+    def _open(self) -> FastTextEngine | None:
         if kernels is None:
             return None
         from gristmill.models.fasttext_file import UnsupportedFastText, read_parts  # it imports numpy
@@ -83,9 +83,9 @@ class FastTextModel:
         """The best label of each text, without its prefix, and its probability. A blank text is of no label."""
         return self.load().best(texts)
 
-    def chance(self, texts: pa.Array, label: str) -> list[float]:
+    def probability(self, texts: pa.Array, label: str) -> list[float]:
         """The probability of one label for each text."""
-        return self.load().chance(texts, label)
+        return self.load().probability(texts, label)
 
 
 class FastTextEngine(Protocol):
@@ -93,7 +93,7 @@ class FastTextEngine(Protocol):
 
     def labels(self) -> list[str]: ...
     def best(self, texts: pa.Array) -> list[tuple[str, float]]: ...
-    def chance(self, texts: pa.Array, label: str) -> list[float]: ...
+    def probability(self, texts: pa.Array, label: str) -> list[float]: ...
 
 
 class FastTextLibrary:
@@ -113,7 +113,7 @@ class FastTextLibrary:
             found.append((labels[0].removeprefix(LABEL), min(1.0, float(chances[0]))) if labels else (UNKNOWN, 0.0))
         return found
 
-    def chance(self, texts: pa.Array, label: str) -> list[float]:
+    def probability(self, texts: pa.Array, label: str) -> list[float]:
         answers = (self.predict(line, k=-1) for line in _lines(texts))
         found = (dict(zip(labels, chances, strict=True)).get(label, 0.0) for labels, chances in answers)
         return [min(1.0, float(chance)) for chance in found]
@@ -134,7 +134,7 @@ class FastTextKernel:
         labels, chances = self._predict(texts, -1)
         return [(self._names[label], chance) for label, chance in zip(labels, chances, strict=True)]
 
-    def chance(self, texts: pa.Array, label: str) -> list[float]:
+    def probability(self, texts: pa.Array, label: str) -> list[float]:
         if label not in self._labels:
             return [0.0] * len(texts)
         return self._predict(texts, self._labels.index(label))[1]

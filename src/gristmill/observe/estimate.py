@@ -106,7 +106,7 @@ def _run_sample(sip: InputSample, here: Executor, count: int, most_bytes: int) -
         _reset_peak_memory()
         before = _memory_bytes("VmRSS")
         began = time.perf_counter()
-        pipeline = sip.pipeline(sip.files[:count], most_bytes, f"{folder}/out")
+        pipeline = sip.sample_pipeline(sip.files[:count], most_bytes, f"{folder}/out")
         pipeline.run(here, f"{folder}/run", max_errors=None, report=False, observer=last)
         return _SampleRun(
             last.progress,
@@ -135,15 +135,15 @@ def _scale_up(
     plan: Plan, sip: InputSample, small: _SampleRun, large: _SampleRun, place: Executor, block: int
 ) -> Estimate:
     workers, memory_gb = _workers(place)
-    whole = sip.whole()
+    whole = sip.total_amount()
     scale = max(whole / large.taken, 1.0) if large.taken else 1.0
-    blocks = max(sip.sources, -(-sip.input_bytes // sip.blocksize) if sip.cuts else 0)
+    blocks = max(sip.sources, -(-sip.input_bytes // sip.blocksize) if sip.splits_files else 0)
     stages = []
     for index, (spot, (name, stats)) in enumerate(zip(stage_positions(plan), large.progress.stages, strict=True)):
         calls = sip.sources if spot.gathers else blocks
         seconds = _seconds(small, large, index, whole, calls)
         stages.append(StageEstimate(name, round(stats.rows_in * scale), round(stats.rows_out * scale), seconds))
-    rows = large.memory_bytes + _COPIES * (min(sip.blocksize, round(whole / blocks)) - block if sip.cuts else 0)
+    rows = large.memory_bytes + _COPIES * (min(sip.blocksize, round(whole / blocks)) - block if sip.splits_files else 0)
     worker = _WORKER_BYTES + max(rows, 0)
     memory = _DRIVER_BYTES + workers * (_WORKER_BYTES // 2 + max(rows, 0))  # libraries are shared, and counted once
     output, temporary = round(large.output_bytes * scale), round(large.temporary_bytes * scale)
@@ -169,13 +169,13 @@ def _fold_parts(plan: Plan, stages: Sequence[StageEstimate]) -> list[StageEstima
     folded: list[StageEstimate] = []
     part_of = ""
     for spot, stage in zip(stage_positions(plan), stages, strict=True):
-        if folded and part_of == spot.whole:
+        if folded and part_of == spot.user_stage:
             before = folded.pop()
             rows, spent = before.rows_in or stage.rows_in, before.seconds + stage.seconds
-            folded.append(StageEstimate(spot.whole, rows, stage.kept, spent))
+            folded.append(StageEstimate(spot.user_stage, rows, stage.kept, spent))
         else:
-            folded.append(StageEstimate(spot.whole, stage.rows_in, stage.kept, stage.seconds))
-        part_of = spot.whole if spot.whole != spot.name else ""
+            folded.append(StageEstimate(spot.user_stage, stage.rows_in, stage.kept, stage.seconds))
+        part_of = spot.user_stage if spot.user_stage != spot.name else ""
     return folded
 
 
@@ -221,13 +221,13 @@ def _useful_workers(group: Group, workers: int, sip: InputSample, blocks: int) -
 
 def _notes(plan: Plan, memory: int, memory_gb: float | None, output: int, temporary: int) -> list[str]:
     notes = []
-    if plan.after:
+    if plan.next_segment:
         notes.append("a sample has fewer duplicates and smaller groups than the whole: less may be kept")
-    if any(stage.resources.requires_gpu for stage in plan.everything):
+    if any(stage.resources.requires_gpu for stage in plan.all_stages):
         notes.append("stages that want a GPU were measured here: with another one they take another time")
     if memory_gb and memory > memory_gb * 1e9:
         notes.append(f"that is more memory than the {memory_gb:.0f} GB that there are: use fewer workers")
-    place = next((owned for stage in plan.everything if (owned := stage.output_directory())), None)
+    place = next((owned for stage in plan.all_stages if (owned := stage.output_directory())), None)
     free = _free_disk_bytes(place) if place and "://" not in place else None
     if free is not None and output + temporary > free:
         notes.append(f"that is more than the {free / 1e9:,.1f} GB that are free for {place}")

@@ -40,7 +40,7 @@ class Events:
     def __init__(self, write: Callable[[str], None], every_s: float = EVENT_EVERY_S) -> None:
         self.write, self.every_s = write, every_s
         self._watch, self._due = ProgressTracker(), 0.0
-        self._told: dict[int, int] = {}
+        self._reported_failures: dict[int, int] = {}
 
     def tell(self, event: str, **facts: Any) -> None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -53,12 +53,12 @@ class Events:
         self.tell("start", pipeline=plan.name, gristmill=VERSION, plan=_plan(plan))
 
     def progressed(self, progress: Progress) -> None:
-        self._watch.saw(progress)
+        self._watch.update(progress)
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + self.every_s
         self._tell_failures(progress)
-        self.tell("progress", **_snapshot_event(self._watch.look()))
+        self.tell("progress", **_snapshot_event(self._watch.snapshot()))
 
     def finished(self, progress: Progress) -> None:
         self._tell_failures(progress)
@@ -69,8 +69,8 @@ class Events:
 
     def _tell_failures(self, progress: Progress) -> None:
         for index, (name, stats) in enumerate(progress.stages):
-            if more := stats.quarantined - self._told.get(index, 0):
-                self._told[index] = stats.quarantined
+            if more := stats.quarantined - self._reported_failures.get(index, 0):
+                self._reported_failures[index] = stats.quarantined
                 at = _round(progress.seconds)
                 self.tell("quarantine", seconds=at, stage=name, records=more, so_far=stats.quarantined)
 
@@ -107,7 +107,7 @@ def _snapshot_event(look: RunSnapshot) -> dict[str, Any]:
         "quarantined": look.quarantined,
         "rows_per_s": _round(look.rate),
         "bottleneck": _bottleneck(look.bottleneck) if look.bottleneck else None,
-        "stages": [_stage_event(line) for line in look.lines],
+        "stages": [_stage_event(line) for line in look.stages],
         "pools": [
             {
                 "stages": pool.stages,
@@ -123,7 +123,7 @@ def _snapshot_event(look: RunSnapshot) -> dict[str, Any]:
 
 
 def _bottleneck(found: Bottleneck) -> dict[str, Any]:
-    idle = {"idle": found.idle[0], "idle_share": _round(found.idle[1])} if found.idle else {}
+    idle = {"idle": found.idlest_pool[0], "idle_share": _round(found.idlest_pool[1])} if found.idlest_pool else {}
     return {"stage": found.name, "share": _round(found.share), "workers": found.workers, **idle, "text": str(found)}
 
 

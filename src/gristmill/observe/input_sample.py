@@ -50,11 +50,11 @@ class InputSample:
         return all(file.path.endswith(PARQUET_EXTENSIONS) for file in self.files)
 
     @property
-    def cuts(self) -> bool:
+    def splits_files(self) -> bool:
         """Whether large files are read by several workers."""
         return not any(file.path.endswith(tuple(COMPRESSION_BY_EXTENSION)) for file in self.files)
 
-    def pipeline(self, files: Sequence[InputFile], most_bytes: int, out: str) -> Pipeline:
+    def sample_pipeline(self, files: Sequence[InputFile], most_bytes: int, out: str) -> Pipeline:
         """The same stages over the first `most_bytes` of some files, with output in the directory `out`."""
         listed = copy.copy(self.source)
         listed._listing, listed.files_per_partition = list(files), 1
@@ -73,7 +73,7 @@ class InputSample:
         sizes = {file.path: (file.size or 0) * self._expansion(_compression_suffix(file)) for file in files}
         return {path: size * len(sizes) / sum(sizes.values()) for path, size in sizes.items()}
 
-    def whole(self) -> float:
+    def total_amount(self) -> float:
         """How much there is: rows of Parquet files, or else bytes as they are parsed."""
         sizes = sum(file.size or 0 for file in self.files)
         if self.is_parquet:

@@ -32,12 +32,12 @@ class LiveProgress:
         atexit.register(self._panel.close)
 
     def progressed(self, progress: Progress) -> None:
-        self._watch.saw(progress)
+        self._watch.update(progress)
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + REDRAW_S
         width, rows = terminal_size()
-        look = self._watch.look()
+        look = self._watch.snapshot()
         self._panel.show(render_panel(look, [total_line(look), bottleneck_line(look)], width, max(rows // 2, 1)))
 
     def finished(self, progress: Progress) -> None:

@@ -43,7 +43,7 @@ def render_panel(look: RunSnapshot, totals: Sequence[str], width: int, most: int
     from rich.text import Text
 
     totals = [total for total in totals if total] if most > 3 else totals[:1]
-    told = [line for line in look.lines if line.group is not None or line.rows_in or line.kept]  # not who lists files
+    told = [line for line in look.stages if line.group is not None or line.rows_in or line.kept]  # not who lists files
     lines = _lines_that_fit(told, max(most - len(totals) - 1, 0))
     console = Console(file=io.StringIO(), force_terminal=True, width=width, highlight=False)
     with console.capture() as captured:

@@ -60,12 +60,12 @@ class PlainProgress:
         self._due = time.monotonic() + self.every_s
 
     def progressed(self, progress: Progress) -> None:
-        self._watch.saw(progress)
+        self._watch.update(progress)
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + self.every_s
         with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(f"gristmill: {plain_line(self._watch.look())}\n")
+            sys.stderr.write(f"gristmill: {plain_line(self._watch.snapshot())}\n")
             sys.stderr.flush()
 
     def finished(self, progress: Progress) -> None: ...

@@ -51,7 +51,7 @@ class MetricFamily:
 
 def _of_stages(value: Callable[[StageProgress], float]) -> Callable[[RunSnapshot], Iterable[MetricSample]]:
     def samples(look: RunSnapshot) -> Iterable[MetricSample]:
-        for position, line in enumerate(look.lines):  # two stages may have one name
+        for position, line in enumerate(look.stages):  # two stages may have one name
             yield {"stage": line.name, "position": str(position)}, value(line)
 
     return samples
@@ -147,7 +147,7 @@ class MetricValues:
         self.pipeline = pipeline
         self._most: dict[tuple[str, ...], float] = {}
 
-    def of(self, look: RunSnapshot) -> Iterator[tuple[MetricFamily, dict[str, str], float]]:
+    def samples(self, look: RunSnapshot) -> Iterator[tuple[MetricFamily, dict[str, str], float]]:
         for family in METRIC_FAMILIES:
             for labels, value in family.samples(look):
                 tags = {"pipeline": self.pipeline, **labels}
@@ -166,7 +166,7 @@ def prometheus_text(tally: MetricValues, look: RunSnapshot | None) -> str:
         "# TYPE gristmill_run_info gauge",
         f"gristmill_run_info{_labels({'pipeline': tally.pipeline, 'version': VERSION})} 1",
     ]
-    for family, members in groupby(tally.of(look) if look else (), key=itemgetter(0)):
+    for family, members in groupby(tally.samples(look) if look else (), key=itemgetter(0)):
         lines += [f"# HELP {family.name} {family.help}", f"# TYPE {family.name} {family.kind}"]
         lines += [f"{family.name}{_labels(tags)} {_number(value)}" for _, tags, value in members]
     return "\n".join(lines) + "\n"
@@ -226,18 +226,18 @@ class MetricsEndpoint:
         self._show(None)
 
     def progressed(self, progress: Progress) -> None:
-        self._watch.saw(progress)
+        self._watch.update(progress)
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + _EVERY_S
             self._publish()
 
     def finished(self, progress: Progress) -> None:
-        self._watch.saw(progress)
+        self._watch.update(progress)
         self._publish(last=True)
         self.__exit__()
 
     def _publish(self, last: bool = False) -> None:
-        look = self._watch.look()
+        look = self._watch.snapshot()
         self._show(look)
         self._ray.publish(self._tally, look, last)
 
@@ -280,7 +280,7 @@ class _RayMetrics:
         if ray is None or not ray.is_initialized() or (time.monotonic() < self._due and not last):
             return
         self._due = time.monotonic() + _RAY_EVERY_S
-        for family, tags, value in tally.of(look):
+        for family, tags, value in tally.samples(look):
             if not math.isnan(value):
                 self._set(family, tags, value)
 

@@ -34,7 +34,7 @@ class StagePosition:
     name: str
     segment: int
     group: int | None
-    whole: str
+    user_stage: str
     """The stage that it is a part of, or its own name."""
     gathers: bool = False
     """It waits for whole sources, so its workers are idle most of the time."""
@@ -59,7 +59,7 @@ class StageProgress:
     pools: list[int] = field(default_factory=list)
     """The pools of workers that begin with it."""
 
-    def add(self, other: StageProgress) -> None:
+    def add_part(self, other: StageProgress) -> None:
         """Another part, which comes after."""
         self.rows_in = self.rows_in or other.rows_in
         self.kept, self.dropped = other.kept, other.dropped
@@ -91,7 +91,7 @@ class Bottleneck:
     name: str
     share: float
     workers: int = 0
-    idle: tuple[str, float] | None = None
+    idlest_pool: tuple[str, float] | None = None
     """The pool that waits most, and what share of the time."""
 
     def __str__(self) -> str:
@@ -100,7 +100,7 @@ class Bottleneck:
         crew = f"{self.workers:,} worker{'' if self.workers == 1 else 's'}"
         if self.share < 0.5:
             return f"no bottleneck: the busiest is {self.name}, {crew} busy {self.share:.0%}"
-        waits = f", {self.idle[0]} idle {self.idle[1]:.0%}" if self.idle else ""
+        waits = f", {self.idlest_pool[0]} idle {self.idlest_pool[1]:.0%}" if self.idlest_pool else ""
         return f"{self.name} is the bottleneck: {crew} busy {self.share:.0%}{waits}"
 
 
@@ -108,7 +108,7 @@ class Bottleneck:
 class RunSnapshot:
     """A run at a moment."""
 
-    lines: list[StageProgress]
+    stages: list[StageProgress]
     pools: list[PoolSnapshot]
     rows_in: int
     rows_out: int
@@ -145,7 +145,7 @@ class ProgressTracker:
         """Sources seen, sources done and seconds when the segment began that runs now."""
         self._last: Progress | None = None
 
-    def saw(self, progress: Progress) -> None:
+    def update(self, progress: Progress) -> None:
         last = self._last
         if last and len(progress.stages) > len(last.stages):
             self._moments.clear()
@@ -164,7 +164,7 @@ class ProgressTracker:
             )
         )
 
-    def look(self) -> RunSnapshot:
+    def snapshot(self) -> RunSnapshot:
         progress = self._last
         if progress is None:
             raise RuntimeError("nothing was seen yet")
@@ -172,7 +172,7 @@ class ProgressTracker:
         lines = _fold_parts(self._stage_lines(progress), self._spots)
         pools = self._pools(progress)
         return RunSnapshot(
-            lines=lines,
+            stages=lines,
             pools=pools,
             rows_in=summary.rows_in,
             rows_out=summary.rows_out if len(progress.stages) >= len(self._spots) else 0,
@@ -182,7 +182,7 @@ class ProgressTracker:
             sources_seen=progress.sources_seen,
             listing_done=progress.listing_done,
             seconds=progress.seconds,
-            seconds_left=self._left(progress),
+            seconds_left=self._seconds_left(progress),
             segment=self._segment(progress),
             segments=self._segments,
             bottleneck=self._bottleneck(progress, pools),
@@ -250,7 +250,7 @@ class ProgressTracker:
     def _pool_name(self, progress: Progress, group: int, pool: PoolSnapshot) -> tuple[str, bool]:
         """The name of a pool in few words, and whether it does nothing but gather."""
         mine = [self._spots[index] for index in self._members(progress, group)]
-        names = list(dict.fromkeys(spot.whole for spot in mine)) or pool.stages
+        names = list(dict.fromkeys(spot.user_stage for spot in mine)) or pool.stages
         return short_group_name(names), bool(mine) and mine[0].gathers
 
     def _members(self, progress: Progress, group: int) -> list[int]:
@@ -278,12 +278,12 @@ class ProgressTracker:
         if total <= 0:
             return None
         most = max(spent, key=spent.__getitem__)
-        whole = self._spots[most].whole if most < len(self._spots) else progress.stages[most][0]
+        whole = self._spots[most].user_stage if most < len(self._spots) else progress.stages[most][0]
         return whole, spent[most] / total
 
     # -- the time left -------------------------------------------------------------------------------------
 
-    def _left(self, progress: Progress) -> float | None:
+    def _seconds_left(self, progress: Progress) -> float | None:
         """By the share that is done of the segment that runs now, as far as its size is known."""
         seen, done, began = self._before
         seen, done, spent = progress.sources_seen - seen, progress.sources_done - done, progress.seconds - began
@@ -340,12 +340,12 @@ def _fold_parts(lines: Sequence[StageProgress], places: Sequence[StagePosition])
     folded: list[StageProgress] = []
     last, among_parts = "", False
     for index, line in enumerate(lines):
-        whole = places[index].whole if index < len(places) else line.name
+        whole = places[index].user_stage if index < len(places) else line.name
         is_part = whole != line.name
-        if is_part and any(place.whole == whole for place in places[index + 1 : index + 2]):
+        if is_part and any(place.user_stage == whole for place in places[index + 1 : index + 2]):
             line.kept = line.dropped = 0
         if folded and last == whole and (is_part or among_parts):
-            folded[-1].add(line)
+            folded[-1].add_part(line)
         else:
             folded.append(line)
             among_parts = False
@@ -360,7 +360,7 @@ def merge_by_group(lines: Iterable[StageProgress]) -> list[StageProgress]:
     for line in lines:
         if joined and (joined[-1].segment, joined[-1].group) == (line.segment, line.group) and line.group is not None:
             dropped, rate = joined[-1].dropped + line.dropped, joined[-1].rate or line.rate
-            joined[-1].add(line)
+            joined[-1].add_part(line)
             joined[-1].dropped, joined[-1].rate = dropped, rate
             names[-1].append(line.name)
         else:

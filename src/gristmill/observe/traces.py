@@ -131,7 +131,7 @@ class Traces:
 def _facts(spot: StagePosition, stats: StageStats) -> dict[str, Any]:
     """What a stage has done."""
     facts: dict[str, Any] = {
-        "gristmill.stage": spot.whole,
+        "gristmill.stage": spot.user_stage,
         "gristmill.segment": spot.segment + 1,
         "gristmill.rows_in": stats.rows_in,
         "gristmill.rows_out": stats.rows_out,

@@ -55,7 +55,7 @@ class AttemptLog:
         self._about: dict[str, Any] | None = None
         self._written = time.monotonic()
 
-    def saw(self, progress: Progress) -> None:
+    def update(self, progress: Progress) -> None:
         if time.monotonic() - self._written > WRITE_EVERY_S and progress.sources_done:
             self.write(progress)
 
@@ -71,7 +71,7 @@ class AttemptLog:
 
     def earlier_attempts(self, plan: Plan, run: Run) -> list[AttemptCounts]:
         """The attempts before this one whose work is part of what there is now, with the part that is."""
-        if not self._about or run.store is None or run.whole:
+        if not self._about or run.store is None or run.restarts:
             return []
         now = self._about["attempt"]
         segments: dict[str, set[str]] = {}
@@ -123,8 +123,8 @@ def combine_attempts(progress: Progress, attempts: Sequence[AttemptCounts], plan
             for (_, total), (_, more) in zip(stages, attempt.stages, strict=False):
                 total.add(replace(more, counts=_raw(more)))
     for stage, (_, stats) in zip(planned, stages, strict=False):
-        if implements(stage, "tally"):
-            stats.counts = dict(stage.tally(stats.counts))
+        if implements(stage, "displayed_counts"):
+            stats.counts = dict(stage.displayed_counts(stats.counts))
     return replace(progress, stages=stages, seconds=seconds)
 
 
@@ -145,7 +145,7 @@ def _stats_to_json(stats: StageStats) -> dict[str, Any]:
     sketch = stats.sketch
     if sketch is None:
         return told
-    spread = {name: list(buckets.items()) for name, buckets in sketch.spread.items()}
+    spread = {name: list(buckets.items()) for name, buckets in sketch.histograms.items()}
     values = {name: dict(counts) for name, counts in sketch.values.items()}
     return {**told, "sketch": {"spread": spread, "values": values, "samples": sketch.samples}}
 

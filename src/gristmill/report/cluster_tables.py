@@ -41,7 +41,7 @@ class ComparedColumns:
 
     fields: tuple[str, ...] = (_TEXT,)
     id_field: str | None = None
-    of_text: bool = False
+    columns_known: bool = False
     name: str = ""
     threshold: str = ""
 
@@ -53,9 +53,9 @@ class ComparedColumns:
         return cls(fields or (_TEXT,), stage.get("id_field"), bool(fields), name, threshold)
 
     @property
-    def without(self) -> str:
+    def missing_text_note(self) -> str:
         """Why a row may have no text."""
-        if not self.of_text:
+        if not self.columns_known:
             return ""
         if self.id_field is None:
             return f"Rows without a text: it is not in the input as {' or '.join(map(repr, self.fields))}."

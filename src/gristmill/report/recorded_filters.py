@@ -44,7 +44,7 @@ class RecordedFilter:
     """Those that it was made anew with."""
     branch: str = ""
     """Of a `Route`."""
-    together: bool = False
+    needs_all_rows: bool = False
     """What it decides depends on the rows that get there."""
     other_branches: Sequence[str] = ()
     """Rules on other branches: it never sees the rows that those drop."""
@@ -111,7 +111,7 @@ class _FilterRebuilder:
 
     def stage(self, described: Mapping[str, Any], name: str) -> Any:
         try:
-            return self.made(described, name)
+            return self.rebuild(described, name)
         except InputError:
             raise
         except Exception as error:
@@ -120,15 +120,15 @@ class _FilterRebuilder:
             self.failures[name] = str(error)
             return None
 
-    def made(self, described: Any, stage: str) -> Any:
+    def rebuild(self, described: Any, stage: str) -> Any:
         if isinstance(described, list):
-            return [self.made(one, stage) for one in described]
+            return [self.rebuild(one, stage) for one in described]
         if not isinstance(described, dict) or "class" not in described:
             return described
         kind = class_named_in_plan(described["class"])
         parameters = inspect.signature(kind).parameters
         given = {
-            name: self.made(described[name], stage)
+            name: self.rebuild(described[name], stage)
             for name, parameter in parameters.items()
             if name in described and not (described[name] is None and parameter.default is not None)
         }

@@ -132,7 +132,7 @@ def _notes(rules: Sequence[RecordedFilter], found: WhatIf) -> list[str]:
                 f"{name}#2.{parameter} for the second"
             )
     first = min((rule.number for rule in rules if rule.changed), default=0)
-    later = [rule.name for rule in rules if rule.number > first and rule.together]
+    later = [rule.name for rule in rules if rule.number > first and rule.needs_all_rows]
     if later:
         notes.append(f"what {', '.join(later)} decides depends on the rows that get there: it is taken from the run")
     return notes
@@ -149,7 +149,7 @@ class _WhatIfCounter:
         aside: Mapping[str, list[int]],
         samples: int,
     ) -> None:
-        self.found, self.rules, self.order, self.aside, self.samples = found, rules, order, aside, samples
+        self.found, self.rules, self.order, self.quarantined, self.samples = found, rules, order, aside, samples
         self._before: Counter[str] = Counter()
         self._after: Counter[str] = Counter()
         self._groups: dict[str, tuple[Counter[str], Counter[str]]] = {}
@@ -160,7 +160,7 @@ class _WhatIfCounter:
             return
         table = table.combine_chunks()
         was = as_one_array(table.column(DROPPED))
-        aside = is_quarantined(table, self.aside)
+        aside = is_quarantined(table, self.quarantined)
         kept = pc.and_(pc.is_null(was), pc.invert(aside))
         verdicts = {
             rule.name: stage_verdict(rule, table, was, self.order)

@@ -165,7 +165,7 @@ def _scored(records: Records, row: Mapping[str, Any]) -> RowOutcome:
         for label, column in rule.columns.items():
             if row.get(column) is not None:
                 threshold = rule.thresholds.get(label, "")
-                kept = False if rule.together and rule.name == story.dropped_by else verdicts.get(label)
+                kept = False if rule.needs_all_rows and rule.name == story.dropped_by else verdicts.get(label)
                 story.scores.append(FilterScore(rule.name, label, row[column], threshold, kept))
     failed = [one for one in story.scores if one.stage == story.dropped_by and one.kept is False]
     story.reason = ", ".join(_reason(one.filter, one.score, one.threshold) for one in failed if _number(one))

@@ -27,7 +27,7 @@ class BufferPool:
     """Buffers by size. A buffer is in use as long as there is an array that looks at it."""
 
     def __init__(self, most: int = KEPT_BYTES) -> None:
-        self.most, self.size = most, 0
+        self.max_bytes, self.size = most, 0
         self._buffers: dict[int, list[npt.NDArray[np.uint8]]] = {}
         self._lock = threading.Lock()
 
@@ -40,7 +40,7 @@ class BufferPool:
                 if sys.getrefcount(buffer) <= _UNUSED:
                     return buffer[:size]
             made = np.empty(room, np.uint8)
-            if self.size + room <= self.most:
+            if self.size + room <= self.max_bytes:
                 same.append(made)
                 self.size += room
             return made[:size]

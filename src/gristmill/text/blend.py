@@ -138,8 +138,8 @@ class ListBlendFiles(SourceStage[FileGroupTask]):
         for lister in self._listers.values():
             lister.check()
 
-    def reads(self) -> Sequence[str]:
-        return [path for lister in self._listers.values() for path in lister.reads()]
+    def input_files(self) -> Sequence[str]:
+        return [path for lister in self._listers.values() for path in lister.input_files()]
 
     def sources(self) -> Iterator[Sequence[FileGroupTask]]:
         for name, lister in self._listers.items():
@@ -163,8 +163,8 @@ class ReadBlendFiles(ProcessingStage[FileGroupTask, DocumentBatch]):
         super().__init__()
         self.readers = dict(readers)
 
-    def peek(self, sample: Task[Any]) -> Mapping[str, pa.DataType] | None:
-        return self.readers[sample.metadata[BLEND_KEY]].peek(sample)
+    def peek_columns(self, sample: Task[Any]) -> Mapping[str, pa.DataType] | None:
+        return self.readers[sample.metadata[BLEND_KEY]].peek_columns(sample)
 
     def process(self, task: FileGroupTask) -> Iterator[DocumentBatch]:
         reader = copy.copy(self.readers[task.metadata[BLEND_KEY]])
@@ -207,7 +207,7 @@ class SampleBlend(ProcessingStage[DocumentBatch, DocumentBatch]):
         files = [(name, file) for name, (lister, _) in self._inputs.items() for file in lister.files()]
         self.population = digest(f"{name} {file.name} {file.size} {file.stamp}" for name, file in files)
 
-    def prepare(self, memory: dict[str, Any]) -> None:
+    def prepare_run(self, memory: dict[str, Any]) -> None:
         if self.weights is not None:
             key = digest(
                 [self.population, repr(self.weights), repr(self.budget), repr(self.token_field), str(self.seed)]

@@ -51,7 +51,7 @@ class JsonlReaderStage(ReaderStage):
     name = "read_jsonl"
     unit = "byte"
     options = ("max_line_bytes",)
-    again = JSONL_FORMAT
+    reread_format = JSONL_FORMAT
 
     def tables(self, source: FileInput) -> Iterator[pa.Table]:
         return read_jsonl(source, self.fields, self.read_kwargs.get("max_line_bytes", MAX_LINE_BYTES))
@@ -64,7 +64,7 @@ class ParquetReaderStage(ReaderStage):
     """Parquet."""
 
     name = "read_parquet"
-    again = PARQUET_FORMAT
+    reread_format = PARQUET_FORMAT
 
     def tables(self, source: FileInput) -> Iterator[pa.Table]:
         return read_parquet(source, self.fields)
@@ -143,7 +143,7 @@ class TextReaderStage(ReaderStage):
         if rows:
             yield self.batch(task, self._files_table(rows), {})
         if empty:
-            yield self.nothing(task)
+            yield self.empty_batch(task)
 
     def _files_table(self, rows: Sequence[tuple[str, str, int]]) -> pa.Table:
         """One row per file; its position is that of the file in the partition."""

@@ -72,7 +72,7 @@ class _TextStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         for tool in self._tools:
             tool.setup()
         column_statistics.warn_without_kernels(seen=True)
-        self._expected = [(field, self._counted(tool)) for field, tool in self._text_filters()]
+        self._expected = [(field, self._needed_statistics(tool)) for field, tool in self._text_filters()]
         for field, names in self._expected:
             column_statistics.expect_statistics(field, names)
 
@@ -84,7 +84,7 @@ class _TextStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         """The filters that score a text column, and which."""
         return []
 
-    def _counted(self, tool: DocumentFilter) -> tuple[str, ...]:
+    def _needed_statistics(self, tool: DocumentFilter) -> tuple[str, ...]:
         """The statistics that a filter will ask for."""
         return tool.statistics()
 
@@ -142,7 +142,7 @@ class ScoreFilter(_DroppingStage):
     def _text_filters(self) -> list[tuple[str, DocumentFilter]]:
         return [(step.field, step.tool) for step in self._steps if isinstance(step.tool, DocumentFilter)]
 
-    def _counted(self, tool: DocumentFilter) -> tuple[str, ...]:
+    def _needed_statistics(self, tool: DocumentFilter) -> tuple[str, ...]:
         return (
             *tool.statistics(),
             *(english_only.ENGLISH_STATISTICS if tool.english_only and english_only.counting_is_free else ()),

@@ -98,15 +98,15 @@ class DocumentJoiner(ProcessingStage[GatherTask, DocumentBatch]):
             return []
         together = DocumentBatch.concat(batches)
         ends = list(pc.cumulative_sum(make_array([batch.num_items for batch in batches], pa.int64())).to_pylist())
-        rows = list(self._rows(together.data)) if together.num_items else []
+        rows = list(self._joined_rows(together.data)) if together.num_items else []
         cuts = [0, *(bisect_left(rows, end, key=itemgetter(0)) for end in ends)]  # they are in the order of documents
-        made = [self._made(together, rows[start:end]) for start, end in pairwise(cuts)]
+        made = [self._build_batch(together, rows[start:end]) for start, end in pairwise(cuts)]
         return [replace(one, metadata=dict(batch.metadata)) for one, batch in zip(made, batches, strict=True)]
 
-    def _rows(self, table: pa.Table) -> Iterator[tuple[int, int, str | None, int]]:
+    def _joined_rows(self, table: pa.Table) -> Iterator[tuple[int, int, str | None, int]]:
         """What each new row is made of: where its document begins, the row of its first segment, text and length."""
         ids = any_column(self, table, self.document_id_field).to_pylist()
-        numbers = [self._number(one) for one in any_column(self, table, self.segment_id_field).to_pylist()]
+        numbers = [self._segment_number(one) for one in any_column(self, table, self.segment_id_field).to_pylist()]
         texts = text_column(self, table, self.text_field).to_pylist()
         lengths = [len(text or "") for text in texts]
         if self.length_field is not None:
@@ -118,11 +118,11 @@ class DocumentJoiner(ProcessingStage[GatherTask, DocumentBatch]):
         for rows in documents.values():
             place = rows[0]
             rows.sort(key=lambda row: numbers[row])
-            for part, length in self._parts(rows, lengths):
+            for part, length in self._cut_by_length(rows, lengths):
                 present = [texts[row] for row in part if texts[row] is not None]
                 yield place, part[0], self.separator.join(present) if present else None, length
 
-    def _number(self, value: Any) -> float:
+    def _segment_number(self, value: Any) -> float:
         """The place of a segment in its document; one without a number comes last."""
         try:
             return math.inf if value is None else int(value) if isinstance(value, str) else value + 0
@@ -132,7 +132,7 @@ class DocumentJoiner(ProcessingStage[GatherTask, DocumentBatch]):
                 "segments cannot be told: name the column that numbers them with segment_id_field=..."
             ) from None
 
-    def _parts(self, rows: Sequence[int], lengths: Sequence[int]) -> Iterator[tuple[list[int], int]]:
+    def _cut_by_length(self, rows: Sequence[int], lengths: Sequence[int]) -> Iterator[tuple[list[int], int]]:
         part, length = [rows[0]], lengths[rows[0]]
         for row in rows[1:]:
             longer = length + len(self.separator) + lengths[row]
@@ -144,7 +144,7 @@ class DocumentJoiner(ProcessingStage[GatherTask, DocumentBatch]):
                 length = longer
         yield part, length
 
-    def _made(self, together: DocumentBatch, rows: Sequence[tuple[int, int, str | None, int]]) -> DocumentBatch:
+    def _build_batch(self, together: DocumentBatch, rows: Sequence[tuple[int, int, str | None, int]]) -> DocumentBatch:
         taken = together.take([first for _, first, _, _ in rows])
         taken = taken.with_column(self.text_field, make_array([text for _, _, text, _ in rows], pa.string()))
         if self.length_field is not None:

@@ -55,7 +55,7 @@ class PageRoutes:
     """Answers for one run or dataset. `text_field` is the column with the text, if it cannot be guessed."""
 
     def __init__(self, library: RunOrDataset, text_field: str | None = None) -> None:
-        self.library, self.text_field = library, text_field
+        self.data, self.text_field = library, text_field
         self.scans, self.scores = ScanCache(), ScoreReader(library)
         self._columns: dict[tuple[str, ...], ColumnRoles] = {}
         self._answers: dict[str, Callable[[UrlParameters], HttpReply]] = {
@@ -66,7 +66,7 @@ class PageRoutes:
             "media": self._media,
             "text": self._text,
             "whatif": self._whatif,
-            "told": self._told,
+            "told": self._whatif_counts,
             "report": self._report,
             "icon.svg": lambda _: _resource("icon.svg", "image/svg+xml"),
             "page.css": lambda _: _resource("page.css", "text/css; charset=utf-8"),
@@ -90,20 +90,20 @@ class PageRoutes:
 
     def _page(self, title: str, body: SafeHtml, current: str, status: int = 200) -> HttpReply:
         more = {"whatif": "What if"} if self.scores.filters() else {}
-        if self.library.room and self.library.room.get("report.html") is not None:
+        if self.data.records_store and self.data.records_store.get("report.html") is not None:
             more["report"] = "Report"
-        return HttpReply(page_frame(self.library, title, body, current, more).encode(), status=status)
+        return HttpReply(page_frame(self.data, title, body, current, more).encode(), status=status)
 
     # -- rows --------------------------------------------------------------------------------------------------
 
     def _start(self, given: UrlParameters) -> HttpReply:
-        return self._rows({"in": next(iter(self.library.row_sets())), **given})
+        return self._rows({"in": next(iter(self.data.row_sets())), **given})
 
-    def _asked(self, given: UrlParameters) -> tuple[RowSet, RowQuery, ColumnRoles, RowScan]:
+    def _requested_rows(self, given: UrlParameters) -> tuple[RowSet, RowQuery, ColumnRoles, RowScan]:
         query = RowQuery.of(given)
-        shelf = self.library.row_sets().get(query.shelf)
+        shelf = self.data.row_sets().get(query.row_set)
         if shelf is None:
-            raise PageNotFound(f"There are no rows called {query.shelf!r}: choose one of the tabs.")
+            raise PageNotFound(f"There are no rows called {query.row_set!r}: choose one of the tabs.")
         columns = self._columns_of(shelf)
         return shelf, query, columns, self.scans.get(shelf.sources, query, columns)
 
@@ -117,7 +117,7 @@ class PageRoutes:
         return self._columns[key]
 
     def _rows(self, given: UrlParameters) -> HttpReply:
-        shelf, query, columns, scan = self._asked(given)
+        shelf, query, columns, scan = self._requested_rows(given)
         page = max(_integer_or(given.get("page"), 1), 1)
         scan.wait(page * ROWS_PER_PAGE, WAIT_SECONDS)
         scan.wait(sys.maxsize, MORE_SECONDS)
@@ -130,13 +130,14 @@ class PageRoutes:
         rows: list[ListedRow] = []
         for source, table in scan.page(first, count):
             rows += [
-                self._made(first + len(rows) + number, source, row) for number, row in enumerate(python_rows(table))
+                self._listed_row(first + len(rows) + number, source, row)
+                for number, row in enumerate(python_rows(table))
             ]
         return rows
 
-    def _made(self, number: int, source: RowAccess, values: Mapping[str, Any]) -> ListedRow:
-        options = self.library.storage_options
-        root = getattr(source, "path", self.library.url).rpartition("/")[0]
+    def _listed_row(self, number: int, source: RowAccess, values: Mapping[str, Any]) -> ListedRow:
+        options = self.data.storage_options
+        root = getattr(source, "path", self.data.url).rpartition("/")[0]
         found: dict[str, MediaContent] = {}
         for name, value in values.items():
             medium = media_in_cell(value, root, options)
@@ -146,7 +147,7 @@ class PageRoutes:
 
     def _state(self, given: UrlParameters) -> HttpReply:
         """How far a scan is, for the page that shows it."""
-        _, _, columns, scan = self._asked(given)
+        _, _, columns, scan = self._requested_rows(given)
         page, size = max(_integer_or(given.get("page"), 1), 1), _integer_or(given.get("size"), 0)
         scan.wait(page * ROWS_PER_PAGE, 0.0)
         told = {
@@ -157,23 +158,23 @@ class PageRoutes:
             if scan.query.sort and not scan.done
             else max(min(scan.found - (page - 1) * ROWS_PER_PAGE, ROWS_PER_PAGE), 0),
             "shelves": {
-                name: f"{shelf.rows:,}" for name, shelf in self.library.row_sets().items() if shelf.rows is not None
+                name: f"{shelf.rows:,}" for name, shelf in self.data.row_sets().items() if shelf.rows is not None
             },
-            "stage": [pair for pair in scan.by(0) if pair[0]] if columns.stage else None,
-            "language": [pair for pair in scan.by(1) if pair[0]] if columns.language else None,
+            "stage": [pair for pair in scan.count_by(0) if pair[0]] if columns.stage else None,
+            "language": [pair for pair in scan.count_by(1) if pair[0]] if columns.language else None,
         }
         return HttpReply(orjson.dumps(told, default=printable), JSON)
 
     # -- one row -----------------------------------------------------------------------------------------------
 
-    def _one(self, given: UrlParameters) -> tuple[ListedRow, RowQuery, ColumnRoles]:
+    def _requested_row(self, given: UrlParameters) -> tuple[ListedRow, RowQuery, ColumnRoles]:
         """By its place, or by its number among those found."""
-        shelf, query, columns, scan = self._asked(given)
+        shelf, query, columns, scan = self._requested_rows(given)
         number = max(_integer_or(given.get("n"), 0), 0)
         source = shelf.source(given.get("file", ""))
         if source is not None:
-            rows = python_rows(source.fetch([_integer_or(given.get("at"), 0)]))
-            found = [self._made(number, source, row) for row in rows]
+            rows = python_rows(source.rows_at([_integer_or(given.get("at"), 0)]))
+            found = [self._listed_row(number, source, row) for row in rows]
         else:
             scan.wait(number + 1, 5.0)
             found = self._found(scan, number, 1)
@@ -182,25 +183,25 @@ class PageRoutes:
         return found[0], query, columns
 
     def _row(self, given: UrlParameters) -> HttpReply:
-        row, query, columns = self._one(given)
+        row, query, columns = self._requested_row(given)
         lower = {name.lower(): name for name in row.values}
         ids = [lower[name] for name in ID_COLUMNS if name in lower]
         values = row.values
-        cluster = row_duplicates.cluster_of(self.library, values, ids)
+        cluster = row_duplicates.cluster_of(self.data, values, ids)
         filters = self.scores.filters()
         scores = self.scores.scores_of_row(_row_key(values)) if filters and _row_key(values) else {}
         body = row_page(row, query, columns, row.number // ROWS_PER_PAGE + 1, filters, scores, cluster)
-        return self._page("Row", body, query.shelf)
+        return self._page("Row", body, query.row_set)
 
     def _media(self, given: UrlParameters) -> HttpReply:
-        row, _, _ = self._one(given)
+        row, _, _ = self._requested_row(given)
         medium = row.media.get(given.get("column", ""))
         if medium is None:
             raise PageNotFound("There is nothing to be seen or heard in that column.")
-        return HttpReply(medium.read(self.library.storage_options), medium.kind)
+        return HttpReply(medium.read(self.data.storage_options), medium.kind)
 
     def _text(self, given: UrlParameters) -> HttpReply:
-        row, _, columns = self._one(given)
+        row, _, columns = self._requested_row(given)
         text = row.values.get(columns.text) if columns.text else None
         return HttpReply(str(text or "").encode("utf-8", "backslashreplace"), TEXT)
 
@@ -213,7 +214,7 @@ class PageRoutes:
         if judged is None:
             return None, ScoreLimits()
         if "low" not in given and "high" not in given:
-            return judged, judged.now
+            return judged, judged.limits_in_run
         asked = RowQuery.of({"least": given.get("low", ""), "most": given.get("high", "")})
         return judged, ScoreLimits(asked.least, asked.most)
 
@@ -221,14 +222,14 @@ class PageRoutes:
         judged, limits = self._judged(given)
         return self._page("What if", whatif_page(self.scores.filters(), judged, limits), "whatif")
 
-    def _told(self, given: UrlParameters) -> HttpReply:
+    def _whatif_counts(self, given: UrlParameters) -> HttpReply:
         judged, limits = self._judged(given)
         if judged is None:
             raise PageNotFound("There are no scores of that name.")
         return HttpReply(told(judged, judged.ask(limits.low, limits.high), limits).encode())
 
     def _report(self, _: UrlParameters) -> HttpReply:
-        content = self.library.room.get("report.html") if self.library.room else None
+        content = self.data.records_store.get("report.html") if self.data.records_store else None
         if content is None:
             raise PageNotFound("There is no report yet: it is written when the run ends.")
         # The report has its style in itself, and no script.

@@ -52,7 +52,7 @@ class View:
         text_field: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.desk = PageRoutes(RunOrDataset(url, storage_options or {}), text_field)
+        self.routes = PageRoutes(RunOrDataset(url, storage_options or {}), text_field)
         self.token = secrets.token_urlsafe(24)
         try:
             self._server = _Server((HOST, port), _Handler)
@@ -84,7 +84,7 @@ class View:
         if self._thread:
             self._server.shutdown()
             self._thread.join()
-        self.desk.scans.stop()
+        self.routes.scans.stop()
         self._server.server_close()
 
     def __enter__(self) -> View:
@@ -131,13 +131,13 @@ class _Handler(BaseHTTPRequestHandler):
     @staticmethod
     def _answer(view: View, name: str, given: Mapping[str, str]) -> HttpReply:
         try:
-            return view.desk.answer(name, given)
+            return view.routes.answer(name, given)
         except PageNotFound as error:
-            return view.desk.failure(404, str(error))
+            return view.routes.failure(404, str(error))
         except GristmillError as error:
-            return view.desk.failure(500, str(error))
+            return view.routes.failure(500, str(error))
         except Exception as error:  # noqa: BLE001  data of any kind may be here
-            return view.desk.failure(500, f"This cannot be shown: {type(error).__name__}: {error}")
+            return view.routes.failure(500, f"This cannot be shown: {type(error).__name__}: {error}")
 
     def _send(self, reply: HttpReply) -> None:
         body, status = reply.body, reply.status

@@ -98,7 +98,7 @@ def replay(
         if found is None or not before.count:
             typer.echo(_nothing_in_quarantine(run, found))
             return
-        where = found.place
+        where = found.url
         recipe = recipe_of_run(
             where, f"the run was started from Python: call pipeline.run(run_dir={where!r}, replay=True)"
         )

@@ -55,7 +55,7 @@ def check_columns(stages: Sequence[ProcessingStage[Any, Any]], sample: Task[Any]
         if closed:
             _check_needs(stage, needs, known)
             stage.planned_columns = tuple(needs)
-        seen = stage.peek(sample) if sample is not None else None
+        seen = stage.peek_columns(sample) if sample is not None else None
         if seen is not None:
             known, closed, shown = dict(seen), True, True
         gives = stage.outputs()[1]

@@ -68,8 +68,8 @@ def arrange_groups(plan: Plan, executor: Any) -> Plan:
     """The plan in the groups that the executor wants. Most take it as it is."""
     if not hasattr(executor, "arrange"):
         return plan
-    after = arrange_groups(plan.after, executor) if plan.after else None
-    rearranged: Plan = executor.arrange(replace(plan, after=after))
+    after = arrange_groups(plan.next_segment, executor) if plan.next_segment else None
+    rearranged: Plan = executor.arrange(replace(plan, next_segment=after))
     return rearranged
 
 

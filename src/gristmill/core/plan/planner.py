@@ -100,16 +100,16 @@ class Plan:
     names: tuple[str, ...] = ()
     """What the stages are known as among the scores."""
     number: int = 0
-    after: Plan | None = None
+    next_segment: Plan | None = None
     """The segment that begins when this one is over."""
 
     @property
     def segments(self) -> tuple[Plan, ...]:
         """This plan and those after it: an executor runs one at a time."""
-        return (self, *(self.after.segments if self.after else ()))
+        return (self, *(self.next_segment.segments if self.next_segment else ()))
 
     @property
-    def everything(self) -> tuple[ProcessingStage[Any, Any], ...]:
+    def all_stages(self) -> tuple[ProcessingStage[Any, Any], ...]:
         """The stages of all segments."""
         return tuple(stage for segment in self.segments for stage in segment.stages)
 
@@ -138,7 +138,7 @@ class Plan:
         """What commits rejected rows and scores, if they are kept."""
         return self.groups[-1].stages if self.has_side_outputs else ()
 
-    def rejecter(self, group: Group) -> RejectedRowRecorder | None:
+    def side_output_recorder(self, group: Group) -> RejectedRowRecorder | None:
         """What writes down the rows that the stages of a group drop, or their scores, if somebody asked for them."""
         if not self.has_side_outputs or group.index >= len(self.main_groups):
             return None
@@ -155,10 +155,10 @@ class Plan:
 
     def __str__(self) -> str:
         groups = sum(len(segment.main_groups) for segment in self.segments)
-        parts = f" in {len(self.segments)} segments" if self.after else ""
-        lines = [f"{self.name}: {len(self.everything)} stages in {groups} group{'s' * (groups != 1)}{parts}"]
+        parts = f" in {len(self.segments)} segments" if self.next_segment else ""
+        lines = [f"{self.name}: {len(self.all_stages)} stages in {groups} group{'s' * (groups != 1)}{parts}"]
         for segment in self.segments:
-            lines += [f"segment {segment.number + 1}"] if self.after else []
+            lines += [f"segment {segment.number + 1}"] if self.next_segment else []
             lines += segment._lines()
         return "\n".join(lines)
 
@@ -170,7 +170,10 @@ class Plan:
             workers = f", {group.num_workers} workers" if group.num_workers else ""
             lines.append(f"  group {group.index}  ({group.resources}{workers})")
             for stage in group.stages:
-                lines += [f"             {_describe(stage)}", *(f"               {note}" for note in stage.notes())]
+                lines += [
+                    f"             {_describe(stage)}",
+                    *(f"               {note}" for note in stage.plan_notes()),
+                ]
         return lines
 
 
@@ -227,7 +230,7 @@ def _segments(name: str, stages: Sequence[ProcessingStage[Any, Any]], fuse: bool
         if not rest:
             raise PlanError(f"pipeline {name!r} only lists its input: add a reader or another stage after it")
         alone = tasks_are_sources and not number
-        plan = Plan(name, source, tuple(_cut(rest, fuse, alone)), alone, number=number, after=plan)
+        plan = Plan(name, source, tuple(_cut(rest, fuse, alone)), alone, number=number, next_segment=plan)
     assert plan is not None
     return plan
 
@@ -277,7 +280,7 @@ def check_tasks(tasks: object) -> None:
 
 def check_output_directories(stages: Sequence[ProcessingStage[Any, Any]]) -> None:
     """No stage may write into a directory that another one reads from: the next run would read what this one wrote."""
-    inputs = [absolute_path(path) for stage in stages for path in stage.reads()]
+    inputs = [absolute_path(path) for stage in stages for path in stage.input_files()]
     for stage in stages:
         place = stage.output_directory()
         root = f"{absolute_path(place)}/" if place else ""

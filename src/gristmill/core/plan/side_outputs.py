@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def add_side_outputs(plan: Plan, rejects: Any, scores: Any, commit: ProcessingStage[Any, Any]) -> Plan:
     """The plan with a stage that writes rejected rows, one that writes scores, or both, and one that commits them."""
-    taken = [absolute_path(owned) for stage in plan.everything if (owned := stage.output_directory())]
+    taken = [absolute_path(owned) for stage in plan.all_stages if (owned := stage.output_directory())]
     for writer, what in ((rejects, "rejected"), (scores, "scores")):
         place = writer.output_directory() if writer else None
         if not place:
@@ -25,10 +25,10 @@ def add_side_outputs(plan: Plan, rejects: Any, scores: Any, commit: ProcessingSt
         if rejects and scores and absolute_path(rejects.output_directory()) == absolute_path(scores.output_directory()):
             raise PlanError(f"rejected= and scores= are both {place!r}: choose a directory for each")
         writer.check()
-        check_output_directories([*plan.everything, writer])
+        check_output_directories([*plan.all_stages, writer])
     if scores is not None:
-        scores.stages = score_columns(plan.everything)
-    return _add_to_segments(plan, rejects, scores, commit, tuple(unique_names(stage.name for stage in plan.everything)))
+        scores.stages = score_columns(plan.all_stages)
+    return _add_to_segments(plan, rejects, scores, commit, tuple(unique_names(stage.name for stage in plan.all_stages)))
 
 
 def _add_to_segments(
@@ -36,5 +36,5 @@ def _add_to_segments(
 ) -> Plan:
     groups = (*plan.groups, Group(len(plan.groups), (commit,)))
     count = len(plan.stages)
-    after = _add_to_segments(plan.after, rejects, scores, commit, names[count:]) if plan.after else None
-    return replace(plan, groups=groups, rejects=rejects, scores=scores, names=names[:count], after=after)
+    after = _add_to_segments(plan.next_segment, rejects, scores, commit, names[count:]) if plan.next_segment else None
+    return replace(plan, groups=groups, rejects=rejects, scores=scores, names=names[:count], next_segment=after)

@@ -200,11 +200,11 @@ class ErrorBudget(NamedTuple):
             raise ValueError(f"max_errors is {max_errors!r}: a share is at most 1.0, a number of records is whole")
         return cls(most=int(max_errors)) if whole else cls(share=float(max_errors))
 
-    def after(self, failed: int, rows: int, reads: bool = True) -> ErrorBudget:
+    def remaining(self, failed: int, rows: int, reads: bool = True) -> ErrorBudget:
         """What is left, for one call to know when it has spent it."""
         return self._replace(failed=failed, rows=rows, reads=reads)
 
-    def spent(self, failed: int, rows: int, final: bool = False) -> bool:
+    def is_exhausted(self, failed: int, rows: int, final: bool = False) -> bool:
         """Whether too many of the rows seen so far have failed. Only at the end are a few rows enough to tell."""
         failed, rows = failed + self.failed, rows + self.rows
         if self.most is not None:
@@ -219,15 +219,15 @@ class QuarantineWriter(Protocol):
     """Who writes down what was set aside: the run."""
 
     @property
-    def place(self) -> str: ...
+    def url(self) -> str: ...
 
     @property
-    def spent(self) -> tuple[int, int]:
+    def earlier_errors(self) -> tuple[int, int]:
         """How many records of sources that earlier attempts have done are in quarantine, and how many were read."""
 
-    def keep(self, records: Sequence[QuarantinedRecord]) -> None: ...
+    def add_quarantined(self, records: Sequence[QuarantinedRecord]) -> None: ...
 
-    def saw(self, source: str, rows: int) -> None: ...
+    def add_rows_read(self, source: str, rows: int) -> None: ...
 
     def quarantined(self) -> Iterator[QuarantinedRecord]: ...
 
@@ -238,26 +238,26 @@ class Quarantine:
     def __init__(
         self, isolates: bool = False, budget: ErrorBudget | None = None, keeper: QuarantineWriter | None = None
     ) -> None:
-        self.isolates, self.budget = isolates, budget or ErrorBudget()
+        self.enabled, self.budget = isolates, budget or ErrorBudget()
         self.failed = 0
         self._rows = 0
         self._keeper = keeper
         self._first: QuarantinedRecord | None = None
         self._causes: Counter[tuple[str, str]] = Counter()
 
-    def left(self, rows: int, reads: bool) -> ErrorBudget:
+    def remaining_budget(self, rows: int, reads: bool) -> ErrorBudget:
         """What is left of the budget after `rows` were read in this attempt."""
         failed, read = self._before
-        return self.budget.after(self.failed + failed, max(rows, self._rows) + read, reads)
+        return self.budget.remaining(self.failed + failed, max(rows, self._rows) + read, reads)
 
-    def go_on(self, rows: int) -> None:
+    def begin_segment(self, rows: int) -> None:
         """A segment begins: those before it have read so many rows, and there may be fewer in this one."""
         self._rows = max(self._rows, rows)
 
     def saw(self, source: str, rows: int) -> None:
         """Rows of a source were read."""
         if self._keeper:
-            self._keeper.saw(source, rows)
+            self._keeper.add_rows_read(source, rows)
 
     def take(self, records: Iterable[QuarantinedRecord], rows: int) -> None:
         """Keep records; `rows` were read so far. Raises when the budget is spent."""
@@ -265,7 +265,7 @@ class Quarantine:
         if not taken:
             return
         self._note(taken)
-        if self.left(rows, reads=False).spent(0, 0):
+        if self.remaining_budget(rows, reads=False).is_exhausted(0, 0):
             raise self._stop(rows, f"more than max_errors={self.budget} allows: the run was stopped")
 
     def _note(self, records: Sequence[QuarantinedRecord]) -> None:
@@ -277,7 +277,7 @@ class Quarantine:
                 cause = each.stage, each.error.partition(":")[0][:60] + ": ..."
             self._causes[cause] += each.records
         if self._keeper:
-            self._keeper.keep(records)
+            self._keeper.add_quarantined(records)
 
     def overspent(self, records: Sequence[QuarantinedRecord], rows: int) -> StageError:
         """A worker has stopped because its call has spent what was left of the budget."""
@@ -287,8 +287,8 @@ class Quarantine:
     def close(self, progress: Progress) -> None:
         """The run is over: raise if too much of it is here."""
         rows = progress.rows_read
-        left = self.left(rows, reads=False)
-        if left.failed and left.spent(0, 0, final=True):
+        left = self.remaining_budget(rows, reads=False)
+        if left.failed and left.is_exhausted(0, 0, final=True):
             raise self._stop(rows, f"more than max_errors={self.budget} allows")
         for name, stats in progress.stages:
             if stats.quarantined >= max(ALL_FAILED, stats.rows_in) and not stats.rows_out:
@@ -296,7 +296,7 @@ class Quarantine:
 
     @property
     def _before(self) -> tuple[int, int]:
-        return self._keeper.spent if self._keeper else (0, 0)
+        return self._keeper.earlier_errors if self._keeper else (0, 0)
 
     def _stop(self, rows: int, why: str) -> StageError:
         failed, read = self._before
@@ -307,7 +307,7 @@ class Quarantine:
         lines += [f"  {count:>9,}  stage {stage!r}: {error}" for (stage, error), count in common]
         lines += [f"  ... and {len(self._causes) - len(common)} other causes"] if len(self._causes) > 5 else []
         lines += [f"  {failed:>9,}  in earlier attempts of this run"] if failed else []
-        place = self._keeper.place if self._keeper else ""
+        place = self._keeper.url if self._keeper else ""
         lines.append(
             (f"What failed is kept: gristmill quarantine list {place}\n" if place else "")
             + "Fix the cause and run again: with the same run_dir=... it goes on where this run stopped; "

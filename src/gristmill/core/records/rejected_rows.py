@@ -77,7 +77,7 @@ class RejectedRowRecorder:
         if self.writer:
             self.write(position, task, start, self._not_aside(self.dropped(stage, task, answer, decision)))
         if self.scores:
-            self.scores.judged(position, stage, task, answer, decision)
+            self.scores.add_scores(position, stage, task, answer, decision)
 
     def dropped(
         self, stage: ProcessingStage[Any, Any], task: Task[Any], answer: Answer[Any], decision: Decision | None

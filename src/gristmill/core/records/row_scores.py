@@ -94,24 +94,24 @@ class ScoreRecorder:
         """A call begins. What one that failed has left is done again."""
         self.sheets.clear()
 
-    def came(self, position: int, parent: Task[Any], child: Task[Any], alone: bool) -> Iterator[Task[Any]]:
+    def add_task(self, position: int, parent: Task[Any], child: Task[Any], alone: bool) -> Iterator[Task[Any]]:
         """A stage gave a task. Rows that come in, or go another way than their batch, get a sheet of their own."""
         if isinstance(parent, Batch) and alone:
             return
-        yield from self.left(parent.lineage.id)
+        yield from self.finish_task(parent.lineage.id)
         if isinstance(child, Batch) and child.num_items and _is_known(child):
             self._sheet(position, child)
 
-    def left(self, task_id: str) -> Iterator[Task[Any]]:
+    def finish_task(self, task_id: str) -> Iterator[Task[Any]]:
         """A task is through: its sheet, as a fragment."""
         sheet = self.sheets.pop(task_id, None)
         if sheet is not None:
-            yield sheet.written(self.writer)
+            yield sheet.write(self.writer)
 
-    def rest(self) -> Iterator[Task[Any]]:
+    def finish_call(self) -> Iterator[Task[Any]]:
         """The call is over: sheets of tasks of which nothing came out."""
         for task_id in list(self.sheets):
-            yield from self.left(task_id)
+            yield from self.finish_task(task_id)
 
     def _sheet(self, position: int, batch: Batch) -> ScoreSheet:
         found = self.sheets.get(batch.lineage.id)
@@ -133,12 +133,12 @@ class ScoreRecorder:
         except Exception:  # noqa: BLE001  it may be a row that was dropped before which it fails on
             return None
         rows = batch.marked[1]
-        sheet.note(everything, self._columns(position, stage, found.scores))
+        sheet.add_scores(everything, self._columns(position, stage, found.scores))
         if rows is None:
             return found
         return Decision(found.keep.filter(rows), {name: column.filter(rows) for name, column in found.scores.items()})
 
-    def judged(
+    def add_scores(
         self, position: int, stage: Any, task: Task[Any], answer: Answer[Any], decision: Decision | None
     ) -> None:
         """A stage has answered: note its scores, and what it dropped."""
@@ -149,9 +149,9 @@ class ScoreRecorder:
             return
         sheet = self._sheet(position, task)
         if not hasattr(stage, "decide_all"):
-            sheet.note(task, self._columns(position, stage, decision.scores))
+            sheet.add_scores(task, self._columns(position, stage, decision.scores))
         if decision.keep.true_count < len(decision.keep):
-            sheet.drop(task, pc.invert(decision.keep), self.names[position])
+            sheet.mark_dropped(task, pc.invert(decision.keep), self.names[position])
 
     def _gave(self, position: int, stage: Any, task: Batch, answer: Answer[Any]) -> None:
         """A stage without a verdict: rows that it has left out are known by their positions."""
@@ -161,7 +161,7 @@ class ScoreRecorder:
             given = batches[0].get_columns()
             columns = {name: batches[0].data.column(name) for name in _recorded(stage) if name in given}
             if columns and POSITION in given:
-                self._sheet(position, task).note(batches[0], self._columns(position, stage, columns))
+                self._sheet(position, task).add_scores(batches[0], self._columns(position, stage, columns))
             return
         if (outputs and not batches) or any(POSITION not in batch.get_columns() for batch in batches):
             return  # it makes something else of them
@@ -169,7 +169,7 @@ class ScoreRecorder:
         kept = pa.chunked_array(chunks, pa.int64())
         gone = pc.invert(pc.is_in(task.data.column(POSITION), value_set=kept)).combine_chunks()
         if gone.true_count:
-            self._sheet(position, task).drop(task, gone, self.names[position])
+            self._sheet(position, task).mark_dropped(task, gone, self.names[position])
 
     def _columns(self, position: int, stage: Any, scores: dict[str, Any]) -> dict[str, pa.Array]:
         named = {score_column_name(self.names[position], label, stage.name): column for label, column in scores.items()}
@@ -206,7 +206,7 @@ class ScoreSheet:
             self._view = view = batch._marking(table, None, known)
         return view
 
-    def note(self, batch: Batch, columns: dict[str, pa.Array]) -> None:
+    def add_scores(self, batch: Batch, columns: dict[str, pa.Array]) -> None:
         """Scores of the rows of a batch."""
         table, rows = batch.marked
         places = self._places(table, rows) if columns else None
@@ -216,7 +216,7 @@ class ScoreSheet:
         if table is not self._seen:
             self._look(table, self._places(table, None))
 
-    def drop(self, batch: Batch, gone: pa.BooleanArray, stage: str) -> None:
+    def mark_dropped(self, batch: Batch, gone: pa.BooleanArray, stage: str) -> None:
         table, rows = batch.marked
         if _same(table.column(POSITION), self.rows):
             flags = gone if rows is None else pc.replace_with_mask(_flags(len(rows)), rows, gone)
@@ -252,7 +252,7 @@ class ScoreSheet:
                 column = as_one_array(plain.cast(pa.int64() if fact == TOKENS else pa.string()))
                 self.facts[fact] = column if places is None else column.take(places)
 
-    def written(self, writer: ProcessingStage[Any, Any]) -> Task[Any]:
+    def write(self, writer: ProcessingStage[Any, Any]) -> Task[Any]:
         count = len(self.rows)
         file = pa.repeat(literal(self.metadata.get("file"), pa.string()), count)
         segment = pa.repeat(literal(self.segment, pa.int64()), count)

@@ -39,7 +39,7 @@ _DRAWS = "__draws__"
 class RowSketch:
     """What is remembered of the rows at one stage."""
 
-    spread: dict[str, Counter[int]] = field(default_factory=dict)
+    histograms: dict[str, Counter[int]] = field(default_factory=dict)
     """For each kind of score or length, how many rows fall into each bucket."""
     values: dict[str, Counter[str]] = field(default_factory=dict)
     """For each column of names, such as languages, how many rows have each."""
@@ -47,8 +47,8 @@ class RowSketch:
     """Rows with the smallest draws, each with its scores."""
 
     def add(self, other: RowSketch) -> None:
-        for name, buckets in other.spread.items():
-            self.spread.setdefault(name, Counter()).update(buckets)
+        for name, buckets in other.histograms.items():
+            self.histograms.setdefault(name, Counter()).update(buckets)
         for name, counts in other.values.items():
             known = self.values.setdefault(name, Counter())
             known.update({value: count for value, count in counts.items() if value in known or len(known) < VALUES})
@@ -184,7 +184,7 @@ def _numbers(scores: Any) -> pa.Array | None:
 def _count(sketch: RowSketch, name: str, numbers: pa.Array) -> None:
     counted = pc.value_counts(histogram_buckets(numbers))
     pairs = zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True)
-    sketch.spread.setdefault(name, Counter()).update(dict(pairs))
+    sketch.histograms.setdefault(name, Counter()).update(dict(pairs))
 
 
 def histogram_buckets(numbers: pa.Array) -> pa.Array:

@@ -89,30 +89,30 @@ def _files(lines: list[dict[str, Any]] | None) -> tuple[WrittenFile, ...] | None
 
 class Run:
     """The records of a run. Without a directory there are none, and everything is done; but what goes to quarantine
-    is then kept beside the output, if there is one. A run that is `whole` keeps records, and does everything too."""
+    is then kept beside the output, if there is one. A run that `restarts` keeps records, and does everything too."""
 
     def __init__(
         self,
         url: str | Path | None = None,
         storage_options: Mapping[str, Any] | None = None,
         replay: bool = False,
-        whole: bool = False,
+        restarts: bool = False,
     ) -> None:
         self.store = RecordStore(str(url), storage_options) if url else None
         self.storage_options = dict(storage_options or {})
-        self.whole = whole
-        self.before = self.store.read("plan.json") if self.store and not whole else None
+        self.restarts = restarts
+        self.before = self.store.read("plan.json") if self.store and not restarts else None
         self.replay = replay
         self.entries: dict[str, LedgerEntry] = {}
         self.plan = ""
         """The identity of the whole pipeline, and of each of its segments."""
         self._segments: list[str] = []
         self._segment = ""
-        self.kept: list[WrittenFiles] = []
+        self.kept_outputs: list[WrittenFiles] = []
         self.outputs: list[WrittenFiles] = []
         """What the segment that runs now kept of an earlier attempt, and what it has written."""
         self._listed: set[str] = set()
-        self.spent = (0, 0)
+        self.earlier_errors = (0, 0)
         """How many records of the sources that are kept are in quarantine, and how many were read."""
         self.rejected: list[str] = []
         self._keeps_rejected = self._keeps_scores = False
@@ -124,7 +124,7 @@ class Run:
         self._aside: list[QuarantinedRecord] = []
         self._aside_of: Counter[str] = Counter()
         self._fallback: RecordStore | None = None
-        self.memory: list[QuarantinedRecord] = []
+        self.quarantined_in_memory: list[QuarantinedRecord] = []
         """What is in quarantine, when there is no place to keep it."""
         self._flushed = time.monotonic()
 
@@ -135,11 +135,11 @@ class Run:
     @property
     def scratch(self) -> str | None:
         """A local directory for results that do not fit in memory."""
-        lasts = self.store and not self.whole and "://" not in self.store.url
+        lasts = self.store and not self.restarts and "://" not in self.store.url
         return self.store.url if self.store and lasts else None
 
     @property
-    def ends(self) -> tuple[str, str]:
+    def first_and_last_segment(self) -> tuple[str, str]:
         """The identities of the first segment and the last: entries of the ledger are of one of them."""
         return (self._segments[0], self._segments[-1]) if self._segments else ("", "")
 
@@ -154,18 +154,18 @@ class Run:
         described = self._compare(plan)
         before = self.before or {}
         memories = before.get("memories") or []
-        if len(memories) != len(plan.everything):
-            memories = [{} for _ in plan.everything]
-        for stage, memory in zip(plan.everything, memories, strict=True):
-            stage.prepare(memory)
+        if len(memories) != len(plan.all_stages):
+            memories = [{} for _ in plan.all_stages]
+        for stage, memory in zip(plan.all_stages, memories, strict=True):
+            stage.prepare_run(memory)
         beside = {"rejects": before.get("rejects") or {}, "scores": before.get("scores") or {}}
         for name, writer in (("rejects", plan.rejects), ("scores", plan.scores)):
             if writer is not None:
-                writer.prepare(beside[name])
+                writer.prepare_run(beside[name])
         self._record = {"name": plan.name, "plan": self.plan, "stages": described, "memories": memories}
         self._record |= {**beside, "text": str(plan), "versions": versions(), "attempt": self._attempt}
-        self._record |= {"whole": True} if self.whole else {}
-        place = plan.everything[-1].records_directory()
+        self._record |= {"whole": True} if self.restarts else {}
+        place = plan.all_stages[-1].records_directory()
         side = RecordStore(*place) if place else None
         if side and side.get("plan.json") is not None:  # what an earlier run has left there is no longer true
             side.write("plan.json", {**self._record, "whole": True})
@@ -179,7 +179,7 @@ class Run:
         described = [stage for part in parts for stage in part]
         self.plan, self._segments = identity_hash(described), [identity_hash(part) for part in parts]
         self.changes = plan_differences((self.before or {}).get("stages", described), described)
-        known = not self.whole and any(segment.durable for segment in plan.segments)
+        known = not self.restarts and any(segment.durable for segment in plan.segments)
         self.entries = self._read_ledger() if known else {}
         if self.before and self.before.get("whole"):  # a run that did all from the start: older entries are not true
             last = self.before.get("attempt")
@@ -206,7 +206,7 @@ class Run:
                 else:
                     left.append((first, why))
             done += len(kept)
-            if left or segment.after is None:
+            if left or segment.next_segment is None:
                 break
             segment.stages[-1].complete(kept, {})
         return self.changes, left, done
@@ -234,7 +234,7 @@ class Run:
 
     def to_do(self, sources: Iterator[Sequence[Task[Any]]], plan: Plan) -> Iterator[Sequence[Task[Any]]]:
         """The sources that are not done yet. What was written for one that has to be done again is removed first."""
-        self.kept, self._segment, self._listed = [], self._segments[plan.number], set()
+        self.kept_outputs, self._segment, self._listed = [], self._segments[plan.number], set()
         for tasks in sources:
             if not tasks or not plan.durable:
                 yield tasks
@@ -244,51 +244,51 @@ class Run:
             fingerprint = tasks[0].fingerprint()
             entry = self.entries.get(first.source)
             if entry and self.why_redo(plan, first.source, fingerprint) is None:
-                self.kept.append(entry.output(first))
+                self.kept_outputs.append(entry.output(first))
                 read = 0 if plan.number else entry.read  # later segments read the same rows again, or fewer
-                self.spent = (self.spent[0] + entry.quarantined, self.spent[1] + read)
+                self.earlier_errors = (self.earlier_errors[0] + entry.quarantined, self.earlier_errors[1] + read)
                 self.rejected += [file.path for file in entry.rejected or () if plan.rejects]
                 continue
             if entry:
                 for stage in plan.stages:
                     if stage.durable:
-                        stage.discard(entry.written)
+                        stage.discard_files(entry.written)
                 for stage in plan.side_output_commits:
-                    stage.discard((*(entry.rejected or ()), *(entry.scores or ())))
+                    stage.discard_files((*(entry.rejected or ()), *(entry.scores or ())))
             self._open[first.source] = _OpenSource(fingerprint, first.files)
             yield tasks
 
-    def forget(self, plan: Plan) -> None:
+    def discard_removed_sources(self, plan: Plan) -> None:
         """Remove what the last segment has written for sources that are no longer there. What rows of other sources
         were compared with has changed, so it belongs to no output; where each file is by itself it is left."""
-        written = {file.path for output in (*self.kept, *self.outputs) for file in output.written}
+        written = {file.path for output in (*self.kept_outputs, *self.outputs) for file in output.written}
         for entry in self.entries.values() if plan.number else ():
             if entry.source not in self._listed:
-                plan.stages[-1].discard([file for file in entry.written if file.path not in written])
+                plan.stages[-1].discard_files([file for file in entry.written if file.path not in written])
 
-    def wrote(self, source: str, output: Task[Any]) -> None:
+    def add_written(self, source: str, output: Task[Any]) -> None:
         """The last stage has written something for a source."""
         if isinstance(output, WrittenFiles) and source in self._open:
             self._open[source].rows += output.rows
             self._open[source].written += output.written
 
-    def saw(self, source: str, rows: int) -> None:
+    def add_rows_read(self, source: str, rows: int) -> None:
         """Rows of a source were read."""
         if source in self._open:
             self._open[source].read += rows
 
-    def dropped(self, source: str, output: RejectedFiles) -> None:
+    def add_rejected(self, source: str, output: RejectedFiles) -> None:
         """What stages dropped of a source has been written."""
         self.rejected += output.data
         if source in self._open:
             self._open[source].rejected += output.written
 
-    def scored(self, source: str, output: ScoreFiles) -> None:
+    def add_scores(self, source: str, output: ScoreFiles) -> None:
         """The scores of a source have been written."""
         if source in self._open:
             self._open[source].scores += output.written
 
-    def done(self, source: str) -> None:
+    def finish_source(self, source: str) -> None:
         """Nothing is left to do for a source."""
         opened = self._open.pop(source, None)
         if opened is None:
@@ -303,15 +303,15 @@ class Run:
     # -- quarantine --------------------------------------------------------------------------------------
 
     @property
-    def place(self) -> str:
+    def url(self) -> str:
         return self.store.url if self.store else ""
 
-    def keep(self, records: Sequence[QuarantinedRecord]) -> None:
+    def add_quarantined(self, records: Sequence[QuarantinedRecord]) -> None:
         """Records have been set aside. They are written before their source is entered in the ledger."""
         if self._fallback and not self.store:
             self._use_fallback()
         if not self.store:
-            self.memory += records
+            self.quarantined_in_memory += records
             return
         self._aside += records
         self._aside_of.update(record.source for record in records)
@@ -327,7 +327,7 @@ class Run:
         the last attempt of the run did. What earlier attempts have left is no longer true, nor is anything of an
         earlier run, if the last one did all from the start."""
         if not self.store:
-            yield from self.memory
+            yield from self.quarantined_in_memory
             return
         record = self.store.read("plan.json") or {}
         entries = {} if record.get("whole") else self._read_ledger()
@@ -359,7 +359,7 @@ class Run:
         """The attempt is over, well or not."""
         self.flush()
         if self.store:
-            stages = [{"name": name, **stats.told()} for name, stats in progress.stages]
+            stages = [{"name": name, **stats.as_counts()} for name, stats in progress.stages]
             self.store.write("metrics.json", {"seconds": progress.seconds, "stages": stages})
 
 
@@ -369,16 +369,16 @@ def segments_in_order(plan: Plan) -> Iterator[Plan]:
     while place < len(plan.segments):
         segment = plan.segments[place]
         yield segment
-        place += 1 - segment.stages[-1].repeats()
+        place += 1 - segment.stages[-1].segments_to_repeat()
 
 
 def _missing_output(plan: Plan, entry: LedgerEntry) -> str | None:
-    if not plan.stages[-1].has(entry.written):
+    if not plan.stages[-1].has_files(entry.written):
         return "its output is gone"
     beside = plan.side_output_commits
-    if plan.rejects and (entry.rejected is None or not beside[-1].has(entry.rejected)):
+    if plan.rejects and (entry.rejected is None or not beside[-1].has_files(entry.rejected)):
         return "its rejected rows were not kept"
-    if plan.scores and (entry.scores is None or not beside[-1].has(entry.scores)):
+    if plan.scores and (entry.scores is None or not beside[-1].has_files(entry.scores)):
         return "its scores were not kept"
     return None
 

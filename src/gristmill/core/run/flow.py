@@ -50,7 +50,7 @@ class Flow:
     """Moves items from group to group. The executor asks what to do and reports what was done."""
 
     def __init__(self, plan: Plan, sources: Iterator[Sequence[WorkItem]], quarantine: Quarantine | None = None) -> None:
-        self.plan, self.steps = plan, len(plan.main_groups)
+        self.plan, self.group_count = plan, len(plan.main_groups)
         self.quarantine = quarantine or Quarantine()
         self.pools = [GroupQueue() for _ in plan.groups]
         self.stats = [[StageStats(part_of=stage.part_of) for stage in group.stages] for group in plan.groups]
@@ -68,13 +68,13 @@ class Flow:
         self._gathered: dict[tuple[str, int], list[CallOutput]] = {}
         self._rejected: dict[str, dict[str, CallOutput]] = {}
         """By source and id: a call that is repeated gives the same ones again."""
-        self.fragile: Callable[[Any], bool] = lambda ref: False
+        self.may_be_lost: Callable[[Any], bool] = lambda ref: False
         """Whether what a reference stands for may be lost."""
         self._recovery = Recovery()
 
     # -- in ------------------------------------------------------------------------------------------
 
-    def feed(self, enough: int) -> None:
+    def list_sources(self, enough: int) -> None:
         """List more sources until `enough` items wait before the first group."""
         pool = self.pools[0]
         while not self.listing_done and len(pool.queue) < enough and pool.queued_bytes < EDGE_BYTES:
@@ -107,7 +107,7 @@ class Flow:
     # -- work ----------------------------------------------------------------------------------------
 
     def downstream_bytes(self, group: int) -> int:
-        if group + 1 >= self.steps:
+        if group + 1 >= self.group_count:
             return 0
         after = self.pools[group + 1]
         return after.queued_bytes + after.waiting_bytes
@@ -117,7 +117,7 @@ class Flow:
         pool = self.pools[group]
         wanted = self.plan.groups[group].batch_size
         count = len(pool.queue)
-        if not count or count >= wanted or pool.queue[0].alone or self._starved(group):
+        if not count or count >= wanted or pool.queue[0].runs_alone or self._starved(group):
             return count
         late = time.perf_counter() - pool.since > BATCH_SECONDS
         return count if late or pool.queued_bytes > EDGE_BYTES // 2 else 0
@@ -128,7 +128,7 @@ class Flow:
             return self.listing_done
         return self.is_over(group - 1)
 
-    def take(self, group: int, most: int, waits: bool = False) -> WorkerCall:
+    def next_call(self, group: int, most: int, waits: bool = False) -> WorkerCall:
         """The next items of a group, as one call. They start at the same stage; one that may be at fault goes alone.
 
         A call that `waits` is sent to a worker that runs another: it begins later, or is put back.
@@ -137,11 +137,11 @@ class Flow:
         at_least = self.plan.groups[group].batch_size
         items = [self._pop(pool)]
         size = items[0].nbytes
-        while len(items) < most and pool.queue and not items[0].alone:
+        while len(items) < most and pool.queue and not items[0].runs_alone:
             following = pool.queue[0]
             size += following.nbytes
             too_large = size > CALL_BYTES and len(items) >= at_least
-            if following.start != items[0].start or following.alone or too_large:
+            if following.start != items[0].start or following.runs_alone or too_large:
                 break
             items.append(self._pop(pool))
         pool.running += 1
@@ -152,8 +152,8 @@ class Flow:
         pool.began = pool.began or now
         if now - self._looked > LOOK_SECONDS:
             self._rows, self._looked = self.rows_read, now
-        call = WorkerCall(group, items, now, self.quarantine.left(self._rows, reads), waits=waits)
-        if call.repeats:
+        call = WorkerCall(group, items, now, self.quarantine.remaining_budget(self._rows, reads), waits=waits)
+        if call.is_recovery:
             self._recovery.started(group, items[0])
             call.budget = ErrorBudget()  # what it sets aside has counted
         self._calls[id(call)] = call
@@ -166,7 +166,7 @@ class Flow:
         there, or not, and so it is now."""
         meets = self._meets[group] or 0
         for item in items if meets else ():
-            if not item.sent.count and not item.shed:
+            if not item.sent_outputs.count and not item.shared_outputs:
                 source = item.lineage.source
                 alone = sum(self._live[source]) == 1 and (source, group) not in self._gathered
                 item.holds_whole_source = alone and item.start < meets
@@ -180,7 +180,7 @@ class Flow:
     def put_back(self, call: WorkerCall) -> None:
         """A call that nobody has run: its items wait again, before all others, and nothing is held against them."""
         self.begin(call)
-        self._over(call)
+        self._end_call(call)
         for item in reversed(call.items):
             self._queue(call.group, item, first=True)
 
@@ -190,12 +190,12 @@ class Flow:
         pool.queued_bytes -= item.nbytes
         return item
 
-    def output(self, call: WorkerCall, output: CallOutput) -> None:
+    def add_output(self, call: WorkerCall, output: CallOutput) -> None:
         """A task has come out of a running call."""
-        if call.repeats:
-            self._requeue(self._recovery.found(call.group, call.items[0], output))
+        if call.is_recovery:
+            self._requeue(self._recovery.deliver(call.group, call.items[0], output))
             return
-        if self.fragile(output.ref):
+        if self.may_be_lost(output.ref):
             output.origin = self._origin(call, output)
         if not call.streams or output.position == REJECTED_POSITION:  # which may be others when the call is repeated
             call.outputs.append(output)
@@ -203,9 +203,9 @@ class Flow:
         item, ends = call.items[0], len(self.plan.groups[call.group].stages)
         item.holds_whole_source = item.holds_whole_source and output.position > (self._meets[call.group] or 0)
         if output.position in (ends, self._meets[call.group]):
-            item.sent.add(output.lineage.id)
+            item.sent_outputs.add(output.lineage.id)
         else:
-            item.shed.add((output.lineage.id, output.position))
+            item.shared_outputs.add((output.lineage.id, output.position))
         self._route(call.group, output)
 
     @staticmethod
@@ -229,7 +229,7 @@ class Flow:
             lineage = output.lineage = lineage.as_source()
             self.sources_seen += 1
         after = group + 1
-        if after >= self.steps:
+        if after >= self.group_count:
             self.sources_done += group == 0 and self.plan.tasks_are_sources
             self.results.append((lineage, output.ref))
         elif self._meets[after] == 0:
@@ -240,16 +240,18 @@ class Flow:
         else:
             self._enqueue(after, item_from_outputs(lineage, [output]))
 
-    def finish(self, call: WorkerCall, stats: Sequence[StageStats], aside: Sequence[QuarantinedRecord] = ()) -> None:
+    def finish_call(
+        self, call: WorkerCall, stats: Sequence[StageStats], aside: Sequence[QuarantinedRecord] = ()
+    ) -> None:
         """The call is done, and its counts are final, as is what it has set aside."""
-        if call.repeats:
-            self._over(call)
+        if call.is_recovery:
+            self._end_call(call)
             self._recovery.check(call.items[0], self.plan.groups[call.group].name)
             return
         for output in call.outputs:
             self._route(call.group, output)
         pool = self.pools[call.group]
-        self._over(call)
+        self._end_call(call)
         pool.tasks_done += len(call.items)
         pool.pace.add(len(call.items), sum(stat.seconds for stat in stats), time.perf_counter())
         for total, more in zip(self.stats[call.group], stats, strict=True):
@@ -261,7 +263,7 @@ class Flow:
         for item in call.items:
             self._close(item.lineage.source, call.group)
 
-    def _over(self, call: WorkerCall) -> None:
+    def _end_call(self, call: WorkerCall) -> None:
         self.pools[call.group].running -= 1
         del self._calls[id(call)]
 
@@ -271,9 +273,9 @@ class Flow:
         return rows_read(self._stats_so_far())
 
     def _stats_so_far(self) -> Iterator[StageStats]:
-        calls = [call for call in self._calls.values() if call.so_far and not call.repeats]
+        calls = [call for call in self._calls.values() if call.partial_stats and not call.is_recovery]
         for group, stats in enumerate(self.stats):
-            running = [call.so_far for call in calls if call.group == group]
+            running = [call.partial_stats for call in calls if call.group == group]
             for position, stat in enumerate(stats):
                 parts = [stat, *(so_far[position] for so_far in running)]
                 yield StageStats(
@@ -286,7 +288,7 @@ class Flow:
         """One item of a source has left a group: gather what is complete, forget the source when all is done."""
         counts = self._live[source]
         counts[group] -= 1
-        for after in range(group, self.steps):
+        for after in range(group, self.group_count):
             inside = bool(self._meets[after])  # what is gathered there is in that group itself before
             if any(counts[: after + inside]):
                 return
@@ -294,7 +296,7 @@ class Flow:
                 self._gather(after, parts)
                 return
         if not any(counts) and (rejected := self._rejected.pop(source, None)):
-            self._gather(self.steps, list(rejected.values()))
+            self._gather(self.group_count, list(rejected.values()))
         elif not any(counts):
             del self._live[source]
             self.sources_done += 1
@@ -305,7 +307,7 @@ class Flow:
         start = self._meets[group] or 0
         self._enqueue(group, item_from_outputs(parts[0].lineage.gathered(), parts, start), first=start > 0)
 
-    def fail(
+    def retry_call(
         self,
         call: WorkerCall,
         error: StageError,
@@ -316,41 +318,41 @@ class Flow:
 
         `place` is where a worker has ended: the records at fault are found by going there again, step by step.
         """
-        self._over(call)
+        self._end_call(call)
         if isinstance(error, OverBudget):
-            self._judge(error, aside)
+            self._check_budget(error, aside)
             for item in reversed(call.items):
                 self._queue(call.group, item, first=True)
             return
         for item in reversed(call.items):
-            item.alone = True
+            item.runs_alone = True
             self._queue(call.group, item, first=True)
         if call.streams:
             item.history.attempts += 1
             stages = self.plan.groups[call.group].stages
             stage = stages[min(error.position, len(stages) - 1)]
             whole = stage.indivisible or stage.writes or stage.gather or stage.durable
-            if place is not None and self.quarantine.isolates and not whole:
-                if not item.history.learn(place, error, stage.max_retries):
+            if place is not None and self.quarantine.enabled and not whole:
+                if not item.history.record_failure(place, error, stage.max_retries):
                     raise error
-            elif error.hopeless or item.history.raised > stage.max_retries:
+            elif error.hopeless or item.history.failures_without_record > stage.max_retries:
                 raise error
 
     def recover(self, call: WorkerCall, missing: Iterable[tuple[int, int]]) -> None:
         """Nothing came of a call, since some of it is lost: parts, by number, of items, by number. Make them again."""
-        self._over(call)
+        self._end_call(call)
         lost: dict[int, list[int]] = {}
         for number, part in missing:
             lost.setdefault(number, []).append(part)
         for number, item in reversed(list(enumerate(call.items))):
             if number in lost:
-                self._requeue(self._recovery.lose(call.group, item, lost[number]))
+                self._requeue(self._recovery.request(call.group, item, lost[number]))
             else:
                 self._queue(call.group, item, first=True)
 
-    def move(self, call: WorkerCall) -> None:
+    def requeue_moved(self, call: WorkerCall) -> None:
         """A worker's node is gone, which is no fault of what it worked on: others do it."""
-        self._over(call)
+        self._end_call(call)
         for output in call.outputs:
             output.ref.discard()
         for item in reversed(call.items):
@@ -367,10 +369,10 @@ class Flow:
         for group, item in items:
             self._queue(group, item, first=True)
 
-    def _judge(self, error: OverBudget, aside: Sequence[QuarantinedRecord]) -> None:
+    def _check_budget(self, error: OverBudget, aside: Sequence[QuarantinedRecord]) -> None:
         """A call has spent all of the budget that it knew of. Others may have read more rows since; then it goes on."""
         rows = self.rows_read + error.rows
-        if self.quarantine.left(rows, reads=False).spent(sum(record.records for record in aside), 0):
+        if self.quarantine.remaining_budget(rows, reads=False).is_exhausted(sum(record.records for record in aside), 0):
             raise self.quarantine.overspent(aside, rows)
         self._looked = 0.0
 
@@ -389,7 +391,7 @@ class Flow:
         """A snapshot; `pools` holds the number of workers and of busy ones per group, `calls` what is running."""
         shown = [[stat.copy() for stat in stats] for stats in self.stats]
         for call in calls:
-            for total, more in zip(shown[call.group], () if call.repeats else call.so_far, strict=False):
+            for total, more in zip(shown[call.group], () if call.is_recovery else call.partial_stats, strict=False):
                 total.add(more)
         stages = [(self.plan.source.name, self.source_stats)] if self.plan.source else []
         for group, stats in zip(self.plan.main_groups, shown, strict=False):

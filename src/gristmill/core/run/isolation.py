@@ -72,7 +72,7 @@ class SuspectRows:
         same = (mine.position, mine.task) == (place.position, place.task)
         return self.error is None and same and mine.start <= place.start and place.stop <= mine.stop
 
-    def blame(self, error: StageError, max_retries: int) -> None:
+    def confirm(self, error: StageError, max_retries: int) -> None:
         """The error is the record's, if there is one record left and it was tried often enough."""
         if self.place.stop - self.place.start <= 1 and self.tries > max_retries:
             self.error = error
@@ -86,21 +86,21 @@ class FailureHistory:
     troubles: list[SuspectRows] = field(default_factory=list)
 
     @property
-    def raised(self) -> int:
+    def failures_without_record(self) -> int:
         """Attempts that failed and taught nothing about a record."""
         return self.attempts - sum(trouble.tries for trouble in self.troubles)
 
-    def learn(self, place: RowLocation, error: StageError, max_retries: int) -> bool:
+    def record_failure(self, place: RowLocation, error: StageError, max_retries: int) -> bool:
         """A worker has ended there. False: it ends somewhere else each time, so no record is to blame."""
         if not place.known:
-            return self.raised <= max_retries
+            return self.failures_without_record <= max_retries
         known = next((trouble for trouble in self.troubles if trouble.covers(place)), None)
         if known:
             known.place, known.tries = place, known.tries + 1
         else:
             known = SuspectRows(place)
             self.troubles.append(known)
-        known.blame(error, max_retries)
+        known.confirm(error, max_retries)
         return sum(trouble.error is None for trouble in self.troubles) <= max_retries + 2
 
 
@@ -115,13 +115,13 @@ class Isolator:
     def __init__(self, worker: Worker, budget: ErrorBudget) -> None:
         self.worker, self.budget = worker, budget
         self.history = FailureHistory()
-        self.aside: list[QuarantinedRecord] = []
+        self.quarantined: list[QuarantinedRecord] = []
         self.failed = 0
-        self.notes: list[dict[str, Any]] = []
+        self.reported_by_stage: list[dict[str, Any]] = []
         self.repeating = False
         """What a stage does now it has done before, and it was written down."""
         for stage in worker.stages:
-            stage.__dict__["_aside"] = self.notes
+            stage.__dict__["_aside"] = self.reported_by_stage
 
     def begin(self, history: FailureHistory, budget: ErrorBudget) -> None:
         """A call begins: what is known from earlier attempts, and what is left of the budget."""
@@ -129,7 +129,7 @@ class Isolator:
 
     def take(self) -> list[QuarantinedRecord]:
         """What was set aside since the last call."""
-        aside, self.aside, self.failed = self.aside, [], 0
+        aside, self.quarantined, self.failed = self.quarantined, [], 0
         return aside
 
     # -- one stage -----------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class Isolator:
         """One answer per task. What a stage yields is stepped through here, so that it can be asked for again."""
         troubles = self.history.troubles
         if troubles and any(trouble.place.position == position for trouble in troubles):
-            return [self._carefully(position, task) for task in tasks]
+            return [self._avoid_suspects(position, task) for task in tasks]
         return self._try(position, tasks)
 
     def _try(self, position: int, tasks: list[Task[Any]], start: int = 0) -> list[Answer[Any]]:
@@ -156,12 +156,12 @@ class Isolator:
 
     def _ask(self, position: int, tasks: list[Task[Any]], start: int) -> list[Answer[Any]]:
         """One answer per task. When the stage fails, the books are as they were before."""
-        books = self._books(position)
+        books = self._counters_before(position)
         try:
             answers = self.worker.ask(position, tasks, start)
             if len(tasks) == 1:
                 return [self._stepped(position, tasks[0], answers[0], start)]
-            if len(self.aside) > books[0]:  # which of the tasks was it?
+            if len(self.quarantined) > books[0]:  # which of the tasks was it?
                 self._reset(position, books)
                 return [self._ask(position, [task], 0)[0] for task in tasks]
             return [self._stepped(position, *pair, start) for pair in zip(tasks, answers, strict=True)]
@@ -172,13 +172,13 @@ class Isolator:
 
     def _divide(self, position: int, task: Task[Any], start: int, error: StageError) -> Answer[Any]:
         if not isinstance(task, Batch) or task.num_items < 2:
-            return self._again(position, task, start, error)
+            return self._retry_record(position, task, start, error)
         half = task.num_items // 2
         first = self._try(position, [task.slice(0, half)], start)
         second = self._try(position, [task.slice(half)], start + half)
         return self._merge(position, task, [first[0], second[0]])
 
-    def _again(self, position: int, task: Task[Any], start: int, error: StageError) -> Answer[Any]:
+    def _retry_record(self, position: int, task: Task[Any], start: int, error: StageError) -> Answer[Any]:
         """One record: try as often as the stage allows, then give it up."""
         tries = self.worker.stages[position].max_retries
         for _ in range(tries):
@@ -208,10 +208,10 @@ class Isolator:
         if isinstance(answer, str | bytes | Mapping) or not isinstance(answer, Iterable):
             return answer  # no answer at all: the worker will say so
         if isinstance(parent, Batch):
-            return self._held(position, parent, iter(answer), start)
-        return self._watched(position, parent, iter(answer))
+            return self._buffered(position, parent, iter(answer), start)
+        return self._resumable(position, parent, iter(answer))
 
-    def _held(self, position: int, parent: Batch, answer: Iterator[Any], start: int) -> Iterable[Any]:
+    def _buffered(self, position: int, parent: Batch, answer: Iterator[Any], start: int) -> Iterable[Any]:
         """The steps, none of which leaves before all are there: if one fails, they can be had again without a row."""
         held: list[Any] = []
         size = 0
@@ -222,9 +222,9 @@ class Isolator:
                 return chain(held, self.worker.outputs(position, parent, answer, -1 - parent.num_items))
         return held
 
-    def _watched(self, position: int, parent: Task[Any], answer: Iterator[Any] | None) -> Iterator[Any]:
+    def _resumable(self, position: int, parent: Task[Any], answer: Iterator[Any] | None) -> Iterator[Any]:
         """The steps for a task that is no batch. If one fails they are taken again, without what has left already."""
-        counts, given = self._books(position)[-1], 0
+        counts, given = self._counters_before(position)[-1], 0
         for tries in count(1):
             try:
                 for index, output in enumerate(self._steps(position, parent, answer, given)):
@@ -249,7 +249,7 @@ class Isolator:
             answer = iter([again] if isinstance(again, Task) else again or ())
         outputs = self.worker.outputs(position, parent, answer)
         for index in count():
-            if self._cut_short(position, parent, index):
+            if self._stops_at(position, parent, index):
                 return
             self.repeating = index < skip
             try:
@@ -262,11 +262,11 @@ class Isolator:
 
     # -- records that end their worker ---------------------------------------------------------------
 
-    def _carefully(self, position: int, task: Task[Any]) -> Answer[Any]:
+    def _avoid_suspects(self, position: int, task: Task[Any]) -> Answer[Any]:
         """A task at a stage in which a worker has ended: rows at fault are left out, suspect rows go in pieces."""
         troubles = self._troubles(position, task)
         if not isinstance(task, Batch):
-            if self._cut_short(position, task, 0):
+            if self._stops_at(position, task, 0):
                 return None
             return self._try(position, [task])[0]
         answers: list[Answer[Any]] = []
@@ -283,7 +283,7 @@ class Isolator:
         found = [trouble for trouble in self.history.troubles if (trouble.place.position, trouble.place.task) == here]
         return sorted(found, key=lambda trouble: trouble.place.start)
 
-    def _cut_short(self, position: int, parent: Task[Any], index: int) -> bool:
+    def _stops_at(self, position: int, parent: Task[Any], index: int) -> bool:
         """Whether output number `index` of a task that is no batch must not be asked for."""
         if not self.history.troubles:
             return False
@@ -311,33 +311,33 @@ class Isolator:
         self.set_aside(position, failed_record(task, error, tries, number, after), max(task.num_rows, 1))
 
     def set_aside(self, position: int, record: QuarantinedRecord, rows: int) -> None:
-        self.aside.append(record)
+        self.quarantined.append(record)
         self.worker.stats[position].quarantined += rows
         self.failed += record.records
         seen = rows_read(self.worker.stats) if self.budget.reads else 0
-        if self.budget.spent(self.failed, seen):
+        if self.budget.is_exhausted(self.failed, seen):
             raise OverBudget(record.stage, record.task, record.files, record.error, record.traceback, position, seen)
 
     def collect(self, position: int, lineage: Lineage, failed: bool) -> None:
         """Take what a stage has set aside by itself; after a failure it will do so again."""
-        if self.worker.rejecter:
-            places = (note["position"] for note in self.notes if not failed)
-            self.worker.rejecter.aside = [place for place in places if place is not None]
-        if self.notes and not failed and not self.repeating:
+        if self.worker.side_output_recorder:
+            places = (note["position"] for note in self.reported_by_stage if not failed)
+            self.worker.side_output_recorder.aside = [place for place in places if place is not None]
+        if self.reported_by_stage and not failed and not self.repeating:
             name = self.worker.stages[position].name
-            for note in list(self.notes):
+            for note in list(self.reported_by_stage):
                 record = unreadable_record(name, lineage, note)
                 self.set_aside(position, record, record.records)
-        self.notes.clear()
+        self.reported_by_stage.clear()
 
-    def _books(self, position: int) -> tuple[int, int, int, dict[str, float]]:
+    def _counters_before(self, position: int) -> tuple[int, int, int, dict[str, float]]:
         counters = self.worker.stages[position].__dict__.get("_counters")
         counts = dict(counters) if counters else {}
-        return len(self.aside), self.failed, self.worker.stats[position].quarantined, counts
+        return len(self.quarantined), self.failed, self.worker.stats[position].quarantined, counts
 
     def _reset(self, position: int, books: tuple[int, int, int, dict[str, float]]) -> None:
         aside, self.failed, self.worker.stats[position].quarantined, counters = books
-        del self.aside[aside:]
+        del self.quarantined[aside:]
         self.worker.stages[position].__dict__["_counters"] = counters
 
 

@@ -98,8 +98,8 @@ def make_preview(plan: Plan, n: int, initial_tasks: Sequence[Task[Any]] | None) 
     try:
         first = (task for tasks in named_sources(plan, initial_tasks) for task in tasks)
         last = plan.stages[-1]
-        rows = _Trace(worker, n, (last.part_of or last.name) if plan.after else None).run(first)
-        return Preview(rows, map(_note, worker.isolator.notes if worker.isolator else ()))
+        rows = _Trace(worker, n, (last.part_of or last.name) if plan.next_segment else None).run(first)
+        return Preview(rows, map(_note, worker.isolator.reported_by_stage if worker.isolator else ()))
     finally:
         worker.teardown()
 

@@ -49,7 +49,7 @@ class Recovery:
     repeats: dict[tuple[int, str, int], WorkItem] = field(default_factory=dict)
     """Items that will be run again and have not started: more can be wanted of them."""
 
-    def lose(self, group: int, item: WorkItem, parts: Sequence[int]) -> Iterator[tuple[int, WorkItem]]:
+    def request(self, group: int, item: WorkItem, parts: Sequence[int]) -> Iterator[tuple[int, WorkItem]]:
         """Some parts of an item are lost. Yields what to run again for them, each with its group."""
         item.losses += 1
         for part in parts:
@@ -71,7 +71,7 @@ class Recovery:
         """From now on nothing more can be wanted of it."""
         self.repeats.pop((group, item.lineage.id, item.start), None)
 
-    def found(self, group: int, repeated: WorkItem, output: CallOutput) -> Iterator[tuple[int, WorkItem]]:
+    def deliver(self, group: int, repeated: WorkItem, output: CallOutput) -> Iterator[tuple[int, WorkItem]]:
         """A repeated call gave an output. Yields the items that are whole again, each with its group."""
         place = (output.lineage.id, output.position)
         assert repeated.wanted is not None
@@ -107,9 +107,9 @@ def _repeated_item(item: WorkItem) -> WorkItem:
         refs=[copy.copy(ref) for ref in item.refs],
         origins=list(item.origins),
         history=replace(item.history, troubles=list(item.history.troubles)),
-        alone=True,
-        sent=SentDigest(),
-        shed=set(),
+        runs_alone=True,
+        sent_outputs=SentDigest(),
+        shared_outputs=set(),
         wanted=set(),
         losses=0,
     )
@@ -132,7 +132,7 @@ class WantedOutputs(Set[OutputKey]):
     """
 
     def __init__(self, wanted: Set[OutputKey]) -> None:
-        self.open = set(wanted)
+        self.pending = set(wanted)
         self._ancestors = {ancestor for task_id, _ in wanted for ancestor in ancestor_ids(task_id)}
         self._asked: OutputKey | None = None
 
@@ -142,20 +142,20 @@ class WantedOutputs(Set[OutputKey]):
         return place[0] not in self._ancestors
 
     def __iter__(self) -> Iterator[OutputKey]:
-        return iter(self.open)
+        return iter(self.pending)
 
     def __len__(self) -> int:
-        return len(self.open)
+        return len(self.pending)
 
-    def shares(self) -> bool:
+    def is_wanted_here(self) -> bool:
         """Whether the task that was just asked about is wanted here, and not at the end of the group."""
-        return self._asked in self.open
+        return self._asked in self.pending
 
     def take(self, task_id: str, position: int) -> bool:
         """Whether a task that comes out is wanted. Each is taken once."""
-        if (task_id, position) not in self.open:
+        if (task_id, position) not in self.pending:
             return False
-        self.open.remove((task_id, position))
+        self.pending.remove((task_id, position))
         return True
 
 

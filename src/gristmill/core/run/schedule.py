@@ -96,7 +96,7 @@ class CallTotals:
     spent_2: float = 0.0
     """Sums over calls of tasks by tasks, tasks by seconds, and seconds by seconds."""
 
-    def plus(self, tasks: int, seconds: float, fade: float = 1.0) -> CallTotals:
+    def with_call(self, tasks: int, seconds: float, fade: float = 1.0) -> CallTotals:
         """With one call more, what was before counting less."""
         return CallTotals(
             self.calls * fade + 1,
@@ -135,7 +135,7 @@ class CallTotals:
 class TaskRate:
     """Seconds that a task takes a worker, of late: a change of rate is seen within seconds."""
 
-    late: CallTotals = field(default_factory=CallTotals)
+    recent: CallTotals = field(default_factory=CallTotals)
     at: float = 0.0
     total: CallTotals = field(default_factory=CallTotals)
     """Of the whole run."""
@@ -143,11 +143,15 @@ class TaskRate:
     def add(self, tasks: int, seconds: float, now: float) -> None:
         # where calls are rare, the last few count
         fade = max(0.5 ** ((now - self.at) / HALF_LIFE), 1 - 1 / FEW_CALLS)
-        self.late, self.total, self.at = self.late.plus(tasks, seconds, fade), self.total.plus(tasks, seconds), now
+        self.recent, self.total, self.at = (
+            self.recent.with_call(tasks, seconds, fade),
+            self.total.with_call(tasks, seconds),
+            now,
+        )
 
     @property
     def seconds(self) -> float | None:
-        return self.late.seconds
+        return self.recent.seconds
 
 
 @fast_dataclass(frozen=True, slots=True)

@@ -57,15 +57,15 @@ def run_segments(
             outputs = run.outputs = []
             with closing_stream(_outputs(job, executor, run, outputs)) as found:
                 for lineage, ref in found if first is not None else ():
-                    if segment.after is None:
+                    if segment.next_segment is None:
                         yield lineage, ref
                     else:
                         ref.release()
             _check_segment_accounting(segment, quarantine, watcher)
-            if segment.after is None:
+            if segment.next_segment is None:
                 break
             run.flush()
-            segment.stages[-1].complete([*run.kept, *outputs], info)
+            segment.stages[-1].complete([*run.kept_outputs, *outputs], info)
     finally:
         try:
             _show_counts(plan, watcher.last)
@@ -76,11 +76,11 @@ def run_segments(
     _show_warnings(plan, watcher.last)
     for stage in segment.side_output_commits:
         stage.complete((), {})
-    for task in run.kept:
+    for task in run.kept_outputs:
         yield task.lineage, LocalTaskRef(task)
     if segment.durable:
-        run.forget(segment)
-        segment.stages[-1].complete([*run.kept, *outputs], info)
+        run.discard_removed_sources(segment)
+        segment.stages[-1].complete([*run.kept_outputs, *outputs], info)
 
 
 def _outputs(job: Job, executor: Executor, run: Run, outputs: list[WrittenFiles]) -> Iterator[tuple[Lineage, TaskRef]]:
@@ -89,18 +89,18 @@ def _outputs(job: Job, executor: Executor, run: Run, outputs: list[WrittenFiles]
     with closing_stream(executor.execute(job)) as found:
         for lineage, ref in found:
             if ref is None:
-                run.done(lineage.source)
+                run.finish_source(lineage.source)
                 continue
             output = ref.load() if plan.durable or plan.has_side_outputs else None
             if isinstance(output, RejectedFiles):
-                run.dropped(lineage.source, output)
+                run.add_rejected(lineage.source, output)
                 continue
             if isinstance(output, ScoreFiles):
-                run.scored(lineage.source, output)
+                run.add_scores(lineage.source, output)
                 continue
             if isinstance(output, WrittenFiles):
                 outputs.append(output.named(lineage))
-                run.wrote(lineage.source, output)
+                run.add_written(lineage.source, output)
             yield lineage, ref
 
 
@@ -119,20 +119,20 @@ def _summed_stats(
 def _check_segment_accounting(segment: Plan, quarantine: Quarantine, watcher: RunMonitor) -> None:
     check_row_accounting(watcher.segment.stages[1:] if segment.source else watcher.segment.stages)
     quarantine.close(watcher.last)
-    quarantine.go_on(watcher.last.rows_read)
+    quarantine.begin_segment(watcher.last.rows_read)
 
 
 def _show_counts(plan: Plan, progress: Progress) -> None:
     """Let stages make of their counters what people are to see."""
-    for stage, (_, stats) in zip(plan.everything, progress.stages, strict=False):
-        if implements(stage, "tally"):
-            stats.raw, stats.counts = stats.counts, dict(stage.tally(stats.counts))
+    for stage, (_, stats) in zip(plan.all_stages, progress.stages, strict=False):
+        if implements(stage, "displayed_counts"):
+            stats.raw, stats.counts = stats.counts, dict(stage.displayed_counts(stats.counts))
 
 
 def _show_warnings(plan: Plan, progress: Progress) -> None:
     """Warn of what stages find worth it. Of those that remark on the same, the first: it has the same cause."""
     told: set[str] = set()
-    for stage, (_, stats) in zip(plan.everything, progress.stages, strict=False):
+    for stage, (_, stats) in zip(plan.all_stages, progress.stages, strict=False):
         about = stage.warning_topic or stage.name
         if about not in told and (remark := stage.run_warning(stats)):
             told.add(about)
@@ -153,26 +153,26 @@ def assigned_directories(plan: Plan, run: Run) -> Iterator[None]:
 
     A temporary one is beside the output, if there is one: there is room, and all nodes of a cluster can see it.
     """
-    if plan.after is None:
+    if plan.next_segment is None:
         yield
         return
-    temporary = not run.store or run.whole
-    url, options, made = f"{run.place}/{SEGMENTS_FOLDER}", run.storage_options, ""
+    temporary = not run.store or run.restarts
+    url, options, made = f"{run.url}/{SEGMENTS_FOLDER}", run.storage_options, ""
     if temporary:
-        room = plan.everything[-1].temporary_directory()
+        room = plan.all_stages[-1].temporary_directory()
         made = "" if room else tempfile.mkdtemp(prefix="gristmill-run-")
         url, options = (room[0], dict(room[1])) if room else (made, {})
-    lasting = (run.place, run.storage_options) if run.store else plan.everything[-1].records_directory()
+    lasting = (run.url, run.storage_options) if run.store else plan.all_stages[-1].records_directory()
     for segment in plan.segments:
         for stage in segment.stages:
-            stage.settle(f"{url}/{segment.number + 1}", options, lasting)
-    for stage in plan.everything:
-        stage.meet(plan.everything)
+            stage.assign_directories(f"{url}/{segment.number + 1}", options, lasting)
+    for stage in plan.all_stages:
+        stage.see_pipeline(plan.all_stages)
     try:
         yield
     finally:
-        for stage in plan.everything if temporary else ():
-            stage.clear()
+        for stage in plan.all_stages if temporary else ():
+            stage.remove_temporary_files()
         if made:
             shutil.rmtree(made, ignore_errors=True)
 
@@ -200,7 +200,7 @@ class RunMonitor:
     def progressed(self, progress: Progress) -> None:
         self._take(progress)
         if self.reporter:
-            self.reporter.saw(self.last)
+            self.reporter.update(self.last)
         self.observer.progressed(self.last)
 
     def finished(self, progress: Progress) -> None:

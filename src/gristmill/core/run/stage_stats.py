@@ -52,7 +52,7 @@ class StageStats:
         """The counts as they are now."""
         return replace(self, counts={**self.counts})
 
-    def told(self) -> dict[str, Any]:
+    def as_counts(self) -> dict[str, Any]:
         """The counts by name, without what is remembered of rows."""
         names = [one.name for one in fields(self) if one.name != "raw"]
         return {name: None if name == "sketch" else getattr(self, name) for name in names}
@@ -61,12 +61,12 @@ class StageStats:
         for name, value in counts.items():
             self.counts[name] = self.counts.get(name, 0) + value
 
-    def saw(self, task: Task[Any]) -> None:
+    def count_input(self, task: Task[Any]) -> None:
         self.tasks_in += 1
         self.rows_in += task.num_rows
         self.bytes_in += task.nbytes
 
-    def gave(self, task: Task[Any]) -> None:
+    def count_output(self, task: Task[Any]) -> None:
         self.tasks_out += 1
         self.rows_out += task.num_rows
         self.bytes_out += task.nbytes

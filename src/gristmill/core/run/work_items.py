@@ -26,9 +26,9 @@ class WorkItem:
     nbytes: int = 0
     start: int = 0
     history: FailureHistory = field(default_factory=FailureHistory)
-    alone: bool = False
-    sent: SentDigest = field(default_factory=SentDigest)
-    shed: set[OutputKey] = field(default_factory=set)
+    runs_alone: bool = False
+    sent_outputs: SentDigest = field(default_factory=SentDigest)
+    shared_outputs: set[OutputKey] = field(default_factory=set)
     origins: list[TaskOrigin | None] = field(default_factory=list)
     """How each of the references is made again, for those that may be lost."""
     wanted: set[OutputKey] | None = None
@@ -62,7 +62,7 @@ class WorkerCall:
     budget: ErrorBudget = field(default_factory=ErrorBudget)
     """What is left of it."""
     outputs: list[CallOutput] = field(default_factory=list)
-    so_far: list[StageStats] = field(default_factory=list)
+    partial_stats: list[StageStats] = field(default_factory=list)
     """Counts of a call that is still running, to be shown; they count when it is done."""
     waits: bool = False
     """It is at its worker, behind another call."""
@@ -78,14 +78,14 @@ class WorkerCall:
     @property
     def alone(self) -> bool:
         """Whether its item may be at fault for an earlier failure."""
-        return self.items[0].alone
+        return self.items[0].runs_alone
 
     @property
     def nbytes(self) -> int:
         return sum(item.nbytes for item in self.items)
 
     @property
-    def repeats(self) -> bool:
+    def is_recovery(self) -> bool:
         """Whether it is run again for something that was lost; then nothing else of it counts."""
         return self.items[0].wanted is not None
 

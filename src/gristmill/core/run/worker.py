@@ -56,22 +56,22 @@ class Worker:
         self,
         stages: Sequence[ProcessingStage[Any, Any]],
         metadata: WorkerMetadata | None = None,
-        board: ActivityRecorder | None = None,
+        activity: ActivityRecorder | None = None,
         final: bool = False,
         budget: ErrorBudget | None = None,
-        rejecter: RejectedRowRecorder | None = None,
+        side_output_recorder: RejectedRowRecorder | None = None,
     ) -> None:
         """With a `budget` for errors, records that a stage fails on are set aside; otherwise they raise."""
         self.stages = list(stages)
         self.metadata = metadata or WorkerMetadata()
-        self.board = board
+        self.activity = activity
         self.final = final
         self.stats = [StageStats() for _ in self.stages]
         self.isolator = Isolator(self, budget) if budget is not None else None
-        self.rejecter = rejecter
-        self.keeper = rejecter.scores if rejecter else None
+        self.side_output_recorder = side_output_recorder
+        self.score_recorder = side_output_recorder.scores if side_output_recorder else None
         self.sketcher = RowSketcher([stage.sketched for stage in self.stages])
-        self.mark = lru_cache(1)(task_number)
+        self.task_number = lru_cache(1)(task_number)
         self.ends = {len(self.stages), *(position for position, stage in enumerate(self.stages) if stage.gather)}
         """Where tasks leave: at the end, and where they wait for others of their source."""
         self._ready: list[int] = []
@@ -83,12 +83,12 @@ class Worker:
 
     def setup(self) -> None:
         for position in range(len(self.stages)):
-            if self.board:
-                self.board.enter(position)
+            if self.activity:
+                self.activity.enter(position)
             self._ready.append(position)  # what fails half-way is torn down too
             self._hook(position, "setup", self.metadata)
-        if self.board:
-            self.board.leave()
+        if self.activity:
+            self.activity.leave()
 
     def teardown(self) -> None:
         """Tears down what was set up, last first. A failing teardown does not keep the others from theirs."""
@@ -142,22 +142,22 @@ class Worker:
                     stream, position, emit, all_of, lambda: not self._shared and time.perf_counter() < until
                 )
             stream = self._pump(position, stream, emit, share, shed)
-        if self.keeper:
-            stream = self._keeping(self.keeper, stream)
+        if self.score_recorder:
+            stream = self._recording_scores(self.score_recorder, stream)
         return filterfalse(_is_empty, stream) if self.final else stream
 
-    def _keeping(self, keeper: ScoreRecorder, tasks: Iterator[Task[Any]]) -> Iterator[Task[Any]]:
+    def _recording_scores(self, keeper: ScoreRecorder, tasks: Iterator[Task[Any]]) -> Iterator[Task[Any]]:
         """The tasks, while the scores of their rows are kept."""
         keeper.begin()
         for task in tasks:
-            self._send(keeper.left(task.id))
+            self._send(keeper.finish_task(task.id))
             yield task
-        self._send(keeper.rest())
+        self._send(keeper.finish_call())
 
     def _send(self, fragments: Iterable[Task[Any]]) -> None:
-        with self._beside(len(self.stages) - 1, None):
+        with self._writing_side_outputs(len(self.stages) - 1, None):
             for fragment in fragments:
-                self.rejecter.send(fragment)  # type: ignore[union-attr]
+                self.side_output_recorder.send(fragment)  # type: ignore[union-attr]
 
     def look_at_stats(self) -> list[StageStats]:
         """A copy of the counts so far, for those who watch."""
@@ -200,7 +200,7 @@ class Worker:
             del batch
             while answered:
                 if isinstance(answered[0][1], Task):
-                    yield self._only(position, *answered.popleft())
+                    yield self._single_child(position, *answered.popleft())
                     continue
                 children = self._children(position, *answered.popleft())
                 yield from children if last else share_children(children, share, gone, leave)
@@ -209,22 +209,22 @@ class Worker:
     def _answered(self, position: int, batch: list[Task[Any]]) -> deque[tuple[Task[Any], Any]]:
         """The tasks, each with its answer."""
         for task in batch:
-            self.stats[position].saw(task)
+            self.stats[position].count_input(task)
         answers = self.isolator.answers(position, batch) if self.isolator else self.ask(position, batch)
         return deque((task, _answer_or_empty_batch(task, answer)) for task, answer in zip(batch, answers, strict=True))
 
-    def _only(self, position: int, parent: Task[Any], answer: Task[Any]) -> Task[Any]:
-        return self._seen(position, parent, answer.named(parent.lineage), alone=True)
+    def _single_child(self, position: int, parent: Task[Any], answer: Task[Any]) -> Task[Any]:
+        return self._count_child(position, parent, answer.named(parent.lineage), alone=True)
 
-    def _seen(self, position: int, parent: Task[Any], child: Task[Any], alone: bool) -> Task[Any]:
-        self.stats[position].gave(child)
+    def _count_child(self, position: int, parent: Task[Any], child: Task[Any], alone: bool) -> Task[Any]:
+        self.stats[position].count_output(child)
         self.sketcher.passed(position, self.stages[position].writes, parent, child)
-        if self.keeper:
-            self._send(self.keeper.came(position, parent, child, alone))
+        if self.score_recorder:
+            self._send(self.score_recorder.add_task(position, parent, child, alone))
         return child
 
     def _leave(self, position: int, emit: Emit, child: Task[Any]) -> None:
-        self._send(self.keeper.left(child.id) if self.keeper else ())
+        self._send(self.score_recorder.finish_task(child.id) if self.score_recorder else ())
         self._shared = True
         emit(child, position)
 
@@ -245,9 +245,9 @@ class Worker:
         for task, answer, decision in zip(tasks, answers, decisions, strict=True):
             if decision is not None and isinstance(task, Batch):
                 self.sketcher.decided(position, task, decision)
-            if self.rejecter:
-                with self._beside(position, task.lineage):
-                    self.rejecter.judged(position, self.stages[position], task, start, answer, decision)
+            if self.side_output_recorder:
+                with self._writing_side_outputs(position, task.lineage):
+                    self.side_output_recorder.judged(position, self.stages[position], task, start, answer, decision)
         return answers
 
     def _answers(self, position: int, tasks: list[Task[Any]]) -> tuple[Any, list[Decision | None]]:
@@ -262,7 +262,7 @@ class Worker:
             answers = [stage.apply(task, decision) if decision else stage.process(task) for task, decision in pairs]
         else:
             answers = [stage.process(task) for task in tasks]
-        if self.rejecter and isinstance(answers, _LISTS):
+        if self.side_output_recorder and isinstance(answers, _LISTS):
             whole = zip(tasks, answers, strict=False)
             answers = [materialise_answer(answer) if isinstance(task, Batch) else answer for task, answer in whole]
         return answers, found
@@ -270,20 +270,22 @@ class Worker:
     def _decisions(self, position: int, stage: Any, tasks: list[Task[Any]]) -> list[Decision | None]:
         batches = {index: task for index, task in enumerate(tasks) if isinstance(task, Batch)}
         found = (
-            {index: self.keeper.decide(position, stage, task) for index, task in batches.items()} if self.keeper else {}
+            {index: self.score_recorder.decide(position, stage, task) for index, task in batches.items()}
+            if self.score_recorder
+            else {}
         )
         ask = [index for index, task in batches.items() if found.get(index) is None and task.num_items]
         found.update(zip(ask, decide_batches(stage, [batches[index] for index in ask]), strict=True))
         return [found.get(index) for index in range(len(tasks))]
 
     @contextmanager
-    def _beside(self, position: int, lineage: Lineage | None) -> Iterator[None]:
+    def _writing_side_outputs(self, position: int, lineage: Lineage | None) -> Iterator[None]:
         """Writing down what was dropped, or scores. If that fails it is no fault of the record, nor of the stage."""
         try:
             yield
         except Exception as error:
             failure = self.failure(position, lineage, error)
-            failure.stage = self.rejecter.name if self.rejecter else failure.stage
+            failure.stage = self.side_output_recorder.name if self.side_output_recorder else failure.stage
             raise failure from error
 
     def _children(self, position: int, parent: Task[Any], answer: Any) -> Iterator[Task[Any]]:
@@ -294,7 +296,7 @@ class Worker:
         for index, output in enumerate(steps):
             if isinstance(output, Task):
                 lineage = parent.lineage.child(index, output.lineage.branch)
-                yield self._seen(position, parent, output.named(lineage), alone=False)
+                yield self._count_child(position, parent, output.named(lineage), alone=False)
             elif output is not None:
                 raise self._error(position, parent.lineage, _not_a_task(output), hopeless=True)
 
@@ -343,14 +345,14 @@ class _StageCall:
         self.worker, self.position, self.lineage, self.rows = worker, position, lineage, (start, stop)
 
     def __enter__(self) -> None:
-        if self.worker.board:
-            self.worker.board.enter(self.position, self.worker.mark(self.lineage), *self.rows)
+        if self.worker.activity:
+            self.worker.activity.enter(self.position, self.worker.task_number(self.lineage), *self.rows)
         self.began = time.perf_counter()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.worker.stats[self.position].seconds += time.perf_counter() - self.began
-        if self.worker.board:
-            self.worker.board.leave()
+        if self.worker.activity:
+            self.worker.activity.leave()
         if self.worker.isolator:
             self.worker.isolator.collect(self.position, self.lineage, failed=error is not None)
         passing = StageError | KeyboardInterrupt | GeneratorExit

@@ -110,7 +110,7 @@ def _joined(owner: Any, places: pa.Array) -> pa.Array:
 class CommitVerdicts(CommitShuffleFiles):
     """Commits verdicts, and writes the rows of the cluster table that are among them. `extra` names more columns."""
 
-    not_identity = ("target", "lasting", "place", "prefix", "others")
+    not_identity = ("target", "lasting", "table_target", "prefix", "other_prefixes")
 
     def __init__(
         self,
@@ -122,17 +122,17 @@ class CommitVerdicts(CommitShuffleFiles):
     ) -> None:
         """`place` is a directory for the table, where it is all that is wanted: nothing comes after it."""
         super().__init__(verdicts, name)
-        self.extra, self.memory_gb, self.place = tuple(extra), memory_gb, place
+        self.extra, self.memory_gb, self.table_target = tuple(extra), memory_gb, place
         self.lasting: OutputDirectory | None = None
-        self.prefix, self.others = "", tuple[str, ...]()
+        self.prefix, self.other_prefixes = "", tuple[str, ...]()
         """How the files of this table begin, and those of other stages of the pipeline."""
-        self._recorded: dict[str, int] | None = None
+        self._recorded_sizes: dict[str, int] | None = None
 
-    def settle(self, url: str, storage_options: Mapping[str, Any], lasting: RecordsLocation = None) -> None:
-        super().settle(url, storage_options, lasting)
+    def assign_directories(self, url: str, storage_options: Mapping[str, Any], lasting: RecordsLocation = None) -> None:
+        super().assign_directories(url, storage_options, lasting)
         self.prefix = f"segment{url.rpartition('/')[2]}-"
-        if self.place:
-            lasting = self.place.url, self.place.storage_options
+        if self.table_target:
+            lasting = self.table_target.url, self.table_target.storage_options
         self.lasting = OutputDirectory(f"{lasting[0]}/{CLUSTERS_DIRECTORY}", lasting[1]) if lasting else None
 
     @property
@@ -141,23 +141,23 @@ class CommitVerdicts(CommitShuffleFiles):
         assert isinstance(self.exchange, VerdictExchange)
         return self.exchange.spool.stage
 
-    def meet(self, stages: Sequence[ProcessingStage[Any, Any]]) -> None:
+    def see_pipeline(self, stages: Sequence[ProcessingStage[Any, Any]]) -> None:
         them = [stage for stage in stages if isinstance(stage, CommitVerdicts) and stage is not self]
-        self.others = tuple(stage.prefix for stage in them)
+        self.other_prefixes = tuple(stage.prefix for stage in them)
 
     def output_directory(self) -> str | None:
-        return self.place.url if self.place else None
+        return self.table_target.url if self.table_target else None
 
     def records_directory(self) -> tuple[str, Mapping[str, Any]]:
-        target = self.place or self.target
+        target = self.table_target or self.target
         return target.file(RECORDS_DIRECTORY), target.storage_options
 
     def temporary_directory(self) -> tuple[str, Mapping[str, Any]]:
-        target = self.place or self.target
+        target = self.table_target or self.target
         return target.file(TEMPORARY_DIRECTORY, target.new_temporary_name()), target.storage_options
 
-    def prepare(self, memory: dict[str, Any]) -> None:
-        super().prepare(memory)
+    def prepare_run(self, memory: dict[str, Any]) -> None:
+        super().prepare_run(memory)
         memory[CLUSTER_TABLE_RECORD] = {
             "prefix": self.prefix,
             "stage": self.stage.name,
@@ -170,28 +170,32 @@ class CommitVerdicts(CommitShuffleFiles):
         """Raise if there are Parquet files that are no part of this table: they would be read as if they were. What
         lies in the directory of a run is the run's, also if the pipeline was another one then."""
         there = [name for name in target.names() if name.endswith(_PARQUET) and name != EMPTY_TABLE_FILE]
-        ours = [name for name in there if _TABLE.fullmatch(name) and (not self.place or name.startswith(self.prefix))]
+        ours = [
+            name for name in there if _TABLE.fullmatch(name) and (not self.table_target or name.startswith(self.prefix))
+        ]
         if others := sorted(set(there) - set(ours)):
             raise PlanError(
                 f"stage {self.name!r}: {target.url} has {shorten(others)}, which this stage has not written, and they "
                 "would be read with its cluster table. Move them away, or choose another directory"
             )
 
-    def has(self, files: Sequence[WrittenFile]) -> bool:
+    def has_files(self, files: Sequence[WrittenFile]) -> bool:
         """Also the table must be there: it may be wanted in another place than before."""
         runs, tables = _runs(files), [file for file in files if file.path.endswith(_PARQUET)]
-        if self.lasting is None or not super().has(runs):
-            return super().has(runs)
-        if self._recorded is None:
-            self._recorded = self.lasting.sizes()
-        return len(tables) == len(runs) and all(self._is_there(self.lasting, self._recorded, file) for file in tables)
+        if self.lasting is None or not super().has_files(runs):
+            return super().has_files(runs)
+        if self._recorded_sizes is None:
+            self._recorded_sizes = self.lasting.sizes()
+        return len(tables) == len(runs) and all(
+            self._is_there(self.lasting, self._recorded_sizes, file) for file in tables
+        )
 
     def _is_there(self, target: OutputDirectory, sizes: Mapping[str, int], file: WrittenFile) -> bool:
         """Whether a file of the table is as it was written. In a directory of the user's there may be one of another
         run; it is read as a whole for this, as it is when rows are counted."""
         name = file.path.rpartition("/")[2]
         same = sizes.get(name) == file.size
-        return same and (not self.place or target.checksum_problem(target.file(name), file.checksum) is None)
+        return same and (not self.table_target or target.checksum_problem(target.file(name), file.checksum) is None)
 
     def process(self, task: GatherTask) -> WrittenFiles:
         files = super().process(task)
@@ -206,26 +210,26 @@ class CommitVerdicts(CommitShuffleFiles):
         if not files.rows:
             target.remove(path)
             return ()
-        target.make()
+        target.create_directory()
         with self.target.scratch() as room:
             rows = sort_tables(self._tables(files), [CLUSTER, ID], sort_memory_bytes(self.memory_gb), folder=room)
-            with target.create(path) as file, pq.ParquetWriter(file, self._told, compression="zstd") as writer:
+            with target.create(path) as file, pq.ParquetWriter(file, self._schema, compression="zstd") as writer:
                 for group in row_groups(rows, ROW_GROUP_BYTES, ROW_GROUP_ROWS):
                     writer.write_table(group)
         return (WrittenFile(path, file.size, file.checksum),)
 
     def _tables(self, files: WrittenFiles) -> Iterator[pa.Table]:
-        told = self._told
+        told = self._schema
         for path in files.data:
             index = read_index(self.target, path)
-            for partition in sorted({run.partition for run in index.runs}):
+            for partition in sorted({run.partition for run in index.blocks}):
                 for table in read_partition_blocks(self.target, path, index, partition):
                     named = [KEEP if name == KEPT else name for name in told.names]
                     mine = table.select(named).rename_columns(told.names)
                     yield mine if mine.schema.equals(told) else mine.cast(told)
 
     @property
-    def _told(self) -> pa.Schema:
+    def _schema(self) -> pa.Schema:
         return pa.schema([*SCHEMA, *((name, pa.string()) for name in self.extra)])
 
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
@@ -235,7 +239,7 @@ class CommitVerdicts(CommitShuffleFiles):
             return
         written = {file.path.rpartition("/")[2] for output in outputs for file in output.written}
         there = [name for name in self.lasting.names() if _TABLE.fullmatch(name)]
-        ours = {name for name in there if name in written or name.startswith(self.others)}
+        ours = {name for name in there if name in written or name.startswith(self.other_prefixes)}
         for name in set(there) - ours:  # of an earlier run, with more partitions
             self.lasting.remove(self.lasting.file(name))
         if not ours:
@@ -247,9 +251,9 @@ class CommitVerdicts(CommitShuffleFiles):
         """A table without rows, so that who looks for one finds it."""
         import pyarrow.parquet as pq
 
-        target.make()
+        target.create_directory()
         with target.create(target.file(EMPTY_TABLE_FILE)) as file:
-            pq.write_table(self._told.empty_table(), file)
+            pq.write_table(self._schema.empty_table(), file)
 
 
 def _runs(files: Iterable[WrittenFile]) -> tuple[WrittenFile, ...]:

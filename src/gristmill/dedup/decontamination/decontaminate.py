@@ -91,7 +91,7 @@ class BenchmarkIndex:
         items = read_items(self.benchmarks, self.storage_options)
         return items, OverlapIndex(make_array(items.texts, pa.string()), self.rules)
 
-    def survey(self) -> None:
+    def measure_benchmarks(self) -> None:
         """Read all benchmarks once, before the run, and remember how large they are."""
         items, index = self._load()
         ends = list(accumulate(items.sizes, initial=0))
@@ -127,22 +127,24 @@ class BenchmarkIndex:
         lower = f", and fuzzy_ngram={self.rules.fuzzy_ngram}, which must be less" if fuzzy else ""
         return f"Name more columns in text_fields, such as that of the answers, or lower min_words{lower}"
 
-    def owner(self, item: int) -> int:
+    def benchmark_of(self, item: int) -> int:
         """The number of the benchmark that an item belongs to."""
         return int(np.searchsorted(np.cumsum(self._sizes or self.items.sizes), item, "right"))
 
     def count(self, stage: ProcessingStage[Any, Any], items: Sequence[int]) -> None:
         """Count a document that has some items, for a stage that then tells of all (`told`)."""
-        for number in sorted({self.owner(item) for item in items}):
+        for number in sorted({self.benchmark_of(item) for item in items}):
             stage.count(f"{self.benchmarks[number].name}_documents")
         for item in items:
             stage.count(f"{_COUNTED}{item}")
 
-    def told(self, counts: Mapping[str, float]) -> dict[str, float]:
+    def benchmark_counts(self, counts: Mapping[str, float]) -> dict[str, float]:
         """What was found of each benchmark, from the counts of all items."""
         shown = {name: value for name, value in counts.items() if not name.startswith(_COUNTED)}
         items = [int(name.removeprefix(_COUNTED)) for name in counts if name.startswith(_COUNTED)]
-        found = np.bincount([self.owner(item) for item in items], minlength=len(self.benchmarks)) if items else None
+        found = (
+            np.bincount([self.benchmark_of(item) for item in items], minlength=len(self.benchmarks)) if items else None
+        )
         for number, benchmark in enumerate(self.benchmarks):
             some = 0 if found is None else int(found[number])
             size = self._sizes[number] if self._sizes else 0
@@ -231,7 +233,7 @@ class FindContamination(ProcessingStage[Batch, Batch]):
     def __init__(self, whole: Decontaminate, library: BenchmarkIndex) -> None:
         super().__init__()
         self.name = whole.name if whole.action == MARK else f"{whole.name}_find"
-        self.text_field, self.action, self.library = whole.text_field, whole.action, library
+        self.text_field, self.action, self.benchmark_index = whole.text_field, whole.action, library
         self.context, self.min_piece, self.max_spans = whole.context, whole.min_piece, whole.max_spans
 
     def inputs(self) -> tuple[list[str], Columns]:
@@ -242,27 +244,27 @@ class FindContamination(ProcessingStage[Batch, Batch]):
 
     def check(self) -> None:
         try:
-            self.library.survey()
+            self.benchmark_index.measure_benchmarks()
         except PlanError as error:
             raise type(error)(f"stage {self.name!r}: {error}") from error
 
     def run_warning(self, stats: Any) -> str | None:
-        told = self.library.run_warning()
+        told = self.benchmark_index.run_warning()
         return told and f"stage {self.name!r}: {told}"
 
     def setup(self, worker_metadata: WorkerMetadata) -> None:
-        self.library.index  # noqa: B018  (reads the benchmarks)
+        self.benchmark_index.index  # noqa: B018  (reads the benchmarks)
 
     def process(self, task: Batch) -> Batch:
         table, count = task.data, task.num_items
         texts = texts_of(self, table, self.text_field) if count else make_array([], pa.string())
-        found = self.library.index.matches(texts) if count else []
+        found = self.benchmark_index.index.matches(texts) if count else []
         rows = {row: list(matches) for row, matches in groupby(found, key=lambda match: match.row)}
         spans = {row: _spans(texts[row].as_py(), matches) for row, matches in rows.items()}
         if self.action == MARK:
             for matches in rows.values():
-                self.library.count(self, [match.item for match in matches])
-            return task.with_data(self._told(table, texts, rows, spans, replace=True))
+                self.benchmark_index.count(self, [match.item for match in matches])
+            return task.with_data(self._with_findings(table, texts, rows, spans, replace=True))
         left: dict[int, str] = {}
         if self.action == SPAN and rows:
             left = {row: self._without(texts[row].as_py(), places) for row, places in spans.items()}
@@ -270,12 +272,12 @@ class FindContamination(ProcessingStage[Batch, Batch]):
             table = with_texts(table, self.text_field, new, flags(new.is_valid()))
         told = {row: _noted(bool(left.get(row)), matches) for row, matches in rows.items()}
         table = table.append_column(VERDICT, make_array(map(told.get, range(count)), pa.string()))
-        return task.with_data(self._told(table, texts, rows, spans, replace=False))
+        return task.with_data(self._with_findings(table, texts, rows, spans, replace=False))
 
-    def tally(self, counts: Mapping[str, float]) -> dict[str, float]:
-        return self.library.told(counts) if self.action == MARK else dict(counts)
+    def displayed_counts(self, counts: Mapping[str, float]) -> dict[str, float]:
+        return self.benchmark_index.benchmark_counts(counts) if self.action == MARK else dict(counts)
 
-    def _told(
+    def _with_findings(
         self,
         table: pa.Table,
         texts: pa.Array,
@@ -287,8 +289,8 @@ class FindContamination(ProcessingStage[Batch, Batch]):
         values: dict[str, list[Any]] = {name: [None] * table.num_rows for name in COLUMNS}
         for row, matches in rows.items():
             best = matches[0]
-            values[BENCHMARK][row] = self.library.benchmarks[self.library.owner(best.item)].name
-            values[ITEM][row] = self.library.items.ids[best.item]
+            values[BENCHMARK][row] = self.benchmark_index.benchmarks[self.benchmark_index.benchmark_of(best.item)].name
+            values[ITEM][row] = self.benchmark_index.items.ids[best.item]
             values[SHARE][row] = best.share
             start, end = spans[row][0]
             values[MATCH][row] = texts[row].as_py()[start : min(end, start + _LONGEST)]
@@ -319,7 +321,7 @@ class DropContaminated(ProcessingStage[Batch, Batch]):
 
     def __init__(self, whole: Decontaminate, library: BenchmarkIndex) -> None:
         super().__init__()
-        self.name, self.library = whole.name, library
+        self.name, self.benchmark_index = whole.name, library
 
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], []
@@ -329,7 +331,7 @@ class DropContaminated(ProcessingStage[Batch, Batch]):
 
     def decide(self, batch: Batch) -> Decision:
         """What was found is counted here; the scores are shares, under the names of benchmarks."""
-        table, names = batch.data, [benchmark.name for benchmark in self.library.benchmarks]
+        table, names = batch.data, [benchmark.name for benchmark in self.benchmark_index.benchmarks]
         shares: dict[str, list[float | None]] = {name: [None] * table.num_rows for name in self.thresholds()}
         keep = [True] * table.num_rows
         for row, told in enumerate(table.column(VERDICT).to_pylist()):
@@ -337,16 +339,16 @@ class DropContaminated(ProcessingStage[Batch, Batch]):
                 verdict, *noted = told.split()
                 found = [one.split(":") for one in noted]
                 keep[row], items = verdict == _KEPT, [int(item) for item, _, _ in found]
-                self.library.count(self, items)
-                name = names[self.library.owner(items[0])]
+                self.benchmark_index.count(self, items)
+                name = names[self.benchmark_index.benchmark_of(items[0])]
                 shares[_nearly(name) if int(found[0][2]) else name][row] = float(found[0][1])
         scores = {name: make_array(values, pa.float64()) for name, values in shares.items()}
         return Decision(make_array(keep, pa.bool_()), scores)
 
     def thresholds(self) -> dict[str, str]:
         """Of copies, and of items of which some words were changed, for each benchmark."""
-        rules, found = self.library.rules, dict[str, str]()
-        for benchmark in self.library.benchmarks:
+        rules, found = self.benchmark_index.rules, dict[str, str]()
+        for benchmark in self.benchmark_index.benchmarks:
             found[benchmark.name] = f"min_overlap={rules.min_overlap}"
             if rules.fuzzy_threshold is not None:
                 found[_nearly(benchmark.name)] = f"fuzzy_threshold={rules.fuzzy_threshold}"
@@ -357,8 +359,8 @@ class DropContaminated(ProcessingStage[Batch, Batch]):
         names = kept.data.column_names
         return kept.with_data(kept.data.select(names[: names.index(VERDICT)]))
 
-    def tally(self, counts: Mapping[str, float]) -> dict[str, float]:
-        return self.library.told(counts)
+    def displayed_counts(self, counts: Mapping[str, float]) -> dict[str, float]:
+        return self.benchmark_index.benchmark_counts(counts)
 
 
 def _noted(keep: bool, matches: Sequence[ItemMatch]) -> str:

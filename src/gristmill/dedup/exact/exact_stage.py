@@ -190,7 +190,7 @@ class ExactDeduplicationStage(IndexedStage):
 
     def index_rows(self, keys: KeyTables, dropped: DroppedRows, salt: int) -> Iterator[pa.Table]:
         for table in keys():
-            kept = table.filter(from_numbers(dropped.spares(table)))
+            kept = table.filter(from_numbers(dropped.is_kept(table)))
             number = from_numbers(np.zeros(kept.num_rows, np.uint8))
             yield pa.table([number, kept.column(_HASH), kept.column(ID)], [TABLE, KEY, ID])
 

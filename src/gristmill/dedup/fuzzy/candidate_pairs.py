@@ -91,7 +91,7 @@ class FuzzyRound(KeyedStage):
 
     key: str | Sequence[str] = KEY
     known: StageIndexes | None = None
-    match: IndexLookup | None = None
+    lookup: IndexLookup | None = None
     side: ClassVar[int | None] = None
     """Which text of its pairs is in its partition: it gets what is known of those."""
     _spool: SpoolExchange | None = None
@@ -106,11 +106,11 @@ class FuzzyRound(KeyedStage):
 
     def lister(self, exchange: Exchange, name: str) -> ListPartitions:
         spool = self._spool if self.side is not None else None
-        if self.known is None or self.match is None:
+        if self.known is None or self.lookup is None:
             return TextPartitions.of(exchange, name, spool) if spool else super().lister(exchange, name)
         if spool:
-            return IndexedTextPartitions(exchange, name, self.known, self.match, spool)
-        return IndexedPartitions(exchange, name, self.known, self.match)
+            return IndexedTextPartitions(exchange, name, self.known, self.lookup, spool)
+        return IndexedPartitions(exchange, name, self.known, self.lookup)
 
     def outputs(self) -> tuple[list[str], Columns]:
         return [], [KEY]
@@ -118,7 +118,7 @@ class FuzzyRound(KeyedStage):
     def reducer(self) -> ReducePartition:
         return WholePartitionReduce(self)
 
-    def parts_of(self, table: pa.Table) -> Iterator[pa.Table]:
+    def process_parts(self, table: pa.Table) -> Iterator[pa.Table]:
         """What becomes of whole groups, if it need not be held all at a time."""
         yield self.process_groups(table)
 
@@ -189,7 +189,7 @@ class WholePartitionReduce(ReducePartitionToColumns):
         if self.keyed.side is not None and not isinstance(task, IndexedPart):
             pieces = _paired_texts(tables_of_size(pieces), self.keyed.side)
         held, start = list(pieces), 0
-        for made in self.keyed.parts_of(pa.concat_tables(held)) if held else [pa.table({})]:
+        for made in self.keyed.process_parts(pa.concat_tables(held)) if held else [pa.table({})]:
             yield partition_batch(task, made, start)
             start += made.num_rows
 
@@ -272,9 +272,9 @@ class SendFirstTexts(FuzzyRound):
 
     def process_sorted(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         for groups in whole_groups(tables, self.columns, PARTITION_BLOCK_BYTES):
-            yield from self.parts_of(groups)
+            yield from self.process_parts(groups)
 
-    def parts_of(self, table: pa.Table) -> Iterator[pa.Table]:
+    def process_parts(self, table: pa.Table) -> Iterator[pa.Table]:
         """What goes to some of the partitions, then to others."""
         pairs = distinct_rows(unpack(select_kind(table, PAIR), 2))
         self.count("candidate_pairs", len(pairs))
@@ -312,7 +312,7 @@ class ComparePairs(FuzzyRound):
 
     def __init__(self, verify: str, least: float, how: Shingling) -> None:
         super().__init__()
-        self.verify, self.least, self.how = verify, least, how
+        self.verify, self.min_similarity, self.shingling = verify, least, how
 
     def reducer(self) -> ReducePartition:
         return MultiPassReduce(self)
@@ -324,7 +324,7 @@ class ComparePairs(FuzzyRound):
         texts, nodes = texts_among(table, pairs[:, 1])
         one, other = places[np.searchsorted(first_nodes, pairs[:, 0])], np.searchsorted(nodes, pairs[:, 1])
         found = self._similarities(as_one_array(firsts[BODY]), texts[BODY], one, other)
-        alike = found >= self.least
+        alike = found >= self.min_similarity
         self.count("pairs_compared", len(found))
         self.count("pairs_alike", int(alike.sum()))
         both = [
@@ -339,7 +339,7 @@ class ComparePairs(FuzzyRound):
         """How similar the texts of some rows are to those of rows of others."""
         if self.verify == NONE:
             return np.ones(len(one))
-        if self.verify == EXACT and self.how.unit == "words":
+        if self.verify == EXACT and self.shingling.unit == "words":
             return set_jaccard(ones, others, one, other)
         found = [np.zeros(0)]
         for start in range(0, len(one), PAIRS_AT_ONCE):
@@ -353,7 +353,7 @@ class ComparePairs(FuzzyRound):
     def _similarity(self, one: pa.Array, other: pa.Array) -> Numbers:
         if self.verify == SIGNATURE:
             return signature_jaccard(one, other)
-        return numbers(jaccard(one.cast(pa.string()), other.cast(pa.string()), self.how))
+        return numbers(jaccard(one.cast(pa.string()), other.cast(pa.string()), self.shingling))
 
 
 class MultiPassReduce(WholePartitionReduce):

@@ -51,7 +51,7 @@ MIN_SAMPLE_PAIRS, POOR_RECALL = 20, 0.9
 class ClusterVerdicts(ChoosePartners):
     """Makes clusters of all pairs, and gives a verdict on each row that is in one."""
 
-    doubt: str | None = None
+    plan_warning: str | None = None
     """What plans warn of."""
 
     def __init__(self, verify: str, threshold: float, bands: int, rows: int) -> None:
@@ -65,14 +65,14 @@ class ClusterVerdicts(ChoosePartners):
             WriteShuffleFiles(links, f"{self.name}_write"),
             CommitShuffleFiles(links, f"{self.name}_commit"),
             *rounds.stages(),
-            rounds.last(f"{self.name}_partitions"),
+            rounds.verdict_partitions(f"{self.name}_partitions"),
             self.reducer(),
         ]
 
     def reducer(self) -> ReducePartition:
         return ClusterVerdictReduce(self)
 
-    def tally(self, counts: Mapping[str, float]) -> Mapping[str, float]:
+    def displayed_counts(self, counts: Mapping[str, float]) -> Mapping[str, float]:
         return summarise_counts(counts)
 
     def run_warning(self, stats: Any) -> str | None:
@@ -89,7 +89,7 @@ class ClusterVerdicts(ChoosePartners):
 
     # -- in memory -------------------------------------------------------------------------------------------
 
-    def at_once(
+    def verdicts_in_memory(
         self, others: Iterable[Iterable[pa.Table]], links: Callable[[], Iterable[pa.Table]]
     ) -> Iterator[pa.Table]:
         """Verdicts on all rows: `others` is what is known of them, by partition, and pairs are read twice."""
@@ -117,7 +117,7 @@ class ClusterVerdicts(ChoosePartners):
         sizes = np.diff(np.append(np.flatnonzero(first), len(order)))
         keepers = np.empty(len(cluster), np.int64)
         keepers[order] = np.repeat(order[first], sizes)
-        self.told.sizes(self, sizes)
+        self.counters.count_sizes(self, sizes)
         return order, keepers
 
     def _estimate_all(self, nodes: Numbers, cluster: Numbers, keepers: Numbers, truth: Numbers) -> None:
@@ -130,7 +130,7 @@ class ClusterVerdicts(ChoosePartners):
         same, kept = np.zeros(len(truth), np.bool_), np.zeros(len(truth), np.bool_)
         one, other = places[0][there], places[1][there]
         same[there], kept[there] = cluster[one] == cluster[other], (keepers[one] == other) & (one != other)
-        self.told.pairs(self, truth[:, 2].view(np.float64), truth[:, 0] < truth[:, 1], same, kept)
+        self.counters.count_sample_pairs(self, truth[:, 2].view(np.float64), truth[:, 0] < truth[:, 1], same, kept)
 
     def _table(self, members: pa.Table, order: Numbers, keepers: Numbers, best: BestPartners) -> pa.Table:
         """Verdicts on some rows."""
@@ -160,15 +160,15 @@ class ClusterVerdicts(ChoosePartners):
 class ClusterVerdictReduce(SortedReduce):
     """Gives verdicts: on everything at once, or on a partition of what the rounds have found."""
 
-    def notes(self) -> Sequence[str]:
+    def plan_notes(self) -> Sequence[str]:
         assert isinstance(self.keyed, ClusterVerdicts)
         return format_s_curve(self.keyed.bands, self.keyed.rows, self.keyed.threshold).splitlines()
 
     def check(self) -> None:
         super().check()
         assert isinstance(self.keyed, ClusterVerdicts)
-        if self.keyed.doubt:
-            warnings.warn(self.keyed.doubt, RuntimeWarning, stacklevel=2)
+        if self.keyed.plan_warning:
+            warnings.warn(self.keyed.plan_warning, RuntimeWarning, stacklevel=2)
 
     def process(self, task: PartitionTask) -> Iterator[Batch]:
         if not isinstance(task, WholeGraphPart):
@@ -177,7 +177,7 @@ class ClusterVerdictReduce(SortedReduce):
         assert isinstance(self.keyed, ClusterVerdicts)
         self.keyed.__dict__["_aside"] = self.__dict__.get("_aside")
         start = 0
-        for table in self.keyed.at_once((part.pieces() for part in task.others), task.pieces):
+        for table in self.keyed.verdicts_in_memory((part.pieces() for part in task.others), task.pieces):
             yield partition_batch(task, table, start)
             start += table.num_rows
         if not start:

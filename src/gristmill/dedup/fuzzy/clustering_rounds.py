@@ -54,14 +54,14 @@ class ClusteringRounds:
         self.name, self.num_partitions, self.memory_gb = name, num_partitions, memory_gb
         self.links = LinkExchange((KEY,), num_partitions, memory_gb)
         self.stars = StarExchange((KEY,), num_partitions, memory_gb)
-        self.chosen = self._exchange()
+        self.keepers = self._exchange()
         self._round = 0
 
     def _exchange(self) -> Exchange:
         return ReducedExchange((KEY,), self.num_partitions, self.memory_gb)
 
     @property
-    def fits(self) -> bool:
+    def fits_in_memory(self) -> bool:
         return self.links.held_bytes <= (
             HELD_BYTES if self.memory_gb is None else 2 * sort_memory_bytes(self.memory_gb)
         )
@@ -71,12 +71,12 @@ class ClusteringRounds:
         return self.stars if self._round else self.links
 
     @property
-    def number(self) -> int:
+    def round_number(self) -> int:
         return self._round
 
-    def go_on(self) -> bool:
+    def begin_next_round(self) -> bool:
         """Whether there is another round; if so, it begins."""
-        if not self.fits and CHANGED_PARTITION in self.stars.listing.runs:
+        if not self.fits_in_memory and CHANGED_PARTITION in self.stars.listing.blocks:
             self._round += 1
             return True
         return False
@@ -87,7 +87,7 @@ class ClusteringRounds:
             (EdgePartitions(self.links, "edges", self), LargeStar(), pulled),
             (RoundPartitions(pulled, "pulled", self), SmallStar(), self.stars),
             (LabelPartitions(self.links, "labels", self), LabelClusters(), named),
-            (RoundPartitions(named, "named", self), ChooseKeepers(), self.chosen),
+            (RoundPartitions(named, "named", self), ChooseKeepers(), self.keepers),
         ]
         parts: list[ProcessingStage[Any, Any]] = []
         for lister, step, exchange in steps:
@@ -100,8 +100,8 @@ class ClusteringRounds:
                 parts[-1].rounds = self
         return parts
 
-    def last(self, name: str) -> ListPartitions:
-        return VerdictPartitions(self.chosen, name, self)
+    def verdict_partitions(self, name: str) -> ListPartitions:
+        return VerdictPartitions(self.keepers, name, self)
 
 
 class ReducedExchange(Exchange):
@@ -125,7 +125,7 @@ class LinkExchange(ReducedExchange):
         super().list_files(outputs)
         self._held_bytes = sum(map(self.listing.partition_bytes, range(self.partitions, 2 * self.partitions)))
 
-    def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
+    def split_batch(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
         table, _ = columns_to_write(batch.data, None)
         if not table.num_rows:
             return []
@@ -140,14 +140,14 @@ class LinkExchange(ReducedExchange):
 
     def rows_of(self, partition: int) -> Iterator[ShuffleBlockSlice]:
         """Where that is which is no link: rows, and pairs of the sample."""
-        return self.listing.runs_of(self.partitions + partition)
+        return self.listing.blocks_of(self.partitions + partition)
 
 
 class StarExchange(ReducedExchange):
     """Edges. One from a row to itself says that something has changed."""
 
-    def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
-        for number, table in super().parts(batch):
+    def split_batch(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
+        for number, table in super().split_batch(batch):
             itself = pc.equal(table[NODE], table[OTHER])
             edges, news = table.filter(pc.invert(itself)), table.filter(itself).slice(0, 1)
             yield from ((where, rows) for where, rows in ((number, edges), (CHANGED_PARTITION, news)) if rows.num_rows)
@@ -159,8 +159,8 @@ class CommitStarRound(CommitShuffleFiles):
     not_identity = ("target", "rounds")
     rounds: ClusteringRounds
 
-    def repeats(self) -> int:
-        return 2 if self.rounds.go_on() else 0
+    def segments_to_repeat(self) -> int:
+        return 2 if self.rounds.begin_next_round() else 0
 
 
 class RoundPartitions(ListPartitions):
@@ -171,14 +171,14 @@ class RoundPartitions(ListPartitions):
         self.rounds = rounds
 
     def sources(self) -> Iterator[Sequence[PartitionTask]]:
-        return iter(()) if self.rounds.fits else self.parts()
+        return iter(()) if self.rounds.fits_in_memory else self.parts()
 
     def parts(self) -> Iterator[Sequence[PartitionTask]]:
         return super().sources()
 
     def part_name(self, number: int) -> str:
-        again = f"-round{self.rounds.number + 1}" if self.rounds.number else ""
-        return f"segment{self._place}{again}-{number:05}"
+        again = f"-round{self.rounds.round_number + 1}" if self.rounds.round_number else ""
+        return f"segment{self._segment_name}{again}-{number:05}"
 
 
 class EdgePartitions(RoundPartitions):
@@ -187,7 +187,7 @@ class EdgePartitions(RoundPartitions):
     def parts(self) -> Iterator[Sequence[PartitionTask]]:
         listing = self.rounds.edges.listing
         for number in range(self.exchange.partitions):
-            yield [listing.part(self.part_name(number), list(listing.runs_of(number)))]
+            yield [listing.part(self.part_name(number), list(listing.blocks_of(number)))]
 
 
 class LabelPartitions(RoundPartitions):
@@ -196,7 +196,7 @@ class LabelPartitions(RoundPartitions):
     def parts(self) -> Iterator[Sequence[PartitionTask]]:
         links, stars = self.rounds.links.listing, self.rounds.stars.listing
         for number in range(self.exchange.partitions):
-            runs = [*links.runs_of(number), *self.rounds.links.rows_of(number), *stars.runs_of(number)]
+            runs = [*links.blocks_of(number), *self.rounds.links.rows_of(number), *stars.blocks_of(number)]
             part = links.part(self.part_name(number), runs)
             part.stamp = digest([links.stamp, stars.stamp], 16)
             yield [part]
@@ -217,11 +217,13 @@ class VerdictPartitions(RoundPartitions):
     """Lists partitions, or everything as one."""
 
     def sources(self) -> Iterator[Sequence[PartitionTask]]:
-        if not self.rounds.fits:
+        if not self.rounds.fits_in_memory:
             yield from self.parts()
             return
         links, every = self.rounds.links, range(self.rounds.links.partitions)
-        part = links.listing.part(self.part_name(0), [run for number in every for run in links.listing.runs_of(number)])
+        part = links.listing.part(
+            self.part_name(0), [run for number in every for run in links.listing.blocks_of(number)]
+        )
         others = [links.listing.part(self.part_name(number), list(links.rows_of(number))) for number in every]
         known = {entry.name: getattr(part, entry.name) for entry in fields(PartitionTask) if entry.init}
         yield [WholeGraphPart(**known, others=others)]

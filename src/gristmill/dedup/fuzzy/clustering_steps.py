@@ -73,18 +73,18 @@ def fact_rows(kind: int, **columns: Any) -> pa.Table:
 class SortedRound(FuzzyRound):
     """A step that gets the rows of its partition in the order of some columns."""
 
-    def taken(self, piece: pa.Table) -> pa.Table:
+    def rows_to_sort(self, piece: pa.Table) -> pa.Table:
         """The rows that are sorted."""
         return piece
 
-    def past(self, piece: pa.Table) -> pa.Table:
+    def rows_to_pass_on(self, piece: pa.Table) -> pa.Table:
         """Rows that are for the next step. A partition is not read for them unless a step has its own."""
         return piece.slice(0, 0)
 
     def reducer(self) -> ReducePartition:
         return SortedReduce(self)
 
-    def tally(self, counts: Mapping[str, float]) -> Mapping[str, float]:
+    def displayed_counts(self, counts: Mapping[str, float]) -> Mapping[str, float]:
         return counts
 
 
@@ -94,8 +94,8 @@ class SortedReduce(ReducePartitionToColumns):
     def run_warning(self, stats: Any) -> str | None:
         return self.keyed.run_warning(stats)
 
-    def tally(self, counts: Mapping[str, float]) -> Mapping[str, float]:
-        return self.keyed.tally(counts)
+    def displayed_counts(self, counts: Mapping[str, float]) -> Mapping[str, float]:
+        return self.keyed.displayed_counts(counts)
 
     def process(self, task: PartitionTask) -> Iterator[Batch]:
         start = 0
@@ -109,9 +109,9 @@ class SortedReduce(ReducePartitionToColumns):
         step = self.keyed
         assert isinstance(step, SortedRound)
         with task.target.scratch() as room:
-            if type(step).past is not SortedRound.past:
-                yield from map(step.past, _larger(task))
-            pieces = filter(len, map(step.taken, _larger(task)))
+            if type(step).rows_to_pass_on is not SortedRound.rows_to_pass_on:
+                yield from map(step.rows_to_pass_on, _larger(task))
+            pieces = filter(len, map(step.rows_to_sort, _larger(task)))
             order = sort_tables(pieces, step.order, sort_memory_bytes(step.memory_gb), folder=room)
             yield from step.process_sorted(tables_of_size(order))
 
@@ -138,7 +138,7 @@ class LargeStar(SortedRound):
 
     order = (NODE, OTHER)
 
-    def taken(self, piece: pa.Table) -> pa.Table:
+    def rows_to_sort(self, piece: pa.Table) -> pa.Table:
         return _edges(piece)
 
     def process_sorted(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -148,7 +148,7 @@ class LargeStar(SortedRound):
             table = block if least is None else pa.concat_tables([least, block]).combine_chunks()
             found, new = self.star(_pairs(table[NODE], table[OTHER]))
             changed += new
-            yield from self.sent(found)
+            yield from self.edge_tables(found)
             nodes = numbers(table[NODE])
             least = table.slice(int(np.searchsorted(nodes, nodes[-1])), 1)  # its row may have more neighbours
         if changed:
@@ -157,14 +157,14 @@ class LargeStar(SortedRound):
     def star(self, pairs: pa.Table) -> tuple[pa.Table, int]:
         return large_star(pairs)
 
-    def sent(self, found: pa.Table) -> Iterator[pa.Table]:
+    def edge_tables(self, found: pa.Table) -> Iterator[pa.Table]:
         yield _edge_rows(numbers(found["u"]), numbers(found["v"]))
 
 
 class SmallStar(LargeStar):
     """Links each smaller neighbour of a row, and the row, to the least of them; both ways, for the next round."""
 
-    def taken(self, piece: pa.Table) -> pa.Table:
+    def rows_to_sort(self, piece: pa.Table) -> pa.Table:
         return piece.select([NODE, OTHER])
 
     def star(self, pairs: pa.Table) -> tuple[pa.Table, int]:
@@ -172,7 +172,7 @@ class SmallStar(LargeStar):
         found, changed = small_star(pairs)
         return found, changed + int(news or 0)
 
-    def sent(self, found: pa.Table) -> Iterator[pa.Table]:
+    def edge_tables(self, found: pa.Table) -> Iterator[pa.Table]:
         u, v = numbers(found["u"]), numbers(found["v"])
         yield _edge_rows(np.concatenate([u, v]), np.concatenate([v, u]))
 
@@ -186,7 +186,7 @@ class LabelClusters(SortedRound):
 
     order = (NODE, KIND, OTHER)
 
-    def taken(self, piece: pa.Table) -> pa.Table:
+    def rows_to_sort(self, piece: pa.Table) -> pa.Table:
         texts = piece.filter(pc.and_(pc.is_valid(piece[KIND]), pc.is_valid(piece[NODE])))  # what is packed has none
         kinds = pc.fill_null(piece[KIND], literal(STAR_EDGE, pa.int64()))  # stars have none
         piece = piece.set_column(piece.column_names.index(KIND), KIND, kinds)
@@ -263,10 +263,10 @@ class ChooseKeepers(SortedRound):
 
     order = (ROOT, BEST, ORDER, PLACE, ROW, NODE)  # rows of an index have the same place
 
-    def past(self, piece: pa.Table) -> pa.Table:
+    def rows_to_pass_on(self, piece: pa.Table) -> pa.Table:
         return piece.filter(pc.not_equal(piece[KIND], literal(TEXT, pa.int64()))).select(list(FACT_COLUMNS))
 
-    def taken(self, piece: pa.Table) -> pa.Table:
+    def rows_to_sort(self, piece: pa.Table) -> pa.Table:
         texts = select_kind(piece, TEXT)
         best = pc.fill_null(pc.negate(texts[RANK]), literal(np.inf, pa.float64()))
         return texts.append_column(BEST, best).append_column(PLACE, _places(as_one_array(texts[TASK])))
@@ -283,14 +283,14 @@ class ChooseKeepers(SortedRound):
             yield fact_rows(TEXT, **about, **{OTHER: firsts[NODE], CLUSTER: firsts[ID]})
             sizes = np.diff(np.append(starts, table.num_rows))
             sizes[0] += size - carried
-            told.sizes(self, sizes[:-1], largest=False)
+            told.count_sizes(self, sizes[:-1], largest=False)
             size, largest = int(sizes[-1]), max(largest, int(sizes.max()))
             keeper = table.slice(int(starts[-1]), 1)
         if size:
-            told.sizes(self, np.array([size]), largest=False)
-            told.largest(self, largest)
+            told.count_sizes(self, np.array([size]), largest=False)
+            told.count_largest(self, largest)
 
-    def tally(self, counts: Mapping[str, float]) -> Mapping[str, float]:
+    def displayed_counts(self, counts: Mapping[str, float]) -> Mapping[str, float]:
         return summarise_counts(counts)
 
 
@@ -311,9 +311,9 @@ class ChoosePartners(SortedRound):
 
     def __init__(self, told: ClusterCounters, scored: bool) -> None:
         super().__init__()
-        self.told, self.scored = told, scored
+        self.counters, self.scored = told, scored
 
-    def taken(self, piece: pa.Table) -> pa.Table:
+    def rows_to_sort(self, piece: pa.Table) -> pa.Table:
         return piece.append_column(BEST, pc.negate(piece[RANK]))
 
     def process_sorted(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -344,7 +344,7 @@ class ChoosePartners(SortedRound):
         known = (mine >= 0) & flags(roots.is_valid())[rows]
         root, keeper = numbers(roots), numbers(table[OTHER])[mine]
         same, kept = known & (root[rows] == root[mine]), known & (keeper == other) & (keeper != one)
-        self.told.pairs(self, numbers(table[RANK])[rows], one < other, same, kept)
+        self.counters.count_sample_pairs(self, numbers(table[RANK])[rows], one < other, same, kept)
 
     def _verdicts(self, table: pa.Table, about: Numbers, best: Numbers) -> pa.Table:
         there = about >= 0

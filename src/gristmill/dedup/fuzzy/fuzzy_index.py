@@ -48,7 +48,7 @@ def rows_to_add(keys: KeyTables, dropped: DroppedRows, salt: int) -> Iterator[pa
     kept = [np.zeros(0, np.int64)]
     for table in keys():
         texts = select_kind(table, TEXT)
-        kept.append(numbers(texts[NODE])[dropped.spares(texts)])
+        kept.append(numbers(texts[NODE])[dropped.is_kept(texts)])
     nodes = np.unique(np.concatenate(kept))
     for table in keys():
         entries = unpack(select_kind(table, BAND), 2)

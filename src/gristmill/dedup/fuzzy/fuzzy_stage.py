@@ -246,14 +246,14 @@ class FuzzyDeduplicationStage(IndexedStage):
     def rounds(self) -> Sequence[KeyedStage]:
         least = {NONE: 0.0, SIGNATURE: self.threshold - SIGNATURE_MARGIN, EXACT: self.threshold}[self.verify]
         last = ClusterVerdicts(self.verify, self.threshold, self._bands, self._rows)
-        last.doubt = self._doubt()
+        last.plan_warning = self._doubt()
         steps: list[FuzzyRound] = [
             FindCandidatePairs(),
             SendFirstTexts(),
             ComparePairs(self.verify, least, self._how),
             last,
         ]
-        steps[0].match, steps[1].match = BAND_LOOKUP, TEXT_LOOKUP
+        steps[0].lookup, steps[1].lookup = BAND_LOOKUP, TEXT_LOOKUP
         for step in steps:
             step.known = self._known
             step.name = f"{self.name}_{type(step).__name__.lower()}"

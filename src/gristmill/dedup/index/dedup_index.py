@@ -278,7 +278,7 @@ class DedupIndex:
         for number in old:  # first, so that nobody starts to read what is about to go
             self._target.remove(self._path(number))
         for name in sorted(data):
-            self.data(name).clear()
+            self.data(name).remove_all()
         for name in sorted(origins - {""}):
             self._target.remove(self._target.file(_ORIGINS, name))
         return old

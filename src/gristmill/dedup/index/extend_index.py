@@ -106,21 +106,21 @@ class ListKeptKeys(SourceStage[SpooledKeys]):
         self.exchange = exchange
         self._place = ""
 
-    def settle(self, url: str, storage_options: Mapping[str, Any], lasting: RecordsLocation = None) -> None:
+    def assign_directories(self, url: str, storage_options: Mapping[str, Any], lasting: RecordsLocation = None) -> None:
         self._place = url.rpartition("/")[2]
 
     def sources(self) -> Iterator[Sequence[SpooledKeys]]:
         spool, verdicts = self.spool.listing, self.verdicts.listing
-        addition = self.known.begin(spool, verdicts, self.exchange.partitions)
+        addition = self.known.name_addition(spool, verdicts, self.exchange.partitions)
         stamp = digest([spool.stamp, verdicts.stamp, addition])
         number = 0
         for source, path, chunks in zip(spool.sources, spool.paths, self.spool.sources, strict=True):
-            judged = [verdicts.part(str(n), list(verdicts.runs_of(n))) for n in range(number, number + len(chunks))]
+            judged = [verdicts.part(str(n), list(verdicts.blocks_of(n))) for n in range(number, number + len(chunks))]
             number += len(chunks)
             yield [
                 SpooledKeys(
                     path,
-                    rows=sum(run.stop for chunk in chunks for run in chunk.runs),
+                    rows=sum(run.stop for chunk in chunks for run in chunk.blocks),
                     names=[name for chunk in chunks for name in chunk.names],
                     verdicts=judged,
                     target=spool.target,
@@ -143,7 +143,7 @@ class DroppedRows:
                 found.append(self._codes(table.filter(from_numbers(gone))))
         self._gone = np.unique(np.concatenate(found))
 
-    def spares(self, keys: pa.Table) -> Numbers:
+    def is_kept(self, keys: pa.Table) -> Numbers:
         """Whether each row is kept."""
         return ~np.isin(self._codes(keys), self._gone)
 
@@ -166,7 +166,7 @@ class ReadKeptKeys(ProcessingStage[SpooledKeys, Batch]):
 
     def process(self, task: SpooledKeys) -> Iterator[Batch]:
         index = read_index(task.target, task.data)
-        runs = [run for run in index.runs if run.partition >= 0]
+        runs = [run for run in index.blocks if run.partition >= 0]
 
         def keys() -> Iterator[pa.Table]:
             for run in runs:
@@ -198,28 +198,28 @@ class WriteIndexFiles(ProcessingStage[PartitionTask, WrittenFiles]):
         self.known.check()
 
     def process(self, task: PartitionTask) -> WrittenFiles:
-        target = self.known.room
+        target = self.known.addition_target
         part = int(task.name.rpartition("-")[2])
         path = target.file(f"{part:05}.runs")
         if not task.rows:
             target.remove(path)
             return WrittenFiles([], rows=0)
-        target.make()
+        target.create_directory()
         with target.create(path) as file:
             write_rows(file, task.pieces(), self._tables, part, self.exchange.partitions, count_cuts(task.rows))
         written = WrittenFile(path, file.size, file.checksum)
         return WrittenFiles([path], rows=task.rows, written=(written,))
 
-    def has(self, files: Sequence[WrittenFile]) -> bool:
+    def has_files(self, files: Sequence[WrittenFile]) -> bool:
         if self._there is None:
-            self._there = self.known.room.sizes()
+            self._there = self.known.addition_target.sizes()
         there = self._there
         return all(there.get(file.path.rpartition("/")[2]) == file.size for file in files)
 
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
         if not info:  # somebody wants to know what a run would do
             return
-        described, documents, room = [], 0, self.known.room
+        described, documents, room = [], 0, self.known.addition_target
         for output in outputs:
             for file in output.written:
                 about, rows = describe_index_file(room, file.path.rpartition("/")[2], file.size, file.checksum)

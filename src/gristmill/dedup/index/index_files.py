@@ -52,8 +52,10 @@ def overlapping_ranges(part: int, of: int, parts: int) -> range:
 class _ChecksummedRunsWriter(ShuffleFileWriter):
     """Writes runs with a checksum of each."""
 
-    def copy(self, partition: int, raw: pa.Buffer, rows: int, nbytes: int, name: str = "", content: str = "") -> None:
-        super().copy(partition, raw, rows, nbytes, f"{zlib.crc32(raw):08x}")
+    def copy_block(
+        self, partition: int, raw: pa.Buffer, rows: int, nbytes: int, name: str = "", content: str = ""
+    ) -> None:
+        super().copy_block(partition, raw, rows, nbytes, f"{zlib.crc32(raw):08x}")
 
 
 def count_cuts(rows: int) -> int:
@@ -72,7 +74,9 @@ def write_rows(
             mine = mine.cast(schema)
             for place, rows in split_by_partition(mine, partition_numbers(mine, [KEY], of * cuts)):
                 table = rows.combine_chunks()
-                writer.copy(number * of * cuts + place, table_to_stream(table), table.num_rows, value_bytes(table))
+                writer.copy_block(
+                    number * of * cuts + place, table_to_stream(table), table.num_rows, value_bytes(table)
+                )
     writer.close()
 
 
@@ -97,7 +101,7 @@ def describe_index_file(
     about = orjson.loads(index.dataset_name)
     ranges = about["of"] * about["cuts"]
     counts: dict[int, int] = {}
-    for run in index.runs:
+    for run in index.blocks:
         counts[run.partition // ranges] = counts.get(run.partition // ranges, 0) + run.rows
     return IndexFile(name, size, checksum, sum(counts.values()), **about), counts
 
@@ -132,7 +136,7 @@ class IndexFileReader:
     def _runs(self) -> list[ShuffleBlock]:
         try:
             size = self.target.size(self.path)
-            found = read_index(self.target, self.path).runs if size == self.file.size else None
+            found = read_index(self.target, self.path).blocks if size == self.file.size else None
         except FileNotFoundError as error:
             raise self._damaged("it is not there") from error
         except (InputError, ValueError, KeyError, TypeError) as error:

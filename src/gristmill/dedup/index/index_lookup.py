@@ -68,11 +68,11 @@ class StageIndexes:
             for number, index in enumerate(self._given, 1)
             if not any(index.is_at(later) for later in self._given[number:])
         ]
-        self._seen: list[tuple[DedupIndex, IndexAddition]] | None = None
+        self._compared_additions: list[tuple[DedupIndex, IndexAddition]] | None = None
         self._last: IndexVersion | None = None
-        self._own: list[IndexAddition] = []
-        self._again = False
-        self._name, self._run, self._made = "", "", AdditionOrigin()
+        self._own_additions: list[IndexAddition] = []
+        self._is_rerun = False
+        self._name, self._run, self._origin = "", "", AdditionOrigin()
         self._token, self._outputs = "", list[str]()
         self._files: Mapping[str, str] = {}
 
@@ -106,7 +106,7 @@ class StageIndexes:
         wanted = sum(version.size for version in versions if version) // READ_BYTES
         return min(1 << wanted.bit_length(), MAX_PARTITIONS) if wanted else 1
 
-    def remember(self, memory: dict[str, Any]) -> None:
+    def load_run_token(self, memory: dict[str, Any]) -> None:
         """Have something by which a run that goes on is told from another one whose directory has the same name."""
         self._token = memory.setdefault("token", os.urandom(8).hex())
 
@@ -136,9 +136,9 @@ class StageIndexes:
 
     # -- once the rows are there ---------------------------------------------------------------------------
 
-    def look(self, rows: ShuffleFileListing) -> None:
+    def choose_additions(self, rows: ShuffleFileListing) -> None:
         """Decide which additions the rows of a run are compared with, for all of its rounds."""
-        if self._seen is not None:
+        if self._compared_additions is not None:
             return
         seen: list[tuple[DedupIndex, IndexAddition]] = []
         for index in reversed(self.indexes):  # first the one that is added to
@@ -146,25 +146,29 @@ class StageIndexes:
             if version.number:  # it may be another one than before
                 check_index_matches(self.stage, index, version, self.kind, self.parameters)
             if index is self.extends:
-                found = self._not_own(index, version, rows)
+                found = self._additions_of_others(index, version, rows)
             else:
                 found = version.additions
                 self._refuse_copies(index, found)
             seen = [*((index, addition) for addition in found), *seen]
-        self._seen = seen
+        self._compared_additions = seen
 
-    def _not_own(self, index: DedupIndex, version: IndexVersion, rows: ShuffleFileListing) -> Sequence[IndexAddition]:
+    def _additions_of_others(
+        self, index: DedupIndex, version: IndexVersion, rows: ShuffleFileListing
+    ) -> Sequence[IndexAddition]:
         """The additions that are not this run's."""
         there = version.additions
         mark = digest([self._token, *self._outputs]) if self._run and self._outputs else ""
-        self._last, self._made = version, AdditionOrigin.of(rows, self._files, self._run, mark)
+        self._last, self._origin = version, AdditionOrigin.of(rows, self._files, self._run, mark)
         who = f"stage {self.stage!r}, the index at {index.url}"
-        self._own, self._again = find_own_additions(who, self._made, there, index.snapshot or None, index.origins)
-        base = self._own[0].base if self._again else ()
-        return [one for one in there if (one.name in base if self._again else one not in self._own)]
+        self._own_additions, self._is_rerun = find_own_additions(
+            who, self._origin, there, index.snapshot or None, index.origins
+        )
+        base = self._own_additions[0].base if self._is_rerun else ()
+        return [one for one in there if (one.name in base if self._is_rerun else one not in self._own_additions)]
 
     def _refuse_copies(self, index: DedupIndex, additions: Sequence[IndexAddition]) -> None:
-        own = {one.name for one in self._own}
+        own = {one.name for one in self._own_additions}
         for one in additions:
             if one.name in own and self.extends:
                 raise PlanError(
@@ -174,33 +178,33 @@ class StageIndexes:
                 )
 
     @property
-    def seen(self) -> Sequence[tuple[DedupIndex, IndexAddition]]:
-        assert self._seen is not None, "the rows are there before they are compared"
-        return self._seen
+    def compared_additions(self) -> Sequence[tuple[DedupIndex, IndexAddition]]:
+        assert self._compared_additions is not None, "the rows are there before they are compared"
+        return self._compared_additions
 
     def stamp(self, rows: str) -> str:
         """What partitions depend on. Snapshots are told with the rows that are found in them."""
-        return digest([rows, *(f"{addition.name} {addition.snapshot}" for _, addition in self.seen)], 16)
+        return digest([rows, *(f"{addition.name} {addition.snapshot}" for _, addition in self.compared_additions)], 16)
 
     def files(self) -> list[IndexFileReader]:
         return [
             IndexFileReader(index.data(addition.name), file, addition.snapshot)
-            for index, addition in self.seen
+            for index, addition in self.compared_additions
             for file in addition.files
         ]
 
     # -- adding --------------------------------------------------------------------------------------------
 
-    def begin(self, rows: ShuffleFileListing, verdicts: ShuffleFileListing, partitions: int) -> str:
+    def name_addition(self, rows: ShuffleFileListing, verdicts: ShuffleFileListing, partitions: int) -> str:
         """The name of what this run adds. Its files are others with another number of partitions, and those of an
         addition that is in a version are never written again."""
-        self.look(rows)
-        made = [rows.moved, verdicts.stamp, f"{partitions}"]
-        self._name = digest([*made, *(addition.name for _, addition in self.seen)], 8)
+        self.choose_additions(rows)
+        made = [rows.moved_rows_stamp, verdicts.stamp, f"{partitions}"]
+        self._name = digest([*made, *(addition.name for _, addition in self.compared_additions)], 8)
         return self._name
 
     @property
-    def room(self) -> OutputDirectory:
+    def addition_target(self) -> OutputDirectory:
         """Where what this run adds is written to."""
         assert self.extends is not None
         return self.extends.data(self._name)
@@ -211,43 +215,43 @@ class StageIndexes:
         assert index is not None
         assert last is not None
         now = index.read() or IndexVersion()
-        own = {one.name for one in self._own}
+        own = {one.name for one in self._own_additions}
         there = next((one for one in now.additions if one.name == self._name), None)
         if there is not None:
             if there.name not in own:  # it was not there when rows were compared: another run has kept the same
-                raise self._late(index, now)
-            if own == {there.name} and (told := self._named(self._told(there), now)) != there:
+                raise self._conflict_error(index, now)
+            if own == {there.name} and (told := self._with_snapshot_name(self._with_origin(there), now)) != there:
                 self._write(now, [told if one is there else one for one in now.additions])
             return
         if not addition.documents and not own and now.number:
             return
-        base = tuple(one.name for of, one in self.seen if of is index)
+        base = tuple(one.name for of, one in self.compared_additions if of is index)
         rest = [one for one in now.additions if one.name not in own]
         gone = own - {one.name for one in now.additions}
-        if gone or (not self._again and tuple(one.name for one in rest) != base):
-            raise self._late(index, now)
+        if gone or (not self._is_rerun and tuple(one.name for one in rest) != base):
+            raise self._conflict_error(index, now)
         for place, one in enumerate(rest):  # what was compared with what is replaced was compared with these
             names = dict.fromkeys(self._name if name in own else name for name in one.base)
             rest[place] = replace(one, base=tuple(names))
-        mine = self._told(replace(addition, name=self._name, since=now.number + 1, base=base))
-        self._write(now, [*rest, self._named(mine, now)] if addition.documents else rest)
+        mine = self._with_origin(replace(addition, name=self._name, since=now.number + 1, base=base))
+        self._write(now, [*rest, self._with_snapshot_name(mine, now)] if addition.documents else rest)
 
-    def _told(self, mine: IndexAddition) -> IndexAddition:
+    def _with_origin(self, mine: IndexAddition) -> IndexAddition:
         """An addition with what it was made of."""
         assert self.extends is not None
-        source, first = self._made.source, self._own[0] if self._again else None
+        source, first = self._origin.source, self._own_additions[0] if self._is_rerun else None
         if first and first.source == source:  # which may come back with more, from where it was run
             return replace(mine, source=source, run=first.run, mark=first.mark, origins=first.origins)
-        return replace(mine, source=source, origins=self.extends.tell_origins(self._made.origins))
+        return replace(mine, source=source, origins=self.extends.tell_origins(self._origin.origins))
 
-    def _named(self, mine: IndexAddition, now: IndexVersion) -> IndexAddition:
+    def _with_snapshot_name(self, mine: IndexAddition, now: IndexVersion) -> IndexAddition:
         """An addition with the name and the directory of this run, unless it has a name or a directory."""
         assert self.extends is not None
-        given = self.extends.snapshot or next((one.snapshot for one in self._own if one.named), None)
+        given = self.extends.snapshot or next((one.snapshot for one in self._own_additions if one.named), None)
         taken, made = {one.snapshot for one in now.additions}, f"v{now.number + 1}"
         free = next(name for name in chain([made], (f"{made}.{n}" for n in count(1))) if name not in taken)
-        snapshot = given or (self._own[0].snapshot if self._own else free)
-        run, mark = mine.run or self._made.run, mine.mark or self._made.mark
+        snapshot = given or (self._own_additions[0].snapshot if self._own_additions else free)
+        run, mark = mine.run or self._origin.run, mine.mark or self._origin.mark
         return replace(mine, snapshot=snapshot, named=given is not None, run=run, mark=mark)
 
     def _write(self, now: IndexVersion, additions: Sequence[IndexAddition]) -> None:
@@ -255,9 +259,9 @@ class StageIndexes:
         try:
             self.extends.publish(IndexVersion(now.number + 1, self.kind, self.parameters, tuple(additions)))
         except FileExistsError as error:
-            raise self._late(self.extends, self.extends.read() or now) from error
+            raise self._conflict_error(self.extends, self.extends.read() or now) from error
 
-    def _late(self, index: DedupIndex, now: IndexVersion) -> PlanError:
+    def _conflict_error(self, index: DedupIndex, now: IndexVersion) -> PlanError:
         others = [one.snapshot for one in now.additions if one.since > (self._last or now).number]
         return PlanError(
             f"stage {self.stage!r}: the index at {index.url} is at version {now.number} since another run has added "
@@ -290,8 +294,8 @@ class IndexedPart(PartitionTask):
     """A partition of new rows, with what is known of the same keys."""
 
     known: tuple[IndexFileReader, ...] = field(default=(), kw_only=True, repr=False)
-    match: IndexLookup = field(kw_only=True, repr=False)
-    place: tuple[int, int] = field(default=(0, 1), kw_only=True)
+    lookup: IndexLookup = field(kw_only=True, repr=False)
+    key_range: tuple[int, int] = field(default=(0, 1), kw_only=True)
     made_names: bool = field(default=False, kw_only=True)
 
     def pieces(self) -> Iterator[pa.Table]:
@@ -299,16 +303,16 @@ class IndexedPart(PartitionTask):
             yield from super().pieces()
             return
         held = list(super().pieces()) if sum(run.nbytes for run in self.data) <= DEFAULT_SORT_BYTES else None
-        found = [np.unique(self.match.keys(piece)) for piece in (super().pieces() if held is None else held)]
+        found = [np.unique(self.lookup.keys(piece)) for piece in (super().pieces() if held is None else held)]
         wanted = np.unique(np.concatenate(found))
         for file in self.known if len(wanted) else ():
-            for rows in file.rows(self.match.table, *self.place):
-                known = self.match.rows(rows, wanted)
+            for rows in file.rows(self.lookup.table, *self.key_range):
+                known = self.lookup.rows(rows, wanted)
                 if known.num_rows:
-                    yield conform_to_schema(self._told(known, file.snapshot), self.schema)
+                    yield conform_to_schema(self._with_snapshot(known, file.snapshot), self.schema)
         yield from super().pieces() if held is None else held
 
-    def _told(self, known: pa.Table, snapshot: str) -> pa.Table:
+    def _with_snapshot(self, known: pa.Table, snapshot: str) -> pa.Table:
         """Rows with what they were added with: in a column, and before names that only mean something with it."""
         told = pa.repeat(literal(snapshot, pa.string()), known.num_rows)
         if self.made_names:
@@ -322,7 +326,7 @@ class IndexedPartitions(ListPartitions):
 
     def __init__(self, exchange: Exchange, name: str, known: StageIndexes, match: IndexLookup) -> None:
         super().__init__(exchange, name)
-        self.known, self.match = known, match
+        self.known, self.lookup = known, match
 
     def check(self) -> None:
         self.known.check()
@@ -331,18 +335,18 @@ class IndexedPartitions(ListPartitions):
         if self.exchange.num_partitions is None:
             self.exchange.partitions = max(self.exchange.partitions, self.known.partitions())
 
-    def prepare(self, memory: dict[str, Any]) -> None:
-        self.known.remember(memory)
+    def prepare_run(self, memory: dict[str, Any]) -> None:
+        self.known.load_run_token(memory)
 
-    def settle(self, url: str, storage_options: Mapping[str, Any], lasting: RecordsLocation = None) -> None:
-        super().settle(url, storage_options, lasting)
+    def assign_directories(self, url: str, storage_options: Mapping[str, Any], lasting: RecordsLocation = None) -> None:
+        super().assign_directories(url, storage_options, lasting)
         self.known.settle(url, lasting)
 
-    def meet(self, stages: Sequence[ProcessingStage[Any, Any]]) -> None:
+    def see_pipeline(self, stages: Sequence[ProcessingStage[Any, Any]]) -> None:
         self.known.meet(stages)
 
     def sources(self) -> Iterator[Sequence[PartitionTask]]:
-        self.known.look(self.exchange.listing)
+        self.known.choose_additions(self.exchange.listing)
         files, of = self.known.files(), self.exchange.partitions
         for number, parts in enumerate(super().sources()):
             yield [self._joined(part, number, of, files) for part in parts]
@@ -354,4 +358,4 @@ class IndexedPartitions(ListPartitions):
             told["schema"] = part.schema.append(pa.field(SNAPSHOT, pa.string()))
         touching = tuple(file for file in files if file.touches(number, of))
         told["made_names"] = self.known.made_names
-        return IndexedPart(**told, known=touching, match=self.match, place=(number, of))
+        return IndexedPart(**told, known=touching, lookup=self.lookup, key_range=(number, of))

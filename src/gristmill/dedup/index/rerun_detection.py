@@ -93,7 +93,7 @@ def find_own_additions(
     mine = [one for one in additions if snapshot in (None, one.snapshot) or not one.named]
     files = _RunFiles(made, origins)
     again = [one for one in mine if files.are_same_files_as(one)]
-    own = [one for one in mine if one not in again and files.are_of(one, snapshot)]
+    own = [one for one in mine if one not in again and files.are_partly_from_run(one, snapshot)]
     repeats = bool(again) and not any(one.name in again[0].base for one in own)
     replaced = [*again, *own] if repeats else [*own, *again]
     others = [one for one in mine if one not in replaced]
@@ -136,18 +136,18 @@ class _RunFiles:
         before, now = (sorted(told[_STAMP:] for told in some) for some in (self._origins(one), self.made.origins))
         return bool(now) and before == now and _UNKNOWN not in now
 
-    def are_of(self, one: IndexAddition, snapshot: str | None) -> bool:
+    def are_partly_from_run(self, one: IndexAddition, snapshot: str | None) -> bool:
         """Whether an addition was made by a run with the same directory, of some of them."""
         if not self.are_of_same_run(one):
             return False
         if one.snapshot == snapshot:
-            return self.share(one) or not (one.origins or self.made.paths)
-        return bool(one.origins) and all(self.same(one))
+            return self.share_files_with(one) or not (one.origins or self.made.paths)
+        return bool(one.origins) and all(self.unchanged_files(one))
 
-    def share(self, one: IndexAddition) -> bool:
+    def share_files_with(self, one: IndexAddition) -> bool:
         return any(told[:_PATH] in self.made.paths for told in self._origins(one))
 
-    def same(self, one: IndexAddition) -> list[bool]:
+    def unchanged_files(self, one: IndexAddition) -> list[bool]:
         """For each file of an addition, whether it is as it was."""
         return [_is_same(told, self._now.get(told[:_PATH])) for told in self._origins(one)]
 
@@ -178,7 +178,7 @@ def _refuse_name(who: str, others: Sequence[IndexAddition], snapshot: str | None
 
 def _refuse_files(who: str, others: Sequence[IndexAddition], files: _RunFiles) -> None:
     for one in others:
-        if files.share(one):
+        if files.share_files_with(one):
             raise PlanError(
                 f"{who}: files of this input were added before, as {one.snapshot!r}{_by(one)}, and "
                 f"{_change(one, files)}. {_replacing(one)} To add the input as another snapshot, of which rows that "
@@ -207,7 +207,7 @@ def _by(one: IndexAddition) -> str:
 
 
 def _change(one: IndexAddition, files: _RunFiles) -> str:
-    same = files.same(one)
+    same = files.unchanged_files(one)
     if all(same):
         return (
             "there are others now" if files.include_files_beyond(one) else "what is compared of them is not what it was"

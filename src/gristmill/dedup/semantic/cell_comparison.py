@@ -132,8 +132,8 @@ class CellLinks:
         same[v[stands & (scores > SAME)]] = True
         numbers = np.arange(self.rows, self.rows + len(rows))
         found.append(self._chosen(rows, rows, v, u, scores, stands, numbers))
-        self._hold(found)
-        self._remember(rows, short, keeps, same, numbers)
+        self._hold_links(found)
+        self._store_rows(rows, short, keeps, same, numbers)
         self.rows += len(rows)
 
     def _chosen(
@@ -154,13 +154,15 @@ class CellLinks:
         ]
         return v + self.rows, numbers[u], np.concatenate([np.zeros(0), *parts]), stands
 
-    def _hold(self, found: Sequence[tuple[Numbers, Numbers, Numbers, Numbers]]) -> None:
+    def _hold_links(self, found: Sequence[tuple[Numbers, Numbers, Numbers, Numbers]]) -> None:
         v, u, scores, stands = (np.concatenate(part) for part in zip(*found, strict=True))
         some = best_links(v, scores, stands, u) if self.greedy else best_links(v, scores, np.zeros_like(stands), u, 1)
         if len(some):
             self._links.append((v[some], u[some], scores[some]))
 
-    def _remember(self, rows: Numbers, short: Numbers | None, keeps: Numbers, same: Numbers, numbers: Numbers) -> None:
+    def _store_rows(
+        self, rows: Numbers, short: Numbers | None, keeps: Numbers, same: Numbers, numbers: Numbers
+    ) -> None:
         """What later rows are compared with."""
         more = ~keeps & ~same
         if self.greedy:
@@ -168,11 +170,11 @@ class CellLinks:
         self.others += int(more.sum())
         chosen = np.flatnonzero(keeps | more)
         while len(chosen):
-            if not self._stores or not self._stores[-1].room:
+            if not self._stores or not self._stores[-1].capacity:
                 held = len(self._stores) * STORE * rows.shape[1] * 4
                 width = 0 if short is None else short.shape[1]
                 self._stores.append(_RowStore(rows.shape[1], width, held > self.most_bytes))
-            some, chosen = np.split(chosen, [self._stores[-1].room])
+            some, chosen = np.split(chosen, [self._stores[-1].capacity])
             self._stores[-1].add(rows[some], None if short is None else short[some], keeps[some], numbers[some])
 
 
@@ -203,7 +205,7 @@ class _RowStore:
         self._count = 0
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         return STORE - self._count
 
     @property

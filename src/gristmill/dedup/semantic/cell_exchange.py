@@ -47,9 +47,9 @@ class CellPlan:
     of the short form."""
 
     cells: CentroidCells
-    asked: Numbers
+    sample_numbers: Numbers
     queries: Numbers
-    basis: Numbers
+    short_basis: Numbers
 
 
 def exchange_table(rows: int, **columns: Any) -> pa.Table:
@@ -95,12 +95,12 @@ class AssignCells(KeyedStage):
     def outputs(self) -> tuple[list[str], Columns]:
         return [], [CELL]
 
-    def plan(self) -> CellPlan:
+    def load_plan(self) -> CellPlan:
         assert self.spool is not None
         return self.spool.load()
 
     def process_groups(self, table: pa.Table) -> pa.Table:
-        cells = self.plan().cells
+        cells = self.load_plan().cells
         rows = matrix_of(table[VECTOR], cells.centroids.shape[1])
         homes, also, others, start = [], [], [], 0
         for home, row, other in cells.assign(rows):
@@ -139,8 +139,8 @@ class AssignCells(KeyedStage):
 
     def _truth(self, table: pa.Table, ranks: pa.Array, rows: Numbers) -> pa.Table:
         """Pairs of rows that are compared with all, and rows that are near them, with the rank of these."""
-        plan, nodes = self.plan(), numbers(table[NODE], np.int64)
-        asked, basis = plan.asked, plan.basis
+        plan, nodes = self.load_plan(), numbers(table[NODE], np.int64)
+        asked, basis = plan.sample_numbers, plan.short_basis
         short = (short_form(rows, basis), short_form(plan.queries, basis)) if len(basis) else None
         v, u, scores = near_pairs(rows, plan.queries, 1 - self.eps - SLACK, short=short)
         some = best_links(
@@ -179,7 +179,7 @@ class CompareCells(KeyedStage):
                     continue
                 if cell is None or cell.number != of[start]:
                     yield from self._linked(cell, about)
-                    most, basis = sort_memory_bytes(self.memory_gb), self.assign.plan().basis
+                    most, basis = sort_memory_bytes(self.memory_gb), self.assign.load_plan().short_basis
                     cell = CellLinks(int(of[start]), 1 - self.eps - SLACK, self.greedy, most, basis)
                     about = []
                 vectors = as_one_array(part[VECTOR])

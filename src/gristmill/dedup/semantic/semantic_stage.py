@@ -227,7 +227,7 @@ class CentroidSpool(SpoolExchange):
 
     def list_files(self, outputs: Iterable[WrittenFiles]) -> None:
         super().list_files(outputs)
-        rows = sum(run.stop for number in range(self.partitions) for run in self.listing.runs_of(number))
+        rows = sum(run.stop for number in range(self.partitions) for run in self.listing.blocks_of(number))
         if not rows:
             return
         nodes, sample = self._sample(rows)

@@ -181,7 +181,7 @@ class ClusterCounters:
     bands: int = 1
     rows: int = 1
 
-    def sizes(self, stage: CountingStage, sizes: Numbers, largest: bool = True) -> None:
+    def count_sizes(self, stage: CountingStage, sizes: Numbers, largest: bool = True) -> None:
         """Clusters of these sizes were found."""
         if not len(sizes):
             return
@@ -192,12 +192,14 @@ class ClusterCounters:
                 most = "" if high == np.inf else f"_to_{int(high) - 1}"
                 stage.count(f"clusters_of_{low}{most if int(low) + 1 != high else ''}", there)
         if largest:
-            self.largest(stage, int(sizes.max()))
+            self.count_largest(stage, int(sizes.max()))
 
-    def largest(self, stage: CountingStage, size: int) -> None:
+    def count_largest(self, stage: CountingStage, size: int) -> None:
         stage.count(f"{_LARGEST}{size}")
 
-    def pairs(self, stage: CountingStage, similarity: Numbers, once: Numbers, same: Numbers, kept: Numbers) -> None:
+    def count_sample_pairs(
+        self, stage: CountingStage, similarity: Numbers, once: Numbers, same: Numbers, kept: Numbers
+    ) -> None:
         """Pairs of the sample, each both ways: which of them are the first of the two, which are of one cluster, and
         which of a row that was dropped and the one that was kept."""
         alike = similarity >= self.threshold

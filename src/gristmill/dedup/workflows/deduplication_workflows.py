@@ -158,7 +158,7 @@ class IdentifyDuplicates(CompositeStage[Batch, WrittenFiles]):
         _, _, parts = self.stage.judging(spools=False)
         commit = parts[-1]
         assert isinstance(commit, CommitVerdicts)
-        commit.place = self.target
+        commit.table_target = self.target
         return parts
 
 

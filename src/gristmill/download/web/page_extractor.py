@@ -65,15 +65,15 @@ class CommonCrawlHTMLExtractor(DocumentExtractor):
         kind = (record.get("content_type") or "").lower()
         if record.get("warc_type") == "conversion":  # of a WET file: it is text already
             text = _as_text(content, kind).strip()
-            return (self.language(_sample(text.split("\n"))), text) if text else self._left("no_text")
+            return (self.language(_sample(text.split("\n"))), text) if text else self._dropped_because("no_text")
         if record.get("status") not in (None, 200):
-            return self._left(f"status_{record['status']}")
+            return self._dropped_because(f"status_{record['status']}")
         if kind and not kind.startswith(_HTML):
-            return self._left("not_html")
+            return self._dropped_because("not_html")
         html = _as_text(content, kind)
         if "\0" in html:  # to look for it is many times as fast as to replace it
             html = html.replace("\0", "")
-        return self._left("no_text") if not html or html.isspace() else self._extracted(html)
+        return self._dropped_because("no_text") if not html or html.isspace() else self._extracted(html)
 
     def _extracted(self, html: str) -> tuple[str, str] | None:
         steps = self.algorithm if isinstance(self.algorithm, ParagraphExtractor) else None
@@ -82,17 +82,17 @@ class CommonCrawlHTMLExtractor(DocumentExtractor):
         language = self.language(sample)
         words = self.stop_words(language)
         if words is None:
-            return self._left("no_text" if language == UNKNOWN else f"no_stop_list_{language}")
+            return self._dropped_because("no_text" if language == UNKNOWN else f"no_stop_list_{language}")
         if steps:
             chosen = steps.chosen(parts, words, language)
         else:
             chosen = self.algorithm.extract_text(html, words, language) or []
         text = "\n\n".join(chosen)
         if not text:
-            return self._left("no_text")
+            return self._dropped_because("no_text")
         return (language if sample in text else self.language(_sample(chosen))), text
 
-    def _left(self, reason: str) -> tuple[str, str] | None:
+    def _dropped_because(self, reason: str) -> tuple[str, str] | None:
         """Nothing, for this reason."""
         self.count(reason)
         return None

@@ -107,7 +107,7 @@ class _Reader:
             self.head = b""
             found, rest = self._one(rest)
             if isinstance(self.members, PlainMemberReader):
-                self.members.give_back(rest)
+                self.members.push_back(rest)
                 rest = b""
             else:  # to the end, since only there its checksum is known
                 rest = rest.lstrip(b"\r\n")

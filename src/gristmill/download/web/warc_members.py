@@ -84,7 +84,7 @@ class PlainMemberReader(MemberReader):
             size -= len(piece)
         return b"".join(pieces)
 
-    def give_back(self, more: bytes) -> None:
+    def push_back(self, more: bytes) -> None:
         """What was read beyond the end of a record."""
         self._input = more + self._input
 

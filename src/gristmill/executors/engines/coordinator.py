@@ -49,10 +49,10 @@ class CallReceipt:
     """What one call of an engine did: which tasks of which convoys went in, what came out, or why it must stop."""
 
     group: int
-    items: list[tuple[int, str]] = field(default_factory=list)
+    inputs: list[tuple[int, str]] = field(default_factory=list)
     outputs: list[tuple[Lineage, Any, int, int]] = field(default_factory=list)
     stats: list[StageStats] = field(default_factory=list)
-    aside: list[QuarantinedRecord] = field(default_factory=list)
+    quarantined: list[QuarantinedRecord] = field(default_factory=list)
     error: StageError | None = None
 
 
@@ -157,7 +157,7 @@ class ResultOwner:
     """Owns results. It is the driver's, and lives as long as somebody has one of them."""
 
     @classmethod
-    def on(cls, node: str) -> Any:
+    def start_on(cls, node: str) -> Any:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -176,14 +176,14 @@ class GroupRunner:
     def __init__(self, assignment: GroupAssignment, desk: Any) -> None:
         import ray
 
-        self.assignment, self.desk = assignment, desk
+        self.assignment, self.coordinator = assignment, desk
         self.node: str = ray.get_runtime_context().get_node_id()
         self.guard: GuardDriver | None = None
-        self.keeper: Any = None
-        self.over = False
+        self.result_owner: Any = None
+        self.is_over = False
         self.output_marker = OutputMarker()
 
-    def work(self, rows: Iterable[Any]) -> Iterator[bytes]:
+    def run(self, rows: Iterable[Any]) -> Iterator[bytes]:
         """Pass rows through the group, and give the rows for the next one.
 
         Should the guard itself break down, or the desk, nothing is posted, and the driver sees to it that others do the
@@ -192,21 +192,21 @@ class GroupRunner:
         import ray
 
         rows = list(rows)
-        if self.over or not rows:
+        if self.is_over or not rows:
             return
         receipt = CallReceipt(self.assignment.group)
         try:
             self._open()
             yield from self._run(rows, receipt)
         except StageError as error:
-            receipt.error, self.over = error, True
+            receipt.error, self.is_over = error, True
         except (GristmillError, OSError, ray.exceptions.RayError):
             self._end()
             return
         if self.guard is not None:
-            receipt.aside = self.guard.take_quarantined()
+            receipt.quarantined = self.guard.take_quarantined()
             self._post(receipt)
-        if self.over:
+        if self.is_over:
             self._end()
 
     def _open(self) -> None:
@@ -237,7 +237,7 @@ class GroupRunner:
         raise GristmillError(_RUN_OVER_MESSAGE)
 
     def _end(self) -> None:
-        self.over = True
+        self.is_over = True
         guard, self.guard = self.guard, None
         if guard is not None:
             guard.end()
@@ -245,41 +245,43 @@ class GroupRunner:
     def _run(self, rows: Iterable[Any], receipt: CallReceipt) -> Iterator[bytes]:
         assert self.guard is not None
         items = [deserialise_task(row, self.guard.folders, self._fetch) for row in rows]
-        receipt.items = [(convoy, item.lineage.id) for convoy, item in items]
-        for outputs in self.guard.pass_through([item for _, item in items]):
+        receipt.inputs = [(convoy, item.lineage.id) for convoy, item in items]
+        for outputs in self.guard.run_call([item for _, item in items]):
             yield from self._emit_outputs(items[0][0], outputs, receipt)
         receipt.stats = self.guard.stats
 
     def _emit_outputs(self, convoy: int, outputs: list[CallOutput], receipt: CallReceipt) -> Iterator[bytes]:
         """Rows for the next group; what leaves the engine goes with the receipt."""
-        leaving = [output for output in outputs if self.assignment.last or output.position == REJECTED_POSITION]
-        for output, ref in zip(leaving, self._kept([output.ref for output in leaving]), strict=True):
+        leaving = [
+            output for output in outputs if self.assignment.leaves_engine or output.position == REJECTED_POSITION
+        ]
+        for output, ref in zip(leaving, self._store_results([output.ref for output in leaving]), strict=True):
             receipt.outputs.append((output.lineage, ref, output.nbytes, output.position))
         for output in outputs:
-            if not (self.assignment.last or output.position == REJECTED_POSITION):
+            if not (self.assignment.leaves_engine or output.position == REJECTED_POSITION):
                 receipt.outputs.append((output.lineage, None, output.nbytes, output.position))
                 yield serialise_task(convoy, output.lineage, output.ref)
             output.ref.discard()
 
-    def _kept(self, parcels: list[PackedTask]) -> list[Any]:
+    def _store_results(self, parcels: list[PackedTask]) -> list[Any]:
         """References that outlive this actor."""
         import ray
 
         large = [parcel for parcel in parcels if parcel.path is not None]
         if not large:
             return parcels
-        if self.keeper is None:
-            self.keeper = self._ask("keeper", self.node)
+        if self.result_owner is None:
+            self.result_owner = self._ask("keeper", self.node)
         kept: dict[int, StoredTask] = {}
         while large:
             part, size = [], 0
             while large and size < _STORE_CHUNK_BYTES:
                 part.append(large.pop())
                 size += part[-1].nbytes
-            refs = ray.get(self.keeper.keep.remote([parcel.load() for parcel in part]))
+            refs = ray.get(self.result_owner.keep.remote([parcel.load() for parcel in part]))
             # the handle is kept with what is owned: a keeper ends when nobody has any of it any more
             kept |= {
-                id(parcel): StoredTask([*refs, self.keeper], index, parcel.nbytes, self.node)
+                id(parcel): StoredTask([*refs, self.result_owner], index, parcel.nbytes, self.node)
                 for index, parcel in enumerate(part)
             }
         return [kept.get(id(parcel), parcel) for parcel in parcels]
@@ -291,10 +293,10 @@ class GroupRunner:
         import ray
 
         try:
-            report_output_marks(self.desk, self.output_marker)
-            self.over = not self._ask("post", receipt) or self.over
+            report_output_marks(self.coordinator, self.output_marker)
+            self.is_over = not self._ask("post", receipt) or self.is_over
         except ray.exceptions.RayError:
-            self.over = True
+            self.is_over = True
 
     def _ask(self, method: str, *args: Any) -> Any:
         """What the desk answers."""
@@ -302,7 +304,7 @@ class GroupRunner:
 
         while True:
             try:
-                return ray.get(getattr(self.desk, method).remote(*args))
+                return ray.get(getattr(self.coordinator, method).remote(*args))
             except ray.exceptions.ActorUnavailableError:  # which it may be again; if not, that is known next time
                 time.sleep(_RETRY_SECONDS)
 

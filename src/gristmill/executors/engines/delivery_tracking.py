@@ -15,37 +15,37 @@ DeliveryKey = tuple[int, int, str]
 class Delivery:
     """Tasks that went through calls together, and what is known of them."""
 
-    roots: list[int]
-    missing: set[DeliveryKey]
-    early: set[DeliveryKey] = field(default_factory=set)
+    inputs: list[int]
+    expected: set[DeliveryKey]
+    unexpected: set[DeliveryKey] = field(default_factory=set)
     """Arrived before it was known that they were to come."""
-    arrived: set[DeliveryKey] = field(default_factory=set)
+    received: set[DeliveryKey] = field(default_factory=set)
     receipts: list[CallReceipt] = field(default_factory=list)
 
     @property
-    def whole(self) -> bool:
-        return not self.missing and not self.early
+    def is_complete(self) -> bool:
+        return not self.expected and not self.unexpected
 
-    def join(self, other: Delivery) -> None:
-        self.roots += other.roots
-        self.missing |= other.missing
-        self.early |= other.early
-        self.arrived |= other.arrived
+    def merge(self, other: Delivery) -> None:
+        self.inputs += other.inputs
+        self.expected |= other.expected
+        self.unexpected |= other.unexpected
+        self.received |= other.received
         self.receipts += other.receipts
 
-    def take(self, receipt: CallReceipt, hands_on: int | None) -> None:
+    def add_receipt(self, receipt: CallReceipt, hands_on: int | None) -> None:
         """Count what went in and what came out, which goes to group `hands_on`, if it stays with the engine."""
-        gone_in = {(receipt.group, *item) for item in receipt.items}
-        if gone_in <= self.arrived:  # the engine has repeated a call
+        gone_in = {(receipt.group, *item) for item in receipt.inputs}
+        if gone_in <= self.received:  # the engine has repeated a call
             return
-        if gone_in & self.arrived:  # it has repeated some of one: nothing of this can be told apart any more
-            self.early.add((-1, -1, ""))
+        if gone_in & self.received:  # it has repeated some of one: nothing of this can be told apart any more
+            self.unexpected.add((-1, -1, ""))
         self.receipts.append(receipt)
-        self.arrived |= gone_in
-        self.early |= gone_in - self.missing
-        self.missing -= gone_in
+        self.received |= gone_in
+        self.unexpected |= gone_in - self.expected
+        self.expected -= gone_in
         if hands_on is not None:
-            convoy = receipt.items[0][0]
+            convoy = receipt.inputs[0][0]
             to_come = {(hands_on, convoy, out[0].id) for out in receipt.outputs if out[1] is None}
-            self.missing |= to_come - self.arrived
-            self.early -= to_come
+            self.expected |= to_come - self.received
+            self.unexpected -= to_come

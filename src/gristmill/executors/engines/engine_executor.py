@@ -57,8 +57,8 @@ class EngineJob:
     """What an engine is to play: one duty per group, with what each worker needs, and the rows that go in."""
 
     assignments: list[GroupAssignment]
-    rows: list[bytes]
-    needs: list[Any]
+    serialised_tasks: list[bytes]
+    resources: list[Any]
     """Resources of each group."""
     num_workers: list[int | None]
     batch_sizes: list[int]
@@ -78,14 +78,14 @@ def tasks_per_call(score: EngineJob, group: int = 0) -> int:
     """How many of the tasks that go in make one call: calls enough for all workers, and not one per tiny task."""
     most = max(64, int(16 * score.cpus))
     batch = score.batch_sizes[group]
-    each = -(-len(score.rows) // most)
+    each = -(-len(score.serialised_tasks) // most)
     return -(-each // batch) * batch
 
 
 class EngineActor:
     """Runs an engine in a process of its own. When it is killed, all that the engine has started ends."""
 
-    def play(self, executor: EngineExecutor, score: EngineJob, desk: Any) -> None:
+    def run_engine(self, executor: EngineExecutor, score: EngineJob, desk: Any) -> None:
         executor.play(score, desk)
 
 
@@ -137,23 +137,23 @@ class EngineDriver(RayDriver):
 
     executor: EngineExecutor
     control_actor_class = EngineCoordinator
-    played = False
+    engine_started = False
     """Whether the engine was started."""
 
     def __init__(self, job: Job, machine: Machine, executor: EngineExecutor) -> None:
         super().__init__(job, machine, executor)
         self.name = executor.engine_name
         chain = [group.index for group in groups_for_engine(job.plan)]
-        self.chain = range(chain[0], chain[-1] + 1) if chain else range(0)
-        self.state = "listing" if self.chain else "over"
+        self.engine_groups = range(chain[0], chain[-1] + 1) if chain else range(0)
+        self.state = "listing" if self.engine_groups else "over"
         self.submitted_calls: dict[int, WorkerCall] = {}
         self.deliveries: dict[int, Delivery] = {}
-        self.heard = 0
-        self.problem: StageError | None = None
+        self.receipts_received = 0
+        self.teardown_error: StageError | None = None
         """What went wrong when the engine's workers tore down."""
         self.guard_processes: list[GuardProcess] = []
-        self.keepers: list[Any] = []
-        self.desk: Any = None
+        self.result_owners: list[Any] = []
+        self.coordinator: Any = None
         """The one that the engine knows: another board may have taken its place for others."""
         self.engine_actor: Any = None
         self.engine_run: Any = None
@@ -166,7 +166,7 @@ class EngineDriver(RayDriver):
 
     def may_begin(self, pool: WorkerPool) -> bool:
         """Our own actors do the engine's groups only when it has ended."""
-        return super().may_begin(pool) and (self.state == "over" or pool.index not in self.chain)
+        return super().may_begin(pool) and (self.state == "over" or pool.index not in self.engine_groups)
 
     def _dispatch(self) -> None:
         if self.state == "listing":
@@ -174,14 +174,14 @@ class EngineDriver(RayDriver):
         super()._dispatch()
 
     def _submit_inputs(self) -> None:
-        first = self.chain.start
+        first = self.engine_groups.start
         while self.flow.pools[first].queue:
-            call = self.flow.take(first, 1)
+            call = self.flow.next_call(first, 1)
             number = len(self.submitted_calls)
             self.submitted_calls[number] = call
             self.deliveries[number] = Delivery([number], {(first, number, call.items[0].lineage.id)})
         if self.flow.is_over(first - 1) if first else self.flow.listing_done:
-            self._start() if self._engine_pays_off else self._leave()
+            self._start() if self._engine_pays_off else self._return_work_to_actors()
 
     @property
     def _engine_pays_off(self) -> bool:
@@ -194,11 +194,11 @@ class EngineDriver(RayDriver):
         items = {number: call.items[0] for number, call in self.submitted_calls.items()}
         large = {number: item.refs[0] for number, item in items.items() if not isinstance(item.refs[0], PackedTask)}
         rows = [serialise_task(number, item.lineage, item.refs[0]) for number, item in items.items()]
-        self.boards.ask("hold", large)  # another board may have to: the engine must know the one that does
-        self.desk = self.board
+        self.control.ask("hold", large)  # another board may have to: the engine must know the one that does
+        self.coordinator = self.control_actor
         self.state = "playing"
-        self.played = True
-        self.crew.dismiss()
+        self.engine_started = True
+        self.actor_cache.kill_idle_actors()
         self._start_engine_actor(rows)
 
     def _start_engine_actor(self, rows: list[bytes]) -> None:
@@ -207,27 +207,27 @@ class EngineDriver(RayDriver):
 
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
         self.engine_actor = ray.remote(EngineActor).options(num_cpus=0, scheduling_strategy=here).remote()
-        self.engine_run = self.engine_actor.play.remote(self.executor, self._score(rows), self.desk)
-        self.pending_update = self.desk.take_update.remote(_UPDATE_SECONDS)
+        self.engine_run = self.engine_actor.play.remote(self.executor, self._engine_job(rows), self.coordinator)
+        self.pending_update = self.coordinator.take_update.remote(_UPDATE_SECONDS)
 
-    def _score(self, rows: list[bytes]) -> EngineJob:
+    def _engine_job(self, rows: list[bytes]) -> EngineJob:
         plan, quarantine = self.job.plan, self.job.quarantine
-        groups = [plan.groups[index] for index in self.chain]
+        groups = [plan.groups[index] for index in self.engine_groups]
         return EngineJob(
             assignments=[
                 GroupAssignment(
                     group.index,
-                    pickle_group(group, plan.rejecter(group)),
-                    last=group.index == self.chain.stop - 1,
-                    final=group.index == len(plan.main_groups) - 1,
-                    isolates=quarantine.isolates,
+                    pickle_group(group, plan.side_output_recorder(group)),
+                    leaves_engine=group.index == self.engine_groups.stop - 1,
+                    leaves_pipeline=group.index == len(plan.main_groups) - 1,
+                    isolates=quarantine.enabled,
                     budget=quarantine.budget,
                     gpu_memory_gb=self.executor.config.get("gpu_memory_gb"),
                 )
                 for group in groups
             ],
-            rows=rows,
-            needs=[group.resources for group in groups],
+            serialised_tasks=rows,
+            resources=[group.resources for group in groups],
             num_workers=[group.num_workers for group in groups],
             batch_sizes=[group.batch_size for group in groups],
             environments=[self.pools[group.index].env() for group in groups],
@@ -242,12 +242,12 @@ class EngineDriver(RayDriver):
             return super().ready(refs, seconds)
         found = super().ready([*refs, self.pending_update, self.engine_run], seconds)
         if self.pending_update in found:
-            self._take(_UPDATE_SECONDS)
+            self._take_update(_UPDATE_SECONDS)
         elif self.engine_run in found:
             self._handle_engine_end()
         return [ref for ref in found if ref in refs]
 
-    def _take(self, seconds: float) -> bool:
+    def _take_update(self, seconds: float) -> bool:
         """Receive what was posted, and ask for more. Whether there was any; without the desk, there is no more."""
         import ray
 
@@ -260,50 +260,52 @@ class EngineDriver(RayDriver):
             raise
         except ray.exceptions.RayError:
             self._end_engine(GRACE_SECONDS)
-            self.problem = None
+            self.teardown_error = None
             self._warn_and_take_over("Ray has killed the actor that had its receipts")
             return False
-        self.pending_update = self.desk.take_update.remote(seconds)
+        self.pending_update = self.coordinator.take_update.remote(seconds)
         self.guard_processes += news.guard_processes
         for node in news.wanted_owners:
-            self.keepers.append(ResultOwner.on(node))
-            self.desk.set_result_owner.remote(node, self.keepers[-1])
+            self.result_owners.append(ResultOwner.start_on(node))
+            self.coordinator.set_result_owner.remote(node, self.result_owners[-1])
         for receipt in news.receipts:
             self._handle_receipt(receipt)
         return bool(news)
 
     def _handle_receipt(self, receipt: CallReceipt) -> None:
-        self.heard += 1
+        self.receipts_received += 1
         if isinstance(receipt.error, ErrorBudgetError):
-            raise self.job.quarantine.overspent(receipt.aside, self.flow.rows_read)
+            raise self.job.quarantine.overspent(receipt.quarantined, self.flow.rows_read)
         if receipt.error is not None:
             raise receipt.error
-        convoys = {id(found): found for number, _ in receipt.items if (found := self.deliveries.get(number))}
+        convoys = {id(found): found for number, _ in receipt.inputs if (found := self.deliveries.get(number))}
         if not convoys:  # it has arrived whole before
             return
-        joined, *others = sorted(convoys.values(), key=lambda convoy: -len(convoy.roots))
+        joined, *others = sorted(convoys.values(), key=lambda convoy: -len(convoy.inputs))
         for other in others:
-            joined.join(other)
-            self.deliveries |= dict.fromkeys(other.roots, joined)
+            joined.merge(other)
+            self.deliveries |= dict.fromkeys(other.inputs, joined)
         after = receipt.group + 1
-        joined.take(receipt, after if after in self.chain else None)
-        if joined.whole:
-            self._arrive(joined)
+        joined.add_receipt(receipt, after if after in self.engine_groups else None)
+        if joined.is_complete:
+            self._record_delivery(joined)
 
-    def _arrive(self, convoy: Delivery) -> None:
+    def _record_delivery(self, convoy: Delivery) -> None:
         """All of a convoy is there: enter it into the books, group by group."""
-        calls = {(self.chain.start, self._id(number)): self.submitted_calls.pop(number) for number in convoy.roots}
+        calls = {
+            (self.engine_groups.start, self._id(number)): self.submitted_calls.pop(number) for number in convoy.inputs
+        }
         inputs = list(calls.values())
-        queues = {group: self.flow.pools[group].queue for group in self.chain}
+        queues = {group: self.flow.pools[group].queue for group in self.engine_groups}
         held = {group: len(queue) for group, queue in queues.items()}  # to be run again, when the engine has ended
         for group, queue in queues.items():
             queue.rotate(-held[group])
             while len(queue) > held[group]:
-                call = self.flow.take(group, 1)
+                call = self.flow.next_call(group, 1)
                 calls[group, call.items[0].lineage.id] = call
             for receipt in (receipt for receipt in convoy.receipts if receipt.group == group):
-                self._enter(receipt, [calls[group, name] for _, name in receipt.items])
-        for number in convoy.roots:
+                self._record_receipt(receipt, [calls[group, name] for _, name in receipt.inputs])
+        for number in convoy.inputs:
             del self.deliveries[number]
         for call in inputs:
             call.discard()
@@ -311,16 +313,16 @@ class EngineDriver(RayDriver):
     def _id(self, number: int) -> str:
         return self.submitted_calls[number].items[0].lineage.id
 
-    def _enter(self, receipt: CallReceipt, calls: Sequence[WorkerCall]) -> None:
+    def _record_receipt(self, receipt: CallReceipt, calls: Sequence[WorkerCall]) -> None:
         by_id = {call.items[0].lineage.id: call for call in calls}
         for lineage, ref, nbytes, position in receipt.outputs:
             parent = next((by_id[name] for name in ancestor_ids(lineage.id) if name in by_id), calls[0])
             # what stays with the engine cannot be had from it: should it be needed once more, it is made again
-            self.flow.output(parent, CallOutput(lineage, ref or StoredTask([], 0, nbytes), nbytes, position))
-        self.flow.finish(calls[0], receipt.stats, receipt.aside)
+            self.flow.add_output(parent, CallOutput(lineage, ref or StoredTask([], 0, nbytes), nbytes, position))
+        self.flow.finish_call(calls[0], receipt.stats, receipt.quarantined)
         nothing = [StageStats() for _ in receipt.stats]
         for call in calls[1:]:
-            self.flow.finish(call, nothing)
+            self.flow.finish_call(call, nothing)
 
     # -- the end of the engine -----------------------------------------------------------------------------
 
@@ -336,14 +338,14 @@ class EngineDriver(RayDriver):
         self._end_engine(
             LINGER_SECONDS if error is None else GRACE_SECONDS
         )  # or it might still work on what is done again below
-        self.problem = self.problem if error is None else None
-        self._take(0)  # asked for before it ended: the answer may be older than the last receipt
-        while self.state == "playing" and self._take(0):
+        self.teardown_error = self.teardown_error if error is None else None
+        self._take_update(0)  # asked for before it ended: the answer may be older than the last receipt
+        while self.state == "playing" and self._take_update(0):
             pass
         if self.state != "playing":
             return
         why = f"It said:\n{type(error).__name__}: {error}" if error else "It ended without a word"
-        if error and not self.heard:
+        if error and not self.receipts_received:
             raise GristmillError(
                 f"{self.name} cannot run this pipeline here. {why}\n\nRayActorPoolExecutor may"
             ) from error
@@ -358,9 +360,9 @@ class EngineDriver(RayDriver):
                 RuntimeWarning,
                 stacklevel=2,
             )
-        self._leave()
+        self._return_work_to_actors()
 
-    def _leave(self) -> None:
+    def _return_work_to_actors(self) -> None:
         """From here on, actors do what is left."""
         self.state = "over"
         for call in self.submitted_calls.values():
@@ -375,8 +377,8 @@ class EngineDriver(RayDriver):
             super()._stop(raises)
         finally:
             self._end_engine(LINGER_SECONDS if raises else GRACE_SECONDS)
-        if raises and self.problem is not None:
-            raise self.problem
+        if raises and self.teardown_error is not None:
+            raise self.teardown_error
 
     def _end_engine(self, grace: float) -> None:
         """Kill the engine, and wait until its workers have torn down."""
@@ -386,17 +388,17 @@ class EngineDriver(RayDriver):
         if conductor is None or not ray.is_initialized():
             return
         with contextlib.suppress(ray.exceptions.RayError):
-            self.guard_processes = ray.get(self.desk.close.remote())
+            self.guard_processes = ray.get(self.coordinator.close.remote())
         ray.kill(conductor)
-        self.problem = wait_for_all_guards(self.guard_processes, grace)
+        self.teardown_error = wait_for_all_guards(self.guard_processes, grace)
 
     @property
     def can_reuse_actors(self) -> bool:
-        return super().can_reuse_actors and not self.played  # the engine counts cores, and each has some of one
+        return super().can_reuse_actors and not self.engine_started  # the engine counts cores, and each has some of one
 
     @property
-    def goes_on(self) -> bool:
-        return super().goes_on and not self.played  # a desk serves one engine
+    def can_continue(self) -> bool:
+        return super().can_continue and not self.engine_started  # a desk serves one engine
 
     def _control_state(self) -> ControlState:
-        return replace(super()._control_state(), closed=self.played)
+        return replace(super()._control_state(), closed=self.engine_started)

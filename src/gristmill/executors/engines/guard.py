@@ -41,9 +41,9 @@ class GroupAssignment:
     group: int
     payload: bytes
     """The stages, and what writes down what they drop."""
-    last: bool
+    leaves_engine: bool
     """Whether what comes out leaves the engine."""
-    final: bool
+    leaves_pipeline: bool
     """Whether what comes out leaves the pipeline."""
     isolates: bool
     budget: ErrorBudget
@@ -55,13 +55,13 @@ class _QuarantineBuffer:
     """Holds what was set aside until the driver writes it down."""
 
     records: list[QuarantinedRecord] = field(default_factory=list)
-    place = ""
-    spent = (0, 0)
+    url = ""
+    earlier_errors = (0, 0)
 
-    def keep(self, records: Sequence[QuarantinedRecord]) -> None:
+    def add_quarantined(self, records: Sequence[QuarantinedRecord]) -> None:
         self.records.extend(records)
 
-    def saw(self, source: str, rows: int) -> None: ...
+    def add_rows_read(self, source: str, rows: int) -> None: ...
 
     def quarantined(self) -> Iterator[QuarantinedRecord]:
         return iter(self.records)
@@ -102,8 +102,8 @@ class GuardDriver(LocalDriver):
         budget = (
             assignment.budget if assignment.budget.most is not None else ErrorBudget()
         )  # a share is one of all rows of the run
-        self.keeper = _QuarantineBuffer()
-        self.quarantine = Quarantine(assignment.isolates, budget, self.keeper)
+        self.quarantine_buffer = _QuarantineBuffer()
+        self.quarantine = Quarantine(assignment.isolates, budget, self.quarantine_buffer)
         self.plan = Plan("guard", None, (group,))
         job = Job(self.plan, iter(()), SilentObserver(), self.quarantine)
         super().__init__(job, Machine(1.0, None, (assignment.gpu_memory_gb,) * gpus), LINGER_SECONDS)
@@ -112,7 +112,7 @@ class GuardDriver(LocalDriver):
         pool = self.pools[0]
         assert isinstance(pool, ProcessPool)
         pool.payload, pool.limit, pool.target, pool.cpus = assignment.payload, 1, 1, 0.0
-        pool.rejecter, pool.final, pool.folders = rejecter, assignment.final, self.folders
+        pool.rejecter, pool.final, pool.folders = rejecter, assignment.leaves_pipeline, self.folders
         pool.node, pool.slots = node, _AllGpuSlots(self.machine.gpus)
         self.stats: list[StageStats] = []
 
@@ -125,9 +125,9 @@ class GuardDriver(LocalDriver):
                 pool.start()
             self._listen()
 
-    def pass_through(self, items: Sequence[WorkItem]) -> Iterator[list[CallOutput]]:
+    def run_call(self, items: Sequence[WorkItem]) -> Iterator[list[CallOutput]]:
         """What comes out, as it comes. Raises what must end the run."""
-        self.keeper.records.clear()
+        self.quarantine_buffer.records.clear()
         flow = self.flow = _SingleCallFlow(self.plan, items, self.quarantine)
         for _ in self.loop_turns():
             if out := flow.take_out():
@@ -135,10 +135,10 @@ class GuardDriver(LocalDriver):
         self.stats = flow.stats[0]
 
     def take_quarantined(self) -> list[QuarantinedRecord]:
-        aside, self.keeper.records = self.keeper.records, []
+        aside, self.quarantine_buffer.records = self.quarantine_buffer.records, []
         return aside
 
-    def dismiss(self, pool: WorkerPool) -> None:
+    def stop_idle_workers(self, pool: WorkerPool) -> None:
         """There will be more calls."""
 
     def end(self) -> None:

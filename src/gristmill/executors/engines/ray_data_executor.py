@@ -50,7 +50,7 @@ class RayDataExecutor(EngineExecutor):
 
         _configure_data_context(ray.data.DataContext.get_current())
         dataset: Any = ray.data.from_arrow(_input_blocks(score))
-        wanted = sum(need.cpus * (count or 1) for need, count in zip(score.needs, score.num_workers, strict=True))
+        wanted = sum(need.cpus * (count or 1) for need, count in zip(score.resources, score.num_workers, strict=True))
         scale = min(1.0, 0.95 * score.cpus / max(wanted, 1e-9))
         for index, duty in enumerate(score.assignments):
             dataset = dataset.map_batches(
@@ -74,7 +74,7 @@ class GroupOperator:
     def __call__(self, block: Any) -> Iterator[Any]:
         rows: list[bytes] = []
         size = 0
-        for row in self.group_runner.work(scalar.as_buffer() for scalar in block.column(TASK_COLUMN)):
+        for row in self.group_runner.run(scalar.as_buffer() for scalar in block.column(TASK_COLUMN)):
             rows.append(row)
             size += len(row)
             if size > BLOCK_BYTES:
@@ -91,7 +91,10 @@ def _task_table(rows: list[bytes]) -> Any:
 
 def _input_blocks(score: EngineJob) -> list[Any]:
     each = tasks_per_call(score)
-    return [_task_table(score.rows[start : start + each]) for start in range(0, len(score.rows), each)]
+    return [
+        _task_table(score.serialised_tasks[start : start + each])
+        for start in range(0, len(score.serialised_tasks), each)
+    ]
 
 
 def _configure_data_context(context: Any) -> None:
@@ -106,7 +109,7 @@ def _configure_data_context(context: Any) -> None:
 
 def _map_batches_options(score: EngineJob, index: int, scale: float) -> dict[str, Any]:
     """What one actor of a group takes, and how many there may be. With many groups each takes less, so that all run."""
-    need = score.needs[index]
+    need = score.resources[index]
     cpus = need.cpus * scale
     fixed = score.num_workers[index]
     fitting = max(1, int(score.cpus / need.cpus + 1e-9) if need.cpus else int(score.cpus))

@@ -107,12 +107,12 @@ class XennaExecutor(EngineExecutor):
             xenna.StageSpec(GroupStage(score, index, scale, desk), num_workers=count)
             for index, count in enumerate(_worker_counts(score))
         ]
-        xenna.run_pipeline(xenna.PipelineSpec(input_data=score.rows, stages=stages, config=config))
+        xenna.run_pipeline(xenna.PipelineSpec(input_data=score.serialised_tasks, stages=stages, config=config))
 
     def _scale(self, score: EngineJob, batch: bool) -> float:
         """So much of what a worker needs is told to Xenna: as many fit then as the cores that it was to have allow."""
         offered = self._cpus_offered(score.cpus)
-        needs = [need.cpus * (count or 1) for need, count in zip(score.needs, score.num_workers, strict=True)]
+        needs = [need.cpus * (count or 1) for need, count in zip(score.resources, score.num_workers, strict=True)]
         most: float = max(needs) if batch else sum(needs)
         return min(1.0, offered / self._cpus_intended(score.cpus), 0.98 * offered / max(most, 1e-9))
 
@@ -121,7 +121,7 @@ def _worker_counts(score: EngineJob) -> list[int | None]:
     """How many workers each group has; None: as Xenna likes, which fills the cores with them at once. Where all that
     goes in is one call, more than one of the first group would start for nothing."""
     first, *others = score.num_workers
-    one = len(score.rows) <= tasks_per_call(score)
+    one = len(score.serialised_tasks) <= tasks_per_call(score)
     return [1 if one and first is None else first, *others]
 
 

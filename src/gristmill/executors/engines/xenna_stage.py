@@ -17,10 +17,10 @@ class GroupStage(xenna.Stage):  # type: ignore[misc]
     """What Xenna calls."""
 
     def __init__(self, score: EngineJob, index: int, scale: float, desk: Any) -> None:
-        self.assignment, self.desk = score.assignments[index], desk
+        self.assignment, self.coordinator = score.assignments[index], desk
         self.batch_size = tasks_per_call(score, index)
         self.environment = score.environments[index]
-        need = score.needs[index]
+        need = score.resources[index]
         self.cpus = need.cpus * scale
         self.gpus = need.gpu_share(self.assignment.gpu_memory_gb) if need.requires_gpu else 0.0
 
@@ -45,10 +45,10 @@ class GroupStage(xenna.Stage):  # type: ignore[misc]
 
     def setup(self, worker_metadata: Any) -> None:
         threading.Thread(target=_exit_with_actor, daemon=True).start()
-        self.group_runner = GroupRunner(self.assignment, self.desk)
+        self.group_runner = GroupRunner(self.assignment, self.coordinator)
 
     def process_data(self, in_data: list[bytes]) -> list[bytes]:
-        return list(self.group_runner.work(in_data))
+        return list(self.group_runner.run(in_data))
 
 
 def _exit_with_actor() -> None:

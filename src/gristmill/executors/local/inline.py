@@ -27,7 +27,7 @@ def run_inline(job: Job) -> Iterator[tuple[Lineage, TaskRef | None]]:
     told = 0.0
     try:
         while not flow.over:
-            flow.feed(job.plan.groups[0].batch_size)
+            flow.list_sources(job.plan.groups[0].batch_size)
             for _ in crew.drain(0):
                 if time.monotonic() - told > 0.2:
                     told = time.monotonic()
@@ -37,10 +37,10 @@ def run_inline(job: Job) -> Iterator[tuple[Lineage, TaskRef | None]]:
             while flow.results:
                 yield flow.results.popleft()
     except BaseException:
-        crew.dismiss(quietly=True)
+        crew.tear_down(quietly=True)
         raise
     else:
-        crew.dismiss()
+        crew.tear_down()
     finally:
         job.observer.finished(flow.progress())
 
@@ -51,7 +51,7 @@ class _InlineWorkers:
     def __init__(self, job: Job, flow: Flow) -> None:
         self.flow = flow
         self.plan, self.groups = job.plan, job.plan.groups
-        self.budget = job.quarantine.budget if job.quarantine.isolates else None
+        self.budget = job.quarantine.budget if job.quarantine.enabled else None
         self.workers: dict[int, Worker] = {}
 
     def drain(self, first: int, full: bool = False) -> Iterator[None]:
@@ -68,13 +68,13 @@ class _InlineWorkers:
 
     def call(self, index: int) -> Iterator[None]:
         worker = self._worker(index)
-        call = self.flow.take(index, self.groups[index].batch_size)
-        if worker.rejecter:
-            worker.rejecter.send = partial(self._reject, call)
+        call = self.flow.next_call(index, self.groups[index].batch_size)
+        if worker.side_output_recorder:
+            worker.side_output_recorder.send = partial(self._reject, call)
         if worker.isolator:
             worker.isolator.begin(call.items[0].history if call.streams else FailureHistory(), call.budget)
-        call.so_far = worker.stats
-        repeat = RetryCheck(call.items[0].sent, worker.stages, call.items[0].lineage)
+        call.partial_stats = worker.stats
+        repeat = RetryCheck(call.items[0].sent_outputs, worker.stages, call.items[0].lineage)
         tasks = [_load_task(self.groups[index].gather, item) for item in call.items]
         outputs = repeat.rest(worker.stream(tasks, call.start))
         while True:
@@ -82,19 +82,21 @@ class _InlineWorkers:
                 task = next(outputs, None)
             except StageError as error:
                 worker.take_stats()
-                self.flow.fail(call, error, aside=worker.take_quarantined())
+                self.flow.retry_call(call, error, aside=worker.take_quarantined())
                 return
             if task is None:
                 break
-            self.flow.output(call, CallOutput(task.lineage, LocalTaskRef(task), task.nbytes, len(worker.stages)))
+            self.flow.add_output(call, CallOutput(task.lineage, LocalTaskRef(task), task.nbytes, len(worker.stages)))
             yield
             if call.streams:  # so that what a generator yields never piles up
                 yield from self.drain(index + 1, full=True)
-        self.flow.finish(call, worker.take_stats(), worker.take_quarantined())
+        self.flow.finish_call(call, worker.take_stats(), worker.take_quarantined())
         yield
 
     def _reject(self, call: WorkerCall, fragment: Task[Any]) -> None:
-        self.flow.output(call, CallOutput(fragment.lineage, LocalTaskRef(fragment), fragment.nbytes, REJECTED_POSITION))
+        self.flow.add_output(
+            call, CallOutput(fragment.lineage, LocalTaskRef(fragment), fragment.nbytes, REJECTED_POSITION)
+        )
 
     def _worker(self, index: int) -> Worker:
         if index not in self.workers:
@@ -102,13 +104,13 @@ class _InlineWorkers:
                 copies_for_this_process(self.groups[index].stages),
                 final=index + 1 == len(self.plan.main_groups),
                 budget=self.budget,
-                rejecter=self.plan.rejecter(self.groups[index]),
+                side_output_recorder=self.plan.side_output_recorder(self.groups[index]),
             )
             worker.setup_on_node()
             worker.setup()
         return self.workers[index]
 
-    def dismiss(self, quietly: bool = False) -> None:
+    def tear_down(self, quietly: bool = False) -> None:
         for worker in self.workers.values():
             try:
                 worker.teardown()

@@ -60,7 +60,7 @@ class LocalExecutor:
         check_setting("LocalExecutor", "fuse", fuse, FLAG)
         self.num_workers, self.gpus, self.fuse = num_workers, gpus, fuse
         self.execution_mode, self.batch = execution_mode, is_batch_mode("LocalExecutor", execution_mode)
-        self._spare: list[Zygote] = []
+        self._idle_zygotes: list[Zygote] = []
 
     def machine(self) -> Machine:
         return Machine.here(self.num_workers, self.gpus)
@@ -74,12 +74,12 @@ class LocalExecutor:
     def execute(self, job: Job) -> Iterator[tuple[Lineage, TaskRef | None]]:
         if self.num_workers == 0:
             return run_inline(job)
-        return LocalDriver(replace(job, batch=self.batch), self.machine(), spare=self._spare).run()
+        return LocalDriver(replace(job, batch=self.batch), self.machine(), idle_zygotes=self._idle_zygotes).run()
 
     def rest(self) -> None:
         """A run is over, well or not: end what was kept for its next segment."""
-        while self._spare:
-            self._spare.pop().close()
+        while self._idle_zygotes:
+            self._idle_zygotes.pop().close()
 
 
 def check_machine_resources(plan: Plan, machine: Machine) -> None:
@@ -107,15 +107,17 @@ def check_machine_resources(plan: Plan, machine: Machine) -> None:
 class LocalDriver(Driver):
     """Workers are processes, forked by a zygote, heard through pipes."""
 
-    def __init__(self, job: Job, machine: Machine, linger: float = 0.0, spare: list[Zygote] | None = None) -> None:
-        """`spare` is for the process that forks workers, between the segments of a run: it takes long to start."""
+    def __init__(
+        self, job: Job, machine: Machine, linger: float = 0.0, idle_zygotes: list[Zygote] | None = None
+    ) -> None:
+        """`idle_zygotes` is for the process that forks workers, between the segments of a run: it takes long to start."""
         self.disk = TemporaryFolder(job.scratch)
         self.memory = shared_memory_folder(self.disk)
         self.folders = [self.memory.path, self.disk.path]
-        self.spare = spare
-        if spare:
-            self.zygote = spare.pop()
-            self.zygote.move(self.folders)
+        self.idle_zygotes = idle_zygotes
+        if idle_zygotes:
+            self.zygote = idle_zygotes.pop()
+            self.zygote.set_folders(self.folders)
         else:
             self.zygote = Zygote(self.folders, linger)
         self.selector = selectors.DefaultSelector()
@@ -126,12 +128,12 @@ class LocalDriver(Driver):
             for group in job.plan.groups
         ]
 
-    def items(self, sources: Iterator[Sequence[Any]]) -> Iterator[list[WorkItem]]:
+    def input_items(self, sources: Iterator[Sequence[Any]]) -> Iterator[list[WorkItem]]:
         for tasks in sources:
             parcels = [(task.lineage, pack_task(task, self.folders)) for task in tasks]
             yield [WorkItem(lineage, [parcel], parcel.nbytes) for lineage, parcel in parcels]
 
-    def keep(self, ref: PackedTask) -> TaskRef:
+    def as_result(self, ref: PackedTask) -> TaskRef:
         return StoredResult(ref, self.disk)
 
     def _register(self, worker: ProcessHandle) -> None:
@@ -154,7 +156,7 @@ class LocalDriver(Driver):
             if worker.state != "gone" and key.fd == worker.death:  # a child of its own may keep its channel open
                 yield worker, (WORKER_LOST,)
 
-    def see_off(self, worker: WorkerHandle) -> str:
+    def remove_worker(self, worker: WorkerHandle) -> str:
         assert isinstance(worker, ProcessHandle)
         self.selector.unregister(worker.channel)
         if worker.death is not None:
@@ -164,13 +166,13 @@ class LocalDriver(Driver):
         if worker.kept_for_reuse:
             threads = thread_count(self.job.plan.groups[worker.group].resources.cpus)
             most = int(self.machine.cpus) + 1  # of a segment, one for each core, and one that gathers beside them
-            self.zygote.keep(worker.key, worker.channel, threads, most)
+            self.zygote.keep_idle(worker.key, worker.channel, threads, most)
             return "rests"
         return _describe_exit(self.zygote.wait(worker.key))
 
     def close(self, useless: bool) -> None:
-        if self.spare is not None and self.job.plan.after and not useless:
-            self.spare.append(self.zygote)
+        if self.idle_zygotes is not None and self.job.plan.next_segment and not useless:
+            self.idle_zygotes.append(self.zygote)
         else:
             self.zygote.close()
         self.selector.close()

@@ -38,7 +38,7 @@ class ProcessHandle(WorkerHandle):
         self._send_message("call", order)
 
     def acknowledge(self) -> None:
-        owed, self.owed = self.owed, 0
+        owed, self.unacknowledged_bytes = self.unacknowledged_bytes, 0
         self._send_message("ack", owed)
 
     def ask_to_share(self, count: int) -> None:
@@ -61,10 +61,10 @@ class ProcessHandle(WorkerHandle):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.key, signal.SIGKILL)
 
-    def place(self) -> RowLocation | None:
+    def last_position(self) -> RowLocation | None:
         return self.page.place()
 
-    def doing(self) -> tuple[int, float]:
+    def current_stage(self) -> tuple[int, float]:
         return self.page.read()
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class ProcessPool(WorkerPool):
         register: Callable[[ProcessHandle], None],
     ) -> None:
         super().__init__(group, machine, slots, job)
-        self.goes_on = job.plan.after is not None
+        self.has_next_segment = job.plan.next_segment is not None
         self.zygote, self.final, self.register = zygote, final, register
         self.pages, self.folders = folders[-1], folders
 
@@ -104,10 +104,10 @@ class ProcessPool(WorkerPool):
             return
         if self.payload is None:
             self.payload = pickle_group(self.group, self.rejecter)
-        self.slots.hold(slot)
+        self.slots.reserve(slot)
         number = next(_worker_numbers)
         page = f"{self.pages}/page-{number}"
-        pid, channel = self.zygote.worker(thread_count(self.group.resources.cpus))
+        pid, channel = self.zygote.take_worker(thread_count(self.group.resources.cpus))
         worker = ProcessHandle(self.index, self.group.gather_position, pid, channel, slot, StatusPage(page))
         env = (self.group.stages[0].runtime_env or {}).get("env_vars", {})
         setup = WorkerSetup(
@@ -123,7 +123,7 @@ class ProcessPool(WorkerPool):
             env,
             self.node,
             self.zygote.outlives_driver,
-            self.goes_on,
+            self.has_next_segment,
         )
         with contextlib.suppress(OSError):
             channel.send(("setup", setup))

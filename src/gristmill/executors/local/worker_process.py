@@ -110,7 +110,7 @@ class WorkerSetup:
     node: str = "local"
     outlives_driver: bool = False
     """Whether it tears down also when the driver is killed (`zygote.py`)."""
-    goes_on: bool = False
+    has_next_segment: bool = False
     """Whether another segment follows."""
 
 
@@ -175,7 +175,7 @@ class _WorkerSession:
     def begin(self) -> StageError | None:
         """Set up. What went wrong, if anything did."""
         os.environ.update(_environment_variables(self.setup))
-        self.surroundings = process_state()
+        self.process_state = process_state()
         import pyarrow as pa
 
         pa.set_cpu_count(thread_count(self.setup.cpus))
@@ -206,15 +206,15 @@ class _WorkerSession:
                 write_teardown_error(self.setup.page, problem)
         setup = self.setup
         wants_its_own = setup.env or setup.gpus or setup.outlives_driver
-        may_rest = asked and problem is None and setup.goes_on and not (wants_its_own or self.interrupted)
+        may_rest = asked and problem is None and setup.has_next_segment and not (wants_its_own or self.interrupted)
         with contextlib.suppress(OSError):  # the driver is gone
             self.channel.send(("stopped", problem, may_rest))
-            return may_rest and self._rests()
+            return may_rest and self._offer_for_reuse()
         return False
 
-    def _rests(self) -> bool:
+    def _offer_for_reuse(self) -> bool:
         del self.worker
-        rests = is_reusable(self.surroundings, self.memory + MAX_REUSE_GROWTH_BYTES)
+        rests = is_reusable(self.process_state, self.memory + MAX_REUSE_GROWTH_BYTES)
         self.channel.send(rests)
         return rests
 
@@ -259,11 +259,13 @@ class _WorkerSession:
         try:
             self.interruptible(True)
             # what has left early may have an ancestor that would leave whole this time, with it
-            shares = order.streams and not order.shed
+            shares = order.streams and not order.sent_early
             # of what was sent in an earlier attempt, all had been gathered
             until = math.inf if order.sent.count else time.perf_counter() + GATHER_HOLD_SECONDS
             asks = share if shares else never_share
-            self.worker.run(_load_tasks(order), emit, order.start, asks, order.shed, order.all_of, until)
+            self.worker.run(
+                _load_tasks(order), emit, order.start, asks, order.sent_early, order.complete_sources, until
+            )
             repeat.check()
         except _StopRequested:
             raise

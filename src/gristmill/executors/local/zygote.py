@@ -70,7 +70,7 @@ class Zygote:
         self._send_message(" ".join(_modules_to_preload(forks)), *folders)
         self.pid = int(self._answer()) if linger else self._process.pid
 
-    def worker(self, threads: int) -> tuple[int, Connection]:
+    def take_worker(self, threads: int) -> tuple[int, Connection]:
         """A worker that rests, or a new one: its process id, and the channel to it. Libraries ask once how many threads
         they may have, so one that rests was set up for as many."""
         for spare in [spare for spare in self._idle if spare[2] == threads][::-1]:
@@ -80,7 +80,7 @@ class Zygote:
             self._dismiss(spare)
         return self.fork()
 
-    def keep(self, pid: int, channel: Connection, threads: int, most: int) -> None:
+    def keep_idle(self, pid: int, channel: Connection, threads: int, most: int) -> None:
         """Let a worker rest. Of those that do so already, the one that has longest goes if there are as many."""
         if len(self._idle) >= most:
             self._dismiss(self._idle[0])
@@ -102,7 +102,7 @@ class Zygote:
         there.close()
         return int(self._answer()), here
 
-    def move(self, folders: list[str]) -> None:
+    def set_folders(self, folders: list[str]) -> None:
         """From now on these are the temporary files of the run."""
         self._send_message("move", *folders)
 

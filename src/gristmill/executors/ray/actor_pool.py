@@ -39,10 +39,10 @@ class _PendingReply:
     """What an actor was asked: a reference to the answer, or a generator of them, and who understands it."""
 
     ref: Any
-    hear: Callable[[_PendingReply], ReceivedMessage]
+    read: Callable[[_PendingReply], ReceivedMessage]
     large: Any = None
     number: int = -1
-    void: bool = False
+    withdrawn: bool = False
     """Nobody wants it any more."""
 
 
@@ -76,30 +76,30 @@ class ActorHandle(WorkerHandle):
         """What it was asked, in the order in which it does it."""
 
     @property
-    def waits_for(self) -> Any:
+    def pending_ref(self) -> Any:
         """A reference, or a generator of references, for what it says next; None if it has nothing to say."""
-        return self.answers[0].ref if self.answers and self.owed < WINDOW else None
+        return self.answers[0].ref if self.answers and self.unacknowledged_bytes < WINDOW else None
 
     def read_messages(self) -> Iterator[tuple[Any, ...]]:
         """What it says, which is there to be heard: what it has left to others comes first."""
         answer = self.answers[0]
-        message, left = answer.hear(answer)
+        message, left = answer.read(answer)
         self.ends = message[0] != "out"
         for part in left:
-            yield from self.left(part)
-        if answer.void:
+            yield from self.take_shared_part(part)
+        if answer.withdrawn:
             yield ("returned",)
         else:  # a call that was returned unasked, since the board was killed after it was asked, has to be done
             yield ("again",) if message[0] == "returned" else message
 
-    def left(self, left: SharedPart) -> Iterator[tuple[Any, ...]]:
+    def take_shared_part(self, left: SharedPart) -> Iterator[tuple[Any, ...]]:
         """Some of the call that it is heard on, unless that was heard before. Who took the call over does all of it."""
         part, message, large = left
-        if part not in self.parts and not self.answers[0].void:
+        if part not in self.parts and not self.answers[0].withdrawn:
             self.parts.add(part)
-            yield self.said(message, *large or [None])
+            yield self.as_driver_message(message, *large or [None])
 
-    def turn(self) -> None:
+    def finish_message(self) -> None:
         """What it said is noted: if it was the end of something, what it says next is of what comes after."""
         if self.ends:
             self.answers.popleft()
@@ -108,9 +108,9 @@ class ActorHandle(WorkerHandle):
     def begin(self, needs_node_setup: bool) -> None:
         self.answers.append(_PendingReply(self.actor.begin.remote(needs_node_setup), self._read_ready))
 
-    def change(self, needs_node_setup: bool, *terms: Any) -> None:
+    def begin_reused(self, needs_node_setup: bool, *terms: Any) -> None:
         """Begin with an actor that has rested."""
-        self.driver.boards.ask("expect", self.key)
+        self.driver.control.ask("expect", self.key)
         self.answers.append(
             _PendingReply(self.actor.change.remote(needs_node_setup, self.key, *terms), self._read_ready)
         )
@@ -124,7 +124,7 @@ class ActorHandle(WorkerHandle):
     def order(self, order: CallRequest) -> None:
         for given in (ref for _, refs in order.items for ref in refs if isinstance(ref, InitialTaskRef)):
             given.put()
-        if order.streams and not order.short:
+        if order.streams and not order.has_small_output:
             options = {"num_returns": "streaming", "_generator_backpressure_num_objects": _MAX_UNREAD_MESSAGES}
             answer = _PendingReply(self.actor.stream.options(**options).remote(order), self._read_stream)
         else:
@@ -136,13 +136,13 @@ class ActorHandle(WorkerHandle):
     def _read_single(self, answer: _PendingReply) -> ReceivedMessage:
         import ray
 
-        return self.said(ray.get(answer.ref), answer.large), []
+        return self.as_driver_message(ray.get(answer.ref), answer.large), []
 
     def _read_stream(self, answer: _PendingReply) -> ReceivedMessage:
         import ray
 
         message: WorkerMessage = ray.get(next(answer.ref))
-        return self.said(message, next(answer.ref)), message.left
+        return self.as_driver_message(message, next(answer.ref)), message.shared_parts
 
     def recall(self) -> bool:
         import ray
@@ -150,10 +150,10 @@ class ActorHandle(WorkerHandle):
         if ray.wait([self.answers[0].ref], timeout=0, fetch_local=False)[0]:
             return False  # it is through with the one before, and the driver has been away
         answer = self.answers[-1]
-        answer.void = self.driver.boards.ask("withdraw", self.key, answer.number)
-        return answer.void
+        answer.withdrawn = self.driver.control.ask("withdraw", self.key, answer.number)
+        return answer.withdrawn
 
-    def said(self, message: WorkerMessage, large: Any) -> tuple[Any, ...]:
+    def as_driver_message(self, message: WorkerMessage, large: Any) -> tuple[Any, ...]:
         """A message as the driver takes it, with references in place of what lies in the object store."""
         self.shares = self.shares and message.kind == "out"
         if message.kind == "failed":
@@ -176,11 +176,11 @@ class ActorHandle(WorkerHandle):
         return message.kind, outputs, message.stats, message.aside, message.memory
 
     def acknowledge(self) -> None:
-        self.owed = 0
+        self.unacknowledged_bytes = 0
 
     def ask_to_share(self, count: int) -> None:
         self.share_asked = self.shares = True
-        self.pending_share_request = self.driver.board.ask.remote(self.key, count)
+        self.pending_share_request = self.driver.control_actor.ask.remote(self.key, count)
 
     def check_share_request(self) -> None:
         """It has to be asked again if that did not come to the board."""
@@ -200,7 +200,7 @@ class ActorHandle(WorkerHandle):
         if self.calls:  # it is interrupted, and what it says of them is not heard
             self.driver.stop_all()
             self.answers.clear()
-            self.owed, self.shares = 0, False
+            self.unacknowledged_bytes, self.shares = 0, False
         self.answers.append(_PendingReply(self.actor.end.remote(), self._read_stopped))
 
     def _read_stopped(self, answer: _PendingReply) -> ReceivedMessage:
@@ -215,12 +215,12 @@ class ActorHandle(WorkerHandle):
 
         ray.kill(self.actor)
 
-    def place(self) -> RowLocation | None:
-        found = self.driver.boards.note(self.key)
+    def last_position(self) -> RowLocation | None:
+        found = self.driver.control.position_of(self.key)
         return found[0] if found else None
 
-    def doing(self) -> tuple[int, float]:
-        found = self.driver.boards.note(self.key)
+    def current_stage(self) -> tuple[int, float]:
+        found = self.driver.control.position_of(self.key)
         return (found[0].position, found[1]) if found else (-1, 0.0)
 
 
@@ -238,14 +238,14 @@ class ActorPool(WorkerPool):
         self.limit = self.target = self.group.num_workers or max_workers(self.group, machine, self.slots)
 
     def next_slot(self) -> GpuSlot | None:
-        closed = self._closed()
+        closed = self._excluded_nodes()
         if all(node.id in closed for node in self.driver.nodes):
             return None
         if not (closed and self.gpu):
-            return self.slots.find(self.wish)
-        return self.driver.slots.find_outside_nodes(self.wish, self.missing, closed)
+            return self.slots.find(self.resources)
+        return self.driver.slots.find_outside_nodes(self.resources, self.missing, closed)
 
-    def _closed(self) -> set[str]:
+    def _excluded_nodes(self) -> set[str]:
         """Nodes that workers set up just now, which others have to wait for.
 
         Meanwhile workers without GPUs do not crowd on the other nodes: those are closed when they have their share.
@@ -258,7 +258,7 @@ class ActorPool(WorkerPool):
         if closed and not self.gpu:
             nodes, have = self.driver.nodes, Counter(worker.node for worker in self.workers)
             each = self.limit / max(sum(node.cpus for node in nodes), 0.001)
-            shares = {node.id: math.ceil(each * node.cpus - 1e-9) for node in nodes if node.cpus >= self.wish.cpus}
+            shares = {node.id: math.ceil(each * node.cpus - 1e-9) for node in nodes if node.cpus >= self.resources.cpus}
             closed.update(node.id for node in nodes if have[node.id] >= shares.get(node.id, 0))
         return closed
 
@@ -268,8 +268,8 @@ class ActorPool(WorkerPool):
     def start(self) -> None:
         if (slot := self.next_slot()) is None:
             return
-        self.slots.hold(slot)
-        self.add_worker(self._start_worker_on(slot, self.driver.home(slot, self._closed())))
+        self.slots.reserve(slot)
+        self.add_worker(self._start_worker_on(slot, self.driver.next_actor_node(slot, self._excluded_nodes())))
 
     def _start_worker_on(self, slot: GpuSlot, node: str) -> WorkerHandle:
         """A worker on a node, which begins."""
@@ -280,14 +280,14 @@ class ActorPool(WorkerPool):
         key, env = next(_worker_keys), self.env()
         terms = (self.stored, self.budget, self.final, self.group.resources.cpus)
         anew = slot.devices or self.group.max_tasks_per_worker
-        actor = None if anew else self.driver.crew.take(node, env)
+        actor = None if anew else self.driver.actor_cache.take_actor(node, env)
         found = actor is not None
         if not found:
-            board = (self.driver.board, self.driver.boards.name, self.driver.boards.number)
+            board = (self.driver.control_actor, self.driver.control.name, self.driver.control.number)
             actor = ray.remote(RayWorker).options(**self._options(slot, node, env)).remote(board, key, *terms)
         worker = ActorHandle(self.index, self.group.gather_position, key, slot, actor, node, self.driver, env)
         on_node = self.needs_node_setup and node not in self.nodes_set_up
-        worker.change(on_node, *terms) if found else worker.begin(on_node)
+        worker.begin_reused(on_node, *terms) if found else worker.begin(on_node)
         return worker
 
     def _options(self, slot: GpuSlot, node: str, env: dict[str, Any]) -> dict[str, Any]:
@@ -303,6 +303,6 @@ class ActorPool(WorkerPool):
         stage = self.group.stages[0]
         env = merge_runtime_envs(self.driver.executor.config.get("runtime_env"), stage.runtime_env)
         try:
-            return self.driver.environments.of(env)
+            return self.driver.environments.prepare(env)
         except Exception as error:
             raise ResourceError(f"the runtime_env of stage {stage.name!r} could not be set up: {error}") from error

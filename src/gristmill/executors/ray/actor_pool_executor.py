@@ -177,23 +177,23 @@ class RayDriver(Driver):
     def __init__(self, job: Job, machine: Machine, executor: RayActorPoolExecutor) -> None:
         self.executor = executor
         super().__init__(job, machine)
-        self.flow.fragile = lambda ref: isinstance(ref, StoredTask)
+        self.flow.may_be_lost = lambda ref: isinstance(ref, StoredTask)
         self.nodes, self.environments = executor.nodes(), RuntimeEnvironments()
         self.slots = ClusterGpuSlots(self.nodes, executor.config.get("gpu_memory_gb"))
         self._unreachable_nodes: set[str] = set()
-        self._counted = self._complete = time.monotonic()
+        self._nodes_checked_at = self._resources_complete_at = time.monotonic()
         request_autoscaler_cpus(executor.config.get("request_cpus"))
         self._stopping = False
-        self._left: list[tuple[int, int, SharedPart]] = []
+        self._pending_shared_parts: list[tuple[int, int, SharedPart]] = []
         last = len(job.plan.main_groups) - 1
         self.pools = [ActorPool(self, group, group.index == last) for group in job.plan.groups]
-        self.crew = executor.crews.take(self.control_actor_class, self._control_state)
+        self.actor_cache = executor.crews.take_cache(self.control_actor_class, self._control_state)
 
     def run(self) -> Iterator[tuple[Lineage, TaskRef | None]]:
         running_drivers.add(self)
         ray_message_filter.begin()
         if output_forwarder.is_installed:
-            self.board.hear.remote()
+            self.control_actor.hear.remote()
         try:
             yield from super().run()
         finally:
@@ -208,17 +208,17 @@ class RayDriver(Driver):
             traceback.clear_frames(interrupted.__traceback__)
         if ray.is_initialized():  # or its workers are gone, with the cluster
             super()._stop(raises)
-            output_forwarder.wait_for_output(self.board)
+            output_forwarder.wait_for_output(self.control_actor)
 
-    def items(self, sources: Iterator[Sequence[Any]]) -> Iterator[list[WorkItem]]:
+    def input_items(self, sources: Iterator[Sequence[Any]]) -> Iterator[list[WorkItem]]:
         return store_input_tasks(sources, given=self.job.plan.source is None)
 
-    def keep(self, ref: Any) -> TaskRef:
+    def as_result(self, ref: Any) -> TaskRef:
         return InlineResult(ref) if isinstance(ref, PackedTask) else ref
 
     # -- where things are --------------------------------------------------------------------------------
 
-    def home(self, slot: GpuSlot, closed: Container[str] = ()) -> str:
+    def next_actor_node(self, slot: GpuSlot, closed: Container[str] = ()) -> str:
         """Where the next actor goes: to its GPUs, or to the node with the most cores per actor, if it is open."""
         if slot.devices:
             return self.slots.gpu_nodes[slot.devices[0]]
@@ -240,7 +240,7 @@ class RayDriver(Driver):
             free = {worker.node for worker in workers if ahead or self._free.get(worker.node, 0.0) > 0}
             together = move_local_items_first(self.flow.pools[group].queue, free, most)
             most = max(together, min(most, self.pools[group].group.batch_size))
-        call = self.flow.take(group, most, waits=ahead)
+        call = self.flow.next_call(group, most, waits=ahead)
         best = nearest_worker(workers, call, self._free)
         if not ahead and best.node in self._free:
             self._free[best.node] -= self.pools[group].group.resources.cpus
@@ -251,13 +251,15 @@ class RayDriver(Driver):
 
     def _watch(self) -> None:
         super()._watch()
-        if time.monotonic() - self._counted > _NODE_POLL_SECONDS:
-            self._counted = time.monotonic()
+        if time.monotonic() - self._nodes_checked_at > _NODE_POLL_SECONDS:
+            self._nodes_checked_at = time.monotonic()
             self._count_nodes()
 
     def _count_nodes(self) -> None:
         """Nodes may have come or gone."""
-        nodes = [node for node in self.executor.nodes() if node.id not in self._unreachable_nodes or node.answers()]
+        nodes = [
+            node for node in self.executor.nodes() if node.id not in self._unreachable_nodes or node.is_reachable()
+        ]
         if {node.id for node in nodes} != {node.id for node in self.nodes}:
             self.nodes = nodes
             self.slots.update(nodes)
@@ -276,47 +278,47 @@ class RayDriver(Driver):
         """What still has to be done must fit, or a node that it fits on must come in time."""
         for group in self.job.plan.groups:
             lack = "" if self.flow.is_over(group.index) else missing_resources(group.resources, self.nodes, self.slots)
-            if lack and time.monotonic() - self._complete > _NODE_WAIT_SECONDS:
+            if lack and time.monotonic() - self._resources_complete_at > _NODE_WAIT_SECONDS:
                 raise ResourceError(
                     f"nodes have disappeared, and none came within {_NODE_WAIT_SECONDS:g} s: stage {group.name!r} wants {lack}. "
                     "Started again with its run_dir, the run goes on"
                 )
             if lack:
                 return
-        self._complete = time.monotonic()
+        self._resources_complete_at = time.monotonic()
 
     def _is_node_lost(self, worker: ActorHandle, homeless: bool = False) -> bool:
         """Whether a worker has ended because its node did. Ray itself knows for sure only many seconds later."""
         node = next((node for node in self.nodes if node.id == worker.node), None)
-        if not homeless and node is not None and node.answers():
+        if not homeless and node is not None and node.is_reachable():
             return False
         self._unreachable_nodes.add(worker.node)
-        self._counted = 0.0
+        self._nodes_checked_at = 0.0
         return True
 
     # -- hearing -----------------------------------------------------------------------------------------
 
     @property
-    def boards(self) -> ControlActorSupervisor:
-        return self.crew.boards
+    def control(self) -> ControlActorSupervisor:
+        return self.actor_cache.control
 
     @property
-    def board(self) -> Any:
-        return self.boards.board
+    def control_actor(self) -> Any:
+        return self.control.actor
 
     def _control_state(self) -> ControlState:
         """The board is gone. What is known without it; and whoever was asked something there must be asked again."""
         actors = list(self._actors())
         for worker in actors:
             worker.share_asked = False
-        withdrawn = {worker.key: answer.number for worker in actors for answer in worker.answers if answer.void}
+        withdrawn = {worker.key: answer.number for worker in actors for answer in worker.answers if answer.withdrawn}
         return ControlState(
             {}, withdrawn, {worker.key for worker in actors}, self._stopping, output_forwarder.is_installed
         )
 
     def listen(self, seconds: float) -> Iterator[tuple[WorkerHandle, tuple[Any, ...]]]:
-        self.boards.look()
-        waiting = {worker.waits_for: worker for worker in self._actors() if worker.waits_for is not None}
+        self.control.check_liveness()
+        waiting = {worker.pending_ref: worker for worker in self._actors() if worker.pending_ref is not None}
         if any(worker.shares for worker in waiting.values()):
             yield from self._read_shared_parts()
             seconds = _SHARED_POLL_SECONDS
@@ -328,14 +330,14 @@ class RayDriver(Driver):
         workers = {worker.key: worker for worker in self._actors() if worker.answers}
         for worker in workers.values():
             worker.check_share_request()
-        entries, self._left = [*self._left, *self.boards.ask("collect")], []
+        entries, self._pending_shared_parts = [*self._pending_shared_parts, *self.control.ask("collect")], []
         for entry in entries:
             key, number, left = entry
             if (one := workers.get(key)) is not None and one.answers[0].number == number:
-                for message in one.left(left):
+                for message in one.take_shared_part(left):
                     yield one, message
             elif one is not None and number > one.answers[0].number:
-                self._left.append(entry)
+                self._pending_shared_parts.append(entry)
 
     def _read_worker(self, worker: ActorHandle) -> Iterator[tuple[WorkerHandle, tuple[Any, ...]]]:
         import ray
@@ -346,18 +348,18 @@ class RayDriver(Driver):
             stage = self.pools[worker.group].group.name
             raise ResourceError(f"the runtime_env of stage {stage!r} could not be set up: {error}") from error
         except ray.exceptions.RayTaskError:
-            self.boards.read()  # which says so, if the board is gone that the worker could not do without
+            self.control.refresh_positions()  # which says so, if the board is gone that the worker could not do without
             raise
         except ray.exceptions.RayError as error:
-            self.boards.read()
+            self.control.refresh_positions()
             unknown = (
-                worker.key in self.boards.unregistered_workers
+                worker.key in self.control.unregistered_workers
             )  # it died at rest, or from what has killed the board
             homeless = isinstance(error, ray.exceptions.ActorUnschedulableError)  # it could not even begin there
             worker.node_gone = (not worker.timed_out and self._is_node_lost(worker, homeless)) or unknown
             yield worker, (WORKER_LOST,)
             return
-        worker.turn()
+        worker.finish_message()
         for message in messages:
             yield worker, message
 
@@ -374,10 +376,10 @@ class RayDriver(Driver):
             ready = more or ready
         return ready
 
-    def see_off(self, worker: WorkerHandle) -> str:
+    def remove_worker(self, worker: WorkerHandle) -> str:
         assert isinstance(worker, ActorHandle)
         self.pools[worker.group].remove(worker)
-        if not self.can_reuse_actors or not self.crew.keep(worker, self.nodes):
+        if not self.can_reuse_actors or not self.actor_cache.keep_actor(worker, self.nodes):
             worker.kill()
         return "ended: it was killed, crashed or ran out of memory"
 
@@ -386,24 +388,26 @@ class RayDriver(Driver):
         if not self._stopping:
             self._stopping = True
             with contextlib.suppress(ResourceError):  # who stops the run has been told already, or will be
-                self.boards.ask("stop")
+                self.control.ask("stop")
 
     @property
     def can_reuse_actors(self) -> bool:
         """Whether anybody may take an actor on that rests."""
-        more = self.job.plan.after is not None or not self.flow.over
+        more = self.job.plan.next_segment is not None or not self.flow.over
         return more and not self._stopping
 
     @property
-    def goes_on(self) -> bool:
+    def can_continue(self) -> bool:
         """Whether another segment comes, and what is left of this one is fit for it."""
-        return self.job.plan.after is not None and self.flow.over and not self._stopping
+        return self.job.plan.next_segment is not None and self.flow.over and not self._stopping
 
     def close(self, useless: bool) -> None:
         import ray
 
         if ray.is_initialized():
-            self.executor.crews.rest(self.crew) if self.goes_on and not useless else self.crew.close()
+            self.executor.crews.keep_cache(
+                self.actor_cache
+            ) if self.can_continue and not useless else self.actor_cache.close()
             request_autoscaler_cpus(0 if "request_cpus" in self.executor.config else None)
         self.environments.close()
 

@@ -41,7 +41,7 @@ class IdleActor:
     node: str
     env: Mapping[str, Any]
     actor: Any
-    fit: Any
+    reuse_ref: Any
     """A reference: whether it can become another worker. It may also be that it is never told."""
 
 
@@ -54,30 +54,32 @@ class ActorCache:
 
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         place = {"num_cpus": 0, "max_concurrency": _MAX_CONCURRENCY, "scheduling_strategy": here}
-        self.boards = ControlActorSupervisor(control_actor_class, place, past)
-        self.spares: list[IdleActor] = []
+        self.control = ControlActorSupervisor(control_actor_class, place, past)
+        self.idle_actors: list[IdleActor] = []
 
-    def keep(self, worker: ActorHandle, nodes: Sequence[ClusterNode]) -> bool:
+    def keep_actor(self, worker: ActorHandle, nodes: Sequence[ClusterNode]) -> bool:
         """Let the actor of a worker rest that has ended. Whether it does; if the node has many, another one goes."""
         node = next((node for node in nodes if node.id == worker.node), None)
         most = 0 if node is None else max_idle_actors(node)
         if not worker.may_be_reused or not most:
             return False
-        there = [spare for spare in self.spares if spare.node == worker.node]
+        there = [spare for spare in self.idle_actors if spare.node == worker.node]
         if len(there) >= most:
             self._dismiss(there[0])
-        self.spares.append(IdleActor(worker.node, worker.env, worker.actor, worker.actor.rest.remote(MAX_REUSE_BYTES)))
+        self.idle_actors.append(
+            IdleActor(worker.node, worker.env, worker.actor, worker.actor.rest.remote(MAX_REUSE_BYTES))
+        )
         return True
 
-    def take(self, node: str, env: Mapping[str, Any]) -> Any:
+    def take_actor(self, node: str, env: Mapping[str, Any]) -> Any:
         """An actor that rests on a node, in this environment; None if there is none."""
         import ray
 
-        there = {spare.fit: spare for spare in self.spares[::-1] if (spare.node, spare.env) == (node, env)}
+        there = {spare.reuse_ref: spare for spare in self.idle_actors[::-1] if (spare.node, spare.env) == (node, env)}
         while there and (told := ray.wait(list(there), timeout=_REUSE_CHECK_SECONDS)[0]):
             spare = there.pop(told[0])
             if _can_be_reused(spare):
-                self.spares.remove(spare)
+                self.idle_actors.remove(spare)
                 return spare.actor
             self._dismiss(spare)
         return None
@@ -85,25 +87,25 @@ class ActorCache:
     def _dismiss(self, spare: IdleActor) -> None:
         import ray
 
-        self.spares.remove(spare)
+        self.idle_actors.remove(spare)
         with contextlib.suppress(ray.exceptions.RayError, ValueError):  # it may be of a cluster that is gone
             ray.kill(spare.actor)
 
-    def dismiss(self) -> None:
+    def kill_idle_actors(self) -> None:
         """Nobody needs those that rest."""
-        for spare in list(self.spares):
+        for spare in list(self.idle_actors):
             self._dismiss(spare)
 
     def close(self) -> None:
-        self.dismiss()
-        self.boards.close()
+        self.kill_idle_actors()
+        self.control.close()
 
 
 def _can_be_reused(spare: IdleActor) -> bool:
     import ray
 
     with contextlib.suppress(ray.exceptions.RayError):  # it has died
-        return bool(ray.get(spare.fit))
+        return bool(ray.get(spare.reuse_ref))
     return False
 
 
@@ -122,13 +124,13 @@ class ActorCaches:
     def __reduce__(self) -> tuple[Any, ...]:
         return ActorCaches, ()  # a copy of an executor, in an engine's actor, has none
 
-    def take(self, control_actor_class: type, past: Callable[[], ControlState]) -> ActorCache:
+    def take_cache(self, control_actor_class: type, past: Callable[[], ControlState]) -> ActorCache:
         """One that rests, if there is one: of any run, because it has nothing of it any more."""
         crew = self._next()
         if crew is None:
             return ActorCache(control_actor_class, past)
         try:
-            crew.boards.go_on(past)
+            crew.control.begin_segment(past)
         except BaseException as error:
             crew.close()
             if isinstance(error, ResourceError):
@@ -142,8 +144,8 @@ class ActorCaches:
         except IndexError:  # another run may have taken it just now
             return None
 
-    def rest(self, crew: ActorCache) -> None:
-        crew.boards.past = ControlState  # or it would hold all of its driver
+    def keep_cache(self, crew: ActorCache) -> None:
+        crew.control.make_state = ControlState  # or it would hold all of its driver
         self._idle.append(crew)
 
     def close(self) -> None:

@@ -205,7 +205,7 @@ class RayClient:
 
     def _end(self) -> None:
         process, self._process = self._process, None
-        self._ports.give_back()
+        self._ports.release_all()
         if process is None:
             return
         process.terminate()

@@ -38,7 +38,7 @@ class ClusterNode:
     memory_gb: float = 0.0
     address: tuple[str, int] = ("", 0)
 
-    def answers(self) -> bool:
+    def is_reachable(self) -> bool:
         """Whether somebody is there. Ray itself needs a while to notice that a node has gone."""
         with contextlib.suppress(OSError), socket.create_connection(self.address, timeout=_ANSWER_SECONDS):
             return True
@@ -67,7 +67,7 @@ def connect_to_cluster(init: Mapping[str, Any] | None = None) -> None:
         with _quiet_core():
             ray.init(**settings)
     if "log_to_driver" not in settings:  # or the user has said how it is to be
-        output_forwarder.open()
+        output_forwarder.install()
 
 
 def _last_cluster_address(temp_dir: str | None) -> str:
@@ -250,7 +250,7 @@ class ClusterGpuSlots(GpuSlots):
 
     def __init__(self, nodes: Sequence[ClusterNode], memory_gb: float | None = None) -> None:
         super().__init__(())
-        self.each, self.gpu_nodes = memory_gb, list[str]()
+        self.gpu_memory_gb, self.gpu_nodes = memory_gb, list[str]()
         self.update(nodes)
 
     def update(self, nodes: Sequence[ClusterNode]) -> None:
@@ -263,10 +263,10 @@ class ClusterGpuSlots(GpuSlots):
             if node.id not in self.gpu_nodes:
                 self.gpu_nodes += [node.id] * int(node.gpus)
                 self.free += [1.0] * int(node.gpus)
-        self.memory = (self.each,) * len(self.gpu_nodes)
+        self.memory = (self.gpu_memory_gb,) * len(self.gpu_nodes)
 
     @property
-    def there(self) -> tuple[float | None, ...]:
+    def present_gpus(self) -> tuple[float | None, ...]:
         """The memory of each GPU that is there."""
         return tuple(memory for memory, free in zip(self.memory, self.free, strict=True) if free > _NODE_GONE)
 
@@ -307,7 +307,7 @@ class ClusterGpuSlots(GpuSlots):
         homes = [home for home, free in zip(self.gpu_nodes, self.free, strict=True) if free > _NODE_GONE]
         if wish.gpus > 1:
             return sum(int(count // wish.gpus) for count in Counter(homes).values())
-        share = wish.gpu_share(self.each)
+        share = wish.gpu_share(self.gpu_memory_gb)
         return len(homes) * int(1 / share + 1e-9) if share <= 1 + 1e-9 else 0
 
 
@@ -325,9 +325,9 @@ def missing_resources(wish: Resources, nodes: Sequence[ClusterNode], slots: Clus
         max((getattr(node, what) for node in nodes), default=0.0) for what in ("cpus", "gpus", "memory_gb")
     )
     if wish.requires_gpu and not slots.fits(wish):
-        each = f" of {slots.each:g} GB" if slots.each else ""
+        each = f" of {slots.gpu_memory_gb:g} GB" if slots.gpu_memory_gb else ""
         return (
-            f"{wish}, and the cluster has {len(slots.there)} GPUs{each} on {len(nodes)} nodes, at most {gpus:g} on "
+            f"{wish}, and the cluster has {len(slots.present_gpus)} GPUs{each} on {len(nodes)} nodes, at most {gpus:g} on "
             "one: add nodes that have what it wants, or run it on the CPU with .with_(resources=Resources(cpus=1))"
         )
     if wish.cpus > cpus:

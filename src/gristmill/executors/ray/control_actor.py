@@ -27,7 +27,7 @@ from gristmill.core.run.isolation import RowLocation
 from gristmill.executors.ray.output_forwarding import OutputMarker
 
 if TYPE_CHECKING:
-    pass
+    from gristmill.executors.ray.worker_actor import WorkerMessage
 
 
 SharedPart = tuple[int, "WorkerMessage", list[Any]]
@@ -47,12 +47,12 @@ _MAX_ATTEMPTS = 50
 class ControlState:
     """What the driver knows when it puts up another board."""
 
-    notes: dict[int, tuple[RowLocation, float]] = field(default_factory=dict)
+    positions: dict[int, tuple[RowLocation, float]] = field(default_factory=dict)
     """Where workers were when it last looked, and for how many seconds."""
     withdrawn: dict[int, int] = field(default_factory=dict)
     workers: set[int] = field(default_factory=set)
     stopped: bool = False
-    heard: bool = False
+    output_enabled: bool = False
     closed: bool = False
     """Whether there was an engine, which does not know of this board."""
 
@@ -65,7 +65,7 @@ class ControlActor:
 
     def __init__(self, past: ControlState | None = None) -> None:
         past, now = past or ControlState(), time.monotonic()
-        self.notes = {key: (place, now - seconds) for key, (place, seconds) in past.notes.items()}
+        self.notes = {key: (place, now - seconds) for key, (place, seconds) in past.positions.items()}
         self.steps: dict[int, int] = {}
         """The step of the latest note of each worker: Ray may deliver them in another order."""
         self.asks: dict[int, asyncio.Queue[int]] = {}
@@ -75,7 +75,7 @@ class ControlActor:
         self.unregistered_workers = past.workers
         """Workers that have spoken to the board before this one, and not yet to this one."""
         self.stopped = asyncio.Event()
-        self.marks: list[str] | None = [] if past.heard else None
+        self.marks: list[str] | None = [] if past.output_enabled else None
         if past.stopped:
             self.stopped.set()
 
@@ -190,7 +190,7 @@ class ControlActorSupervisor:
     """The driver's side: asks the board, and puts up another one when it is gone."""
 
     def __init__(self, made: type, options: Mapping[str, Any], past: Callable[[], ControlState]) -> None:
-        self.made, self.options, self.past = made, options, past
+        self.actor_class, self.options, self.make_state = made, options, past
         self.name = f"gristmill-{secrets.token_hex(8)}"
         """What the next board is found by, with a number."""
         self.number = 0
@@ -203,10 +203,10 @@ class ControlActorSupervisor:
         import ray
 
         self.number += 1
-        made: Any = ray.remote(self.made)
-        self.board: Any = made.options(**self.options, name=f"{self.name}-{self.number}").remote(*past)
+        made: Any = ray.remote(self.actor_class)
+        self.actor: Any = made.options(**self.options, name=f"{self.name}-{self.number}").remote(*past)
         self.polled_at = time.monotonic()
-        self.gone: Any = self.board.wait_until_killed.remote()
+        self.death_ref: Any = self.actor.wait_until_killed.remote()
 
     def ask(self, method: str, *args: Any) -> Any:
         """What the board answers, or the one that takes its place."""
@@ -214,7 +214,7 @@ class ControlActorSupervisor:
 
         for _ in range(_MAX_ATTEMPTS):
             try:
-                return ray.get(getattr(self.board, method).remote(*args))
+                return ray.get(getattr(self.actor, method).remote(*args))
             except ray.exceptions.RayTaskError:
                 raise
             except ray.exceptions.ActorUnavailableError:  # which it may be again; if not, that is known next time
@@ -223,48 +223,48 @@ class ControlActorSupervisor:
                 self._replace()
         raise ResourceError(_CONTROL_ACTOR_LOST_MESSAGE)
 
-    def go_on(self, past: Callable[[], ControlState]) -> None:
+    def begin_segment(self, past: Callable[[], ControlState]) -> None:
         """Serve the driver of the next segment."""
-        self.past, self._notes, self.unregistered_workers = past, {}, set()
+        self.make_state, self._notes, self.unregistered_workers = past, {}, set()
         self.ask("clear")
 
-    def read(self) -> None:
+    def refresh_positions(self) -> None:
         """Which notes there are, now."""
         self._notes, self.unregistered_workers = self.ask("read")
         self._noted = time.monotonic()
 
-    def note(self, key: int) -> tuple[RowLocation, float] | None:
+    def position_of(self, key: int) -> tuple[RowLocation, float] | None:
         """Where a worker is, as it was a moment ago, and for how many seconds."""
         if time.monotonic() - self._noted > _POSITION_MAX_AGE_SECONDS:
-            self.read()
+            self.refresh_positions()
         return self._notes.get(key)
 
-    def look(self) -> None:
+    def check_liveness(self) -> None:
         """Workers may wait for a board: it is looked after also when the driver has nothing to ask."""
         import ray
 
-        if self.gone is None or time.monotonic() - self.polled_at < _LIVENESS_POLL_SECONDS:
+        if self.death_ref is None or time.monotonic() - self.polled_at < _LIVENESS_POLL_SECONDS:
             return
         self.polled_at = time.monotonic()
-        if ray.wait([self.gone], timeout=0)[0]:
-            self.read()
-            self.gone = self.board.wait_until_killed.remote()
+        if ray.wait([self.death_ref], timeout=0)[0]:
+            self.refresh_positions()
+            self.death_ref = self.actor.wait_until_killed.remote()
 
     def _replace(self) -> None:
-        past, passed = self.past(), time.monotonic() - self._noted - _REREGISTER_SECONDS
-        past.notes = {key: (place, seconds + passed) for key, (place, seconds) in self._notes.items()}
+        past, passed = self.make_state(), time.monotonic() - self._noted - _REREGISTER_SECONDS
+        past.positions = {key: (place, seconds + passed) for key, (place, seconds) in self._notes.items()}
         self._start_actor(past)
 
     def close(self) -> None:
         import ray
 
-        self.gone = None
-        ray.kill(self.board)
+        self.death_ref = None
+        ray.kill(self.actor)
 
 
 def report_output_marks(board: Any, output_marker: OutputMarker) -> None:
     """Tell the driver, if it listens, by which marks it knows that it has heard all that was printed so far."""
     import ray
 
-    if output_marker.used and ray.get(board.is_heard.remote()):
+    if output_marker.has_new_output and ray.get(board.is_heard.remote()):
         ray.get(board.mark.remote(output_marker.mark()))

@@ -20,8 +20,8 @@ class ControlClient:
     """What one worker says to the board. Two threads use it: the one that works, and one that waits for the end."""
 
     def __init__(self, board: Any, name: str, number: int, key: int) -> None:
-        self.board, self.name, self.number, self.key = board, name, number, key
-        self.place: RowLocation | None = None
+        self.actor, self.name, self.number, self.key = board, name, number, key
+        self.position: RowLocation | None = None
         self.since = 0.0
         self.taken = -1
         self.step = 0
@@ -31,7 +31,7 @@ class ControlClient:
     def switch_worker(self, key: int) -> None:
         """Speak for another worker, one of the next group of this actor. Returns when the board knows that one."""
         with self._lock:
-            self.key, self.place, self.taken, self.step = key, None, -1, 0
+            self.key, self.position, self.taken, self.step = key, None, -1, 0
         self.ask("meet", key, 0, None, 0.0, -1)
 
     def ask(self, method: str, *args: Any) -> Any:
@@ -39,7 +39,7 @@ class ControlClient:
         import ray
 
         while True:
-            board = self.board
+            board = self.actor
             try:
                 return ray.get(getattr(board, method).remote(*args))
             except ray.exceptions.RayTaskError:
@@ -47,25 +47,25 @@ class ControlClient:
             except ray.exceptions.RayError as error:  # killed for memory, it has not "died"
                 self._reconnect(board, error)
 
-    def note(self, place: RowLocation | None, sure: bool = False) -> None:
+    def set_position(self, place: RowLocation | None, sure: bool = False) -> None:
         """Where this worker is now. `sure`: returns when that is written."""
         with self._lock:  # or it might go to a board that is gone, after the next one was told of the place before
-            self.place, self.since, self.step = place, time.monotonic(), self.step + 1
+            self.position, self.since, self.step = place, time.monotonic(), self.step + 1
             step = self.step
             if not sure:
-                self.board.note.remote(self.key, step, place)
+                self.actor.note.remote(self.key, step, place)
         if sure:
             self.ask("note", self.key, step, place)
 
-    def take(self, number: int) -> bool:
+    def begin_call(self, number: int) -> bool:
         """Begin a call that has waited long; whether it is still wanted."""
         self.taken = number
         wanted: bool = self.ask("take", self.key, number)
         return wanted
 
-    def mark(self, output_marker: OutputMarker) -> None:
+    def report_output_marks(self, output_marker: OutputMarker) -> None:
         """Tell the driver, if it listens, by which marks it knows that it has heard all that was printed so far."""
-        if output_marker.used and self.ask("is_heard"):
+        if output_marker.has_new_output and self.ask("is_heard"):
             self.ask("mark", output_marker.mark())
 
     def _reconnect(self, board: Any, error: Exception) -> None:
@@ -79,8 +79,8 @@ class ControlClient:
                 time.sleep(pause)
                 pause = min(2 * pause, _MAX_PAUSE)
             with self._lock:
-                board, passed = self.board, time.monotonic() - self.since
-                met = board.meet.remote(self.key, self.step, self.place, passed, self.taken)
+                board, passed = self.actor, time.monotonic() - self.since
+                met = board.meet.remote(self.key, self.step, self.position, passed, self.taken)
             try:
                 ray.get(met)
             except ray.exceptions.RayTaskError:
@@ -98,12 +98,12 @@ class ControlClient:
         import ray
 
         for number in range(self.number + 1, self.number + 1 + _MAX_SUCCESSORS):
-            if self.board != lost:
+            if self.actor != lost:
                 return True
             with contextlib.suppress(ValueError, ray.exceptions.RayError):  # there is none, as far as can be told
                 found = ray.get_actor(f"{self.name}-{number}")
                 with self._lock:
-                    self.board, self.number = found, number
+                    self.actor, self.number = found, number
                 return True
         return False
 
@@ -112,16 +112,16 @@ class PositionRecorder:
     """Where a worker's stages are, on the board: each step of a call that is tried again, or only what is timed."""
 
     def __init__(self, line: ControlClient, timed: set[int]) -> None:
-        self.line, self.timed = line, timed
+        self.control, self.timed = line, timed
         self.acknowledged = False
         self._noted = False
 
     def enter(self, position: int, task: int = 0, start: int = 0, stop: int = 0) -> None:
         if self.acknowledged or position in self.timed:
             self._noted = True
-            self.line.note(RowLocation(position, task, start, stop), sure=self.acknowledged)
+            self.control.set_position(RowLocation(position, task, start, stop), sure=self.acknowledged)
 
     def leave(self) -> None:
         if self._noted:
-            self.line.note(None)
+            self.control.set_position(None)
             self._noted = False

@@ -42,12 +42,12 @@ def nearest_worker(workers: Sequence[WorkerHandle], call: WorkerCall, free: Mapp
 def move_local_items_first(queue: deque[WorkItem], nodes: Set[str], most: int) -> int:
     """Let those go first that lie together on one of the nodes. How many of them, up to `most`, make one call."""
     first = queue[0]
-    if first.alone:
+    if first.runs_alone:
         return 1
     if not node_of(first):
         return sum(1 for _ in takewhile(lambda item: not node_of(item), islice(queue, most)))
     window = islice(queue, max(_WINDOW, most))
-    alike = list(takewhile(lambda item: item.start == first.start and not item.alone, window))
+    alike = list(takewhile(lambda item: item.start == first.start and not item.runs_alone, window))
     wanted = node_of(first)
     if first.passed < _MAX_PASSED_OVER:
         wanted = next((node_of(item) for item in alike if node_of(item) in nodes), wanted)

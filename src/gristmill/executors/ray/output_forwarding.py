@@ -38,7 +38,7 @@ class OutputMarker:
         self._sizes = [_bytes_written(stream) for stream in _STREAMS]
 
     @property
-    def used(self) -> bool:
+    def has_new_output(self) -> bool:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
@@ -71,16 +71,16 @@ class OutputForwarder:
 
     @property
     def is_installed(self) -> bool:
-        return any(handler == self.hear for _, handler in _dispatcher().handlers)
+        return any(handler == self.forward for _, handler in _dispatcher().handlers)
 
-    def open(self) -> None:
+    def install(self) -> None:
         """Take the place of Ray's own printer, if there is one: it prefixes lines, and leaves out what is alike."""
         dispatcher = _dispatcher()
         if any(name == _HANDLER for name, _ in dispatcher.handlers):
             dispatcher.remove_handler(_HANDLER)
-            dispatcher.add_handler(_HANDLER, self.hear)
+            dispatcher.add_handler(_HANDLER, self.forward)
 
-    def hear(self, data: Mapping[str, Any]) -> None:
+    def forward(self, data: Mapping[str, Any]) -> None:
         if not _WORKER_ACTOR_NAMES.match(str(data.get("actor_name") or "")):
             return
         sink = sys.stderr if data.get("is_err") else sys.stdout
@@ -99,9 +99,9 @@ class OutputForwarder:
 
         if self.is_installed:
             with contextlib.suppress(ray.exceptions.RayError):
-                self.wait(ray.get(board.take_marks.remote()))
+                self.wait_for_marks(ray.get(board.take_marks.remote()))
 
-    def wait(self, marks: Iterable[str]) -> None:
+    def wait_for_marks(self, marks: Iterable[str]) -> None:
         """Until all that was printed before the marks is there."""
         deadline = time.monotonic() + _WAIT_SECONDS
         while not self.marks.issuperset(marks) and time.monotonic() < deadline:

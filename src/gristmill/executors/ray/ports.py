@@ -36,7 +36,7 @@ class PortAllocator:
         self.claims.append(claim)
         return True
 
-    def give_back(self) -> None:
+    def release_all(self) -> None:
         while self.claims:
             self.claims.pop().close()
 

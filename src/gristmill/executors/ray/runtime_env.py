@@ -30,7 +30,7 @@ class RuntimeEnvironments:
     def __init__(self) -> None:
         self._folders: dict[str, tempfile.TemporaryDirectory[str]] = {}
 
-    def of(self, env: Mapping[str, Any]) -> dict[str, Any]:
+    def prepare(self, env: Mapping[str, Any]) -> dict[str, Any]:
         """The environment as Ray takes it: with nothing that lies on this machine only."""
         env = dict(env)
         modules = [str(module) if isinstance(module, Path) else module for module in env.pop("py_modules", ())]

@@ -94,7 +94,7 @@ class WorkerMessage:
     error: StageError | None = None
     missing: list[tuple[int, int]] = field(default_factory=list)
     """Which parts of which items could not be loaded, by number."""
-    left: list[SharedPart] = field(default_factory=list)
+    shared_parts: list[SharedPart] = field(default_factory=list)
     """What was left to others before this, on the board: the driver may have heard of it, or not."""
     memory: int = 0
 
@@ -110,7 +110,7 @@ class _WorkSharing:
 
     def begin(self, number: int) -> None:
         self.number = number
-        self.tasks_to_share, self.parts, self.left, self.outbox = 0, 0, list[SharedPart](), _Outbox(short=False)
+        self.tasks_to_share, self.parts, self.shared_parts, self.outbox = 0, 0, list[SharedPart](), _Outbox(short=False)
 
     def share(self) -> bool:
         """Whether the next task should be left to others."""
@@ -124,7 +124,7 @@ class _WorkSharing:
 
         self.polled_at = time.monotonic()
         if self.asked is None:
-            self.asked = self.line.board.asked.remote(self.line.key)
+            self.asked = self.line.actor.asked.remote(self.line.key)
         elif ray.wait([self.asked], timeout=0)[0]:
             asked, self.asked = self.asked, None
             with contextlib.suppress(ray.exceptions.RayError):  # whoever asked will ask again on the next board
@@ -140,14 +140,14 @@ class _WorkSharing:
 
         if self.outbox.outputs:
             message, large = self.outbox.flush("out", self.look_at_stats(), [])
-            self.left.append((self.parts, message, [ray.put(large)] if large else []))
+            self.shared_parts.append((self.parts, message, [ray.put(large)] if large else []))
             self.parts += 1
-            self.line.board.leave.remote(self.line.key, self.number, self.left[-1])
+            self.line.actor.leave.remote(self.line.key, self.number, self.shared_parts[-1])
 
-    def take(self) -> list[SharedPart]:
+    def take_shared_parts(self) -> list[SharedPart]:
         """What was left since the last time: it must be heard before what the call gave after it."""
         self.flush()
-        left, self.left = self.left, []
+        left, self.shared_parts = self.shared_parts, []
         return left
 
 
@@ -208,7 +208,7 @@ class RayWorker:
                 self.worker.teardown()
         except StageError as error:
             problem = error
-        self.line.mark(self.output_marker)
+        self.line.report_output_marks(self.output_marker)
         return problem
 
     def rest(self, most_bytes: int) -> bool:
@@ -257,7 +257,7 @@ class RayWorker:
         parts = self._stream(order, flushes)
         while (part := self._next(parts)) is not None:
             if isinstance(part, WorkerMessage):
-                part.left = self.sharing.take()
+                part.shared_parts = self.sharing.take_shared_parts()
             yield part
         self.took = time.monotonic() - began
 
@@ -275,12 +275,12 @@ class RayWorker:
         """Whether nobody has taken an order back. That is only done when the call before it takes long."""
         if not order.waits or self.took < RECALL_SECONDS / 2:
             return True
-        return self.line.take(order.number)
+        return self.line.begin_call(order.number)
 
     def _stream(self, order: CallRequest, flushes: bool) -> Generator[Any, None, None]:
-        outbox = _Outbox(order.short)
-        if self.worker.rejecter:
-            self.worker.rejecter.send = lambda fragment: outbox.add(fragment, REJECTED_POSITION)
+        outbox = _Outbox(order.has_small_output)
+        if self.worker.side_output_recorder:
+            self.worker.side_output_recorder.send = lambda fragment: outbox.add(fragment, REJECTED_POSITION)
         if self.worker.isolator:
             self.worker.isolator.begin(order.history, order.budget)
         self.sharing.begin(order.number)
@@ -310,10 +310,10 @@ class RayWorker:
         if order.wanted is None:
             repeat = RetryCheck(order.sent, self.worker.stages, order.items[0][0])
             # what has left early may have an ancestor that would leave whole this time, with it
-            shares = order.streams and not order.short and not order.shed
+            shares = order.streams and not order.has_small_output and not order.sent_early
             share = (lambda: not repeat.lags and self.sharing.share()) if shares else never_share
             yield from repeat.rest(
-                self.worker.stream(_load_tasks(order), order.start, self.sharing.leave, share, order.shed)
+                self.worker.stream(_load_tasks(order), order.start, self.sharing.leave, share, order.sent_early)
             )
             self.sharing.flush()
             return
@@ -323,12 +323,12 @@ class RayWorker:
             if wishes.take(task.id, position):
                 outbox.add(task, position)
 
-        if self.worker.rejecter:
-            self.worker.rejecter.send = lambda fragment: None
-        for task in self.worker.stream(_load_tasks(order), order.start, early, wishes.shares, wishes):
+        if self.worker.side_output_recorder:
+            self.worker.side_output_recorder.send = lambda fragment: None
+        for task in self.worker.stream(_load_tasks(order), order.start, early, wishes.is_wanted_here, wishes):
             if wishes.take(task.id, last):
                 yield task
-            if not wishes.open:
+            if not wishes.pending:
                 return
 
 

@@ -92,17 +92,17 @@ class Exchange:
             wanted = DEFAULT_PARTITIONS if nbytes is None else -(-nbytes // self._partition_bytes)
             self.partitions = min(max(wanted, 1), MAX_PARTITIONS)
 
-    def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
+    def split_batch(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
         """The rows of a batch by partition, each part in the order of the rows."""
         table, _ = columns_to_write(batch.data, None)
         return split_by_partition(table, partition_numbers(table, self.key, self.partitions))
 
-    def content(self, parts: Sequence[tuple[int, pa.Table]]) -> str:
+    def content_checksum(self, parts: Sequence[tuple[int, pa.Table]]) -> str:
         """A number, in hexadecimal digits, by which the rows of a batch are known again; the sum of all batches is
         that of all rows, however they are cut. Empty if nobody asks for it."""
         return ""
 
-    def needs(self) -> Columns:
+    def required_columns(self) -> Columns:
         """The columns that a batch must have."""
         return list(self.key)
 
@@ -130,13 +130,13 @@ class Exchange:
 
     def list_files(self, outputs: Iterable[WrittenFiles]) -> None:
         """The segment that writes is over: look at what there is."""
-        self._listing = listing = ShuffleFileListing.of(self.target, outputs, self.see)
-        for name in self.key if any(partition >= 0 for partition in listing.runs) else ():
+        self._listing = listing = ShuffleFileListing.of(self.target, outputs, self.on_file_listed)
+        for name in self.key if any(partition >= 0 for partition in listing.blocks) else ():
             required_column(
                 pa.table({known: pa.nulls(0) for known in listing.schema.names}), name
             )  # no row has it: an error
 
-    def see(self, path: str, index: ShuffleFileIndex) -> None:
+    def on_file_listed(self, path: str, index: ShuffleFileIndex) -> None:
         """What is in a file, one after the other in the order of the sources."""
 
 
@@ -156,7 +156,7 @@ class ShuffleFileFormat:
 
     def join(self, fragments: Sequence[Fragment], schema: pa.Schema, parts: OutputFiles) -> None:
         same = len(fragments) == 1 and fragments[0].schema.equals(schema)
-        if same and parts.adopt(fragments[0].data):
+        if same and parts.adopt_fragment(fragments[0].data):
             return
         target = parts.target
         inside = [(fragment.data, read_index(target, fragment.data)) for fragment in fragments]
@@ -165,10 +165,10 @@ class ShuffleFileFormat:
         first = inside[0][1]
         with parts.create() as file:
             writer = ShuffleFileWriter(file, ShuffleFileIndex(schema, added, wide, first.kind, first.dataset_name))
-            every = [run for _, index in inside for run in index.runs if run.partition >= 0]
+            every = [run for _, index in inside for run in index.blocks if run.partition >= 0]
             alike = all(index.schema.equals(schema) for _, index in inside)
             large = alike and sum(run.length for run in every) >= LARGE_SHUFFLE_BLOCK_BYTES * len(every)
-            for partition in sorted({run.partition for _, index in inside for run in index.runs}):
+            for partition in sorted({run.partition for _, index in inside for run in index.blocks}):
                 if partition < 0 or large:
                     for path, index in inside:
                         _copy_blocks(target, path, index, partition, writer)
@@ -186,10 +186,10 @@ def _is_added(index: ShuffleFileIndex, name: str) -> bool:
 def _copy_blocks(
     target: OutputDirectory, path: str, index: ShuffleFileIndex, partition: int, writer: ShuffleFileWriter
 ) -> None:
-    for run in index.runs:
+    for run in index.blocks:
         if run.partition == partition:
             raw = target.read(path, run.offset, run.length)
-            writer.copy(partition, raw, run.rows, run.nbytes, run.name, run.content)
+            writer.copy_block(partition, raw, run.rows, run.nbytes, run.name, run.content)
 
 
 class WriteShuffleFiles(WriteFragments):
@@ -202,7 +202,7 @@ class WriteShuffleFiles(WriteFragments):
         self.exchange, self.name = exchange, name
 
     def inputs(self) -> tuple[list[str], Columns]:
-        return ["data"], self.exchange.needs()
+        return ["data"], self.exchange.required_columns()
 
     def outputs(self) -> tuple[list[str], Columns]:
         return [], []
@@ -216,11 +216,11 @@ class WriteShuffleFiles(WriteFragments):
     def set_input_bytes(self, nbytes: int | None) -> None:
         self.exchange.set_input_bytes(nbytes)
 
-    def settle(self, url: str, storage_options: Mapping[str, Any], lasting: RecordsLocation = None) -> None:
+    def assign_directories(self, url: str, storage_options: Mapping[str, Any], lasting: RecordsLocation = None) -> None:
         self.target = self.exchange._target = OutputDirectory(url, storage_options)
 
-    def clear(self) -> None:
-        self.target.clear()
+    def remove_temporary_files(self) -> None:
+        self.target.remove_all()
 
     def run_warning(self, stats: Any) -> str | None:
         return self.exchange.run_warning(stats)
@@ -248,7 +248,7 @@ class WriteShuffleFiles(WriteFragments):
                 writer = ShuffleFileWriter(file, index)
                 for number, part in parts:
                     if number == SPOOL_PARTITION:
-                        writer.spool(part, task, self.exchange.content(parts))
+                        writer.write_spooled(part, task, self.exchange.content_checksum(parts))
                     else:
                         writer.write(number, [part])
                 writer.close()
@@ -269,24 +269,24 @@ class WriteShuffleFiles(WriteFragments):
     def _parts(self, task: Batch) -> tuple[Batch, list[tuple[int, pa.Table]]]:
         """The rows by partition, without those that this fails on, which are set aside."""
         try:
-            return task, list(self.exchange.parts(task))
+            return task, list(self.exchange.split_batch(task))
         except GristmillError:
             raise
         except Exception:
             if self.__dict__.get("_aside") is None:
                 raise
-        bad = dict(self._failing(task, 0))
+        bad = dict(self._failing_rows(task, 0))
         for row, error in bad.items():
             record = table_to_rows(task.data.slice(row, 1))[0]
             place = record.pop(POSITION, None)
             self.set_aside(error, row=record, file=task.metadata.get("file"), position=place)
         sound = task.keep(make_array([row not in bad for row in range(task.num_items)], pa.bool_()))
-        return sound, list(self.exchange.parts(sound.named(task.lineage)))
+        return sound, list(self.exchange.split_batch(sound.named(task.lineage)))
 
-    def _failing(self, task: Batch, start: int) -> Iterator[tuple[int, Exception]]:
+    def _failing_rows(self, task: Batch, start: int) -> Iterator[tuple[int, Exception]]:
         """The rows that have no partition, each with the reason."""
         try:
-            list(self.exchange.parts(task))
+            list(self.exchange.split_batch(task))
         except GristmillError:
             raise
         except Exception as error:  # noqa: BLE001  one of the rows is at fault
@@ -294,8 +294,8 @@ class WriteShuffleFiles(WriteFragments):
             if not half:
                 yield start, error
                 return
-            yield from self._failing(task.slice(0, half), start)
-            yield from self._failing(task.slice(half), start + half)
+            yield from self._failing_rows(task.slice(0, half), start)
+            yield from self._failing_rows(task.slice(half), start + half)
 
 
 class CommitShuffleFiles(CommitFiles):
@@ -310,7 +310,7 @@ class CommitShuffleFiles(CommitFiles):
     def outputs(self) -> tuple[list[str], Columns]:
         return [], []
 
-    def settle(self, url: str, storage_options: Mapping[str, Any], lasting: RecordsLocation = None) -> None:
+    def assign_directories(self, url: str, storage_options: Mapping[str, Any], lasting: RecordsLocation = None) -> None:
         self.target = OutputDirectory(url, storage_options)
 
     def stem(self, task: GatherTask) -> str:

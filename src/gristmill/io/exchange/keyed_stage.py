@@ -134,7 +134,7 @@ class CombiningExchange(Exchange):
         super().__init__(keyed.columns, keyed.partitions, keyed.memory_gb)
         self.keyed = keyed
 
-    def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
+    def split_batch(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
         table, _ = columns_to_write(batch.data, None)
         table = as_table(self.keyed.combine(table)) if table.num_rows else table
         return split_by_partition(table, partition_numbers(table, self.key, self.partitions))
@@ -169,7 +169,7 @@ class ReducePartition(ProcessingStage[PartitionTask, Batch]):
             order = [*self.keyed.columns, *self.keyed.order]
             most, wanted = sort_memory_bytes(self.keyed.memory_gb), self.keyed.worth_sorting
             pieces = sort_tables(task.pieces(), order, most, folder=room, wanted=wanted)
-            for table in self._ways[self.keyed.written()](self, pieces):
+            for table in self._methods[self.keyed.written()](self, pieces):
                 yield partition_batch(task, table, start)
                 start += table.num_rows
         if not start:
@@ -226,7 +226,7 @@ class ReducePartition(ProcessingStage[PartitionTask, Batch]):
     def _table(self, answer: Any) -> pa.Table:
         return as_table(answer if not isinstance(answer, Batch) else answer.data)
 
-    _ways: ClassVar[Any] = {"reduce": _groups, "process_groups": _vectors, "process_sorted": _stream}
+    _methods: ClassVar[Any] = {"reduce": _groups, "process_groups": _vectors, "process_sorted": _stream}
 
 
 class ReducePartitionToColumns(ReducePartition):

@@ -55,13 +55,13 @@ class ShuffleFileListing:
     contents: list[int | None] = field(default_factory=list)
     """A number by which the rows of each source are known again (`Exchange.content`), if it was asked for."""
     stamp: str = ""
-    moved: str = ""
+    moved_rows_stamp: str = ""
     """A stamp of the rows that moved alone: how those that stay with their sources wait does not change it."""
     schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
     kind: type[Batch] = Batch
     dataset_name: str = ""
     rows: int = 0
-    runs: dict[int, array[int]] = field(default_factory=dict)
+    blocks: dict[int, array[int]] = field(default_factory=dict)
     """By partition: number of the file, offset, length, rows, bytes, and so on."""
 
     @classmethod
@@ -79,9 +79,9 @@ class ShuffleFileListing:
                 listing._add(output, file.path, index)
                 see(file.path, index)
                 stamps.append(f"{output.lineage.source} {file.checksum}")
-                moved.append(f"{output.lineage.source} {index.moved}")
+                moved.append(f"{output.lineage.source} {index.moved_rows_hash}")
                 about.append(index)
-        listing.stamp, listing.moved = digest(stamps, 16), digest(moved, 16)
+        listing.stamp, listing.moved_rows_stamp = digest(stamps, 16), digest(moved, 16)
         if about:
             columns = [Fragment("", rows=0, size=0, schema=i.schema, added=i.added, wide=i.wide) for i in about]
             listing.schema = joint_schema(columns)
@@ -93,25 +93,25 @@ class ShuffleFileListing:
         self.paths.append(path)
         self.sources.append(output.lineage.source)
         self.origins.append(output.lineage.files)
-        told = [run.content for run in index.runs if run.partition == SPOOL_PARTITION]
+        told = [run.content for run in index.blocks if run.partition == SPOOL_PARTITION]
         self.contents.append(sum(int(number, 16) for number in told) % 2**64 if all(told) else None)
         self.rows += index.rows
-        for run in index.runs:
-            self.runs.setdefault(run.partition, array("q")).extend(
+        for run in index.blocks:
+            self.blocks.setdefault(run.partition, array("q")).extend(
                 (number, run.offset, run.length, run.rows, run.nbytes)
             )
 
-    def runs_of(self, partition: int) -> Iterator[ShuffleBlockSlice]:
-        numbers = self.runs.get(partition, array("q"))
+    def blocks_of(self, partition: int) -> Iterator[ShuffleBlockSlice]:
+        numbers = self.blocks.get(partition, array("q"))
         for start in range(0, len(numbers), 5):
             file, offset, length, rows, nbytes = numbers[start : start + 5]
             yield ShuffleBlockSlice(self.paths[file], offset, length, 0, rows, nbytes)
 
     def partition_bytes(self, partition: int) -> int:
-        return sum(self.runs.get(partition, array("q"))[4::5])
+        return sum(self.blocks.get(partition, array("q"))[4::5])
 
     def tables(self, partition: int) -> Iterator[pa.Table]:
-        for run in self.runs_of(partition):
+        for run in self.blocks_of(partition):
             yield read_shuffle_block(self.target, run.path, run.offset, run.length)
 
     def part(self, name: str, runs: Sequence[ShuffleBlockSlice]) -> PartitionTask:
@@ -176,19 +176,19 @@ class ListPartitions(SourceStage[PartitionTask]):
     def __init__(self, exchange: Exchange, name: str = "list_partitions") -> None:
         super().__init__()
         self.exchange, self.name = exchange, name
-        self._place = ""
+        self._segment_name = ""
 
-    def settle(self, url: str, storage_options: Mapping[str, Any], lasting: RecordsLocation = None) -> None:
-        self._place = url.rpartition("/")[2]
+    def assign_directories(self, url: str, storage_options: Mapping[str, Any], lasting: RecordsLocation = None) -> None:
+        self._segment_name = url.rpartition("/")[2]
 
     def sources(self) -> Iterator[Sequence[PartitionTask]]:
         listing = self.exchange.listing
         for number in range(self.exchange.partitions):
-            yield [listing.part(self.part_name(number), list(listing.runs_of(number)))]
+            yield [listing.part(self.part_name(number), list(listing.blocks_of(number)))]
 
     def part_name(self, number: int) -> str:
         """A name for a source that no other segment of the run has."""
-        return f"segment{self._place}-{number:05}"
+        return f"segment{self._segment_name}-{number:05}"
 
 
 class ReadPartition(ProcessingStage[PartitionTask, Batch]):

@@ -74,15 +74,15 @@ class ShuffleFileIndex:
     wide: frozenset[str] = frozenset()
     kind: type[Batch] = Batch
     dataset_name: str = ""
-    runs: list[ShuffleBlock] = field(default_factory=list)
-    moved: str = ""
+    blocks: list[ShuffleBlock] = field(default_factory=list)
+    moved_rows_hash: str = ""
     """A hash of the rows that belong to partitions, and of nothing that stays with its source."""
 
     @property
     def rows(self) -> int:
         """Rows of the source: those that stay, if any do, else those that move."""
-        spool = [run.rows for run in self.runs if run.partition == SPOOL_PARTITION]
-        return sum(spool) if spool else sum(run.rows for run in self.runs if run.partition >= 0)
+        spool = [run.rows for run in self.blocks if run.partition == SPOOL_PARTITION]
+        return sum(spool) if spool else sum(run.rows for run in self.blocks if run.partition >= 0)
 
 
 class ShuffleFileWriter:
@@ -90,13 +90,15 @@ class ShuffleFileWriter:
 
     def __init__(self, file: BinaryIO, index: ShuffleFileIndex) -> None:
         self.file, self.index = file, index
-        self.index.runs = []
+        self.index.blocks = []
         self._offset = 0
         self._moved = blake2b(digest_size=16)  # of hashes of runs, which are quicker
 
-    def spool(self, table: pa.Table, batch: Batch, content: str = "") -> None:
+    def write_spooled(self, table: pa.Table, batch: Batch, content: str = "") -> None:
         """What is kept of a batch that stays with its source: its rows, or where they can be read again."""
-        self.copy(SPOOL_PARTITION, table_to_stream(table), batch.num_items, batch.nbytes, batch.lineage.id, content)
+        self.copy_block(
+            SPOOL_PARTITION, table_to_stream(table), batch.num_items, batch.nbytes, batch.lineage.id, content
+        )
 
     def add(self, partition: int, pieces: Iterable[pa.Table]) -> None:
         """The rows of a partition, as one run or several."""
@@ -116,14 +118,14 @@ class ShuffleFileWriter:
         if any(piece.schema != pieces[0].schema for piece in pieces):  # a column is the same in one, not in another
             pieces = [decoded_table(piece) for piece in pieces]
         table = pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces).combine_chunks()
-        self.copy(partition, table_to_stream(table), table.num_rows, value_bytes(table))
+        self.copy_block(partition, table_to_stream(table), table.num_rows, value_bytes(table))
 
-    def copy(self, partition: int, raw: Any, rows: int, nbytes: int, name: str = "", content: str = "") -> None:
+    def copy_block(self, partition: int, raw: Any, rows: int, nbytes: int, name: str = "", content: str = "") -> None:
         """A run as it is, from elsewhere."""
         self.file.write(raw)
         if partition >= 0:
             self._moved.update(_hash(raw))
-        self.index.runs.append(ShuffleBlock(partition, self._offset, len(raw), rows, nbytes, name, content))
+        self.index.blocks.append(ShuffleBlock(partition, self._offset, len(raw), rows, nbytes, name, content))
         self._offset += len(raw)
 
     def close(self) -> None:
@@ -135,7 +137,7 @@ class ShuffleFileWriter:
             "wide": sorted(about.wide),
             "kind": batch_class_name(about.kind),
             "dataset_name": about.dataset_name,
-            "runs": [list(run) for run in about.runs],
+            "runs": [list(run) for run in about.blocks],
             "moved": self._moved.hexdigest(),
         }
         raw = orjson.dumps(told)
@@ -250,7 +252,7 @@ def read_shuffle_block(target: OutputDirectory, path: str, offset: int, length: 
 def read_partition_blocks(
     target: OutputDirectory, path: str, index: ShuffleFileIndex, partition: int, plain: bool = True
 ) -> Iterator[pa.Table]:
-    for run in index.runs:
+    for run in index.blocks:
         if run.partition == partition:
             yield read_shuffle_block(target, path, run.offset, run.length, plain)
 

@@ -89,7 +89,7 @@ class ListRowSlices(ListPartitions):
             yield [listing.part(self.part_name(number), runs)]
 
     def _slices(self, listing: ShuffleFileListing) -> Iterator[list[ShuffleBlockSlice]]:
-        runs = list(listing.runs_of(0))
+        runs = list(listing.blocks_of(0))
         total = sum(run.stop for run in runs)
         each = self._rows_each(total, sum(run.nbytes for run in runs))
         slices: list[list[ShuffleBlockSlice]] = []
@@ -151,7 +151,7 @@ class RandomOrderExchange(Exchange):
         super().__init__(num_partitions=num_partitions)
         self.seed, self.name = seed, name
 
-    def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
+    def split_batch(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
         owner, numbers = row_ids(batch)
         drawn = draw_uniform(numbers, int(digest([str(self.seed), self.name, owner]), 16))
         table, _ = columns_to_write(batch.data, None)
@@ -199,7 +199,7 @@ class KeySampleExchange(Exchange):
         self.descending = descending
         self._bounds: list[tuple[Any, ...]] = []
 
-    def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
+    def split_batch(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
         table, _ = columns_to_write(batch.data, None)
         if not table.num_rows:
             return []
@@ -248,7 +248,7 @@ class KeyRangeExchange(Exchange):
         super().__init__(seen.key, seen.num_partitions)
         self.seen = seen
 
-    def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
+    def split_batch(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
         table, _ = columns_to_write(batch.data, None)
         table = sort_table(table, self.key, self.seen.descending)
         start = 0

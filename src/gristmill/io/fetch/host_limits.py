@@ -44,12 +44,12 @@ class HostResolver:
             )
         return allowed
 
-    def failed(self, host: str, port: int) -> None:
+    def mark_failed(self, host: str, port: int) -> None:
         """The first address of a host does not answer: the next attempt goes to another one, if there is one."""
         until, found = self._known.get((host, port), (0.0, []))
         self._known[host, port] = (until, [*found[1:], *found[:1]])
 
-    def check_number(self, host: str, url: str) -> None:
+    def check_literal_address(self, host: str, url: str) -> None:
         """For a host that somebody else will look up: one that is written as an address."""
         try:
             number = ipaddress.ip_address(host)
@@ -90,7 +90,7 @@ class HostLimits:
         self._next: dict[str, float] = {}
 
     @contextmanager
-    def turn(self, host: str) -> Iterator[None]:
+    def request_slot(self, host: str) -> Iterator[None]:
         """Wait for a place among the requests to a host, and for the time to begin."""
         with self._lock:
             turns = self._turns.setdefault(host, threading.BoundedSemaphore(self.parallel))

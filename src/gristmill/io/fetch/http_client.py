@@ -143,7 +143,7 @@ class HttpClient:
                 told = {name.lower(): value for name, value in answer.headers.items()}
                 return FetchedResponse(final, answer.status, told, body)
 
-        return self.tried(url, once)
+        return self.with_retries(url, once)
 
     def save(
         self,
@@ -159,15 +159,15 @@ class HttpClient:
         from gristmill.io.fetch.partial_download import PartialDownload
 
         part = PartialDownload(url, path, checksum, length, max_bytes or self.manners.max_bytes)
-        size = part.there()
+        size = part.complete_size()
         if size is not None:
             return SavedFile(path, size, 0)
-        size = self.tried(url, lambda: part.go_on(self, headers or {}))
+        size = self.with_retries(url, lambda: part.resume(self, headers or {}))
         return SavedFile(path, size, part.fetched)
 
     # -- one request -----------------------------------------------------------------------------------
 
-    def tried(self, url: str, once: Callable[[], T]) -> T:
+    def with_retries(self, url: str, once: Callable[[], T]) -> T:
         """What `once` gives, which is called again after failures that may pass."""
         attempt = 0
         while True:
@@ -210,7 +210,7 @@ class HttpClient:
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         usual = {"User-Agent": self.manners.user_agent, "Accept-Encoding": "identity"}
         asked = {**usual, **headers, "Host": _host_header(parts, host)}
-        with self._limits.turn(f"{host}:{port}"):
+        with self._limits.request_slot(f"{host}:{port}"):
             answer = None
             try:
                 pool, proxied = self._pool(parts.scheme, host, port, where)
@@ -227,7 +227,7 @@ class HttpClient:
                 yield answer
             except library.exceptions.HTTPError as error:
                 if answer is None:
-                    self._resolver.failed(host, port)
+                    self._resolver.mark_failed(host, port)
                 raise DownloadError(url, _error_text(error), transient=_is_transient(library, error)) from error
             except ValueError as error:  # a length of thousands of digits, a header that is no text
                 raise DownloadError(url, f"an answer that cannot be understood ({error})") from error
@@ -281,21 +281,23 @@ class HttpClient:
         """Connections to one address of a host, and whether they go by way of a proxy."""
         proxy = getproxies().get(scheme)
         if proxy and not proxy_bypass(host):
-            self._resolver.check_number(host, url)
-            return self._made(("proxy", proxy), lambda: self._library().ProxyManager(proxy, **self._settings())), True
+            self._resolver.check_literal_address(host, url)
+            return self._cached_pool(
+                ("proxy", proxy), lambda: self._library().ProxyManager(proxy, **self._settings())
+            ), True
         address = self._resolver.addresses(host, port, url)[0]
         settings = self._settings()
         if scheme == "https":
             settings |= {"server_hostname": host, "assert_hostname": host}
         kind = "HTTPSConnectionPool" if scheme == "https" else "HTTPConnectionPool"
         key = (scheme, host, port, address)
-        return self._made(key, lambda: getattr(self._library(), kind)(address, port, **settings)), False
+        return self._cached_pool(key, lambda: getattr(self._library(), kind)(address, port, **settings)), False
 
     def _settings(self) -> dict[str, Any]:
         timeout = self._library().Timeout(connect=self.manners.connect_timeout_s, read=self.manners.read_timeout_s)
         return {"timeout": timeout, "maxsize": self.manners.per_host, "retries": False}
 
-    def _made(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+    def _cached_pool(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         with self._lock:
             if key not in self._pools:
                 self._pools[key] = make()

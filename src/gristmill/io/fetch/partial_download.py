@@ -37,9 +37,9 @@ class PartialDownload:
         self.part = self.path.with_name(self.path.name + ".part")
         self.note = self.path.with_name(self.path.name + ".part.json")
         self.fetched = 0
-        self._spoilt = 0
+        self._checksum_failures = 0
 
-    def there(self) -> int | None:
+    def complete_size(self) -> int | None:
         """The size of the file, if it is in place and is what it should be."""
         if not self.path.is_file():
             return None
@@ -48,9 +48,9 @@ class PartialDownload:
             return None
         return size
 
-    def go_on(self, client: HttpClient, headers: Mapping[str, str]) -> int:
+    def resume(self, client: HttpClient, headers: Mapping[str, str]) -> int:
         """Fetch what is missing, and put the file in place. The size of it."""
-        have, version = self._have()
+        have, version = self._fetched_before()
         asked = dict(headers)
         if have:
             asked |= {"Range": f"bytes={have}-", "If-Range": version}
@@ -111,18 +111,18 @@ class PartialDownload:
             raise DownloadError(self.url, f"{size:,} bytes came of {wanted:,}", transient=True)
         if self.digest and not self._has_digest(self.part):
             self._drop()
-            self._spoilt += 1
+            self._checksum_failures += 1
             raise DownloadError(
                 self.url,
                 f"its {self.algorithm} is not {self.digest}: it is not what was published",
                 None,
-                self._spoilt < 2,
+                self._checksum_failures < 2,
             )
         self.note.unlink(missing_ok=True)
         self.part.replace(self.path)
         return size
 
-    def _have(self) -> tuple[int, str]:
+    def _fetched_before(self) -> tuple[int, str]:
         """How much has come of a version that the server will know again."""
         try:
             note = orjson.loads(self.note.read_bytes())

@@ -61,7 +61,7 @@ def read_jsonl(
     """A table per block of lines, with the byte offset of each line in the POSITION column."""
     look = None if kernels is None else kernels.json_columns_of
     for parser in starmap(partial(_BlockParser, fields, source.path), scan_line_blocks(source, max_line_bytes, look)):
-        while parser.goes_on:
+        while parser.has_more:
             table = _next_table(source, parser)
             parser.release_block()
             if table is not None:
@@ -74,13 +74,13 @@ def _next_table(source: FileInput, parser: _BlockParser) -> pa.Table | None:
     for record in bad:
         source.on_bad(record)
     if table is None:  # even so, give something when more is to come: bad records are taken away between tables
-        return table_from_rows([], [], []) if parser.goes_on else None
+        return table_from_rows([], [], []) if parser.has_more else None
     if not _may_be_rounded(table):
         if parser.plain and source.on_lines:
             source.on_lines(parser.offset, parser.size, parser.plain)
         return table
     positions = table.column(POSITION).to_pylist()
-    return table_from_rows(parser.exactly(positions), positions, parser.fields, source.path)
+    return table_from_rows(parser.exact_rows(positions), positions, parser.fields, source.path)
 
 
 class _BlockParser:
@@ -95,12 +95,12 @@ class _BlockParser:
         self.plain: LineForm | None = None
 
     @property
-    def goes_on(self) -> bool:
+    def has_more(self) -> bool:
         return self.next is not None
 
     def release_block(self) -> None:
         """Once all is in tables, stages that work on these need the memory."""
-        if not self.goes_on:
+        if not self.has_more:
             self._block = b""
 
     @property
@@ -142,7 +142,7 @@ class _BlockParser:
     def _make(self, rows: list[JsonObject], positions: list[int]) -> pa.Table | None:
         return table_from_rows(rows, positions, self.fields, self.path) if rows else None
 
-    def exactly(self, positions: Sequence[int]) -> list[JsonObject]:
+    def exact_rows(self, positions: Sequence[int]) -> list[JsonObject]:
         """The rows at some positions, with integers of any size."""
         import json
 

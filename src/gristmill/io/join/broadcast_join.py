@@ -107,11 +107,11 @@ class BroadcastJoin(ProcessingStage[Batch, Batch]):
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], []
 
-    def reads(self) -> Sequence[str]:
-        return self.other.reader.lister.reads()
+    def input_files(self) -> Sequence[str]:
+        return self.other.reader.listing_stage.input_files()
 
     def check(self) -> None:
-        self.other.look()
+        self.other.inspect_files()
         self._tasks = list(self.other.reader.tasks())
         self.stamp = digest([task.fingerprint() for task in self._tasks])
 
@@ -124,7 +124,7 @@ class BroadcastJoin(ProcessingStage[Batch, Batch]):
     def process(self, task: Batch) -> Iterator[Batch]:
         side = self._side
         assert side is not None, "setup comes before process"
-        self.other.fits(
+        self.other.check_rows(
             task.data,
             side.kinds,
             side.rows.column_names,

@@ -83,7 +83,7 @@ class Join(CompositeStage[Batch, Batch]):
         return ["data"], list(self._keys)
 
     def outputs(self) -> tuple[list[str], Columns]:
-        return ["data"], self._described().named()
+        return ["data"], self._described().added_names()
 
     def _described(self) -> OtherSide:
         reader: OtherSideReader = other_side_reader(self.name, self.other, self.storage_options)

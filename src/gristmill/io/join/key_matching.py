@@ -165,7 +165,7 @@ class DropUnmatched(ProcessingStage[Batch, Batch]):
         self.other, self.name = other, name
 
     def outputs(self) -> tuple[list[str], Columns]:
-        return ["data"], self.other.named()
+        return ["data"], self.other.added_names()
 
     def process(self, task: Batch) -> Batch:
         return self.apply(task, self.decide(task))

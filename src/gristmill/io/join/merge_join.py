@@ -54,7 +54,7 @@ class SortedMerge:
         finally:
             self._forget()
 
-    def nothing(self, empty: pa.Table) -> pa.Table:
+    def empty_table(self, empty: pa.Table) -> pa.Table:
         """What there is of no rows: columns."""
         return self._table(empty.select(self.ours), empty, np.zeros(0, np.int64))
 
@@ -67,19 +67,19 @@ class SortedMerge:
         if self._file is not None:  # group 0 is the one that was open, and the first in the block
             more, rows = int((other_groups == 0).sum()), int((our_groups == 0).sum())
             self._file.add(others.slice(0, more))
-            yield from self._with_file(ours.slice(0, rows), self._file)
+            yield from self._spilled_pairs(ours.slice(0, rows), self._file)
             others, other_groups = others.slice(more), other_groups[more:]
             ours, our_groups = ours.slice(rows), our_groups[rows:]
         elif self._held is not None:
             other_groups = np.concatenate([np.zeros(self._held.num_rows, np.int64), other_groups])
             others = pa.concat_tables([self._held, others]).combine_chunks()
         yield from self._pairs(ours, our_groups, others, other_groups)
-        self._hold(others, other_groups, int(groups[-1]))
+        self._keep_open_group(others, other_groups, int(groups[-1]))
 
     def _of(self, table: pa.Table, mask: NumpyArray, groups: NumpyArray) -> tuple[pa.Table, NumpyArray]:
         return table.take(to_index_array(np.flatnonzero(mask))), groups[mask]
 
-    def _hold(self, others: pa.Table, groups: NumpyArray, last: int) -> None:
+    def _keep_open_group(self, others: pa.Table, groups: NumpyArray, last: int) -> None:
         """Keep the other side's rows of the last group, which may go on in the next block."""
         if last and self._file is not None:
             self._forget()
@@ -108,7 +108,7 @@ class SortedMerge:
         for mine, theirs in row_pairs(starts, counts, row_sizes(ours), row_sizes(others)):
             yield self._table(ours.take(to_index_array(mine)), others, theirs)
 
-    def _with_file(self, ours: pa.Table, held: SpilledGroup) -> Iterator[pa.Table]:
+    def _spilled_pairs(self, ours: pa.Table, held: SpilledGroup) -> Iterator[pa.Table]:
         """The pairs of rows with a group in a file, which is read for each of them: as much is written, too."""
         self.found += ours.num_rows
         sizes = row_sizes(ours)

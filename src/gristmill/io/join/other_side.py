@@ -73,39 +73,39 @@ class OtherSideReader:
         return default_format_stages(kinds.pop())[0](paths, storage_options=self._options)
 
     @property
-    def lister(self) -> FilePartitioningStage:
+    def listing_stage(self) -> FilePartitioningStage:
         return self._parts[0]
 
     @property
-    def reading(self) -> FilesReader[Any, Any]:
+    def reading_stage(self) -> FilesReader[Any, Any]:
         return self._parts[1]
 
     @property
-    def place(self) -> str:
+    def description(self) -> str:
         """What to call it in messages."""
-        given = self._given if not isinstance(self._given, ProcessingStage) else self.lister.file_paths
+        given = self._given if not isinstance(self._given, ProcessingStage) else self.listing_stage.file_paths
         return shorten(as_paths(given), 3)
 
     def size(self) -> int:
         """The bytes of all files."""
-        return sum(file.size or 0 for file in self.lister.files())
+        return sum(file.size or 0 for file in self.listing_stage.files())
 
     def bytes(self) -> int:
         """About how large it is in memory. Files of unknown size are large."""
         return sum(
             2**40 if file.size is None else file.size * (DECOMPRESSION_FACTOR if _is_compressed(file.path) else 1)
-            for file in self.lister.files()
+            for file in self.listing_stage.files()
         )
 
     def tasks(self) -> Iterator[FileGroupTask]:
-        for tasks in self.lister.sources():
+        for tasks in self.listing_stage.sources():
             yield from tasks
 
     def tables(self, tasks: Iterable[FileGroupTask]) -> Iterator[pa.Table]:
         """All rows. One that cannot be read is an error."""
         try:
             for task in tasks:
-                for batch in self.reading.process(task):
+                for batch in self.reading_stage.process(task):
                     yield batch.data
         except GristmillError as error:
             raise InputError(
@@ -124,7 +124,7 @@ def other_side_reader(stage: str, given: Any, storage_options: Mapping[str, Any]
     if isinstance(given, ProcessingStage):
         if storage_options:
             raise ValueError(f"{stage}: other is a reader, which takes storage_options itself")
-        _ = reader.reading  # one that is no reader of files is an error now
+        _ = reader.reading_stage  # one that is no reader of files is an error now
     elif not as_paths(given):
         raise ValueError(f"{stage}: other is empty: give a path or a reader")
     return reader
@@ -143,7 +143,7 @@ class OtherSide:
         adds: bool,
     ) -> None:
         self.keys, self.suffix, self.adds = dict(keys), suffix, adds
-        self.taken = _taken_columns(columns, suffix) if adds else {}
+        self.taken_columns = _taken_columns(columns, suffix) if adds else {}
         """Columns that are taken, and what they are called then; None: all."""
         self._stage, self._reader = stage, reader
         self._seen: dict[str, pa.DataType] = {}
@@ -159,10 +159,10 @@ class OtherSide:
 
     # -- before the run --------------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def inspect_files(self) -> None:
         """Look at the first files: is the key there, and the columns that are wanted?"""
         for task in islice(self._reader.tasks(), SAMPLED_TASKS):
-            found = self._reader.reading.peek(task)
+            found = self._reader.reading_stage.peek_columns(task)
             for name, kind in (found or {}).items():
                 if name != POSITION and (name not in self._seen or pa.types.is_null(self._seen[name])):
                     self._seen[name] = kind
@@ -170,43 +170,43 @@ class OtherSide:
 
     def check(self, there: Sequence[str]) -> None:
         """Raise if columns are missing; nothing is known of files without rows."""
-        for name in [*self.keys.values(), *(self.taken or ())] if there else ():
+        for name in [*self.keys.values(), *(self.taken_columns or ())] if there else ():
             if name not in there:
                 way = "on={'ours': 'theirs'}" if name in self.keys.values() else "columns=[...]"
                 raise ColumnError(
-                    f"stage {self._stage!r}: {self._reader.place} has no column {name!r}. There are: "
+                    f"stage {self._stage!r}: {self._reader.description} has no column {name!r}. There are: "
                     f"{shorten(there, 12)}.{did_you_mean(name, there)} Name the right one with {way}"
                 )
         for theirs in self.keys.values():
             kind = self._seen.get(theirs)
             if kind is not None and not pa.types.is_null(kind):
-                self._usable(kind, f"{theirs!r} of {self._reader.place}")
-        clash = [name for name in self.named() if name in self.keys]
+                self._usable(kind, f"{theirs!r} of {self._reader.description}")
+        clash = [name for name in self.added_names() if name in self.keys]
         if clash:
             raise self._clash(clash[0])
 
-    def named(self) -> list[str]:
+    def added_names(self) -> list[str]:
         """The columns that rows get, as far as they are known."""
         return list(self.added())
 
     def added(self) -> dict[str, pa.DataType]:
         """The same, with their types: rows get them also if not one of them has a partner."""
-        if self.taken is None:
+        if self.taken_columns is None:
             return {name + self.suffix: kind for name, kind in self._seen.items() if name not in self.keys.values()}
-        return {new: self._seen.get(name, pa.null()) for name, new in self.taken.items()}
+        return {new: self._seen.get(name, pa.null()) for name, new in self.taken_columns.items()}
 
     # -- rows ------------------------------------------------------------------------------------------------
 
     def columns(self, table: pa.Table) -> tuple[list[pa.ChunkedArray], pa.Table]:
         """The keys of rows of the other side, and what is taken of them, under its new names."""
         keys = [column_or_nulls(table, name) for name in self.keys.values()]
-        if self.taken is None:
+        if self.taken_columns is None:
             kept = [name for name in table.column_names if name not in (POSITION, *self.keys.values())]
             return keys, table.select(kept).rename_columns([name + self.suffix for name in kept])
-        columns = [column_or_nulls(table, name) for name in self.taken]
-        return keys, pa.table(columns, list(self.taken.values()))
+        columns = [column_or_nulls(table, name) for name in self.taken_columns]
+        return keys, pa.table(columns, list(self.taken_columns.values()))
 
-    def fits(self, table: pa.Table, kinds: Mapping[str, pa.DataType], added: Sequence[str], where: str) -> None:
+    def check_rows(self, table: pa.Table, kinds: Mapping[str, pa.DataType], added: Sequence[str], where: str) -> None:
         """Raise if rows of the pipeline have keys of another kind, or a column that would be added."""
         for ours, theirs in self.keys.items():
             if ours in table.column_names:
@@ -223,7 +223,7 @@ class OtherSide:
         if others is None or pa.types.is_null(others):
             return
         theirs = self.keys[ours]
-        place = f"{theirs!r} of {self._reader.place}"
+        place = f"{theirs!r} of {self._reader.description}"
         wanted = self._usable(others, place)
         if found != wanted:
             raise ColumnError(
@@ -244,7 +244,7 @@ class OtherSide:
     def _clash(self, name: str) -> ColumnError:
         return ColumnError(
             f"stage {self._stage!r}: rows have a column {name!r} already, and would get another from "
-            f"{self._reader.place}: name those to take with columns=[...], or rename them with "
+            f"{self._reader.description}: name those to take with columns=[...], or rename them with "
             f"columns={{{name!r}: ...}} or suffix='_other'"
         )
 

@@ -71,9 +71,9 @@ class OurSideExchange(Exchange):
     def set_input_bytes(self, nbytes: int | None) -> None:
         super().set_input_bytes(None if nbytes is None else nbytes + self.other.reader.size())
 
-    def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
+    def split_batch(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
         where = f" of {batch.metadata['file']}" if "file" in batch.metadata else ""
-        self.other.fits(batch.data, self.other.kinds, self.other.named(), where)
+        self.other.check_rows(batch.data, self.other.kinds, self.other.added_names(), where)
         table, _ = self.columns(batch)
         return split_by_partition(table, key_partitions(table, self.key, self.partitions))
 
@@ -88,7 +88,7 @@ class OtherSideExchange(Exchange):
     def set_input_bytes(self, nbytes: int | None) -> None:
         self.partitions = self.ours.partitions
 
-    def needs(self) -> Columns:
+    def required_columns(self) -> Columns:
         return []
 
     def columns(self, batch: Batch) -> tuple[pa.Table, frozenset[str]]:
@@ -96,7 +96,7 @@ class OtherSideExchange(Exchange):
         table = pa.table([*keys, *taken.columns], [*self.key, *taken.column_names])
         return columns_to_write(table, None)[0], frozenset()
 
-    def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
+    def split_batch(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
         table, _ = self.columns(batch)
         table = without_nulls(table, self.key)
         if not self.other.adds:  # that there is one is enough
@@ -133,16 +133,16 @@ class ListOtherFiles(SourceStage[FileGroupTask]):
         self._place = ""
 
     def check(self) -> None:
-        self.other.look()
+        self.other.inspect_files()
 
-    def reads(self) -> Sequence[str]:
-        return self.other.reader.lister.reads()
+    def input_files(self) -> Sequence[str]:
+        return self.other.reader.listing_stage.input_files()
 
-    def settle(self, url: str, storage_options: Mapping[str, Any], lasting: RecordsLocation = None) -> None:
+    def assign_directories(self, url: str, storage_options: Mapping[str, Any], lasting: RecordsLocation = None) -> None:
         self._place = url.rpartition("/")[2]
 
     def sources(self) -> Iterator[Sequence[FileGroupTask]]:
-        for tasks in self.other.reader.lister.sources():
+        for tasks in self.other.reader.listing_stage.sources():
             yield [self._apart(task) for task in tasks]
 
     def _apart(self, task: FileGroupTask) -> FileGroupTask:
@@ -155,7 +155,7 @@ class ReadOtherFiles(ProcessingStage[FileGroupTask, Batch]):
 
     def __init__(self, other: OtherSide, name: str) -> None:
         super().__init__()
-        self.reading, self.name = other.reader.reading, name
+        self.reading, self.name = other.reader.reading_stage, name
 
     def outputs(self) -> tuple[list[str], Columns]:
         return [], []
@@ -209,7 +209,7 @@ class ListJoinPartitions(ListPartitions):
         ours, others = self.exchange.listing, self.others.listing
         schema = self._schema(ours.schema, others.schema)
         for number, (part,) in enumerate(super().sources()):
-            theirs = others.part(part.name, list(others.runs_of(number)))
+            theirs = others.part(part.name, list(others.blocks_of(number)))
             told = {entry.name: getattr(part, entry.name) for entry in fields(PartitionTask) if entry.init}
             told["stamp"] = digest([part.stamp, theirs.stamp])
             yield [JoinPartitionTask(**told, others=theirs, keys=self.exchange.key, both=schema)]
@@ -222,7 +222,7 @@ class ListJoinPartitions(ListPartitions):
             keys.append((key_name(number), key_type(mine, theirs)))
         added = other.added()
         added |= {entry.name: entry.type for entry in others if entry.name not in self.others.key}
-        other.fits(ours.empty_table(), {}, list(added), "")
+        other.check_rows(ours.empty_table(), {}, list(added), "")
         return pa.schema([*keys, (SIDE_COLUMN, pa.int64()), *ours, *added.items()])
 
 
@@ -262,4 +262,4 @@ class MergePartition(ProcessingStage[JoinPartitionTask, Batch]):
                 start += table.num_rows
             self.count("rows_with_partner", merge.found)
             if not start:
-                yield partition_batch(task, merge.nothing(task.both.empty_table()), 0)
+                yield partition_batch(task, merge.empty_table(task.both.empty_table()), 0)

@@ -98,7 +98,7 @@ class FilePartitioningStage(SourceStage[FileGroupTask]):
     def check(self) -> None:
         self.files()
 
-    def reads(self) -> Sequence[str]:
+    def input_files(self) -> Sequence[str]:
         return [file.path for file in self.files()]
 
     def input_bytes(self) -> int | None:

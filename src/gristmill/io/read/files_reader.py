@@ -37,7 +37,7 @@ class FilesReader(ProcessingStage[Files, Rows]):
     options: ClassVar[tuple[str, ...]] = ()
     """What `read_kwargs` may hold, beside `storage_options`."""
 
-    again: ClassVar[str] = ""
+    reread_format: ClassVar[str] = ""
     """The format, if parts of such files can be read a second time at little cost (`io/read/reread.py`)."""
 
     def __init__(
@@ -89,20 +89,20 @@ class FilesReader(ProcessingStage[Files, Rows]):
                 lines.clear()
                 yield batch
         if empty:
-            yield self.nothing(task)
+            yield self.empty_batch(task)
 
     def _origin(self, task: FileGroupTask, part: FileSlice) -> BlockOrigin | None:
         source = self.source(task, part)
-        if not self.again or source.storage_options or (self.unit == "byte" and part.end is None):
+        if not self.reread_format or source.storage_options or (self.unit == "byte" and part.end is None):
             return None
         options = {key: value for key, value in self.read_kwargs.items() if key in self.options}
-        return BlockOrigin(self.again, part, self.blocksize, self.fields, options)
+        return BlockOrigin(self.reread_format, part, self.blocksize, self.fields, options)
 
-    def nothing(self, task: FileGroupTask) -> Rows:
+    def empty_batch(self, task: FileGroupTask) -> Rows:
         """A batch without rows: a writer wants to know of a source that gives nothing."""
         return self.batch(task, pa.table({POSITION: pa.nulls(0, pa.int64())}), {})
 
-    def peek(self, sample: Task[Any]) -> Mapping[str, pa.DataType] | None:
+    def peek_columns(self, sample: Task[Any]) -> Mapping[str, pa.DataType] | None:
         if not isinstance(sample, FileGroupTask) or not sample.data:
             return None
         try:

@@ -63,13 +63,13 @@ class BlockOrigin:
     None if that is not enough."""
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> BlockOrigin:
+    def from_json(cls, told: Mapping[str, Any]) -> BlockOrigin:
         part = dict(told["part"])
         groups, lines = part.pop("row_groups"), told.get("lines")
         found = FileSlice(**part, row_groups=None if groups is None else tuple(groups))
         return cls(**{**told, "part": found, "lines": tuple(lines) if lines else None})
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @property
@@ -130,13 +130,13 @@ class BlockRereader:
     """Reads blocks again, one after the other; those of one part in one go."""
 
     def __init__(self) -> None:
-        self._part: BlockOrigin | None = None
+        self._origin: BlockOrigin | None = None
         self._tables: Iterator[pa.Table] = iter(())
         self._next = 0
 
     def table(self, origin: BlockOrigin, rows: int) -> pa.Table:
-        if self._part != origin.first or self._next > origin.block:
-            self._part, self._tables, self._next = origin.first, origin.tables(), 0
+        if self._origin != origin.first or self._next > origin.block:
+            self._origin, self._tables, self._next = origin.first, origin.tables(), 0
         found = None
         while self._next <= origin.block:
             found = next(self._tables, None)
@@ -160,31 +160,31 @@ class UnreadLines:
         """`columns` has those of the rows, and no row."""
         self.columns = columns
         self.num_rows = self.nbytes = 0
-        self._pieces: list[tuple[BlockOrigin, int, TableTransform]] = []
+        self._blocks: list[tuple[BlockOrigin, int, TableTransform]] = []
         self._read: dict[Any, pa.Table] = {}
 
     def add(self, origin: BlockOrigin, rows: int, nbytes: int, finish: TableTransform = _unchanged) -> None:
         """Some more lines; `finish` is what is done to their rows once they are read."""
-        self._pieces.append((origin, rows, finish))
+        self._blocks.append((origin, rows, finish))
         self.num_rows += rows
         self.nbytes += nbytes
 
     @property
     def size(self) -> int:
         """How many bytes its lines are in the file."""
-        return sum(origin.lines[1] for origin, _, _ in self._pieces if origin.lines)
+        return sum(origin.lines[1] for origin, _, _ in self._blocks if origin.lines)
 
     def without_verdicts(self) -> UnreadLines:
         """The same rows, as they are in the file."""
         other = UnreadLines(self.columns)
         other.num_rows, other.nbytes = self.num_rows, self.nbytes
-        other._pieces = [(origin, rows, _unchanged) for origin, rows, _ in self._pieces]
+        other._blocks = [(origin, rows, _unchanged) for origin, rows, _ in self._blocks]
         other._read = self._read
         return other
 
     def read(self) -> pa.Table:
         """All rows."""
-        tables = [finish(self._table(origin, rows)) for origin, rows, finish in self._pieces]
+        tables = [finish(self._table(origin, rows)) for origin, rows, finish in self._blocks]
         return pa.concat_tables(tables, promote_options="default")
 
     def _table(self, origin: BlockOrigin, rows: int) -> pa.Table:
@@ -201,7 +201,7 @@ class UnreadLines:
     def write(self, file: BinaryIO, rows: pa.BooleanArray | None) -> None:
         """The lines of some rows, or of all."""
         start = 0
-        for origin, count, _ in self._pieces:
+        for origin, count, _ in self._blocks:
             bits = None
             if rows is not None:
                 some = pa.concat_arrays([rows.slice(start, count), pa.nulls(0, pa.bool_())])  # begins with a whole byte

@@ -50,7 +50,7 @@ class ChecksumWriter(io.BufferedIOBase):
         return self.size
 
     @property
-    def below(self) -> Any:
+    def raw_file(self) -> Any:
         """What is below the buffer, of a file of this machine."""
         return getattr(self._file, "raw", None)
 

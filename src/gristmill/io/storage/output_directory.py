@@ -183,7 +183,7 @@ class OutputDirectory:
         """Move a local file into the directory, in one step."""
         Path(path).replace(self.file(name))
 
-    def make(self) -> None:
+    def create_directory(self) -> None:
         try:
             if self.local:
                 Path(self.url).mkdir(parents=True, exist_ok=True)
@@ -199,7 +199,7 @@ class OutputDirectory:
             else:
                 self._system.rm_file(path)
 
-    def clear(self) -> None:
+    def remove_all(self) -> None:
         """Remove the directory with all that is in it."""
         if self.local:
             shutil.rmtree(self.url, ignore_errors=True)
@@ -230,7 +230,7 @@ class OutputDirectory:
             yield path
         finally:
             shutil.rmtree(path, ignore_errors=True)
-            self.tidy()
+            self.remove_drafts()
 
     def remove_stale_files(self, everything: bool, also: str | None = None) -> None:
         """Remove the temporary files of runs that were killed on this machine, of the run `also`, or of all runs."""
@@ -248,9 +248,9 @@ class OutputDirectory:
         for name in self.names() if self.local else ():
             if name.startswith("_") and name.endswith(_DRAFT_SUFFIX):  # a manifest that was being written
                 self.remove(self.file(name))
-        self.tidy()
+        self.remove_drafts()
 
-    def tidy(self, run: str = "", paths: Iterable[str] = ()) -> None:
+    def remove_drafts(self, run: str = "", paths: Iterable[str] = ()) -> None:
         """Remove what failed attempts left of these files, and the temporary directories if they are empty."""
         finished = {path.rpartition("/")[2] for path in paths}
         for draft in self.names(TEMPORARY_DIRECTORY, run) if finished and self.local else ():

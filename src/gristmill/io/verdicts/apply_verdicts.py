@@ -50,7 +50,7 @@ class UnreadBatchBuilder:
         self._rows: UnreadLinesWithVerdicts | None = None
         self._about: dict[str, Any] = {}
 
-    def fits(self, schema: pa.Schema, about: Mapping[str, Any], nbytes: int) -> bool:
+    def can_add(self, schema: pa.Schema, about: Mapping[str, Any], nbytes: int) -> bool:
         """Whether a block may be added."""
         rows = self._rows
         if rows is None:
@@ -68,9 +68,9 @@ class UnreadBatchBuilder:
     ) -> None:
         self._rows = self._rows or UnreadLinesWithVerdicts(columns)
         self._about = about
-        found = BlockVerdicts.of(run.stop, verdicts)
-        self._rows.add(origin, run.stop, run.nbytes, found.attached)
-        self._rows.found.append(found)
+        found = BlockVerdicts.from_table(run.stop, verdicts)
+        self._rows.add(origin, run.stop, run.nbytes, found.attach_to)
+        self._rows.block_verdicts.append(found)
 
     def batches(self) -> Iterator[Batch]:
         if self._rows is not None:
@@ -83,16 +83,16 @@ class UnreadLinesWithVerdicts(UnreadLines):
 
     def __init__(self, columns: pa.Table) -> None:
         super().__init__(columns)
-        self.found: list[BlockVerdicts] = []
+        self.block_verdicts: list[BlockVerdicts] = []
         """What was found out about the rows of each block."""
 
     def keep(self) -> pa.BooleanArray:
         """Whether each row is kept."""
-        return pa.concat_arrays([found.keep() for found in self.found])
+        return pa.concat_arrays([found.keep() for found in self.block_verdicts])
 
     def scores(self, name: str) -> pa.Array:
         """What a column of the verdicts says of each row."""
-        return pa.concat_arrays([found.score(name) for found in self.found])
+        return pa.concat_arrays([found.score(name) for found in self.block_verdicts])
 
 
 @fast_dataclass(frozen=True)
@@ -101,10 +101,10 @@ class BlockVerdicts:
 
     count: int
     verdicts: pa.Table | None = None
-    places: pa.Int64Array | None = None
+    verdict_rows: pa.Int64Array | None = None
 
     @classmethod
-    def of(cls, count: int, verdicts: pa.Table | None) -> BlockVerdicts:
+    def from_table(cls, count: int, verdicts: pa.Table | None) -> BlockVerdicts:
         if verdicts is None or not verdicts.num_rows:
             return cls(count)
         rows = as_one_array(verdicts.column(ROW).cast(pa.int64())).drop_null()
@@ -124,11 +124,11 @@ class BlockVerdicts:
 
     def keep(self) -> pa.BooleanArray:
         """Whether each row is kept."""
-        if self.verdicts is None or self.places is None:
+        if self.verdicts is None or self.verdict_rows is None:
             return pa.repeat(_TRUE, self.count)
         if KEEP not in self.verdicts.column_names:
-            return self.places.is_null()
-        return pc.if_else(self.places.is_valid(), self._column(KEEP), _TRUE)
+            return self.verdict_rows.is_null()
+        return pc.if_else(self.verdict_rows.is_valid(), self._column(KEEP), _TRUE)
 
     def score(self, name: str) -> pa.Array:
         """A number of the verdicts for each row; null where there is none."""
@@ -136,7 +136,7 @@ class BlockVerdicts:
             return pa.nulls(self.count, pa.float64())
         return self._column(name).cast(pa.float64())
 
-    def attached(self, table: pa.Table, adds: Sequence[str] = ()) -> pa.Table:
+    def attach_to(self, table: pa.Table, adds: Sequence[str] = ()) -> pa.Table:
         """The rows, with the verdict on each and what else there is to say. Columns of the user's are not ours to
         change, and other blocks may have others: so what is said has names of its own (`verdict_column_name`), unless it is to be
         added to the rows."""
@@ -153,7 +153,7 @@ class BlockVerdicts:
 
     def _column(self, name: str) -> pa.Array:
         assert self.verdicts is not None
-        return as_one_array(self.verdicts.column(name)).take(self.places)
+        return as_one_array(self.verdicts.column(name)).take(self.verdict_rows)
 
 
 def verdict_column_name(name: str, adds: Sequence[str]) -> str:
@@ -185,11 +185,11 @@ class ApplyVerdicts(ProcessingStage[Batch, Batch]):
         else:
             keep, scores = (
                 as_one_array(batch.data.column(VERDICT)),
-                {name: self._told(batch.data, name) for name in names},
+                {name: self._verdict_scores(batch.data, name) for name in names},
             )
         return Decision(keep, {name: pc.if_else(keep, _NO_SCORE, column) for name, column in scores.items()})
 
-    def _told(self, table: pa.Table, name: str) -> pa.Array:
+    def _verdict_scores(self, table: pa.Table, name: str) -> pa.Array:
         """What verdicts say of each row."""
         column = verdict_column_name(name, self.stage.adds)
         if column not in table.column_names:  # there is no verdict on any row

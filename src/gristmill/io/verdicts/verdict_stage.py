@@ -183,10 +183,10 @@ class SpoolExchange(Exchange):
         """The part of the spool that each batch is in."""
         return self._chunks
 
-    def needs(self) -> Columns:
+    def required_columns(self) -> Columns:
         return self.stage.inputs()[1]
 
-    def content(self, parts: Sequence[tuple[int, pa.Table]]) -> str:
+    def content_checksum(self, parts: Sequence[tuple[int, pa.Table]]) -> str:
         if not self.stage.sums:
             return ""
         return f"{sum(self.stage.content(keys) for number, keys in parts if number >= 0) % 2**64:016x}"
@@ -204,7 +204,7 @@ class SpoolExchange(Exchange):
     def columns(self, batch: Batch) -> tuple[pa.Table, frozenset[str]]:
         return pa.table({}), frozenset()
 
-    def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
+    def split_batch(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
         self._counts = {}
         origin = origin_of(batch) if self.spools else None
         kept = {**(batch.data.schema.metadata or {}), _BATCH_INFO_KEY: _batch_info(self.stage, batch, origin)}
@@ -233,7 +233,7 @@ class SpoolExchange(Exchange):
 
     def late_blocks(self, partition: int) -> Iterator[ShuffleBlockSlice]:
         """Where the keys of a partition are that the first round does not get."""
-        return self.listing.runs_of(self.partitions + partition)
+        return self.listing.blocks_of(self.partitions + partition)
 
     def list_files(self, outputs: Iterable[WrittenFiles]) -> None:
         self._sources = []
@@ -241,7 +241,7 @@ class SpoolExchange(Exchange):
         chunks = [chunk for source in self._sources for chunk in source]
         self._chunks = {name: number for number, chunk in enumerate(chunks) for name in chunk.names}
 
-    def see(self, path: str, index: ShuffleFileIndex) -> None:
+    def on_file_listed(self, path: str, index: ShuffleFileIndex) -> None:
         self._sources.append(list(_chunks(path, index)))
 
     @property
@@ -255,13 +255,13 @@ class SpoolChunk:
     """Batches of one source that are read together."""
 
     names: list[str] = field(default_factory=list)
-    runs: list[ShuffleBlockSlice] = field(default_factory=list)
+    blocks: list[ShuffleBlockSlice] = field(default_factory=list)
 
 
 def _chunks(path: str, index: ShuffleFileIndex) -> Iterator[SpoolChunk]:
     """Parts of about `SPOOL_CHUNK_BYTES`. Batches of one task may have to be read in one go, and stay together."""
     chunk, size = SpoolChunk(), 0
-    for run in index.runs:
+    for run in index.blocks:
         if run.partition != SPOOL_PARTITION:
             continue
         together = chunk.names and chunk.names[-1].rpartition(".")[0] == run.name.rpartition(".")[0]
@@ -269,7 +269,7 @@ def _chunks(path: str, index: ShuffleFileIndex) -> Iterator[SpoolChunk]:
             yield chunk
             chunk, size = SpoolChunk(), 0
         chunk.names.append(run.name)
-        chunk.runs.append(ShuffleBlockSlice(path, run.offset, run.length, 0, run.rows, run.nbytes))
+        chunk.blocks.append(ShuffleBlockSlice(path, run.offset, run.length, 0, run.rows, run.nbytes))
         size += run.nbytes
     if chunk.names:
         yield chunk
@@ -282,7 +282,7 @@ class VerdictExchange(Exchange):
         super().__init__(num_partitions=1)
         self.spool = spool
 
-    def parts(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
+    def split_batch(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
         table, _ = self.columns(batch)
         if not table.num_rows:
             return []
@@ -329,7 +329,7 @@ class ListSpoolChunks(SourceStage[SpoolTask]):
         self.spool, self.verdicts, self.name = spool, verdicts, name
         self._place = ""
 
-    def settle(self, url: str, storage_options: Mapping[str, Any], lasting: RecordsLocation = None) -> None:
+    def assign_directories(self, url: str, storage_options: Mapping[str, Any], lasting: RecordsLocation = None) -> None:
         self._place = url.rpartition("/")[2]
 
     def sources(self) -> Iterator[Sequence[SpoolTask]]:
@@ -339,11 +339,11 @@ class ListSpoolChunks(SourceStage[SpoolTask]):
         for source, origin, chunks in zip(spool.sources, spool.origins, self.spool.sources, strict=True):
             parts = []
             for chunk in chunks:
-                judged = verdicts.part(str(number), list(verdicts.runs_of(number)))
+                judged = verdicts.part(str(number), list(verdicts.blocks_of(number)))
                 number += 1
                 parts.append(
                     SpoolTask(
-                        chunk.runs,
+                        chunk.blocks,
                         names=chunk.names,
                         verdicts=judged,
                         target=spool.target,
@@ -376,13 +376,13 @@ class ReadSpool(ProcessingStage[SpoolTask, Batch]):
             known = dict(table.schema.metadata)
             about = orjson.loads(known.pop(_BATCH_INFO_KEY))
             told = about.pop("origin")
-            origin = BlockOrigin.of(told) if told else None
+            origin = BlockOrigin.from_json(told) if told else None
             table = table.replace_schema_metadata(known or None)
             mine = judged
             if judged and len(task.names) > 1:
                 mine = judged.filter(pc.equal(judged.column(TASK), literal(name, pa.string())))
             lines = origin is not None and origin.lines is not None and not known and not self.adds and kernels
-            if not lines or not copied.fits(table.schema, about, run.nbytes):
+            if not lines or not copied.can_add(table.schema, about, run.nbytes):
                 yield from copied.batches()
                 copied = UnreadBatchBuilder()
             if lines and origin:
@@ -390,8 +390,8 @@ class ReadSpool(ProcessingStage[SpoolTask, Batch]):
                 continue
             if origin:
                 table = again.table(origin, run.stop).replace_schema_metadata(known or None)
-            found = BlockVerdicts.of(table.num_rows, mine)
-            yield batch_class_named(about.pop("kind"))(found.attached(table, self.adds), **about)
+            found = BlockVerdicts.from_table(table.num_rows, mine)
+            yield batch_class_named(about.pop("kind"))(found.attach_to(table, self.adds), **about)
         yield from copied.batches()
 
 
@@ -399,7 +399,7 @@ def _batch_info(stage: VerdictStage, batch: Batch, origin: BlockOrigin | None) -
     """What else there is to a batch than its rows."""
     told = {"kind": batch_class_name(type(batch)), "dataset_name": batch.dataset_name, "metadata": batch.metadata}
     try:
-        return orjson.dumps({**told, "origin": origin.told() if origin else None})
+        return orjson.dumps({**told, "origin": origin.to_json() if origin else None})
     except TypeError as error:
         raise ContractError(
             f"stage {stage.name!r}: rows wait in files here, and the metadata of a batch cannot go there ({error}). "

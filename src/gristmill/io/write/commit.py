@@ -102,9 +102,9 @@ class WriteFragments(ProcessingStage[Batch, Fragment]):
     def output_directory(self) -> str:
         return self.target.url
 
-    def prepare(self, memory: dict[str, Any]) -> None:
+    def prepare_run(self, memory: dict[str, Any]) -> None:
         begun = "run" in memory
-        self.target.make()
+        self.target.create_directory()
         self.target.remove_stale_files(everything=self.mode == "overwrite" and not begun, also=memory.get("run"))
         if self.mode == "overwrite" and not begun:
             for name in [*data_files(self.target, self.form), MANIFEST]:
@@ -112,7 +112,7 @@ class WriteFragments(ProcessingStage[Batch, Fragment]):
         self._run = memory["run"] = self.target.new_temporary_name()
 
     def process(self, task: Batch) -> Fragment:
-        copied = task.unread if self.fields is None and getattr(self.form, "takes_lines", False) else None
+        copied = task.unread if self.fields is None and getattr(self.form, "copies_lines", False) else None
         read = copied.columns if copied else task.data
         table, added = columns_to_write(read, self.fields)
         path = self.target.file(TEMPORARY_DIRECTORY, self._run, safe_file_name(task.lineage.id) or "batch")
@@ -157,18 +157,18 @@ class CommitFiles(ProcessingStage[GatherTask, WrittenFiles]):
         self._generation = ""
         self._there: dict[str, int] | None = None
 
-    def prepare(self, memory: dict[str, Any]) -> None:
+    def prepare_run(self, memory: dict[str, Any]) -> None:
         if self.mode == "append" and "generation" not in memory:
             memory["generation"] = next_generation(data_files(self.target, self.form))
         self._generation = memory.get("generation", "")
 
-    def has(self, files: Sequence[WrittenFile]) -> bool:
+    def has_files(self, files: Sequence[WrittenFile]) -> bool:
         if self._there is None:
             self._there = self.target.sizes()
         there = self._there
         return all(there.get(file.path.rpartition("/")[2]) == file.size for file in files)
 
-    def discard(self, files: Sequence[WrittenFile]) -> None:
+    def discard_files(self, files: Sequence[WrittenFile]) -> None:
         for file in files:
             if file.path.startswith(self.target.file("")):  # what lies elsewhere is not ours to delete
                 self.target.remove(file.path)
@@ -190,16 +190,16 @@ class CommitFiles(ProcessingStage[GatherTask, WrittenFiles]):
         parts = OutputFiles(self.target, run, stem, self.form)
         with _write_errors_named(self.name, self.target.file(stem + self.form.extension)):
             if fragments and not self.target.exists(fragments[0].data):
-                files = self._done_before(parts)
+                files = self._earlier_commit(parts)
             else:
                 if fragments:
                     self.form.join(fragments, self._schema(task.data), parts)
-                files = parts.place()
+                files = parts.move_into_place()
             written = parts.written(files, fragments)
             temporary = [fragment.data for fragment in fragments]
             for path in [*parts.rewritten, *temporary]:
                 self.target.remove(path)
-            self.target.tidy(run, [*files, *temporary, *(path + REWRITTEN_SUFFIX for path in temporary)])
+            self.target.remove_drafts(run, [*files, *temporary, *(path + REWRITTEN_SUFFIX for path in temporary)])
         return WrittenFiles(
             files,
             rows=sum(fragment.rows for fragment in fragments),
@@ -213,9 +213,9 @@ class CommitFiles(ProcessingStage[GatherTask, WrittenFiles]):
         """The name of a source's files, without number and extension."""
         return partition_name(task) + self._generation
 
-    def _done_before(self, parts: OutputFiles) -> list[str]:
+    def _earlier_commit(self, parts: OutputFiles) -> list[str]:
         """An earlier attempt got as far as removing the fragments, which it does last."""
-        files = parts.placed()
+        files = parts.files_in_place()
         if not files:
             raise FileNotFoundError(
                 f"the fragments in {self.target.file(TEMPORARY_DIRECTORY)} were deleted by someone else"
@@ -267,13 +267,13 @@ class OutputFiles:
             yield file
         self._made[path] = file
 
-    def adopt(self, path: str) -> bool:
+    def adopt_fragment(self, path: str) -> bool:
         """Take a local temporary file as it is for the next file."""
         if self.target.local:
             self.drafts.append(path)
         return self.target.local
 
-    def place(self) -> list[str]:
+    def move_into_place(self) -> list[str]:
         """Remove what an earlier run left of this partition and move the files into place."""
         names = [self._name(index) for index in range(len(self.drafts))]
         for name in self._earlier(len(names)):
@@ -292,18 +292,18 @@ class OutputFiles:
         made = [known[draft or path] for path, draft in zip(files, self.drafts, strict=True)]
         return tuple(WrittenFile(path, one.size, one.checksum) for path, one in zip(files, made, strict=True))
 
-    def placed(self) -> list[str]:
+    def files_in_place(self) -> list[str]:
         """The files that an earlier attempt has put into place."""
-        names = self._run_of_numbers(0) if self._numbered else [self.stem + self.form.extension]
+        names = self._numbered_files(0) if self._numbered else [self.stem + self.form.extension]
         return [path for path in map(self.target.file, names) if self.target.exists(path)]
 
     def _earlier(self, count: int) -> list[str]:
         """Files of the partition that are not among the new ones, last first, so that no gap can hide one."""
         whole = self.stem + self.form.extension
-        numbered = self._run_of_numbers(count if self._numbered else 0)
+        numbered = self._numbered_files(count if self._numbered else 0)
         return numbered[::-1] + ([whole] if self._numbered or not count else [])
 
-    def _run_of_numbers(self, first: int) -> list[str]:
+    def _numbered_files(self, first: int) -> list[str]:
         names: list[str] = []
         while self.target.exists(self.target.file(name := self._number(first + len(names)))):
             names.append(name)

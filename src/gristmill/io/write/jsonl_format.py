@@ -70,7 +70,7 @@ class JsonlFormat:
         files = [self._fitting(fragment, schema, parts) for fragment in fragments]
         for spans in cut_into_files(files, self.target_file_size, parts.target):
             whole = len(files) == 1 and spans == [(files[0][0], 0, files[0][1])]
-            if self.compression is None and whole and parts.adopt(files[0][0]):
+            if self.compression is None and whole and parts.adopt_fragment(files[0][0]):
                 continue
             with parts.create() as file:
                 self._fill(file, spans, parts.target)

@@ -31,8 +31,8 @@ class WriteRejected(WriteFragments):
                 "choose a directory of its own for them"
             )
 
-    def prepare(self, memory: dict[str, Any]) -> None:
-        super().prepare(memory)
+    def prepare_run(self, memory: dict[str, Any]) -> None:
+        super().prepare_run(memory)
         memory["place"] = self.target.url
         with self.target.create(self.target.file(REJECTED_MARK)):
             pass

@@ -121,8 +121,8 @@ class WriteScores(WriteFragments):
                 "choose a directory of its own for them"
             )
 
-    def prepare(self, memory: dict[str, Any]) -> None:
-        super().prepare(memory)
+    def prepare_run(self, memory: dict[str, Any]) -> None:
+        super().prepare_run(memory)
         memory["place"] = self.target.url
         with self.target.create(self.target.file(SCORES_INFO_FILE)) as file:
             file.write(json.dumps({"version": SCORES_VERSION, "stages": list(self.stages)}, indent=1).encode())
@@ -170,16 +170,16 @@ class CommitSideOutputs(CommitFiles):
     def commits(self) -> list[CommitFiles]:
         return [one for one in (self.rejected, self.scores) if one]
 
-    def prepare(self, memory: dict[str, Any]) -> None:
+    def prepare_run(self, memory: dict[str, Any]) -> None:
         for commit in self.commits:
-            commit.prepare(memory)
+            commit.prepare_run(memory)
 
-    def has(self, files: Sequence[WrittenFile]) -> bool:
-        return all(any(commit.has([file]) for commit in self._of(file)) for file in files)
+    def has_files(self, files: Sequence[WrittenFile]) -> bool:
+        return all(any(commit.has_files([file]) for commit in self._of(file)) for file in files)
 
-    def discard(self, files: Sequence[WrittenFile]) -> None:
+    def discard_files(self, files: Sequence[WrittenFile]) -> None:
         for commit in self.commits:
-            commit.discard(files)
+            commit.discard_files(files)
 
     def _of(self, file: WrittenFile) -> list[CommitFiles]:
         return [commit for commit in self.commits if file.path.startswith(commit.target.file(""))]

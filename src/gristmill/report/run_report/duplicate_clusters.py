@@ -43,7 +43,7 @@ def duplicate_clusters(records: Records) -> dict[str, Any] | None:
                 sizes.add(counted)
         sizes.close()
         told.append(
-            {"stage": stages.get(prefix, ComparedColumns()).name, **sizes.told(), "kept": sum(map(_kept, parts))}
+            {"stage": stages.get(prefix, ComparedColumns()).name, **sizes.to_json(), "kept": sum(map(_kept, parts))}
         )
         largest += [(rank, size, name, prefix) for rank, (size, name) in enumerate(sizes.largest)]
     largest.sort(key=lambda one: one[0])  # so that there are some of each stage
@@ -78,7 +78,7 @@ class _ClusterSizes:
         self.largest: list[tuple[int, str | None]] = []
         self._open: pa.Table | None = None
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         rows = sum(size * count for size, count in self.counts.items())
         return {"clusters": self.counts.total(), "rows": rows, "sizes": dict(sorted(self.counts.items()))}
 
@@ -144,7 +144,7 @@ def _examples(
     lacking = [
         stages.get(one, ComparedColumns()) for one, found in texts.items() if _has_missing_text(found, one, largest)
     ]
-    return shown, " ".join(dict.fromkeys(stage.without for stage in lacking if stage.without))
+    return shown, " ".join(dict.fromkeys(stage.missing_text_note for stage in lacking if stage.missing_text_note))
 
 
 def _has_missing_text(found: Mapping[str, str], prefix: str, largest: Sequence[LargestCluster]) -> bool:

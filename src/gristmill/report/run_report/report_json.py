@@ -41,7 +41,7 @@ class WorkerTimeline:
         """Of pools, also those of segments that are over. A point has the number of each pool that there is then."""
         self._every, self._due = 0.25, 0.0
 
-    def saw(self, progress: Progress) -> None:
+    def update(self, progress: Progress) -> None:
         if progress.seconds < self._due:
             return
         self.names += [pool.name for pool in progress.pools if pool.name not in self.names]
@@ -61,9 +61,9 @@ def gather_facts(
     attempts: Sequence[AttemptCounts] = (),
 ) -> dict[str, Any]:
     """All that there is to tell of a run. `attempts` are those before this one."""
-    progress = combine_attempts(progress, attempts, plan.everything)
+    progress = combine_attempts(progress, attempts, plan.all_stages)
     summary = Summary.of(progress)
-    files = [file for task in (*run.kept, *run.outputs) for file in task.written]
+    files = [file for task in (*run.kept_outputs, *run.outputs) for file in task.written]
     told = {
         "name": plan.name,
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -73,7 +73,7 @@ def gather_facts(
         "quarantined": summary.quarantined,
         "seconds": round(summary.seconds, 3),
         "attempts": len(attempts) + 1,
-        "done_before": len(run.kept),
+        "done_before": len(run.kept_outputs),
         "not_counted": _not_counted(run, attempts),
         "files": len(files),
         "bytes": sum(file.size for file in files),
@@ -82,7 +82,7 @@ def gather_facts(
         "timeline": timeline.points,
         "quarantine": _records(run),
         "plan": str(plan),
-        "seeds": provenance.random_seeds([describe_stage(stage) for stage in plan.everything]),
+        "seeds": provenance.random_seeds([describe_stage(stage) for stage in plan.all_stages]),
         "memory": provenance.peak_memory(),
         "versions": versions(),
     }
@@ -97,7 +97,7 @@ def _failure(error: BaseException) -> str:
 def _not_counted(run: Run, attempts: Sequence[AttemptCounts]) -> int:
     """Sources that were done by attempts of which nothing is known but the output."""
     known = {attempt.id for attempt in attempts}
-    entries = [run.entries.get(task.lineage.source) for task in run.kept]
+    entries = [run.entries.get(task.lineage.source) for task in run.kept_outputs]
     return sum(1 for entry in entries if entry and entry.attempt not in known)
 
 
@@ -105,9 +105,9 @@ def _facts_of_run_directory(run: Run, attempts: Sequence[AttemptCounts], told: M
     """What the directory of the run tells, if it has one."""
     if not run.store or run.store.get("plan.json") is None:
         return {}
-    records = Records(run.place, run.storage_options)
+    records = Records(run.url, run.storage_options)
     entries = latest_entries(run.store.lines("ledger"), records.plan)
-    first, last = ([entry for entry in entries if entry["plan"] == end] for end in run.ends)
+    first, last = ([entry for entry in entries if entry["plan"] == end] for end in run.first_and_last_segment)
     actual = {
         "seconds": told["seconds"],
         "rows_in": told["rows_in"],
@@ -129,7 +129,7 @@ def _stages(plan: Plan, progress: Progress) -> list[dict[str, Any]]:
     for name, parts in folded_stages(progress.stages):
         place += len(parts)
         line, sketch = StageSummary.of(name, parts), parts[-1].sketch
-        thresholds: Mapping[str, str] = thresholds_of(plan.everything[place])
+        thresholds: Mapping[str, str] = thresholds_of(plan.all_stages[place])
         stages.append(
             {
                 "name": line.name,
@@ -148,7 +148,7 @@ def _stages(plan: Plan, progress: Progress) -> list[dict[str, Any]]:
 
 def _sketched(sketch: RowSketch, thresholds: Mapping[str, str]) -> dict[str, Any]:
     return {
-        "spread": {name: _histogram_of(buckets) for name, buckets in sketch.spread.items() if buckets},
+        "spread": {name: _histogram_of(buckets) for name, buckets in sketch.histograms.items() if buckets},
         "thresholds": {name: text for name, text in thresholds.items() if text},
         "limits": {name: [limit for _, limit in limits_in_threshold(text)] for name, text in thresholds.items()},
         "values": {name: dict(counts.most_common()) for name, counts in sketch.values.items()},

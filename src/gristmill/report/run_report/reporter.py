@@ -25,15 +25,15 @@ class RunReporter:
     def __init__(self, store: RecordStore) -> None:
         self._store = store
         self._timeline = WorkerTimeline()
-        self._diary = AttemptLog(store)
+        self._attempt_log = AttemptLog(store)
 
-    def saw(self, progress: Progress) -> None:
-        self._timeline.saw(progress)
-        self._diary.saw(progress)
+    def update(self, progress: Progress) -> None:
+        self._timeline.update(progress)
+        self._attempt_log.update(progress)
 
     def write(self, plan: Plan, run: Run, progress: Progress, error: BaseException | None) -> None:
-        self._diary.write(progress)
-        facts = gather_facts(plan, run, progress, self._timeline, error, self._diary.earlier_attempts(plan, run))
+        self._attempt_log.write(progress)
+        facts = gather_facts(plan, run, progress, self._timeline, error, self._attempt_log.earlier_attempts(plan, run))
         self._store.put(REPORT_JSON, json.dumps(facts, default=str, indent=1).encode())
         self._store.put(REPORT_HTML, page_within_limit(facts))
 

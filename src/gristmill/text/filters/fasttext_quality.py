@@ -43,10 +43,10 @@ class FastTextQualityFilter(DocumentFilter):
         self._model.load()
 
     def score_document(self, text: str) -> float:
-        return self._model.chance(make_array([text], pa.string()), self.label)[0]
+        return self._model.probability(make_array([text], pa.string()), self.label)[0]
 
     def score_batch(self, texts: Texts) -> pa.Array:
-        return make_array(self._model.chance(as_array(texts), self.label), pa.float64())
+        return make_array(self._model.probability(as_array(texts), self.label), pa.float64())
 
     def keep_document(self, score: float) -> bool:
         return self.keep_batch(make_array([score], pa.float64()))[0].as_py() is True

@@ -30,15 +30,15 @@ from gristmill.text.statistics.reference import SCORED_URL
 class RatioFilter(StatisticFilter):
     """What part of a whole something is."""
 
-    _part: ClassVar[str]
-    _whole: ClassVar[str] = "chars"
-    _nothing: ClassVar[float] = 1.0
+    _numerator: ClassVar[str]
+    _denominator: ClassVar[str] = "chars"
+    _empty_score: ClassVar[float] = 1.0
 
     def statistics(self) -> tuple[str, ...]:
-        return self._part, self._whole
+        return self._numerator, self._denominator
 
     def score_counts(self, counts: Mapping[str, Any]) -> Any:
-        return safe_ratio(counts[self._part], counts[self._whole], self._nothing)
+        return safe_ratio(counts[self._numerator], counts[self._denominator], self._empty_score)
 
 
 # -- characters ----------------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ class NonAlphaNumericFilter(RatioFilter):
     computes, not the one of the papers it comes from.
     """
 
-    _part = "plain"
+    _numerator = "plain"
     english_only = True
 
     def __init__(self, max_non_alpha_numeric_to_text_ratio: float = 0.25) -> None:
@@ -73,7 +73,7 @@ class NumbersFilter(RatioFilter):
     Digits of other scripts do not count, as in NeMo Curator.
     """
 
-    _part = "digits"
+    _numerator = "digits"
 
     def __init__(self, max_number_to_text_ratio: float = 0.15) -> None:
         check_ratio(self.name, "max_number_to_text_ratio", max_number_to_text_ratio)
@@ -89,7 +89,7 @@ class WhiteSpaceFilter(RatioFilter):
     Other white space, such as the no-break space, does not count.
     """
 
-    _part = "white"
+    _numerator = "white"
 
     def __init__(self, max_white_space_ratio: float = 0.25) -> None:
         check_ratio(self.name, "max_white_space_ratio", max_white_space_ratio)
@@ -105,7 +105,7 @@ class ParenthesesFilter(RatioFilter):
     The brackets are counted, not the text between them.
     """
 
-    _part = "brackets"
+    _numerator = "brackets"
 
     def __init__(self, max_parentheses_ratio: float = 0.1) -> None:
         check_ratio(self.name, "max_parentheses_ratio", max_parentheses_ratio)
@@ -129,11 +129,11 @@ class _UrlFilter(StatisticFilter):
             ) from error
         self.url_regex = url_regex
 
-    def _names(self) -> tuple[str, ...]:
+    def _statistic_names(self) -> tuple[str, ...]:
         raise NotImplementedError
 
     def statistics(self) -> tuple[str, ...]:
-        return self._names() if self.url_regex is None else ()
+        return self._statistic_names() if self.url_regex is None else ()
 
     def score_document(self, text: str) -> Any:
         if self.url_regex is None:
@@ -159,7 +159,7 @@ class UrlsFilter(_UrlFilter):
         self.max_url_to_text_ratio = max_url_to_text_ratio
         self._set_regex(url_regex)
 
-    def _names(self) -> tuple[str, ...]:
+    def _statistic_names(self) -> tuple[str, ...]:
         return "url_chars", "chars"
 
     def score_counts(self, counts: Mapping[str, Any]) -> Any:
@@ -177,7 +177,7 @@ class PornographicUrlsFilter(_UrlFilter):
     def __init__(self, url_regex: str | re.Pattern[str] | None = None) -> None:
         self._set_regex(url_regex)
 
-    def _names(self) -> tuple[str, ...]:
+    def _statistic_names(self) -> tuple[str, ...]:
         return ("porn_urls",)
 
     def score_counts(self, counts: Mapping[str, Any]) -> Any:
@@ -214,7 +214,7 @@ class WordCountFilter(StatisticFilter):
 class MeanWordLengthFilter(RatioFilter):
     """The mean number of characters per word. A blank document has 0.0."""
 
-    _part, _whole, _nothing = "word_chars", "words", 0.0
+    _numerator, _denominator, _empty_score = "word_chars", "words", 0.0
 
     def __init__(self, min_mean_word_length: float = 3, max_mean_word_length: float = 10, lang: str = "en") -> None:
         check_bounds("MeanWordLengthFilter", "mean_word_length", min_mean_word_length, max_mean_word_length)
@@ -252,7 +252,7 @@ class SymbolsToWordsFilter(RatioFilter):
     The paper counts hashes and ellipses wherever they stand; as in NeMo Curator, a word such as #tag is none here.
     """
 
-    _part, _whole = "symbol_words", "words"
+    _numerator, _denominator = "symbol_words", "words"
 
     def __init__(self, max_symbol_to_word_ratio: float = 0.1, lang: str = "en") -> None:
         check_ratio(self.name, "max_symbol_to_word_ratio", max_symbol_to_word_ratio)
@@ -270,7 +270,7 @@ class WordsWithoutAlphabetsFilter(RatioFilter):
     are not, though NeMo Curator counts those that are vowels.
     """
 
-    _part, _whole, _nothing = "alphabetic_words", "words", 0.0
+    _numerator, _denominator, _empty_score = "alphabetic_words", "words", 0.0
 
     def __init__(self, min_words_with_alphabets: float = 0.8, lang: str = "en") -> None:
         check_ratio(self.name, "min_words_with_alphabets", min_words_with_alphabets)
@@ -319,7 +319,7 @@ class BulletsFilter(RatioFilter):
     The hyphen and the asterisk are no bullets here, though the paper counts the hyphen.
     """
 
-    _part, _whole = "bullet_lines", "lines"
+    _numerator, _denominator = "bullet_lines", "lines"
 
     def __init__(self, max_bullet_lines_ratio: float = 0.9) -> None:
         check_ratio(self.name, "max_bullet_lines_ratio", max_bullet_lines_ratio)
@@ -332,7 +332,7 @@ class BulletsFilter(RatioFilter):
 class PunctuationFilter(RatioFilter):
     """The share of lines that do not end with one of . ? ! " '. A blank document has 1.0."""
 
-    _part, _whole = "unended_lines", "lines"
+    _numerator, _denominator = "unended_lines", "lines"
 
     def __init__(self, max_num_sentences_without_endmark_ratio: float = 0.85) -> None:
         check_ratio(self.name, "max_num_sentences_without_endmark_ratio", max_num_sentences_without_endmark_ratio)
@@ -345,7 +345,7 @@ class PunctuationFilter(RatioFilter):
 class EllipsisFilter(RatioFilter):
     """The share of lines that end with an ellipsis, such as ... or […], or with "read more". Blank: 1.0."""
 
-    _part, _whole = "ellipsis_lines", "lines"
+    _numerator, _denominator = "ellipsis_lines", "lines"
 
     def __init__(self, max_num_lines_ending_with_ellipsis_ratio: float = 0.3) -> None:
         check_ratio(self.name, "max_num_lines_ending_with_ellipsis_ratio", max_num_lines_ending_with_ellipsis_ratio)

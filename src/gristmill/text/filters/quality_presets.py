@@ -222,14 +222,14 @@ class GopherRepetitionFilter(DocumentFilter):
         self.dup_line_frac, self.dup_para_frac = dup_line_frac, dup_para_frac
         self.dup_line_char_frac, self.dup_para_char_frac = dup_line_char_frac, dup_para_char_frac
         self.top_n_grams, self.dup_n_grams = top_n_grams, dup_n_grams
-        for n, most in [*self._runs(top_n_grams), *self._runs(dup_n_grams)]:
+        for n, most in [*self._ngram_limits(top_n_grams), *self._ngram_limits(dup_n_grams)]:
             if not 1 <= n <= MAX_NGRAM_WORDS or not 0 <= most <= 1:
                 raise ValueError(
                     f"GopherRepetitionFilter: {n}: {most} must be from 1 to {MAX_NGRAM_WORDS}: a share from 0 to 1"
                 )
 
     @staticmethod
-    def _runs(shares: Mapping[Any, float] | None) -> list[tuple[int, float]]:
+    def _ngram_limits(shares: Mapping[Any, float] | None) -> list[tuple[int, float]]:
         return [(int(n), most) for n, most in (shares or {}).items()]  # in YAML, n is text
 
     def _repetition_rules(self) -> list[tuple[str, str, str, float | None]]:
@@ -245,9 +245,9 @@ class GopherRepetitionFilter(DocumentFilter):
         names = [
             name for _, part, whole, most in self._repetition_rules() if most is not None for name in (part, whole)
         ]
-        for n, _ in self._runs(self.top_n_grams):
+        for n, _ in self._ngram_limits(self.top_n_grams):
             names += [f"repeated_top_ngram_{n}", f"duplicate_ngram_{n}"]
-        names += [f"duplicate_ngram_{n}" for n, _ in self._runs(self.dup_n_grams)]
+        names += [f"duplicate_ngram_{n}" for n, _ in self._ngram_limits(self.dup_n_grams)]
         return ("chars", *dict.fromkeys(names))
 
     def score_document(self, text: str) -> str:
@@ -271,11 +271,11 @@ class GopherRepetitionFilter(DocumentFilter):
             if most is not None:
                 yield name, safe_ratio(pc.subtract(counts[whole], counts[part]), counts[whole], 0.0), most
         nothing = literal(0, pa.int64())
-        for n, most in self._runs(self.top_n_grams):
+        for n, most in self._ngram_limits(self.top_n_grams):
             repeated = pc.greater(counts[f"duplicate_ngram_{n}"], nothing)
             chars = pc.if_else(repeated, counts[f"repeated_top_ngram_{n}"], nothing)
             yield f"top_{n}_gram", safe_ratio(chars, counts["chars"], 0.0), most
-        for n, most in self._runs(self.dup_n_grams):
+        for n, most in self._ngram_limits(self.dup_n_grams):
             yield f"duplicate_{n}_gram", safe_ratio(counts[f"duplicate_ngram_{n}"], counts["chars"], 0.0), most
 
     def keep_document(self, score: Any) -> bool:

@@ -24,7 +24,7 @@ class RepeatedLinesFilter(RatioFilter):
     `max_repeated_line_fraction` is the smallest share that is kept, whatever its name says.
     """
 
-    _part, _whole, _nothing = "distinct_lines", "lines", 0.0
+    _numerator, _denominator, _empty_score = "distinct_lines", "lines", 0.0
 
     def __init__(self, max_repeated_line_fraction: float = 0.7) -> None:
         check_ratio(self.name, "max_repeated_line_fraction", max_repeated_line_fraction)
@@ -40,7 +40,7 @@ class RepeatedParagraphsFilter(RatioFilter):
     `max_repeated_paragraphs_ratio` is the smallest share that is kept, whatever its name says.
     """
 
-    _part, _whole, _nothing = "distinct_paragraphs", "paragraphs", 1.0
+    _numerator, _denominator, _empty_score = "distinct_paragraphs", "paragraphs", 1.0
 
     def __init__(self, max_repeated_paragraphs_ratio: float = 0.7) -> None:
         check_ratio(self.name, "max_repeated_paragraphs_ratio", max_repeated_paragraphs_ratio)
@@ -56,7 +56,7 @@ class RepeatedLinesByCharFilter(RatioFilter):
     `max_repeated_lines_char_ratio` is the smallest share that is kept, whatever its name says.
     """
 
-    _part, _whole, _nothing = "distinct_line_chars", "line_chars", 0.0
+    _numerator, _denominator, _empty_score = "distinct_line_chars", "line_chars", 0.0
 
     def __init__(self, max_repeated_lines_char_ratio: float = 0.8) -> None:
         check_ratio(self.name, "max_repeated_lines_char_ratio", max_repeated_lines_char_ratio)
@@ -72,7 +72,7 @@ class RepeatedParagraphsByCharFilter(RatioFilter):
     `max_repeated_paragraphs_char_ratio` is the smallest share that is kept, whatever its name says.
     """
 
-    _part, _whole, _nothing = "distinct_paragraph_chars", "paragraph_chars", 0.0
+    _numerator, _denominator, _empty_score = "distinct_paragraph_chars", "paragraph_chars", 0.0
 
     def __init__(self, max_repeated_paragraphs_char_ratio: float = 0.8) -> None:
         check_ratio(self.name, "max_repeated_paragraphs_char_ratio", max_repeated_paragraphs_char_ratio)

@@ -41,7 +41,7 @@ class _CommentFilter(DocumentFilter):
     min_comment_to_code_ratio: float
     max_comment_to_code_ratio: float
 
-    def _bounds(self, low: float, high: float) -> None:
+    def _set_bounds(self, low: float, high: float) -> None:
         check_bounds(self.name, "comment_to_code_ratio", low, high)
         self.min_comment_to_code_ratio, self.max_comment_to_code_ratio = low, high
 
@@ -60,7 +60,7 @@ class PythonCommentToCodeFilter(_CommentFilter):
     """
 
     def __init__(self, min_comment_to_code_ratio: float = 0.01, max_comment_to_code_ratio: float = 0.85) -> None:
-        self._bounds(min_comment_to_code_ratio, max_comment_to_code_ratio)
+        self._set_bounds(min_comment_to_code_ratio, max_comment_to_code_ratio)
 
     def score_document(self, text: str) -> float:
         if '"' not in text and "'" not in text and "#" not in text:
@@ -101,7 +101,7 @@ class GeneralCommentToCodeFilter(_CommentFilter):
                 f"There are: {', '.join(COMMENT_SYNTAX)}"
             )
         self.language = language
-        self._bounds(min_comment_to_code_ratio, max_comment_to_code_ratio)
+        self._set_bounds(min_comment_to_code_ratio, max_comment_to_code_ratio)
 
     def score_document(self, text: str) -> float:
         if not text:

@@ -55,9 +55,9 @@ class PiiFinding:
 class PiiEntity:
     """A kind of data: a pattern (RE2) that every text with it matches, and what finds it."""
 
-    suspect: str
+    prefilter_pattern: str
     find: Callable[[str, PiiFinder], Iterable[tuple[int, int]]]
-    plain: str = r"\s+"
+    ignored_in_hash: str = r"\s+"
     """What does not matter in it, and is left out before it is hashed."""
 
 
@@ -107,7 +107,9 @@ class PiiFinder:
         """What is found in a column, by row; rows without anything are left out."""
         suspects: dict[int, list[str]] = {}
         for entity in self.entities:
-            rows = pc.match_substring_regex(texts, PII_ENTITIES[entity].suspect).fill_null(literal(False, pa.bool_()))
+            rows = pc.match_substring_regex(texts, PII_ENTITIES[entity].prefilter_pattern).fill_null(
+                literal(False, pa.bool_())
+            )
             for row in pc.indices_nonzero(rows).to_pylist():
                 suspects.setdefault(row, []).append(entity)
         found = {row: self.find(texts[row].as_py(), suspects[row]) for row in sorted(suspects)}
@@ -306,7 +308,7 @@ def _replace_in_column(
 
 def _hash_value(value: str, entity: str, key: str) -> str:
     """The same for the same value in other clothes: case, spaces and dashes do not count, except in a secret."""
-    value = re.sub(PII_ENTITIES[entity].plain, "", value)
+    value = re.sub(PII_ENTITIES[entity].ignored_in_hash, "", value)
     value = value if entity == "secret" else value.lower()
     secret = hashlib.blake2b(key.encode(), digest_size=32).digest()  # keys may be of any length
     return hashlib.blake2b(f"{entity}:{value}".encode(), key=secret, digest_size=6).hexdigest()

@@ -130,17 +130,17 @@ class CommitMegatron(CommitFiles):
         run = everything[0].data.rpartition("/")[0].rpartition("/")[2] if everything else ""
         pair = [OutputFiles(self.target, run, stem, MegatronFormat(extension)) for extension in (".bin", ".idx")]
         if fragments and not self.target.exists(fragments[0].data):  # an earlier attempt has removed them, last of all
-            placed = [self._done_before(parts) for parts in pair]
+            placed = [self._earlier_commit(parts) for parts in pair]
         else:
             if fragments:
                 self._join(fragments, *pair)
-            placed = [parts.place() for parts in pair]
+            placed = [parts.move_into_place() for parts in pair]
         files = [path for paths in placed for path in paths]
         written = [file for parts, paths in zip(pair, placed, strict=True) for file in parts.written(paths, fragments)]
         temporary = [fragment.data for fragment in fragments]
         for path in temporary:
             self.target.remove(path)
-        self.target.tidy(run, [*files, *temporary])
+        self.target.remove_drafts(run, [*files, *temporary])
         return WrittenFiles(
             files,
             rows=sum(fragment.rows for fragment in fragments),
@@ -235,7 +235,7 @@ def merge_megatron(path: str | os.PathLike[str], prefix: str | os.PathLike[str])
     if len(kinds) > 1:
         raise InputError(f"{os.fspath(path)} holds tokens of several types: they come from different tokenizers")
     target = OutputDirectory(merged.parent)
-    target.make()
+    target.create_directory()
     with target.create(str(merged.with_suffix(".bin"))) as tokens:
         for one in indexes:
             with one.with_suffix(".bin").open("rb") as file:

@@ -60,7 +60,7 @@ class Tokenizer:
         self.source, self.purpose, self.special_tokens = source, purpose, special_tokens
         self.batch, self.hub = batch, hub or HubAccess()
         self._encode: Callable[[list[str]], list[Sequence[int]]] | None = None
-        self._size = 0
+        self._vocabulary_size = 0
         self._ids: Callable[[str], int | None] = lambda _: None
         self._end: int | None = None
 
@@ -75,7 +75,7 @@ class Tokenizer:
         """Raise if the library or the file is missing, or the file is of another kind."""
         if not isinstance(self.source, str | os.PathLike):
             return
-        kind, path = self._kind()
+        kind, path = self._library_and_path()
         library = require(kind, "tokenizers", self.purpose)
         if kind == "tiktoken" and self.source not in (known := library.list_encoding_names()):
             raise InputError(
@@ -103,7 +103,7 @@ class Tokenizer:
         """How many tokens there are: all numbers are below."""
         if self._encode is None:
             self.load()
-        return self._size
+        return self._vocabulary_size
 
     @property
     def end(self) -> int | None:
@@ -122,7 +122,7 @@ class Tokenizer:
         tool = self.source
         if isinstance(tool, str | os.PathLike):
             self.check()
-            kind, path = self._kind()
+            kind, path = self._library_and_path()
             try:
                 tool = _LOADERS[kind](path, os.fspath(tool), self.hub)
             except Exception as error:  # these libraries raise all kinds, and do not name the file
@@ -130,9 +130,9 @@ class Tokenizer:
                     f"{self.purpose}: {path or tool} could not be loaded by {kind}: {error}. Give another file, or for "
                     "a name that must be fetched, one that is in the cache"
                 ) from error
-        self._take(tool)
+        self._adopt_library(tool)
 
-    def _kind(self) -> tuple[str, Path | None]:
+    def _library_and_path(self) -> tuple[str, Path | None]:
         name = os.fspath(self.source)
         path = Path(name).expanduser()
         if path.is_dir():
@@ -145,25 +145,25 @@ class Tokenizer:
             return "tokenizers", None if re.fullmatch(r"[\w.-]+/[\w.-]+", name) else path
         return "tiktoken", None
 
-    def _take(self, tool: Any) -> None:
+    def _adopt_library(self, tool: Any) -> None:
         home = type(tool).__module__.partition(".")[0]
         special = self.special_tokens
         if home == "tokenizers":
             tool = _without_truncation(tool)
             fast = getattr(tool, "encode_batch_fast", None) or tool.encode_batch
             self._encode = lambda texts: [one.ids for one in fast(texts, add_special_tokens=special)]
-            self._size, self._ids = tool.get_vocab_size(), tool.token_to_id
+            self._vocabulary_size, self._ids = tool.get_vocab_size(), tool.token_to_id
         elif home == "tiktoken":
             self._encode = lambda texts: tool.encode_ordinary_batch(texts, num_threads=1)
-            self._size, self._ids = tool.n_vocab, tool._special_tokens.get
+            self._vocabulary_size, self._ids = tool.n_vocab, tool._special_tokens.get
         elif home == "sentencepiece":
             self._encode = lambda texts: tool.encode(texts, num_threads=1)
-            self._size = tool.get_piece_size()
+            self._vocabulary_size = tool.get_piece_size()
             self._ids = lambda token: None if tool.piece_to_id(token) == tool.unk_id() else tool.piece_to_id(token)
         elif hasattr(tool, "encode"):
             options = {"add_special_tokens": special} if _accepts_parameter(tool.encode, "add_special_tokens") else {}
             self._encode = lambda texts: [tool.encode(text, **options) for text in texts]
-            self._size = len(tool) if hasattr(tool, "__len__") else int(getattr(tool, "vocab_size", 0))
+            self._vocabulary_size = len(tool) if hasattr(tool, "__len__") else int(getattr(tool, "vocab_size", 0))
             self._ids = lambda token: _known_id(tool, token)
             self._end = getattr(tool, "eos_token_id", None)
         else:

@@ -25,7 +25,7 @@ TEXT_COLUMNS = ("text", "content", "raw_content", "document", "body", "markdown"
 class RowQuery:
     """What is asked for. Empty text, and None, stand for no wish."""
 
-    shelf: str = ""
+    row_set: str = ""
     stage: str = ""
     language: str = ""
     search: str = ""
@@ -52,7 +52,7 @@ class RowQuery:
 
     def address(self, **more: Any) -> str:
         """The parameters of an address."""
-        told: dict[str, Any] = {"in": self.shelf, **asdict(self), "down": "1" if self.down else "", **more}
+        told: dict[str, Any] = {"in": self.row_set, **asdict(self), "down": "1" if self.down else "", **more}
         del told["shelf"]
         for name in ("least", "most"):
             told[name] = "" if told[name] is None else f"{told[name]:.12g}"

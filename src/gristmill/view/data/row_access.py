@@ -67,10 +67,10 @@ class RowAccess(Protocol):
     def bytes_reached(self, block: RowBlock) -> int:
         """How much of the size has been read when a block has."""
 
-    def part(self, start: int, end: int) -> pa.Table:
+    def rows_between(self, start: int, end: int) -> pa.Table:
         """The rows of a block."""
 
-    def fetch(self, positions: Sequence[int]) -> pa.Table:
+    def rows_at(self, positions: Sequence[int]) -> pa.Table:
         """The rows at some positions, in the order of the source."""
 
     def head(self, rows: int) -> pa.Table:
@@ -96,10 +96,10 @@ class TableRowAccess:
         if self.table.num_rows:
             yield RowBlock(0, self.table.num_rows, self.table.num_rows, _select_columns(self._numbered(), fields))
 
-    def part(self, start: int, end: int) -> pa.Table:
+    def rows_between(self, start: int, end: int) -> pa.Table:
         return self._numbered().slice(start, end - start)
 
-    def fetch(self, positions: Sequence[int]) -> pa.Table:
+    def rows_at(self, positions: Sequence[int]) -> pa.Table:
         there = [position for position in sorted(positions) if 0 <= position < self.table.num_rows]
         return self._numbered().take(make_array(there, pa.int64()))
 
@@ -191,10 +191,10 @@ class FileRowAccess:
             return self.size * block.end // max(sum(self.groups), 1)
         return min(block.end, self.size) if self.is_seekable else 0
 
-    def part(self, start: int, end: int) -> pa.Table:
+    def rows_between(self, start: int, end: int) -> pa.Table:
         return self._between(start, end, lambda table: _rows_between(table, start, end))
 
-    def fetch(self, positions: Sequence[int]) -> pa.Table:
+    def rows_at(self, positions: Sequence[int]) -> pa.Table:
         wanted = sorted(positions)
         near = list(self._near(wanted)) if self.is_seekable else [wanted]
         return concat_differing(

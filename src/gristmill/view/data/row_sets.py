@@ -69,40 +69,42 @@ class RunOrDataset:
         self._row_sets: dict[str, RowSet] = {}
         self._due = 0.0
         self._sources: dict[tuple[str, int], FileRowAccess] = {}
-        self.room = _records_of(self.url, self.storage_options)
+        self.records_store = _records_of(self.url, self.storage_options)
         """Where the records of the run are; None for a dataset without any."""
-        self.is_run = self.room is not None and self.room.url == RecordStore(self.url, self.storage_options).url
+        self.is_run = (
+            self.records_store is not None and self.records_store.url == RecordStore(self.url, self.storage_options).url
+        )
         self.row_sets()
 
     @property
     def title(self) -> str:
-        plan = self.room.read("plan.json") if self.room else None
+        plan = self.records_store.read("plan.json") if self.records_store else None
         return str(plan.get("name")) if plan and plan.get("name") else self.url.rstrip("/").rpartition("/")[2]
 
     def row_sets(self) -> dict[str, RowSet]:
         with self._lock:
             began = time.monotonic()
-            if not self._row_sets or (self.room and began > self._due):
-                self._row_sets = {shelf.name: shelf for shelf in self._look()}
+            if not self._row_sets or (self.records_store and began > self._due):
+                self._row_sets = {shelf.name: shelf for shelf in self._find_row_sets()}
                 took = time.monotonic() - began
                 self._due = began + max(FRESH_SECONDS, 20 * took)  # a large run is looked at less often
             return self._row_sets
 
-    def _look(self) -> Iterator[RowSet]:
+    def _find_row_sets(self) -> Iterator[RowSet]:
         entries = self._entries()
         if self.is_run:
             last = [
                 entry for entry in entries if not any(file.path.endswith(SHUFFLE_FILE_SUFFIX) for file in entry.written)
             ]
             kept = [file for entry in last for file in entry.written]
-            yield self._shelf(KEPT, ((file.path, file.size) for file in kept), sum(entry.rows for entry in last))
+            yield self._row_set(KEPT, ((file.path, file.size) for file in kept), sum(entry.rows for entry in last))
         else:
             yield self._dataset()
-        if self.room is None:
+        if self.records_store is None:
             return
         dropped = [file for entry in entries for file in entry.rejected or ()]
         if dropped or self.is_run:
-            shelf = self._shelf(DROPPED, ((file.path, file.size) for file in dropped), None)
+            shelf = self._row_set(DROPPED, ((file.path, file.size) for file in dropped), None)
             note = "" if dropped else "Dropped rows were not kept: run with rejected=True to see them here."
             yield RowSet(
                 DROPPED,
@@ -110,22 +112,24 @@ class RunOrDataset:
                 sum(sum(source.groups) for source in shelf.sources if isinstance(source, FileRowAccess)),
                 note,
             )
-        yield self._aside()
+        yield self._quarantined()
 
     def _entries(self) -> list[LedgerEntry]:
         """Of each source that is done, what was written last."""
-        if self.room is None:
+        if self.records_store is None:
             return []
-        plan = self.room.read("plan.json") or {}
-        entries = [LedgerEntry.of(line) for line in self.room.lines("ledger")]
+        plan = self.records_store.read("plan.json") or {}
+        entries = [LedgerEntry.of(line) for line in self.records_store.lines("ledger")]
         if plan.get("whole"):
             entries = [entry for entry in entries if entry.attempt == plan.get("attempt")]
         return list({entry.source: entry for entry in entries}.values())
 
-    def _shelf(self, name: str, files: Iterable[tuple[str, int]], rows: int | None) -> RowSet:
+    def _row_set(self, name: str, files: Iterable[tuple[str, int]], rows: int | None) -> RowSet:
         named = dict(files)
         shown = [path for path in named if reader_for_extension(extension_of(path)) in READABLE]
-        if self.room is None or self.room.get("metrics.json") is not None:  # else new ones come last: the run goes on
+        if (
+            self.records_store is None or self.records_store.get("metrics.json") is not None
+        ):  # else new ones come last: the run goes on
             shown.sort(key=lambda path: path.rpartition(".")[0])
         hidden = len(named) - len(shown)
         note = f"{hidden:,} files are of a format that cannot be shown here." if hidden else ""
@@ -146,7 +150,9 @@ class RunOrDataset:
         unknown = [file.path for file in files if reader_for_extension(extension_of(file.path)) not in READABLE]
         if unknown:
             raise InputError(f"{unknown[0]} cannot be shown: it is not JSON lines, Parquet, CSV or Arrow")
-        return self._shelf(KEPT if self.room else ROWS, ((file.path, file.size or 0) for file in files), None)
+        return self._row_set(
+            KEPT if self.records_store else ROWS, ((file.path, file.size or 0) for file in files), None
+        )
 
     def _is_folder(self) -> bool:
         system, path = file_system(self.url, self.storage_options)
@@ -155,9 +161,9 @@ class RunOrDataset:
         except (OSError, KeyError):
             return False
 
-    def _aside(self) -> RowSet:
-        assert self.room is not None
-        found = list(islice(Run(self.room.url, self.storage_options).quarantined(), MAX_QUARANTINED + 1))
+    def _quarantined(self) -> RowSet:
+        assert self.records_store is not None
+        found = list(islice(Run(self.records_store.url, self.storage_options).quarantined(), MAX_QUARANTINED + 1))
         rows = [_quarantined_row(record) for record in found[:MAX_QUARANTINED]]
         note = f"Only the first {MAX_QUARANTINED:,} are shown." if len(found) > MAX_QUARANTINED else ""
         table = rows_to_table(rows)

@@ -57,8 +57,8 @@ class RowScan:
         self._ends: list[int] = []
         self._keys: list[pa.Array] = []
         self._order: pa.Array | None = None
-        self._through = 0
-        self._turn = threading.Condition()
+        self._sources_done = 0
+        self._condition = threading.Condition()
         self._asked = time.monotonic()
         self._stopped = self._working = False
 
@@ -67,17 +67,17 @@ class RowScan:
     def wait(self, enough: int, seconds: float) -> None:
         """Until so many rows have been found, or all, or the time is over. In order there is no first row before the
         last was seen."""
-        with self._turn:
+        with self._condition:
             self._asked = time.monotonic()
-            if self._through < len(self.sources) and not self._working and not self._stopped:
+            if self._sources_done < len(self.sources) and not self._working and not self._stopped:
                 self._working = True
                 threading.Thread(target=self._work, daemon=True, name="scan").start()
-            self._turn.notify_all()
-            self._turn.wait_for(lambda: self.done or (not self.query.sort and self.found >= enough), seconds)
+            self._condition.notify_all()
+            self._condition.wait_for(lambda: self.done or (not self.query.sort and self.found >= enough), seconds)
 
     def extend(self, sources: Sequence[RowAccess]) -> bool:
         """Take in sources that have been added; False if others have changed, and all must be done again."""
-        with self._turn:
+        with self._condition:
             known = [(source.id, source.size) for source in self.sources]
             if [(source.id, source.size) for source in sources[: len(known)]] != known:
                 return False
@@ -85,13 +85,13 @@ class RowScan:
             return True
 
     def stop(self) -> None:
-        with self._turn:
+        with self._condition:
             self._stopped = True
-            self._turn.notify_all()
+            self._condition.notify_all()
 
     @property
     def done(self) -> bool:
-        return self._stopped or (self._through == len(self.sources) and not self._working)
+        return self._stopped or (self._sources_done == len(self.sources) and not self._working)
 
     @property
     def found(self) -> int:
@@ -103,7 +103,7 @@ class RowScan:
         total = sum(source.size for source in self.sources)
         return 1.0 if self.done else min(self.bytes / total, 0.99) if total else 0.0
 
-    def by(self, which: int) -> list[tuple[str, int]]:
+    def count_by(self, which: int) -> list[tuple[str, int]]:
         """How many rows there are of each stage (0) or language (1), among those that the rest of the query wants."""
         chosen = (self.query.stage, self.query.language)
         other = 1 - which
@@ -130,10 +130,10 @@ class RowScan:
     def _rows(self, piece: MatchingBlock, skip: int, count: int) -> pa.Table:
         source = self.sources[piece.source]
         if piece.positions is not None:
-            return source.fetch(piece.positions.slice(skip, count).to_pylist())
+            return source.rows_at(piece.positions.slice(skip, count).to_pylist())
         if piece.end - piece.start == piece.count:  # numbered one by one
-            return source.part(piece.start + skip, piece.start + skip + count)
-        return source.part(piece.start, piece.end).slice(skip, count)
+            return source.rows_between(piece.start + skip, piece.start + skip + count)
+        return source.rows_between(piece.start, piece.end).slice(skip, count)
 
     def _sorted_page(self, first: int, count: int) -> list[tuple[RowAccess, pa.Table]]:
         if self._order is None:
@@ -146,7 +146,7 @@ class RowScan:
             wanted.append((piece.source, piece.positions[place].as_py()))
         found: dict[tuple[int, int], pa.Table] = {}
         for number in {source for source, _ in wanted}:
-            table = self.sources[number].fetch([position for source, position in wanted if source == number])
+            table = self.sources[number].rows_at([position for source, position in wanted if source == number])
             places = table.column(POSITION).to_pylist()
             found |= {(number, position): table.slice(index, 1) for index, position in enumerate(places)}
         return [(self.sources[key[0]], found[key]) for key in wanted if key in found]
@@ -156,27 +156,27 @@ class RowScan:
     def _work(self) -> None:
         try:
             while True:
-                with self._turn:
-                    if self._stopped or self._through == len(self.sources):
+                with self._condition:
+                    if self._stopped or self._sources_done == len(self.sources):
                         break
-                    number = self._through
-                self._look_through(number)
-                with self._turn:
-                    self._through += 1
-                    self._turn.notify_all()
+                    number = self._sources_done
+                self._scan_source(number)
+                with self._condition:
+                    self._sources_done += 1
+                    self._condition.notify_all()
             self._put_in_order()
         finally:
-            with self._turn:
+            with self._condition:
                 self._working = False
-                self._turn.notify_all()
+                self._condition.notify_all()
 
-    def _look_through(self, number: int) -> None:
+    def _scan_source(self, number: int) -> None:
         source = self.sources[number]
         fields = columns_to_read(self.query, self.columns)
         before = self.bytes
         try:
             for block in source.blocks(fields, self._note):
-                if not self._may_go_on():
+                if not self._wait_until_wanted():
                     return
                 self._add(number, block)
                 self.bytes = before + source.bytes_reached(block)
@@ -184,9 +184,9 @@ class RowScan:
             self.notes.append(f"{source.name}: {error}")
         self.bytes = before + source.size
 
-    def _may_go_on(self) -> bool:
-        with self._turn:
-            self._turn.wait_for(lambda: self._stopped or time.monotonic() - self._asked < REST_SECONDS)
+    def _wait_until_wanted(self) -> bool:
+        with self._condition:
+            self._condition.wait_for(lambda: self._stopped or time.monotonic() - self._asked < REST_SECONDS)
             return not self._stopped
 
     def _note(self, record: BadRecord) -> None:
@@ -194,7 +194,7 @@ class RowScan:
 
     def _add(self, number: int, block: RowBlock) -> None:
         piece, keys, counts = self._matching(number, block)
-        with self._turn:
+        with self._condition:
             self.rows += block.rows
             for key, count in counts.items():
                 self.counts[key if key in self.counts or len(self.counts) < MAX_COUNTED_VALUES else OTHERS] += count
@@ -203,7 +203,7 @@ class RowScan:
                 self._ends.append(self.found + piece.count)
                 if keys is not None:
                     self._keys.append(keys)
-            self._turn.notify_all()
+            self._condition.notify_all()
 
     def _matching(
         self, number: int, block: RowBlock

@@ -56,7 +56,7 @@ class ScoredFilter:
     threshold: str
 
     @property
-    def named(self) -> list[tuple[str, float]]:
+    def limits(self) -> list[tuple[str, float]]:
         """The numbers that its scores are compared with."""
         return limits_in_threshold(self.threshold)
 
@@ -90,8 +90,8 @@ class WhatIfAnswer:
     kept: tuple[int, int]
     dropped: tuple[int, int]
     """By the filter itself."""
-    back: int
-    gone: int
+    rows_gained: int
+    rows_lost: int
     """Rows that would be kept and are not now; rows that would no longer be kept."""
     unknown: int
     """Rows that may be kept: they were dropped before some stage could see them."""
@@ -109,7 +109,7 @@ class ScoreReader:
 
     def filters(self) -> list[ScoredFilter]:
         """Those that judge rows by a number of their own; none when the run was not asked to keep scores."""
-        room = self._library.room
+        room = self._library.records_store
         raw = room.get(SCORES_INDEX) if room else None
         if raw is None:
             return []
@@ -121,7 +121,7 @@ class ScoreReader:
         ]
 
     def sources(self) -> list[FileRowAccess]:
-        room = self._library.room
+        room = self._library.records_store
         if room is None:
             return []
         try:
@@ -146,8 +146,8 @@ class ScoreReader:
             return known
 
     def _load(self, chosen: ScoredFilter, stamp: str) -> JudgedRows | None:
-        assert self._library.room is not None
-        records = Records(self._library.room.url, self._library.storage_options)
+        assert self._library.records_store is not None
+        records = Records(self._library.records_store.url, self._library.storage_options)
         if records.scores is None or chosen.column not in records.scores.rows.schema.names:
             return None
         rules, aside = recorded_filters(records), quarantined_positions(records)
@@ -175,7 +175,7 @@ class ScoreReader:
                 assert block.table is not None
                 place = _first_matching_row(block.table, wanted)
                 if place >= 0:
-                    row = source.part(block.start + place, block.start + place + 1).to_pylist()[0]
+                    row = source.rows_between(block.start + place, block.start + place + 1).to_pylist()[0]
                     found |= {name: value for name, value in row.items() if value is not None}
         return found
 
@@ -244,14 +244,14 @@ class JudgedRows:
         self._scores, self._kept, self._mine = (_column(table, name) for name in ("score", "kept", "mine"))
         self._others = _column(table, "others")
         self._reach = pc.fill_null(_column(table, "before"), _FALSE)
-        self.now = limits_of_filter(chosen, self._scores, self._mine, self._kept)
+        self.limits_in_run = limits_of_filter(chosen, self._scores, self._mine, self._kept)
         self._languages = _column(table, LANGUAGE).dictionary_encode()
         self._chars = _column(table, CHARS)
         self.histogram = build_histogram(self._scores.drop_null().to_numpy(zero_copy_only=False), bins=BINS)
 
     def ask(self, low: float | None, high: float | None) -> WhatIfAnswer:
         """What there would be with these limits."""
-        now = self.now
+        now = self.limits_in_run
         same_low, same_high = low == now.low, high == now.high
         same = same_low and same_high
         good = ScoreLimits(low, high, now.open_low and same_low, now.open_high and same_high).good(self._scores)
@@ -294,7 +294,7 @@ def limits_of_filter(one: ScoredFilter, scores: pa.Array, dropped: pa.Array, pas
     good = pc.min_max(scores.filter(passed)).as_py()
     bad = scores.filter(dropped)
     low = high = None
-    for name, value in one.named:
+    for name, value in one.limits:
         if name.startswith("min"):
             low = value
         elif name.startswith("max"):

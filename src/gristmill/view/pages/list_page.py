@@ -29,7 +29,7 @@ class ListedRow:
     values: Mapping[str, Any]
     media: Mapping[str, MediaContent]
 
-    def address(self, query: RowQuery) -> str:
+    def url_parameters(self, query: RowQuery) -> str:
         return query.address(file=self.source, at=position_of(self.values), n=self.number)
 
 
@@ -55,7 +55,7 @@ def _nothing(query: RowQuery, scan: RowScan) -> SafeHtml:
     if not scan.done:
         return element("p", "Looking…", class_="quiet")
     if query.is_filtered:
-        clear = element("a", "Show all rows", href=f"rows?{RowQuery(query.shelf).address()}")
+        clear = element("a", "Show all rows", href=f"rows?{RowQuery(query.row_set).address()}")
         return element("p", "No row is like that. ", clear)
     return element("p", "There are no rows here.", class_="quiet")
 
@@ -67,7 +67,7 @@ def query_form(query: RowQuery, columns: ColumnRoles, scan: RowScan) -> SafeHtml
     """The form."""
     search = element("input", type="search", name="search", id="search", value=query.search, placeholder="any words")
     parts = [
-        element("input", type="hidden", name="in", value=query.shelf),
+        element("input", type="hidden", name="in", value=query.row_set),
         form_field("Search text", search, "search", True),
     ]
     for name, label, which, there in (
@@ -82,13 +82,13 @@ def query_form(query: RowQuery, columns: ColumnRoles, scan: RowScan) -> SafeHtml
         parts.append(_sorting(query, numbers))
     parts.append(element("button", "Show", type="submit"))
     if query.is_filtered or query.sort:
-        parts.append(element("a", "Clear", href=f"rows?{RowQuery(query.shelf).address()}", class_="button second"))
+        parts.append(element("a", "Clear", href=f"rows?{RowQuery(query.row_set).address()}", class_="button second"))
     return element("form", parts, class_="ask", method="get", action="rows", role="search")
 
 
 def value_choices(scan: RowScan, which: int, chosen: str) -> list[SafeHtml]:
     """The stages or languages, with how many rows have each."""
-    known = [(value, total) for value, total in scan.by(which) if value]
+    known = [(value, total) for value, total in scan.count_by(which) if value]
     if chosen and chosen not in dict(known):
         known.append((chosen, 0))
     return select_options([("", "all"), *((value, f"{value} ({total:,})") for value, total in known)], chosen)
@@ -202,7 +202,7 @@ def _pairs(query: RowQuery) -> list[tuple[str, str]]:
 def _item(row: ListedRow, query: RowQuery, columns: ColumnRoles, fate: str) -> SafeHtml:
     values = row.values
     name = row_name(values) or f"Row {row.number + 1:,}"
-    head = [element("a", format_value(name, 80), href=f"row?{row.address(query)}"), *_why_dropped(values, fate)]
+    head = [element("a", format_value(name, 80), href=f"row?{row.url_parameters(query)}"), *_why_dropped(values, fate)]
     if columns.language and values.get(columns.language):
         head.append(element("span", format_value(values[columns.language], 20)))
     text = values.get(columns.text) if columns.text else None

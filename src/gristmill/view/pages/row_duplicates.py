@@ -81,10 +81,10 @@ def cluster_of(library: RunOrDataset, values: Mapping[str, Any], id_fields: Iter
 
 
 def _tables(library: RunOrDataset) -> list[FileRowAccess]:
-    if library.room is None:
+    if library.records_store is None:
         return []
     try:
-        files = list_files(f"{library.room.url}/{FOLDER}", [".parquet"], library.storage_options)
+        files = list_files(f"{library.records_store.url}/{FOLDER}", [".parquet"], library.storage_options)
     except GristmillError:  # there was no deduplication
         return []
     return [FileRowAccess(file.path, file.size or 0, library.storage_options) for file in files]
@@ -114,9 +114,9 @@ def _member_rows(library: RunOrDataset, ids: Sequence[str], id_fields: Sequence[
 
 def _input_files_by_hash(library: RunOrDataset) -> dict[str, FileRowAccess]:
     """The input files of a run, by the hash of the name that readers give each: its path, or the end of it."""
-    assert library.room is not None
+    assert library.records_store is not None
     found: dict[str, FileRowAccess] = {}
-    for path in {file for line in library.room.lines("ledger") for file in LedgerEntry.of(line).files}:
+    for path in {file for line in library.records_store.lines("ledger") for file in LedgerEntry.of(line).files}:
         if reader_for_extension(extension_of(path)) in READABLE:
             source, parts = FileRowAccess(path, 0, library.storage_options), path.split("/")
             found |= {digest(["/".join(parts[start:])]): source for start in range(len(parts))}
@@ -147,6 +147,6 @@ def _search_in(source: RowAccess, name: str, ids: Sequence[str], until: float) -
         there = pc.fill_null(pc.is_in(column.cast(pa.string()), value_set=wanted), literal(False, pa.bool_()))
         if pc.any(there).as_py():
             assert block.table is not None
-            rows = python_rows(source.fetch(block.table.filter(there).column(POSITION).to_pylist()))
+            rows = python_rows(source.rows_at(block.table.filter(there).column(POSITION).to_pylist()))
             found |= {str(row[name]): row for row in rows}
     return found

@@ -36,7 +36,7 @@ def row_page(
     parts = [
         _navigation(row, query, page),
         element("h2", format_value(title, 200)),
-        _outcome(values, query.shelf),
+        _outcome(values, query.row_set),
         media(row, query, large=True),
         _text(text, row, query) if isinstance(text, str) else "",
         _duplicates(text if isinstance(text, str) else "", cluster, columns.text),
@@ -48,7 +48,7 @@ def row_page(
 
 def _navigation(row: ListedRow, query: RowQuery, page: int) -> SafeHtml:
     back = element(
-        "a", f"‹ {TITLES.get(query.shelf, 'Rows')}", href=f"rows?{query.address(page=page)}", class_="button second"
+        "a", f"‹ {TITLES.get(query.row_set, 'Rows')}", href=f"rows?{query.address(page=page)}", class_="button second"
     )
     before = element(
         "a", "Previous row", href=f"row?{query.address(n=row.number - 1)}", rel="prev", class_="button second"

@@ -61,7 +61,7 @@ def _sliders(judged: JudgedRows, chosen: ScoreLimits) -> SafeHtml:
     parts: list[object] = [
         element("input", type="hidden", name="column", value=one.column),
         element("h3", f"{one.column} ", element("span", one.threshold, class_="quiet")),
-        histogram_svg(found, chosen, judged.now),
+        histogram_svg(found, chosen, judged.limits_in_run),
     ]
     sliders = [
         _slider(name, label, value, edges, bool(found.get("whole")))
@@ -179,10 +179,10 @@ def _tile(what: str, now: int, then: int, of: int) -> SafeHtml:
 
 
 def _changes(answer: WhatIfAnswer) -> str:
-    if not answer.back and not answer.gone and not answer.unknown:
+    if not answer.rows_gained and not answer.rows_lost and not answer.unknown:
         return "No row would change."
-    told = [f"{count_noun(answer.back, 'row')} would come back"] if answer.back else []
-    told += [f"{answer.gone:,} would no longer be kept"] if answer.gone else []
+    told = [f"{count_noun(answer.rows_gained, 'row')} would come back"] if answer.rows_gained else []
+    told += [f"{answer.rows_lost:,} would no longer be kept"] if answer.rows_lost else []
     if answer.unknown:
         told += [f"of {answer.unknown:,} it is not known, because some stage has not seen them"]
     return ", ".join(told) + "."
@@ -191,7 +191,7 @@ def _changes(answer: WhatIfAnswer) -> str:
 def _link_to_rows(judged: JudgedRows, chosen: ScoreLimits, answer: WhatIfAnswer) -> SafeHtml:
     """A way to the rows that would or may come back: those that the filter has dropped, between the old limit and the
     new one."""
-    if not answer.back and not answer.unknown:
+    if not answer.rows_gained and not answer.unknown:
         return SafeHtml("")
     query = RowQuery("dropped", stage=judged.filter.stage, score=SCORE, least=chosen.low, most=chosen.high)
     return element(
