@@ -58,7 +58,7 @@ class Fragment(Task[str]):
 
 class OutputFormat(Protocol):
     """How rows become files. One fragment holds one batch; `join` makes the final files from all of them. One that has
-    `takes_lines` copies lines of JSON that are just as it would write them (`reread.py`)."""
+    `copies_lines` copies lines of JSON that are just as it would write them (`reread.py`)."""
 
     @property
     def name(self) -> str: ...

@@ -106,7 +106,7 @@ def _member_rows(library: RunOrDataset, ids: Sequence[str], id_fields: Sequence[
     for name in ids:
         file, _, place = name.rpartition("_")
         if file in origins and place.isdigit():
-            table = origins[file].fetch([int(place)])
+            table = origins[file].rows_at([int(place)])
             found |= {name: python_rows(table)[0]} if table.num_rows else {}
     left = [name for name in ids if name not in found]
     return found | (_search(library, left, id_fields) if left and id_fields else {})
