@@ -207,7 +207,7 @@ class EngineDriver(RayDriver):
 
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
         self.engine_actor = ray.remote(EngineActor).options(num_cpus=0, scheduling_strategy=here).remote()
-        self.engine_run = self.engine_actor.play.remote(self.executor, self._engine_job(rows), self.coordinator)
+        self.engine_run = self.engine_actor.run_engine.remote(self.executor, self._engine_job(rows), self.coordinator)
         self.pending_update = self.coordinator.take_update.remote(_UPDATE_SECONDS)
 
     def _engine_job(self, rows: list[bytes]) -> EngineJob:
