@@ -7,7 +7,10 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter, defaultdict
 from pathlib import Path
+
+from gristmill import ProcessingStage
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "gristmill"
@@ -15,7 +18,10 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 MAX_LINES = 600
 MAX_FUNCTION = 50
+MAX_MODULES = 15
 VAGUE = {"utils", "util", "common", "helpers", "helper", "misc", "base"}
+IN_EVERY_MODALITY = {"batch", "embed", "filters", "read", "reference", "score", "write"}
+"""File names that mean the same idea wherever they stand. Commands of the CLI are named after what they show."""
 
 
 def packages() -> list[str]:
@@ -44,6 +50,34 @@ def test_folders_are_at_most_two_deep() -> None:
 
 def test_no_file_has_a_name_that_says_nothing() -> None:
     assert not [path for path in SOURCE.rglob("*") if path.stem in VAGUE]
+
+
+def test_no_folder_is_crowded() -> None:
+    counts = Counter(path.parent.relative_to(SOURCE).as_posix() for path in FILES if path.stem != "__init__")
+    assert {folder: count for folder, count in counts.items() if count > MAX_MODULES} == {}
+
+
+def test_a_file_name_means_one_thing() -> None:
+    named = [path for path in FILES if path.stem != "__init__" and path.parent.name != "commands"]
+    counts = Counter(path.stem for path in named if path.stem not in IN_EVERY_MODALITY)
+    assert {name: count for name, count in counts.items() if count > 1} == {}
+
+
+def test_a_public_class_name_means_one_thing() -> None:
+    found = defaultdict(list)
+    for path in FILES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].append(path.relative_to(SOURCE).as_posix())
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+
+
+def test_a_stage_author_has_little_to_read() -> None:
+    """At most 12 public methods and 10 public attributes; one method to write."""
+    public = [name for name in dir(ProcessingStage) if not name.startswith("_")]
+    methods = [name for name in public if callable(getattr(ProcessingStage, name))]
+    assert len(methods) <= 12, methods
+    assert len(public) - len(methods) <= 10, sorted(set(public) - set(methods))
 
 
 def test_files_are_short() -> None:
