@@ -38,6 +38,7 @@ lint: .venv/dev.stamp  ## style, types and the layer rule
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/lint-imports --config rooms.importlinter.toml
 
 bench: .venv/bench.stamp  ## all figures over small inputs, beside the other systems
 	$(BIN)/python benchmarks/run.py --all --quick --minutes 14
