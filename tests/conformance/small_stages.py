@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gristmill import EmptyTask, ProcessingStage, Resources, Task
+from gristmill.core.stage_roles import GatherRole
 
 
 class CountTo(ProcessingStage[EmptyTask, Task[int]]):
@@ -132,9 +133,7 @@ class Witness(ProcessingStage[Task[int], Task[int]]):
         (self.folder / f"{name}-{os.getpid()}-{time.monotonic_ns()}").touch()
 
 
-class Gather(ProcessingStage[Task[Any], Task[list[int]]]):
-    gather = True
-
+class Gather(ProcessingStage[Task[Any], Task[list[int]]], GatherRole):
     def process(self, task: Any) -> Task[list[int]]:
         return Task([part.data for part in task.data])
 

@@ -12,6 +12,7 @@ import pytest
 
 from gristmill import DocumentBatch, LocalExecutor, Pipeline, ProcessingStage, Task
 from gristmill.core.errors import ColumnError, ErrorBudgetError, StageError
+from gristmill.core.stage_roles import GatherRole, WriterRole
 from gristmill.text import JsonlReader, JsonlWriter, ParquetWriter
 from tests.conformance import failing_stages
 from tests.conformance.executor_params import EXECUTORS, FEW, make, params
@@ -203,14 +204,12 @@ class Broken(ProcessingStage[Any, Any]):
         raise self.error
 
 
-class Writes(Broken):
+class Writes(Broken, WriterRole):
     name = "Broken"
-    writes = True
 
 
-class Gathers(Broken):
+class Gathers(Broken, GatherRole):
     name = "Broken"
-    gather = True
 
 
 @pytest.mark.parametrize("kind", [Writes, Gathers])

@@ -20,12 +20,13 @@ from gristmill.core.run.flow import MOST_MOVES, CallOutput, Flow, WorkerCall, Wo
 from gristmill.core.run.recovery import MAX_LOSSES, Recovery, WantedOutputs
 from gristmill.core.run.retry_check import RetryCheck
 from gristmill.core.run.stage_stats import StageStats
+from gristmill.core.stage_roles import GatherRole
 from gristmill.core.task import Lineage
 from tests.core.flow_stages import RETRIES, Ref, Step
 
 
-class Collect(Step):
-    gather = True
+class Collect(Step, GatherRole):
+    pass
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from gristmill import LocalExecutor, Pipeline, ProcessingStage, Resources, Shuff
 from gristmill.core.errors import ResourceError
 from gristmill.core.plan.placement import arrange_groups, fuse_commits, merge_groups_to_fit
 from gristmill.core.plan.planner import Plan
+from gristmill.core.stage_roles import CommitStage, GatherRole
 from gristmill.text import JsonlReader, JsonlWriter
 
 
@@ -19,8 +20,8 @@ class Pass(ProcessingStage[Task[Any], Task[Any]]):
         return task
 
 
-class Whole(Pass):
-    gather = True
+class Whole(Pass, GatherRole):
+    pass
 
 
 def stage(name: str, cpus: float, **settings: Any) -> Any:
@@ -107,8 +108,9 @@ def test_a_plan_is_arranged_as_its_executor_wants() -> None:
     assert arrange_groups(plan, object()) is plan
 
 
-class Commit(Whole):
-    durable = True
+class Commit(CommitStage):
+    def process(self, task: Any) -> Any:
+        return task
 
 
 def commit(name: str, cpus: float = 1, **settings: Any) -> Any:

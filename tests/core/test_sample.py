@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from gristmill import Batch, DocumentBatch, Sample
 from gristmill.core.arrow.table_conversion import POSITION
-from gristmill.core.decision import is_deciding
 from gristmill.core.sample import draw_uniform
+from gristmill.core.score import DecidingStage
 from gristmill.core.task import Lineage
 from tests.core.sample_reference import MASK, number_of, splitmix
 
@@ -206,7 +206,7 @@ def test_a_seed_that_is_no_whole_number_is_refused(seed: Any) -> None:
 
 def test_it_is_a_stage_that_decides() -> None:
     stage = Sample(0.25, 3)
-    assert is_deciding(stage)
+    assert isinstance(stage, DecidingStage)
     assert (stage.name, stage.fraction, stage.seed) == ("Sample", 0.25, 3)
     decision = stage.decide(batch_of(range(100)))
     assert list(decision.scores) == ["Sample"]

@@ -12,6 +12,7 @@ import pytest
 
 from gristmill import LocalExecutor, Pipeline, ProcessingStage, Task
 from gristmill.core.errors import StageError
+from gristmill.core.stage_roles import CommitStage
 from gristmill.text import JsonlReader, JsonlWriter
 
 
@@ -36,11 +37,8 @@ class Work(ProcessingStage[Task[Any], Task[Any]]):
         return Task((task.data, os.getpid()))
 
 
-class Together(ProcessingStage[Task[Any], Task[Any]]):
+class Together(CommitStage):
     """Says what it has gathered, who had worked on that, and who gathers."""
-
-    gather = True
-    durable = True
 
     def __init__(self, fails: Path | None = None, how: str = "") -> None:
         self.fails, self.how = fails, how

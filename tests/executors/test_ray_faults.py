@@ -19,6 +19,7 @@ import pytest
 
 from gristmill import DocumentBatch, Pipeline, ProcessingStage, RayActorPoolExecutor, Resources, Task
 from gristmill.core.errors import LostTaskError, ResourceError
+from gristmill.core.stage_roles import GatherRole
 from gristmill.executors.ray.cluster import connect_to_cluster
 from gristmill.text import JsonlReader, JsonlWriter
 from tests.executors.multi_node_cluster import Cluster
@@ -89,9 +90,7 @@ class Size(ProcessingStage[DocumentBatch, Task[Any]]):
         return Task((row["n"], row["block"], task.num_items))
 
 
-class Sizes(ProcessingStage[Task[Any], Task[Any]]):
-    gather = True
-
+class Sizes(ProcessingStage[Task[Any], Task[Any]], GatherRole):
     def process(self, task: Any) -> Task[Any]:
         return Task([Size().process(part).data for part in task.data])
 

@@ -19,6 +19,7 @@ from gristmill import (
     XennaExecutor,
 )
 from gristmill.core.stage import WorkerMetadata
+from gristmill.core.stage_roles import GatherRole
 from gristmill.executors.ray.cluster import cluster_nodes as nodes
 from gristmill.executors.ray.cluster import connect_to_cluster
 from tests.executors.multi_node_cluster import Cluster
@@ -48,10 +49,8 @@ class Copies(ProcessingStage[DocumentBatch, DocumentBatch]):
         return DocumentBatch([{**row, "block": 0} for row in task.to_rows()])
 
 
-class Sums(Note):
+class Sums(Note, GatherRole):
     """What came of one task, as one number: results that lay on the node would be lost."""
-
-    gather = True
 
     def process(self, task: Any) -> Any:
         rows = super().process(task.data[0]).to_rows()

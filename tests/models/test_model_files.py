@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gristmill.core.errors import InputError
-from gristmill.core.node import NodeInfo, WorkerMetadata
+from gristmill.core.stage import NodeInfo, WorkerMetadata
 from gristmill.image import ImageEmbeddingStage
 from gristmill.models import Wanted
 from tests.models.clip_fixtures import small_clip

@@ -8,6 +8,7 @@ from typing import Any
 from gristmill import DocumentBatch, FileGroupTask, Pipeline, ProcessingStage
 from gristmill.core.executor import PoolProgress, Progress
 from gristmill.core.run.stage_stats import StageStats
+from gristmill.core.stage_roles import GatherRole
 from gristmill.observe.run_snapshot import ProgressTracker, RunSnapshot
 
 
@@ -31,9 +32,7 @@ class Write(ProcessingStage[DocumentBatch, FileGroupTask]):
         return FileGroupTask(data=["out"])
 
 
-class Commit(ProcessingStage[Any, FileGroupTask]):
-    gather = True
-
+class Commit(ProcessingStage[Any, FileGroupTask], GatherRole):
     def process(self, task: Any) -> Any:
         return task.data[0]
 

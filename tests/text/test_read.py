@@ -12,7 +12,7 @@ import pytest
 from gristmill import Pipeline, processing_stage
 from gristmill.core.arrow.table_conversion import POSITION
 from gristmill.core.errors import BadRecordError, ColumnError, InputError, StageError
-from gristmill.core.stage import ProcessingStage
+from gristmill.core.stage import ProcessingStage, take_counts
 from gristmill.core.task import FileGroupTask
 from gristmill.io.read.file_partitions import FilePartitioningStage
 from gristmill.text.read import (
@@ -76,7 +76,7 @@ def test_counts(data):
     for source in lister.sources():
         for task in source:
             assert sum(batch.num_items for batch in stage.process(task)) == 100
-    assert stage.take_counts() == {"bytes_read": len(GOOD) + 7, "bad_records": 1}
+    assert take_counts(stage) == {"bytes_read": len(GOOD) + 7, "bad_records": 1}
 
 
 def test_a_bad_record_says_where_and_what_to_do(data):

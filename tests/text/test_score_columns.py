@@ -10,9 +10,9 @@ import pytest
 import gristmill.text
 from gristmill import DocumentBatch, Pipeline
 from gristmill.core.arrow.table_conversion import JSON, json_array
-from gristmill.core.decision import is_deciding
 from gristmill.core.errors import ColumnError, ContractError, StageError
 from gristmill.core.run.worker import Worker
+from gristmill.core.score import DecidingStage
 from gristmill.text import (
     Filter,
     Modify,
@@ -93,9 +93,9 @@ def test_no_rows_are_no_problem(stage: Any) -> None:
 
 
 def test_filters_can_be_asked_for_their_decision() -> None:
-    assert is_deciding(ScoreFilter(WordCountFilter()))
-    assert is_deciding(Filter(bool, "n"))
-    assert not is_deciding(Score(len, "n"))
+    assert isinstance(ScoreFilter(WordCountFilter()), DecidingStage)
+    assert isinstance(Filter(bool, "n"), DecidingStage)
+    assert not isinstance(Score(len, "n"), DecidingStage)
     stage = ScoreFilter(WordCountFilter(3), score_field="n")
     batch = docs()
     assert stage.apply(batch, stage.decide(batch)).data.equals(stage.process(batch).data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from gristmill.core.result import Result
 from gristmill.core.run import stream_shutdown
 from gristmill.core.run.segment_runner import RunMonitor, assigned_directories, named_sources, run_segments
 from gristmill.core.stage import ProcessingStage
+from gristmill.core.stage_roles import CommitRole
 from gristmill.core.task import Task
 
 if TYPE_CHECKING:
@@ -124,8 +126,8 @@ class Pipeline:
     def records_directory(self) -> tuple[str, Mapping[str, Any]] | None:
         """Where records of a run without a directory lie, with the options of that place; None if nothing is
         written."""
-        last = decompose(self.stages[-1:])
-        return last[-1].records_directory() if last else None
+        last = decompose(self.stages[-1:])[-1:]
+        return last[0].records_directory() if last and isinstance(last[0], CommitRole) else None
 
     def left_to_do(
         self, run_dir: str | Path, initial_tasks: Sequence[Task[Any]] | None = None, *, replay: bool = False
@@ -178,7 +180,7 @@ class Pipeline:
             raise TypeError(f"the executor is {executor!r}, which is none: pass LocalExecutor() or another executor")
         plan = plan_for_executor(self.name, self.stages, executor, initial_tasks, run.resuming, beside)
         for stage in plan.all_stages if watcher.reporter else ():
-            stage.sketched = not stage.part_of
+            stage._planned = replace(stage._planned, sketched=not stage._planned.part_of)
         with assigned_directories(plan, run):
             run.begin(plan)
             yield from run_segments(plan, executor, run, quarantine, watcher, initial_tasks)

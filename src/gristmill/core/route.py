@@ -1,7 +1,7 @@
 """Route: rows go along one of several branches, each with stages and a writer of its own, in one pass.
 
 The plan stays a line. A branch's stages lie in it one after the other, and tasks of other branches pass them by
-(`Lineage.branch`, `ProcessingStage.branch`), so that counts, quarantine, rejected rows and retries are those of any
+(`Lineage.branch`, `PlannedStage.branch`), so that counts, quarantine, rejected rows and retries are those of any
 other stage. The commits of all branches are one stage: a source is done when all its branches are in place, and entered
 in the ledger once.
 
@@ -27,6 +27,7 @@ from gristmill.core.batch import Batch
 from gristmill.core.errors import ColumnError, did_you_mean, shorten
 from gristmill.core.plan.planner import decompose
 from gristmill.core.stage import CompositeStage, ProcessingStage, SourceStage
+from gristmill.core.stage_roles import CommitStage, GatherRole, output_directory_of
 from gristmill.core.task import GatherTask, WrittenFile, WrittenFiles
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Route(CompositeStage[Batch, WrittenFiles]):
     def _check_places(self) -> None:
         places: dict[str, str] = {}
         for name, stages in self._branches.items():
-            for place in filter(None, (stage.output_directory() for stage in stages)):
+            for place in filter(None, map(output_directory_of, stages)):
                 if other := places.get(place.rstrip("/")):
                     raise ValueError(
                         f"Route: branches {other!r} and {name!r} both write to {place}: give each its own directory"
@@ -93,12 +94,15 @@ class Route(CompositeStage[Batch, WrittenFiles]):
 
     def decompose(self) -> list[Stage]:
         parts: list[Stage] = [ChooseBranch(self.by, list(self.to), self.otherwise is not None, self.thresholds)]
-        commits: dict[str, Stage] = {}
+        commits: dict[str, CommitStage] = {}
         for name, stages in self._branches.items():
-            *before, commits[name] = map(copy.copy, stages)
+            *before, commit = map(copy.copy, stages)
+            assert isinstance(commit, CommitStage)
+            commits[name] = commit
             for stage in before:
                 stage.name = f"{name}/{stage.name}"
-                stage.branch = f"{name}/{stage.branch}" if stage.branch else name
+                inner = stage._planned.branch
+                stage._planned = replace(stage._planned, branch=f"{name}/{inner}" if inner else name)
             parts += before
         return [*parts, CommitBranches(commits)]
 
@@ -113,12 +117,14 @@ def _stages(name: str, branch: Branch) -> list[Stage]:
             f"Route: branch {name!r} is {given!r}, must be a writer, or a list of stages that ends with one"
         )
     stages = decompose(given)
-    if not stages or not (stages[-1].gather and stages[-1].durable):
+    if not stages or not isinstance(stages[-1], CommitStage):
         raise ValueError(f"Route: branch {name!r} must end with a writer, such as JsonlWriter('out/{name}')")
     for stage in stages[:-1]:
-        if stage.gather or isinstance(stage, SourceStage):
+        if isinstance(stage, GatherRole | SourceStage):
             what = "lists input" if isinstance(stage, SourceStage) else "gathers whole sources"
-            raise ValueError(f"Route: stage {stage.name!r} of branch {name!r} {what}: put it before the Route")
+            raise ValueError(  # noqa: TRY004  it is a stage, in the wrong place
+                f"Route: stage {stage.name!r} of branch {name!r} {what}: put it before the Route"
+            )
     return stages
 
 
@@ -212,14 +218,12 @@ class ChooseBranch(ProcessingStage[Batch, Batch]):
             )
 
 
-class CommitBranches(ProcessingStage[GatherTask, WrittenFiles]):
+class CommitBranches(CommitStage):
     """Commits what the writers of all branches have written for one source."""
 
     name = "commit_branches"
-    gather = True
-    durable = True
 
-    def __init__(self, commits: Mapping[str, Stage]) -> None:
+    def __init__(self, commits: Mapping[str, CommitStage]) -> None:
         super().__init__()
         self.commits = dict(commits)
 

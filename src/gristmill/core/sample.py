@@ -18,8 +18,7 @@ from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import POSITION
 from gristmill.core.batch import Batch
-from gristmill.core.decision import Decision
-from gristmill.core.stage import ProcessingStage
+from gristmill.core.score import DecidingStage, Decision
 from gristmill.core.task import digest
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ _LAST_SHIFT = literal(31, _UINT)
 _TO_53_BITS, _UNIT = literal(11, _UINT), literal(2.0**-53, pa.float64())
 
 
-class Sample(ProcessingStage[Batch, Batch]):
+class Sample(DecidingStage[Batch]):
     """Keeps a random share of the rows, the same ones in every run with the same seed and stage name.
 
     `fraction` is the share to keep, from 0 to 1. Stages of one name and seed draw the same numbers: to sample a
@@ -62,9 +61,6 @@ class Sample(ProcessingStage[Batch, Batch]):
 
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], []
-
-    def process(self, task: Batch) -> Batch:
-        return self.apply(task, self.decide(task))
 
     def decide(self, batch: Batch) -> Decision:
         owner, numbers = row_ids(batch)

@@ -1,25 +1,72 @@
-"""What stages that score rows and drop some of them have in common, whatever their rows are.
+"""Stages that keep or drop rows, and the scores behind their decisions.
 
-A stage has steps, one for each filter, and says how a step scores and judges a batch. Scores in columns, rejected rows,
-reports and what-if questions follow from that.
+A `DecidingStage` can be asked for its decision on each row without dropping any. Previews, rejected rows, score files,
+reports and what-if questions are built on that alone: a filter that returns its scores has nothing else to do.
+
+`FilteringStage` is one that scores rows with several filters, one after the other, whatever its rows are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
 
 from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.batch import Batch, scatter_to_rows
-from gristmill.core.decision import Decision
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.stage import ProcessingStage
 
 B = TypeVar("B", bound=Batch)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """For each row whether it is kept, and the scores behind that by the label of the filter that computed them."""
+
+    keep: pa.Array
+    scores: dict[str, pa.Array] = field(default_factory=dict)
+    aside: pa.Array | None = field(default=None, kw_only=True)
+    """Rows that are not kept because the stage has set them aside: they are in quarantine and not rejected."""
+
+
+class DecidingStage(ProcessingStage[B, B]):
+    """A stage that keeps or drops rows. Write `decide` and `apply`; the rest has defaults."""
+
+    depends_on_other_rows: ClassVar[bool] = False
+    """True: the decision on a row depends on others, as in deduplication, so what other parameters would do cannot be
+    computed from scores."""
+
+    @abstractmethod
+    def decide(self, batch: B) -> Decision:
+        """The decision on each row of a batch, which stays as it is."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def apply(self, batch: B, decision: Decision) -> B:
+        """The batch that leaves the stage: without the rows that are dropped, and with columns that the stage adds."""
+        raise NotImplementedError
+
+    def process(self, task: B) -> B:
+        return self.apply(task, self.decide(task))
+
+    def decide_batch(self, batches: Sequence[B]) -> Sequence[Decision]:
+        """The decisions on `batch_size` batches, for stages that are faster on several at once."""
+        return [self.decide(batch) for batch in batches]
+
+    def thresholds(self) -> dict[str, str]:
+        """What the scores of each label are compared with, as text for people: `{"words": "min_words=50"}`."""
+        return {}
+
+    def judge(self, scores: Mapping[str, pa.Array]) -> dict[str, pa.Array] | None:
+        """Whether rows with these scores are kept, by label. Labels that cannot be judged by the score alone are left
+        out; None: no label of this stage can."""
+        return None
 
 
 @fast_dataclass(frozen=True, slots=True)
@@ -33,13 +80,10 @@ class FilterStep:
     invert: bool = False
 
 
-class FilteringStage(ProcessingStage[B, B]):
-    """A stage that decides which rows to keep, one step after the other."""
+class FilteringStage(DecidingStage[B]):
+    """Keeps the rows that pass all of its filters. A subclass says how one step scores and judges a batch."""
 
     _steps: list[FilterStep]
-
-    def process(self, task: B) -> B:
-        return self.apply(task, self.decide(task))
 
     def decide(self, batch: B) -> Decision:
         alive = pa.repeat(literal(True, pa.bool_()), batch.num_items)
@@ -54,8 +98,8 @@ class FilteringStage(ProcessingStage[B, B]):
         return Decision(alive, scores)
 
     def decide_all(self, everything: B, batch: B) -> Decision:
-        """The same for all rows that lie in a batch, also those that were dropped before, and by every filter, also
-        those after one that drops the row."""
+        """The decision of every filter on all rows of `everything`: those of `batch`, and those that were dropped from
+        it before. A filter also scores rows that an earlier filter of the stage drops."""
         judged = {step.label: self._judge(step, everything) for step in self._steps}
         known = set(everything.data.column_names)
         batch.memo.update({name: value for name, value in everything.memo.items() if name in known})
@@ -65,8 +109,6 @@ class FilteringStage(ProcessingStage[B, B]):
         return Decision(reduce(pc.and_, kept), {label: scores for label, (scores, _) in judged.items()})
 
     def judge(self, scores: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
-        """The verdict of each filter, by its label, on scores that it gave before. Those that it cannot tell from the
-        score alone are left out."""
         found = {}
         for step in self._steps:
             if step.label in scores and (verdict := self._verdict(step, scores[step.label])) is not None:
@@ -85,23 +127,24 @@ class FilteringStage(ProcessingStage[B, B]):
         return batch.keep(decision.keep)
 
     def thresholds(self) -> dict[str, str]:
-        """What each filter compares its scores with, by the label of the scores."""
-        told = {}
-        for step in self._steps:
-            tell = getattr(type(step.tool), "threshold", None)  # the filter may have a parameter of that name
-            if callable(tell):
-                told[step.label] = f"not ({tell(step.tool)})" if step.invert else tell(step.tool)
-        return told
+        texts = {step.label: (self._threshold(step), step.invert) for step in self._steps}
+        return {
+            label: f"not ({text})" if invert else text for label, (text, invert) in texts.items() if text is not None
+        }
 
-    # -- what a kind of stage says ---------------------------------------------------------------------
+    # -- what a subclass writes ------------------------------------------------------------------------
 
     def _judge(self, step: FilterStep, batch: B) -> tuple[pa.Array, pa.Array]:
-        """The scores and the verdicts."""
+        """The scores of a batch, and whether each row is kept."""
         raise NotImplementedError
 
     def _verdict(self, step: FilterStep, scores: pa.Array) -> pa.Array | None:
-        """The verdicts on scores alone; None if they cannot be told."""
+        """Whether rows with these scores are kept; None if the score alone does not decide that."""
+        raise NotImplementedError
+
+    def _threshold(self, step: FilterStep) -> str | None:
+        """What the filter compares its scores with, as text; None if it does not say."""
         raise NotImplementedError
 
     def _look(self, step: FilterStep, batch: B) -> None:
-        """Count what else there is to see in the rows that a filter is given."""
+        """Count something about the rows that a filter is given."""

@@ -22,6 +22,7 @@ from gristmill.core.batch import DocumentBatch
 from gristmill.core.errors import DownloadError, PlanError
 from gristmill.core.resources import Resources
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage, SourceStage, WorkerMetadata
+from gristmill.core.stage_roles import PlanningRole
 from gristmill.core.task import EmptyTask, FileGroupTask, FileSlice, Task
 from gristmill.download.interfaces import DocumentDownloader, DocumentExtractor, DocumentIterator, URLGenerator
 from gristmill.download.record_tables import row_bytes, rows_to_table
@@ -108,7 +109,7 @@ class DocumentDownloadStage(ProcessingStage[FileGroupTask, FileGroupTask]):
             yield (FileSlice(path, start, end),)
 
 
-class DocumentIterateStage(ProcessingStage[FileGroupTask, DocumentBatch]):
+class DocumentIterateStage(ProcessingStage[FileGroupTask, DocumentBatch], PlanningRole):
     """Reads the records of files, and passes them on in batches of a few megabytes."""
 
     name = "iterate"
@@ -189,7 +190,7 @@ class DocumentIterateStage(ProcessingStage[FileGroupTask, DocumentBatch]):
             )
 
 
-class DocumentExtractStage(ProcessingStage[DocumentBatch, DocumentBatch]):
+class DocumentExtractStage(ProcessingStage[DocumentBatch, DocumentBatch], PlanningRole):
     """Makes of each record what is wanted of it. A record that this fails on goes to quarantine, also one that it does
     not come back from within `timeout_s`."""
 

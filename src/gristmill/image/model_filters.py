@@ -1,7 +1,7 @@
 """Filters that ask a model: how pleasing a picture is, whether it is unsafe, whether its caption fits.
 
 Each writes its score as a column, and drops rows by it. Scores, thresholds and dropped rows are told as those of all
-filters are (`core/decision.py`). A row without a score, because it has no embedding or no caption, is dropped.
+filters are (`core/score.py`). A row without a score, because it has no embedding or no caption, is dropped.
 
 The scores are made of the embedding that `ImageEmbeddingStage` has written, or else of one that is made here.
 
@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import as_one_array, make_array
 from gristmill.core.batch import ImageBatch
-from gristmill.core.decision import Decision
 from gristmill.core.errors import ContractError, InputError
+from gristmill.core.score import DecidingStage, Decision
+from gristmill.core.stage_roles import ScoringRole
 from gristmill.image.decode import IMAGE
 from gristmill.image.embed import unit_rows
 from gristmill.image.model_stage import EMBEDDING, ImageModel, ImageModelStage, embedding_matrix, split_by_batch
@@ -38,7 +39,7 @@ EmbeddingRows = tuple["Array", "Array"]
 """A row for each picture of a batch, and which of them are there."""
 
 
-class ModelScoreStage(ImageModelStage):
+class ModelScoreStage(DecidingStage[ImageBatch], ImageModelStage):
     """Scores pictures and keeps those on one side of a threshold."""
 
     score_field: str
@@ -52,9 +53,6 @@ class ModelScoreStage(ImageModelStage):
 
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], [self.score_field]
-
-    def process(self, task: ImageBatch) -> ImageBatch:
-        return self.apply(task, self.decide(task))
 
     def decide(self, batch: ImageBatch) -> Decision:
         return self.decide_batch([batch])[0]
@@ -276,7 +274,7 @@ class ImageNSFWFilterStage(_HeadStage):
         return np.minimum(scores, 1)
 
 
-class ImageTextSimilarityStage(ModelScoreStage):
+class ImageTextSimilarityStage(ModelScoreStage, ScoringRole):
     """How well a caption fits its picture: the cosine between their CLIP embeddings, from -1 to 1.
 
     Without `score_threshold` nothing is dropped; with it, those at the threshold and above are kept. Captions are cut

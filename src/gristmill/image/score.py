@@ -20,6 +20,7 @@ from gristmill.core.batch import ImageBatch
 from gristmill.core.errors import shorten
 from gristmill.core.score import FilteringStage, FilterStep
 from gristmill.core.stage import Columns, ProcessingStage
+from gristmill.core.stage_roles import ScoringRole
 from gristmill.image.decode import IMAGE, MAX_PIXELS, decode, headers_of, image_bytes, pixels_of
 from gristmill.image.filters import GREY, HEADER, SIZE, ImageFilter
 from gristmill.image.formats import BadImage, header
@@ -133,8 +134,12 @@ class ImageScoreFilter(FilteringStage[ImageBatch]):
         verdicts: pa.Array = step.tool.keep_batch(scores)
         return verdicts
 
+    def _threshold(self, step: FilterStep) -> str | None:
+        threshold = type(step.tool).threshold
+        return threshold(step.tool) if callable(threshold) else None  # a filter may have a number of that name
 
-class ImageScore(ProcessingStage[ImageBatch, ImageBatch]):
+
+class ImageScore(ProcessingStage[ImageBatch, ImageBatch], ScoringRole):
     """Adds a column with the score of each picture, and drops none."""
 
     takes_empty = True

@@ -31,7 +31,7 @@ class ConvertImageBatchToDocumentBatchStage(ProcessingStage[ImageBatch, Document
     def process(self, task: ImageBatch) -> DocumentBatch:
         names = task.get_columns()
         wanted = [name for name in names if name not in (IMAGE, SIDECARS)] if self.fields is None else self.fields
-        missing = [name for name in wanted if name not in names and name not in self.planned_columns]
+        missing = [name for name in wanted if name not in names and name not in self._planned.columns]
         if missing and task.num_items:
             raise ColumnError(
                 f"stage {self.name!r}: there is no column {missing[0]!r}.{did_you_mean(missing[0], names)} "

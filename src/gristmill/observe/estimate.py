@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.core.executor import Executor, Progress, SilentObserver
 from gristmill.core.fast_dataclass import fast_dataclass
+from gristmill.core.stage_roles import output_directory_of
 from gristmill.observe.input_sample import InputSample
 from gristmill.observe.run_snapshot import stage_positions
 
@@ -227,7 +228,7 @@ def _notes(plan: Plan, memory: int, memory_gb: float | None, output: int, tempor
         notes.append("stages that want a GPU were measured here: with another one they take another time")
     if memory_gb and memory > memory_gb * 1e9:
         notes.append(f"that is more memory than the {memory_gb:.0f} GB that there are: use fewer workers")
-    place = next((owned for stage in plan.all_stages if (owned := stage.output_directory())), None)
+    place = next((owned for stage in plan.all_stages if (owned := output_directory_of(stage))), None)
     free = _free_disk_bytes(place) if place and "://" not in place else None
     if free is not None and output + temporary > free:
         notes.append(f"that is more than the {free / 1e9:,.1f} GB that are free for {place}")

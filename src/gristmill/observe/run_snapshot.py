@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gristmill.core.errors import shorten
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.result import Summary
+from gristmill.core.stage_roles import GatherRole
 
 if TYPE_CHECKING:
     from gristmill.core.executor import Progress
@@ -325,10 +326,11 @@ def stage_positions(plan: Plan) -> Iterable[StagePosition]:
     for segment in plan.segments:
         if segment.source:
             source = segment.source
-            yield StagePosition(source.name, segment.number, None, source.part_of or source.name)
+            yield StagePosition(source.name, segment.number, None, source._planned.part_of or source.name)
         for group in segment.main_groups:
             for stage in group.stages:
-                yield StagePosition(stage.name, segment.number, group.index, stage.part_of or stage.name, stage.gather)
+                shown, gathers = stage._planned.part_of or stage.name, isinstance(stage, GatherRole)
+                yield StagePosition(stage.name, segment.number, group.index, shown, gathers)
 
 
 def _rows(stats: StageStats) -> int:

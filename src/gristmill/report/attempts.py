@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from gristmill.core.executor import Progress, rows_read
 from gristmill.core.records.row_sketch import RowSketch
 from gristmill.core.run.stage_stats import StageStats
-from gristmill.core.stage import implements
+from gristmill.core.stage_roles import ReportingRole
 
 if TYPE_CHECKING:
     from gristmill.core.plan.planner import Plan
@@ -123,7 +123,7 @@ def combine_attempts(progress: Progress, attempts: Sequence[AttemptCounts], plan
             for (_, total), (_, more) in zip(stages, attempt.stages, strict=False):
                 total.add(replace(more, counts=_raw(more)))
     for stage, (_, stats) in zip(planned, stages, strict=False):
-        if implements(stage, "displayed_counts"):
+        if isinstance(stage, ReportingRole):
             stats.counts = dict(stage.displayed_counts(stats.counts))
     return replace(progress, stages=stages, seconds=seconds)
 

@@ -20,6 +20,7 @@ from gristmill.core.arrow.array_building import as_one_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.batch import scatter_to_rows
 from gristmill.core.errors import InputError, did_you_mean, shorten
+from gristmill.core.score import DecidingStage
 from gristmill.core.stage import ProcessingStage
 from gristmill.text.document_filter import DocumentFilter
 
@@ -56,12 +57,12 @@ class RecordedFilter:
     def verdicts(self, table: pa.Table) -> dict[str, pa.Array]:
         """What each filter says to the scores of a table, by label; null where there is no score."""
         there = {label: column for label, column in self.columns.items() if column in table.column_names}
-        if not there or not hasattr(self.stage, "judge"):
+        if not there or not isinstance(self.stage, DecidingStage):
             return {}
         found = {}
         for label, column in there.items():
             scores = as_one_array(table.column(column))
-            for name, keep in self.stage.judge({label: scores.drop_null()}).items():
+            for name, keep in (self.stage.judge({label: scores.drop_null()}) or {}).items():
                 found[name] = scatter_to_rows(keep, pc.is_valid(scores))
         return found
 
@@ -166,15 +167,21 @@ class _FilterRebuilder:
                 f"There are: {shorten(names, 40)}. Write NAME.PARAMETER=VALUE"
             )
         for rule in rules:
-            if rule.name in self.changed_stages and not hasattr(rule.stage, "judge"):
+            judges = isinstance(rule.stage, DecidingStage) and rule.stage.judge({}) is not None
+            if rule.name in self.changed_stages and not judges:
                 raise InputError(f"what {rule.name} decides cannot be told from scores: run the pipeline again")
 
 
 def class_named_in_plan(path: str) -> type:
-    """The class that a plan names: one of Gristmill's, or of a module that is loaded already."""
+    """The class that a plan names by its public name, or by its module as earlier versions did: one of Gristmill's, or
+    of a module that is loaded already."""
     module, _, name = path.rpartition(".")
     if module.startswith("gristmill."):
-        importlib.import_module(module)
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError:  # the class has moved since: its package may export it
+            module = ".".join(module.split(".")[:2])
+            importlib.import_module(module)
     from gristmill.image.filters import ImageFilter
 
     found = getattr(sys.modules.get(module), name, None)

@@ -16,10 +16,10 @@ from gristmill.core.arrow.array_building import as_one_array, literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import POSITION
 from gristmill.core.batch import DocumentBatch
-from gristmill.core.decision import Decision
 from gristmill.core.pipeline import Pipeline
 from gristmill.core.plan.planner import decompose
 from gristmill.core.records.row_scores import FILE, PLACE, unique_names
+from gristmill.core.score import DecidingStage, Decision
 from gristmill.core.stage import ProcessingStage
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.commit import safe_file_name
@@ -59,7 +59,7 @@ def _segments(records: Records) -> dict[str, int]:
     return {column: segment for part, segment in records.scores.parts() for column in part.physical_schema.names}
 
 
-class RecordedScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
+class RecordedScoreFilter(DecidingStage[DocumentBatch]):
     """A `ScoreFilter` that looks its scores up."""
 
     takes_empty = True
@@ -89,9 +89,6 @@ class RecordedScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
         if self._ready:
             self.stage.teardown()
 
-    def process(self, task: DocumentBatch) -> DocumentBatch:
-        return self.apply(task, self.decide(task))
-
     def decide(self, batch: DocumentBatch) -> Decision:
         known = self._known(batch) if batch.num_items else None
         if known is None:
@@ -114,7 +111,7 @@ class RecordedScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     def _computed(self, batch: DocumentBatch) -> Decision:
         if not self._ready:
-            self.stage.planned_columns = self.planned_columns
+            self.stage._planned = self._planned
             self.stage.setup(self._metadata)
             self._ready = True
         return self.stage.decide(batch)

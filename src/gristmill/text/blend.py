@@ -32,7 +32,8 @@ from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.batch import DocumentBatch
 from gristmill.core.errors import ColumnError, InputError
-from gristmill.core.stage import Columns, CompositeStage, ProcessingStage, SourceStage
+from gristmill.core.stage import Columns, CompositeStage, ProcessingStage, SourceStage, share_report
+from gristmill.core.stage_roles import PlanningRole, RunStateRole
 from gristmill.core.task import EmptyTask, FileGroupTask, Lineage, Task, digest
 from gristmill.io.read.file_partitions import FilePartition, FilePartitioningStage
 from gristmill.io.read.files_reader import SKIP
@@ -125,7 +126,7 @@ class Blend(CompositeStage[EmptyTask, DocumentBatch]):
         ]
 
 
-class ListBlendFiles(SourceStage[FileGroupTask]):
+class ListBlendFiles(SourceStage[FileGroupTask], PlanningRole):
     """Lists the files of all inputs. A file is known by its input and its name in it."""
 
     name = "list_blend"
@@ -154,7 +155,7 @@ def _labelled(name: str, task: FileGroupTask) -> FilePartition:
     return labelled
 
 
-class ReadBlendFiles(ProcessingStage[FileGroupTask, DocumentBatch]):
+class ReadBlendFiles(ProcessingStage[FileGroupTask, DocumentBatch], PlanningRole):
     """Reads each file as its input is read."""
 
     name = "read_blend"
@@ -169,14 +170,11 @@ class ReadBlendFiles(ProcessingStage[FileGroupTask, DocumentBatch]):
     def process(self, task: FileGroupTask) -> Iterator[DocumentBatch]:
         reader = copy.copy(self.readers[task.metadata[BLEND_KEY]])
         reader.name = self.name
-        reader.__dict__["_counters"] = self.__dict__.setdefault(
-            "_counters", {}
-        )  # what it counts and sets aside is ours
-        reader.__dict__["_aside"] = self.__dict__.get("_aside")
+        share_report(self, reader)
         yield from reader.process(task)
 
 
-class SampleBlend(ProcessingStage[DocumentBatch, DocumentBatch]):
+class SampleBlend(ProcessingStage[DocumentBatch, DocumentBatch], RunStateRole):
     """Takes the documents of each input as often as its share needs."""
 
     name = BLEND_KEY

@@ -10,9 +10,8 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.batch import DocumentBatch
-from gristmill.core.decision import Decision
 from gristmill.core.errors import PlanError, did_you_mean, shorten
-from gristmill.core.stage import ProcessingStage
+from gristmill.core.score import DecidingStage, Decision
 from gristmill.models.fasttext_model import UNKNOWN, FastTextModel
 from gristmill.text.document_filter import DocumentFilter, as_array, check_count, check_ratio, python_values
 from gristmill.text.statistics import column_statistics
@@ -103,7 +102,7 @@ def normalise_for_model(texts: pa.Array) -> pa.Array:
     return pc.if_else(none, literal("", pa.string()), texts)
 
 
-class IdentifyLanguage(ProcessingStage[DocumentBatch, DocumentBatch]):
+class IdentifyLanguage(DecidingStage[DocumentBatch]):
     """Adds the language of each document and its probability as columns, and drops what is not wanted.
 
     By default nothing is dropped. `languages` is what to keep, as codes of the model ("en", "zh"). A probability below
@@ -158,9 +157,6 @@ class IdentifyLanguage(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], [self.language_field, self.score_field]
-
-    def process(self, task: DocumentBatch) -> DocumentBatch:
-        return self.apply(task, self.decide(task))
 
     def decide(self, batch: DocumentBatch) -> Decision:
         texts = text_column(self, batch.data, self.text_field)

@@ -23,6 +23,7 @@ from gristmill.core.batch import DocumentBatch
 from gristmill.core.errors import ContractError, shorten
 from gristmill.core.score import FilteringStage, FilterStep
 from gristmill.core.stage import ProcessingStage
+from gristmill.core.stage_roles import ReportingRole, ScoringRole
 from gristmill.text.document_filter import DocumentFilter, python_values, score_array
 from gristmill.text.filters import english_only
 from gristmill.text.modifiers.document_modifier import DocumentModifier
@@ -97,8 +98,12 @@ class _DroppingStage(FilteringStage[DocumentBatch], _TextStage):
             return None
         return call_batch_method(step.tool, "keep_batch", scores)
 
+    def _threshold(self, step: FilterStep) -> str | None:
+        threshold = type(step.tool).threshold if isinstance(step.tool, DocumentFilter) else None
+        return threshold(step.tool) if callable(threshold) else None  # a filter may have a number of that name
 
-class ScoreFilter(_DroppingStage):
+
+class ScoreFilter(_DroppingStage, ReportingRole):
     """Scores documents and keeps those that the filter keeps, or with `invert` those that it does not.
 
     `score_field` is the column to put the scores in; None puts them nowhere. Null text is scored like "". `verbose`
@@ -203,7 +208,7 @@ class Filter(_DroppingStage):
         return column, make_array([bool(step.tool(value)) for value in python_values(column)], pa.bool_())
 
 
-class Score(_TextStage):
+class Score(_TextStage, ScoringRole):
     """Adds a column with the score of each document, and drops none. Null text is scored like ""."""
 
     takes_empty = True

@@ -20,6 +20,7 @@ from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.batch import DocumentBatch
 from gristmill.core.errors import ColumnError
 from gristmill.core.stage import ProcessingStage
+from gristmill.core.stage_roles import GatherRole
 from gristmill.core.task import GatherTask
 from gristmill.text.document_filter import check_count
 from gristmill.text.text_columns import any_column, text_column
@@ -60,7 +61,7 @@ class DocumentSplitter(ProcessingStage[DocumentBatch, DocumentBatch]):
         return rows.with_column(self.text_field, segments).with_column(self.segment_id_field, numbers)
 
 
-class DocumentJoiner(ProcessingStage[GatherTask, DocumentBatch]):
+class DocumentJoiner(ProcessingStage[GatherTask, DocumentBatch], GatherRole):
     """Joins the segments of each document, which are the rows of one `document_id_field`, in order of their numbers.
 
     Numbers may be written as text, as they are in CSV; what is no number is an error. The other columns are those of
@@ -70,8 +71,6 @@ class DocumentJoiner(ProcessingStage[GatherTask, DocumentBatch]):
     separator are added to it. A segment that is longer by itself is a row. A row without an id is a document, and
     null text is left out.
     """
-
-    gather = True
 
     def __init__(
         self,

@@ -67,7 +67,7 @@ def any_column(stage: StageOrName, table: pa.Table, field: str) -> pa.Array:
 
 
 def _is_planned(stage: StageOrName, field: str) -> bool:
-    return not isinstance(stage, str) and field in stage.planned_columns
+    return not isinstance(stage, str) and field in stage._planned.columns
 
 
 def _stage_name(stage: StageOrName) -> str:

@@ -10,10 +10,9 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.batch import Batch, DocumentBatch
-from gristmill.core.decision import Decision
 from gristmill.core.errors import did_you_mean
 from gristmill.core.sample import draw_uniform, row_ids
-from gristmill.core.stage import ProcessingStage
+from gristmill.core.score import DecidingStage, Decision
 from gristmill.core.task import digest
 from gristmill.text.document_filter import check_count, check_ratio
 from gristmill.text.text_columns import text_column
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 _DEFAULT_PARTS = {"train": 0.9, "test": 0.1}
 
 
-class TrainTestSplit(ProcessingStage[DocumentBatch, DocumentBatch]):
+class TrainTestSplit(DecidingStage[DocumentBatch]):
     """Writes the part that each document belongs to into a column, or keeps only one part.
 
     `parts` are names and shares that add up to 1, {"train": 0.9, "test": 0.1} unless given. The part is drawn by a hash
@@ -64,9 +63,6 @@ class TrainTestSplit(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], {self.split_field: "string"} if self.keep is None else []
-
-    def process(self, task: DocumentBatch) -> DocumentBatch:
-        return self.apply(task, self.decide(task))
 
     def decide(self, batch: DocumentBatch) -> Decision:
         drawn = self._drawn(batch)

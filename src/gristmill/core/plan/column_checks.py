@@ -5,12 +5,14 @@ What is given up: columns that only files beyond the first few have.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.arrow.table_conversion import is_json, is_text
 from gristmill.core.errors import ColumnError, did_you_mean, shorten
 from gristmill.core.stage import ProcessingStage, SourceStage, implements
+from gristmill.core.stage_roles import PlanningRole
 from gristmill.core.task import Task
 
 if TYPE_CHECKING:
@@ -54,8 +56,8 @@ def check_columns(stages: Sequence[ProcessingStage[Any, Any]], sample: Task[Any]
         needs = stage.inputs()[1]
         if closed:
             _check_needs(stage, needs, known)
-            stage.planned_columns = tuple(needs)
-        seen = stage.peek_columns(sample) if sample is not None else None
+            stage._planned = replace(stage._planned, columns=tuple(needs))
+        seen = stage.peek_columns(sample) if sample is not None and isinstance(stage, PlanningRole) else None
         if seen is not None:
             known, closed, shown = dict(seen), True, True
         gives = stage.outputs()[1]

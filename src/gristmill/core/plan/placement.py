@@ -16,8 +16,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gristmill.core.plan.planner import Group, Plan, can_fuse, can_share_worker, decompose, make_plan
+from gristmill.core.errors import PlanError
+from gristmill.core.plan.planner import (
+    Group,
+    Plan,
+    absolute_path,
+    can_fuse,
+    can_share_worker,
+    check_output_directories,
+    decompose,
+    make_plan,
+)
 from gristmill.core.stage import ProcessingStage
+from gristmill.core.stage_roles import CommitStage, output_directory_of
 
 if TYPE_CHECKING:
     from gristmill.core.executor import Executor
@@ -37,12 +48,39 @@ def plan_for_executor(
     """The plan as an executor runs it, after checking that it can. `beside` are stages that keep things beside it."""
     plan = make_plan(name, without_optional_gpus(stages, executor), tasks, executor.fuse, resuming)
     if beside:
-        from gristmill.core.plan.side_outputs import add_side_outputs
-
         plan = add_side_outputs(plan, *beside)
     for segment in plan.segments:
         executor.check(segment)
     return arrange_groups(plan, executor)  # now that nodes which it may have waited for are there
+
+
+def add_side_outputs(plan: Plan, rejects: Any, scores: Any, commit: ProcessingStage[Any, Any]) -> Plan:
+    """The plan with a stage that writes rejected rows, one that writes scores, or both, and one that commits them."""
+    taken = [absolute_path(owned) for stage in plan.all_stages if (owned := output_directory_of(stage))]
+    for writer, what in ((rejects, "rejected"), (scores, "scores")):
+        place = writer.output_directory() if writer else None
+        if not place:
+            continue
+        if absolute_path(place) in taken:
+            raise PlanError(f"{what}={place!r} is where the output goes: choose another directory for {what}=")
+        if rejects and scores and absolute_path(rejects.output_directory()) == absolute_path(scores.output_directory()):
+            raise PlanError(f"rejected= and scores= are both {place!r}: choose a directory for each")
+        writer.check()
+        check_output_directories([*plan.all_stages, writer])
+    from gristmill.core.records.row_scores import score_columns, unique_names  # seldom needed, and not loaded quickly
+
+    if scores is not None:
+        scores.stages = score_columns(plan.all_stages)
+    return _add_to_segments(plan, rejects, scores, commit, tuple(unique_names(stage.name for stage in plan.all_stages)))
+
+
+def _add_to_segments(
+    plan: Plan, rejects: Any, scores: Any, commit: ProcessingStage[Any, Any], names: tuple[str, ...]
+) -> Plan:
+    groups = (*plan.groups, Group(len(plan.groups), (commit,)))
+    count = len(plan.stages)
+    after = _add_to_segments(plan.next_segment, rejects, scores, commit, names[count:]) if plan.next_segment else None
+    return replace(plan, groups=groups, rejects=rejects, scores=scores, names=names[:count], next_segment=after)
 
 
 def without_optional_gpus(
@@ -90,7 +128,7 @@ def fuse_commits(plan: Plan) -> Plan:
 
 
 def _only_commits(group: Group) -> bool:
-    return len(group.stages) == 1 and group.gather and group.stages[0].durable
+    return len(group.stages) == 1 and isinstance(group.stages[0], CommitStage)
 
 
 def _asks_no_more(before: Group, after: Group) -> bool:

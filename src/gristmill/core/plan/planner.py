@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import os
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -29,9 +30,9 @@ from gristmill.core.stage import (
     SourceStage,
     check_settings,
     implements,
-    with_default_source,
     worker_count,
 )
+from gristmill.core.stage_roles import CommitRole, GatherRole, PlanningRole, WriterRole, output_directory_of
 from gristmill.core.task import Lineage, Task
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Group:
     @cached_property
     def gather_position(self) -> int | None:
         """The position of the stage before which all tasks of a source wait for each other; None if there is none."""
-        return next((position for position, stage in enumerate(self.stages) if stage.gather), None)
+        return next((position for position, stage in enumerate(self.stages) if isinstance(stage, GatherRole)), None)
 
     @property
     def resources(self) -> Resources:
@@ -124,9 +125,15 @@ class Plan:
         return self.rejects is not None or self.scores is not None
 
     @property
+    def commit(self) -> CommitRole | None:
+        """The last stage, if it puts its output in place for good."""
+        last = self.stages[-1]
+        return last if isinstance(last, CommitRole) else None
+
+    @property
     def durable(self) -> bool:
         """Whether the last stage puts its output in place for good."""
-        return self.stages[-1].durable
+        return self.commit is not None
 
     @property
     def stages(self) -> tuple[ProcessingStage[Any, Any], ...]:
@@ -134,9 +141,10 @@ class Plan:
         return head + tuple(stage for group in self.main_groups for stage in group.stages)
 
     @property
-    def side_output_commits(self) -> tuple[ProcessingStage[Any, Any], ...]:
-        """What commits rejected rows and scores, if they are kept."""
-        return self.groups[-1].stages if self.has_side_outputs else ()
+    def side_output_commits(self) -> tuple[CommitRole, ...]:
+        """The stages that commit rejected rows and scores, if they are kept."""
+        stages = self.groups[-1].stages if self.has_side_outputs else ()
+        return tuple(stage for stage in stages if isinstance(stage, CommitRole))
 
     def side_output_recorder(self, group: Group) -> RejectedRowRecorder | None:
         """What writes down the rows that the stages of a group drop, or their scores, if somebody asked for them."""
@@ -170,10 +178,8 @@ class Plan:
             workers = f", {group.num_workers} workers" if group.num_workers else ""
             lines.append(f"  group {group.index}  ({group.resources}{workers})")
             for stage in group.stages:
-                lines += [
-                    f"             {_describe(stage)}",
-                    *(f"               {note}" for note in stage.plan_notes()),
-                ]
+                notes = stage.plan_notes() if isinstance(stage, PlanningRole) else ()
+                lines += [f"             {_describe(stage)}", *(f"               {note}" for note in notes)]
         return lines
 
 
@@ -181,7 +187,7 @@ def _describe(stage: ProcessingStage[Any, Any]) -> str:
     needs, gives = stage.inputs()[1], stage.outputs()[1]
     notes = [f"needs {', '.join(needs)}"] if needs else []
     notes += [f"gives {', '.join(gives)}"] if gives else []
-    notes += ["gathers each source"] if stage.gather else []
+    notes += ["gathers each source"] if isinstance(stage, GatherRole) else []
     notes += [f"batches of {stage.batch_size}"] if stage.batch_size > 1 else []
     notes += [f"{stage.timeout_s:g} s at most"] if stage.timeout_s else []
     return f"{stage.name:<28} {'; '.join(notes)}".rstrip()
@@ -196,7 +202,7 @@ def make_plan(
 ) -> Plan:
     """Compile a pipeline. Raises a PlanError that names the stage and the way out."""
     check_tasks(initial_tasks)
-    flat = [copy.copy(stage) for stage in with_default_source(decompose(stages), initial_tasks)]
+    flat = [copy.copy(stage) for stage in _with_default_source(decompose(stages), initial_tasks)]
     if not flat:
         raise PlanError(f"pipeline {name!r} has no stages: add some with add_stage(...)")
     for stage in flat:
@@ -208,15 +214,23 @@ def make_plan(
     for way in ways:
         check_types(way)
     for stage in flat:
-        if not (resuming and stage.writes):  # the output of the run that is resumed is there, and may be
+        if not (resuming and isinstance(stage, WriterRole)):  # the output of the run that is resumed may be there
             stage.check()
     check_output_directories(flat)
     for way in ways:
         check_sampled_columns(way, source, initial_tasks)
     size = _input_bytes(source, initial_tasks)
     for stage in flat:
-        stage.set_input_bytes(size)
+        if isinstance(stage, PlanningRole):
+            stage.set_input_bytes(size)
     return _segments(name, flat, fuse, tasks_are_sources=source is None and initial_tasks is None)
+
+
+def _with_default_source(stages: list[ProcessingStage[Any, Any]], tasks: object) -> list[ProcessingStage[Any, Any]]:
+    """The stages, after the source that the first one brings along if the pipeline was given no tasks."""
+    first = stages[0] if stages and tasks is None else None
+    source = first.default_source() if isinstance(first, PlanningRole) else None
+    return stages if source is None else [source, *stages]
 
 
 def _segments(name: str, stages: Sequence[ProcessingStage[Any, Any]], fuse: bool, tasks_are_sources: bool) -> Plan:
@@ -259,16 +273,16 @@ def decompose(stages: Iterable[ProcessingStage[Any, Any]]) -> list[ProcessingSta
 def _folded(parts: Sequence[ProcessingStage[Any, Any]], name: str) -> list[ProcessingStage[Any, Any]]:
     parts = [copy.copy(part) for part in parts]
     for part in parts:
-        part.part_of = name if part.name != name else ""
+        part._planned = replace(part._planned, part_of=name if part.name != name else "")
     return parts
 
 
 def paths_through(stages: Sequence[ProcessingStage[Any, Any]]) -> list[list[ProcessingStage[Any, Any]]]:
     """The stages that a row may pass: all of them, or for each branch those that are on it or on none."""
-    branches = list(dict.fromkeys(stage.branch for stage in stages))
+    branches = list(dict.fromkeys(stage._planned.branch for stage in stages))
     last = [one for one in branches if not any(other.startswith(f"{one}/") for other in branches)]
     ends = [Lineage(branch=one) for one in last if one] or [Lineage()]
-    return [[stage for stage in stages if not end.skips_branch(stage.branch)] for end in ends]
+    return [[stage for stage in stages if not end.skips_branch(stage._planned.branch)] for end in ends]
 
 
 def check_tasks(tasks: object) -> None:
@@ -280,14 +294,15 @@ def check_tasks(tasks: object) -> None:
 
 def check_output_directories(stages: Sequence[ProcessingStage[Any, Any]]) -> None:
     """No stage may write into a directory that another one reads from: the next run would read what this one wrote."""
-    inputs = [absolute_path(path) for stage in stages for path in stage.input_files()]
+    readers = [stage for stage in stages if isinstance(stage, PlanningRole)]
+    inputs = [absolute_path(path) for stage in readers for path in stage.input_files()]
     for stage in stages:
-        place = stage.output_directory()
-        root = f"{absolute_path(place)}/" if place else ""
+        directory = output_directory_of(stage)
+        root = f"{absolute_path(directory)}/" if directory else ""
         inside = [path for path in inputs if path.startswith(root)] if root else []
         if inside:
             raise PlanError(
-                f"stage {stage.name!r} writes to {place}, which holds the input {shorten(inside)}: "
+                f"stage {stage.name!r} writes to {directory}, which holds the input {shorten(inside)}: "
                 "choose another directory for the output, outside of the input"
             )
 
@@ -318,7 +333,7 @@ def check_types(stages: Sequence[ProcessingStage[Any, Any]]) -> None:
     """Each stage must take the type of task that the one before it gives, where both say so."""
     for before, after in pairwise(stages):
         gives, takes = task_types(before)[1], task_types(after)[0]
-        if gives is None or takes is None or after.gather or isinstance(after, SourceStage):
+        if gives is None or takes is None or isinstance(after, GatherRole | SourceStage):
             continue
         if not (issubclass(gives, takes) or issubclass(takes, gives)):
             raise ColumnError(
@@ -331,7 +346,7 @@ def _cut(stages: Sequence[ProcessingStage[Any, Any]], fuse: bool, tasks_are_sour
     runs: list[list[ProcessingStage[Any, Any]]] = [[stages[0]]]
     for index, (before, after) in enumerate(pairwise(stages)):
         alone = tasks_are_sources and index == 0  # one empty task: what it yields must spread over the workers
-        if fuse and not alone and not after.gather and can_fuse(before, after):
+        if fuse and not alone and not isinstance(after, GatherRole) and can_fuse(before, after):
             runs[-1].append(after)
         else:
             runs.append([after])

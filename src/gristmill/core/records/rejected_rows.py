@@ -20,8 +20,8 @@ from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import POSITION, VERDICT
 from gristmill.core.batch import Batch
-from gristmill.core.decision import Decision, thresholds_of
 from gristmill.core.fast_dataclass import fast_dataclass
+from gristmill.core.score import DecidingStage, Decision
 from gristmill.core.task import Task, WrittenFiles
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _explained(stage: Any, task: Batch, decision: Decision) -> pa.Table | None:
         dropped = pc.and_not(dropped, decision.aside)
     if not pc.any(dropped).as_py():
         return None
-    thresholds = thresholds_of(stage)
+    thresholds = stage.thresholds() if isinstance(stage, DecidingStage) else {}
     count = task.num_items
     nothing = literal(None, pa.string())
     label, bound = pa.repeat(nothing, count), pa.repeat(nothing, count)

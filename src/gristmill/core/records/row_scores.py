@@ -11,7 +11,7 @@ dropped before the text was changed, before an exchange, or by another worker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import InitVar, field, replace
 from typing import TYPE_CHECKING, Any
@@ -22,8 +22,9 @@ from gristmill.core.arrow.array_building import as_one_array, literal, make_arra
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import POSITION, column_values, is_json, is_text
 from gristmill.core.batch import Batch, scatter_to_rows
-from gristmill.core.decision import Decision, thresholds_of
 from gristmill.core.fast_dataclass import fast_dataclass
+from gristmill.core.score import DecidingStage, Decision, FilteringStage
+from gristmill.core.stage_roles import ScoringRole
 from gristmill.core.task import Task
 
 if TYPE_CHECKING:
@@ -58,19 +59,19 @@ def score_columns(stages: Sequence[ProcessingStage[Any, Any]]) -> list[dict[str,
     """Each stage of a plan that judges rows, with the columns and thresholds of its filters, as far as it tells."""
     told = []
     for number, (stage, name) in enumerate(zip(stages, unique_names(one.name for one in stages), strict=True)):
-        thresholds = thresholds_of(stage)
+        deciding = stage if isinstance(stage, DecidingStage) else None
+        thresholds = deciding.thresholds() if deciding else {}
         columns = {label: score_column_name(name, label, stage.name) for label in (*thresholds, *_recorded(stage))}
-        if columns or hasattr(stage, "decide"):
-            more: dict[str, Any] = {"branch": stage.branch} if stage.branch else {}
-            more |= {"together": True} if getattr(stage, "together", False) else {}
+        if columns or deciding:
+            more: dict[str, Any] = {"branch": stage._planned.branch} if stage._planned.branch else {}
+            more |= {"together": True} if deciding and deciding.depends_on_other_rows else {}
             told.append({"stage": number, "name": name, "columns": columns, "thresholds": thresholds, **more})
     return told
 
 
 def _recorded(stage: Any) -> list[str]:
     """Columns that a stage adds as scores, and drops nothing by."""
-    names: list[str] = stage.recorded() if hasattr(stage, "recorded") else []
-    return names
+    return stage.recorded() if isinstance(stage, ScoringRole) else []
 
 
 @fast_dataclass
@@ -123,13 +124,12 @@ class ScoreRecorder:
     def decide(self, position: int, stage: Any, batch: Batch) -> Decision | None:
         """What a stage thinks of the rows of a batch, after it was asked about all that lie there. None: ask it about
         those of the batch."""
-        weigh: Callable[[Batch, Batch], Decision] | None = getattr(stage, "decide_all", None)
-        if weigh is None or not _is_known(batch) or not batch.marked[0].num_rows:
+        if not isinstance(stage, FilteringStage) or not _is_known(batch) or not batch.marked[0].num_rows:
             return None
         sheet = self._sheet(position, batch)
         everything = sheet.everything(batch)
         try:
-            found = weigh(everything, batch)
+            found = stage.decide_all(everything, batch)
         except Exception:  # noqa: BLE001  it may be a row that was dropped before which it fails on
             return None
         rows = batch.marked[1]
@@ -148,7 +148,7 @@ class ScoreRecorder:
             self._gave(position, stage, task, answer)
             return
         sheet = self._sheet(position, task)
-        if not hasattr(stage, "decide_all"):
+        if not isinstance(stage, FilteringStage):
             sheet.add_scores(task, self._columns(position, stage, decision.scores))
         if decision.keep.true_count < len(decision.keep):
             sheet.mark_dropped(task, pc.invert(decision.keep), self.names[position])

@@ -30,6 +30,7 @@ from gristmill.core.records.quarantine import QuarantinedRecord
 from gristmill.core.records.record_store import RecordStore, to_json_line
 from gristmill.core.records.rejected_rows import RejectedFiles
 from gristmill.core.records.stage_identity import describe_plan, identity_hash, plan_differences
+from gristmill.core.stage_roles import CommitRole, RunStateRole
 from gristmill.core.task import Lineage, WrittenFile, WrittenFiles, upgraded_file_entry
 
 if TYPE_CHECKING:
@@ -157,15 +158,18 @@ class Run:
         if len(memories) != len(plan.all_stages):
             memories = [{} for _ in plan.all_stages]
         for stage, memory in zip(plan.all_stages, memories, strict=True):
-            stage.prepare_run(memory)
+            if isinstance(stage, RunStateRole):
+                stage.prepare_run(memory)
         beside = {"rejects": before.get("rejects") or {}, "scores": before.get("scores") or {}}
-        for name, writer in (("rejects", plan.rejects), ("scores", plan.scores)):
-            if writer is not None:
+        writers: dict[str, Any] = {"rejects": plan.rejects, "scores": plan.scores}
+        for name, writer in writers.items():
+            if isinstance(writer, RunStateRole):
                 writer.prepare_run(beside[name])
         self._record = {"name": plan.name, "plan": self.plan, "stages": described, "memories": memories}
         self._record |= {**beside, "text": str(plan), "versions": versions(), "attempt": self._attempt}
         self._record |= {"whole": True} if self.restarts else {}
-        place = plan.all_stages[-1].records_directory()
+        commit = plan.segments[-1].commit
+        place = commit.records_directory() if commit else None
         side = RecordStore(*place) if place else None
         if side and side.get("plan.json") is not None:  # what an earlier run has left there is no longer true
             side.write("plan.json", {**self._record, "whole": True})
@@ -208,7 +212,8 @@ class Run:
             done += len(kept)
             if left or segment.next_segment is None:
                 break
-            segment.stages[-1].complete(kept, {})
+            if segment.commit is not None:
+                segment.commit.complete(kept, {})
         return self.changes, left, done
 
     def _read_ledger(self) -> dict[str, LedgerEntry]:
@@ -251,10 +256,10 @@ class Run:
                 continue
             if entry:
                 for stage in plan.stages:
-                    if stage.durable:
+                    if isinstance(stage, CommitRole):
                         stage.discard_files(entry.written)
-                for stage in plan.side_output_commits:
-                    stage.discard_files((*(entry.rejected or ()), *(entry.scores or ())))
+                for commit in plan.side_output_commits:
+                    commit.discard_files((*(entry.rejected or ()), *(entry.scores or ())))
             self._open[first.source] = _OpenSource(fingerprint, first.files)
             yield tasks
 
@@ -263,8 +268,8 @@ class Run:
         were compared with has changed, so it belongs to no output; where each file is by itself it is left."""
         written = {file.path for output in (*self.kept_outputs, *self.outputs) for file in output.written}
         for entry in self.entries.values() if plan.number else ():
-            if entry.source not in self._listed:
-                plan.stages[-1].discard_files([file for file in entry.written if file.path not in written])
+            if entry.source not in self._listed and plan.commit is not None:
+                plan.commit.discard_files([file for file in entry.written if file.path not in written])
 
     def add_written(self, source: str, output: Task[Any]) -> None:
         """The last stage has written something for a source."""
@@ -369,11 +374,11 @@ def segments_in_order(plan: Plan) -> Iterator[Plan]:
     while place < len(plan.segments):
         segment = plan.segments[place]
         yield segment
-        place += 1 - segment.stages[-1].segments_to_repeat()
+        place += 1 - (segment.commit.segments_to_repeat() if segment.commit else 0)
 
 
 def _missing_output(plan: Plan, entry: LedgerEntry) -> str | None:
-    if not plan.stages[-1].has_files(entry.written):
+    if plan.commit is not None and not plan.commit.has_files(entry.written):
         return "its output is gone"
     beside = plan.side_output_commits
     if plan.rejects and (entry.rejected is None or not beside[-1].has_files(entry.rejected)):

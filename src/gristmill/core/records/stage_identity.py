@@ -7,8 +7,10 @@ attributes and what was set up are left out. Code counts: a changed lambda is a 
 from __future__ import annotations
 
 import re
+import sys
 import types
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from gristmill.core.plan.planner import Plan
     from gristmill.core.stage import ProcessingStage
 
-_NOT_IDENTITY = {*SETTINGS, "blocksize", "storage_options", "limit", "memory_gb", "part_of", "sketched"}
+_NOT_IDENTITY = {*SETTINGS, "blocksize", "storage_options", "limit", "memory_gb"}
 _SECRET = re.compile(r"key$|token|secret|password|credential", re.IGNORECASE)
 _DEEPEST = 6
 
@@ -32,7 +34,9 @@ def describe_plan(plan: Plan) -> list[dict[str, Any]]:
 
 def describe_stage(stage: ProcessingStage[Any, Any]) -> dict[str, Any]:
     left_out = _NOT_IDENTITY | set(stage.not_identity)
-    return {"name": stage.name, **_object(stage, left_out, 0)}
+    planned = {"branch": stage._planned.branch, "planned_columns": list(stage._planned.columns)}
+    described = {"name": stage.name, **_object(stage, left_out, 0)}
+    return described | {name: value for name, value in planned.items() if value}
 
 
 def identity_hash(described: Any) -> str:
@@ -62,7 +66,9 @@ def _collection(value: Any, depth: int) -> Any:
 def _code_or_object(value: Any, depth: int) -> Any:
     if isinstance(value, types.FunctionType):
         return {"function": f"{value.__module__}.{value.__qualname__}", "code": _code(value.__code__)}
-    if isinstance(value, type | types.BuiltinFunctionType):
+    if isinstance(value, type):
+        return class_name(value)
+    if isinstance(value, types.BuiltinFunctionType):
         return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, re.Pattern):
         return {"pattern": str(value.pattern), "flags": value.flags}
@@ -71,13 +77,26 @@ def _code_or_object(value: Any, depth: int) -> Any:
 
 def _object(value: Any, left_out: Iterable[str], depth: int) -> dict[str, Any]:
     kind = type(value)
-    fields = getattr(value, "__dict__", {})
-    told = {
+    fields = getattr(value, "__dict__", {})  # objects with slots have none
+    described = {
         name: digest([repr(item)]) if _SECRET.search(name) else describe_value(item, depth + 1)
         for name, item in fields.items()
         if not name.startswith("_") and name not in left_out
     }
-    return {"class": f"{kind.__module__}.{kind.__qualname__}", **told}
+    return {"class": class_name(kind), **described}
+
+
+@cache
+def class_name(kind: type) -> str:
+    """The name of a class in a plan: `gristmill.text.WordCountFilter` if its package or `gristmill` exports it, so that
+    a run can still be resumed after the class has moved to another module; else its module and name."""
+    root, _, rest = kind.__module__.partition(".")
+    for package in (f"{root}.{rest.partition('.')[0]}", root) if root == "gristmill" else ():
+        module = sys.modules.get(package)
+        exported = getattr(module, "__all__", ())  # of a module, which may have none
+        if kind.__qualname__ in exported and getattr(module, kind.__qualname__) is kind:
+            return f"{package}.{kind.__qualname__}"
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _code(code: types.CodeType) -> str:

@@ -25,6 +25,7 @@ from gristmill.core.run.recovery import Recovery, TaskOrigin, descends_from
 from gristmill.core.run.schedule import EDGE_BYTES
 from gristmill.core.run.stage_stats import StageStats
 from gristmill.core.run.work_items import CallOutput, GroupQueue, WorkerCall, WorkItem, item_from_outputs
+from gristmill.core.stage_roles import can_set_records_aside
 from gristmill.core.task import Lineage
 
 if TYPE_CHECKING:
@@ -53,8 +54,8 @@ class Flow:
         self.plan, self.group_count = plan, len(plan.main_groups)
         self.quarantine = quarantine or Quarantine()
         self.pools = [GroupQueue() for _ in plan.groups]
-        self.stats = [[StageStats(part_of=stage.part_of) for stage in group.stages] for group in plan.groups]
-        self.source_stats = StageStats(part_of=plan.source.part_of if plan.source else "")
+        self.stats = [[StageStats(part_of=stage._planned.part_of) for stage in group.stages] for group in plan.groups]
+        self.source_stats = StageStats(part_of=plan.source._planned.part_of if plan.source else "")
         self.results: deque[tuple[Lineage, Any]] = deque()
         """What has left the last stage; an entry without a reference says that its source is done."""
         self.sources_seen = self.sources_done = 0
@@ -331,8 +332,7 @@ class Flow:
             item.history.attempts += 1
             stages = self.plan.groups[call.group].stages
             stage = stages[min(error.position, len(stages) - 1)]
-            whole = stage.indivisible or stage.writes or stage.gather or stage.durable
-            if place is not None and self.quarantine.enabled and not whole:
+            if place is not None and self.quarantine.enabled and can_set_records_aside(stage):
                 if not item.history.record_failure(place, error, stage.max_retries):
                     raise error
             elif error.hopeless or item.history.failures_without_record > stage.max_retries:

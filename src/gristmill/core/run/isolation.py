@@ -26,7 +26,8 @@ from gristmill.core.errors import StageError
 from gristmill.core.executor import rows_read
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.records.quarantine import ErrorBudget, QuarantinedRecord, failed_record, unreadable_record
-from gristmill.core.stage import Answer
+from gristmill.core.stage import Answer, StageReport, report_of
+from gristmill.core.stage_roles import can_set_records_aside
 from gristmill.core.task import EmptyTask, Task
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class Isolator:
         self.repeating = False
         """What a stage does now it has done before, and it was written down."""
         for stage in worker.stages:
-            stage.__dict__["_aside"] = self.reported_by_stage
+            stage._report = StageReport(quarantined=self.reported_by_stage)
 
     def begin(self, history: FailureHistory, budget: ErrorBudget) -> None:
         """A call begins: what is known from earlier attempts, and what is left of the budget."""
@@ -238,7 +239,7 @@ class Isolator:
                     self._give_up(position, parent, error, tries, after=given)
                     return
                 answer = None
-                self.worker.stages[position].__dict__["_counters"] = dict(counts)
+                report_of(self.worker.stages[position]).counters = dict(counts)
             else:
                 return
 
@@ -299,7 +300,7 @@ class Isolator:
         """What cannot be written, and what is wrong with the pipeline, is no fault of a record."""
         stage = self.worker.stages[position]
         elsewhere = error.stage != stage.name
-        return not (error.hopeless or elsewhere or stage.indivisible or stage.writes or stage.gather or stage.durable)
+        return not error.hopeless and not elsewhere and can_set_records_aside(stage)
 
     def _give_up(
         self, position: int, task: Task[Any], error: StageError, tries: int, number: int = 0, after: int = 0
@@ -331,14 +332,13 @@ class Isolator:
         self.reported_by_stage.clear()
 
     def _counters_before(self, position: int) -> tuple[int, int, int, dict[str, float]]:
-        counters = self.worker.stages[position].__dict__.get("_counters")
-        counts = dict(counters) if counters else {}
+        counts = dict(report_of(self.worker.stages[position]).counters)
         return len(self.quarantined), self.failed, self.worker.stats[position].quarantined, counts
 
     def _reset(self, position: int, books: tuple[int, int, int, dict[str, float]]) -> None:
         aside, self.failed, self.worker.stats[position].quarantined, counters = books
         del self.quarantined[aside:]
-        self.worker.stages[position].__dict__["_counters"] = counters
+        report_of(self.worker.stages[position]).counters = counters
 
 
 class OverBudget(StageError):

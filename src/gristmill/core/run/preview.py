@@ -11,12 +11,13 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.table_conversion import table_to_rows
 from gristmill.core.batch import Batch
-from gristmill.core.decision import is_deciding
 from gristmill.core.errors import StageError, printable
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.records.quarantine import ErrorBudget
 from gristmill.core.run.worker import Worker
+from gristmill.core.score import DecidingStage
 from gristmill.core.stage import copies_for_this_process
+from gristmill.core.stage_roles import GatherRole, WriterRole
 from gristmill.core.task import Task
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def make_preview(plan: Plan, n: int, initial_tasks: Sequence[Task[Any]] | None) 
     try:
         first = (task for tasks in named_sources(plan, initial_tasks) for task in tasks)
         last = plan.stages[-1]
-        rows = _Trace(worker, n, (last.part_of or last.name) if plan.next_segment else None).run(first)
+        rows = _Trace(worker, n, (last._planned.part_of or last.name) if plan.next_segment else None).run(first)
         return Preview(rows, map(_note, worker.isolator.reported_by_stage if worker.isolator else ()))
     finally:
         worker.teardown()
@@ -140,13 +141,13 @@ class _Trace:
             task = self._number(task)
         if isinstance(task, Batch) and not task.num_items:
             return
-        while position < len(self.stages) and task.lineage.skips_branch(self.stages[position].branch):
+        while position < len(self.stages) and task.lineage.skips_branch(self.stages[position]._planned.branch):
             position += 1
-        if position == len(self.stages) or self.stages[position].gather or self.stages[position].writes:
+        if position == len(self.stages) or isinstance(self.stages[position], GatherRole | WriterRole):
             self._arrive(task)
             return
         stage = self.stages[position]
-        if is_deciding(stage) and isinstance(task, Batch):
+        if isinstance(stage, DecidingStage) and isinstance(task, Batch):
             try:
                 kept_rows = self._decide(stage, task)
             except Exception as error:

@@ -3,7 +3,7 @@
 Each segment is a plan that an executor runs as if it were alone. The last stage of one writes files into the run
 directory, and the source of the next lists what is in them (`io/exchange/exchange.py`). So each exchange is a checkpoint: the
 ledger knows which sources of which segment are done. Counts, progress, quarantine and the error budget are those of
-the whole. Some segments may run more than once (`ProcessingStage.repeats`), and those with nothing to do are passed by.
+the whole. Some segments may run more than once (`CommitRole.segments_to_repeat`), and those with nothing to do are passed by.
 
 What is given up: working on the next segment before the last source of this one is through.
 """
@@ -26,7 +26,7 @@ from gristmill.core.records.run_directory import Run, segments_in_order, version
 from gristmill.core.result import check_row_accounting
 from gristmill.core.run.stage_stats import StageStats
 from gristmill.core.run.stream_shutdown import closing_stream
-from gristmill.core.stage import implements
+from gristmill.core.stage_roles import ReportingRole, RunStateRole
 from gristmill.core.task import EmptyTask, ScoreFiles, Task, WrittenFiles, name_sources
 
 if TYPE_CHECKING:
@@ -65,7 +65,8 @@ def run_segments(
             if segment.next_segment is None:
                 break
             run.flush()
-            segment.stages[-1].complete([*run.kept_outputs, *outputs], info)
+            if segment.commit is not None:
+                segment.commit.complete([*run.kept_outputs, *outputs], info)
     finally:
         try:
             _show_counts(plan, watcher.last)
@@ -78,9 +79,9 @@ def run_segments(
         stage.complete((), {})
     for task in run.kept_outputs:
         yield task.lineage, LocalTaskRef(task)
-    if segment.durable:
+    if segment.commit is not None:
         run.discard_removed_sources(segment)
-        segment.stages[-1].complete([*run.kept_outputs, *outputs], info)
+        segment.commit.complete([*run.kept_outputs, *outputs], info)
 
 
 def _outputs(job: Job, executor: Executor, run: Run, outputs: list[WrittenFiles]) -> Iterator[tuple[Lineage, TaskRef]]:
@@ -125,18 +126,20 @@ def _check_segment_accounting(segment: Plan, quarantine: Quarantine, watcher: Ru
 def _show_counts(plan: Plan, progress: Progress) -> None:
     """Let stages make of their counters what people are to see."""
     for stage, (_, stats) in zip(plan.all_stages, progress.stages, strict=False):
-        if implements(stage, "displayed_counts"):
+        if isinstance(stage, ReportingRole):
             stats.raw, stats.counts = stats.counts, dict(stage.displayed_counts(stats.counts))
 
 
 def _show_warnings(plan: Plan, progress: Progress) -> None:
     """Warn of what stages find worth it. Of those that remark on the same, the first: it has the same cause."""
-    told: set[str] = set()
+    warned: set[str] = set()
     for stage, (_, stats) in zip(plan.all_stages, progress.stages, strict=False):
-        about = stage.warning_topic or stage.name
-        if about not in told and (remark := stage.run_warning(stats)):
-            told.add(about)
-            warnings.warn(remark, RuntimeWarning, stacklevel=2)
+        if not isinstance(stage, ReportingRole):
+            continue
+        topic = stage.warning_topic or stage.name
+        if topic not in warned and (warning := stage.run_warning(stats)):
+            warned.add(topic)
+            warnings.warn(warning, RuntimeWarning, stacklevel=2)
 
 
 def named_sources(plan: Plan, initial_tasks: Sequence[Task[Any]] | None) -> Iterator[list[Task[Any]]]:
@@ -156,23 +159,25 @@ def assigned_directories(plan: Plan, run: Run) -> Iterator[None]:
     if plan.next_segment is None:
         yield
         return
-    temporary = not run.store or run.restarts
+    temporary, commit = not run.store or run.restarts, plan.segments[-1].commit
     url, options, made = f"{run.url}/{SEGMENTS_FOLDER}", run.storage_options, ""
     if temporary:
-        room = plan.all_stages[-1].temporary_directory()
+        room = commit.temporary_directory() if commit else None
         made = "" if room else tempfile.mkdtemp(prefix="gristmill-run-")
         url, options = (room[0], dict(room[1])) if room else (made, {})
-    lasting = (run.url, run.storage_options) if run.store else plan.all_stages[-1].records_directory()
+    lasting = (run.url, run.storage_options) if run.store else commit.records_directory() if commit else None
     for segment in plan.segments:
         for stage in segment.stages:
-            stage.assign_directories(f"{url}/{segment.number + 1}", options, lasting)
-    for stage in plan.all_stages:
-        stage.see_pipeline(plan.all_stages)
+            if isinstance(stage, RunStateRole):
+                stage.assign_directories(f"{url}/{segment.number + 1}", options, lasting)
+    keeping_state = [stage for stage in plan.all_stages if isinstance(stage, RunStateRole)]
+    for keeper in keeping_state:
+        keeper.see_pipeline(plan.all_stages)
     try:
         yield
     finally:
-        for stage in plan.all_stages if temporary else ():
-            stage.remove_temporary_files()
+        for keeper in keeping_state if temporary else ():
+            keeper.remove_temporary_files()
         if made:
             shutil.rmtree(made, ignore_errors=True)
 
@@ -224,7 +229,7 @@ class RunMonitor:
             self._pages[self._page] = _summed_stats(self._pages.get(self._page, []), self.segment.stages)
             self._before = self.last
             self._page = segment.number
-            self._take(Progress([(stage.name, StageStats(part_of=stage.part_of)) for stage in segment.stages]))
+            self._take(Progress([(stage.name, StageStats(part_of=stage._planned.part_of)) for stage in segment.stages]))
 
     def close(self) -> None:
         """The run is over, well or not."""

@@ -20,14 +20,15 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gristmill.core.batch import Batch
-from gristmill.core.decision import Decision, decide_batches, is_deciding
 from gristmill.core.errors import DownloadError, GristmillError, OutputError, StageError, describe_error
 from gristmill.core.records.rejected_rows import materialise_answer
 from gristmill.core.records.row_sketch import RowSketcher
 from gristmill.core.run.isolation import Isolator, task_number
 from gristmill.core.run.stage_stats import StageStats
 from gristmill.core.run.work_sharing import Emit, gather_local_sources, never_share, no_emit, share_children
-from gristmill.core.stage import Answer, ProcessingStage, WorkerMetadata, implements
+from gristmill.core.score import DecidingStage, Decision
+from gristmill.core.stage import Answer, ProcessingStage, WorkerMetadata, implements, take_counts
+from gristmill.core.stage_roles import GatherRole, WriterRole
 from gristmill.core.task import Task
 
 if TYPE_CHECKING:
@@ -70,10 +71,12 @@ class Worker:
         self.isolator = Isolator(self, budget) if budget is not None else None
         self.side_output_recorder = side_output_recorder
         self.score_recorder = side_output_recorder.scores if side_output_recorder else None
-        self.sketcher = RowSketcher([stage.sketched for stage in self.stages])
+        self.sketcher = RowSketcher([stage._planned.sketched for stage in self.stages])
         self.task_number = lru_cache(1)(task_number)
-        self.ends = {len(self.stages), *(position for position, stage in enumerate(self.stages) if stage.gather)}
+        gathering = (position for position, stage in enumerate(self.stages) if isinstance(stage, GatherRole))
+        self.ends = {len(self.stages), *gathering}
         """Where tasks leave: at the end, and where they wait for others of their source."""
+        self._writes = [isinstance(stage, WriterRole) for stage in self.stages]  # asked for every task
         self._ready: list[int] = []
         self._shared = False
 
@@ -137,7 +140,7 @@ class Worker:
         self._shared = False
         stream = iter(tasks)
         for position in range(start, len(self.stages)):
-            if position > start and self.stages[position].gather:
+            if position > start and position in self.ends:
                 stream = gather_local_sources(
                     stream, position, emit, all_of, lambda: not self._shared and time.perf_counter() < until
                 )
@@ -167,7 +170,7 @@ class Worker:
         """The counts since the last call."""
         stats, self.stats = self.stats, [StageStats() for _ in self.stages]
         for stage, stat in zip(self.stages, stats, strict=True):
-            stat.add_counts(stage.take_counts())
+            stat.add_counts(take_counts(stage))
         for position, sketch in self.sketcher.take().items():
             stats[position].sketch = sketch
         return stats
@@ -218,7 +221,7 @@ class Worker:
 
     def _count_child(self, position: int, parent: Task[Any], child: Task[Any], alone: bool) -> Task[Any]:
         self.stats[position].count_output(child)
-        self.sketcher.passed(position, self.stages[position].writes, parent, child)
+        self.sketcher.passed(position, self._writes[position], parent, child)
         if self.score_recorder:
             self._send(self.score_recorder.add_task(position, parent, child, alone))
         return child
@@ -256,7 +259,7 @@ class Worker:
         found: list[Decision | None] = [None] * len(tasks)
         if implements(stage, "process_batch"):
             answers = stage.process_batch(tasks)
-        elif is_deciding(stage):
+        elif isinstance(stage, DecidingStage):
             found = self._decisions(position, stage, tasks)
             pairs = zip(tasks, found, strict=True)
             answers = [stage.apply(task, decision) if decision else stage.process(task) for task, decision in pairs]
@@ -275,7 +278,7 @@ class Worker:
             else {}
         )
         ask = [index for index, task in batches.items() if found.get(index) is None and task.num_items]
-        found.update(zip(ask, decide_batches(stage, [batches[index] for index in ask]), strict=True))
+        found.update(zip(ask, stage.decide_batch([batches[index] for index in ask]), strict=True))
         return [found.get(index) for index in range(len(tasks))]
 
     @contextmanager
@@ -373,7 +376,7 @@ def stage_traceback(error: BaseException) -> str:
 
 def skips_stage(stage: ProcessingStage[Any, Any], task: Task[Any]) -> bool:
     """Whether a task passes a stage by: it is on another branch, or has no row left."""
-    return task.lineage.skips_branch(stage.branch) or (not stage.takes_empty and _is_empty(task))
+    return task.lineage.skips_branch(stage._planned.branch) or (not stage.takes_empty and _is_empty(task))
 
 
 def _answer_or_empty_batch(task: Task[Any], answer: Answer[Any]) -> Answer[Any]:

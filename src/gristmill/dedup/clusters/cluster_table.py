@@ -43,7 +43,8 @@ from gristmill.io.write.commit import RECORDS_DIRECTORY
 from gristmill.io.write.parquet_format import ROW_GROUP_BYTES, ROW_GROUP_ROWS, row_groups
 
 if TYPE_CHECKING:
-    from gristmill.core.stage import ProcessingStage, RecordsLocation
+    from gristmill.core.stage import ProcessingStage
+    from gristmill.core.stage_roles import RecordsLocation
     from gristmill.io.verdicts.verdict_stage import VerdictStage
 
 CLUSTERS_DIRECTORY = "clusters"

@@ -15,9 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.batch import Batch
-from gristmill.core.decision import Decision
 from gristmill.core.errors import InputError
-from gristmill.core.stage import Columns, ProcessingStage
+from gristmill.core.score import DecidingStage, Decision
+from gristmill.core.stage import Columns
+from gristmill.core.stage_roles import ReportingRole
 from gristmill.core.task import FileSlice, digest
 from gristmill.dedup.clusters.cluster_table import ID, KEPT, ids
 from gristmill.dedup.columns.arrow_numpy import Numbers, errors_name_column, flags, from_numbers, values_of
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 _ROWS = 2**16
 
 
-class TextDuplicatesRemovalStage(ProcessingStage[Batch, Batch]):
+class TextDuplicatesRemovalStage(DecidingStage[Batch], ReportingRole):
     """Drops the rows whose ids are in the Parquet files of `ids_to_remove_path`, such as a cluster table.
 
     `id_field` is the column with the ids of the rows; without it rows are known by their file and their place in it,
@@ -140,11 +141,8 @@ class TextDuplicatesRemovalStage(ProcessingStage[Batch, Batch]):
                 kept = flags(batch.column(KEPT)) if KEPT in wanted else np.zeros(len(names), np.bool_)
                 yield names, kept
 
-    def process(self, task: Batch) -> Batch:
-        return self.apply(task, self.decide(task))
-
     def decide(self, batch: Batch) -> Decision:
-        late = self.id_field not in batch.data.column_names and self.id_field in self.planned_columns
+        late = self.id_field not in batch.data.column_names and self.id_field in self._planned.columns
         if self.id_field and (late or not batch.num_items):  # a block of JSON in which no row has an id
             return Decision(from_numbers(np.ones(batch.num_items, np.bool_)))
         mine = ids(self.name, batch, self.id_field)

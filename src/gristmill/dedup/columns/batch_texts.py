@@ -21,7 +21,7 @@ from gristmill.dedup.columns.arrow_numpy import Numbers, as_one_array, from_numb
 
 def texts_of(stage: ProcessingStage[Any, Any] | str, table: pa.Table, field: str) -> pa.Array:
     """A column of strings: null where there is no text."""
-    if field not in table.column_names and not isinstance(stage, str) and field in stage.planned_columns:
+    if field not in table.column_names and not isinstance(stage, str) and field in stage._planned.columns:
         return pa.nulls(table.num_rows, pa.string())  # a block of JSON in which no row has it
     column = as_one_array(required_column(table, field))
     kind = column.type

@@ -23,9 +23,10 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.table_conversion import VERDICT
 from gristmill.core.batch import Batch
-from gristmill.core.decision import Decision
 from gristmill.core.errors import InputError, PlanError, shorten
+from gristmill.core.score import DecidingStage, Decision
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage, WorkerMetadata
+from gristmill.core.stage_roles import ReportingRole
 from gristmill.dedup.columns.arrow_numpy import flags
 from gristmill.dedup.columns.batch_texts import texts_of, with_texts
 from gristmill.dedup.decontamination.evaluation_sets import (
@@ -225,7 +226,7 @@ class Decontaminate(CompositeStage[Batch, Batch]):
         return [find] if self.action == MARK else [find, DropContaminated(self, library)]
 
 
-class FindContamination(ProcessingStage[Batch, Batch]):
+class FindContamination(ProcessingStage[Batch, Batch], ReportingRole):
     """Looks each document up, and says in columns what it has; with "span" it cuts that out."""
 
     takes_empty = True
@@ -314,7 +315,7 @@ class FindContamination(ProcessingStage[Batch, Batch]):
         return "\n\n".join(filter(None, pieces))
 
 
-class DropContaminated(ProcessingStage[Batch, Batch]):
+class DropContaminated(DecidingStage[Batch], ReportingRole):
     """Drops the documents that are to be dropped, and counts what was found in all."""
 
     takes_empty = True
@@ -325,9 +326,6 @@ class DropContaminated(ProcessingStage[Batch, Batch]):
 
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], []
-
-    def process(self, task: Batch) -> Batch:
-        return self.apply(task, self.decide(task))
 
     def decide(self, batch: Batch) -> Decision:
         """What was found is counted here; the scores are shares, under the names of benchmarks."""

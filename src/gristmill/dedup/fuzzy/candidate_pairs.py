@@ -21,7 +21,8 @@ import pyarrow as pa
 from gristmill.core.arrow.hash_partitioning import partition_numbers
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.batch import Batch
-from gristmill.core.stage import Columns
+from gristmill.core.stage import Columns, share_report
+from gristmill.core.stage_roles import ReportingRole
 from gristmill.core.task import digest
 from gristmill.dedup.columns.arrow_numpy import Column, Numbers, as_one_array, from_numbers, numbers
 from gristmill.dedup.fuzzy.exchange_rows import (
@@ -173,7 +174,7 @@ class IndexedTextPartitions(IndexedPartitions, TextPartitions):
         self._spool = spool
 
 
-class WholePartitionReduce(ReducePartitionToColumns):
+class WholePartitionReduce(ReducePartitionToColumns, ReportingRole):
     """Gives a round the whole of a partition, unsorted, if it fits into memory, and else bucket by bucket."""
 
     def run_warning(self, stats: Any) -> str | None:
@@ -183,7 +184,7 @@ class WholePartitionReduce(ReducePartitionToColumns):
         if not self.keyed.columns or sum(run.nbytes for run in task.data) > sort_memory_bytes(self.keyed.memory_gb):
             yield from super().process(task)
             return
-        self.keyed.__dict__["_aside"] = self.__dict__.get("_aside")
+        share_report(self, self.keyed)
         pieces: Iterator[pa.Table] = filter(len, task.pieces())
         assert isinstance(self.keyed, FuzzyRound)
         if self.keyed.side is not None and not isinstance(task, IndexedPart):
@@ -365,7 +366,7 @@ class MultiPassReduce(WholePartitionReduce):
         if turns <= 1:
             yield from super().process(task)
             return
-        self.keyed.__dict__["_aside"] = self.__dict__.get("_aside")
+        share_report(self, self.keyed)
         start = 0
         for turn in range(turns):
             made = self.keyed.process_groups(_of_turn(task, turn, turns))

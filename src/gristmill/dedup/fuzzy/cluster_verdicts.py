@@ -23,7 +23,8 @@ from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.batch import Batch
 from gristmill.core.errors import AccountingError
-from gristmill.core.stage import ProcessingStage
+from gristmill.core.stage import ProcessingStage, share_report
+from gristmill.core.stage_roles import PlanningRole
 from gristmill.core.task import id_sort_key
 from gristmill.dedup.clusters.cluster_table import CLUSTER, ID, PARTNER, SIMILARITY
 from gristmill.dedup.clusters.connected_components import IncrementalComponents
@@ -157,7 +158,7 @@ class ClusterVerdicts(ChoosePartners):
         return found.append_column(SNAPSHOT, theirs).filter(pc.is_null(rows[SNAPSHOT]))  # none on what is known
 
 
-class ClusterVerdictReduce(SortedReduce):
+class ClusterVerdictReduce(SortedReduce, PlanningRole):
     """Gives verdicts: on everything at once, or on a partition of what the rounds have found."""
 
     def plan_notes(self) -> Sequence[str]:
@@ -175,7 +176,7 @@ class ClusterVerdictReduce(SortedReduce):
             yield from super().process(task)
             return
         assert isinstance(self.keyed, ClusterVerdicts)
-        self.keyed.__dict__["_aside"] = self.__dict__.get("_aside")
+        share_report(self, self.keyed)
         start = 0
         for table in self.keyed.verdicts_in_memory((part.pieces() for part in task.others), task.pieces):
             yield partition_batch(task, table, start)

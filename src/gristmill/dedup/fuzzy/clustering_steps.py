@@ -15,6 +15,7 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.batch import Batch
+from gristmill.core.stage_roles import ReportingRole
 from gristmill.core.task import id_sort_key
 from gristmill.dedup.clusters.cluster_table import CLUSTER, ID, PARTNER, SIMILARITY
 from gristmill.dedup.clusters.connected_components import large_star, small_star
@@ -84,11 +85,8 @@ class SortedRound(FuzzyRound):
     def reducer(self) -> ReducePartition:
         return SortedReduce(self)
 
-    def displayed_counts(self, counts: Mapping[str, float]) -> Mapping[str, float]:
-        return counts
 
-
-class SortedReduce(ReducePartitionToColumns):
+class SortedReduce(ReducePartitionToColumns, ReportingRole):
     """Sorts a partition, in memory or on disk, and gives it to a step."""
 
     def run_warning(self, stats: Any) -> str | None:

@@ -22,7 +22,8 @@ from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.batch import Batch
 from gristmill.core.fast_dataclass import fast_dataclass
-from gristmill.core.stage import Columns, ProcessingStage, RecordsLocation, SourceStage
+from gristmill.core.stage import Columns, ProcessingStage, SourceStage
+from gristmill.core.stage_roles import CommitRole, RecordsLocation, RunStateRole, WholeInputRole, WriterRole
 from gristmill.core.task import Task, WrittenFile, WrittenFiles, digest
 from gristmill.dedup.clusters.cluster_table import KEY
 from gristmill.dedup.columns.arrow_numpy import Numbers, flags, from_numbers, numbers
@@ -93,7 +94,7 @@ class SpooledKeys(Task[str]):
         return self.stamp
 
 
-class ListKeptKeys(SourceStage[SpooledKeys]):
+class ListKeptKeys(SourceStage[SpooledKeys], RunStateRole):
     """Lists the sources of a spool, with the verdicts on their rows."""
 
     continues = True
@@ -152,10 +153,8 @@ class DroppedRows:
         return (numbers(batches) << _ROW_BITS) | numbers(table.column(ROW), np.int64)
 
 
-class ReadKeptKeys(ProcessingStage[SpooledKeys, Batch]):
+class ReadKeptKeys(ProcessingStage[SpooledKeys, Batch], WholeInputRole):
     """Reads the keys of rows that were kept."""
-
-    indivisible = True
 
     def __init__(self, stage: IndexedStage, name: str) -> None:
         super().__init__()
@@ -181,12 +180,8 @@ class ReadKeptKeys(ProcessingStage[SpooledKeys, Batch]):
             yield Batch(pa.table({}))
 
 
-class WriteIndexFiles(ProcessingStage[PartitionTask, WrittenFiles]):
+class WriteIndexFiles(ProcessingStage[PartitionTask, WrittenFiles], WholeInputRole, WriterRole, CommitRole):
     """Writes what a run adds to an index, a file for each range of hashes, and then the next version."""
-
-    indivisible = True
-    writes = True
-    durable = True
 
     def __init__(self, known: StageIndexes, exchange: Exchange, tables: Sequence[pa.Schema], name: str) -> None:
         super().__init__()

@@ -23,7 +23,8 @@ from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import conform_to_schema
 from gristmill.core.errors import PlanError
 from gristmill.core.fast_dataclass import fast_dataclass
-from gristmill.core.stage import ProcessingStage, RecordsLocation
+from gristmill.core.stage import ProcessingStage
+from gristmill.core.stage_roles import PlanningRole, RecordsLocation, output_directory_of
 from gristmill.core.task import digest
 from gristmill.dedup.clusters.cluster_table import ID
 from gristmill.dedup.clusters.cluster_table import SNAPSHOT as SNAPSHOT  # noqa: PLC0414  of rows of an index; new ones have none
@@ -121,7 +122,7 @@ class StageIndexes:
         for other in (getattr(stage, "known", None) for stage in stages):
             if isinstance(other, StageIndexes) and other is not self:
                 self._refuse_sharing(other)
-        self._outputs = sorted(canonical_url(url) for stage in stages if (url := stage.output_directory()))
+        self._outputs = sorted(canonical_url(url) for stage in stages if (url := output_directory_of(stage)))
         if self.extends is not None and isinstance(stages[0], FilePartitioningStage):
             files = stages[0].files()
             self._files = {file.path: f"{file.size} {file.stamp}" if file.stamp else "" for file in files}
@@ -321,7 +322,7 @@ class IndexedPart(PartitionTask):
         return known.append_column(SNAPSHOT, told)
 
 
-class IndexedPartitions(ListPartitions):
+class IndexedPartitions(ListPartitions, PlanningRole):
     """Lists partitions with what is known of their keys."""
 
     def __init__(self, exchange: Exchange, name: str, known: StageIndexes, match: IndexLookup) -> None:

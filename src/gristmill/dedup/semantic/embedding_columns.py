@@ -31,7 +31,7 @@ def embeddings_of(
     stage: ProcessingStage[Any, Any], table: pa.Table, field: str, dim: int | None
 ) -> tuple[Numbers, pa.Array]:
     """The numbers of the rows that have a direction, and their embeddings as bytes of float32, of unit length."""
-    if field not in table.column_names and field in stage.planned_columns:
+    if field not in table.column_names and field in stage._planned.columns:
         return np.zeros(0, np.int64), pa.nulls(0, pa.binary())  # a block of JSON in which no row has it
     column = as_one_array(required_column(table, field))
     if is_json(column.type):  # lists of one length here and none there, or of mixed numbers

@@ -18,6 +18,7 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.stage import Columns
+from gristmill.core.stage_roles import ReportingRole
 from gristmill.dedup.clusters.cluster_table import CLUSTER, ID, PARTNER, SIMILARITY
 from gristmill.dedup.columns.arrow_numpy import Numbers, as_one_array, from_numbers, numbers
 from gristmill.io.exchange.keyed_stage import KeyedStage, ReducePartition, ReducePartitionToColumns
@@ -84,7 +85,7 @@ def kept_in_order(count: int, u: Numbers, v: Numbers) -> Numbers:
     return kept
 
 
-class RemarkingReduce(ReducePartitionToColumns):
+class RemarkingReduce(ReducePartitionToColumns, ReportingRole):
     """One that has something to remark when all is done."""
 
     def run_warning(self, stats: Any) -> str | None:

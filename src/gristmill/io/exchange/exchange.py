@@ -31,7 +31,8 @@ from gristmill.core.arrow.hash_partitioning import (
 from gristmill.core.arrow.table_conversion import POSITION, conform_to_schema, table_to_rows, wide_integer_columns
 from gristmill.core.batch import Batch
 from gristmill.core.errors import ContractError, GristmillError
-from gristmill.core.stage import Columns, RecordsLocation
+from gristmill.core.stage import Columns, report_of
+from gristmill.core.stage_roles import PlanningRole, RecordsLocation, ReportingRole
 from gristmill.core.task import SHUFFLE_FILE_SUFFIX, GatherTask, WrittenFiles
 from gristmill.io.exchange.partitions import ShuffleFileListing, sort_memory_bytes
 from gristmill.io.exchange.shuffle_files import (
@@ -192,7 +193,7 @@ def _copy_blocks(
             writer.copy_block(partition, raw, run.rows, run.nbytes, run.name, run.content)
 
 
-class WriteShuffleFiles(WriteFragments):
+class WriteShuffleFiles(WriteFragments, PlanningRole, ReportingRole):
     """Writes the rows of each batch by partition."""
 
     not_identity: ClassVar[tuple[str, ...]] = ("target",)
@@ -210,7 +211,7 @@ class WriteShuffleFiles(WriteFragments):
     def check(self) -> None:
         """What it writes to is the run's."""
 
-    def output_directory(self) -> None:  # type: ignore[override]
+    def output_directory(self) -> None:
         return None
 
     def set_input_bytes(self, nbytes: int | None) -> None:
@@ -231,7 +232,7 @@ class WriteShuffleFiles(WriteFragments):
                 f"stage {self.name!r}: rows with objects in memory ({', '.join(lost)}) cannot pass from one "
                 "segment to the next: put the stage that makes them after it"
             )
-        self.exchange.planned = self.planned_columns
+        self.exchange.planned = self._planned.columns
         task, parts = self._parts(task)
         moved = [part for number, part in parts if number >= 0]
         table, added = self.exchange.columns(task)
@@ -273,7 +274,7 @@ class WriteShuffleFiles(WriteFragments):
         except GristmillError:
             raise
         except Exception:
-            if self.__dict__.get("_aside") is None:
+            if report_of(self).quarantined is None:
                 raise
         bad = dict(self._failing_rows(task, 0))
         for row, error in bad.items():

@@ -20,7 +20,8 @@ from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import table_to_rows
 from gristmill.core.batch import Batch, as_table
 from gristmill.core.errors import ContractError, GristmillError, PlanError
-from gristmill.core.stage import Columns, CompositeStage, ProcessingStage
+from gristmill.core.stage import Columns, CompositeStage, ProcessingStage, share_report
+from gristmill.core.stage_roles import ReportingRole, WholeInputRole
 from gristmill.io.exchange.exchange import CommitShuffleFiles, Exchange, WriteShuffleFiles
 from gristmill.io.exchange.external_sort import group_starts, sort_tables, whole_groups
 from gristmill.io.exchange.partitions import (
@@ -40,7 +41,7 @@ OUTPUT_ROWS = 10_000
 """Rows that `reduce` gives are put together into batches of this many."""
 
 
-class KeyedStage(CompositeStage[Batch, Batch]):
+class KeyedStage(CompositeStage[Batch, Batch], ReportingRole):
     """Works on all rows of a key at once. Set `key`, and write one of two methods.
 
     `reduce(key, rows)` gets a key and an iterator over the rows of its group, as dicts, and returns a row, several or
@@ -140,10 +141,8 @@ class CombiningExchange(Exchange):
         return split_by_partition(table, partition_numbers(table, self.key, self.partitions))
 
 
-class ReducePartition(ProcessingStage[PartitionTask, Batch]):
+class ReducePartition(ProcessingStage[PartitionTask, Batch], WholeInputRole):
     """Reads a partition sorted by key and calls the methods of a `KeyedStage`."""
-
-    indivisible = True
 
     def __init__(self, keyed: KeyedStage) -> None:
         super().__init__()
@@ -159,11 +158,8 @@ class ReducePartition(ProcessingStage[PartitionTask, Batch]):
     def teardown(self) -> None:
         self.keyed.teardown()
 
-    def take_counts(self) -> dict[str, float]:
-        return {**super().take_counts(), **self.keyed.take_counts()}
-
     def process(self, task: PartitionTask) -> Iterator[Batch]:
-        self.keyed.__dict__["_aside"] = self.__dict__.get("_aside")  # what it sets aside is set aside here
+        share_report(self, self.keyed)
         start = 0
         with task.target.scratch() as room:
             order = [*self.keyed.columns, *self.keyed.order]

@@ -17,7 +17,8 @@ from gristmill.core.arrow.table_conversion import POSITION, conform_to_schema
 from gristmill.core.batch import Batch
 from gristmill.core.errors import AccountingError
 from gristmill.core.fast_dataclass import fast_dataclass
-from gristmill.core.stage import Columns, ProcessingStage, RecordsLocation, SourceStage
+from gristmill.core.stage import Columns, ProcessingStage, SourceStage
+from gristmill.core.stage_roles import RecordsLocation, RunStateRole, WholeInputRole
 from gristmill.core.task import Task, WrittenFiles, digest
 from gristmill.io.exchange.external_sort import sort_tables
 from gristmill.io.exchange.shuffle_files import SPOOL_PARTITION, ShuffleFileIndex, read_index, read_shuffle_block
@@ -168,7 +169,7 @@ class PartitionTask(Task[list[ShuffleBlockSlice]]):
             raise AccountingError(f"partition {self.name} holds {found:,} rows, and should hold {self.rows:,}")
 
 
-class ListPartitions(SourceStage[PartitionTask]):
+class ListPartitions(SourceStage[PartitionTask], RunStateRole):
     """Lists the partitions of an exchange."""
 
     continues = True
@@ -191,10 +192,8 @@ class ListPartitions(SourceStage[PartitionTask]):
         return f"segment{self._segment_name}-{number:05}"
 
 
-class ReadPartition(ProcessingStage[PartitionTask, Batch]):
+class ReadPartition(ProcessingStage[PartitionTask, Batch], WholeInputRole):
     """Reads a partition, in the order of the sources or by the columns of `order`. Columns of `drop` are left out."""
-
-    indivisible = True
 
     def __init__(
         self,

@@ -18,6 +18,7 @@ from gristmill.core.arrow.hash_partitioning import column_or_nulls
 from gristmill.core.arrow.table_conversion import POSITION, VERDICT, conform_to_schema, wide_integer_columns
 from gristmill.core.batch import Batch
 from gristmill.core.stage import Columns, ProcessingStage, WorkerMetadata
+from gristmill.core.stage_roles import PlanningRole
 from gristmill.core.task import FileGroupTask, digest
 from gristmill.io.join.key_matching import (
     JOINS_ADDING_COLUMNS,
@@ -88,7 +89,7 @@ def with_known_types(table: pa.Table, known: Mapping[str, pa.DataType]) -> pa.Ta
     return table
 
 
-class BroadcastJoin(ProcessingStage[Batch, Batch]):
+class BroadcastJoin(ProcessingStage[Batch, Batch], PlanningRole):
     """Looks the keys of rows up in the other side."""
 
     takes_empty = True

@@ -12,8 +12,8 @@ from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import VERDICT, is_text
 from gristmill.core.batch import Batch
-from gristmill.core.decision import Decision
-from gristmill.core.stage import Columns, ProcessingStage
+from gristmill.core.score import DecidingStage, Decision
+from gristmill.core.stage import Columns
 from gristmill.io.write.parquet_format import array_bytes
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def as_key(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 # -- rows --------------------------------------------------------------------------------------------------
 
 
-class DropUnmatched(ProcessingStage[Batch, Batch]):
+class DropUnmatched(DecidingStage[Batch]):
     """Drops the rows that the join has no use for."""
 
     takes_empty = True
@@ -166,9 +166,6 @@ class DropUnmatched(ProcessingStage[Batch, Batch]):
 
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], self.other.added_names()
-
-    def process(self, task: Batch) -> Batch:
-        return self.apply(task, self.decide(task))
 
     def decide(self, batch: Batch) -> Decision:
         return Decision(batch.data.column(VERDICT).combine_chunks())

@@ -22,7 +22,8 @@ from gristmill.core.arrow.hash_partitioning import column_or_nulls, partition_nu
 from gristmill.core.arrow.table_conversion import conform_to_schema
 from gristmill.core.batch import Batch
 from gristmill.core.fast_dataclass import fast_dataclass
-from gristmill.core.stage import Columns, ProcessingStage, RecordsLocation, SourceStage
+from gristmill.core.stage import Columns, ProcessingStage, SourceStage, share_report
+from gristmill.core.stage_roles import PlanningRole, RecordsLocation, RunStateRole, WholeInputRole
 from gristmill.core.task import FileGroupTask, digest
 from gristmill.io.exchange.exchange import CommitShuffleFiles, Exchange, WriteShuffleFiles
 from gristmill.io.exchange.external_sort import group_starts, sort_table, sort_tables
@@ -122,7 +123,7 @@ class OtherFilePartition(FilePartition):
         return f"{super().key()}-{self.place}"
 
 
-class ListOtherFiles(SourceStage[FileGroupTask]):
+class ListOtherFiles(SourceStage[FileGroupTask], PlanningRole, RunStateRole):
     """Lists the files of the other side."""
 
     continues = True
@@ -160,11 +161,8 @@ class ReadOtherFiles(ProcessingStage[FileGroupTask, Batch]):
     def outputs(self) -> tuple[list[str], Columns]:
         return [], []
 
-    def take_counts(self) -> dict[str, float]:
-        return {**super().take_counts(), **self.reading.take_counts()}
-
     def process(self, task: FileGroupTask) -> Iterator[Batch]:
-        self.reading.__dict__["_aside"] = self.__dict__.get("_aside")  # what it sets aside is set aside here
+        share_report(self, self.reading)
         yield from self.reading.process(task)
 
 
@@ -238,10 +236,8 @@ def _column_type(schema: pa.Schema, name: str) -> pa.DataType:
     return schema.field(name).type if name in schema.names else pa.null()
 
 
-class MergePartition(ProcessingStage[JoinPartitionTask, Batch]):
+class MergePartition(ProcessingStage[JoinPartitionTask, Batch], WholeInputRole):
     """Merges the two partitions, sorted by key."""
-
-    indivisible = True
 
     def __init__(self, how: str, memory_gb: float | None, name: str) -> None:
         super().__init__()

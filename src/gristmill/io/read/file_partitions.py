@@ -15,6 +15,7 @@ from typing import Any
 from gristmill.core.errors import InputError
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.stage import SourceStage
+from gristmill.core.stage_roles import PlanningRole
 from gristmill.core.task import FileGroupTask, FileSlice, digest
 from gristmill.io.formats.format_detection import (
     COMPRESSION_BY_EXTENSION,
@@ -61,7 +62,7 @@ class FilePartition(FileGroupTask):
         return self.names[self.data.index(path)] if self.names else path
 
 
-class FilePartitioningStage(SourceStage[FileGroupTask]):
+class FilePartitioningStage(SourceStage[FileGroupTask], PlanningRole):
     """Lists files and shares them out. The listing is made once, when the pipeline is planned."""
 
     name = "list_files"

@@ -15,6 +15,7 @@ from gristmill.core.arrow.table_conversion import POSITION
 from gristmill.core.batch import Batch
 from gristmill.core.errors import BadRecordError, InputError, did_you_mean
 from gristmill.core.stage import Columns, ProcessingStage
+from gristmill.core.stage_roles import PlanningRole
 from gristmill.core.task import FileGroupTask, FileSlice, Task
 from gristmill.io.formats.line_blocks import line_number
 from gristmill.io.read.file_partitions import FilePartition
@@ -27,7 +28,7 @@ Files = TypeVar("Files", bound=FileGroupTask)
 Rows = TypeVar("Rows", bound=Batch)
 
 
-class FilesReader(ProcessingStage[Files, Rows]):
+class FilesReader(ProcessingStage[Files, Rows], PlanningRole):
     """Reads the files of a task, block by block. A format writes `tables` and `schema`, a modality `kind`."""
 
     kind: ClassVar[type[Batch]]

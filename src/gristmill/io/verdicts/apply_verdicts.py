@@ -16,10 +16,10 @@ from gristmill.core.arrow.array_building import as_one_array, literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import VERDICT
 from gristmill.core.batch import Batch
-from gristmill.core.decision import Decision
 from gristmill.core.errors import ContractError
 from gristmill.core.fast_dataclass import fast_dataclass
-from gristmill.core.stage import Columns, ProcessingStage
+from gristmill.core.score import DecidingStage, Decision
+from gristmill.core.stage import Columns
 from gristmill.io.exchange.shuffle_files import batch_class_named
 from gristmill.io.read.reread import BlockOrigin, UnreadLines
 from gristmill.io.storage.file_input import DEFAULT_BLOCK_BYTES
@@ -161,11 +161,11 @@ def verdict_column_name(name: str, adds: Sequence[str]) -> str:
     return name if name in adds or name.startswith("__") else f"{VERDICT}{name}"
 
 
-class ApplyVerdicts(ProcessingStage[Batch, Batch]):
+class ApplyVerdicts(DecidingStage[Batch]):
     """Drops the rows whose verdict says so."""
 
     takes_empty = True
-    together: ClassVar[bool] = True
+    depends_on_other_rows: ClassVar[bool] = True
     """Verdicts depend on other rows: from scores it cannot be told what other parameters would do."""
 
     def __init__(self, stage: VerdictStage) -> None:
@@ -174,9 +174,6 @@ class ApplyVerdicts(ProcessingStage[Batch, Batch]):
 
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], list(self.stage.adds)
-
-    def process(self, task: Batch) -> Batch:
-        return self.apply(task, self.decide(task))
 
     def decide(self, batch: Batch) -> Decision:
         rows, names = batch.unread, self.stage.thresholds()

@@ -33,7 +33,8 @@ from gristmill.core.arrow.native_kernels import kernels
 from gristmill.core.batch import Batch
 from gristmill.core.errors import ContractError
 from gristmill.core.fast_dataclass import fast_dataclass
-from gristmill.core.stage import Columns, CompositeStage, ProcessingStage, RecordsLocation, SourceStage
+from gristmill.core.stage import Columns, CompositeStage, ProcessingStage, SourceStage, take_counts
+from gristmill.core.stage_roles import RecordsLocation, ReportingRole, RunStateRole, WholeInputRole
 from gristmill.core.task import Task, WrittenFiles, digest
 from gristmill.io.exchange.exchange import CommitShuffleFiles, Exchange, WriteShuffleFiles
 from gristmill.io.exchange.keyed_stage import KeyedStage
@@ -65,7 +66,7 @@ SPOOL_CHUNK_BYTES = 64 * 2**20
 _BATCH_INFO_KEY = b"gristmill"
 
 
-class VerdictStage(CompositeStage[Batch, Batch]):
+class VerdictStage(CompositeStage[Batch, Batch], ReportingRole):
     """Keeps or drops rows by what the keys of all rows say. Write `keys` and `rounds`.
 
     `keys(batch)` gives a small table: a row for each row of the batch, or some rows with the columns of `identities`.
@@ -107,6 +108,9 @@ class VerdictStage(CompositeStage[Batch, Batch]):
 
     def rounds(self) -> Sequence[KeyedStage]:
         raise NotImplementedError
+
+    def set_input_bytes(self, nbytes: int | None) -> None:
+        """Called while planning: how many bytes the pipeline reads, if that is known."""
 
     def thresholds(self) -> dict[str, str]:
         """The columns of verdicts that hold the scores of rows that are dropped, and what each is compared with. With a
@@ -215,9 +219,9 @@ class SpoolExchange(Exchange):
         late = [name for name in self.planned if name not in batch.data.column_names]
         for name in late:
             batch = batch.with_column(name, pa.nulls(batch.num_items))
-        self.stage.take_counts()  # of a batch that could not be ended
+        take_counts(self.stage)  # of a batch that could not be ended
         keys = self.stage.keys(batch)
-        self._counts = self.stage.take_counts()
+        self._counts = take_counts(self.stage)
         if TASK not in keys.column_names:
             if keys.num_rows != batch.num_items:
                 raise ContractError(
@@ -319,7 +323,7 @@ class SpoolTask(Task[list[ShuffleBlockSlice]]):
         return self.origin
 
 
-class ListSpoolChunks(SourceStage[SpoolTask]):
+class ListSpoolChunks(SourceStage[SpoolTask], RunStateRole):
     """Lists the sources of a spool, in their order."""
 
     continues = True
@@ -355,10 +359,8 @@ class ListSpoolChunks(SourceStage[SpoolTask]):
             yield parts
 
 
-class ReadSpool(ProcessingStage[SpoolTask, Batch]):
+class ReadSpool(ProcessingStage[SpoolTask, Batch], WholeInputRole):
     """Reads batches as they were spooled, and looks up the verdict on each row."""
-
-    indivisible = True
 
     def __init__(self, name: str, adds: Sequence[str] = ()) -> None:
         super().__init__()

@@ -21,6 +21,7 @@ from gristmill.core.batch import Batch
 from gristmill.core.errors import ColumnError, InputError, cannot_write, did_you_mean, shorten
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.stage import ProcessingStage
+from gristmill.core.stage_roles import CommitStage, WriterRole
 from gristmill.core.task import GatherTask, Task, WrittenFile, WrittenFiles, digest
 from gristmill.io.storage.output_directory import TEMPORARY_DIRECTORY, OutputDirectory, reserve_space
 from gristmill.io.write.manifest import MANIFEST, write_manifest
@@ -78,10 +79,9 @@ class OutputFormat(Protocol):
     def join(self, fragments: Sequence[Fragment], schema: pa.Schema, parts: OutputFiles) -> None: ...
 
 
-class WriteFragments(ProcessingStage[Batch, Fragment]):
+class WriteFragments(ProcessingStage[Batch, Fragment], WriterRole):
     """Writes each batch to a temporary file."""
 
-    writes = True
     takes_empty = True
 
     def __init__(
@@ -99,7 +99,7 @@ class WriteFragments(ProcessingStage[Batch, Fragment]):
                 'mode="overwrite" to delete them, "append" to add to them, "ignore" to replace those of the same name'
             )
 
-    def output_directory(self) -> str:
+    def output_directory(self) -> str | None:
         return self.target.url
 
     def prepare_run(self, memory: dict[str, Any]) -> None:
@@ -143,11 +143,8 @@ def copy_unread_lines(copied: Any, rows: pa.BooleanArray | None, file: BinaryIO)
     copied.write(file, rows)
 
 
-class CommitFiles(ProcessingStage[GatherTask, WrittenFiles]):
+class CommitFiles(CommitStage):
     """Joins the fragments of one partition into its final files."""
-
-    gather = True
-    durable = True
 
     def __init__(
         self, target: OutputDirectory, form: OutputFormat, fields: Sequence[str] | None = None, mode: str = "ignore"

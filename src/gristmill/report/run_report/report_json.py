@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gristmill.core.decision import thresholds_of
 from gristmill.core.records.row_sketch import bucket_lower_bound
 from gristmill.core.records.run_directory import versions
 from gristmill.core.records.stage_identity import describe_stage
 from gristmill.core.result import StageSummary, Summary, folded_stages
+from gristmill.core.score import DecidingStage
 from gristmill.report.attempts import AttemptCounts, combine_attempts, latest_entries, rows_read_twice
 from gristmill.report.records import Records
 from gristmill.report.run_report import provenance
@@ -129,7 +129,8 @@ def _stages(plan: Plan, progress: Progress) -> list[dict[str, Any]]:
     for name, parts in folded_stages(progress.stages):
         place += len(parts)
         line, sketch = StageSummary.of(name, parts), parts[-1].sketch
-        thresholds: Mapping[str, str] = thresholds_of(plan.all_stages[place])
+        stage = plan.all_stages[place]
+        thresholds: Mapping[str, str] = stage.thresholds() if isinstance(stage, DecidingStage) else {}
         stages.append(
             {
                 "name": line.name,

@@ -24,9 +24,8 @@ from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import json_array
 from gristmill.core.batch import DocumentBatch
-from gristmill.core.decision import Decision
 from gristmill.core.errors import did_you_mean
-from gristmill.core.stage import ProcessingStage
+from gristmill.core.score import DecidingStage, Decision
 from gristmill.text.document_filter import DocumentFilter, as_array, check_count, within_bounds
 from gristmill.text.modifiers.document_modifier import DocumentModifier
 from gristmill.text.pii.identifiers import find_cards, find_emails, find_ibans, find_ipv4, find_ipv6
@@ -123,7 +122,7 @@ class _PiiDecision(Decision):
     findings: dict[int, list[PiiFinding]] = field(default_factory=dict)
 
 
-class RedactPii(ProcessingStage[DocumentBatch, DocumentBatch]):
+class RedactPii(DecidingStage[DocumentBatch]):
     """Redacts personal data: secrets, e-mail, IBAN, credit card numbers, IP addresses and telephone numbers.
 
     `action` is "redact" ("[EMAIL]" takes its place), "hash" ("[EMAIL:9f86d081e8b1]": the same for the same value and
@@ -161,9 +160,6 @@ class RedactPii(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], [self.text_field, *([self.spans_field] if self.spans_field else [])]
-
-    def process(self, task: DocumentBatch) -> DocumentBatch:
-        return self.apply(task, self.decide(task))
 
     def decide(self, batch: DocumentBatch) -> Decision:
         texts = text_column(self, batch.data, self.text_field)

@@ -9,9 +9,8 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.batch import DocumentBatch
-from gristmill.core.decision import Decision
 from gristmill.core.errors import PlanError
-from gristmill.core.stage import ProcessingStage
+from gristmill.core.score import DecidingStage, Decision
 from gristmill.text.document_filter import check_count
 from gristmill.text.text_columns import text_column
 from gristmill.text.tokens.tokenizer import ENCODE_BATCH_DOCUMENTS, HubAccess, Tokenizer
@@ -26,7 +25,7 @@ END_OF_DOCUMENT_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "
 """What the end of a document is called, in the order in which it is looked for."""
 
 
-class TokenizeDocuments(ProcessingStage[DocumentBatch, DocumentBatch]):
+class TokenizeDocuments(DecidingStage[DocumentBatch]):
     """Adds the tokens of each document as a column of numbers, and drops documents without any.
 
     Numbers are 16 bits wide where the vocabulary allows, else 32. With `append_eod`, the token of the end of a document
@@ -71,9 +70,6 @@ class TokenizeDocuments(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], [self.tokens_field]
-
-    def process(self, task: DocumentBatch) -> DocumentBatch:
-        return self.apply(task, self.decide(task))
 
     def decide(self, batch: DocumentBatch) -> Decision:
         texts = text_column(self, batch.data, self.text_field)

@@ -1,0 +1,163 @@
+"""Roles: what a stage may do besides turning tasks into tasks.
+
+Most stages need none of this. A stage takes on a role by inheriting it, `class Write(ProcessingStage[...], WriterRole)`,
+and the framework asks with `isinstance`. Every method has a default, so a stage writes only those that it needs.
+
+    PlanningRole      answers the planner: the files that it reads, the columns that it will return
+    ScoringRole       adds columns of scores
+    ReportingRole     turns its counters into what users see, and warns
+    WholeInputRole    a failure concerns its whole input, so no record can be set aside for it
+      GatherRole      receives all tasks of a source as one
+    RunStateRole      keeps directories or state for the time of a run
+      OutputRole      owns an output directory
+        WriterRole    writes rows
+        CommitRole    puts files in place for good: what it has committed is not done again
+
+All methods here are called in the driver, none of them per task.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+from gristmill.core.stage import ProcessingStage
+from gristmill.core.task import GatherTask, WrittenFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from gristmill.core.stage import SourceStage
+    from gristmill.core.task import Task, WrittenFile
+
+Directory: TypeAlias = "tuple[str, Mapping[str, Any]]"
+"""The URL of a directory, and the storage options for it."""
+
+RecordsLocation: TypeAlias = "Directory | None"
+
+
+class PlanningRole:
+    """Takes part in planning, before anything runs."""
+
+    def default_source(self) -> SourceStage[Any] | None:
+        """The stage that lists the input if this one is the first of a pipeline; None: it gets one empty task."""
+        return None
+
+    def input_files(self) -> Sequence[str]:
+        """The files that the stage reads, as far as they are known."""
+        return ()
+
+    def peek_columns(self, sample: Task[Any]) -> Mapping[str, pa.DataType] | None:
+        """The columns that `process(sample)` would return, at little cost; None if that is not known."""
+        return None
+
+    def plan_notes(self) -> Sequence[str]:
+        """Lines to show under the stage when a plan is printed."""
+        return ()
+
+    def set_input_bytes(self, nbytes: int | None) -> None:
+        """How many bytes the pipeline reads, if that is known."""
+
+
+class ScoringRole:
+    """Adds columns of scores without dropping rows by them."""
+
+    def recorded(self) -> list[str]:
+        """The names of these columns, for `scores=`."""
+        return []
+
+
+class ReportingRole:
+    """Has a say in what a run reports. Called once per run, after it ended."""
+
+    warning_topic: ClassVar[str] = ""
+    """What `run_warning` is about. Of several stages with the same topic, only the first one warns."""
+
+    def displayed_counts(self, counts: Mapping[str, float]) -> Mapping[str, float]:
+        """The counters to show, from the sums over all workers."""
+        return counts
+
+    def run_warning(self, stats: Any) -> str | None:
+        """A warning for the user after a run that succeeded, from the `StageStats` of the stage."""
+        return None
+
+
+class WholeInputRole:
+    """What it is given makes sense only as a whole. If the stage fails the run stops, since there is no single record
+    to set aside. Records that the stage sets aside itself go to quarantine as usual."""
+
+
+class GatherRole(WholeInputRole):
+    """Receives all tasks that descend from one source as one `GatherTask`."""
+
+
+class RunStateRole:
+    """Keeps directories or other state for the time of a run."""
+
+    def assign_directories(self, url: str, storage_options: Mapping[str, Any], lasting: RecordsLocation = None) -> None:
+        """First call of a run that has several segments. `url` is a directory for what the stage keeps until the run is
+        over, `lasting` one for what users will want to look at, if there is any."""
+
+    def see_pipeline(self, stages: Sequence[ProcessingStage[Any, Any]]) -> None:
+        """After `assign_directories`: all stages of the pipeline."""
+
+    def prepare_run(self, memory: dict[str, Any]) -> None:
+        """Before the first task. What it puts into `memory` is there again when the run is resumed with the same
+        `run_dir`."""
+
+    def remove_temporary_files(self) -> None:
+        """The run is over and had no directory of its own: remove what was kept for it."""
+
+
+class OutputRole(RunStateRole):
+    """Owns a directory of the output."""
+
+    def output_directory(self) -> str | None:
+        """The directory that the stage writes to. No other stage may read from it or write to it."""
+        return None
+
+
+class WriterRole(OutputRole):
+    """Writes rows. Previews stop before it."""
+
+
+class CommitRole(OutputRole):
+    """Puts output in place for good, so that a source which is done need not be done again."""
+
+    def has_files(self, files: Sequence[WrittenFile]) -> bool:
+        """Whether files that an earlier run has committed are still there."""
+        return True
+
+    def discard_files(self, files: Sequence[WrittenFile]) -> None:
+        """Remove files that an earlier run committed for a source that is about to be done again."""
+
+    def records_directory(self) -> RecordsLocation:
+        """A directory beside the output for records that a run without a `run_dir` must not lose."""
+        return None
+
+    def temporary_directory(self) -> RecordsLocation:
+        """A directory for temporary files of this run. A later run removes it if this one is killed."""
+        return None
+
+    def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
+        """The segment that ends with this stage has succeeded; `outputs` is all that it has committed."""
+
+    def segments_to_repeat(self) -> int:
+        """After `complete`: how many segments, up to this one, run again before the next. For work in rounds whose
+        number is not known before."""
+        return 0
+
+
+class CommitStage(ProcessingStage[GatherTask, WrittenFiles], GatherRole, CommitRole):
+    """The last stage of a writer: commits what was written for one source."""
+
+
+def output_directory_of(stage: ProcessingStage[Any, Any]) -> str | None:
+    """The directory that a stage writes to, if there is one."""
+    return stage.output_directory() if isinstance(stage, OutputRole) else None
+
+
+def can_set_records_aside(stage: ProcessingStage[Any, Any]) -> bool:
+    """Whether a failure of the stage may be the fault of a single record."""
+    return not isinstance(stage, WholeInputRole | WriterRole | CommitRole)
