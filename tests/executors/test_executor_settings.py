@@ -22,7 +22,7 @@ from gristmill import (
     XennaExecutor,
 )
 from gristmill.core.errors import GristmillError, PlanError
-from gristmill.executors.machine import Machine
+from gristmill.core.executor import Machine
 from gristmill.executors.ray.cluster import ClusterNode, without_reserved
 from tests.conformance.small_stages import AddOne
 

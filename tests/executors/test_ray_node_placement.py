@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill import Resources
-from gristmill.core.executor import Job, SilentObserver
+from gristmill.core.executor import Job, Machine, SilentObserver
 from gristmill.core.plan.planner import Group, Plan
 from gristmill.core.records.quarantine import Quarantine
 from gristmill.core.run.isolation import RowLocation
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.task import Task
-from gristmill.executors.machine import GpuSlot, Machine
+from gristmill.executors.machine import GpuSlot
 from gristmill.executors.ray.actor_pool import ActorPool
 from gristmill.executors.ray.actor_pool_executor import RayDriver
 from gristmill.executors.ray.cluster import ClusterGpuSlots, ClusterNode

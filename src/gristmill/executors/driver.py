@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from gristmill.core.errors import StageError, TaskTimeoutError, WorkerLostError
-from gristmill.core.executor import Job, TaskRef
+from gristmill.core.executor import Job, Machine, TaskRef
 from gristmill.core.records.quarantine import QuarantinedRecord
 from gristmill.core.run.flow import CallOutput, Flow, WorkerCall, WorkItem
 from gristmill.core.run.isolation import RowLocation
@@ -31,7 +31,7 @@ from gristmill.core.run.schedule import (
 from gristmill.core.run.stage_stats import StageStats
 from gristmill.core.task import Lineage
 from gristmill.executors.gpu_division import GpuDivision
-from gristmill.executors.machine import GpuSlots, Machine
+from gristmill.executors.machine import GpuSlots
 from gristmill.executors.worker_pool import WorkerHandle, WorkerPool
 
 WORKER_LOST = "lost"

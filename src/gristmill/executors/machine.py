@@ -8,23 +8,14 @@ from dataclasses import field
 from pathlib import Path
 from typing import NamedTuple
 
+from gristmill.core.executor import Machine
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.resources import Resources
 
 
-@fast_dataclass(frozen=True)
-class Machine:
-    """Cores, memory in GB (None: unknown) and, per GPU, its memory in GB (None: unknown); of one machine or more."""
-
-    cpus: float
-    memory_gb: float | None = None
-    gpus: tuple[float | None, ...] = ()
-    nodes: int = 1
-
-    @classmethod
-    def here(cls, cpus: int | None = None, gpus: int | list[float] | None = None) -> Machine:
-        """This machine; what is given replaces what would be found."""
-        return cls(float(cpus or count_cpus()), total_memory_gb(), _gpu_memory(gpus))
+def this_machine(cpus: int | None = None, gpus: int | list[float] | None = None) -> Machine:
+    """The machine that this process runs on. Arguments replace what would be measured."""
+    return Machine(float(cpus or count_cpus()), total_memory_gb(), _gpu_memory(gpus))
 
 
 def count_cpus() -> int:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, get_args
 import cloudpickle
 
 from gristmill.core.errors import StageError
-from gristmill.core.executor import Job
+from gristmill.core.executor import Job, Machine
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.plan.planner import Group
 from gristmill.core.records.quarantine import ErrorBudget
@@ -23,7 +23,7 @@ from gristmill.core.run.retry_check import SentDigest
 from gristmill.core.run.schedule import START_SECONDS, WINDOW, expected_output_bytes
 from gristmill.core.stage import implements
 from gristmill.core.task import Lineage
-from gristmill.executors.machine import GpuSlot, GpuSlots, Machine
+from gristmill.executors.machine import GpuSlot, GpuSlots
 
 _MAX_CANDIDATES = 64
 

@@ -21,13 +21,13 @@ import itertools
 import math
 import time
 import warnings
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from gristmill.core.errors import ErrorBudgetError, GristmillError, ResourceError, StageError
-from gristmill.core.executor import Job, TaskRef
+from gristmill.core.executor import Job, Machine, TaskRef
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.plan.placement import merge_groups_to_fit
 from gristmill.core.plan.planner import Group, Plan
@@ -41,7 +41,6 @@ from gristmill.executors.engines.guard import GRACE_SECONDS, LINGER_SECONDS, Gro
 from gristmill.executors.engines.guard_processes import GuardProcess, wait_for_all_guards
 from gristmill.executors.engines.task_serialisation import serialise_task
 from gristmill.executors.local.task_transport import PackedTask
-from gristmill.executors.machine import Machine
 from gristmill.executors.ray.actor_pool_executor import RayActorPoolExecutor, RayDriver
 from gristmill.executors.ray.cluster import cluster_nodes
 from gristmill.executors.ray.control_actor import ControlState
@@ -86,22 +85,22 @@ class EngineActor:
     """Runs an engine in a process of its own. When it is killed, all that the engine has started ends."""
 
     def run_engine(self, executor: EngineExecutor, score: EngineJob, desk: Any) -> None:
-        executor.play(score, desk)
+        executor.run_engine(score, desk)
 
 
-class EngineExecutor(RayActorPoolExecutor, ABC):
+class EngineExecutor(RayActorPoolExecutor):
     """An executor that hands scheduling to another engine."""
 
     engine_name = ""
-    options = tuple(option for option in RayActorPoolExecutor.options if not option.startswith("reserved_"))
-    at_once = True
+    config_keys = tuple(key for key in RayActorPoolExecutor.config_keys if not key.startswith("reserved_"))
+    needs_all_groups = True
     """Whether the engine wants a worker of every group at once."""
 
-    def places(self) -> list[str] | None:
+    def worker_nodes(self) -> list[str] | None:
         """The nodes that workers may run on; None: all."""
         return [node.id for node in cluster_nodes(True)] if self.ignore_head_node else None
 
-    def room(self) -> float:
+    def available_cpus(self) -> float:
         """How many cores its workers may have, with those that the autoscaler will be asked for."""
         return max(self.machine().cpus, self.config.get("request_cpus") or 0.0)
 
@@ -109,8 +108,8 @@ class EngineExecutor(RayActorPoolExecutor, ABC):
         """The plan, in fewer groups where there are not cores enough for a worker of every group."""
         most = max((node.memory_gb for node in self.nodes()), default=0.0) or math.inf
         return (
-            merge_groups_to_fit(plan, groups_for_engine(plan), self.room(), most)
-            if self.at_once and self.fuse
+            merge_groups_to_fit(plan, groups_for_engine(plan), self.available_cpus(), most)
+            if self.needs_all_groups and self.fuse
             else plan
         )
 
@@ -118,14 +117,14 @@ class EngineExecutor(RayActorPoolExecutor, ABC):
         super().check(plan)
         wanted = sum(group.resources.gpu_share(self.config.get("gpu_memory_gb")) for group in groups_for_engine(plan))
         there = len(self.machine().gpus)
-        if wanted > there + 1e-9 and self.at_once:
+        if wanted > there + 1e-9 and self.needs_all_groups:
             raise ResourceError(
                 f"{self.engine_name} wants a worker of every group at once, which takes {wanted:g} GPUs, and the "
                 f"cluster has {there}: lower gpus, or use RayActorPoolExecutor, which takes turns"
             )
 
     @abstractmethod
-    def play(self, score: EngineJob, desk: Any) -> None:
+    def run_engine(self, score: EngineJob, desk: Any) -> None:
         """Run the engine. This happens in an actor, on a copy of the executor."""
 
     def execute(self, job: Job) -> Iterator[tuple[Lineage, TaskRef | None]]:
@@ -194,9 +193,11 @@ class EngineDriver(RayDriver):
         items = {number: call.items[0] for number, call in self.submitted_calls.items()}
         large = {number: item.refs[0] for number, item in items.items() if not isinstance(item.refs[0], PackedTask)}
         rows = [serialise_task(number, item.lineage, item.refs[0]) for number, item in items.items()]
-        self.control.ask("hold", large)  # another board may have to: the engine must know the one that does
+        self.control.ask(
+            EngineCoordinator.hold_inputs, large
+        )  # another board may have to: the engine must know the one that does
         self.coordinator = self.control_actor
-        self.state = "playing"
+        self.state = "running"
         self.engine_started = True
         self.actor_cache.kill_idle_actors()
         self._start_engine_actor(rows)
@@ -207,7 +208,7 @@ class EngineDriver(RayDriver):
 
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
         self.engine_actor = ray.remote(EngineActor).options(num_cpus=0, scheduling_strategy=here).remote()
-        self.engine_run = self.engine_actor.play.remote(self.executor, self._engine_job(rows), self.coordinator)
+        self.engine_run = self.engine_actor.run_engine.remote(self.executor, self._engine_job(rows), self.coordinator)
         self.pending_update = self.coordinator.take_update.remote(_UPDATE_SECONDS)
 
     def _engine_job(self, rows: list[bytes]) -> EngineJob:
@@ -232,13 +233,13 @@ class EngineDriver(RayDriver):
             batch_sizes=[group.batch_size for group in groups],
             environments=[self.pools[group.index].env() for group in groups],
             cpus=self.machine.cpus,
-            nodes=self.executor.places(),
+            nodes=self.executor.worker_nodes(),
         )
 
     # -- listening ---------------------------------------------------------------------------------------
 
     def ready(self, refs: list[Any], seconds: float) -> list[Any]:
-        if self.state != "playing":
+        if self.state != "running":
             return super().ready(refs, seconds)
         found = super().ready([*refs, self.pending_update, self.engine_run], seconds)
         if self.pending_update in found:
@@ -340,9 +341,9 @@ class EngineDriver(RayDriver):
         )  # or it might still work on what is done again below
         self.teardown_error = self.teardown_error if error is None else None
         self._take_update(0)  # asked for before it ended: the answer may be older than the last receipt
-        while self.state == "playing" and self._take_update(0):
+        while self.state == "running" and self._take_update(0):
             pass
-        if self.state != "playing":
+        if self.state != "running":
             return
         why = f"It said:\n{type(error).__name__}: {error}" if error else "It ended without a word"
         if error and not self.receipts_received:
@@ -371,7 +372,7 @@ class EngineDriver(RayDriver):
         self.deliveries.clear()
 
     def _stop(self, raises: bool) -> None:
-        if self.state == "playing":
+        if self.state == "running":
             self.state = "over"
         try:
             super()._stop(raises)

@@ -14,7 +14,7 @@ from dataclasses import field
 
 import cloudpickle
 
-from gristmill.core.executor import Job, SilentObserver
+from gristmill.core.executor import Job, Machine, SilentObserver
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.plan.planner import Group, Plan
 from gristmill.core.records.quarantine import ErrorBudget, Quarantine, QuarantinedRecord
@@ -24,7 +24,7 @@ from gristmill.core.run.stage_stats import StageStats
 from gristmill.executors.local.local_executor import LocalDriver
 from gristmill.executors.local.process_pool import ProcessHandle, ProcessPool
 from gristmill.executors.local.zygote import teardown_error_files
-from gristmill.executors.machine import GpuSlot, GpuSlots, Machine
+from gristmill.executors.machine import GpuSlot, GpuSlots
 from gristmill.executors.worker_pool import WorkerPool
 
 LINGER_SECONDS = 60.0

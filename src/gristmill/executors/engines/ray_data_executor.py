@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from gristmill.core.errors import require
+from gristmill.core.executor import Machine
 from gristmill.executors.engines.coordinator import GroupRunner
 from gristmill.executors.engines.engine_executor import EngineExecutor, EngineJob, tasks_per_call
 from gristmill.executors.engines.guard import GroupAssignment
 from gristmill.executors.executor_settings import UNSUPPORTED_SETTINGS
-from gristmill.executors.machine import Machine
 
 TASK_COLUMN = "task"
 BLOCK_BYTES = 16 * 2**20
@@ -34,7 +34,7 @@ class RayDataExecutor(EngineExecutor):
     """
 
     engine_name = "Ray Data"
-    instead: ClassVar[Mapping[str, str]] = {
+    unsupported_settings: ClassVar[Mapping[str, str]] = {
         **UNSUPPORTED_SETTINGS,
         "reserved_cpus": "Use RayActorPoolExecutor, which has it",
         "reserved_gpus": "Use RayActorPoolExecutor, which has it",
@@ -45,7 +45,7 @@ class RayDataExecutor(EngineExecutor):
         require("pandas", "ray", "RayDataExecutor")
         return super().machine()
 
-    def play(self, score: EngineJob, desk: Any) -> None:
+    def run_engine(self, score: EngineJob, desk: Any) -> None:
         import ray
 
         _configure_data_context(ray.data.DataContext.get_current())

@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from gristmill.core.errors import PlanError, ResourceError, require
+from gristmill.core.executor import Machine
 from gristmill.core.plan.planner import Plan
 from gristmill.executors.engines.engine_executor import EngineExecutor, EngineJob, tasks_per_call
 from gristmill.executors.executor_settings import UNSUPPORTED_SETTINGS
-from gristmill.executors.machine import Machine
 
 XENNA_DEFAULTS: dict[str, Any] = {
     "execution_mode": "streaming",
@@ -37,8 +37,8 @@ class XennaExecutor(EngineExecutor):
     """
 
     engine_name = "Xenna"
-    options = tuple(dict.fromkeys((*XENNA_DEFAULTS, *EngineExecutor.options)))
-    instead: ClassVar[Mapping[str, str]] = {
+    config_keys = tuple(dict.fromkeys((*XENNA_DEFAULTS, *EngineExecutor.config_keys)))
+    unsupported_settings: ClassVar[Mapping[str, str]] = {
         "max_workers_per_stage": UNSUPPORTED_SETTINGS["max_workers_per_stage"],
         "reserved_cpus": "Use cpu_allocation_percentage, the share of the cores that Xenna may use",
         "reserved_gpus": "Use RayActorPoolExecutor, which has it",
@@ -52,7 +52,7 @@ class XennaExecutor(EngineExecutor):
             raise PlanError("Xenna cannot keep off the head node: use RayActorPoolExecutor(ignore_head_node=True)")
 
     @property
-    def at_once(self) -> bool:  # type: ignore[override]
+    def needs_all_groups(self) -> bool:  # type: ignore[override]
         return bool(self.setting("execution_mode") == "streaming")
 
     def setting(self, key: str) -> Any:
@@ -71,8 +71,8 @@ class XennaExecutor(EngineExecutor):
                 "none: raise cpu_allocation_percentage, or use RayActorPoolExecutor"
             )
 
-    def room(self) -> float:
-        return self._cpus_intended(super().room())
+    def available_cpus(self) -> float:
+        return self._cpus_intended(super().available_cpus())
 
     def _cpus_intended(self, cpus: float) -> int:
         """The cores that it was to have. It rounds that down to what it offers, which is half of two cores."""
@@ -81,7 +81,7 @@ class XennaExecutor(EngineExecutor):
     def _cpus_offered(self, cpus: float) -> int:
         return int(cpus * self.setting("cpu_allocation_percentage") + 1e-9)
 
-    def play(self, score: EngineJob, desk: Any) -> None:
+    def run_engine(self, score: EngineJob, desk: Any) -> None:
         _silence_monitoring()
         import cosmos_xenna.pipelines.v1 as xenna
         from cosmos_xenna.utils.verbosity import VerbosityLevel

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from gristmill.core.errors import ResourceError
-from gristmill.core.executor import MODES, Job, TaskRef, is_batch_mode
+from gristmill.core.executor import MODES, Executor, Job, Machine, TaskRef, is_batch_mode
 from gristmill.core.plan.placement import fuse_commits
 from gristmill.core.plan.planner import Plan
 from gristmill.core.run.flow import WorkItem
@@ -33,11 +33,11 @@ from gristmill.executors.local.task_transport import (
 )
 from gristmill.executors.local.worker_process import thread_count
 from gristmill.executors.local.zygote import Zygote
-from gristmill.executors.machine import GpuSlots, Machine
+from gristmill.executors.machine import GpuSlots, this_machine
 from gristmill.executors.worker_pool import WorkerHandle
 
 
-class LocalExecutor:
+class LocalExecutor(Executor):
     """Runs a pipeline on this machine.
 
     `num_workers`: how many calls run at once; one per core by default, 0 runs everything in this process.
@@ -60,24 +60,24 @@ class LocalExecutor:
         check_setting("LocalExecutor", "fuse", fuse, FLAG)
         self.num_workers, self.gpus, self.fuse = num_workers, gpus, fuse
         self.execution_mode, self.batch = execution_mode, is_batch_mode("LocalExecutor", execution_mode)
+        self.runs_inline = num_workers == 0
         self._idle_zygotes: list[Zygote] = []
 
     def machine(self) -> Machine:
-        return Machine.here(self.num_workers, self.gpus)
+        return this_machine(self.num_workers, self.gpus)
 
     def check(self, plan: Plan) -> None:
         check_machine_resources(plan, self.machine())
 
     def arrange(self, plan: Plan) -> Plan:
-        return fuse_commits(plan) if self.num_workers != 0 and self.fuse and not self.batch else plan
+        return fuse_commits(plan) if self.fuse and not (self.batch or self.runs_inline) else plan
 
     def execute(self, job: Job) -> Iterator[tuple[Lineage, TaskRef | None]]:
-        if self.num_workers == 0:
+        if self.runs_inline:
             return run_inline(job)
         return LocalDriver(replace(job, batch=self.batch), self.machine(), idle_zygotes=self._idle_zygotes).run()
 
-    def rest(self) -> None:
-        """A run is over, well or not: end what was kept for its next segment."""
+    def end_run(self) -> None:
         while self._idle_zygotes:
             self._idle_zygotes.pop().close()
 

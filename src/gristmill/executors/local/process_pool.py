@@ -10,12 +10,12 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from gristmill.core.executor import Job
+from gristmill.core.executor import Job, Machine
 from gristmill.core.plan.planner import Group
 from gristmill.core.run.isolation import RowLocation
 from gristmill.executors.local.worker_process import StatusPage, WorkerSetup, thread_count
 from gristmill.executors.local.zygote import Zygote
-from gristmill.executors.machine import GpuSlot, GpuSlots, Machine, visible_devices
+from gristmill.executors.machine import GpuSlot, GpuSlots, visible_devices
 from gristmill.executors.worker_pool import CallRequest, WorkerHandle, WorkerPool, pickle_group
 
 _worker_numbers = itertools.count()

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import ResourceError
+from gristmill.core.executor import Machine
 from gristmill.core.plan.planner import Group
 from gristmill.core.run.isolation import RowLocation
 from gristmill.core.run.schedule import WINDOW
 from gristmill.executors.local.task_transport import PackedTask
-from gristmill.executors.machine import GpuSlot, Machine
-from gristmill.executors.ray.control_actor import SharedPart
+from gristmill.executors.machine import GpuSlot
+from gristmill.executors.ray.control_actor import ControlActor, SharedPart
 from gristmill.executors.ray.input_tasks import InitialTaskRef
 from gristmill.executors.ray.runtime_env import merge_runtime_envs
 from gristmill.executors.ray.worker_actor import RayWorker, StoredTask, WorkerMessage
@@ -108,11 +109,11 @@ class ActorHandle(WorkerHandle):
     def begin(self, needs_node_setup: bool) -> None:
         self.answers.append(_PendingReply(self.actor.begin.remote(needs_node_setup), self._read_ready))
 
-    def begin_reused(self, needs_node_setup: bool, *terms: Any) -> None:
+    def begin_reused(self, needs_node_setup: bool, *settings: Any) -> None:
         """Begin with an actor that has rested."""
-        self.driver.control.ask("expect", self.key)
+        self.driver.control.ask(ControlActor.expect_worker, self.key)
         self.answers.append(
-            _PendingReply(self.actor.change.remote(needs_node_setup, self.key, *terms), self._read_ready)
+            _PendingReply(self.actor.begin_reused.remote(needs_node_setup, self.key, *settings), self._read_ready)
         )
 
     def _read_ready(self, answer: _PendingReply) -> ReceivedMessage:
@@ -121,16 +122,16 @@ class ActorHandle(WorkerHandle):
         error, self.node = ray.get(answer.ref)
         return ("ready", error), []
 
-    def order(self, order: CallRequest) -> None:
-        for given in (ref for _, refs in order.items for ref in refs if isinstance(ref, InitialTaskRef)):
-            given.put()
-        if order.streams and not order.has_small_output:
+    def order(self, request: CallRequest) -> None:
+        for initial in (ref for _, refs in request.items for ref in refs if isinstance(ref, InitialTaskRef)):
+            initial.put()
+        if request.streams and not request.has_small_output:
             options = {"num_returns": "streaming", "_generator_backpressure_num_objects": _MAX_UNREAD_MESSAGES}
-            answer = _PendingReply(self.actor.stream.options(**options).remote(order), self._read_stream)
+            answer = _PendingReply(self.actor.stream.options(**options).remote(request), self._read_stream)
         else:
-            ref, large = self.actor.once.options(num_returns=2).remote(order)
+            ref, large = self.actor.once.options(num_returns=2).remote(request)
             answer = _PendingReply(ref, self._read_single, large)
-        answer.number = order.number
+        answer.number = request.number
         self.answers.append(answer)
 
     def _read_single(self, answer: _PendingReply) -> ReceivedMessage:
@@ -150,7 +151,7 @@ class ActorHandle(WorkerHandle):
         if ray.wait([self.answers[0].ref], timeout=0, fetch_local=False)[0]:
             return False  # it is through with the one before, and the driver has been away
         answer = self.answers[-1]
-        answer.withdrawn = self.driver.control.ask("withdraw", self.key, answer.number)
+        answer.withdrawn = self.driver.control.ask(ControlActor.withdraw_call, self.key, answer.number)
         return answer.withdrawn
 
     def as_driver_message(self, message: WorkerMessage, large: Any) -> tuple[Any, ...]:
@@ -180,16 +181,16 @@ class ActorHandle(WorkerHandle):
 
     def ask_to_share(self, count: int) -> None:
         self.share_asked = self.shares = True
-        self.pending_share_request = self.driver.control_actor.ask.remote(self.key, count)
+        self.pending_share_request = self.driver.control_actor.request_share.remote(self.key, count)
 
     def check_share_request(self) -> None:
         """It has to be asked again if that did not come to the board."""
         import ray
 
         if self.pending_share_request is not None and ray.wait([self.pending_share_request], timeout=0)[0]:
-            asking, self.pending_share_request = self.pending_share_request, None
+            pending, self.pending_share_request = self.pending_share_request, None
             try:
-                ray.get(asking)
+                ray.get(pending)
             except ray.exceptions.RayError:
                 self.share_asked = False
 
@@ -278,16 +279,16 @@ class ActorPool(WorkerPool):
         if self.stored is None:
             self.stored = ray.put(pickle_group(self.group, self.rejecter))  # sent once per node, not once per actor
         key, env = next(_worker_keys), self.env()
-        terms = (self.stored, self.budget, self.final, self.group.resources.cpus)
+        settings = (self.stored, self.budget, self.final, self.group.resources.cpus)
         anew = slot.devices or self.group.max_tasks_per_worker
         actor = None if anew else self.driver.actor_cache.take_actor(node, env)
         found = actor is not None
         if not found:
             board = (self.driver.control_actor, self.driver.control.name, self.driver.control.number)
-            actor = ray.remote(RayWorker).options(**self._options(slot, node, env)).remote(board, key, *terms)
+            actor = ray.remote(RayWorker).options(**self._options(slot, node, env)).remote(board, key, *settings)
         worker = ActorHandle(self.index, self.group.gather_position, key, slot, actor, node, self.driver, env)
         on_node = self.needs_node_setup and node not in self.nodes_set_up
-        worker.begin_reused(on_node, *terms) if found else worker.begin(on_node)
+        worker.begin_reused(on_node, *settings) if found else worker.begin(on_node)
         return worker
 
     def _options(self, slot: GpuSlot, node: str, env: dict[str, Any]) -> dict[str, Any]:

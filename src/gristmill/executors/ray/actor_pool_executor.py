@@ -16,6 +16,7 @@ What is given up: results that lay on a node that disappears before they are loo
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 import traceback
@@ -26,7 +27,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from gristmill.core.errors import PlanError, ResourceError, require
-from gristmill.core.executor import MODES, Job, TaskRef, is_batch_mode
+from gristmill.core.executor import MODES, Executor, Job, Machine, TaskRef, is_batch_mode
 from gristmill.core.plan.planner import Plan
 from gristmill.core.run.flow import WorkerCall, WorkItem
 from gristmill.core.task import Lineage
@@ -39,8 +40,7 @@ from gristmill.executors.executor_settings import (
     check_runtime_env,
     check_setting,
 )
-from gristmill.executors.local.task_transport import InlineResult, PackedTask
-from gristmill.executors.machine import GpuSlot, Machine
+from gristmill.executors.machine import GpuSlot
 from gristmill.executors.ray.actor_pool import ActorHandle, ActorPool
 from gristmill.executors.ray.actor_reuse import ActorCaches
 from gristmill.executors.ray.cluster import (
@@ -78,11 +78,11 @@ _NODE_WAIT_SECONDS = 60.0
 """Seconds that a run waits for a node when those that it needs are gone."""
 
 
-class RayActorPoolExecutor:
+class RayActorPoolExecutor(Executor):
     """Runs a pipeline on a Ray cluster: one that is there (`RAY_ADDRESS`, a `RayClient`), or one on this machine.
 
     `config` may hold `gpu_memory_gb` (of each GPU, for stages that ask for a share by memory), `runtime_env` for all
-    stages, `ray_init` (arguments of `ray.init`, when no cluster is joined), `request_autoscaler_cpus` (how many the autoscaler is
+    stages, `ray_init` (arguments of `ray.init`, when no cluster is joined), `request_cpus` (how many the autoscaler is
     asked for while the run lasts), `reserved_cpus` and `reserved_gpus` (of the cluster's, which are left to others),
     `resource_wait_timeout_s` (how long to wait for nodes that have what a stage wants before the run is refused) and
     `resource_wait_interval_s`, and `execution_mode`, which may also be given by itself: "streaming", or "batch", where
@@ -91,8 +91,8 @@ class RayActorPoolExecutor:
     `progress_interval` (seconds, where there is no terminal) say what is shown.
     """
 
-    options: tuple[str, ...] = RAY_OPTIONS
-    instead: ClassVar[Mapping[str, str]] = UNSUPPORTED_SETTINGS
+    config_keys: tuple[str, ...] = RAY_OPTIONS
+    unsupported_settings: ClassVar[Mapping[str, str]] = UNSUPPORTED_SETTINGS
     always_streams = False
 
     def __init__(
@@ -108,14 +108,14 @@ class RayActorPoolExecutor:
         for flag, value in (("ignore_head_node", ignore_head_node), ("show_progress", show_progress), ("fuse", fuse)):
             check_setting(name, flag, value, FLAG)
         check_setting(name, "progress_interval", progress_interval, POSITIVE)
-        self.config = check_config(name, {} if config is None else config, self.options, self.instead)
+        self.config = check_config(name, {} if config is None else config, self.config_keys, self.unsupported_settings)
         self.ignore_head_node, self.fuse = ignore_head_node, fuse
         self.show_progress, self.progress_interval = show_progress, progress_interval
         self.execution_mode = execution_mode or self.config.get("execution_mode", MODES[0])
         self.batch = is_batch_mode(name, self.execution_mode)
         if self.batch and self.always_streams:
             raise PlanError(f"{name} always streams. Leave execution_mode out, or use RayActorPoolExecutor")
-        self.crews = ActorCaches()
+        self.actor_caches = ActorCaches()
 
     def machine(self) -> Machine:
         """The cluster as one machine."""
@@ -124,8 +124,8 @@ class RayActorPoolExecutor:
         return self.as_machine(self.nodes())
 
     def nodes(self) -> list[ClusterNode]:
-        there = cluster_nodes(self.ignore_head_node)
-        return without_reserved(there, self.config.get("reserved_cpus", 0.0), self.config.get("reserved_gpus", 0.0))
+        available = cluster_nodes(self.ignore_head_node)
+        return without_reserved(available, self.config.get("reserved_cpus", 0.0), self.config.get("reserved_gpus", 0.0))
 
     def as_machine(self, nodes: Sequence[ClusterNode]) -> Machine:
         gpus = (self.config.get("gpu_memory_gb"),) * int(sum(node.gpus for node in nodes))
@@ -162,9 +162,14 @@ class RayActorPoolExecutor:
     def execute(self, job: Job) -> Iterator[tuple[Lineage, TaskRef | None]]:
         return RayDriver(replace(job, batch=self.batch), self.machine(), self).run()
 
-    def rest(self) -> None:
-        """A run is over, well or not: end what was kept for its next segment."""
-        self.crews.close()
+    def end_run(self) -> None:
+        self.actor_caches.close()
+
+    def show_engine_logs(self) -> None:
+        logging = {"logging_level": "INFO", "log_to_driver": True}
+        self.config = {**self.config, "ray_init": {**logging, **self.config.get("ray_init", {})}}
+        for name in ("RAY_BACKEND_LOG_LEVEL", "PYTHON_LOG"):
+            os.environ.setdefault(name, "info")
 
 
 class RayDriver(Driver):
@@ -187,13 +192,13 @@ class RayDriver(Driver):
         self._pending_shared_parts: list[tuple[int, int, SharedPart]] = []
         last = len(job.plan.main_groups) - 1
         self.pools = [ActorPool(self, group, group.index == last) for group in job.plan.groups]
-        self.actor_cache = executor.crews.take_cache(self.control_actor_class, self._control_state)
+        self.actor_cache = executor.actor_caches.take_cache(self.control_actor_class, self._control_state)
 
     def run(self) -> Iterator[tuple[Lineage, TaskRef | None]]:
         running_drivers.add(self)
         ray_message_filter.begin()
         if output_forwarder.is_installed:
-            self.control_actor.hear.remote()
+            self.control_actor.enable_output.remote()
         try:
             yield from super().run()
         finally:
@@ -213,8 +218,8 @@ class RayDriver(Driver):
     def input_items(self, sources: Iterator[Sequence[Any]]) -> Iterator[list[WorkItem]]:
         return store_input_tasks(sources, given=self.job.plan.source is None)
 
-    def as_result(self, ref: Any) -> TaskRef:
-        return InlineResult(ref) if isinstance(ref, PackedTask) else ref
+    def as_result(self, ref: TaskRef) -> TaskRef:
+        return ref
 
     # -- where things are --------------------------------------------------------------------------------
 
@@ -263,8 +268,10 @@ class RayDriver(Driver):
         if {node.id for node in nodes} != {node.id for node in self.nodes}:
             self.nodes = nodes
             self.slots.update(nodes)
-            there = self.executor.as_machine(nodes)
-            self.machine = replace(there, cpus=there.cpus or self.machine.cpus, gpus=there.gpus or self.machine.gpus)
+            available = self.executor.as_machine(nodes)
+            self.machine = replace(
+                available, cpus=available.cpus or self.machine.cpus, gpus=available.gpus or self.machine.gpus
+            )
             for pool in self.pools:
                 pool.resize(self.machine)
         known = {node.id for node in nodes}
@@ -330,7 +337,10 @@ class RayDriver(Driver):
         workers = {worker.key: worker for worker in self._actors() if worker.answers}
         for worker in workers.values():
             worker.check_share_request()
-        entries, self._pending_shared_parts = [*self._pending_shared_parts, *self.control.ask("collect")], []
+        entries, self._pending_shared_parts = (
+            [*self._pending_shared_parts, *self.control.ask(ControlActor.take_shared_parts)],
+            [],
+        )
         for entry in entries:
             key, number, left = entry
             if (one := workers.get(key)) is not None and one.answers[0].number == number:
@@ -388,7 +398,7 @@ class RayDriver(Driver):
         if not self._stopping:
             self._stopping = True
             with contextlib.suppress(ResourceError):  # who stops the run has been told already, or will be
-                self.control.ask("stop")
+                self.control.ask(ControlActor.stop_run)
 
     @property
     def can_reuse_actors(self) -> bool:
@@ -401,13 +411,13 @@ class RayDriver(Driver):
         """Whether another segment comes, and what is left of this one is fit for it."""
         return self.job.plan.next_segment is not None and self.flow.over and not self._stopping
 
-    def close(self, useless: bool) -> None:
+    def close(self, discard_results: bool) -> None:
         import ray
 
         if ray.is_initialized():
-            self.executor.crews.keep_cache(
+            self.executor.actor_caches.keep_cache(
                 self.actor_cache
-            ) if self.can_continue and not useless else self.actor_cache.close()
+            ) if self.can_continue and not discard_results else self.actor_cache.close()
             request_autoscaler_cpus(0 if "request_cpus" in self.executor.config else None)
         self.environments.close()
 

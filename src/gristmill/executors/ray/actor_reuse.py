@@ -48,26 +48,26 @@ class IdleActor:
 class ActorCache:
     """A board, and actors that rest."""
 
-    def __init__(self, control_actor_class: type, past: Callable[[], ControlState]) -> None:
+    def __init__(self, control_actor_class: type, make_state: Callable[[], ControlState]) -> None:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         place = {"num_cpus": 0, "max_concurrency": _MAX_CONCURRENCY, "scheduling_strategy": here}
-        self.control = ControlActorSupervisor(control_actor_class, place, past)
+        self.control = ControlActorSupervisor(control_actor_class, place, make_state)
         self.idle_actors: list[IdleActor] = []
 
     def keep_actor(self, worker: ActorHandle, nodes: Sequence[ClusterNode]) -> bool:
         """Let the actor of a worker rest that has ended. Whether it does; if the node has many, another one goes."""
         node = next((node for node in nodes if node.id == worker.node), None)
-        most = 0 if node is None else max_idle_actors(node)
-        if not worker.may_be_reused or not most:
+        limit = 0 if node is None else max_idle_actors(node)
+        if not worker.may_be_reused or not limit:
             return False
-        there = [spare for spare in self.idle_actors if spare.node == worker.node]
-        if len(there) >= most:
-            self._dismiss(there[0])
+        on_node = [idle for idle in self.idle_actors if idle.node == worker.node]
+        if len(on_node) >= limit:
+            self._dismiss(on_node[0])
         self.idle_actors.append(
-            IdleActor(worker.node, worker.env, worker.actor, worker.actor.rest.remote(MAX_REUSE_BYTES))
+            IdleActor(worker.node, worker.env, worker.actor, worker.actor.prepare_for_reuse.remote(MAX_REUSE_BYTES))
         )
         return True
 
@@ -75,37 +75,37 @@ class ActorCache:
         """An actor that rests on a node, in this environment; None if there is none."""
         import ray
 
-        there = {spare.reuse_ref: spare for spare in self.idle_actors[::-1] if (spare.node, spare.env) == (node, env)}
-        while there and (told := ray.wait(list(there), timeout=_REUSE_CHECK_SECONDS)[0]):
-            spare = there.pop(told[0])
-            if _can_be_reused(spare):
-                self.idle_actors.remove(spare)
-                return spare.actor
-            self._dismiss(spare)
+        on_node = {idle.reuse_ref: idle for idle in self.idle_actors[::-1] if (idle.node, idle.env) == (node, env)}
+        while on_node and (ready := ray.wait(list(on_node), timeout=_REUSE_CHECK_SECONDS)[0]):
+            idle = on_node.pop(ready[0])
+            if _can_be_reused(idle):
+                self.idle_actors.remove(idle)
+                return idle.actor
+            self._dismiss(idle)
         return None
 
-    def _dismiss(self, spare: IdleActor) -> None:
+    def _dismiss(self, idle: IdleActor) -> None:
         import ray
 
-        self.idle_actors.remove(spare)
+        self.idle_actors.remove(idle)
         with contextlib.suppress(ray.exceptions.RayError, ValueError):  # it may be of a cluster that is gone
-            ray.kill(spare.actor)
+            ray.kill(idle.actor)
 
     def kill_idle_actors(self) -> None:
         """Nobody needs those that rest."""
-        for spare in list(self.idle_actors):
-            self._dismiss(spare)
+        for idle in list(self.idle_actors):
+            self._dismiss(idle)
 
     def close(self) -> None:
         self.kill_idle_actors()
         self.control.close()
 
 
-def _can_be_reused(spare: IdleActor) -> bool:
+def _can_be_reused(idle: IdleActor) -> bool:
     import ray
 
     with contextlib.suppress(ray.exceptions.RayError):  # it has died
-        return bool(ray.get(spare.reuse_ref))
+        return bool(ray.get(idle.reuse_ref))
     return False
 
 
@@ -124,19 +124,19 @@ class ActorCaches:
     def __reduce__(self) -> tuple[Any, ...]:
         return ActorCaches, ()  # a copy of an executor, in an engine's actor, has none
 
-    def take_cache(self, control_actor_class: type, past: Callable[[], ControlState]) -> ActorCache:
+    def take_cache(self, control_actor_class: type, make_state: Callable[[], ControlState]) -> ActorCache:
         """One that rests, if there is one: of any run, because it has nothing of it any more."""
-        crew = self._next()
-        if crew is None:
-            return ActorCache(control_actor_class, past)
+        cache = self._next()
+        if cache is None:
+            return ActorCache(control_actor_class, make_state)
         try:
-            crew.control.begin_segment(past)
+            cache.control.begin_segment(make_state)
         except BaseException as error:
-            crew.close()
+            cache.close()
             if isinstance(error, ResourceError):
-                return ActorCache(control_actor_class, past)
+                return ActorCache(control_actor_class, make_state)
             raise
-        return crew
+        return cache
 
     def _next(self) -> ActorCache | None:
         try:
@@ -144,13 +144,13 @@ class ActorCaches:
         except IndexError:  # another run may have taken it just now
             return None
 
-    def keep_cache(self, crew: ActorCache) -> None:
-        crew.control.make_state = ControlState  # or it would hold all of its driver
-        self._idle.append(crew)
+    def keep_cache(self, cache: ActorCache) -> None:
+        cache.control.make_state = ControlState  # or it would hold all of its driver
+        self._idle.append(cache)
 
     def close(self) -> None:
         import ray
 
-        while (crew := self._next()) is not None:
+        while (cache := self._next()) is not None:
             if ray.is_initialized():
-                crew.close()
+                cache.close()

@@ -25,7 +25,8 @@ _MAX_PASSED_OVER = 16
 
 def node_of(item: WorkItem) -> str:
     """The node that holds what an item needs; empty if it is small, and goes with the call."""
-    return getattr(item.refs[0], "node", "")
+    node: str = item.refs[0].node
+    return node
 
 
 def nearest_worker(workers: Sequence[WorkerHandle], call: WorkerCall, free: Mapping[str, float]) -> WorkerHandle:

@@ -99,7 +99,7 @@ class OutputForwarder:
 
         if self.is_installed:
             with contextlib.suppress(ray.exceptions.RayError):
-                self.wait_for_marks(ray.get(board.take_marks.remote()))
+                self.wait_for_marks(ray.get(board.take_output_marks.remote()))
 
     def wait_for_marks(self, marks: Iterable[str]) -> None:
         """Until all that was printed before the marks is there."""
