@@ -128,7 +128,7 @@ def test_what_is_passed_over_goes_after_some_turns_wherever_others_are_free() ->
     assert turn == 16
 
 
-@pytest.mark.parametrize("other", [{"alone": True}, {"start": 1}, {"refs": [pack_task(Task(1), None)]}])
+@pytest.mark.parametrize("other", [{"runs_alone": True}, {"start": 1}, {"refs": [pack_task(Task(1), None)]}])
 def test_nothing_is_taken_out_of_its_turn_before_what_is_of_another_kind(other: dict[str, Any]) -> None:
     queue = waiting("far", "far", "near", "near")
     for name, value in other.items():
@@ -374,7 +374,7 @@ def test_what_an_engine_has_made_and_is_lost_is_made_again_through_all_its_group
 
 
 def test_a_keeper_is_asked_for_once_and_again_when_nobody_heard_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gristmill.executors.engines.coordinator._KEEPER_SECONDS", 0.3)
+    monkeypatch.setattr("gristmill.executors.engines.coordinator._OWNER_SECONDS", 0.3)
 
     async def ask() -> list[Any]:
         desk = EngineCoordinator()

@@ -58,12 +58,12 @@ def at_rest(monkeypatch: pytest.MonkeyPatch) -> list[tuple[set[int], set[int]]]:
     rest = ActorCaches.keep_cache
 
     def look(crews: ActorCaches, crew: Any) -> None:
-        fit = [spare.actor for spare in crew.spares if ray.get(spare.fit)]
+        fit = [spare.actor for spare in crew.idle_actors if ray.get(spare.reuse_ref)]
         spares = [actor.__ray_call__.remote(lambda worker: os.getpid()) for actor in fit]
         found.append((pids("ControlActor"), set(ray.get(spares))))
         rest(crews, crew)
 
-    monkeypatch.setattr(ActorCaches, "rest", look)
+    monkeypatch.setattr(ActorCaches, "keep_cache", look)
     return found
 
 
@@ -96,7 +96,7 @@ def test_those_that_die_at_rest_are_replaced(
             killed.append(pid)
         rest(crews, crew)
 
-    monkeypatch.setattr(ActorCaches, "rest", kill_some)
+    monkeypatch.setattr(ActorCaches, "keep_cache", kill_some)
     pipeline = Pipeline("p", stages=stages(corpus, marks, shuffle()))
     result = pipeline.run(RayActorPoolExecutor(), on_error="raise")
     assert rows(result) == EXPECTED

@@ -33,7 +33,9 @@ def driver() -> Any:
     """As much of one as is asked, on a node that answers."""
     made: Any = RayDriver.__new__(RayDriver)
     made.nodes, made._unreachable_nodes, made._nodes_checked_at = [Answering("n0", 1, 0)], set(), 1.0
-    made.actor_cache = SimpleNamespace(control=SimpleNamespace(refresh_positions=lambda: None, unregistered_workers=set()))
+    made.actor_cache = SimpleNamespace(
+        control=SimpleNamespace(refresh_positions=lambda: None, unregistered_workers=set())
+    )
     return made
 
 

@@ -66,7 +66,7 @@ class StillPool(ActorPool):
 class StillDriver:
     """What a pool asks its driver for. Where workers go without GPUs is the real one's decision."""
 
-    home = RayDriver.next_actor_node
+    next_actor_node = RayDriver.next_actor_node
 
     def __init__(self, nodes: Sequence[ClusterNode], *wishes: Resources) -> None:
         self.nodes, self.slots, self.hired = list(nodes), ClusterGpuSlots(nodes), list[Still]()

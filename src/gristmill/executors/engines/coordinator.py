@@ -1,8 +1,8 @@
-"""What an engine's actors and the driver say to each other.
+"""How the actors of an engine and the driver communicate.
 
-A `GroupRunner` is the place of work in an engine's actor: it has the guard run the rows that the engine brings, gives the
-engine rows for the next group, and posts a receipt to the `EngineCoordinator`, an actor near the driver. The receipts hold what the
-driver keeps books of; payloads stay with the engine until they leave its last group.
+A `GroupRunner` runs inside each actor of the engine: it passes the engine's rows to the guard process, returns rows for
+the next group, and posts a receipt to the `EngineCoordinator`, an actor on the driver's node. Receipts hold what the
+driver accounts for; payloads stay with the engine until they leave its last group.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from gristmill.core.run.flow import CallOutput
 from gristmill.core.run.stage_stats import StageStats
 from gristmill.core.stage import implements
 from gristmill.core.task import Lineage, Task
-from gristmill.executors.engines.guard import GroupAssignment, GuardDriver
-from gristmill.executors.engines.guard_processes import GuardProcess, is_process_running
+from gristmill.executors.engines.guard import GroupAssignment, GuardDriver, GuardProcess, is_process_running
 from gristmill.executors.engines.task_serialisation import deserialise_task, serialise_task
 from gristmill.executors.local.task_transport import PackedTask
 from gristmill.executors.local.worker_process import as_stage_error
@@ -35,9 +34,9 @@ from gristmill.executors.ray.output_forwarding import OutputMarker
 from gristmill.executors.ray.worker_actor import StoredTask
 
 _NODE_SETUP_POLL_SECONDS = 1.0
-"""How often those that wait until their node is set up look whether the one who does it lives."""
+"""How often guards that wait for their node to be set up check that the one doing it is alive."""
 
-_KEEPER_SECONDS = 30.0
+_OWNER_SECONDS = 30.0
 _MAX_UNREAD_RECEIPTS = 256
 _STORE_CHUNK_BYTES = 8 * 2**20
 _RETRY_SECONDS = 0.05
@@ -46,7 +45,7 @@ _RUN_OVER_MESSAGE = "the run is over"
 
 @fast_dataclass(slots=True)
 class CallReceipt:
-    """What one call of an engine did: which tasks of which convoys went in, what came out, or why it must stop."""
+    """What one call of an engine did: its inputs (delivery and id), its outputs, or the error that must end the run."""
 
     group: int
     inputs: list[tuple[int, str]] = field(default_factory=list)
@@ -58,7 +57,7 @@ class CallReceipt:
 
 @fast_dataclass(slots=True)
 class CoordinatorUpdate:
-    """What the driver has not heard yet: receipts, where guards have moved in, nodes that nobody keeps results on."""
+    """What is new for the driver: receipts, guards that were started, and nodes that need a `ResultOwner`."""
 
     receipts: list[CallReceipt] = field(default_factory=list)
     guard_processes: list[GuardProcess] = field(default_factory=list)
@@ -69,7 +68,7 @@ class CoordinatorUpdate:
 
 
 class EngineCoordinator(ControlActor):
-    """Where receipts are posted, and taken by the driver. It is also the board of our own actors."""
+    """The mailbox between the engine's actors and the driver. It is also the control actor of our own workers."""
 
     def __init__(self, state: ControlState | None = None) -> None:
         super().__init__(state)
@@ -81,17 +80,17 @@ class EngineCoordinator(ControlActor):
         self.posted = asyncio.Event()
 
     async def post(self, receipt: CallReceipt) -> bool:
-        """False: the run is over. Who posts waits when nobody takes, because somebody is slow to look at results."""
+        """Returns False if the run is over. Waits while the driver is slow to take receipts, which is back-pressure."""
         while len(self.update.receipts) > _MAX_UNREAD_RECEIPTS and not self.closed:
             await asyncio.sleep(0.05)
         self.update.receipts.append(receipt)
         self.posted.set()
-        if receipt.error is not None:  # which ends the run: nobody need begin anything any more
+        if receipt.error is not None:  # it ends the run, so no new work should begin
             await self.close()
         return not self.closed
 
     async def take_update(self, seconds: float) -> CoordinatorUpdate:
-        """What is new, as soon as there is something."""
+        """What is new for the driver. Waits up to `seconds` for something."""
         if not self.update and seconds:
             self.posted.clear()
             with contextlib.suppress(TimeoutError):
@@ -100,35 +99,35 @@ class EngineCoordinator(ControlActor):
         return update
 
     async def hold_inputs(self, inputs: dict[int, Any]) -> None:
-        """Large tasks that enter the engine."""
+        """Store references to the large tasks that enter the engine."""
         self.inputs = inputs
 
     async def fetch_input(self, number: int) -> Any:
         return self.inputs[number]
 
     async def add_guard(self, guard_process: GuardProcess) -> bool:
-        """A guard moves in. False: the run is over."""
+        """A guard was started. Returns False if the run is over."""
         if not self.closed:
             self.guard_processes.append(guard_process)
             self.update.guard_processes.append(guard_process)
         return not self.closed
 
     async def close(self) -> list[GuardProcess]:
-        """The run is over. Where guards lived."""
+        """The run is over. Returns all guards that were started."""
         self.closed = True
         for _, waiting in self.nodes.values():
             waiting.set()
         return self.guard_processes
 
-    async def first_on_node(self, group: int, node: str, who: int, gone: int = 0) -> tuple[int, bool] | None:
-        """Which guard has to set up the node, by its process, and whether it has; None: the run is over.
+    async def first_on_node(self, group: int, node: str, pid: int, gone: int = 0) -> tuple[int, bool] | None:
+        """The pid of the guard that sets up the node, and whether it is done; None if the run is over.
 
-        `who` asks, and does not wait for itself. It may have found that the one that had to is `gone`.
+        Waits a moment unless the caller `pid` is that guard. If it has exited (`gone`), the caller takes over.
         """
         first, done = self.nodes.get((group, node), (gone, asyncio.Event()))
         if first == gone and not done.is_set():
-            first, done = self.nodes[group, node] = who, asyncio.Event()
-        if first != who:
+            first, done = self.nodes[group, node] = pid, asyncio.Event()
+        if first != pid:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(done.wait(), _NODE_SETUP_POLL_SECONDS)
         return None if self.closed else (first, done.is_set())
@@ -137,15 +136,15 @@ class EngineCoordinator(ControlActor):
         self.nodes[group, node][1].set()
 
     async def result_owner(self, node: str) -> Any:
-        """Who keeps large results on a node: they must outlive the engine's actors, and the desk."""
+        """The actor that owns large results on a node: they must outlive the engine's actors and this one."""
         asks = node not in self.result_owners
         owner = self.result_owners.setdefault(node, asyncio.get_running_loop().create_future())
         while not owner.done():
             if asks and node not in self.update.wanted_owners:
                 self.update.wanted_owners.append(node)
                 self.posted.set()
-            await asyncio.wait([owner], timeout=_KEEPER_SECONDS)
-            asks = True  # what was handed out has not arrived
+            await asyncio.wait([owner], timeout=_OWNER_SECONDS)
+            asks = True  # the update with the request was lost: ask again
         return owner.result()
 
     async def set_result_owner(self, node: str, owner: Any) -> None:
@@ -154,7 +153,7 @@ class EngineCoordinator(ControlActor):
 
 
 class ResultOwner:
-    """Owns results. It is the driver's, and lives as long as somebody has one of them."""
+    """Owns large results on one node. Started by the driver, it lives as long as one of its results is referenced."""
 
     @classmethod
     def start_on(cls, node: str) -> Any:
@@ -171,7 +170,7 @@ class ResultOwner:
 
 
 class GroupRunner:
-    """The place of work in one actor of an engine."""
+    """Runs a group inside one actor of an engine."""
 
     def __init__(self, assignment: GroupAssignment, coordinator: Any) -> None:
         import ray
@@ -184,10 +183,9 @@ class GroupRunner:
         self.output_marker = OutputMarker()
 
     def run(self, rows: Iterable[Any]) -> Iterator[bytes]:
-        """Pass rows through the group, and give the rows for the next one.
+        """Pass rows through the group, and yield the rows for the next group.
 
-        Should the guard itself break down, or the desk, nothing is posted, and the driver sees to it that others do the
-        work.
+        If the guard or the coordinator fails, no receipt is posted, and the driver has the tasks run again elsewhere.
         """
         import ray
 
@@ -229,12 +227,12 @@ class GroupRunner:
             self._ask(EngineCoordinator.node_is_set_up, self.assignment.group, self.node)
 
     def _must_set_up_node(self, pid: int) -> bool:
-        """Whether this guard has to set up the node. Another one is waited for, as long as anything of it lives."""
+        """Whether this guard has to set up the node. Waits for another guard that does it, as long as that is alive."""
         gone = 0
         while (
-            found := self._ask(EngineCoordinator.first_on_node, self.assignment.group, self.node, pid, gone)
+            answer := self._ask(EngineCoordinator.first_on_node, self.assignment.group, self.node, pid, gone)
         ) is not None:
-            first, done = found
+            first, done = answer
             if done or first == pid:
                 return not done
             gone = 0 if is_process_running(first) else first
@@ -255,7 +253,7 @@ class GroupRunner:
         receipt.stats = self.guard.stats
 
     def _emit_outputs(self, delivery: int, outputs: list[CallOutput], receipt: CallReceipt) -> Iterator[bytes]:
-        """Rows for the next group; what leaves the engine goes with the receipt."""
+        """Yield rows for the next group. What leaves the engine goes into the receipt."""
         leaving = [
             output for output in outputs if self.assignment.leaves_engine or output.position == REJECTED_POSITION
         ]
@@ -268,7 +266,7 @@ class GroupRunner:
             output.ref.discard()
 
     def _store_results(self, packed_tasks: list[PackedTask]) -> list[Any]:
-        """References that outlive this actor."""
+        """Replace large results by references that outlive this actor."""
         import ray
 
         large = [packed for packed in packed_tasks if packed.path is not None]
@@ -283,7 +281,7 @@ class GroupRunner:
                 part.append(large.pop())
                 size += part[-1].nbytes
             refs = ray.get(self.result_owner.keep.remote([packed.load() for packed in part]))
-            # the handle is kept with what is owned: a keeper ends when nobody has any of it any more
+            # the handle travels with the reference: an owner ends when its last handle is gone
             kept |= {
                 id(packed): StoredTask([*refs, self.result_owner], index, packed.nbytes, self.node)
                 for index, packed in enumerate(part)
@@ -316,7 +314,7 @@ class GroupRunner:
 
 
 def _visible_gpu_count(stages: list[Any]) -> int:
-    """How many GPUs the engine has given to this actor."""
+    """How many GPUs the engine has assigned to this actor."""
     if not any(stage.resources.requires_gpu for stage in stages):
         return 0
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")

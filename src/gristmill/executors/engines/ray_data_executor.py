@@ -45,21 +45,23 @@ class RayDataExecutor(EngineExecutor):
         require("pandas", "ray", "RayDataExecutor")
         return super().machine()
 
-    def run_engine(self, score: EngineJob, desk: Any) -> None:
+    def run_engine(self, engine_job: EngineJob, coordinator: Any) -> None:
         import ray
 
         _configure_data_context(ray.data.DataContext.get_current())
-        dataset: Any = ray.data.from_arrow(_input_blocks(score))
-        wanted = sum(need.cpus * (count or 1) for need, count in zip(score.resources, score.num_workers, strict=True))
-        scale = min(1.0, 0.95 * score.cpus / max(wanted, 1e-9))
-        for index, duty in enumerate(score.assignments):
+        dataset: Any = ray.data.from_arrow(_input_blocks(engine_job))
+        wanted = sum(
+            need.cpus * (count or 1) for need, count in zip(engine_job.resources, engine_job.num_workers, strict=True)
+        )
+        scale = min(1.0, 0.95 * engine_job.cpus / max(wanted, 1e-9))
+        for index, assignment in enumerate(engine_job.assignments):
             dataset = dataset.map_batches(
                 GroupOperator,
-                fn_constructor_args=(duty, desk),
+                fn_constructor_args=(assignment, coordinator),
                 batch_format="pyarrow",
                 max_restarts=_MAX_RETRIES,
                 max_task_retries=_MAX_RETRIES,
-                **_map_batches_options(score, index, scale),
+                **_map_batches_options(engine_job, index, scale),
             )
         for _ in dataset.iter_internal_ref_bundles():
             pass
@@ -68,8 +70,8 @@ class RayDataExecutor(EngineExecutor):
 class GroupOperator:
     """What Ray Data calls."""
 
-    def __init__(self, assignment: GroupAssignment, desk: Any) -> None:
-        self.group_runner = GroupRunner(assignment, desk)
+    def __init__(self, assignment: GroupAssignment, coordinator: Any) -> None:
+        self.group_runner = GroupRunner(assignment, coordinator)
 
     def __call__(self, block: Any) -> Iterator[Any]:
         rows: list[bytes] = []
@@ -89,11 +91,11 @@ def _task_table(rows: list[bytes]) -> Any:
     return pa.table({TASK_COLUMN: pa.array(rows, pa.large_binary())})
 
 
-def _input_blocks(score: EngineJob) -> list[Any]:
-    each = tasks_per_call(score)
+def _input_blocks(engine_job: EngineJob) -> list[Any]:
+    each = tasks_per_call(engine_job)
     return [
-        _task_table(score.serialised_tasks[start : start + each])
-        for start in range(0, len(score.serialised_tasks), each)
+        _task_table(engine_job.serialised_tasks[start : start + each])
+        for start in range(0, len(engine_job.serialised_tasks), each)
     ]
 
 
@@ -107,24 +109,24 @@ def _configure_data_context(context: Any) -> None:
     context.execution_options.preserve_order = False
 
 
-def _map_batches_options(score: EngineJob, index: int, scale: float) -> dict[str, Any]:
+def _map_batches_options(engine_job: EngineJob, index: int, scale: float) -> dict[str, Any]:
     """What one actor of a group takes, and how many there may be. With many groups each takes less, so that all run."""
-    need = score.resources[index]
+    need = engine_job.resources[index]
     cpus = need.cpus * scale
-    fixed = score.num_workers[index]
-    fitting = max(1, int(score.cpus / need.cpus + 1e-9) if need.cpus else int(score.cpus))
+    fixed = engine_job.num_workers[index]
+    fitting = max(1, int(engine_job.cpus / need.cpus + 1e-9) if need.cpus else int(engine_job.cpus))
     most = fixed or (fitting if scale == 1 else 1)  # where not all fit, there is no core for a second one
     options: dict[str, Any] = {"num_cpus": cpus, "concurrency": (fixed or 1, most)}
-    if score.batch_sizes[index] > 1 or need.requires_gpu:  # otherwise a call gets a block as it comes
-        options["batch_size"] = tasks_per_call(score, index)
+    if engine_job.batch_sizes[index] > 1 or need.requires_gpu:  # otherwise a call gets a block as it comes
+        options["batch_size"] = tasks_per_call(engine_job, index)
     if need.requires_gpu:
-        options["num_gpus"] = need.gpu_share(score.assignments[index].gpu_memory_gb)
+        options["num_gpus"] = need.gpu_share(engine_job.assignments[index].gpu_memory_gb)
     if need.memory_gb:
         options["memory"] = need.memory_gb * 1e9
-    if score.environments[index]:
-        options["runtime_env"] = score.environments[index]
-    if score.nodes is not None:
-        options["ray_remote_args_fn"] = _RandomNodeStrategy(score.nodes)
+    if engine_job.environments[index]:
+        options["runtime_env"] = engine_job.environments[index]
+    if engine_job.nodes is not None:
+        options["ray_remote_args_fn"] = _RandomNodeStrategy(engine_job.nodes)
     return options
 
 

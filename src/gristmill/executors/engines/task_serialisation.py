@@ -18,14 +18,14 @@ from gristmill.executors.local.task_transport import PackedTask, pack_task, writ
 _HEADER_BYTES = 8
 
 
-def serialise_task(convoy: int, lineage: Lineage, ref: Any) -> bytes:
+def serialise_task(delivery: int, lineage: Lineage, ref: Any) -> bytes:
     """A task, by its reference, that belongs to a convoy, as a row of an engine."""
     if not isinstance(ref, PackedTask):
-        return _join_bytes((convoy, lineage, None), b"")
+        return _join_bytes((delivery, lineage, None), b"")
     if ref.path is None:
-        return _join_bytes((convoy, lineage, ref), b"")
+        return _join_bytes((delivery, lineage, ref), b"")
     with open(ref.path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as body:
-        return _join_bytes((convoy, lineage, ref), body)
+        return _join_bytes((delivery, lineage, ref), body)
 
 
 def _join_bytes(head: tuple[Any, ...], body: Any) -> bytes:
@@ -37,9 +37,9 @@ def deserialise_task(row: Any, folders: list[str], fetch: Callable[[int], Any]) 
     """The convoy and the task, ready for a worker of this machine. `fetch` gets what lies in the object store."""
     view = memoryview(row)
     start = _HEADER_BYTES + int.from_bytes(view[:_HEADER_BYTES], "little")
-    convoy, lineage, parcel = pickle.loads(view[_HEADER_BYTES:start])
-    if parcel is None:
-        parcel = pack_task(fetch(convoy).load(), folders)
-    elif parcel.path is not None:
-        parcel = parcel._replace(path=write_buffer_file(view[start:], folders))
-    return convoy, WorkItem(lineage, [parcel], parcel.nbytes)
+    delivery, lineage, packed = pickle.loads(view[_HEADER_BYTES:start])
+    if packed is None:
+        packed = pack_task(fetch(delivery).load(), folders)
+    elif packed.path is not None:
+        packed = packed._replace(path=write_buffer_file(view[start:], folders))
+    return delivery, WorkItem(lineage, [packed], packed.nbytes)

@@ -81,7 +81,7 @@ class XennaExecutor(EngineExecutor):
     def _cpus_offered(self, cpus: float) -> int:
         return int(cpus * self.setting("cpu_allocation_percentage") + 1e-9)
 
-    def run_engine(self, score: EngineJob, desk: Any) -> None:
+    def run_engine(self, engine_job: EngineJob, coordinator: Any) -> None:
         _silence_monitoring()
         import cosmos_xenna.pipelines.v1 as xenna
         from cosmos_xenna.utils.verbosity import VerbosityLevel
@@ -102,26 +102,28 @@ class XennaExecutor(EngineExecutor):
             monitoring_verbosity_level=silent,
             mode_specific=None if batch else streaming,
         )
-        scale = self._scale(score, batch)
+        scale = self._scale(engine_job, batch)
         stages = [
-            xenna.StageSpec(GroupStage(score, index, scale, desk), num_workers=count)
-            for index, count in enumerate(_worker_counts(score))
+            xenna.StageSpec(GroupStage(engine_job, index, scale, coordinator), num_workers=count)
+            for index, count in enumerate(_worker_counts(engine_job))
         ]
-        xenna.run_pipeline(xenna.PipelineSpec(input_data=score.serialised_tasks, stages=stages, config=config))
+        xenna.run_pipeline(xenna.PipelineSpec(input_data=engine_job.serialised_tasks, stages=stages, config=config))
 
-    def _scale(self, score: EngineJob, batch: bool) -> float:
+    def _scale(self, engine_job: EngineJob, batch: bool) -> float:
         """So much of what a worker needs is told to Xenna: as many fit then as the cores that it was to have allow."""
-        offered = self._cpus_offered(score.cpus)
-        needs = [need.cpus * (count or 1) for need, count in zip(score.resources, score.num_workers, strict=True)]
+        offered = self._cpus_offered(engine_job.cpus)
+        needs = [
+            need.cpus * (count or 1) for need, count in zip(engine_job.resources, engine_job.num_workers, strict=True)
+        ]
         most: float = max(needs) if batch else sum(needs)
-        return min(1.0, offered / self._cpus_intended(score.cpus), 0.98 * offered / max(most, 1e-9))
+        return min(1.0, offered / self._cpus_intended(engine_job.cpus), 0.98 * offered / max(most, 1e-9))
 
 
-def _worker_counts(score: EngineJob) -> list[int | None]:
+def _worker_counts(engine_job: EngineJob) -> list[int | None]:
     """How many workers each group has; None: as Xenna likes, which fills the cores with them at once. Where all that
     goes in is one call, more than one of the first group would start for nothing."""
-    first, *others = score.num_workers
-    one = len(score.serialised_tasks) <= tasks_per_call(score)
+    first, *others = engine_job.num_workers
+    one = len(engine_job.serialised_tasks) <= tasks_per_call(engine_job)
     return [1 if one and first is None else first, *others]
 
 

@@ -16,11 +16,11 @@ from gristmill.executors.engines.engine_executor import EngineJob, tasks_per_cal
 class GroupStage(xenna.Stage):  # type: ignore[misc]
     """What Xenna calls."""
 
-    def __init__(self, score: EngineJob, index: int, scale: float, desk: Any) -> None:
-        self.assignment, self.coordinator = score.assignments[index], desk
-        self.batch_size = tasks_per_call(score, index)
-        self.environment = score.environments[index]
-        need = score.resources[index]
+    def __init__(self, engine_job: EngineJob, index: int, scale: float, coordinator: Any) -> None:
+        self.assignment, self.coordinator = engine_job.assignments[index], coordinator
+        self.batch_size = tasks_per_call(engine_job, index)
+        self.environment = engine_job.environments[index]
+        need = engine_job.resources[index]
         self.cpus = need.cpus * scale
         self.gpus = need.gpu_share(self.assignment.gpu_memory_gb) if need.requires_gpu else 0.0
 
