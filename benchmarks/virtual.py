@@ -130,7 +130,7 @@ class VirtualWorker(WorkerHandle):
         self.free_at = driver.clock.now
         self.void: set[int] = set()
 
-    def order(self, order: CallRequest) -> None:
+    def send_call(self, order: CallRequest) -> None:
         begins = max(self.driver.clock.now + TRIP_S, self.free_at)
         seconds = sum(self.driver.seconds(self, lineage) for lineage, _ in order.items)
         self.free_at = begins + seconds

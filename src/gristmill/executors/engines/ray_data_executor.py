@@ -1,10 +1,10 @@
-"""RayDataExecutor: Ray Data schedules the pipeline, on its public API.
+"""RayDataExecutor: Ray Data schedules the pipeline, through its public API.
 
 Each group of fused stages before the first that gathers is one `map_batches` over a pool of actors; blocks hold tasks
-as bytes (`task_serialisation.py`). Scheduling, back-pressure and the size of pools are Ray Data's. The books, the isolation of
-records at fault and everything from the first gather on are ours (`engine_executor.py`, `guard.py`).
+as bytes (`task_serialisation.py`). Ray Data decides on scheduling, back-pressure and pool sizes. Accounting, isolation
+of failing records, and everything from the first gather on are ours (`engine_executor.py`, `guard.py`).
 
-What is given up: a tidy cluster. Ray Data leaves detached actors there, one set that all its users share.
+What is given up: a clean cluster. Ray Data leaves detached actors behind, one set that all its users share.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gristmill.executors.executor_settings import UNSUPPORTED_SETTINGS
 
 TASK_COLUMN = "task"
 BLOCK_BYTES = 16 * 2**20
-"""What one call gives to the next group travels in blocks of this size, so that several workers share it."""
+"""The outputs of one call are split into blocks of this size, so that several workers can share them."""
 
 _MAX_RETRIES = 2
 
@@ -30,14 +30,14 @@ _MAX_RETRIES = 2
 class RayDataExecutor(EngineExecutor):
     """Runs a pipeline on Ray Data.
 
-    Takes what `RayActorPoolExecutor` takes, except `reserved_cpus`, `reserved_gpus` and the mode "batch".
+    Takes the arguments of `RayActorPoolExecutor`, except `reserved_cpus`, `reserved_gpus` and execution_mode="batch".
     """
 
     engine_name = "Ray Data"
     unsupported_settings: ClassVar[Mapping[str, str]] = {
         **UNSUPPORTED_SETTINGS,
-        "reserved_cpus": "Use RayActorPoolExecutor, which has it",
-        "reserved_gpus": "Use RayActorPoolExecutor, which has it",
+        "reserved_cpus": "Use RayActorPoolExecutor, which supports it",
+        "reserved_gpus": "Use RayActorPoolExecutor, which supports it",
     }
     always_streams = True
 
@@ -68,7 +68,7 @@ class RayDataExecutor(EngineExecutor):
 
 
 class GroupOperator:
-    """What Ray Data calls."""
+    """The callable of `map_batches`: runs one group."""
 
     def __init__(self, assignment: GroupAssignment, coordinator: Any) -> None:
         self.group_runner = GroupRunner(assignment, coordinator)
@@ -100,7 +100,7 @@ def _input_blocks(engine_job: EngineJob) -> list[Any]:
 
 
 def _configure_data_context(context: Any) -> None:
-    """Quiet, and no retries without end."""
+    """Turn off output, and limit retries."""
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.enable_auto_log_stats = False
@@ -110,14 +110,14 @@ def _configure_data_context(context: Any) -> None:
 
 
 def _map_batches_options(engine_job: EngineJob, index: int, scale: float) -> dict[str, Any]:
-    """What one actor of a group takes, and how many there may be. With many groups each takes less, so that all run."""
+    """Resources and number of actors of a group. If not all groups fit, each asks for less, so that all run."""
     need = engine_job.resources[index]
     cpus = need.cpus * scale
     fixed = engine_job.num_workers[index]
     fitting = max(1, int(engine_job.cpus / need.cpus + 1e-9) if need.cpus else int(engine_job.cpus))
-    most = fixed or (fitting if scale == 1 else 1)  # where not all fit, there is no core for a second one
+    most = fixed or (fitting if scale == 1 else 1)  # if not all groups fit, there is no core for a second actor
     options: dict[str, Any] = {"num_cpus": cpus, "concurrency": (fixed or 1, most)}
-    if engine_job.batch_sizes[index] > 1 or need.requires_gpu:  # otherwise a call gets a block as it comes
+    if engine_job.batch_sizes[index] > 1 or need.requires_gpu:  # otherwise a call gets one block
         options["batch_size"] = tasks_per_call(engine_job, index)
     if need.requires_gpu:
         options["num_gpus"] = need.gpu_share(engine_job.assignments[index].gpu_memory_gb)
@@ -131,7 +131,7 @@ def _map_batches_options(engine_job: EngineJob, index: int, scale: float) -> dic
 
 
 class _RandomNodeStrategy:
-    """Puts an actor on one of some nodes."""
+    """Places each actor on a random node of a list."""
 
     def __init__(self, nodes: list[str]) -> None:
         self.nodes = nodes
