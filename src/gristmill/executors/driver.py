@@ -1,8 +1,8 @@
 """The driver of a run: the scheduling loop that all executors with their own workers share.
 
-It lists sources, sends calls to idle workers, handles their messages, replaces workers that die, divides GPUs, and stops
-everything at the end. `core/run/schedule.py` and `core/run/flow.py` decide what runs next. How to start, call and hear
-from a worker is up to the subclass: processes of this machine (`local_executor.py`) or Ray actors
+It lists sources, sends calls to idle workers, handles their messages, replaces workers that die, divides GPUs, and
+stops everything at the end. `core/run/schedule.py` and `core/run/flow.py` decide what runs next. How to start, call and
+hear from a worker is up to the subclass: processes of this machine (`local_executor.py`) or Ray actors
 (`actor_pool_executor.py`).
 """
 
@@ -161,7 +161,8 @@ class Driver(ABC):
         return not self.job.batch or pool.index == 0 or self.flow.is_over(pool.index - 1)
 
     def _refresh_states(self, states: list[PoolState], index: int) -> None:
-        """Update what has changed by a dispatch: the pool itself, and the one before it, whose queue behind is shorter."""
+        """Update what has changed by a dispatch: the pool itself, and the one before it, whose queue behind is
+        shorter."""
         for one in range(max(0, index - 1), index + 1):
             states[one] = self._state(self.pools[one])
 

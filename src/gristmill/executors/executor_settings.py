@@ -55,7 +55,7 @@ CONFIG_RULES: dict[str, SettingRule] = {
 UNSUPPORTED_SETTINGS: dict[str, str] = {
     "max_workers_per_stage": "Set the number of workers of a stage: stage.with_(num_workers=4)",
     "logging_interval": "Use progress_interval",
-    "ignore_failures": "Failing records are quarantined anyway; Pipeline.run(max_errors=None) allows any number of them",
+    "ignore_failures": "Failing records are quarantined anyway; Pipeline.run(max_errors=None) allows any number",
     "cpu_allocation_percentage": "Use reserved_cpus, the number of cores to keep free",
     "autoscale_interval_s": "Leave it out: pools are resized continuously",
 }

@@ -1,7 +1,7 @@
 """How the GPUs of a run are divided among its pools.
 
-A pool keeps its GPUs between calls, since its workers may be expensive to set up. Pools get workers when the run begins,
-before work arrives, and a different number of them when `core/run/schedule.py` finds that a change pays off.
+A pool keeps its GPUs between calls, since its workers may be expensive to set up. Pools get workers when the run
+begins, before work arrives, and a different number of them when `core/run/schedule.py` finds that a change pays off.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class GpuDivision:
         return free
 
     def _divide(self, pools: list[WorkerPool]) -> None:
-        """Divide by the work that each pool has left. Pools with too many workers retire some if another pool needs them."""
+        """Divide by the work that each pool has left. Pools with too many workers retire some if another pool needs
+        them."""
         flow, gpus = self.driver.flow, self.driver.machine.gpus
         loads = [state.load() for state in flow.pools]
         tasks = tasks_left(loads, more=not flow.listing_done)
@@ -104,8 +105,8 @@ class GpuDivision:
         since = [
             tally.since(before) for tally, before in zip(now, self.tallies or [CallTotals()] * len(now), strict=True)
         ]
-        heard = all_workers_measured([since[pool.index] for pool in pools], [len(pool.workers) for pool in pools])
-        return since if heard and not self.corrected else []
+        measured = all_workers_measured([since[pool.index] for pool in pools], [len(pool.workers) for pool in pools])
+        return since if measured and not self.corrected else []
 
     def _tallies(self) -> list[CallTotals]:
         return [state.pace.total for state in self.driver.flow.pools]
@@ -139,7 +140,8 @@ class GpuDivision:
 
 
 def _required_gain(gain: float, tallies: Sequence[CallTotals], pools: list[WorkerPool]) -> float:
-    """The least gain for a change, given the error of the rates. A pool that alone has work left gets all GPUs anyway."""
+    """The least gain for a change, given the error of the rates. A pool that alone has work left gets all GPUs
+    anyway."""
     errors = [tallies[pool.index].error for pool in pools if pool.expected]
     return max(gain, ERROR_FACTOR * math.hypot(*errors)) if len(errors) > 1 else gain
 

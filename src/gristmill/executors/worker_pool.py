@@ -132,12 +132,14 @@ class WorkerHandle(ABC):
         return call
 
     def update_state(self) -> None:
-        """Update the state from its calls. An item that may be at fault runs with nothing queued before or behind it."""
+        """Update the state from its calls. An item that may be at fault runs with nothing queued before or behind
+        it."""
         more = len(self.calls) < self.most_calls and not self.retiring
         self.state = "idle" if not self.calls else "busy" if more and not self.calls[-1].alone else "full"
 
     def leaks(self, memory: int, limit: float) -> bool:
-        """Whether it exceeds its memory limit. What its first call needed does not count, as a new worker needs it too."""
+        """Whether it exceeds its memory limit. What its first call needed does not count, as a new worker needs it
+        too."""
         self.first_call_memory = self.first_call_memory or memory
         return memory > max(limit, 1.2 * self.first_call_memory) and limit > 0
 
@@ -281,8 +283,11 @@ class WorkerPool(ABC):
         self.needs_node_setup = False
 
     def keeps_up(self, flow: Flow) -> bool:
-        """Whether a gathering pool will empty its queue before one more worker could start. Gathering is usually fast, so
-        without measurements the first worker is assumed to keep up, unless its call is slow."""
+        """Whether a gathering pool will empty its queue before one more worker could start.
+
+        Gathering is usually fast, so without measurements the first worker is assumed to keep up, unless its call is
+        slow.
+        """
         if not self.group.gather or not self.staying_workers or self.group.num_workers:
             return False
         waiting = flow.pools[self.index]

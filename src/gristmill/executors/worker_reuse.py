@@ -4,8 +4,9 @@ Starting a worker costs more than many groups have to do: a process must be fork
 that stages need. So workers of `LocalExecutor` and `RayActorPoolExecutor` are kept idle between the groups and segments
 of a run, and reused.
 
-A worker is not reused if it holds GPUs or much memory, if a stage limits how many tasks a process may see, or if a stage
-has changed the process: working directory, environment variables, umask, threads that are not daemons, child processes.
+A worker is not reused if it holds GPUs or much memory, if a stage limits how many tasks a process may see, or if a
+stage has changed the process: working directory, environment variables, umask, threads that are not daemons, child
+processes.
 
 What is given up: a fresh process for every group. What a stage leaves in globals is visible to later stages.
 """

@@ -180,7 +180,7 @@ class GuardDriver(LocalDriver):
             worker.close()
 
 
-# -- waiting until guards have exited ------------------------------------------------------------------------------------
+# -- waiting until guards have exited -------------------------------------------------------------------
 
 
 @fast_dataclass(frozen=True, slots=True)

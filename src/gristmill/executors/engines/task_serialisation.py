@@ -1,7 +1,7 @@
 """How a task travels through another engine: as one byte string.
 
-It holds the pickle of a `PackedTask`, followed by the file with its buffers as it is. So passing a task on copies memory
-and unpickles nothing. A large task in the object store is not copied: it travels as its number.
+It holds the pickle of a `PackedTask`, followed by the file with its buffers as it is. So passing a task on copies
+memory and unpickles nothing. A large task in the object store is not copied: it travels as its number.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """XennaExecutor: Cosmos-Xenna schedules the pipeline.
 
-Each group of fused stages before the first that gathers is one stage of Xenna; tasks are bytes (`task_serialisation.py`).
-Xenna decides how many workers a stage has. Accounting, isolation of failing records, and everything from the first
-gather on are ours (`engine_executor.py`, `guard.py`).
+Each group of fused stages before the first that gathers is one stage of Xenna; tasks are bytes
+(`task_serialisation.py`). Xenna decides how many workers a stage has. Accounting, isolation of failing records, and
+everything from the first gather on are ours (`engine_executor.py`, `guard.py`).
 
 Xenna uses whole cores only, and needs a worker of every stage at the same time. So that small machines can run it too,
 it is told smaller needs than the real ones, in proportion.

@@ -71,8 +71,10 @@ class Zygote:
         self.pid = int(self._answer()) if linger else self._process.pid
 
     def take_worker(self, threads: int) -> tuple[int, Connection]:
-        """The pid and channel of an idle worker, or of a new one. Libraries read their number of threads only once, so an
-        idle worker must have been set up for the same number."""
+        """The pid and channel of an idle worker, or of a new one.
+
+        Libraries read their number of threads only once, so an idle worker must have been set up for the same number.
+        """
         for idle in [idle for idle in self._idle if idle[2] == threads][::-1]:
             if _is_idle_and_reusable(idle[1]):
                 self._idle.remove(idle)

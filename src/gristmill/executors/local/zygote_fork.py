@@ -1,9 +1,9 @@
 """Starts the zygote as a fork of the driver, which already has loaded everything that workers need.
 
 A fork inherits whatever the driver is in the middle of. So it is only used if the driver has no threads except those
-that handle a fork themselves (OpenBLAS, jemalloc), has loaded only the standard library and what Gristmill itself loads,
-does not turn warnings into errors, is no worker of `multiprocessing`, and is small. Otherwise the zygote is a new
-process, which imports everything again.
+that handle a fork themselves (OpenBLAS, jemalloc), has loaded only the standard library and what Gristmill itself
+loads, does not turn warnings into errors, is no worker of `multiprocessing`, and is small. Otherwise the zygote is a
+new process, which imports everything again.
 
 What is given up: settings that a program makes in the standard library or numpy, such as its locale, also apply in
 forked workers. Its files, signal handlers, log handlers and `__main__` do not.

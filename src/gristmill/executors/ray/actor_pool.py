@@ -94,7 +94,8 @@ class ActorHandle(WorkerHandle):
             yield ("again",) if message[0] == "returned" else message
 
     def take_shared_part(self, left: SharedPart) -> Iterator[tuple[Any, ...]]:
-        """The message for a shared part of its current call, unless it was received before or the call was withdrawn."""
+        """The message for a shared part of its current call, unless it was received before or the call was
+        withdrawn."""
         part, message, large = left
         if part not in self.parts and not self.answers[0].withdrawn:
             self.parts.add(part)
@@ -284,8 +285,8 @@ class ActorPool(WorkerPool):
         actor = None if anew else self.driver.actor_cache.take_actor(node, env)
         found = actor is not None
         if not found:
-            board = (self.driver.control_actor, self.driver.control.name, self.driver.control.number)
-            actor = ray.remote(RayWorker).options(**self._options(slot, node, env)).remote(board, key, *settings)
+            control = (self.driver.control_actor, self.driver.control.name, self.driver.control.number)
+            actor = ray.remote(RayWorker).options(**self._options(slot, node, env)).remote(control, key, *settings)
         worker = ActorHandle(self.index, self.group.gather_position, key, slot, actor, node, self.driver, env)
         on_node = self.needs_node_setup and node not in self.nodes_set_up
         worker.begin_reused(on_node, *settings) if found else worker.begin(on_node)

@@ -1,17 +1,18 @@
 """RayActorPoolExecutor: streams a plan over actors of a Ray cluster.
 
-The same loop as on one machine (`driver.py`): one pool of actors per group, work goes to the pool nearest to the output,
-bytes between pools are bounded, failing records are isolated. Payloads stay in the object store; the driver passes
-references, and prefers workers on the node that holds the data.
+The same loop as on one machine (`driver.py`): one pool of actors per group, work goes to the pool nearest to the
+output, bytes between pools are bounded, failing records are isolated. Payloads stay in the object store; the driver
+passes references, and prefers workers on the node that holds the data.
 
-Cores are assigned to calls, not to actors: an actor reserves almost no CPU of Ray, and as many calls run on a node at the
-same time as it has cores. So a plan with more pools than cores runs, and so do two pipelines on one cluster. GPUs are
-reserved.
+Cores are assigned to calls, not to actors: an actor reserves almost no CPU of Ray, and as many calls run on a node at
+the same time as it has cores. So a plan with more pools than cores runs, and so do two pipelines on one cluster. GPUs
+are reserved.
 
 Nodes may come and go. Pools grow onto new ones. When a node is lost, the calls of its workers are repeated elsewhere,
 and data from its object store is made again from its inputs (`core/run/recovery.py`).
 
-What is given up: results on a node that is lost before they are read; runs do not survive the loss of the driver's node.
+What is given up: results on a node that is lost before they are read; runs do not survive the loss of the driver's
+node.
 """
 
 from __future__ import annotations
@@ -87,9 +88,9 @@ class RayActorPoolExecutor(Executor):
     the autoscaler during the run); `reserved_cpus` and `reserved_gpus` (of the cluster, which stay free);
     `resource_wait_timeout_s` (how long to wait for nodes with the resources of a stage before the run is refused) and
     `resource_wait_interval_s`; `execution_mode`, which is also a parameter: "streaming", or "batch", where each group
-    starts when those before it have finished and has the cluster for itself; tasks wait in the object store, and on disk
-    when that is full. `ignore_head_node` keeps workers off the head. `show_progress` and `progress_interval` (seconds,
-    without a terminal) control what is shown.
+    starts when those before it have finished and has the cluster for itself; tasks wait in the object store, and on
+    disk when that is full. `ignore_head_node` keeps workers off the head. `show_progress` and `progress_interval`
+    (seconds, without a terminal) control what is shown.
     """
 
     config_keys: tuple[str, ...] = RAY_OPTIONS
@@ -148,8 +149,8 @@ class RayActorPoolExecutor(Executor):
         nodes = self.nodes()
         if not nodes:
             return (
-                "the cluster has no node for workers: its only node is the head, and ignore_head_node=True. Add nodes, or "
-                "set ignore_head_node=False"
+                "the cluster has no node for workers: its only node is the head, and ignore_head_node=True. Add "
+                "nodes, or set ignore_head_node=False"
             )
         reserved = self.config.get("reserved_cpus", 0.0)
         if reserved and not sum(node.cpus for node in nodes):
@@ -290,8 +291,8 @@ class RayDriver(Driver):
             )
             if missing and time.monotonic() - self._resources_complete_at > _NODE_WAIT_SECONDS:
                 raise ResourceError(
-                    f"nodes were lost and not replaced within {_NODE_WAIT_SECONDS:g} s: stage {group.name!r} needs {missing}. "
-                    "Run again with the same run_dir to continue"
+                    f"nodes were lost and not replaced within {_NODE_WAIT_SECONDS:g} s: stage {group.name!r} needs "
+                    f"{missing}. Run again with the same run_dir to continue"
                 )
             if missing:
                 return
@@ -336,7 +337,8 @@ class RayDriver(Driver):
             yield from self._read_worker(waiting[one])
 
     def _read_shared_parts(self) -> Iterator[tuple[WorkerHandle, tuple[Any, ...]]]:
-        """Parts of the current calls that workers have shared. Parts of a worker's next call are kept until it begins."""
+        """Parts of the current calls that workers have shared. Parts of a worker's next call are kept until it
+        begins."""
         workers = {worker.key: worker for worker in self._actors() if worker.answers}
         for worker in workers.values():
             worker.check_share_request()

@@ -1,8 +1,8 @@
 """What is kept on a Ray cluster from one segment of a run for the next: the control actor, and idle actors.
 
-Starting an actor takes seconds of CPU: a process that imports Ray, pyarrow and the stages. So an actor that has torn down
-its stages is kept, if it is fit for it (`worker_reuse.py`), and becomes a worker of another group in this segment or
-the next. At the end of the run it is killed. A cache serves one driver at a time, because its actors know only its
+Starting an actor takes seconds of CPU: a process that imports Ray, pyarrow and the stages. So an actor that has torn
+down its stages is kept, if it is fit for it (`worker_reuse.py`), and becomes a worker of another group in this segment
+or the next. At the end of the run it is killed. A cache serves one driver at a time, because its actors know only its
 control actor. An idle actor that has died is replaced.
 """
 
@@ -58,7 +58,8 @@ class ActorCache:
         self.idle_actors: list[IdleActor] = []
 
     def keep_actor(self, worker: ActorHandle, nodes: Sequence[ClusterNode]) -> bool:
-        """Keep the actor of a worker that has ended, instead of the oldest one if the node has too many. Returns whether."""
+        """Keep the actor of a worker that has ended, instead of the oldest one if the node has too many. Returns
+        whether."""
         node = next((node for node in nodes if node.id == worker.node), None)
         limit = 0 if node is None else max_idle_actors(node)
         if not worker.may_be_reused or not limit:

@@ -3,9 +3,9 @@
     with RayClient(num_cpus=8):
         pipeline.run(RayActorPoolExecutor())
 
-It starts `ray start --head` on free ports, waits until the cluster answers, and sets `RAY_ADDRESS` for executors. If that
-is already set, it joins that cluster instead, and leaves it running when it stops. The processes that it has started
-carry a mark in their environment, so that it stops all of them and no others.
+It starts `ray start --head` on free ports, waits until the cluster answers, and sets `RAY_ADDRESS` for executors. If
+that is already set, it joins that cluster instead, and leaves it running when it stops. The processes that it has
+started carry a mark in their environment, so that it stops all of them and no others.
 """
 
 from __future__ import annotations

@@ -100,8 +100,8 @@ def wait_for_head(address: str) -> None:
     while not _is_reachable(address):
         if time.monotonic() > deadline:
             raise PlanError(
-                f"no Ray cluster answers at {address}. Start it, or correct RAY_ADDRESS (or ray_init's address), which names "
-                "the cluster to join; without an address, one is started on this machine"
+                f"no Ray cluster answers at {address}. Start it, or correct RAY_ADDRESS (or ray_init's address), which "
+                "names the cluster to join; without an address, one is started on this machine"
             )
         time.sleep(0.2)
 
@@ -335,8 +335,8 @@ def missing_resources(resources: Resources, nodes: Sequence[ClusterNode], slots:
     if resources.requires_gpu and not slots.fits(resources):
         each = f" of {slots.gpu_memory_gb:g} GB" if slots.gpu_memory_gb else ""
         return (
-            f"{resources}, but the cluster has {len(slots.present_gpus)} GPUs{each} on {len(nodes)} nodes, at most {gpus:g} on "
-            "one: add nodes with enough GPUs, or run it on the CPU with .with_(resources=Resources(cpus=1))"
+            f"{resources}, but the cluster has {len(slots.present_gpus)} GPUs{each} on {len(nodes)} nodes, at most "
+            f"{gpus:g} on one: add nodes with enough GPUs, or run it on the CPU: .with_(resources=Resources(cpus=1))"
         )
     if resources.cpus > cpus:
         return (

@@ -10,9 +10,9 @@ A call on a Ray actor cannot be interrupted or looked into. So an actor on the d
 `ControlActorSupervisor` is the driver's side, `ControlClient` the worker's.
 
 Ray's memory monitor kills restartable actors first, then those started last. The control actor is therefore started
-first and is not restartable. It can still be killed, and no run depends on its state: the driver starts a successor with
-what it knows itself, workers find it by name and register again, and shared tasks also come with the outputs of their
-call.
+first and is not restartable. It can still be killed, and no run depends on its state: the driver starts a successor
+with what it knows itself, workers find it by name and register again, and shared tasks also come with the outputs of
+their call.
 
 What is given up: if a worker dies before it has registered with a successor, no record can be blamed, and its call is
 simply repeated; the last lines that workers print may arrive too late to be shown.
@@ -59,8 +59,8 @@ _MAX_SUCCESSORS = 8
 
 _CONTROL_ACTOR_LOST_MESSAGE = (
     "Ray keeps killing the control actor of the run: the driver's node is out of memory, or gone. Let stages use less "
-    "memory at a time (num_workers, a smaller blocksize), or run the driver on a node with more. Started again with the "
-    "same run_dir, the run continues where it stopped"
+    "memory at a time (num_workers, a smaller blocksize), or run the driver on a node with more. Run again with the "
+    "same run_dir to continue"
 )
 
 

@@ -1,8 +1,8 @@
 """Puts the tasks that enter a run on a Ray cluster where workers can load them.
 
 A small task travels in the message of its call. A large one is in the object store until it was processed. If its
-outputs are lost with a node, it is needed again. Tasks that the user passed (`initial_tasks`) stay in the driver's memory
-for the whole run, so they can be put into the store again.
+outputs are lost with a node, it is needed again. Tasks that the user passed (`initial_tasks`) stay in the driver's
+memory for the whole run, so they can be put into the store again.
 
 What is given up: repeating large tasks of a source stage, which the driver does not keep.
 """

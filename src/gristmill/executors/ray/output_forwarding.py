@@ -1,8 +1,8 @@
 """Shows what stages print on a cluster on the driver's terminal, as it was printed.
 
 Ray's log monitors send the output of every process of a job to its driver. Lines of workers are passed on unchanged, to
-standard output or standard error, as on one machine; Ray's own lines are left out. They arrive with a delay. So a worker
-that has printed something ends with a mark, and a run waits until the driver has seen all marks.
+standard output or standard error, as on one machine; Ray's own lines are left out. They arrive with a delay. So a
+worker that has printed something ends with a mark, and a run waits until the driver has seen all marks.
 
 What is given up: the last lines of a worker that is killed, if the driver ends right after it.
 """

@@ -3,8 +3,8 @@
 Outputs travel in two parts. A message, which the driver reads, holds lineages, counts and small tasks. Large tasks go
 to the object store of the node as one list per message, and the driver sees only a reference to it.
 
-Other executors learn from shared memory where a dead worker was; an actor leaves none behind. So it records its position
-with the control actor: only for stages with a time limit at first, and every step once an item is tried again.
+Other executors learn from shared memory where a dead worker was; an actor leaves none behind. So it records its
+position with the control actor: only for stages with a time limit at first, and every step once an item is tried again.
 
 The driver can ask, in the middle of a call, that tasks be shared with idle workers. They go through the control actor,
 and once more with the next message of the call, because the control actor may be killed.
@@ -50,8 +50,8 @@ _SHARE_POLL_SECONDS = 0.02
 
 _TASK_LOST_MESSAGE = (
     "the data of this task is lost: its node has disappeared, or the cluster has stopped. Results stay in the cluster "
-    "until they are read. Read them as they come (Pipeline.stream), or end the pipeline with a writer and pass run_dir, "
-    "with which the run continues where it stopped"
+    "until they are read. Read them as they come (Pipeline.stream), or end the pipeline with a writer and pass "
+    "run_dir, with which the run continues where it stopped"
 )
 
 
