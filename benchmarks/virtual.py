@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gristmill import ProcessingStage, Resources, Task
-from gristmill.core.executor import Job, SilentObserver
+from gristmill.core.executor import Job, Machine, SilentObserver
 from gristmill.core.plan.planner import Group, Plan
 from gristmill.core.records.quarantine import Quarantine
 from gristmill.core.run import flow as flow_module
@@ -29,7 +29,7 @@ from gristmill.core.run.stage_stats import StageStats
 from gristmill.core.task import Lineage
 from gristmill.executors import driver, gpu_division, worker_pool
 from gristmill.executors.driver import WORKER_LOST, Driver
-from gristmill.executors.machine import GpuSlot, Machine
+from gristmill.executors.machine import GpuSlot
 from gristmill.executors.ray.cluster import ClusterGpuSlots, ClusterNode
 from gristmill.executors.worker_pool import CallRequest, WorkerHandle, WorkerPool, max_workers
 
@@ -130,7 +130,7 @@ class VirtualWorker(WorkerHandle):
         self.free_at = driver.clock.now
         self.void: set[int] = set()
 
-    def order(self, order: CallRequest) -> None:
+    def send_call(self, order: CallRequest) -> None:
         begins = max(self.driver.clock.now + TRIP_S, self.free_at)
         seconds = sum(self.driver.seconds(self, lineage) for lineage, _ in order.items)
         self.free_at = begins + seconds

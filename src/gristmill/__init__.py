@@ -108,7 +108,7 @@ def _progress(*every_s: float) -> Any:
     return default_progress(*every_s)
 
 
-def _beside(rejected: str | None, scores: str | None, storage_options: Any) -> Any:
+def _side_outputs(rejected: str | None, scores: str | None, storage_options: Any) -> Any:
     from gristmill.io.write.score_output import side_output_stages
 
     return side_output_stages(rejected, scores, storage_options)
@@ -129,5 +129,5 @@ def _format(name: str) -> Any:
 _executor.set_default("format", _format)
 _executor.set_default("reporter", _reporter)
 _executor.set_default("executor", _local_executor)
-_executor.set_default("beside", _beside)
+_executor.set_default("side_outputs", _side_outputs)
 _executor.set_default("observer", _progress)

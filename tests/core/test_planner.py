@@ -164,14 +164,14 @@ def test_a_stage_without_a_gpu_to_run_on_is_refused_with_a_way_out(monkeypatch: 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     model = Pass().with_(name="Model", resources=Resources(gpus=1))
     with pytest.raises(
-        ResourceError, match=r"stage 'Model' wants cpus=1 gpus=1, and this machine has no GPU\. Run it on"
+        ResourceError, match=r"stage 'Model' needs cpus=1 gpus=1, but this machine has no GPU\. Run it on"
     ):
         Pipeline("p", stages=[model]).run(LocalExecutor(num_workers=1), initial_tasks=[Task(1)])
     big = Pass().with_(name="Big", resources=Resources(memory_gb=10**6))
-    with pytest.raises(ResourceError, match=r"stage 'Big' wants 1e\+06 GB of memory, and this machine has .* lower"):
+    with pytest.raises(ResourceError, match=r"stage 'Big' needs 1e\+06 GB of memory, but this machine has .* lower"):
         Pipeline("p", stages=[big]).run(LocalExecutor(num_workers=1), initial_tasks=[Task(1)])
     env = Pass().with_(name="Env", runtime_env={"pip": ["x"]})
-    with pytest.raises(ResourceError, match="stage 'Env' has runtime_env pip, and LocalExecutor only sets env_vars"):
+    with pytest.raises(ResourceError, match="stage 'Env' has runtime_env pip, but LocalExecutor only supports env_vars"):
         Pipeline("p", stages=[env]).run(LocalExecutor(num_workers=1), initial_tasks=[Task(1)])
 
 

@@ -15,18 +15,18 @@ from gristmill.executors.ray.control_actor import ControlActor, ControlState
 def test_a_call_is_not_taken_back_from_a_worker_that_may_have_begun_it() -> None:
     async def ask() -> None:
         board = ControlActor(ControlState({7: (RowLocation(1, 2, 3, 4), 5.0)}, {9: 4}, {7, 8, 9}, stopped=True))
-        notes, strangers = await board.read()
+        notes, strangers = await board.read_positions()
         assert notes[7][0] == RowLocation(1, 2, 3, 4)
         assert notes[7][1] == pytest.approx(5.0, abs=1.0)
         assert strangers == {7, 8, 9}
-        assert not await board.withdraw(8, 3)
-        await board.meet(8, 0, None, 0.0, 3)
-        await board.meet(7, 0, None, 0.0, -1)
-        assert not await board.withdraw(8, 3)
-        assert await board.withdraw(8, 4)
-        assert not await board.take(9, 4)
-        assert await board.read() == ({}, {9})
-        await board.until_stopped()
+        assert not await board.withdraw_call(8, 3)
+        await board.register_worker(8, 0, None, 0.0, 3)
+        await board.register_worker(7, 0, None, 0.0, -1)
+        assert not await board.withdraw_call(8, 3)
+        assert await board.withdraw_call(8, 4)
+        assert not await board.begin_call(9, 4)
+        assert await board.read_positions() == ({}, {9})
+        await board.wait_until_stopped()
 
     asyncio.run(ask())
 
@@ -34,12 +34,17 @@ def test_a_call_is_not_taken_back_from_a_worker_that_may_have_begun_it() -> None
 def test_what_was_printed_before_the_driver_listens_is_not_forgotten() -> None:
     async def listen() -> list[object]:
         board = ControlActor()
-        heard = [await board.is_heard(), await board.take_marks()]
-        await board.hear()
-        await board.mark(["first"])
-        await board.hear()  # it does not wait for the board, so this may come after what a worker says
-        await board.mark(["second"])
-        return [*heard, await board.is_heard(), await board.take_marks(), await board.take_marks()]
+        heard = [await board.is_output_enabled(), await board.take_output_marks()]
+        await board.enable_output()
+        await board.add_output_marks(["first"])
+        await board.enable_output()  # it does not wait for the board, so this may come after what a worker says
+        await board.add_output_marks(["second"])
+        return [
+            *heard,
+            await board.is_output_enabled(),
+            await board.take_output_marks(),
+            await board.take_output_marks(),
+        ]
 
     assert asyncio.run(listen()) == [False, [], True, ["first", "second"], []]
 
@@ -52,12 +57,12 @@ def test_in_whatever_order_notes_come_the_last_one_counts(order: list[int]) -> N
     async def tell() -> None:
         board = ControlActor()
         words = [
-            *(board.note(7, step, None if step % 2 == 0 else place) for step in range(1, 6)),
-            board.meet(7, 0, None, 0.0, -1),
-            board.meet(7, 5, place, 9.0, -1),
+            *(board.set_position(7, step, None if step % 2 == 0 else place) for step in range(1, 6)),
+            board.register_worker(7, 0, None, 0.0, -1),
+            board.register_worker(7, 5, place, 9.0, -1),
         ]
         for word in (words[index] for index in order):
             await word
-        assert [where for where, _ in (await board.read())[0].values()] == [place]
+        assert [where for where, _ in (await board.read_positions())[0].values()] == [place]
 
     asyncio.run(tell())

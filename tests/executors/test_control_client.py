@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from gristmill.core.run.isolation import RowLocation
-from gristmill.executors.ray import control_client
-from gristmill.executors.ray.control_actor import ControlActor
-from gristmill.executors.ray.control_client import ControlClient
+from gristmill.executors.ray import control_actor as control_actor_module
+from gristmill.executors.ray.control_actor import ControlActor, ControlClient
 
 ray = pytest.importorskip("ray")
 
@@ -40,7 +39,7 @@ class Handle:
 
     @property
     def places(self) -> list[RowLocation]:
-        return [place for place, _ in asyncio.run(self.board.read())[0].values()]
+        return [place for place, _ in asyncio.run(self.board.read_positions())[0].values()]
 
 
 def _raise(error: Exception) -> None:
@@ -58,7 +57,7 @@ def boards(monkeypatch: pytest.MonkeyPatch) -> dict[str, Handle]:
 
     monkeypatch.setattr(ray, "get", lambda answer: answer())
     monkeypatch.setattr(ray, "get_actor", get_actor)
-    monkeypatch.setattr(control_client, "_PAUSE", 0.001)
+    monkeypatch.setattr(control_actor_module, "_PAUSE", 0.001)
     return there
 
 
@@ -69,7 +68,7 @@ def line(boards: dict[str, Handle]) -> ControlClient:
 
 def test_each_note_is_a_step_and_another_worker_begins_anew(line: ControlClient, boards: dict[str, Handle]) -> None:
     line.set_position(HERE)
-    line.set_position(THERE, sure=True)
+    line.set_position(THERE, acknowledged=True)
     assert boards["run-1"].board.steps == {7: 2}
     line.switch_worker(8)
     line.set_position(HERE)
@@ -85,7 +84,7 @@ def test_a_board_that_was_away_is_told_what_it_has_missed(
 ) -> None:
     boards["run-1"].fails = [error] * 4
     line.set_position(HERE)
-    assert line.ask("is_heard") is False
+    assert line.ask(ControlActor.is_output_enabled) is False
     assert line.actor is boards["run-1"]
     assert boards["run-1"].places == [HERE]
 
@@ -94,7 +93,7 @@ def test_the_next_board_is_told_where_the_worker_is(line: ControlClient, boards:
     boards["run-1"].gone = True
     line.set_position(HERE)
     boards["run-3"] = Handle()  # the second was gone before anybody heard of it
-    assert line.ask("is_heard") is False
+    assert line.ask(ControlActor.is_output_enabled) is False
     assert boards["run-3"].places == [HERE]
     assert (line.actor, line.number) == (boards["run-3"], 3)
 
@@ -112,7 +111,7 @@ def test_who_finds_an_older_board_than_the_other_thread_comes_to_the_newer(
         return boards[name]
 
     monkeypatch.setattr(ray, "get_actor", get_actor)
-    assert line.ask("is_heard") is False
+    assert line.ask(ControlActor.is_output_enabled) is False
     assert (line.actor, line.number) == (boards["run-3"], 3)
     assert boards["run-3"].places == [HERE]
 
@@ -120,9 +119,9 @@ def test_who_finds_an_older_board_than_the_other_thread_comes_to_the_newer(
 def test_an_error_of_the_board_itself_is_told(line: ControlClient, boards: dict[str, Handle]) -> None:
     boards["run-1"].fails = [ray.exceptions.RayTaskError("meet", "", ValueError("wrong"))]
     with pytest.raises(ray.exceptions.RayTaskError):
-        line.ask("is_heard")
+        line.ask(ControlActor.is_output_enabled)
     boards["run-1"].gone = True
     boards["run-2"] = Handle()
     boards["run-2"].fails = [ray.exceptions.RayTaskError("meet", "", ValueError("wrong"))]
     with pytest.raises(ray.exceptions.RayTaskError):
-        line.ask("is_heard")
+        line.ask(ControlActor.is_output_enabled)

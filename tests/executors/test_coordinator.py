@@ -32,7 +32,7 @@ def ask() -> Iterator[Callable[..., Any]]:
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     desk = asyncio.run_coroutine_threadsafe(_desk(), loop).result()
-    yield lambda method, *args: asyncio.run_coroutine_threadsafe(getattr(desk, method)(*args), loop).result(30)
+    yield lambda method, *args: asyncio.run_coroutine_threadsafe(method(desk, *args), loop).result(30)
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
@@ -68,11 +68,14 @@ def others(ask: Callable[..., Any], guards: list[subprocess.Popen[bytes]]) -> It
 def test_nobody_sets_up_a_node_that_another_one_has_set_up(
     ask: Callable[..., Any], others: list[Future[bool]], guards: list[subprocess.Popen[bytes]]
 ) -> None:
-    ask("node_is_set_up", 0, "node")
+    ask(EngineCoordinator.node_is_set_up, 0, "node")
     assert [other.result(5) for other in others] == [False, False]
     first = guards[0].pid
-    assert ask("first_on_node", 0, "node", 1, first) == (first, True)  # that it is gone later changes nothing
-    assert ask("first_on_node", 1, "node", 1) == (1, False)
+    assert ask(EngineCoordinator.first_on_node, 0, "node", 1, first) == (
+        first,
+        True,
+    )  # that it is gone later changes nothing
+    assert ask(EngineCoordinator.first_on_node, 1, "node", 1) == (1, False)
 
 
 def test_one_of_those_who_wait_sets_up_the_node_when_the_first_is_gone(
@@ -81,16 +84,16 @@ def test_one_of_those_who_wait_sets_up_the_node_when_the_first_is_gone(
     guards[0].kill()
     done, waiting = wait(others, 10, FIRST_COMPLETED)
     assert [other.result() for other in done] == [True]
-    ask("node_is_set_up", 0, "node")
+    ask(EngineCoordinator.node_is_set_up, 0, "node")
     assert [other.result(10) for other in waiting] == [False]
 
 
 @pytest.mark.parametrize("how", ["is closed", "has failed"])
 def test_who_waits_hears_that_the_run_is_over(ask: Callable[..., Any], others: list[Future[bool]], how: str) -> None:
     if how == "is closed":
-        ask("close")
+        ask(EngineCoordinator.close)
     else:
-        assert not ask("post", CallReceipt(0, error=StageError("s", "a", (), "cannot set up the node")))
+        assert not ask(EngineCoordinator.post, CallReceipt(0, error=StageError("s", "a", (), "cannot set up the node")))
     for other in others:
         with pytest.raises(GristmillError, match="the run is over"):
             other.result(10)

@@ -128,7 +128,7 @@ def test_what_is_passed_over_goes_after_some_turns_wherever_others_are_free() ->
     assert turn == 16
 
 
-@pytest.mark.parametrize("other", [{"alone": True}, {"start": 1}, {"refs": [pack_task(Task(1), None)]}])
+@pytest.mark.parametrize("other", [{"runs_alone": True}, {"start": 1}, {"refs": [pack_task(Task(1), None)]}])
 def test_nothing_is_taken_out_of_its_turn_before_what_is_of_another_kind(other: dict[str, Any]) -> None:
     queue = waiting("far", "far", "near", "near")
     for name, value in other.items():
@@ -241,7 +241,7 @@ class Books(EngineDriver):
         self._submit_inputs()
 
     def _start(self) -> None:
-        self.state = "playing"
+        self.state = "running"
 
 
 class Starts(Books):
@@ -251,16 +251,16 @@ class Starts(Books):
 
     def __init__(self) -> None:
         self.did: list[Any] = []
-        boards = SimpleNamespace(board="first", ask=self._ask)
-        self.actor_cache = SimpleNamespace(boards=boards, dismiss=lambda: None)  # type: ignore[assignment]
+        control = SimpleNamespace(actor="first", ask=self._ask)
+        self.actor_cache = SimpleNamespace(control=control, kill_idle_actors=lambda: None)  # type: ignore[assignment]
         super().__init__(2)
 
     def _submit_inputs(self) -> None:
         self.flow.pools[0].queue[1].refs = [StoredTask(["reference"], 0, 100_000)]
         super()._submit_inputs()
 
-    def _ask(self, method: str, large: Any) -> None:
-        self.did.append((method, large, self.state))
+    def _ask(self, method: Any, large: Any) -> None:
+        self.did.append((method.__name__, large, self.state))
         self.control.actor = "second"
 
     def _start_engine_actor(self, rows: list[bytes]) -> None:
@@ -269,8 +269,8 @@ class Starts(Books):
 
 def test_an_engine_begins_when_the_desk_that_it_knows_holds_what_is_large() -> None:
     driver = Starts()
-    assert driver.did == [("hold", {1: StoredTask(["reference"], 0, 100_000)}, "listing"), ("play", 2, "second")]
-    assert driver.state == "playing"
+    assert driver.did == [("hold_inputs", {1: StoredTask(["reference"], 0, 100_000)}, "listing"), ("play", 2, "second")]
+    assert driver.state == "running"
 
 
 def receipts(draw: random.Random, tasks: int) -> tuple[list[CallReceipt], list[str], list[str]]:
@@ -374,13 +374,13 @@ def test_what_an_engine_has_made_and_is_lost_is_made_again_through_all_its_group
 
 
 def test_a_keeper_is_asked_for_once_and_again_when_nobody_heard_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gristmill.executors.engines.coordinator._KEEPER_SECONDS", 0.3)
+    monkeypatch.setattr("gristmill.executors.engines.coordinator._OWNER_SECONDS", 0.3)
 
     async def ask() -> list[Any]:
         desk = EngineCoordinator()
         wanted, waiting = [], []
         for _ in range(2):
-            waiting.append(asyncio.create_task(desk.keeper("n")))
+            waiting.append(asyncio.create_task(desk.result_owner("n")))
             wanted.append((await desk.take_update(0.1)).wanted_owners)
         waiting.pop(0).cancel()
         wanted.append((await desk.take_update(5)).wanted_owners)

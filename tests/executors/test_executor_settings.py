@@ -22,7 +22,7 @@ from gristmill import (
     XennaExecutor,
 )
 from gristmill.core.errors import GristmillError, PlanError
-from gristmill.executors.machine import Machine
+from gristmill.core.executor import Machine
 from gristmill.executors.ray.cluster import ClusterNode, without_reserved
 from tests.conformance.small_stages import AddOne
 
@@ -34,8 +34,11 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: RayActorPoolExecutor({"reserved_cpus": -1}), r"reserved_cpus=-1\): must be a number, 0 or more"),
     (lambda: RayActorPoolExecutor({"ray_init": 3}), r"ray_init=3\): must be a mapping"),
     (lambda: RayActorPoolExecutor({"runtime_env": "x"}), r"runtime_env='x'\): must be a mapping"),
-    (lambda: RayActorPoolExecutor({"runtime_env": {"pipp": ["x"]}}), "runtime_env has no 'pipp'. Did you mean 'pip'"),
-    (lambda: RayActorPoolExecutor({"runtime_env": {"env_vars": {"A": 1}}}), "env_vars .* mapping of text to text"),
+    (
+        lambda: RayActorPoolExecutor({"runtime_env": {"pipp": ["x"]}}),
+        "runtime_env has no key 'pipp'. Did you mean 'pip'",
+    ),
+    (lambda: RayActorPoolExecutor({"runtime_env": {"env_vars": {"A": 1}}}), "env_vars .* must map text to text"),
     (lambda: RayActorPoolExecutor({"gpu_memory": 8}), "no setting 'gpu_memory'. Did you mean 'gpu_memory_gb'"),
     (lambda: RayActorPoolExecutor({"max_workers_per_stage": 4}), r"no setting .*with_\(num_workers=4\)"),
     (lambda: RayActorPoolExecutor({"cpu_allocation_percentage": 0.9}), "Use reserved_cpus"),
@@ -43,8 +46,8 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: RayActorPoolExecutor(progress_interval="x"), r"progress_interval='x'\): must be a number greater"),
     (lambda: RayActorPoolExecutor(ignore_head_node="no"), r"ignore_head_node='no'\): must be True or False"),
     (lambda: RayActorPoolExecutor(execution_mode="bach"), "Did you mean 'batch'"),
-    (lambda: RayDataExecutor(execution_mode="batch"), "always streams.*use RayActorPoolExecutor"),
-    (lambda: RayDataExecutor({"execution_mode": "batch"}), "always streams.*use RayActorPoolExecutor"),
+    (lambda: RayDataExecutor(execution_mode="batch"), "has no batch mode.*use RayActorPoolExecutor"),
+    (lambda: RayDataExecutor({"execution_mode": "batch"}), "has no batch mode.*use RayActorPoolExecutor"),
     (lambda: RayDataExecutor({"reserved_cpus": 1}), "no setting 'reserved_cpus'. Use RayActorPoolExecutor"),
     (lambda: XennaExecutor({"max_workers_per_stage": 4}), r"no setting .*with_\(num_workers=4\)"),
     (lambda: XennaExecutor({"reserved_cpus": 1}), "Use cpu_allocation_percentage"),
@@ -87,7 +90,7 @@ def test_a_cluster_that_does_not_start_is_told_in_a_few_words(tmp_path: Path, mo
     before = os.listdir("/proc/self/fd")
     log = tmp_path / "ray.log"
     client = RayClient(ray_temp_dir="/proc/nothing", include_dashboard=False, ray_stdouterr_capture_file=str(log))
-    with pytest.raises(GristmillError, match=r"did not start at .*Ray said:\n.*/proc/nothing") as caught:
+    with pytest.raises(GristmillError, match=r"did not start at .*The end of its log:\n.*/proc/nothing") as caught:
         client.start()
     assert len(str(caught.value)) < 1000
     assert "Traceback" not in str(caught.value)

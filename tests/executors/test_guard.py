@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from gristmill import Task
 from gristmill.core.errors import StageError
 from gristmill.core.task import Lineage
-from gristmill.executors.engines import guard_processes
+from gristmill.executors.engines import guard as guard_module
 from gristmill.executors.engines.coordinator import CallReceipt
-from gristmill.executors.engines.delivery_tracking import Delivery
-from gristmill.executors.engines.guard_processes import GuardProcess, wait_for_local_guards
+from gristmill.executors.engines.engine_executor import Delivery
+from gristmill.executors.engines.guard import GuardProcess, wait_for_local_guards
 from gristmill.executors.local.task_transport import TemporaryFolder
 from gristmill.executors.local.worker_process import write_teardown_error
 from gristmill.executors.local.zygote import teardown_error_files
@@ -96,13 +96,13 @@ guard = GuardDriver(GroupAssignment(0, pickle_group(Group(0, (stage,))), True, T
 print(json.dumps([guard.zygote.pid, guard.folders]), flush=True)
 guard.begin(needs_node_setup=True)
 lineage = Lineage("0", "0")
-for outputs in guard.pass_through([WorkItem(lineage, [pack_task(Task(1).named(lineage), guard.folders)])]):
+for outputs in guard.run_call([WorkItem(lineage, [pack_task(Task(1).named(lineage), guard.folders)])]):
     print([output.ref.load().data for output in outputs], flush=True)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 if kind == "Patient":
     Driver.grace = 0.05
 if kind == "Unheard":
-    guard.see_off = sys.exit
+    guard.remove_worker = sys.exit
 if isinstance(stage, (test_guard.SlowTeardown, test_guard.Heard, test_guard.Unheard)):
     with contextlib.suppress(SystemExit):
         guard.end()
@@ -168,10 +168,10 @@ def test_only_a_worker_that_was_there_can_be_late(command: str, told: bool) -> N
 
 @pytest.mark.parametrize("proc", ["/proc", "/no/such/place"])
 def test_whether_a_process_lives(proc: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard_processes, "_PROC", Path(proc))
+    monkeypatch.setattr(guard_module, "_PROC", Path(proc))
     ended = subprocess.Popen(["true"])
     ended.wait()
-    assert [guard_processes.is_process_running(pid) for pid in (os.getpid(), 1, ended.pid)] == [True, True, False]
+    assert [guard_module.is_process_running(pid) for pid in (os.getpid(), 1, ended.pid)] == [True, True, False]
 
 
 def test_last_words_are_left_whole_or_not_at_all(tmp_path: Path) -> None:

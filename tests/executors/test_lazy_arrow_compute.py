@@ -7,7 +7,10 @@ import sys
 
 import pytest
 
-_LOADED = "from gristmill.executors.local.lazy_arrow_compute import load\nmodule = load()\nimport pyarrow as pa, pyarrow.compute as pc\n"
+_LOADED = (
+    "from gristmill.executors.local.lazy_arrow_compute import load\nmodule = load()\n"
+    "import pyarrow as pa, pyarrow.compute as pc\n"
+)
 
 
 def _run(code: str) -> str:

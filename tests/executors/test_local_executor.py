@@ -198,13 +198,13 @@ def test_gpus_go_to_the_stage_that_needs_them_most() -> None:
 
 def test_a_gpu_stage_without_a_gpu_is_refused_with_a_way_out() -> None:
     stage = AddOne().with_(resources=Resources(gpus=1))
-    with pytest.raises(ResourceError, match=r"'AddOne' wants cpus=1 gpus=1, and this machine has no GPU.*with_"):
+    with pytest.raises(ResourceError, match=r"'AddOne' needs cpus=1 gpus=1, but this machine has no GPU.*with_"):
         Pipeline("p", stages=[stage]).run(LocalExecutor(2, gpus=0), initial_tasks=[Task(1)])
 
 
 def test_more_memory_than_there_is_is_refused() -> None:
     stage = AddOne().with_(resources=Resources(memory_gb=10**6))
-    with pytest.raises(ResourceError, match="wants 1e\\+06 GB of memory"):
+    with pytest.raises(ResourceError, match="needs 1e\\+06 GB of memory"):
         Pipeline("p", stages=[stage]).run(LocalExecutor(2), initial_tasks=[Task(1)])
 
 
@@ -286,7 +286,9 @@ def test_an_output_that_cannot_be_sent_is_told_with_its_stage() -> None:
 
             return Task(threading.Lock())
 
-    with pytest.raises(StageError, match="'Lock' failed on task 0: its output cannot be sent on: TypeError"):
+    with pytest.raises(
+        StageError, match="'Lock' failed on task 0: its output cannot be sent to the next worker: TypeError"
+    ):
         Pipeline("p", stages=[Lock()]).run(LocalExecutor(1), initial_tasks=[Task(1)])
 
 

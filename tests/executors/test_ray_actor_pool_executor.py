@@ -215,7 +215,7 @@ def test_gpus_are_reserved() -> None:
 
 
 def test_what_can_never_run_is_refused_at_once() -> None:
-    for resources, match in ((Resources(gpus=3), "the cluster has 2 GPUs"), (Resources(cpus=64), "wants 64 CPUs")):
+    for resources, match in ((Resources(gpus=3), "the cluster has 2 GPUs"), (Resources(cpus=64), "needs 64 CPUs")):
         stage = AddOne().with_(resources=resources)
         began = time.monotonic()
         with pytest.raises(ResourceError, match=match):

@@ -58,12 +58,12 @@ def at_rest(monkeypatch: pytest.MonkeyPatch) -> list[tuple[set[int], set[int]]]:
     rest = ActorCaches.keep_cache
 
     def look(crews: ActorCaches, crew: Any) -> None:
-        fit = [spare.actor for spare in crew.spares if ray.get(spare.fit)]
+        fit = [spare.actor for spare in crew.idle_actors if ray.get(spare.reuse_ref)]
         spares = [actor.__ray_call__.remote(lambda worker: os.getpid()) for actor in fit]
         found.append((pids("ControlActor"), set(ray.get(spares))))
         rest(crews, crew)
 
-    monkeypatch.setattr(ActorCaches, "rest", look)
+    monkeypatch.setattr(ActorCaches, "keep_cache", look)
     return found
 
 
@@ -96,7 +96,7 @@ def test_those_that_die_at_rest_are_replaced(
             killed.append(pid)
         rest(crews, crew)
 
-    monkeypatch.setattr(ActorCaches, "rest", kill_some)
+    monkeypatch.setattr(ActorCaches, "keep_cache", kill_some)
     pipeline = Pipeline("p", stages=stages(corpus, marks, shuffle()))
     result = pipeline.run(RayActorPoolExecutor(), on_error="raise")
     assert rows(result) == EXPECTED
@@ -163,7 +163,7 @@ def test_an_actor_that_is_not_as_good_as_new_does_not_rest(
 def test_a_setup_that_kills_is_to_blame_also_in_an_actor_that_has_rested(corpus: Path, tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     made = [*stages(corpus, marks, shuffle())[:-1], DiesInSetup(marks, 1).with_(num_workers=1)]
-    with pytest.raises(WorkerLostError, match="while it was set up"):
+    with pytest.raises(WorkerLostError, match="during setup"):
         Pipeline("p", stages=made).run(RayActorPoolExecutor())
     assert len(noted(marks, "setup", 1)) == 1, "those that had rested did not count"
     check_nothing_is_left()

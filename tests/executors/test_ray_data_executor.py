@@ -84,7 +84,7 @@ def test_what_can_never_run_is_refused_at_once(cluster: str) -> None:
     two = [AddOne().with_(name=name, resources=Resources(gpus=2)) for name in ("a", "b")]
     for stages, match in (
         ([AddOne().with_(resources=Resources(gpus=3))], "the cluster has 2 GPUs"),
-        (two, "Ray Data wants a worker of every group at once, which takes 4 GPUs"),
+        (two, "Ray Data needs a worker of every group at the same time, which takes 4 GPUs"),
     ):
         with pytest.raises(ResourceError, match=match):
             Pipeline("p", stages=stages).run(RayDataExecutor(), initial_tasks=[Task(1)])

@@ -32,8 +32,10 @@ class Mute:
 def driver() -> Any:
     """As much of one as is asked, on a node that answers."""
     made: Any = RayDriver.__new__(RayDriver)
-    made.nodes, made._unreachable_nodes, made._counted = [Answering("n0", 1, 0)], set(), 1.0
-    made.crew = SimpleNamespace(boards=SimpleNamespace(read=lambda: None, unregistered_workers=set()))
+    made.nodes, made._unreachable_nodes, made._nodes_checked_at = [Answering("n0", 1, 0)], set(), 1.0
+    made.actor_cache = SimpleNamespace(
+        control=SimpleNamespace(refresh_positions=lambda: None, unregistered_workers=set())
+    )
     return made
 
 
@@ -54,7 +56,7 @@ def test_an_actor_that_ray_cannot_place_has_lost_its_node(error: Exception, gone
     made, worker = driver(), Mute(error)
     assert list(made._read_worker(worker)) == [(worker, (WORKER_LOST,))]
     assert worker.node_gone == gone
-    assert (made._unreachable_nodes, made._counted) == (({"n0"}, 0.0) if gone else (set(), 1.0))
+    assert (made._unreachable_nodes, made._nodes_checked_at) == (({"n0"}, 0.0) if gone else (set(), 1.0))
 
 
 @pytest.fixture
@@ -73,10 +75,10 @@ def fails() -> None:
 def test_who_was_asked_at_a_board_that_died_is_asked_again(answer: Callable[[], None], still_asked: bool) -> None:
     """That is looked at with the board, where what is shared is left."""
     made = driver()
-    board = SimpleNamespace(ask=SimpleNamespace(remote=lambda key, count: answer))
-    worker: Any = ActorHandle(0, False, 0, GpuSlot(), None, "n0", SimpleNamespace(board=board), {})  # type: ignore[arg-type]
-    worker.answers.append(SimpleNamespace(number=1, void=False))
-    made._actors, made._left, made.boards.ask = lambda: iter([worker]), [], lambda method: []
+    board = SimpleNamespace(request_share=SimpleNamespace(remote=lambda key, count: answer))
+    worker: Any = ActorHandle(0, False, 0, GpuSlot(), None, "n0", SimpleNamespace(control_actor=board), {})  # type: ignore[arg-type]
+    worker.answers.append(SimpleNamespace(number=1, withdrawn=False))
+    made._actors, made._pending_shared_parts, made.control.ask = lambda: iter([worker]), [], lambda method: []
     worker.ask_to_share(2)
     assert worker.share_asked
     assert list(made._read_shared_parts()) == []
@@ -89,7 +91,7 @@ class Ends(EngineDriver):
     def __init__(self, *news: CoordinatorUpdate) -> None:
         waiting = [*news]
         self.state, self.teardown_error, self.receipts_received, self.guard_processes, self.result_owners = (
-            "playing",
+            "running",
             None,
             0,
             [],
@@ -102,7 +104,7 @@ class Ends(EngineDriver):
     def _end_engine(self, grace: float) -> None: ...
 
     def _handle_receipt(self, receipt: CallReceipt) -> None:
-        assert self.state == "playing"
+        assert self.state == "running"
         self.took.append(receipt)
 
     def _warn_and_take_over(self, why: str) -> None:

@@ -318,7 +318,7 @@ def test_gpus_are_where_their_workers_are(cluster: Cluster) -> None:
     by_device = Counter((node, gpus) for node, gpus, _ in workers)
     assert 1 <= len(by_device) <= 3
     assert max(by_device.values()) <= 2
-    with pytest.raises(ResourceError, match="wants gpus=3, and the cluster has 3 GPUs on 3 nodes, at most 2 on one"):
+    with pytest.raises(ResourceError, match="needs gpus=3, but the cluster has 3 GPUs on 3 nodes, at most 2 on one"):
         Pipeline("p", stages=[Devices().with_(resources=Resources(cpus=0, gpus=3))]).run(RayActorPoolExecutor())
 
 

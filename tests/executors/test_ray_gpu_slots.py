@@ -64,8 +64,8 @@ def test_nodes_come_and_go() -> None:
     [
         (Resources(gpus=2), "the cluster has 2 GPUs of 24 GB on 2 nodes, at most 1 on one"),
         (Resources(gpu_memory_gb=40), "gpu_memory_gb=40, and the cluster has 2 GPUs of 24 GB"),
-        (Resources(cpus=5), "5 CPUs in one place, and the largest of 2 nodes has 4: lower cpus"),
-        (Resources(memory_gb=20), "20 GB of memory in one place, and the largest of 2 nodes has 16 GB"),
+        (Resources(cpus=5), "5 CPUs on one node, but the largest of 2 nodes has 4: lower cpus"),
+        (Resources(memory_gb=20), "20 GB of memory on one node, but the largest of 2 nodes has 16 GB"),
         (Resources(cpus=4, gpus=0.5), ""),
     ],
 )
@@ -78,10 +78,10 @@ def test_what_no_node_has_is_named(wish: Resources, message: str) -> None:
 def test_a_cluster_that_does_not_answer_is_told(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
     monkeypatch.setattr(cluster, "_JOIN_SECONDS", 0.1)
-    with pytest.raises(PlanError, match=f"no Ray cluster answers at {address}: is it running"):
+    with pytest.raises(PlanError, match=f"no Ray cluster answers at {address}. Start it"):
         connect_to_cluster({"address": address})
     monkeypatch.setenv("RAY_ADDRESS", address)
-    with pytest.raises(PlanError, match=f"no Ray cluster answers at {address}: is it running"):
+    with pytest.raises(PlanError, match=f"no Ray cluster answers at {address}. Start it"):
         RayClient().start()
 
 

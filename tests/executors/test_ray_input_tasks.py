@@ -63,7 +63,7 @@ def cluster() -> Iterator[Cluster]:
         yield started
 
 
-@pytest.mark.filterwarnings("ignore:.* has not done .* of the tasks:RuntimeWarning")  # it may have nearly ended
+@pytest.mark.filterwarnings("ignore:.* left .* tasks undone:RuntimeWarning")  # it may have nearly ended
 @pytest.mark.parametrize("executor", [RayActorPoolExecutor, RayDataExecutor, XennaExecutor])
 def test_what_came_of_it_is_made_again(cluster: Cluster, tmp_path: Path, executor: Any) -> None:
     doomed = cluster.add(cpus=2)

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill import Resources
-from gristmill.core.executor import Job, SilentObserver
+from gristmill.core.executor import Job, Machine, SilentObserver
 from gristmill.core.plan.planner import Group, Plan
 from gristmill.core.records.quarantine import Quarantine
 from gristmill.core.run.isolation import RowLocation
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.task import Task
-from gristmill.executors.machine import GpuSlot, Machine
+from gristmill.executors.machine import GpuSlot
 from gristmill.executors.ray.actor_pool import ActorPool
 from gristmill.executors.ray.actor_pool_executor import RayDriver
 from gristmill.executors.ray.cluster import ClusterGpuSlots, ClusterNode
@@ -38,7 +38,7 @@ class Still(WorkerHandle):
         super().__init__(group, False, key, slot)
         self.node, self.sets_up, self.until = node, sets_up, 0
 
-    def order(self, order: CallRequest) -> None: ...
+    def send_call(self, request: CallRequest) -> None: ...
     def acknowledge(self) -> None: ...
     def ask_to_share(self, count: int) -> None: ...
     def stop(self) -> None: ...
@@ -66,7 +66,7 @@ class StillPool(ActorPool):
 class StillDriver:
     """What a pool asks its driver for. Where workers go without GPUs is the real one's decision."""
 
-    home = RayDriver.next_actor_node
+    next_actor_node = RayDriver.next_actor_node
 
     def __init__(self, nodes: Sequence[ClusterNode], *wishes: Resources) -> None:
         self.nodes, self.slots, self.hired = list(nodes), ClusterGpuSlots(nodes), list[Still]()

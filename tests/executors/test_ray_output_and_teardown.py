@@ -107,7 +107,7 @@ def test_reserved_cores_are_left_to_others() -> None:
     executor = RayActorPoolExecutor({"reserved_cpus": 3, "resource_wait_timeout_s": 0.5})
     with pytest.raises(ResourceError, match="reserved_cpus=3 leaves no core"):
         Pipeline("p", stages=[AddOne()]).run(executor, initial_tasks=tasks)
-    with pytest.raises(ResourceError, match="wants 3 CPUs .* or reserve less"):
+    with pytest.raises(ResourceError, match="needs 3 CPUs .* or reserve less"):
         Pipeline("p", stages=[AddOne().with_(resources=Resources(cpus=3))]).run(
             RayActorPoolExecutor({"reserved_cpus": 1}), initial_tasks=tasks
         )

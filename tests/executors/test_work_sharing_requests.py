@@ -21,7 +21,7 @@ class Boards:
     def __init__(self) -> None:
         self.asked: list[tuple[int, int]] = []
         self.ends: list[Exception | str | None] = []
-        self.ask = SimpleNamespace(remote=self._ask)
+        self.request_share = SimpleNamespace(remote=self._ask)
 
     def _ask(self, key: int, count: int) -> int:
         self.asked.append((key, count))
@@ -46,7 +46,7 @@ def board(monkeypatch: pytest.MonkeyPatch) -> Boards:
 
 @pytest.fixture
 def actor(board: Boards) -> ActorHandle:
-    made = ActorHandle(0, False, 7, GpuSlot((), 0.0), None, "n", SimpleNamespace(board=board), {})  # type: ignore[arg-type]
+    made = ActorHandle(0, False, 7, GpuSlot((), 0.0), None, "n", SimpleNamespace(control_actor=board), {})  # type: ignore[arg-type]
     made.ask_to_share(4)
     return made
 

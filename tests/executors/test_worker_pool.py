@@ -33,7 +33,7 @@ def test_one_worker_gathers_as_long_as_it_copes(gather, staff, starting, seconds
     flow = SimpleNamespace(pools=[SimpleNamespace(pace=pace, queue=deque(range(waiting)))])
     group = SimpleNamespace(gather=gather, num_workers=given)
     busy = [SimpleNamespace(calls=[SimpleNamespace(began=time.perf_counter() - since)])]
-    pool = SimpleNamespace(group=group, staff=staff, index=0, count=lambda _: starting, busy=busy)
+    pool = SimpleNamespace(group=group, staying_workers=staff, index=0, count=lambda _: starting, busy=busy)
     assert WorkerPool.keeps_up(pool, flow) is keeps_up
 
 

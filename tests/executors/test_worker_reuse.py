@@ -76,7 +76,7 @@ def rested(monkeypatch: pytest.MonkeyPatch) -> set[int]:
             found.add(pid)
         keep(zygote, pid, cast("Connection", heard), *terms)
 
-    monkeypatch.setattr(Zygote, "keep", note)
+    monkeypatch.setattr(Zygote, "keep_idle", note)
     return found
 
 
@@ -91,7 +91,7 @@ def test_workers_go_on_with_the_next_segment(
         taken.append(pid)
         return pid, channel
 
-    monkeypatch.setattr(Zygote, "worker", note)
+    monkeypatch.setattr(Zygote, "take_worker", note)
     marks = tmp_path / "marks"
     result = Pipeline("p", stages=stages(corpus, marks, shuffle(), shuffle())).run(LocalExecutor(2))
     assert rows(result) == EXPECTED
@@ -114,7 +114,7 @@ def test_those_that_die_at_rest_are_replaced(
             killed.add(pid)
         keep(zygote, pid, channel, *terms)
 
-    monkeypatch.setattr(Zygote, "keep", kill_first)
+    monkeypatch.setattr(Zygote, "keep_idle", kill_first)
     marks = tmp_path / "marks"
     pipeline = Pipeline("p", stages=stages(corpus, marks, shuffle()))
     assert rows(pipeline.run(LocalExecutor(1), on_error="raise")) == EXPECTED
@@ -156,7 +156,7 @@ def test_no_more_rest_than_may(forked: set[int]) -> None:
 def test_a_setup_that_kills_is_to_blame_also_in_a_process_that_has_rested(corpus: Path, tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     made = [*stages(corpus, marks, shuffle())[:-1], DiesInSetup(marks, 1).with_(num_workers=1)]
-    with pytest.raises(WorkerLostError, match="while it was set up"):
+    with pytest.raises(WorkerLostError, match="during setup"):
         Pipeline("p", stages=made).run(LocalExecutor(2))
     assert len(noted(marks, "setup", 1)) == 1, "those that had rested did not count"
 

@@ -173,7 +173,7 @@ def test_a_gpu_is_taken_where_there_is_one_and_not_demanded(clip: str) -> None:
     stage = ImageEmbeddingStage(clip, num_gpus_per_worker=0.25)
     assert stage.resources == Resources(cpus=1, gpus=0.25, or_cpu=True)
     assert run(stage, [batch([1])], executor=LocalExecutor(num_workers=0, gpus=0)).num_rows == 1
-    with pytest.raises(ResourceError, match=r"wants cpus=1 gpus=0.25, and this machine has no GPU"):
+    with pytest.raises(ResourceError, match=r"needs cpus=1 gpus=0.25, but this machine has no GPU"):
         run(stage.with_(resources=Resources(gpus=0.25)), [batch([1])], executor=LocalExecutor(num_workers=0, gpus=0))
 
 

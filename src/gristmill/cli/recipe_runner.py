@@ -128,17 +128,9 @@ def allow_local_modules() -> None:
 def make_executor(recipe: Recipe, name: str | None, workers: int | None, verbose: bool = False) -> Executor | None:
     params: dict[str, Any] = {} if workers is None else {"num_workers": workers}
     executor = recipe.executor(name, **params)
-    if verbose and hasattr(executor, "config"):
-        _show_engine_logs(executor)
+    if verbose and executor is not None:
+        executor.show_engine_logs()
     return executor
-
-
-def _show_engine_logs(executor: Any) -> None:
-    """Ray and the engines on it say what they usually say; the executor keeps them quiet otherwise."""
-    aloud = {"logging_level": "INFO", "log_to_driver": True}
-    executor.config = {**executor.config, "ray_init": {**aloud, **executor.config.get("ray_init", {})}}
-    for name in ("RAY_BACKEND_LOG_LEVEL", "PYTHON_LOG"):
-        os.environ.setdefault(name, "info")
 
 
 def run_recipe(

@@ -1,14 +1,18 @@
-"""Executor: where a plan runs. The protocol, and what passes through it.
+"""The Executor contract: the base class of everything that runs a plan, and the objects that pass through it.
 
-An executor is thin: it starts workers, moves tasks by reference, replaces the dead and yields what leaves
-the last stage. What to run next is decided in `flow.py` and `schedule.py`, how to run it in `worker.py`.
+An executor is thin: it starts workers, moves tasks by reference, replaces workers that die, and yields what leaves the
+last stage. `run/flow.py` and `run/schedule.py` decide what runs next; `run/worker.py` runs it.
+
+`core` cannot import the layers above it, so what `Pipeline.run` uses by default (the executor, the progress display,
+the report) is registered here by the package root; see `set_default`.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import PlanError, did_you_mean
 from gristmill.core.fast_dataclass import fast_dataclass
@@ -22,16 +26,29 @@ if TYPE_CHECKING:
     from gristmill.core.task import Lineage, Task
 
 
-class TaskRef(Protocol):
-    """A task that lives somewhere: in this process, in shared memory, in an object store."""
+class TaskRef(ABC):
+    """A reference to a task that is stored somewhere: in this process, in shared memory or in an object store."""
 
-    def load(self) -> Task[Any]: ...
+    __slots__ = ()
 
-    def release(self) -> None:
-        """Give up what it holds. A task that was loaded stays as it is."""
+    node: str = ""
+    """The cluster node that stores the task; empty if it travels with the reference."""
+    nbytes: int = 0
+    """The size of the task, for back-pressure."""
+
+    @abstractmethod
+    def load(self) -> Task[Any]:
+        """Return the task. It can be loaded more than once, until it is released."""
+
+    def release(self) -> None:  # noqa: B027
+        """Free the storage of a result. A task that was already loaded stays valid."""
+
+    def discard(self) -> None:
+        """Free the storage of a task inside a run, once no worker needs it."""
+        self.release()
 
 
-class LocalTaskRef:
+class LocalTaskRef(TaskRef):
     """A task in this process."""
 
     __slots__ = ("task",)
@@ -42,12 +59,22 @@ class LocalTaskRef:
     def load(self) -> Task[Any]:
         return self.task
 
-    def release(self) -> None: ...
+
+@fast_dataclass(frozen=True)
+class Machine:
+    """What an executor can use: one machine, or all nodes of a cluster added up."""
+
+    cpus: float
+    memory_gb: float | None = None
+    """None if unknown."""
+    gpus: tuple[float | None, ...] = ()
+    """The memory of each GPU in GB; None if unknown."""
+    nodes: int = 1
 
 
 @fast_dataclass(slots=True)
 class PoolProgress:
-    """The state of one pool of workers, for those who watch."""
+    """The state of one worker pool."""
 
     name: str
     workers: int = 0
@@ -58,7 +85,7 @@ class PoolProgress:
 
 @fast_dataclass
 class Progress:
-    """A look at a run: what each stage has done so far, and how the pools are."""
+    """A snapshot of a run: the counts of each stage so far, and the state of the pools."""
 
     stages: list[tuple[str, StageStats]] = field(default_factory=list)
     pools: list[PoolProgress] = field(default_factory=list)
@@ -73,61 +100,60 @@ class Progress:
 
 
 def rows_read(stages: Iterable[StageStats]) -> int:
-    """Rows that the first stage that has to do with rows was given, or else gave or set aside.
+    """The rows that entered the pipeline, as the base of the error rate.
 
-    Where a later stage makes many rows of one and fails on some, it is as many as make the share of failures that
-    of the rows that the stages were given.
+    That is what the first stage with rows received (or produced, if it is a reader). If a later stage turns one row
+    into many and fails on some of them, the number is raised so that failures / rows_read is the stage's failure rate.
     """
-    first, failed, share = 0, 0, 0.0
+    first, failed, rate = 0, 0, 0.0
     for stats in stages:
         rows = stats.rows_in or stats.rows_out + stats.quarantined
         first = first or rows
         if stats.quarantined and rows:
-            failed, share = failed + stats.quarantined, share + stats.quarantined / rows
-    return max(first, round(failed / share)) if share else first
+            failed, rate = failed + stats.quarantined, rate + stats.quarantined / rows
+    return max(first, round(failed / rate)) if rate else first
 
 
-class Observer(Protocol):
-    """Told about a run at a few named moments."""
+class Observer:
+    """Is called at a few named moments of a run. Override what you need; by default nothing happens."""
 
-    def started(self, plan: Plan) -> None: ...
+    def started(self, plan: Plan) -> None:
+        """The run begins."""
 
     def progressed(self, progress: Progress) -> None:
-        """A few times per second."""
+        """Called a few times per second."""
 
     def finished(self, progress: Progress) -> None:
-        """Once, also after a failure."""
+        """Called once at the end, also after a failure."""
 
 
-class ReportWriter(Protocol):
-    """Looks on, and tells about it when the run is over."""
-
-    def update(self, progress: Progress) -> None: ...
-
-    def write(self, plan: Plan, run: Run, progress: Progress, error: BaseException | None) -> None: ...
+class SilentObserver(Observer):
+    """An observer that shows nothing."""
 
 
-class SilentObserver:
-    """An observer that does nothing."""
+class ReportWriter(ABC):
+    """Collects what a report needs during the run and writes the report at the end."""
 
-    def started(self, plan: Plan) -> None: ...
+    def update(self, progress: Progress) -> None:  # noqa: B027
+        """Called a few times per second."""
 
-    def progressed(self, progress: Progress) -> None: ...
-
-    def finished(self, progress: Progress) -> None: ...
+    @abstractmethod
+    def write(self, plan: Plan, run: Run, progress: Progress, error: BaseException | None) -> None:
+        """Write the report. `error` is what ended the run, if it failed."""
 
 
 @fast_dataclass(frozen=True)
 class Job:
-    """One run of a plan: what goes in, and who watches. Each source is a list of tasks that were named."""
+    """One segment of a run, as an executor receives it. Each source is a list of tasks that have their ids."""
 
     plan: Plan
     sources: Iterator[Sequence[Task[Any]]]
     observer: Observer
     quarantine: Quarantine
     scratch: str | None = None
+    """A local directory for temporary files; None for the system's."""
     batch: bool = False
-    """Each group waits until all before it have ended, instead of working on what they give as it comes."""
+    """Each group starts when all groups before it have finished, instead of processing their outputs as they come."""
 
 
 MODES = ("streaming", "batch")
@@ -141,40 +167,72 @@ def is_batch_mode(executor: str, mode: object) -> bool:
     return mode == "batch"
 
 
-class Executor(Protocol):
-    """The whole contract. `tests/conformance` holds every implementation to it."""
+class Executor(ABC):
+    """Where a pipeline runs. Subclasses implement `check` and `execute`; everything else has a default.
 
-    fuse: bool
+    `tests/conformance` runs every executor of the package through the same tests.
+    """
 
+    fuse: bool = True
+    """Whether neighbouring stages share a worker, so that rows pass between them without being pickled."""
+
+    show_progress: bool = True
+    """Whether `Pipeline.run` shows progress when no observer is given."""
+
+    progress_interval: float | None = None
+    """Seconds between two progress lines where output is not a terminal; None for the default."""
+
+    runs_inline: bool = False
+    """Whether everything runs in the calling process, one call at a time."""
+
+    @abstractmethod
     def check(self, plan: Plan) -> None:
         """Raise a ResourceError if the plan can never run here."""
 
+    @abstractmethod
     def execute(self, job: Job) -> Iterator[tuple[Lineage, TaskRef | None]]:
-        """Yield each task that leaves the last stage, by reference, as it leaves; and, with no reference, the
-        lineage of each source of which nothing is left to do.
+        """Run one segment. Yield each task that leaves the last stage, by reference, as it leaves; and, with None as
+        the reference, the lineage of each source that is finished.
 
-        They may come in any order. All workers are stopped before the iterator ends, fails or is closed.
+        The order is free. All workers must have stopped before the iterator ends, raises or is closed.
         """
+
+    def machine(self) -> Machine | None:
+        """The resources that plans and estimates can count on; None if unknown, which plans treat as no GPU.
+
+        An executor for a cluster may connect to it here.
+        """
+        return None
+
+    def arrange(self, plan: Plan) -> Plan:
+        """The plan, with stages grouped as this executor runs them. Called once per segment, after `check`."""
+        return plan
+
+    def end_run(self) -> None:  # noqa: B027
+        """Close what was kept from one segment for the next. Called once per run, also after a failure."""
+
+    def show_engine_logs(self) -> None:  # noqa: B027
+        """Print the log of the underlying engine, for `gristmill run -v`. Called before the run."""
 
 
 _defaults: dict[str, Callable[..., Any]] = {"observer": SilentObserver}
 
 
-def set_default(what: str, factory: Callable[..., Any]) -> None:
-    """Say what `Pipeline.run` uses when nothing is given. The package's root does, since core imports nothing above."""
-    _defaults[what] = factory
+def set_default(name: str, factory: Callable[..., Any]) -> None:
+    """Register what `Pipeline.run` uses when an argument is left out. Called by the package root at import."""
+    _defaults[name] = factory
 
 
 def default_side_outputs(
     rejected: str | None, scores: str | None, storage_options: Mapping[str, Any]
 ) -> tuple[Any, Any, Any]:
-    """The stages that write rejected rows and scores, where those are wanted, and the one that commits them."""
-    stages: tuple[Any, Any, Any] = _defaults["beside"](rejected, scores, storage_options)
+    """The stages that write rejected rows and scores (None where no directory is given), and the one that commits."""
+    stages: tuple[Any, Any, Any] = _defaults["side_outputs"](rejected, scores, storage_options)
     return stages
 
 
 def default_format_stages(name: str) -> tuple[Any, Any]:
-    """What reads files of a format, "jsonl" or "parquet", and what writes them: two composite stages."""
+    """The reader and the writer of a format, "jsonl" or "parquet": two composite stages."""
     stages: tuple[Any, Any] = _defaults["format"](name)
     return stages
 
@@ -191,10 +249,19 @@ def default_reporter(store: RecordStore) -> ReportWriter | None:
 
 
 def default_observer(executor: Executor | None = None) -> Observer:
-    """What shows the progress of a run, as its executor's `show_progress` and `progress_interval` want it, if it has
-    any."""
-    if not getattr(executor, "show_progress", True):
+    """The progress display, as the executor's `show_progress` and `progress_interval` ask for."""
+    if executor is not None and not executor.show_progress:
         return SilentObserver()
-    interval: float | None = getattr(executor, "progress_interval", None)
+    interval = executor.progress_interval if executor is not None else None
     observer: Observer = _defaults["observer"]() if interval is None else _defaults["observer"](interval)
     return observer
+
+
+def check_is_executor(executor: object) -> None:
+    """Refuse anything but an instance of `Executor`."""
+    if not isinstance(executor, Executor):
+        hint = "Did you forget the parentheses?" if isinstance(executor, type) else "Pass LocalExecutor(), for example."
+        raise TypeError(
+            f"executor={executor!r} is not an executor. {hint} Your own executor must inherit from "
+            "gristmill.core.executor.Executor"
+        )

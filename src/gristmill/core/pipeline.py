@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gristmill.core.executor import (
     Executor,
     Observer,
+    check_is_executor,
     default_executor,
     default_observer,
     default_reporter,
@@ -176,8 +177,7 @@ class Pipeline:
         beside: tuple[Any, Any, Any] | None = None,
     ) -> Iterator[tuple[Lineage, TaskRef]]:
         executor = executor or default_executor()
-        if not hasattr(executor, "execute"):
-            raise TypeError(f"the executor is {executor!r}, which is none: pass LocalExecutor() or another executor")
+        check_is_executor(executor)
         plan = plan_for_executor(self.name, self.stages, executor, initial_tasks, run.resuming, beside)
         for stage in plan.all_stages if watcher.reporter else ():
             stage._planned = replace(stage._planned, sketched=not stage._planned.part_of)

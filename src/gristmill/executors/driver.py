@@ -1,8 +1,9 @@
-"""The driver of a run: the loop that executors with workers of their own share.
+"""The driver of a run: the scheduling loop that all executors with their own workers share.
 
-It feeds sources, gives work to idle workers, hears what they say, replaces those that end, divides GPUs, and stops
-everything in the end. What to do next is decided in `core/run/schedule.py` and `core/run/flow.py`; how to start, call and hear
-a worker is the executor's: processes of this machine (`local_executor.py`), or actors of a Ray cluster (`actor_pool_executor.py`).
+It lists sources, sends calls to idle workers, handles their messages, replaces workers that die, divides GPUs, and
+stops everything at the end. `core/run/schedule.py` and `core/run/flow.py` decide what runs next. How to start, call and
+hear from a worker is up to the subclass: processes of this machine (`local_executor.py`) or Ray actors
+(`actor_pool_executor.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from gristmill.core.errors import StageError, TaskTimeoutError, WorkerLostError
-from gristmill.core.executor import Job, TaskRef
+from gristmill.core.executor import Job, Machine, TaskRef
 from gristmill.core.records.quarantine import QuarantinedRecord
 from gristmill.core.run.flow import CallOutput, Flow, WorkerCall, WorkItem
 from gristmill.core.run.isolation import RowLocation
@@ -31,22 +32,22 @@ from gristmill.core.run.schedule import (
 from gristmill.core.run.stage_stats import StageStats
 from gristmill.core.task import Lineage
 from gristmill.executors.gpu_division import GpuDivision
-from gristmill.executors.machine import GpuSlots, Machine
+from gristmill.executors.machine import GpuSlots
 from gristmill.executors.worker_pool import WorkerHandle, WorkerPool
 
 WORKER_LOST = "lost"
 
 _LISTEN_SECONDS = 0.1
 _TEARDOWN_SECONDS = 60.0
-"""Seconds that workers have to tear down after all went well."""
+"""How long workers may take to tear down after a successful run."""
 
 
 class Driver(ABC):
-    """The loop: feed, dispatch, listen, yield. An executor says how workers are started, called and heard."""
+    """The loop: list sources, dispatch calls, listen, yield results."""
 
     pools: Sequence[WorkerPool]
     grace = 3.0
-    """Seconds that workers have to tear down after a failure or Ctrl-C."""
+    """How long workers may take to tear down after a failure or Ctrl-C, in seconds."""
 
     def __init__(self, job: Job, machine: Machine) -> None:
         self.job, self.machine = job, machine
@@ -57,46 +58,46 @@ class Driver(ABC):
 
     @abstractmethod
     def input_items(self, sources: Iterator[Sequence[Any]]) -> Iterator[list[WorkItem]]:
-        """The tasks that enter the plan, where workers can load them from."""
+        """Put the tasks that enter the plan where workers can load them."""
 
     @abstractmethod
     def as_result(self, ref: Any) -> TaskRef:
-        """A result, as it is given to the user."""
+        """The reference to a result that the user gets."""
 
     @abstractmethod
     def listen(self, seconds: float) -> Iterator[tuple[WorkerHandle, tuple[Any, ...]]]:
-        """What workers say within some time, and `(LOST,)` for those that have ended."""
+        """Messages of workers within some time, and `(WORKER_LOST,)` for workers that have died."""
 
     @abstractmethod
     def remove_worker(self, worker: WorkerHandle) -> str:
-        """A worker has ended, or is about to: forget it, and return how it ended."""
+        """Forget a worker that has ended, or is about to. Returns how it ended, for messages."""
 
     @abstractmethod
-    def close(self, useless: bool) -> None:
-        """The run is over, and all workers have ended. `useless`: nobody will look at the results."""
+    def close(self, discard_results: bool) -> None:
+        """Free what the run used, after all workers have ended; also its results if the run failed."""
 
     def run(self) -> Iterator[tuple[Lineage, TaskRef | None]]:
         self.job.observer.started(self.job.plan)
-        useless = True
+        discard_results = True
         try:
             for _ in self.loop_turns():
                 while self.flow.results:
-                    lineage, parcel = self.flow.results.popleft()
-                    yield lineage, None if parcel is None else self.as_result(parcel)
+                    lineage, ref = self.flow.results.popleft()
+                    yield lineage, None if ref is None else self.as_result(ref)
             self._stop(raises=True)
-            useless = False
-        except GeneratorExit:  # who stops early may still look at what came
-            useless = False
+            discard_results = False
+        except GeneratorExit:  # a user who stops early may still read the results so far
+            discard_results = False
             raise
         finally:
             try:
                 self._stop(raises=False)
-            finally:  # also when Ctrl-C comes a second time
-                self.close(useless)
+            finally:  # also after a second Ctrl-C
+                self.close(discard_results)
                 self.job.observer.finished(self._progress())
 
     def loop_turns(self) -> Iterator[None]:
-        """One turn of the loop after another, until nothing is left to do."""
+        """Run the loop until nothing is left to do, yielding after each turn."""
         while not self.flow.over:
             self.flow.list_sources(self._wanted_queue_length())
             self._dispatch()
@@ -105,7 +106,7 @@ class Driver(ABC):
             yield
 
     def _wanted_queue_length(self) -> int:
-        """How many items should wait before the first group: enough for the next calls of all workers, and some new."""
+        """How many items should wait before the first group: enough for the next calls of current and new workers."""
         pace = self.flow.pools[0].pace.seconds
         each = tasks_per_call(10**9, 1, pace, self.pools[0].group.batch_size)
         return 2 * each * min(self.pools[0].limit, 2 * len(self.pools[0].workers) + 8)
@@ -138,7 +139,7 @@ class Driver(ABC):
         queued = self.flow.ready(pool.index) if self.may_begin(pool) else 0
         behind = self.pools[pool.index + 1 : self.flow.group_count]
         return PoolState(
-            queued=queued if pool.count("idle") else queued - pool.count("starting"),  # who starts will want some, too
+            queued=queued if pool.count("idle") else queued - pool.count("starting"),  # starting workers will take some
             downstream_bytes=self.flow.downstream_bytes(pool.index) + pool.coming_bytes(self.flow, behind),
             downstream_tasks=len(self.flow.pools[pool.index + 1].queue) if behind else 0,
             idle=pool.count("idle"),
@@ -152,20 +153,21 @@ class Driver(ABC):
 
     @property
     def queue_bytes_limit(self) -> float:
-        """Bytes that may wait between two pools: on each node as many as on one machine."""
+        """How many bytes may wait between two pools: a fixed amount per node."""
         return UNBOUNDED if self.job.batch else EDGE_BYTES * max(self.machine.nodes, 1)
 
     def may_begin(self, pool: WorkerPool) -> bool:
-        """In batch mode a pool begins when all before it have ended, and has the machine for itself."""
+        """Whether a pool may start. In batch mode it waits until all pools before it have finished."""
         return not self.job.batch or pool.index == 0 or self.flow.is_over(pool.index - 1)
 
     def _refresh_states(self, states: list[PoolState], index: int) -> None:
-        """What has changed since a pool got something to do: its own state, and the room behind the one before it."""
+        """Update what has changed by a dispatch: the pool itself, and the one before it, whose queue behind is
+        shorter."""
         for one in range(max(0, index - 1), index + 1):
             states[one] = self._state(self.pools[one])
 
     def _is_downstream_full(self, pool: WorkerPool) -> bool:
-        """Whether so much work waits behind a pool that it needs no more workers than it has."""
+        """Whether so much work waits behind a pool that more workers would not help."""
         if self.job.batch or not pool.workers or pool.index + 1 >= self.flow.group_count:
             return False
         after = self.flow.pools[pool.index + 1]
@@ -175,7 +177,7 @@ class Driver(ABC):
         return self.machine.cpus - sum(pool.cpus_in_use(self.machine.cpus) for pool in self.pools)
 
     def _cpus_held_for_gpus(self, free: float) -> float:
-        """Cores that are kept for workers that hold a GPU, as long as each of the other pools could still run."""
+        """Cores to keep free for idle workers with a GPU, as far as every other pool can still run."""
         idle = sum(pool.count("idle") * pool.cpus for pool in self.pools if pool.gpu)
         need = max((min(pool.cpus, self.machine.cpus) for pool in self.pools if not pool.gpu), default=0.0)
         return min(idle, max(0.0, free - max(need, 1.0)))
@@ -192,11 +194,11 @@ class Driver(ABC):
     def assign(
         self, group: int, workers: Sequence[WorkerHandle], most: int, ahead: bool
     ) -> tuple[WorkerHandle, WorkerCall]:
-        """The next call of a group, and the worker that has the shortest way to what it needs."""
+        """Take the next call of a group, and choose the worker that is closest to its data."""
         return workers[0], self.flow.next_call(group, most, waits=ahead)
 
     def _recall(self) -> None:
-        """No worker stays idle while another has two calls and is not through with the first for long."""
+        """Withdraw queued calls from workers that are busy with a slow one, while others are idle."""
         long_ago = time.perf_counter() - RECALL_SECONDS
         for pool in self.pools:
             spare = 0 if self.flow.pools[pool.index].queue else pool.count("idle")
@@ -207,7 +209,7 @@ class Driver(ABC):
                     spare -= 1
 
     def _request_sharing(self, free: float) -> None:
-        """When cores are idle and one worker turns a task into many, it is asked to leave some to the others."""
+        """Ask workers that turn one task into many to share some of them, while cores are idle."""
         for pool, state in zip(self.pools, self.flow.pools, strict=True):
             if state.queue or len(pool.group.stages) < 2 or free < min(pool.cpus, self.machine.cpus):
                 continue
@@ -226,7 +228,7 @@ class Driver(ABC):
                 continue
             if message[0] == WORKER_LOST:
                 self._handle_lost_worker(worker)
-            elif not worker.timed_out:  # what a worker says after it was given up is not heard
+            elif not worker.timed_out:  # messages of a worker that is being killed are ignored
                 self._handle_message(worker, *message)
         self._acknowledge()
 
@@ -235,7 +237,7 @@ class Driver(ABC):
         if kind == "ready":
             self._handle_ready(worker, pool, *rest)
         elif kind == "out":
-            self._take_outputs(worker, rest[0], owed=True)
+            self._take_outputs(worker, rest[0], unacknowledged=True)
             worker.calls[0].partial_stats = rest[1]
         elif kind == "done":
             self._handle_done(worker, pool, *rest)
@@ -243,7 +245,7 @@ class Driver(ABC):
             self._handle_failure(self._next(worker), rest[0], aside=rest[1])
         elif kind == "missing":
             self.flow.recover(self._next(worker), rest[0])
-        elif kind == "again":  # it gave more than was expected, and will be sent as it comes
+        elif kind == "again":  # too much output to hold: run it again with outputs sent as they come
             pool.has_small_output = pool.may_have_small_output = False
             self.flow.put_back(self._next(worker))
         elif kind == "stopped":
@@ -270,7 +272,7 @@ class Driver(ABC):
         aside: Sequence[QuarantinedRecord],
         memory: int = 0,
     ) -> None:
-        self._take_outputs(worker, outputs, owed=False)
+        self._take_outputs(worker, outputs, unacknowledged=False)
         pool.setup_failures = 0
         worker.retiring = worker.retiring or worker.leaks(memory, pool.memory)
         call = self._next(worker)
@@ -281,7 +283,7 @@ class Driver(ABC):
         call.discard()
 
     def _next(self, worker: WorkerHandle) -> WorkerCall:
-        """A worker is through with a call, and goes on with the next one, or with none."""
+        """Take the finished call off a worker, and begin the one queued behind it, if any."""
         call = worker.finish()
         if worker.calls:
             self.flow.begin(worker.calls[0])
@@ -292,17 +294,17 @@ class Driver(ABC):
         if worker.retiring and worker.state == "idle":
             worker.stop()
 
-    def _take_outputs(self, worker: WorkerHandle, outputs: list[tuple[Any, ...]], owed: bool) -> None:
+    def _take_outputs(self, worker: WorkerHandle, outputs: list[tuple[Any, ...]], unacknowledged: bool) -> None:
         call = worker.calls[0]
-        for lineage, parcel, nbytes, position in outputs:
-            self.flow.add_output(call, CallOutput(lineage, parcel, nbytes, position))
+        for lineage, ref, nbytes, position in outputs:
+            self.flow.add_output(call, CallOutput(lineage, ref, nbytes, position))
             if position < len(self.pools[worker.group].group.stages) and position != worker.gather_position:
                 worker.share_asked = False
-            if owed:
+            if unacknowledged:
                 worker.unacknowledged_bytes += nbytes
 
     def _acknowledge(self) -> None:
-        """Let workers go on that wait for room behind them."""
+        """Let workers continue that wait until the next group has room for their outputs."""
         for pool in self.pools:
             if pool.workers_to_acknowledge and has_output_room(
                 self.flow.downstream_bytes(pool.index), self.queue_bytes_limit
@@ -314,27 +316,27 @@ class Driver(ABC):
         self,
         call: WorkerCall,
         error: StageError,
-        place: RowLocation | None = None,
+        location: RowLocation | None = None,
         aside: Sequence[QuarantinedRecord] = (),
     ) -> None:
         for output in call.outputs:
             output.ref.discard()
-        self.flow.retry_call(call, error, place, aside)
+        self.flow.retry_call(call, error, location, aside)
 
     # -- workers that fail -------------------------------------------------------------------------------
 
     def _handle_lost_worker(self, worker: WorkerHandle) -> None:
-        """A worker has ended unasked."""
+        """A worker has died."""
         leaving = worker.state == "leaving"
-        worker.kill()  # it may have closed its channel and live on
+        worker.kill()  # it may have closed its channel and still be running
         how = self.remove_worker(worker)
-        place = worker.last_position()
-        position = place.position if place else 0
+        location = worker.last_position()
+        position = location.position if location else 0
         if leaving:
             return
         pool = self.pools[worker.group]
         stage = pool.group.stages[position].name
-        while len(worker.calls) > 1:  # what it had not begun is not to blame
+        while len(worker.calls) > 1:  # calls that it had not begun are not at fault
             self.flow.put_back(worker.calls.pop())
         if worker.node_gone:
             if worker.calls:
@@ -343,16 +345,16 @@ class Driver(ABC):
         if not worker.calls:
             pool.setup_failures += 1
             if pool.setup_failures > pool.group.stages[position].max_retries:
-                raise WorkerLostError(stage, "(none yet)", (), f"its worker {how} while it was set up, or idle")
+                raise WorkerLostError(stage, "(none yet)", (), f"its worker {how} during setup, or while idle")
             return
         call = worker.calls.popleft()
         lineage = call.items[0].lineage
         kind = TaskTimeoutError if worker.timed_out else WorkerLostError
         reason = worker.timed_out or f"its worker {how}"
-        self._handle_failure(call, kind(stage, lineage.id, lineage.files, reason, position=position), place)
+        self._handle_failure(call, kind(stage, lineage.id, lineage.files, reason, position=position), location)
 
     def _watch(self) -> None:
-        """Kill workers that hang, stop pools that have nothing left to do, tell the observer."""
+        """Kill workers that exceed a time limit, stop pools that are finished, report progress."""
         for pool in self.pools:
             for worker in pool.busy if pool.timed else ():
                 position, seconds = worker.current_stage()
@@ -367,7 +369,7 @@ class Driver(ABC):
             self.job.observer.progressed(self._progress())
 
     def stop_idle_workers(self, pool: WorkerPool) -> None:
-        """A pool has nothing left to do."""
+        """Stop the workers of a pool that has nothing left to do."""
         for worker in pool.idle:
             worker.stop()
 
@@ -388,7 +390,7 @@ class Driver(ABC):
         deadline, soon = now + grace, now + self.grace
         while (left := self._all_workers()) and (now := time.monotonic()) < deadline:
             soon = now + self.grace if any(worker.is_set_up for worker in left) else soon
-            if now > soon:  # those that are left load what nobody needs any more
+            if now > soon:  # the rest are still in setup, which is no longer needed
                 break
             for worker, message in self.listen(_LISTEN_SECONDS):
                 if worker.state != "gone":
@@ -405,7 +407,7 @@ class Driver(ABC):
         return [worker for pool in self.pools for worker in pool.workers]
 
     def _handle_final_message(self, worker: WorkerHandle, kind: str, *rest: Any) -> StageError | None:
-        """Hear a worker out, which may still send what nobody needs any more, until it has stopped."""
+        """Handle messages until a worker has stopped. Outputs are ignored. Returns an error of its teardown."""
         if kind == WORKER_LOST:
             worker.kill()
             how = self.remove_worker(worker)

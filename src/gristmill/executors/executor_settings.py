@@ -1,4 +1,4 @@
-"""Settings of executors and clusters: what each may be. A wrong one is told when the executor is made."""
+"""Validation of the settings of executors and clusters, when the executor is constructed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from gristmill.core.errors import PlanError, did_you_mean
 
 SettingRule = tuple[Callable[[Any], bool], str]
-"""Whether a value will do, and what it must be."""
+"""A check of a value, and a description of valid values for the message."""
 
 
 def _is_number(value: Any) -> bool:
@@ -53,13 +53,13 @@ CONFIG_RULES: dict[str, SettingRule] = {
 }
 
 UNSUPPORTED_SETTINGS: dict[str, str] = {
-    "max_workers_per_stage": "Say of a stage how many workers it has: stage.with_(num_workers=4)",
+    "max_workers_per_stage": "Set the number of workers of a stage: stage.with_(num_workers=4)",
     "logging_interval": "Use progress_interval",
-    "ignore_failures": "Records that fail are set aside anyway; Pipeline.run(max_errors=None) lets any number fail",
-    "cpu_allocation_percentage": "Use reserved_cpus, the cores that are kept free",
-    "autoscale_interval_s": "Leave it out: pools are resized all the time",
+    "ignore_failures": "Failing records are quarantined anyway; Pipeline.run(max_errors=None) allows any number",
+    "cpu_allocation_percentage": "Use reserved_cpus, the number of cores to keep free",
+    "autoscale_interval_s": "Leave it out: pools are resized continuously",
 }
-"""What to do about settings that other executors have."""
+"""What to use instead of settings that only other executors have."""
 
 _RUNTIME_ENV_KEYS = (
     *("pip", "uv", "py_modules", "working_dir", "env_vars", "conda", "excludes", "py_executable", "config"),
@@ -72,13 +72,13 @@ def check_setting(owner: str, name: str, value: Any, rule: SettingRule) -> None:
         raise PlanError(f"{owner}({name}={value!r}): must be {rule[1]}")
 
 
-def check_config(owner: str, config: Any, known: Iterable[str], instead: Mapping[str, str]) -> dict[str, Any]:
-    """The settings that were given; what is None was not."""
+def check_config(owner: str, config: Any, known: Iterable[str], unsupported: Mapping[str, str]) -> dict[str, Any]:
+    """The settings without those that are None, after checking them."""
     check_setting(owner, "config", config, MAPPING)
     given = {key: value for key, value in config.items() if value is not None}
     for key, value in given.items():
         if key not in known:
-            way_out = instead.get(key) or f"{did_you_mean(str(key), known)} There are: {', '.join(known)}".lstrip()
+            way_out = unsupported.get(key) or f"{did_you_mean(str(key), known)} Settings: {', '.join(known)}".lstrip()
             raise PlanError(f"{owner} has no setting {key!r}. {way_out}")
         if key in CONFIG_RULES:
             check_setting(owner, key, value, CONFIG_RULES[key])
@@ -87,16 +87,16 @@ def check_config(owner: str, config: Any, known: Iterable[str], instead: Mapping
 
 
 def check_runtime_env(owner: str, env: Any) -> None:
-    """Refuse a `runtime_env` that would be ignored, in whole or in part."""
+    """Refuse a `runtime_env` that Ray would ignore, in whole or in part."""
     check_setting(owner, "runtime_env", env, MAPPING)
     for key in env:
         if key not in _RUNTIME_ENV_KEYS and not str(key).startswith("_"):
             raise PlanError(
-                f"{owner}: runtime_env has no {key!r}.{did_you_mean(str(key), _RUNTIME_ENV_KEYS)} "
-                f"There are: {', '.join(_RUNTIME_ENV_KEYS)}"
+                f"{owner}: runtime_env has no key {key!r}.{did_you_mean(str(key), _RUNTIME_ENV_KEYS)} "
+                f"Keys: {', '.join(_RUNTIME_ENV_KEYS)}"
             )
     variables = env.get("env_vars") or {}
     if not isinstance(variables, Mapping) or not all(
         isinstance(text, str) for pair in variables.items() for text in pair
     ):
-        raise PlanError(f"{owner}: env_vars of runtime_env must be a mapping of text to text, and is {variables!r}")
+        raise PlanError(f"{owner}: env_vars of runtime_env must map text to text, not {variables!r}")

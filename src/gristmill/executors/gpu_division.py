@@ -1,7 +1,7 @@
-"""How the GPUs are divided among the pools of a run.
+"""How the GPUs of a run are divided among its pools.
 
-A pool keeps its GPUs between calls, since its workers may be dear to set up. Pools are given workers as the run begins,
-before work arrives, and a different number of them when `core/run/schedule.py` finds that it is worth it.
+A pool keeps its GPUs between calls, since its workers may be expensive to set up. Pools get workers when the run
+begins, before work arrives, and a different number of them when `core/run/schedule.py` finds that a change pays off.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from gristmill.executors.worker_pool import WorkerHandle, WorkerPool
 
 _REBALANCE_SECONDS = 0.5
-"""Seconds after which the division is thought over."""
+"""How often the division is reconsidered."""
 
 
 class GpuDivision:
-    """Who has how many workers with GPUs."""
+    """Decides how many workers with GPUs each pool has."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.rebalanced_at = 0.0
         self.tallies: list[CallTotals] = []
-        """What each pool of the plan had done when GPUs were divided."""
+        """What each pool had done when the GPUs were last divided."""
         self.corrected = False
-        """Whether that was only to make up for rates that were not well known before."""
+        """Whether the last change only corrected rates that were not well known before."""
 
     def rebalance(self, free: float) -> float:
         """Start and retire workers. Takes and returns the number of free cores."""
@@ -59,7 +59,8 @@ class GpuDivision:
         return free
 
     def _divide(self, pools: list[WorkerPool]) -> None:
-        """By the work that each pool has left; who has too many workers lets some go, if another wants them."""
+        """Divide by the work that each pool has left. Pools with too many workers retire some if another pool needs
+        them."""
         flow, gpus = self.driver.flow, self.driver.machine.gpus
         loads = [state.load() for state in flow.pools]
         tasks = tasks_left(loads, more=not flow.listing_done)
@@ -82,7 +83,7 @@ class GpuDivision:
     def _better(
         self, loads: Sequence[PoolLoad], tasks: Sequence[float], pools: list[WorkerPool], gain: float
     ) -> list[int]:
-        """How many workers each pool should have, if that is worth a change."""
+        """How many workers each pool should have; empty if a change does not pay off."""
         gpus = self.driver.machine.gpus
         shares = [pool.group.resources.gpu_share(gpus[0]) for pool in pools]
         work = work_left(loads, tasks, [pool.gpu for pool in self.driver.pools])
@@ -99,19 +100,19 @@ class GpuDivision:
             pool.cancel_retirement(target)
 
     def _reliable_rates(self, pools: list[WorkerPool]) -> list[CallTotals]:
-        """What was done since GPUs were divided, if all workers had a say. Once is enough: rates always vary."""
+        """Rates since the last division, once all workers were measured. Only once, because rates always vary."""
         now = self._tallies()
         since = [
             tally.since(before) for tally, before in zip(now, self.tallies or [CallTotals()] * len(now), strict=True)
         ]
-        heard = all_workers_measured([since[pool.index] for pool in pools], [len(pool.workers) for pool in pools])
-        return since if heard and not self.corrected else []
+        measured = all_workers_measured([since[pool.index] for pool in pools], [len(pool.workers) for pool in pools])
+        return since if measured and not self.corrected else []
 
     def _tallies(self) -> list[CallTotals]:
         return [state.pace.total for state in self.driver.flow.pools]
 
     def _start(self, pools: list[WorkerPool], free: float) -> float:
-        """As many workers as are wanted, whether or not there is work for them yet: it takes them time to set up."""
+        """Start wanted workers, even before there is work for them, because setup takes time."""
         total = self.driver.machine.cpus
         for pool in sorted(pools, key=lambda pool: not self._waits_for_first_worker(pool)):
             wanted = min(pool.target, math.ceil(pool.expected))
@@ -121,7 +122,7 @@ class GpuDivision:
         return free
 
     def release_idle_gpu(self) -> None:
-        """A pool that has work and no worker gets the GPU of a worker that found nothing to do."""
+        """Stop an idle worker if another pool has work, no worker and no free GPU."""
         pools = [pool for pool in self.driver.pools if pool.gpu]
         for pool in pools:
             if not self._waits_for_first_worker(pool) or pool.can_grow():
@@ -139,13 +140,14 @@ class GpuDivision:
 
 
 def _required_gain(gain: float, tallies: Sequence[CallTotals], pools: list[WorkerPool]) -> float:
-    """What a change must gain at least, since rates are not known better. Who alone has work left gets all anyway."""
+    """The least gain for a change, given the error of the rates. A pool that alone has work left gets all GPUs
+    anyway."""
     errors = [tallies[pool.index].error for pool in pools if pool.expected]
     return max(gain, ERROR_FACTOR * math.hypot(*errors)) if len(errors) > 1 else gain
 
 
 def _retirement_order(pool: WorkerPool) -> list[WorkerHandle]:
-    """Workers in the order in which they are let go: GPU by GPU, so that whole ones become free, the idlest first."""
+    """Workers in the order of retirement: GPU by GPU, so that whole GPUs become free, the least busy first."""
     stays = [worker for worker in pool.in_states("idle", "busy", "full") if not worker.retiring]
     calls: Counter[tuple[int, ...]] = Counter()
     for worker in stays:

@@ -1,4 +1,4 @@
-"""What this machine has: cores, memory, GPUs; and the GPU slots that workers take."""
+"""The resources of this machine (cores, memory, GPUs), and the GPU slots that workers hold."""
 
 from __future__ import annotations
 
@@ -8,27 +8,18 @@ from dataclasses import field
 from pathlib import Path
 from typing import NamedTuple
 
+from gristmill.core.executor import Machine
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.resources import Resources
 
 
-@fast_dataclass(frozen=True)
-class Machine:
-    """Cores, memory in GB (None: unknown) and, per GPU, its memory in GB (None: unknown); of one machine or more."""
-
-    cpus: float
-    memory_gb: float | None = None
-    gpus: tuple[float | None, ...] = ()
-    nodes: int = 1
-
-    @classmethod
-    def here(cls, cpus: int | None = None, gpus: int | list[float] | None = None) -> Machine:
-        """This machine; what is given replaces what would be found."""
-        return cls(float(cpus or count_cpus()), total_memory_gb(), _gpu_memory(gpus))
+def this_machine(cpus: int | None = None, gpus: int | list[float] | None = None) -> Machine:
+    """The machine that this process runs on. Arguments replace what would be measured."""
+    return Machine(float(cpus or count_cpus()), total_memory_gb(), _gpu_memory(gpus))
 
 
 def count_cpus() -> int:
-    """The cores that this process may use: affinity and container limits count."""
+    """The cores that this process may use, within its CPU affinity and container limits."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -45,7 +36,7 @@ def total_memory_gb() -> float | None:
 
 
 def private_memory_bytes() -> int:
-    """Bytes of memory that this process has for itself alone; 0 where that cannot be told."""
+    """The private memory of this process in bytes; 0 where it cannot be measured."""
     try:
         resident, shared = Path("/proc/self/statm").read_text().split()[1:3]
     except (OSError, ValueError):
@@ -53,14 +44,14 @@ def private_memory_bytes() -> int:
     return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _gpu_memory(given: int | list[float] | None) -> tuple[float | None, ...]:
-    if given is None:
+def _gpu_memory(gpus: int | list[float] | None) -> tuple[float | None, ...]:
+    if gpus is None:
         return find_gpus()
-    return (None,) * given if isinstance(given, int) else tuple(given)
+    return (None,) * gpus if isinstance(gpus, int) else tuple(gpus)
 
 
 def find_gpus() -> tuple[float | None, ...]:
-    """The memory of each NVIDIA GPU that this process may use."""
+    """The memory in GB of each NVIDIA GPU that this process may use."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1") or not shutil.which("nvidia-smi"):
         return ()
     import subprocess
@@ -77,7 +68,7 @@ def find_gpus() -> tuple[float | None, ...]:
 
 
 class GpuSlot(NamedTuple):
-    """GPUs, or shares of one, that a worker holds."""
+    """The GPUs that a worker holds, or the share of one."""
 
     devices: tuple[int, ...] = ()
     share: float = 0.0
@@ -85,12 +76,12 @@ class GpuSlot(NamedTuple):
 
 @fast_dataclass
 class GpuSlots:
-    """Hands out GPUs, whole or by shares."""
+    """Assigns GPUs to workers, whole or by shares."""
 
     memory: tuple[float | None, ...]
     _free: list[float] = field(init=False)
     _by_free: dict[tuple[float, float | None], dict[int, None]] | None = field(init=False, default=None)
-    """GPUs by what is free of them and their memory: there may be thousands, and they are asked for often."""
+    """GPUs by free share and memory, so that a search among thousands of them is fast."""
 
     def __post_init__(self) -> None:
         self.free = [1.0] * len(self.memory)
@@ -103,26 +94,26 @@ class GpuSlots:
     def free(self, free: list[float]) -> None:
         self._free, self._by_free = free, None
 
-    def take(self, wish: Resources) -> GpuSlot | None:
-        """A slot for one worker, or None when there is no room."""
-        slot = self.find(wish)
+    def take(self, resources: Resources) -> GpuSlot | None:
+        """Reserve a slot for one worker; None if there is none."""
+        slot = self.find(resources)
         return None if slot is None else self.reserve(slot)
 
-    def find(self, wish: Resources) -> GpuSlot | None:
-        """The slot that would be taken next. Shares fill the fullest GPU that has room."""
-        if not wish.requires_gpu:
+    def find(self, resources: Resources) -> GpuSlot | None:
+        """The slot that would be taken next. Shares go to the fullest GPU that has room."""
+        if not resources.requires_gpu:
             return GpuSlot()
-        if wish.gpus > 1:
-            whole = [device for device, free in enumerate(self.free) if free > 1 - 1e-9][: int(wish.gpus)]
-            if len(whole) < wish.gpus:
+        if resources.gpus > 1:
+            free_devices = [device for device, free in enumerate(self.free) if free > 1 - 1e-9][: int(resources.gpus)]
+            if len(free_devices) < resources.gpus:
                 return None
-            return GpuSlot(tuple(whole), 1.0)
-        rooms = self._by_free_share()
-        fitting = [room for room, devices in rooms.items() if devices and wish.gpu_share(room[1]) <= room[0] + 1e-9]
+            return GpuSlot(tuple(free_devices), 1.0)
+        by_free = self._by_free_share()
+        fitting = [key for key, devices in by_free.items() if devices and resources.gpu_share(key[1]) <= key[0] + 1e-9]
         if not fitting:
             return None
-        fullest = min(fitting, key=lambda room: room[0])
-        return GpuSlot((next(iter(rooms[fullest])),), wish.gpu_share(fullest[1]))
+        fullest = min(fitting, key=lambda key: key[0])
+        return GpuSlot((next(iter(by_free[fullest])),), resources.gpu_share(fullest[1]))
 
     def _by_free_share(self) -> dict[tuple[float, float | None], dict[int, None]]:
         if self._by_free is None:
@@ -139,23 +130,23 @@ class GpuSlots:
         self._change(slot, slot.share)
 
     def _change(self, slot: GpuSlot, by: float) -> None:
-        rooms = self._by_free_share()
+        by_free = self._by_free_share()
         for device in slot.devices:
             memory = self.memory[device]
-            del rooms[round(self.free[device], 9), memory][device]
+            del by_free[round(self.free[device], 9), memory][device]
             self.free[device] += by
-            rooms.setdefault((round(self.free[device], 9), memory), {})[device] = None
+            by_free.setdefault((round(self.free[device], 9), memory), {})[device] = None
 
-    def fits(self, wish: Resources) -> int:
-        """How many workers with this wish the empty machine could hold."""
-        if wish.gpus > 1:
-            return int(len(self.memory) // wish.gpus)
-        shares = [wish.gpu_share(memory) for memory in self.memory]
+    def fits(self, resources: Resources) -> int:
+        """How many workers with these needs fit on the machine when it is empty."""
+        if resources.gpus > 1:
+            return int(len(self.memory) // resources.gpus)
+        shares = [resources.gpu_share(memory) for memory in self.memory]
         return sum(int(1 / share + 1e-9) for share in shares if share <= 1 + 1e-9)
 
 
 def visible_devices(devices: tuple[int, ...]) -> tuple[int, ...]:
-    """Device numbers as CUDA knows them, when the user already narrowed what this process sees."""
+    """Translate device numbers if CUDA_VISIBLE_DEVICES already limits what this process sees."""
     visible = [part for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip().isdecimal()]
     if not visible:
         return devices

@@ -1,4 +1,4 @@
-"""Pools: the workers of one group, whatever a worker is."""
+"""Workers as the driver sees them: the pool of one group, the handle of one worker, and the request for one call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, get_args
 import cloudpickle
 
 from gristmill.core.errors import StageError
-from gristmill.core.executor import Job
+from gristmill.core.executor import Job, Machine
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.plan.planner import Group
 from gristmill.core.records.quarantine import ErrorBudget
@@ -23,17 +23,17 @@ from gristmill.core.run.retry_check import SentDigest
 from gristmill.core.run.schedule import START_SECONDS, WINDOW, expected_output_bytes
 from gristmill.core.stage import implements
 from gristmill.core.task import Lineage
-from gristmill.executors.machine import GpuSlot, GpuSlots, Machine
+from gristmill.executors.machine import GpuSlot, GpuSlots
 
 _MAX_CANDIDATES = 64
 
 WorkerState = Literal["starting", "idle", "busy", "full", "leaving", "gone"]
-"""A worker that is busy may be sent another call, one that is full may not."""
+"""A busy worker may be sent another call; a full one may not."""
 
 
 @fast_dataclass(slots=True)
 class CallRequest:
-    """One call: tasks, the stage to start at, what is known of earlier attempts, and what was sent in them."""
+    """One call as it is sent to a worker: the tasks, the stage to start at, and what earlier attempts did."""
 
     items: list[tuple[Lineage, list[Any]]]
     start: int
@@ -44,21 +44,21 @@ class CallRequest:
     sent: SentDigest
     sent_early: set[tuple[str, int]]
     wanted: set[tuple[str, int]] | None = None
-    """What of all that it gives is wanted; None for everything."""
+    """The outputs that were lost and are made again; None for all outputs."""
     number: int = 0
     waits: bool = False
-    """It is sent ahead, behind another one, and may be taken back."""
+    """Whether it is queued behind another call, and may be withdrawn."""
     complete_sources: frozenset[str] = frozenset()
-    """Sources of which it has all, so that it can gather them."""
+    """Sources that are complete in this call, so that the worker can gather them itself."""
     has_small_output: bool = False
-    """It is expected to give so little that all of it can be held until it is done."""
+    """Whether the output is expected to be small enough to be sent at the end, in one message."""
 
 
 class WorkerHandle(ABC):
     """The driver's side of one worker."""
 
     most_calls: ClassVar[int] = 1
-    """How many calls it may have: one that it runs, and others that wait behind it, so that it need not wait."""
+    """How many calls it may have: the running one, and others queued behind it to hide the latency."""
 
     def __init__(self, group: int, gather_position: int | None, key: int, slot: GpuSlot) -> None:
         self.group, self.gather_position, self.key, self.slot = group, gather_position, key, slot
@@ -76,7 +76,7 @@ class WorkerHandle(ABC):
         self.share_asked = False
         self.timed_out = ""
         self.node_gone = False
-        """Whether it ended because its node did."""
+        """Whether it died because its node did."""
 
     @property
     def state(self) -> WorkerState:
@@ -90,7 +90,7 @@ class WorkerHandle(ABC):
 
     @property
     def unacknowledged_bytes(self) -> int:
-        """Bytes that it has sent and that were not acknowledged."""
+        """Bytes of output that the driver has not acknowledged."""
         return self._owed
 
     @unacknowledged_bytes.setter
@@ -101,7 +101,7 @@ class WorkerHandle(ABC):
         else:
             self.workers_to_acknowledge.pop(self.key, None)
 
-    def call(self, call: WorkerCall, short: bool = False) -> None:
+    def call(self, call: WorkerCall, has_small_output: bool = False) -> None:
         if not self.calls:
             self.unacknowledged_bytes, self.share_asked = 0, False
         self.calls.append(call)
@@ -111,52 +111,58 @@ class WorkerHandle(ABC):
         self.update_state()
         item = call.items[0]
         items = [(entry.lineage, entry.refs) for entry in call.items]
-        gather = call.start == self.gather_position  # what was shed by a stage further on has been gathered before
-        order = CallRequest(
+        gather = call.start == self.gather_position  # tasks that were shared after that stage have been gathered before
+        request = CallRequest(
             items, call.start, gather, call.streams, item.history, call.budget, item.sent_outputs, item.shared_outputs
         )
-        order.wanted, order.waits, order.has_small_output = item.wanted, call.waits, short and call.streams
-        order.complete_sources = frozenset(entry.lineage.source for entry in call.items if entry.holds_whole_source)
-        order.number = self.ordered = self.ordered + 1
-        self.order(order)
+        request.wanted, request.waits, request.has_small_output = (
+            item.wanted,
+            call.waits,
+            has_small_output and call.streams,
+        )
+        request.complete_sources = frozenset(entry.lineage.source for entry in call.items if entry.holds_whole_source)
+        request.number = self.ordered = self.ordered + 1
+        self.send_call(request)
 
     def finish(self) -> WorkerCall:
-        """The call that it ran is over."""
+        """Remove the call that it has finished."""
         call = self.calls.popleft()
         self.unacknowledged_bytes, self.share_asked = 0, False
         self.update_state()
         return call
 
     def update_state(self) -> None:
-        """What it can be given now. Nothing waits behind an item that may be at fault, nor the other way round."""
+        """Update the state from its calls. An item that may be at fault runs with nothing queued before or behind
+        it."""
         more = len(self.calls) < self.most_calls and not self.retiring
         self.state = "idle" if not self.calls else "busy" if more and not self.calls[-1].alone else "full"
 
     def leaks(self, memory: int, limit: float) -> bool:
-        """Whether it has outgrown its limit. What it needs from its first task on, it would need again."""
+        """Whether it exceeds its memory limit. What its first call needed does not count, as a new worker needs it
+        too."""
         self.first_call_memory = self.first_call_memory or memory
         return memory > max(limit, 1.2 * self.first_call_memory) and limit > 0
 
     @property
     def unfit_for_reuse(self) -> bool:
-        """Whether its process must not go on as another worker: it leaks, or may, or was given up."""
+        """Whether its process must not become another worker: it leaks memory, may leak, or timed out."""
         return bool(self.timed_out) or self.tasks_left is not None or (self.retiring and not self.retires_for_others)
 
     def recall(self) -> bool:
-        """Take the last call back; False if it has begun."""
+        """Withdraw the last call. Returns False if it has begun."""
         return False
 
     @abstractmethod
-    def order(self, order: CallRequest) -> None:
-        """Give it work. If it has ended, that is noticed elsewhere."""
+    def send_call(self, request: CallRequest) -> None:
+        """Send a call. If the worker has died, `listen` reports it."""
 
     @abstractmethod
     def acknowledge(self) -> None:
-        """Let it go on sending."""
+        """Tell it that its outputs were received, so that it may send more."""
 
     @abstractmethod
     def ask_to_share(self, count: int) -> None:
-        """Ask it to leave some of the tasks that it makes to others."""
+        """Ask it to hand some of the tasks that it makes to other workers."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -167,15 +173,15 @@ class WorkerHandle(ABC):
 
     @abstractmethod
     def last_position(self) -> RowLocation | None:
-        """Where it was when it ended, as far as that is known."""
+        """The rows that it was at when it died, if known."""
 
     @abstractmethod
     def current_stage(self) -> tuple[int, float]:
-        """The position of the stage that it is in (below zero: none), and for how many seconds."""
+        """The position of the stage that it is in (negative for none), and for how many seconds."""
 
 
 WorkersByState = dict[WorkerState, dict[int, WorkerHandle]]
-"""Workers by what they do, kept as they change: with thousands of them nobody wants to look through all."""
+"""Workers by state, updated on every change: with thousands of workers, scanning all would be slow."""
 
 
 def empty_workers_by_state() -> WorkersByState:
@@ -183,7 +189,7 @@ def empty_workers_by_state() -> WorkersByState:
 
 
 class WorkerPool(ABC):
-    """Workers of one group: how many there may be, and what each is doing."""
+    """The workers of one group: how many there may be, and their states."""
 
     def __init__(self, group: Group, machine: Machine, slots: GpuSlots, job: Job) -> None:
         self.group, self.index = group, group.index
@@ -193,7 +199,7 @@ class WorkerPool(ABC):
         self.memory = 1e9 * group.resources.memory_gb
         self.resources = group.resources
         self.gpu = self.resources.requires_gpu
-        # a fixed number of workers is the user's own word on how much runs at once
+        # with a fixed number of workers, the user has decided how much runs at the same time
         self.cpus = 0.0 if group.num_workers else group.resources.cpus
         self.limit = group.num_workers or max_workers(group, machine, slots)
         self.target = self.limit
@@ -203,14 +209,14 @@ class WorkerPool(ABC):
         self.workers: list[WorkerHandle] = []
         self.workers_by_state = empty_workers_by_state()
         self.workers_to_acknowledge: dict[int, WorkerHandle] = {}
-        """Those that wait for room behind them, or will soon."""
+        """Workers that wait for an acknowledgement, or will soon."""
         self.setup_failures = 0
         self.has_small_output, self.may_have_small_output = False, True
-        """Whether single tasks have given little so far, and whether none has given much."""
+        """Whether calls of one task had small outputs so far, and whether none had a large one."""
         self.expected = 0.0
-        """How many tasks it has before it, as far as can be told."""
+        """An estimate of how many tasks are left for this pool."""
         self.setup_seconds = 0.0
-        """How long the last set-up took."""
+        """How long the last setup took."""
 
     def add_worker(self, worker: WorkerHandle) -> None:
         self.workers.append(worker)
@@ -225,7 +231,7 @@ class WorkerPool(ABC):
         return [worker for state in states for worker in self.workers_by_state[state].values()]
 
     def candidates(self, state: WorkerState) -> list[WorkerHandle]:
-        """As many of them as it makes sense to choose from; those that have been so for long come first."""
+        """The first workers in a state, longest in it first; enough of them to choose from."""
         return list(itertools.islice(self.workers_by_state[state].values(), _MAX_CANDIDATES))
 
     @property
@@ -241,11 +247,11 @@ class WorkerPool(ABC):
 
     @property
     def staying_workers(self) -> int:
-        """Workers that are here to stay."""
+        """How many workers are not about to end."""
         return sum(not worker.retiring and worker.state != "leaving" for worker in self.workers)
 
     def retire(self, worker: WorkerHandle) -> None:
-        """Let a worker end when it is done with what it has."""
+        """Let a worker end after its current calls, to make room for another pool."""
         worker.retiring = worker.retires_for_others = True
         if worker.state == "idle":
             worker.stop()
@@ -253,7 +259,7 @@ class WorkerPool(ABC):
             worker.update_state()
 
     def cancel_retirement(self, wanted: int) -> None:
-        """Keep workers that were to end for the sake of others, as far as so many are wanted after all."""
+        """Keep workers that were to make room for other pools, up to the wanted number."""
         for worker in [worker for worker in self.busy if worker.retires_for_others][
             : max(0, wanted - self.staying_workers)
         ]:
@@ -263,22 +269,25 @@ class WorkerPool(ABC):
 
     @property
     def missing(self) -> int:
-        """How many workers more it may have."""
+        """How many more workers it may have."""
         return min(self.limit, max(self.target, 1)) - len(self.workers)
 
     def can_grow(self) -> bool:
         return self.missing > 0 and self.next_slot() is not None
 
     def next_slot(self) -> GpuSlot | None:
-        """What the next worker will hold; None if that is not free, or its node is being set up by another worker."""
+        """The GPUs for the next worker; None if none are free, or another worker is still setting up the node."""
         return None if self.needs_node_setup and self.count("starting") else self.slots.find(self.resources)
 
     def node_is_set_up(self, node: str) -> None:
         self.needs_node_setup = False
 
     def keeps_up(self, flow: Flow) -> bool:
-        """Whether it gathers, and is through with what waits before one more worker would have started. As a rule that
-        is quick, so as long as nothing is known of it, the first worker is waited for, unless its call is slow."""
+        """Whether a gathering pool will empty its queue before one more worker could start.
+
+        Gathering is usually fast, so without measurements the first worker is assumed to keep up, unless its call is
+        slow.
+        """
         if not self.group.gather or not self.staying_workers or self.group.num_workers:
             return False
         waiting = flow.pools[self.index]
@@ -287,13 +296,13 @@ class WorkerPool(ABC):
         return not slow and len(waiting.queue) * (waiting.pace.seconds or 0.0) < START_SECONDS * self.staying_workers
 
     def cpus_in_use(self, total: float) -> float:
-        """Cores that calls and set-ups use; a worker that waits for room behind it uses none."""
+        """The cores in use by calls and setups. A worker that waits for an acknowledgement uses none."""
         paused = sum(worker.unacknowledged_bytes >= WINDOW // 2 for worker in self.workers_to_acknowledge.values())
         active = self.count("starting", "busy", "full") - paused
         return active * min(self.cpus, total)
 
     def coming_bytes(self, flow: Flow, behind: Sequence[WorkerPool]) -> float:
-        """What its running calls will add to what waits behind it. What is gathered does not wait there."""
+        """How many bytes its running calls will add to the queue behind it. Gathered tasks do not queue there."""
         if not behind or behind[0].group.gather or not flow.pools[self.index].running:
             return 0.0
         state, after = flow.pools[self.index], flow.pools[self.index + 1]
@@ -302,7 +311,7 @@ class WorkerPool(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Start one worker more, if there is a slot for it now."""
+        """Start one more worker, if there is a slot for it."""
 
     def remove(self, worker: WorkerHandle) -> None:
         worker.state = "gone"
@@ -313,18 +322,18 @@ class WorkerPool(ABC):
 
 
 def max_workers(group: Group, machine: Machine, slots: GpuSlots) -> int:
-    """How many workers of a group there can be at once."""
-    wish = group.resources
-    most = max(1, int(machine.cpus / wish.cpus + 1e-9)) if wish.cpus else int(machine.cpus)
-    if wish.requires_gpu:
-        most = slots.fits(wish)
-    if wish.memory_gb and machine.memory_gb:
-        most = min(most, int(machine.memory_gb / wish.memory_gb))
-    return max(1, most)
+    """How many workers of a group fit on the machine."""
+    resources = group.resources
+    limit = max(1, int(machine.cpus / resources.cpus + 1e-9)) if resources.cpus else int(machine.cpus)
+    if resources.requires_gpu:
+        limit = slots.fits(resources)
+    if resources.memory_gb and machine.memory_gb:
+        limit = min(limit, int(machine.memory_gb / resources.memory_gb))
+    return max(1, limit)
 
 
 def pickle_group(group: Group, rejecter: RejectedRowRecorder | None = None) -> bytes:
-    """The stages of a group, and what writes down what they drop, ready to be sent to its workers."""
+    """Pickle the stages of a group and the recorder of dropped rows, for its workers."""
     try:
         payload: bytes = cloudpickle.dumps((list(group.stages), rejecter))
     except Exception:
@@ -334,7 +343,7 @@ def pickle_group(group: Group, rejecter: RejectedRowRecorder | None = None) -> b
 
 
 def _find_unpicklable(group: Group) -> None:
-    """Raise an error that names the stage that cannot be sent, if one by itself cannot."""
+    """Raise an error that names the stage that cannot be pickled, if there is one."""
     for stage in group.stages:
         try:
             cloudpickle.dumps(stage)
@@ -343,6 +352,6 @@ def _find_unpicklable(group: Group) -> None:
                 stage.name,
                 "(none yet)",
                 (),
-                f"it cannot be sent to a worker: {error}. Create what cannot be pickled (locks, clients, models) "
-                "in setup(), not in the constructor",
+                f"cannot be sent to a worker: {error}. Create what cannot be pickled (locks, clients, models) in "
+                "setup(), not in the constructor",
             ) from error

@@ -1,13 +1,14 @@
-"""Rest: when a process that has torn down the stages of one group may become a worker of another.
+"""When a process that has torn down the stages of one group may become a worker of another.
 
-To start a worker costs more than many a group has to do: a process has to be forked or, on a cluster, to import all
-that stages need. So those of `LocalExecutor` and `RayActorPoolExecutor` rest between groups and segments of a run.
+Starting a worker costs more than many groups have to do: a process must be forked or, on a cluster, import everything
+that stages need. So workers of `LocalExecutor` and `RayActorPoolExecutor` are kept idle between the groups and segments
+of a run, and reused.
 
-Those that hold GPUs or much memory do not, nor those of a stage that bounds how many tasks a process may see, nor those
-that a stage has left in another directory, with other variables of the environment or another mode for new files, with
-threads of its own that are no daemons, or with a process that it has started.
+A worker is not reused if it holds GPUs or much memory, if a stage limits how many tasks a process may see, or if a
+stage has changed the process: working directory, environment variables, umask, threads that are not daemons, child
+processes.
 
-What is given up: a process that is new for every group. What a stage leaves in globals, later stages may find there.
+What is given up: a fresh process for every group. What a stage leaves in globals is visible to later stages.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ from gristmill.executors.machine import private_memory_bytes
 
 
 def process_state() -> tuple[Any, ...]:
-    """What stages may change in their process, and others would find: variables, the directory, the mode of new files,
-    threads that go on."""
+    """What a stage may change for its whole process: environment, working directory, umask, threads."""
     threads = {thread.ident for thread in threading.enumerate() if not thread.daemon}
     os.umask(mode := os.umask(0o077))
     with contextlib.suppress(OSError):
@@ -33,19 +33,18 @@ def process_state() -> tuple[Any, ...]:
     return dict(os.environ), None, mode, threads
 
 
-def is_reusable(before: tuple[Any, ...], most_bytes: int) -> bool:
-    """Whether this process, which had these surroundings, is as good as a new one, and has no more memory than that for
-    itself, once it has given back what it does not use."""
+def is_reusable(before: tuple[Any, ...], max_bytes: int) -> bool:
+    """Whether this process is as good as a new one: unchanged, no children, and, after freeing unused memory, small."""
     gc.collect()
     if process_state() != before or _has_children():
         return False
-    with contextlib.suppress(AttributeError, OSError):  # other systems than Linux have no such thing
+    with contextlib.suppress(AttributeError, OSError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)
-    return private_memory_bytes() < most_bytes
+    return private_memory_bytes() < max_bytes
 
 
 def _has_children() -> bool:
-    if not hasattr(os, "waitid"):  # of macOS only newer versions of Python have it
+    if not hasattr(os, "waitid"):  # missing on macOS before Python 3.13
         return True
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)

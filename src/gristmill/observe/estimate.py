@@ -191,12 +191,12 @@ def _seconds(small: _SampleRun, large: _SampleRun, stage: int, whole: float, cal
     return fixed * calls + (second - fixed) / much * whole
 
 
-def _workers(place: Any) -> tuple[int, float | None]:
-    """How many calls run at once, and how much memory there is, as far as the executor says."""
-    if not hasattr(place, "machine"):
-        return os.cpu_count() or 1, None
+def _workers(place: Executor) -> tuple[int, float | None]:
+    """How many calls run at once, and how much memory there is, as far as the executor knows."""
     machine = place.machine()
-    return 1 if getattr(place, "num_workers", None) == 0 else max(1, int(machine.cpus)), machine.memory_gb
+    if machine is None:
+        return os.cpu_count() or 1, None
+    return 1 if place.runs_inline else max(1, int(machine.cpus)), machine.memory_gb
 
 
 def _wall_seconds(plan: Plan, sip: InputSample, stages: Sequence[StageEstimate], workers: int, blocks: int) -> float:

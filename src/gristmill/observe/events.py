@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from gristmill.core import VERSION
-from gristmill.core.executor import Progress
+from gristmill.core.executor import Observer, Progress
 from gristmill.core.result import Summary
 from gristmill.observe.run_snapshot import Bottleneck, ProgressTracker, RunSnapshot, StageProgress
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 EVENT_EVERY_S = 1.0
 
 
-class Events:
+class Events(Observer):
     """Gives each event to `write` as a line of JSON."""
 
     def __init__(self, write: Callable[[str], None], every_s: float = EVENT_EVERY_S) -> None:

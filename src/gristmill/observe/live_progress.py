@@ -6,6 +6,7 @@ import atexit
 import time
 from typing import TYPE_CHECKING
 
+from gristmill.core.executor import Observer
 from gristmill.observe.live_table import render_panel
 from gristmill.observe.progress import bottleneck_line, total_line
 from gristmill.observe.run_snapshot import ProgressTracker
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 REDRAW_S = 0.2
 
 
-class LiveProgress:
+class LiveProgress(Observer):
     """A panel at the bottom of the terminal. It goes when the run ends."""
 
     def __init__(self) -> None:

@@ -47,7 +47,7 @@ def _on_terminal() -> bool:
     return False
 
 
-class PlainProgress:
+class PlainProgress(Observer):
     """A line per ten seconds; a short run prints nothing."""
 
     def __init__(self, every_s: float = PLAIN_EVERY_S) -> None:
@@ -71,7 +71,7 @@ class PlainProgress:
     def finished(self, progress: Progress) -> None: ...
 
 
-class Several:
+class Several(Observer):
     """Tells more than one observer of a run: `observer=Several(default_progress(), MetricsEndpoint(9464))`."""
 
     def __init__(self, *observers: Observer) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.core import VERSION
 from gristmill.core.errors import GristmillError
-from gristmill.core.executor import Progress
+from gristmill.core.executor import Observer, Progress
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.observe.run_snapshot import ProgressTracker, RunSnapshot, StageProgress
 
@@ -187,7 +187,7 @@ def _number(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(float(value))
 
 
-class MetricsEndpoint:
+class MetricsEndpoint(Observer):
     """Serves the metrics of a run on `http://host:port/metrics`; port 0 takes any that is free. On a Ray cluster they
     also go to Ray's own metrics, as `ray_gristmill_...`."""
 

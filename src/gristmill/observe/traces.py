@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.core import VERSION
 from gristmill.core.errors import require
-from gristmill.core.executor import Progress
+from gristmill.core.executor import Observer, Progress
 from gristmill.observe.run_snapshot import StagePosition, stage_positions
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ PATH = "/v1/traces"
 _TIMEOUT_S = 5.0
 
 
-class Traces:
+class Traces(Observer):
     """Sends the spans of a run to a collector; without an `endpoint` to that of OTEL_EXPORTER_OTLP_ENDPOINT."""
 
     def __init__(self, endpoint: str | None = None, headers: Mapping[str, str] | None = None) -> None:

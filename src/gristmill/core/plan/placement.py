@@ -84,7 +84,7 @@ def _add_to_segments(
 
 
 def without_optional_gpus(
-    stages: Iterable[ProcessingStage[Any, Any]], executor: object
+    stages: Iterable[ProcessingStage[Any, Any]], executor: Executor
 ) -> Sequence[ProcessingStage[Any, Any]]:
     """The stages, with no wish for a GPU in those that do not need one, if the executor has none."""
     flat = decompose(stages)
@@ -94,21 +94,19 @@ def without_optional_gpus(
     return [_on_cpu(stage) if chooses else stage for stage, chooses in zip(flat, choosy, strict=True)]
 
 
-def _has_gpu(executor: Any) -> bool:
-    return hasattr(executor, "machine") and bool(executor.machine().gpus)
+def _has_gpu(executor: Executor) -> bool:
+    machine = executor.machine()
+    return machine is not None and bool(machine.gpus)
 
 
 def _on_cpu(stage: ProcessingStage[Any, Any]) -> ProcessingStage[Any, Any]:
     return stage.with_(resources=replace(stage.resources, gpus=0.0, gpu_memory_gb=0.0))
 
 
-def arrange_groups(plan: Plan, executor: Any) -> Plan:
-    """The plan in the groups that the executor wants. Most take it as it is."""
-    if not hasattr(executor, "arrange"):
-        return plan
+def arrange_groups(plan: Plan, executor: Executor) -> Plan:
+    """The plan, with the groups of each segment arranged by the executor."""
     after = arrange_groups(plan.next_segment, executor) if plan.next_segment else None
-    rearranged: Plan = executor.arrange(replace(plan, next_segment=after))
-    return rearranged
+    return executor.arrange(replace(plan, next_segment=after))
 
 
 def fuse_commits(plan: Plan) -> Plan:

@@ -73,7 +73,7 @@ def run_segments(
             run.end(watcher.last)
             watcher.close()
         finally:
-            getattr(executor, "rest", lambda: None)()  # one that keeps something for the next segment
+            executor.end_run()
     _show_warnings(plan, watcher.last)
     for stage in segment.side_output_commits:
         stage.complete((), {})
@@ -182,7 +182,7 @@ def assigned_directories(plan: Plan, run: Run) -> Iterator[None]:
             shutil.rmtree(made, ignore_errors=True)
 
 
-class RunMonitor:
+class RunMonitor(Observer):
     """Passes on what executors tell of segments as the progress of one run, and remembers the last of it."""
 
     def __init__(self, observer: Observer, reporter: ReportWriter | None = None) -> None:

@@ -1,1 +1,1 @@
-"""Runs that another engine schedules: Ray Data and Xenna, the coordinator and delivery tracking that make them exactly-once, and the guard process that isolates faults inside their actors."""
+"""Runs that another engine schedules: Ray Data, Xenna, and what makes them count every task exactly once."""

@@ -1,15 +1,16 @@
-"""The driver of a run whose first groups another engine schedules: Ray Data, Xenna.
+"""Runs whose first groups another engine schedules: the base of RayDataExecutor and XennaExecutor, and their driver.
 
 The engine gets the groups before the first that gathers, and all tasks that enter them. It decides when and where each
-is run, and passes rows from group to group. The books stay here: every call of the engine posts a receipt (`coordinator.py`).
+task runs, and passes rows from group to group. The accounting stays here: every call of the engine posts a receipt
+(`coordinator.py`).
 
-Tasks that went through one call together are a convoy. Nothing of a convoy counts until all of it has arrived: each
-task that went in, and each that came out of it, up to the end of the engine's groups. Then it counts as a whole. So it
-does not matter what an engine does with the rest. When it has ended, failed, or lost something on the way, or the desk
-was killed, whatever has not arrived whole is done again by actors of our own, which also gather and commit.
+Tasks that went through one call together form a delivery. Nothing of a delivery counts until it is complete: every task
+that went in, and everything made of it up to the engine's last group, has a receipt. So tasks count exactly once,
+whatever the engine repeats or loses. When the engine has ended or failed, or the coordinator was killed, incomplete
+deliveries are done again by our own actors, which also gather and commit.
 
-A segment after an exchange that has no more tasks than there are cores is done by our actors, too: to start the engine
-takes longer, and it would have nothing to schedule.
+A segment after an exchange with no more tasks than cores runs on our own actors too: starting the engine would take
+longer, and it would have nothing to schedule.
 
 What is given up: all tasks that enter are listed before the engine starts.
 """
@@ -21,13 +22,13 @@ import itertools
 import math
 import time
 import warnings
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any
 
 from gristmill.core.errors import ErrorBudgetError, GristmillError, ResourceError, StageError
-from gristmill.core.executor import Job, TaskRef
+from gristmill.core.executor import Job, Machine, TaskRef
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.plan.placement import merge_groups_to_fit
 from gristmill.core.plan.planner import Group, Plan
@@ -36,12 +37,15 @@ from gristmill.core.run.recovery import ancestor_ids
 from gristmill.core.run.stage_stats import StageStats
 from gristmill.core.task import Lineage
 from gristmill.executors.engines.coordinator import CallReceipt, CoordinatorUpdate, EngineCoordinator, ResultOwner
-from gristmill.executors.engines.delivery_tracking import Delivery
-from gristmill.executors.engines.guard import GRACE_SECONDS, LINGER_SECONDS, GroupAssignment
-from gristmill.executors.engines.guard_processes import GuardProcess, wait_for_all_guards
+from gristmill.executors.engines.guard import (
+    GRACE_SECONDS,
+    LINGER_SECONDS,
+    GroupAssignment,
+    GuardProcess,
+    wait_for_all_guards,
+)
 from gristmill.executors.engines.task_serialisation import serialise_task
 from gristmill.executors.local.task_transport import PackedTask
-from gristmill.executors.machine import Machine
 from gristmill.executors.ray.actor_pool_executor import RayActorPoolExecutor, RayDriver
 from gristmill.executors.ray.cluster import cluster_nodes
 from gristmill.executors.ray.control_actor import ControlState
@@ -54,7 +58,7 @@ _RETRY_SECONDS = 0.1
 
 @fast_dataclass(frozen=True)
 class EngineJob:
-    """What an engine is to play: one duty per group, with what each worker needs, and the rows that go in."""
+    """What an engine has to run: the assignment and needs of each group, and the tasks that enter the first one."""
 
     assignments: list[GroupAssignment]
     serialised_tasks: list[bytes]
@@ -65,96 +69,139 @@ class EngineJob:
     environments: list[dict[str, Any]]
     cpus: float
     nodes: list[str] | None = None
-    """Where workers may run; None: anywhere."""
+    """The nodes that workers may run on; None for all."""
 
 
 def groups_for_engine(plan: Plan) -> list[Group]:
     """The groups that an engine gets: those before the first that gathers, without a user's own source."""
-    chain = itertools.takewhile(lambda group: not group.gather, plan.main_groups)
-    return [group for group in chain if group.index or not plan.tasks_are_sources]
+    groups = itertools.takewhile(lambda group: not group.gather, plan.main_groups)
+    return [group for group in groups if group.index or not plan.tasks_are_sources]
 
 
-def tasks_per_call(score: EngineJob, group: int = 0) -> int:
-    """How many of the tasks that go in make one call: calls enough for all workers, and not one per tiny task."""
-    most = max(64, int(16 * score.cpus))
-    batch = score.batch_sizes[group]
-    each = -(-len(score.serialised_tasks) // most)
+def tasks_per_call(engine_job: EngineJob, group: int = 0) -> int:
+    """How many tasks make one call: enough calls for all workers, but not one for every tiny task."""
+    most = max(64, int(16 * engine_job.cpus))
+    batch = engine_job.batch_sizes[group]
+    each = -(-len(engine_job.serialised_tasks) // most)
     return -(-each // batch) * batch
 
 
 class EngineActor:
-    """Runs an engine in a process of its own. When it is killed, all that the engine has started ends."""
+    """Runs an engine in a separate process. Killing it ends everything that the engine has started."""
 
-    def run_engine(self, executor: EngineExecutor, score: EngineJob, desk: Any) -> None:
-        executor.play(score, desk)
+    def run_engine(self, executor: EngineExecutor, engine_job: EngineJob, coordinator: Any) -> None:
+        executor.run_engine(engine_job, coordinator)
 
 
-class EngineExecutor(RayActorPoolExecutor, ABC):
+class EngineExecutor(RayActorPoolExecutor):
     """An executor that hands scheduling to another engine."""
 
     engine_name = ""
-    options = tuple(option for option in RayActorPoolExecutor.options if not option.startswith("reserved_"))
-    at_once = True
-    """Whether the engine wants a worker of every group at once."""
+    config_keys = tuple(key for key in RayActorPoolExecutor.config_keys if not key.startswith("reserved_"))
+    needs_all_groups = True
+    """Whether the engine needs a worker of every group at the same time."""
 
-    def places(self) -> list[str] | None:
-        """The nodes that workers may run on; None: all."""
+    def worker_nodes(self) -> list[str] | None:
+        """The nodes that workers may run on; None for all."""
         return [node.id for node in cluster_nodes(True)] if self.ignore_head_node else None
 
-    def room(self) -> float:
-        """How many cores its workers may have, with those that the autoscaler will be asked for."""
+    def available_cpus(self) -> float:
+        """The cores that workers may use, including those requested from the autoscaler."""
         return max(self.machine().cpus, self.config.get("request_cpus") or 0.0)
 
     def arrange(self, plan: Plan) -> Plan:
-        """The plan, in fewer groups where there are not cores enough for a worker of every group."""
+        """Merge groups until there are enough cores for one worker of each."""
         most = max((node.memory_gb for node in self.nodes()), default=0.0) or math.inf
         return (
-            merge_groups_to_fit(plan, groups_for_engine(plan), self.room(), most)
-            if self.at_once and self.fuse
+            merge_groups_to_fit(plan, groups_for_engine(plan), self.available_cpus(), most)
+            if self.needs_all_groups and self.fuse
             else plan
         )
 
     def check(self, plan: Plan) -> None:
         super().check(plan)
         wanted = sum(group.resources.gpu_share(self.config.get("gpu_memory_gb")) for group in groups_for_engine(plan))
-        there = len(self.machine().gpus)
-        if wanted > there + 1e-9 and self.at_once:
+        available = len(self.machine().gpus)
+        if wanted > available + 1e-9 and self.needs_all_groups:
             raise ResourceError(
-                f"{self.engine_name} wants a worker of every group at once, which takes {wanted:g} GPUs, and the "
-                f"cluster has {there}: lower gpus, or use RayActorPoolExecutor, which takes turns"
+                f"{self.engine_name} needs a worker of every group at the same time, which takes {wanted:g} GPUs; the "
+                f"cluster has {available}. Lower gpus, or use RayActorPoolExecutor, whose groups take turns"
             )
 
     @abstractmethod
-    def play(self, score: EngineJob, desk: Any) -> None:
-        """Run the engine. This happens in an actor, on a copy of the executor."""
+    def run_engine(self, engine_job: EngineJob, coordinator: Any) -> None:
+        """Run the engine. Called in an actor, on a copy of the executor."""
 
     def execute(self, job: Job) -> Iterator[tuple[Lineage, TaskRef | None]]:
         return EngineDriver(job, self.machine(), self).run()
 
 
+DeliveryKey = tuple[int, int, str]
+"""A task that enters a group: the group, the number of the delivery in its row, its id."""
+
+
+@fast_dataclass
+class Delivery:
+    """Tasks that went through calls together, and the receipts for them so far."""
+
+    inputs: list[int]
+    expected: set[DeliveryKey]
+    unexpected: set[DeliveryKey] = field(default_factory=set)
+    """Received before the receipt that announces them."""
+    received: set[DeliveryKey] = field(default_factory=set)
+    receipts: list[CallReceipt] = field(default_factory=list)
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.expected and not self.unexpected
+
+    def merge(self, other: Delivery) -> None:
+        self.inputs += other.inputs
+        self.expected |= other.expected
+        self.unexpected |= other.unexpected
+        self.received |= other.received
+        self.receipts += other.receipts
+
+    def add_receipt(self, receipt: CallReceipt, next_group: int | None) -> None:
+        """Add a receipt. Its outputs enter `next_group`, unless they leave the engine (None)."""
+        entered = {(receipt.group, *item) for item in receipt.inputs}
+        if entered <= self.received:  # the engine has repeated a call
+            return
+        if entered & self.received:  # it has repeated a part of a call: this delivery can never be complete
+            self.unexpected.add((-1, -1, ""))
+        self.receipts.append(receipt)
+        self.received |= entered
+        self.unexpected |= entered - self.expected
+        self.expected -= entered
+        if next_group is not None:
+            delivery = receipt.inputs[0][0]
+            handed_on = {(next_group, delivery, out[0].id) for out in receipt.outputs if out[1] is None}
+            self.expected |= handed_on - self.received
+            self.unexpected -= handed_on
+
+
 class EngineDriver(RayDriver):
-    """Feeds an engine, keeps the books, and does with actors what the engine does not do."""
+    """Feeds an engine, accounts for what it does, and runs the remaining work on actors."""
 
     executor: EngineExecutor
     control_actor_class = EngineCoordinator
     engine_started = False
-    """Whether the engine was started."""
 
     def __init__(self, job: Job, machine: Machine, executor: EngineExecutor) -> None:
         super().__init__(job, machine, executor)
         self.name = executor.engine_name
-        chain = [group.index for group in groups_for_engine(job.plan)]
-        self.engine_groups = range(chain[0], chain[-1] + 1) if chain else range(0)
+        groups = [group.index for group in groups_for_engine(job.plan)]
+        self.engine_groups = range(groups[0], groups[-1] + 1) if groups else range(0)
         self.state = "listing" if self.engine_groups else "over"
         self.submitted_calls: dict[int, WorkerCall] = {}
         self.deliveries: dict[int, Delivery] = {}
         self.receipts_received = 0
         self.teardown_error: StageError | None = None
-        """What went wrong when the engine's workers tore down."""
+        """An error of the teardown of the engine's workers."""
         self.guard_processes: list[GuardProcess] = []
         self.result_owners: list[Any] = []
         self.coordinator: Any = None
-        """The one that the engine knows: another board may have taken its place for others."""
+        """The coordinator that the engine knows. Our own actors may have a successor by now."""
         self.engine_actor: Any = None
         self.engine_run: Any = None
         self.pending_update: Any = None
@@ -165,7 +212,7 @@ class EngineDriver(RayDriver):
         return 10**9 if self.state == "listing" else super()._wanted_queue_length()
 
     def may_begin(self, pool: WorkerPool) -> bool:
-        """Our own actors do the engine's groups only when it has ended."""
+        """Our own actors run the engine's groups only after it has ended."""
         return super().may_begin(pool) and (self.state == "over" or pool.index not in self.engine_groups)
 
     def _dispatch(self) -> None:
@@ -185,8 +232,8 @@ class EngineDriver(RayDriver):
 
     @property
     def _engine_pays_off(self) -> bool:
-        """Whether the engine is started, which takes longer than many a segment. After an exchange, tasks that have a
-        core each leave it nothing to schedule."""
+        """Whether to start the engine. It takes seconds, and after an exchange there are often no more tasks than
+        cores, so that there is nothing to schedule."""
         few = bool(self.job.plan.number) and len(self.submitted_calls) <= self.machine.cpus
         return bool(self.submitted_calls) and not few
 
@@ -194,9 +241,10 @@ class EngineDriver(RayDriver):
         items = {number: call.items[0] for number, call in self.submitted_calls.items()}
         large = {number: item.refs[0] for number, item in items.items() if not isinstance(item.refs[0], PackedTask)}
         rows = [serialise_task(number, item.lineage, item.refs[0]) for number, item in items.items()]
-        self.control.ask("hold", large)  # another board may have to: the engine must know the one that does
+        # this may start a successor, so it comes before the engine is told which coordinator to use
+        self.control.ask(EngineCoordinator.hold_inputs, large)
         self.coordinator = self.control_actor
-        self.state = "playing"
+        self.state = "running"
         self.engine_started = True
         self.actor_cache.kill_idle_actors()
         self._start_engine_actor(rows)
@@ -232,45 +280,45 @@ class EngineDriver(RayDriver):
             batch_sizes=[group.batch_size for group in groups],
             environments=[self.pools[group.index].env() for group in groups],
             cpus=self.machine.cpus,
-            nodes=self.executor.places(),
+            nodes=self.executor.worker_nodes(),
         )
 
     # -- listening ---------------------------------------------------------------------------------------
 
     def ready(self, refs: list[Any], seconds: float) -> list[Any]:
-        if self.state != "playing":
+        if self.state != "running":
             return super().ready(refs, seconds)
-        found = super().ready([*refs, self.pending_update, self.engine_run], seconds)
-        if self.pending_update in found:
+        ready = super().ready([*refs, self.pending_update, self.engine_run], seconds)
+        if self.pending_update in ready:
             self._take_update(_UPDATE_SECONDS)
-        elif self.engine_run in found:
+        elif self.engine_run in ready:
             self._handle_engine_end()
-        return [ref for ref in found if ref in refs]
+        return [ref for ref in ready if ref in refs]
 
     def _take_update(self, seconds: float) -> bool:
-        """Receive what was posted, and ask for more. Whether there was any; without the desk, there is no more."""
+        """Handle what was posted, and ask for more. Returns whether there was anything."""
         import ray
 
-        news = CoordinatorUpdate()
+        update = CoordinatorUpdate()
         try:
-            news = ray.get(self.pending_update)
-        except ray.exceptions.ActorUnavailableError:  # which it may be again; if not, that is known next time
+            update = ray.get(self.pending_update)
+        except ray.exceptions.ActorUnavailableError:  # it may come back; if not, the next attempt fails otherwise
             time.sleep(_RETRY_SECONDS)
         except ray.exceptions.RayTaskError:
             raise
         except ray.exceptions.RayError:
             self._end_engine(GRACE_SECONDS)
             self.teardown_error = None
-            self._warn_and_take_over("Ray has killed the actor that had its receipts")
+            self._warn_and_take_over("Ray has killed the coordinator, which had its receipts")
             return False
         self.pending_update = self.coordinator.take_update.remote(seconds)
-        self.guard_processes += news.guard_processes
-        for node in news.wanted_owners:
+        self.guard_processes += update.guard_processes
+        for node in update.wanted_owners:
             self.result_owners.append(ResultOwner.start_on(node))
             self.coordinator.set_result_owner.remote(node, self.result_owners[-1])
-        for receipt in news.receipts:
+        for receipt in update.receipts:
             self._handle_receipt(receipt)
-        return bool(news)
+        return bool(update)
 
     def _handle_receipt(self, receipt: CallReceipt) -> None:
         self.receipts_received += 1
@@ -278,34 +326,36 @@ class EngineDriver(RayDriver):
             raise self.job.quarantine.overspent(receipt.quarantined, self.flow.rows_read)
         if receipt.error is not None:
             raise receipt.error
-        convoys = {id(found): found for number, _ in receipt.inputs if (found := self.deliveries.get(number))}
-        if not convoys:  # it has arrived whole before
+        deliveries = {id(ready): ready for number, _ in receipt.inputs if (ready := self.deliveries.get(number))}
+        if not deliveries:  # the delivery was complete before
             return
-        joined, *others = sorted(convoys.values(), key=lambda convoy: -len(convoy.inputs))
+        delivery, *others = sorted(deliveries.values(), key=lambda delivery: -len(delivery.inputs))
         for other in others:
-            joined.merge(other)
-            self.deliveries |= dict.fromkeys(other.inputs, joined)
+            delivery.merge(other)
+            self.deliveries |= dict.fromkeys(other.inputs, delivery)
         after = receipt.group + 1
-        joined.add_receipt(receipt, after if after in self.engine_groups else None)
-        if joined.is_complete:
-            self._record_delivery(joined)
+        delivery.add_receipt(receipt, after if after in self.engine_groups else None)
+        if delivery.is_complete:
+            self._record_delivery(delivery)
 
-    def _record_delivery(self, convoy: Delivery) -> None:
-        """All of a convoy is there: enter it into the books, group by group."""
+    def _record_delivery(self, delivery: Delivery) -> None:
+        """A delivery is complete: account for it, group by group."""
         calls = {
-            (self.engine_groups.start, self._id(number)): self.submitted_calls.pop(number) for number in convoy.inputs
+            (self.engine_groups.start, self._id(number)): self.submitted_calls.pop(number) for number in delivery.inputs
         }
         inputs = list(calls.values())
         queues = {group: self.flow.pools[group].queue for group in self.engine_groups}
-        held = {group: len(queue) for group, queue in queues.items()}  # to be run again, when the engine has ended
+        held = {
+            group: len(queue) for group, queue in queues.items()
+        }  # lost outputs to be made again after the engine has ended
         for group, queue in queues.items():
             queue.rotate(-held[group])
             while len(queue) > held[group]:
                 call = self.flow.next_call(group, 1)
                 calls[group, call.items[0].lineage.id] = call
-            for receipt in (receipt for receipt in convoy.receipts if receipt.group == group):
+            for receipt in (receipt for receipt in delivery.receipts if receipt.group == group):
                 self._record_receipt(receipt, [calls[group, name] for _, name in receipt.inputs])
-        for number in convoy.inputs:
+        for number in delivery.inputs:
             del self.deliveries[number]
         for call in inputs:
             call.discard()
@@ -317,7 +367,7 @@ class EngineDriver(RayDriver):
         by_id = {call.items[0].lineage.id: call for call in calls}
         for lineage, ref, nbytes, position in receipt.outputs:
             parent = next((by_id[name] for name in ancestor_ids(lineage.id) if name in by_id), calls[0])
-            # what stays with the engine cannot be had from it: should it be needed once more, it is made again
+            # outputs inside the engine cannot be fetched from it: if one is needed again, it is made again
             self.flow.add_output(parent, CallOutput(lineage, ref or StoredTask([], 0, nbytes), nbytes, position))
         self.flow.finish_call(calls[0], receipt.stats, receipt.quarantined)
         nothing = [StageStats() for _ in receipt.stats]
@@ -327,7 +377,7 @@ class EngineDriver(RayDriver):
     # -- the end of the engine -----------------------------------------------------------------------------
 
     def _handle_engine_end(self) -> None:
-        """The engine has ended. What it has not done is done by actors."""
+        """The engine has ended. Actors do what it has not done."""
         import ray
 
         error: Exception | None = None
@@ -335,35 +385,34 @@ class EngineDriver(RayDriver):
             ray.get(self.engine_run)
         except Exception as raised:  # noqa: BLE001  whatever an engine raises
             error = raised
-        self._end_engine(
-            LINGER_SECONDS if error is None else GRACE_SECONDS
-        )  # or it might still work on what is done again below
+        # its workers must have stopped before the same tasks run again below
+        self._end_engine(LINGER_SECONDS if error is None else GRACE_SECONDS)
         self.teardown_error = self.teardown_error if error is None else None
-        self._take_update(0)  # asked for before it ended: the answer may be older than the last receipt
-        while self.state == "playing" and self._take_update(0):
+        self._take_update(0)  # this answer may be older than the last receipt, so ask again below
+        while self.state == "running" and self._take_update(0):
             pass
-        if self.state != "playing":
+        if self.state != "running":
             return
-        why = f"It said:\n{type(error).__name__}: {error}" if error else "It ended without a word"
+        why = f"Its error:\n{type(error).__name__}: {error}" if error else "It reported no error"
         if error and not self.receipts_received:
             raise GristmillError(
-                f"{self.name} cannot run this pipeline here. {why}\n\nRayActorPoolExecutor may"
+                f"{self.name} cannot run this pipeline here. {why}\n\nTry RayActorPoolExecutor"
             ) from error
         self._warn_and_take_over(why)
 
     def _warn_and_take_over(self, why: str) -> None:
-        """What the engine has not done is done by actors."""
+        """Actors do what the engine has not done."""
         if self.submitted_calls:
             warnings.warn(
-                f"{self.name} has not done {len(self.submitted_calls):,} of the tasks that it was given; they are done by "
-                f"actors of Gristmill. {why}",
+                f"{self.name} left {len(self.submitted_calls):,} tasks undone; Gristmill runs them on its own actors. "
+                f"{why}",
                 RuntimeWarning,
                 stacklevel=2,
             )
         self._return_work_to_actors()
 
     def _return_work_to_actors(self) -> None:
-        """From here on, actors do what is left."""
+        """From here on, actors run everything."""
         self.state = "over"
         for call in self.submitted_calls.values():
             self.flow.put_back(call)
@@ -371,7 +420,7 @@ class EngineDriver(RayDriver):
         self.deliveries.clear()
 
     def _stop(self, raises: bool) -> None:
-        if self.state == "playing":
+        if self.state == "running":
             self.state = "over"
         try:
             super()._stop(raises)
@@ -384,21 +433,23 @@ class EngineDriver(RayDriver):
         """Kill the engine, and wait until its workers have torn down."""
         import ray
 
-        conductor, self.engine_actor = self.engine_actor, None
-        if conductor is None or not ray.is_initialized():
+        engine_actor, self.engine_actor = self.engine_actor, None
+        if engine_actor is None or not ray.is_initialized():
             return
         with contextlib.suppress(ray.exceptions.RayError):
             self.guard_processes = ray.get(self.coordinator.close.remote())
-        ray.kill(conductor)
+        ray.kill(engine_actor)
         self.teardown_error = wait_for_all_guards(self.guard_processes, grace)
 
     @property
     def can_reuse_actors(self) -> bool:
-        return super().can_reuse_actors and not self.engine_started  # the engine counts cores, and each has some of one
+        return (
+            super().can_reuse_actors and not self.engine_started
+        )  # idle actors reserve a bit of a core, which the engine would miss
 
     @property
     def can_continue(self) -> bool:
-        return super().can_continue and not self.engine_started  # a desk serves one engine
+        return super().can_continue and not self.engine_started  # a coordinator serves one engine
 
     def _control_state(self) -> ControlState:
         return replace(super()._control_state(), closed=self.engine_started)

@@ -1,20 +1,29 @@
-"""The guard: runs one group of a plan in a process of its own, inside an actor of another engine.
+"""The guard process: runs one group of a plan in a separate process, inside an actor of another engine.
 
-Engines such as Ray Data and Xenna know nothing of records: a stage that crashes, hangs or takes all memory ends their
-actor, and with it the run. So their actors run no stage. Each keeps one worker process, with the same loop, books and
-isolation as on one machine (`driver.py`), and what is at fault is found and set aside before the engine hears of it.
+Ray Data and Xenna know nothing of records: a stage that crashes, hangs or runs out of memory ends their actor, and with
+it the run. So their actors run no stage themselves. Each has one worker process, driven by the same loop as on one
+machine (`driver.py`), which isolates failing records and quarantines them before the engine notices anything.
 
-The engine may kill its actor whenever it likes. The worker process then tears down by itself (`zygote.py`).
+The engine may kill its actor at any time. The worker process then tears down by itself (`zygote.py`), and the driver
+waits for it at the end of the run, on every node, to report errors of the teardown.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pickle
+import shutil
+import signal
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import field
+from pathlib import Path
 
 import cloudpickle
 
-from gristmill.core.executor import Job, SilentObserver
+from gristmill.core.errors import StageError, WorkerLostError
+from gristmill.core.executor import Job, Machine, SilentObserver
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.plan.planner import Group, Plan
 from gristmill.core.records.quarantine import ErrorBudget, Quarantine, QuarantinedRecord
@@ -24,14 +33,16 @@ from gristmill.core.run.stage_stats import StageStats
 from gristmill.executors.local.local_executor import LocalDriver
 from gristmill.executors.local.process_pool import ProcessHandle, ProcessPool
 from gristmill.executors.local.zygote import teardown_error_files
-from gristmill.executors.machine import GpuSlot, GpuSlots, Machine
+from gristmill.executors.machine import GpuSlot, GpuSlots
 from gristmill.executors.worker_pool import WorkerPool
 
 LINGER_SECONDS = 60.0
-"""Seconds that a worker has to tear down after the engine has killed its actor."""
+"""How long a worker may take to tear down after the engine has killed its actor."""
 
 GRACE_SECONDS = 5.0
-"""Seconds that it has after a failure or Ctrl-C."""
+"""The same after a failure or Ctrl-C."""
+
+_PROC = Path("/proc")
 
 
 @fast_dataclass(frozen=True)
@@ -40,11 +51,11 @@ class GroupAssignment:
 
     group: int
     payload: bytes
-    """The stages, and what writes down what they drop."""
+    """The pickled stages, and the recorder of what they drop."""
     leaves_engine: bool
-    """Whether what comes out leaves the engine."""
+    """Whether this is the engine's last group."""
     leaves_pipeline: bool
-    """Whether what comes out leaves the pipeline."""
+    """Whether this is the last group of the pipeline."""
     isolates: bool
     budget: ErrorBudget
     gpu_memory_gb: float | None = None
@@ -52,7 +63,7 @@ class GroupAssignment:
 
 @fast_dataclass
 class _QuarantineBuffer:
-    """Holds what was set aside until the driver writes it down."""
+    """Holds quarantined records until the receipt takes them to the driver. Stands in for `Run`."""
 
     records: list[QuarantinedRecord] = field(default_factory=list)
     url = ""
@@ -68,7 +79,7 @@ class _QuarantineBuffer:
 
 
 class _SingleCallFlow(Flow):
-    """The books of one call of the engine: what comes out is handed on as it comes."""
+    """The accounting of one call of the engine. Outputs are handed on as they come."""
 
     def __init__(self, plan: Plan, items: Sequence[WorkItem], quarantine: Quarantine) -> None:
         super().__init__(plan, iter([items]), quarantine)
@@ -85,29 +96,31 @@ class _SingleCallFlow(Flow):
 
 
 class _AllGpuSlots(GpuSlots):
-    """Whatever the engine has given to this actor is the worker's."""
+    """Gives all GPUs of this actor to its worker."""
 
-    def find(self, wish: Resources) -> GpuSlot:
+    def find(self, resources: Resources) -> GpuSlot:
         return GpuSlot(tuple(range(len(self.memory))))
 
 
 class GuardDriver(LocalDriver):
-    """One worker process, kept from call to call."""
+    """Drives one worker process, which is kept from call to call."""
 
     grace = GRACE_SECONDS
 
     def __init__(self, assignment: GroupAssignment, node: str, gpus: int) -> None:
         stages, rejecter = cloudpickle.loads(assignment.payload)
         group = Group(0, tuple(stages))
-        budget = (
-            assignment.budget if assignment.budget.most is not None else ErrorBudget()
-        )  # a share is one of all rows of the run
+        # a budget that is a fraction is one of all rows of the run, which only the driver knows
+        budget = assignment.budget if assignment.budget.most is not None else ErrorBudget()
         self.quarantine_buffer = _QuarantineBuffer()
         self.quarantine = Quarantine(assignment.isolates, budget, self.quarantine_buffer)
         self.plan = Plan("guard", None, (group,))
         job = Job(self.plan, iter(()), SilentObserver(), self.quarantine)
         super().__init__(job, Machine(1.0, None, (assignment.gpu_memory_gb,) * gpus), LINGER_SECONDS)
-        for folder in (self.memory, self.disk):  # when this actor exits, its worker has last words to leave there
+        for folder in (
+            self.memory,
+            self.disk,
+        ):  # when this actor exits, its worker may still write a teardown error there
             folder.remove.atexit = False
         pool = self.pools[0]
         assert isinstance(pool, ProcessPool)
@@ -117,7 +130,7 @@ class GuardDriver(LocalDriver):
         self.stats: list[StageStats] = []
 
     def begin(self, needs_node_setup: bool) -> None:
-        """Start the worker, which may have to set up the node, and wait for it. Raises when it cannot be set up."""
+        """Start the worker and wait until it is set up. Raises if setup fails."""
         pool = self.pools[0]
         pool.needs_node_setup = needs_node_setup
         while not pool.idle:
@@ -126,7 +139,7 @@ class GuardDriver(LocalDriver):
             self._listen()
 
     def run_call(self, items: Sequence[WorkItem]) -> Iterator[list[CallOutput]]:
-        """What comes out, as it comes. Raises what must end the run."""
+        """Yield outputs as they come. Raises an error that must end the run."""
         self.quarantine_buffer.records.clear()
         flow = self.flow = _SingleCallFlow(self.plan, items, self.quarantine)
         for _ in self.loop_turns():
@@ -135,33 +148,103 @@ class GuardDriver(LocalDriver):
         self.stats = flow.stats[0]
 
     def take_quarantined(self) -> list[QuarantinedRecord]:
-        aside, self.quarantine_buffer.records = self.quarantine_buffer.records, []
-        return aside
+        records, self.quarantine_buffer.records = self.quarantine_buffer.records, []
+        return records
 
     def stop_idle_workers(self, pool: WorkerPool) -> None:
-        """There will be more calls."""
+        """Do nothing: there will be more calls."""
 
     def end(self) -> None:
-        """Tear down and end. `see_off` tells what goes wrong in a teardown: it finds the worker's last words."""
+        """Tear down and end. Errors of the teardown are left in a file, which `wait_for_local_guards` reads."""
         try:
             self._stop(raises=False)
         except Exception:
-            self.close(useless=True)
+            self.close(discard_results=True)
             raise
         except BaseException:
             self._leave_worker_behind()
             raise
-        self.close(useless=True)
+        self.close(discard_results=True)
 
-    def close(self, useless: bool) -> None:
+    def close(self, discard_results: bool) -> None:
         if teardown_error_files(self.disk.path):
             self.disk.remove.detach()
-        super().close(useless)
+        super().close(discard_results)
 
     def _leave_worker_behind(self) -> None:
-        """Ray ends this actor. The worker goes on tearing down, unless the zygote is closed."""
+        """Ray ends this actor. The worker goes on tearing down as long as the zygote is not closed."""
         for folder in (self.memory, self.disk):
             folder.remove.detach()
         for worker in self.pools[0].workers:
             assert isinstance(worker, ProcessHandle)
             worker.close()
+
+
+# -- waiting until guards have exited -------------------------------------------------------------------
+
+
+@fast_dataclass(frozen=True, slots=True)
+class GuardProcess:
+    """A guard on a node: the process that exits last, and its temporary folders."""
+
+    node: str
+    pid: int
+    folders: tuple[str, ...]
+
+
+def wait_for_all_guards(guard_processes: Sequence[GuardProcess], grace: float) -> StageError | None:
+    """Wait for guards on all nodes. Returns an error of their teardown, if there is one."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = ray.get_runtime_context().get_node_id()
+    waiting = []
+    for node in sorted({guard.node for guard in guard_processes} - {here}):
+        place = NodeAffinitySchedulingStrategy(node, soft=False)
+        remote = ray.remote(wait_for_local_guards).options(num_cpus=0, scheduling_strategy=place, max_retries=0)
+        waiting.append(remote.remote([guard for guard in guard_processes if guard.node == node], grace))
+    problem = wait_for_local_guards([guard for guard in guard_processes if guard.node == here], grace)
+    for ref in waiting:
+        with contextlib.suppress(ray.exceptions.RayError):  # the node is gone, with its guards
+            problem = ray.get(ref) or problem
+    return problem
+
+
+def wait_for_local_guards(guard_processes: Sequence[GuardProcess], grace: float) -> StageError | None:
+    """Wait until the guards of this node have exited, and remove their folders."""
+    deadline = time.monotonic() + grace
+    problem: StageError | None = None
+    for guard in guard_processes:
+        while is_process_running(guard.pid):
+            if time.monotonic() > deadline:
+                reason = f"teardown took more than {grace:g} s and was stopped"
+                if _has_workers(guard.pid):  # otherwise it was still starting, and had nothing to tear down
+                    problem = WorkerLostError("(worker)", "(none left)", (), reason)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(guard.pid, signal.SIGKILL)
+            time.sleep(0.01)
+        for folder in guard.folders:
+            for path in teardown_error_files(folder):
+                problem = pickle.loads(path.read_bytes())
+            shutil.rmtree(folder, ignore_errors=True)
+    return problem
+
+
+def _has_workers(pid: int) -> bool:
+    try:
+        return bool((_PROC / f"{pid}/task/{pid}/children").read_text().split())
+    except OSError:
+        return True
+
+
+def is_process_running(pid: int) -> bool:
+    """Whether a process runs. A zombie counts as exited where /proc shows it."""
+    try:
+        if not _PROC.exists():
+            os.kill(pid, 0)
+            return True
+        return (_PROC / f"{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except PermissionError:  # it runs as another user
+        return True
+    except (OSError, IndexError):
+        return False

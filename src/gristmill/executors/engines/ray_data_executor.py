@@ -1,10 +1,10 @@
-"""RayDataExecutor: Ray Data schedules the pipeline, on its public API.
+"""RayDataExecutor: Ray Data schedules the pipeline, through its public API.
 
 Each group of fused stages before the first that gathers is one `map_batches` over a pool of actors; blocks hold tasks
-as bytes (`task_serialisation.py`). Scheduling, back-pressure and the size of pools are Ray Data's. The books, the isolation of
-records at fault and everything from the first gather on are ours (`engine_executor.py`, `guard.py`).
+as bytes (`task_serialisation.py`). Ray Data decides on scheduling, back-pressure and pool sizes. Accounting, isolation
+of failing records, and everything from the first gather on are ours (`engine_executor.py`, `guard.py`).
 
-What is given up: a tidy cluster. Ray Data leaves detached actors there, one set that all its users share.
+What is given up: a clean cluster. Ray Data leaves detached actors behind, one set that all its users share.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from gristmill.core.errors import require
+from gristmill.core.executor import Machine
 from gristmill.executors.engines.coordinator import GroupRunner
 from gristmill.executors.engines.engine_executor import EngineExecutor, EngineJob, tasks_per_call
 from gristmill.executors.engines.guard import GroupAssignment
 from gristmill.executors.executor_settings import UNSUPPORTED_SETTINGS
-from gristmill.executors.machine import Machine
 
 TASK_COLUMN = "task"
 BLOCK_BYTES = 16 * 2**20
-"""What one call gives to the next group travels in blocks of this size, so that several workers share it."""
+"""The outputs of one call are split into blocks of this size, so that several workers can share them."""
 
 _MAX_RETRIES = 2
 
@@ -30,14 +30,14 @@ _MAX_RETRIES = 2
 class RayDataExecutor(EngineExecutor):
     """Runs a pipeline on Ray Data.
 
-    Takes what `RayActorPoolExecutor` takes, except `reserved_cpus`, `reserved_gpus` and the mode "batch".
+    Takes the arguments of `RayActorPoolExecutor`, except `reserved_cpus`, `reserved_gpus` and execution_mode="batch".
     """
 
     engine_name = "Ray Data"
-    instead: ClassVar[Mapping[str, str]] = {
+    unsupported_settings: ClassVar[Mapping[str, str]] = {
         **UNSUPPORTED_SETTINGS,
-        "reserved_cpus": "Use RayActorPoolExecutor, which has it",
-        "reserved_gpus": "Use RayActorPoolExecutor, which has it",
+        "reserved_cpus": "Use RayActorPoolExecutor, which supports it",
+        "reserved_gpus": "Use RayActorPoolExecutor, which supports it",
     }
     always_streams = True
 
@@ -45,31 +45,33 @@ class RayDataExecutor(EngineExecutor):
         require("pandas", "ray", "RayDataExecutor")
         return super().machine()
 
-    def play(self, score: EngineJob, desk: Any) -> None:
+    def run_engine(self, engine_job: EngineJob, coordinator: Any) -> None:
         import ray
 
         _configure_data_context(ray.data.DataContext.get_current())
-        dataset: Any = ray.data.from_arrow(_input_blocks(score))
-        wanted = sum(need.cpus * (count or 1) for need, count in zip(score.resources, score.num_workers, strict=True))
-        scale = min(1.0, 0.95 * score.cpus / max(wanted, 1e-9))
-        for index, duty in enumerate(score.assignments):
+        dataset: Any = ray.data.from_arrow(_input_blocks(engine_job))
+        wanted = sum(
+            need.cpus * (count or 1) for need, count in zip(engine_job.resources, engine_job.num_workers, strict=True)
+        )
+        scale = min(1.0, 0.95 * engine_job.cpus / max(wanted, 1e-9))
+        for index, assignment in enumerate(engine_job.assignments):
             dataset = dataset.map_batches(
                 GroupOperator,
-                fn_constructor_args=(duty, desk),
+                fn_constructor_args=(assignment, coordinator),
                 batch_format="pyarrow",
                 max_restarts=_MAX_RETRIES,
                 max_task_retries=_MAX_RETRIES,
-                **_map_batches_options(score, index, scale),
+                **_map_batches_options(engine_job, index, scale),
             )
         for _ in dataset.iter_internal_ref_bundles():
             pass
 
 
 class GroupOperator:
-    """What Ray Data calls."""
+    """The callable of `map_batches`: runs one group."""
 
-    def __init__(self, assignment: GroupAssignment, desk: Any) -> None:
-        self.group_runner = GroupRunner(assignment, desk)
+    def __init__(self, assignment: GroupAssignment, coordinator: Any) -> None:
+        self.group_runner = GroupRunner(assignment, coordinator)
 
     def __call__(self, block: Any) -> Iterator[Any]:
         rows: list[bytes] = []
@@ -89,16 +91,16 @@ def _task_table(rows: list[bytes]) -> Any:
     return pa.table({TASK_COLUMN: pa.array(rows, pa.large_binary())})
 
 
-def _input_blocks(score: EngineJob) -> list[Any]:
-    each = tasks_per_call(score)
+def _input_blocks(engine_job: EngineJob) -> list[Any]:
+    each = tasks_per_call(engine_job)
     return [
-        _task_table(score.serialised_tasks[start : start + each])
-        for start in range(0, len(score.serialised_tasks), each)
+        _task_table(engine_job.serialised_tasks[start : start + each])
+        for start in range(0, len(engine_job.serialised_tasks), each)
     ]
 
 
 def _configure_data_context(context: Any) -> None:
-    """Quiet, and no retries without end."""
+    """Turn off output, and limit retries."""
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.enable_auto_log_stats = False
@@ -107,29 +109,29 @@ def _configure_data_context(context: Any) -> None:
     context.execution_options.preserve_order = False
 
 
-def _map_batches_options(score: EngineJob, index: int, scale: float) -> dict[str, Any]:
-    """What one actor of a group takes, and how many there may be. With many groups each takes less, so that all run."""
-    need = score.resources[index]
+def _map_batches_options(engine_job: EngineJob, index: int, scale: float) -> dict[str, Any]:
+    """Resources and number of actors of a group. If not all groups fit, each asks for less, so that all run."""
+    need = engine_job.resources[index]
     cpus = need.cpus * scale
-    fixed = score.num_workers[index]
-    fitting = max(1, int(score.cpus / need.cpus + 1e-9) if need.cpus else int(score.cpus))
-    most = fixed or (fitting if scale == 1 else 1)  # where not all fit, there is no core for a second one
+    fixed = engine_job.num_workers[index]
+    fitting = max(1, int(engine_job.cpus / need.cpus + 1e-9) if need.cpus else int(engine_job.cpus))
+    most = fixed or (fitting if scale == 1 else 1)  # if not all groups fit, there is no core for a second actor
     options: dict[str, Any] = {"num_cpus": cpus, "concurrency": (fixed or 1, most)}
-    if score.batch_sizes[index] > 1 or need.requires_gpu:  # otherwise a call gets a block as it comes
-        options["batch_size"] = tasks_per_call(score, index)
+    if engine_job.batch_sizes[index] > 1 or need.requires_gpu:  # otherwise a call gets one block
+        options["batch_size"] = tasks_per_call(engine_job, index)
     if need.requires_gpu:
-        options["num_gpus"] = need.gpu_share(score.assignments[index].gpu_memory_gb)
+        options["num_gpus"] = need.gpu_share(engine_job.assignments[index].gpu_memory_gb)
     if need.memory_gb:
         options["memory"] = need.memory_gb * 1e9
-    if score.environments[index]:
-        options["runtime_env"] = score.environments[index]
-    if score.nodes is not None:
-        options["ray_remote_args_fn"] = _RandomNodeStrategy(score.nodes)
+    if engine_job.environments[index]:
+        options["runtime_env"] = engine_job.environments[index]
+    if engine_job.nodes is not None:
+        options["ray_remote_args_fn"] = _RandomNodeStrategy(engine_job.nodes)
     return options
 
 
 class _RandomNodeStrategy:
-    """Puts an actor on one of some nodes."""
+    """Places each actor on a random node of a list."""
 
     def __init__(self, nodes: list[str]) -> None:
         self.nodes = nodes

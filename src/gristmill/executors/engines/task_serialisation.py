@@ -1,7 +1,7 @@
-"""How a task travels through another engine: as one string of bytes.
+"""How a task travels through another engine: as one byte string.
 
-The bytes are a parcel's pickle, with the file that holds its buffers appended as it is. So whoever passes it on copies
-memory and unpickles nothing. A large task that lies in the object store is not copied: it travels as its number.
+It holds the pickle of a `PackedTask`, followed by the file with its buffers as it is. So passing a task on copies
+memory and unpickles nothing. A large task in the object store is not copied: it travels as its number.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from gristmill.executors.local.task_transport import PackedTask, pack_task, writ
 _HEADER_BYTES = 8
 
 
-def serialise_task(convoy: int, lineage: Lineage, ref: Any) -> bytes:
-    """A task, by its reference, that belongs to a convoy, as a row of an engine."""
+def serialise_task(delivery: int, lineage: Lineage, ref: Any) -> bytes:
+    """A row of the engine for a task, by its reference, that belongs to a delivery."""
     if not isinstance(ref, PackedTask):
-        return _join_bytes((convoy, lineage, None), b"")
+        return _join_bytes((delivery, lineage, None), b"")
     if ref.path is None:
-        return _join_bytes((convoy, lineage, ref), b"")
+        return _join_bytes((delivery, lineage, ref), b"")
     with open(ref.path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as body:
-        return _join_bytes((convoy, lineage, ref), body)
+        return _join_bytes((delivery, lineage, ref), body)
 
 
 def _join_bytes(head: tuple[Any, ...], body: Any) -> bytes:
@@ -34,12 +34,12 @@ def _join_bytes(head: tuple[Any, ...], body: Any) -> bytes:
 
 
 def deserialise_task(row: Any, folders: list[str], fetch: Callable[[int], Any]) -> tuple[int, WorkItem]:
-    """The convoy and the task, ready for a worker of this machine. `fetch` gets what lies in the object store."""
+    """The delivery and the task of a row, for a worker of this machine. `fetch` gets a task in the object store."""
     view = memoryview(row)
     start = _HEADER_BYTES + int.from_bytes(view[:_HEADER_BYTES], "little")
-    convoy, lineage, parcel = pickle.loads(view[_HEADER_BYTES:start])
-    if parcel is None:
-        parcel = pack_task(fetch(convoy).load(), folders)
-    elif parcel.path is not None:
-        parcel = parcel._replace(path=write_buffer_file(view[start:], folders))
-    return convoy, WorkItem(lineage, [parcel], parcel.nbytes)
+    delivery, lineage, packed = pickle.loads(view[_HEADER_BYTES:start])
+    if packed is None:
+        packed = pack_task(fetch(delivery).load(), folders)
+    elif packed.path is not None:
+        packed = packed._replace(path=write_buffer_file(view[start:], folders))
+    return delivery, WorkItem(lineage, [packed], packed.nbytes)

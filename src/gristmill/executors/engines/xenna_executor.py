@@ -1,11 +1,11 @@
 """XennaExecutor: Cosmos-Xenna schedules the pipeline.
 
-Each group of fused stages before the first that gathers is one stage of Xenna; tasks are bytes (`task_serialisation.py`). How many
-workers a stage has, and when that changes, is Xenna's to decide. The books, the isolation of records at fault and
+Each group of fused stages before the first that gathers is one stage of Xenna; tasks are bytes
+(`task_serialisation.py`). Xenna decides how many workers a stage has. Accounting, isolation of failing records, and
 everything from the first gather on are ours (`engine_executor.py`, `guard.py`).
 
-Xenna offers whole cores only, and wants a worker of every stage at once. So that small machines can run it too, it is
-told of smaller needs than there are, in proportion.
+Xenna uses whole cores only, and needs a worker of every stage at the same time. So that small machines can run it too,
+it is told smaller needs than the real ones, in proportion.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from gristmill.core.errors import PlanError, ResourceError, require
+from gristmill.core.executor import Machine
 from gristmill.core.plan.planner import Plan
 from gristmill.executors.engines.engine_executor import EngineExecutor, EngineJob, tasks_per_call
 from gristmill.executors.executor_settings import UNSUPPORTED_SETTINGS
-from gristmill.executors.machine import Machine
 
 XENNA_DEFAULTS: dict[str, Any] = {
     "execution_mode": "streaming",
@@ -37,11 +37,11 @@ class XennaExecutor(EngineExecutor):
     """
 
     engine_name = "Xenna"
-    options = tuple(dict.fromkeys((*XENNA_DEFAULTS, *EngineExecutor.options)))
-    instead: ClassVar[Mapping[str, str]] = {
+    config_keys = tuple(dict.fromkeys((*XENNA_DEFAULTS, *EngineExecutor.config_keys)))
+    unsupported_settings: ClassVar[Mapping[str, str]] = {
         "max_workers_per_stage": UNSUPPORTED_SETTINGS["max_workers_per_stage"],
-        "reserved_cpus": "Use cpu_allocation_percentage, the share of the cores that Xenna may use",
-        "reserved_gpus": "Use RayActorPoolExecutor, which has it",
+        "reserved_cpus": "Use cpu_allocation_percentage, the fraction of the cores that Xenna may use",
+        "reserved_gpus": "Use RayActorPoolExecutor, which supports it",
     }
 
     def __init__(
@@ -49,17 +49,17 @@ class XennaExecutor(EngineExecutor):
     ) -> None:
         super().__init__(config, fuse=fuse)
         if ignore_head_node:
-            raise PlanError("Xenna cannot keep off the head node: use RayActorPoolExecutor(ignore_head_node=True)")
+            raise PlanError("Xenna cannot avoid the head node: use RayActorPoolExecutor(ignore_head_node=True)")
 
     @property
-    def at_once(self) -> bool:  # type: ignore[override]
+    def needs_all_groups(self) -> bool:  # type: ignore[override]
         return bool(self.setting("execution_mode") == "streaming")
 
     def setting(self, key: str) -> Any:
         return self.config.get(key, XENNA_DEFAULTS[key])
 
     def machine(self) -> Machine:
-        require("tqdm", "xenna", "XennaExecutor")  # which Xenna needs and does not ask for
+        require("tqdm", "xenna", "XennaExecutor")  # Xenna imports it without declaring it
         require("cosmos_xenna", "xenna", "XennaExecutor")
         return super().machine()
 
@@ -71,17 +71,17 @@ class XennaExecutor(EngineExecutor):
                 "none: raise cpu_allocation_percentage, or use RayActorPoolExecutor"
             )
 
-    def room(self) -> float:
-        return self._cpus_intended(super().room())
+    def available_cpus(self) -> float:
+        return self._cpus_intended(super().available_cpus())
 
     def _cpus_intended(self, cpus: float) -> int:
-        """The cores that it was to have. It rounds that down to what it offers, which is half of two cores."""
+        """The cores that Xenna should have. It rounds down what it uses, which on two cores would be half of them."""
         return max(1, round(cpus * float(self.setting("cpu_allocation_percentage"))))
 
     def _cpus_offered(self, cpus: float) -> int:
         return int(cpus * self.setting("cpu_allocation_percentage") + 1e-9)
 
-    def play(self, score: EngineJob, desk: Any) -> None:
+    def run_engine(self, engine_job: EngineJob, coordinator: Any) -> None:
         _silence_monitoring()
         import cosmos_xenna.pipelines.v1 as xenna
         from cosmos_xenna.utils.verbosity import VerbosityLevel
@@ -102,36 +102,38 @@ class XennaExecutor(EngineExecutor):
             monitoring_verbosity_level=silent,
             mode_specific=None if batch else streaming,
         )
-        scale = self._scale(score, batch)
+        scale = self._scale(engine_job, batch)
         stages = [
-            xenna.StageSpec(GroupStage(score, index, scale, desk), num_workers=count)
-            for index, count in enumerate(_worker_counts(score))
+            xenna.StageSpec(GroupStage(engine_job, index, scale, coordinator), num_workers=count)
+            for index, count in enumerate(_worker_counts(engine_job))
         ]
-        xenna.run_pipeline(xenna.PipelineSpec(input_data=score.serialised_tasks, stages=stages, config=config))
+        xenna.run_pipeline(xenna.PipelineSpec(input_data=engine_job.serialised_tasks, stages=stages, config=config))
 
-    def _scale(self, score: EngineJob, batch: bool) -> float:
-        """So much of what a worker needs is told to Xenna: as many fit then as the cores that it was to have allow."""
-        offered = self._cpus_offered(score.cpus)
-        needs = [need.cpus * (count or 1) for need, count in zip(score.resources, score.num_workers, strict=True)]
+    def _scale(self, engine_job: EngineJob, batch: bool) -> float:
+        """The factor for the needs that Xenna is told, so that as many workers fit as the intended cores allow."""
+        offered = self._cpus_offered(engine_job.cpus)
+        needs = [
+            need.cpus * (count or 1) for need, count in zip(engine_job.resources, engine_job.num_workers, strict=True)
+        ]
         most: float = max(needs) if batch else sum(needs)
-        return min(1.0, offered / self._cpus_intended(score.cpus), 0.98 * offered / max(most, 1e-9))
+        return min(1.0, offered / self._cpus_intended(engine_job.cpus), 0.98 * offered / max(most, 1e-9))
 
 
-def _worker_counts(score: EngineJob) -> list[int | None]:
-    """How many workers each group has; None: as Xenna likes, which fills the cores with them at once. Where all that
-    goes in is one call, more than one of the first group would start for nothing."""
-    first, *others = score.num_workers
-    one = len(score.serialised_tasks) <= tasks_per_call(score)
+def _worker_counts(engine_job: EngineJob) -> list[int | None]:
+    """The number of workers of each group; None lets Xenna decide, which starts as many as fit. If all inputs make one
+    call, more than one worker of the first group would be useless."""
+    first, *others = engine_job.num_workers
+    one = len(engine_job.serialised_tasks) <= tasks_per_call(engine_job)
     return [1 if one and first is None else first, *others]
 
 
 def _silence_monitoring() -> None:
-    """Xenna asks Ray's dashboard for all actors to print tables of them. Nobody reads those, and it ends the run when
-    there is no dashboard, or a second cluster on the machine."""
+    """Turn off Xenna's tables of all actors. It asks Ray's dashboard for them, which fails the run if there is no
+    dashboard, or a second cluster on the machine."""
     import ray.util.state
 
     os.environ.setdefault("PYTHON_LOG", "error")
-    os.environ.pop("XENNA_RAY_METRICS_PORT", None)  # with it, Xenna sleeps for ten seconds at the end
+    os.environ.pop("XENNA_RAY_METRICS_PORT", None)  # if set, Xenna sleeps for ten seconds at the end
     ray.util.state.list_actors = lambda *_, **__: []
     from cosmos_xenna.pipelines.private import monitoring
 
@@ -139,8 +141,7 @@ def _silence_monitoring() -> None:
 
 
 class _NoMonitor:
-    """In place of the actor on each node that Xenna counts processes with for those tables. It takes a core, and its
-    process never ends."""
+    """Replaces the actor that Xenna starts on each node for those tables, which takes a core and never exits."""
 
     def update(self) -> dict[str, Any]:
         return {}

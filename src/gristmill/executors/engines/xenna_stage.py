@@ -1,4 +1,4 @@
-"""A group of fused stages as a stage of Xenna. Only loaded where Xenna runs."""
+"""A group of fused stages as a stage of Xenna. A separate module, because it imports Xenna."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from gristmill.executors.engines.engine_executor import EngineJob, tasks_per_cal
 
 
 class GroupStage(xenna.Stage):  # type: ignore[misc]
-    """What Xenna calls."""
+    """Runs one group."""
 
-    def __init__(self, score: EngineJob, index: int, scale: float, desk: Any) -> None:
-        self.assignment, self.coordinator = score.assignments[index], desk
-        self.batch_size = tasks_per_call(score, index)
-        self.environment = score.environments[index]
-        need = score.resources[index]
+    def __init__(self, engine_job: EngineJob, index: int, scale: float, coordinator: Any) -> None:
+        self.assignment, self.coordinator = engine_job.assignments[index], coordinator
+        self.batch_size = tasks_per_call(engine_job, index)
+        self.environment = engine_job.environments[index]
+        need = engine_job.resources[index]
         self.cpus = need.cpus * scale
         self.gpus = need.gpu_share(self.assignment.gpu_memory_gb) if need.requires_gpu else 0.0
 
     def __deepcopy__(self, memo: Any) -> GroupStage:
-        return self  # it is not changed before it is pickled, and a handle on an actor cannot be copied
+        return self  # Xenna copies stages, and an actor handle cannot be copied
 
     @property
     def stage_batch_size(self) -> int:
@@ -38,7 +38,7 @@ class GroupStage(xenna.Stage):  # type: ignore[misc]
     @property
     def env_info(self) -> Any:
         wanted = self.environment
-        if self.gpus:  # Xenna says which GPU it is; Ray must not
+        if self.gpus:  # Xenna assigns GPUs; Ray must not
             variables = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1", **wanted.get("env_vars", {})}
             wanted = {**wanted, "env_vars": variables}
         return _XennaRuntimeEnv(wanted) if wanted else None
@@ -52,13 +52,13 @@ class GroupStage(xenna.Stage):  # type: ignore[misc]
 
 
 def _exit_with_actor() -> None:
-    """Xenna's threads keep the process of an actor that has ended, and Ray does not know of it any more."""
+    """Exit when the actor ends: Xenna's threads would keep its process, which Ray has forgotten."""
     threading.main_thread().join()
     os._exit(0)
 
 
 class _XennaRuntimeEnv:
-    """Any environment that Ray knows; Xenna itself only knows conda's."""
+    """Any Ray runtime environment; Xenna itself only supports conda."""
 
     def __init__(self, wanted: dict[str, Any]) -> None:
         self.wanted = wanted

@@ -1,1 +1,1 @@
-"""Worker processes of this machine: the local executor, its process pool, the zygote that forks workers, and how tasks travel between processes."""
+"""Worker processes of this machine: executor, process pool, the zygote that forks workers, transport of tasks."""

@@ -1,4 +1,7 @@
-"""Running a plan in the calling process: for debuggers, tests and tiny jobs. No processes, no time limits."""
+"""Runs a plan in the calling process, for debuggers, tests and tiny jobs.
+
+What is given up: isolation of crashes, and time limits.
+"""
 
 from __future__ import annotations
 
@@ -19,34 +22,34 @@ from gristmill.core.task import GatherTask, Lineage, Task
 
 
 def run_inline(job: Job) -> Iterator[tuple[Lineage, TaskRef | None]]:
-    """Run everything here, one task at a time, downstream first."""
+    """Run one call at a time, the group nearest to the output first."""
     sources = ([WorkItem(task.lineage, [LocalTaskRef(task)], task.nbytes) for task in tasks] for tasks in job.sources)
     flow = Flow(job.plan, iter(sources), job.quarantine)
-    crew = _InlineWorkers(job, flow)
+    workers = _InlineWorkers(job, flow)
     job.observer.started(job.plan)
-    told = 0.0
+    reported_at = 0.0
     try:
         while not flow.over:
             flow.list_sources(job.plan.groups[0].batch_size)
-            for _ in crew.drain(0):
-                if time.monotonic() - told > 0.2:
-                    told = time.monotonic()
+            for _ in workers.drain(0):
+                if time.monotonic() - reported_at > 0.2:
+                    reported_at = time.monotonic()
                     job.observer.progressed(flow.progress())
                 while flow.results:
                     yield flow.results.popleft()
             while flow.results:
                 yield flow.results.popleft()
     except BaseException:
-        crew.tear_down(quietly=True)
+        workers.tear_down(quietly=True)
         raise
     else:
-        crew.tear_down()
+        workers.tear_down()
     finally:
         job.observer.finished(flow.progress())
 
 
 class _InlineWorkers:
-    """One worker per group, set up when its first task arrives. Its methods pause after each task that comes out."""
+    """One worker per group, set up when its first task arrives. Generators yield after each output."""
 
     def __init__(self, job: Job, flow: Flow) -> None:
         self.flow = flow
@@ -55,7 +58,7 @@ class _InlineWorkers:
         self.workers: dict[int, Worker] = {}
 
     def drain(self, first: int, full: bool = False) -> Iterator[None]:
-        """Work until nothing waits (or no full batch does) at or after group `first`, what is furthest along first."""
+        """Run calls until no task (or no full batch) waits at or after group `first`, the last group first."""
         while True:
             waiting = [
                 index
@@ -88,7 +91,7 @@ class _InlineWorkers:
                 break
             self.flow.add_output(call, CallOutput(task.lineage, LocalTaskRef(task), task.nbytes, len(worker.stages)))
             yield
-            if call.streams:  # so that what a generator yields never piles up
+            if call.streams:  # otherwise outputs of a generator would pile up
                 yield from self.drain(index + 1, full=True)
         self.flow.finish_call(call, worker.take_stats(), worker.take_quarantined())
         yield

@@ -1,8 +1,8 @@
 """LocalExecutor: streams a plan over worker processes of this machine. The default of `Pipeline.run`.
 
-One pool of processes per group. Cores are given to calls, not to pools: a pool may have as many workers as
-there are cores, but only as many calls run at once as there are cores, and the pool nearest to the output goes
-first (`core/run/schedule.py`). So thirty groups run on two cores, and the cores are always where the work is.
+One pool of processes per group. Cores are assigned to calls, not to pools: a pool may have as many workers as there are
+cores, but only as many calls run at the same time as there are cores, and the pool nearest to the output goes first
+(`core/run/schedule.py`). So thirty groups can run on two cores, and the cores are always where the work is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from gristmill.core.errors import ResourceError
-from gristmill.core.executor import MODES, Job, TaskRef, is_batch_mode
+from gristmill.core.executor import MODES, Executor, Job, Machine, TaskRef, is_batch_mode
 from gristmill.core.plan.placement import fuse_commits
 from gristmill.core.plan.planner import Plan
 from gristmill.core.run.flow import WorkItem
@@ -33,17 +33,17 @@ from gristmill.executors.local.task_transport import (
 )
 from gristmill.executors.local.worker_process import thread_count
 from gristmill.executors.local.zygote import Zygote
-from gristmill.executors.machine import GpuSlots, Machine
+from gristmill.executors.machine import GpuSlots, this_machine
 from gristmill.executors.worker_pool import WorkerHandle
 
 
-class LocalExecutor:
+class LocalExecutor(Executor):
     """Runs a pipeline on this machine.
 
-    `num_workers`: how many calls run at once; one per core by default, 0 runs everything in this process.
-    `gpus`: how many GPUs there are, or their memory in GB each; found by default.
-    `fuse`: False gives every stage its own pool. `execution_mode`: "streaming", or "batch", where each pool begins
-    when those before it have ended; what waits lies in shared memory, and on disk when that is full.
+    `num_workers`: how many calls run at the same time; one per core by default, 0 runs everything in this process.
+    `gpus`: how many GPUs there are, or the memory of each in GB; detected by default.
+    `fuse`: False gives every stage its own pool. `execution_mode`: "streaming", or "batch", where each pool starts
+    when those before it have finished; tasks wait in shared memory, and on disk when that is full.
     """
 
     def __init__(
@@ -60,57 +60,57 @@ class LocalExecutor:
         check_setting("LocalExecutor", "fuse", fuse, FLAG)
         self.num_workers, self.gpus, self.fuse = num_workers, gpus, fuse
         self.execution_mode, self.batch = execution_mode, is_batch_mode("LocalExecutor", execution_mode)
+        self.runs_inline = num_workers == 0
         self._idle_zygotes: list[Zygote] = []
 
     def machine(self) -> Machine:
-        return Machine.here(self.num_workers, self.gpus)
+        return this_machine(self.num_workers, self.gpus)
 
     def check(self, plan: Plan) -> None:
         check_machine_resources(plan, self.machine())
 
     def arrange(self, plan: Plan) -> Plan:
-        return fuse_commits(plan) if self.num_workers != 0 and self.fuse and not self.batch else plan
+        return fuse_commits(plan) if self.fuse and not (self.batch or self.runs_inline) else plan
 
     def execute(self, job: Job) -> Iterator[tuple[Lineage, TaskRef | None]]:
-        if self.num_workers == 0:
+        if self.runs_inline:
             return run_inline(job)
         return LocalDriver(replace(job, batch=self.batch), self.machine(), idle_zygotes=self._idle_zygotes).run()
 
-    def rest(self) -> None:
-        """A run is over, well or not: end what was kept for its next segment."""
+    def end_run(self) -> None:
         while self._idle_zygotes:
             self._idle_zygotes.pop().close()
 
 
 def check_machine_resources(plan: Plan, machine: Machine) -> None:
-    """Refuse what could never run on this machine, and say what to do."""
+    """Refuse a plan that can never run on this machine."""
     for stage in plan.stages:
-        wish = stage.resources
-        if wish.requires_gpu and not GpuSlots(machine.gpus).fits(wish):
+        resources = stage.resources
+        if resources.requires_gpu and not GpuSlots(machine.gpus).fits(resources):
             have = f"{len(machine.gpus)} GPUs" if machine.gpus else "no GPU"
             raise ResourceError(
-                f"stage {stage.name!r} wants {wish}, and this machine has {have}. Run it on the CPU with "
-                ".with_(resources=Resources(cpus=1)), or on a cluster that has what it wants"
+                f"stage {stage.name!r} needs {resources}, but this machine has {have}. Run it on the CPU with "
+                ".with_(resources=Resources(cpus=1)), or on a cluster that has the resources"
             )
-        if machine.memory_gb and wish.memory_gb > machine.memory_gb:
+        if machine.memory_gb and resources.memory_gb > machine.memory_gb:
             raise ResourceError(
-                f"stage {stage.name!r} wants {wish.memory_gb:g} GB of memory, and this machine has "
+                f"stage {stage.name!r} needs {resources.memory_gb:g} GB of memory, but this machine has "
                 f"{machine.memory_gb:.0f} GB: lower memory_gb, or use a larger machine"
             )
         if unknown := set(stage.runtime_env or ()) - {"env_vars"}:
             raise ResourceError(
-                f"stage {stage.name!r} has runtime_env {', '.join(sorted(unknown))}, and LocalExecutor only sets "
-                "env_vars: install the packages here and drop the runtime_env, or use a Ray executor"
+                f"stage {stage.name!r} has runtime_env {', '.join(sorted(unknown))}, but LocalExecutor only supports "
+                "env_vars. Install the packages here and drop the runtime_env, or use a Ray executor"
             )
 
 
 class LocalDriver(Driver):
-    """Workers are processes, forked by a zygote, heard through pipes."""
+    """Drives worker processes, which a zygote forks, through pipes."""
 
     def __init__(
         self, job: Job, machine: Machine, linger: float = 0.0, idle_zygotes: list[Zygote] | None = None
     ) -> None:
-        """`idle_zygotes` is for the process that forks workers, between the segments of a run: it takes long to start."""
+        """`idle_zygotes` keeps the zygote between the segments of a run, because it is slow to start."""
         self.disk = TemporaryFolder(job.scratch)
         self.memory = shared_memory_folder(self.disk)
         self.folders = [self.memory.path, self.disk.path]
@@ -130,8 +130,8 @@ class LocalDriver(Driver):
 
     def input_items(self, sources: Iterator[Sequence[Any]]) -> Iterator[list[WorkItem]]:
         for tasks in sources:
-            parcels = [(task.lineage, pack_task(task, self.folders)) for task in tasks]
-            yield [WorkItem(lineage, [parcel], parcel.nbytes) for lineage, parcel in parcels]
+            packed_tasks = [(task.lineage, pack_task(task, self.folders)) for task in tasks]
+            yield [WorkItem(lineage, [packed], packed.nbytes) for lineage, packed in packed_tasks]
 
     def as_result(self, ref: PackedTask) -> TaskRef:
         return StoredResult(ref, self.disk)
@@ -144,16 +144,16 @@ class LocalDriver(Driver):
     def listen(self, seconds: float) -> Iterator[tuple[ProcessHandle, tuple[Any, ...]]]:
         for key, _ in self.selector.select(seconds):
             worker: ProcessHandle = key.data
-            heard = key.fd != worker.death  # something is there to be read
+            readable = key.fd != worker.death
             try:
-                while worker.state != "gone" and (heard or worker.channel.poll(0)):
-                    heard = False
+                while worker.state != "gone" and (readable or worker.channel.poll(0)):
+                    readable = False
                     kind, *rest = worker.channel.recv()
                     worker.kept_for_reuse = kind == "stopped" and rest.pop() and not worker.unfit_for_reuse
                     yield worker, (kind, *rest)
             except (EOFError, OSError):
                 yield worker, (WORKER_LOST,)
-            if worker.state != "gone" and key.fd == worker.death:  # a child of its own may keep its channel open
+            if worker.state != "gone" and key.fd == worker.death:  # a child process may keep its channel open
                 yield worker, (WORKER_LOST,)
 
     def remove_worker(self, worker: WorkerHandle) -> str:
@@ -165,21 +165,21 @@ class LocalDriver(Driver):
         worker.close()
         if worker.kept_for_reuse:
             threads = thread_count(self.job.plan.groups[worker.group].resources.cpus)
-            most = int(self.machine.cpus) + 1  # of a segment, one for each core, and one that gathers beside them
-            self.zygote.keep_idle(worker.key, worker.channel, threads, most)
-            return "rests"
+            limit = int(self.machine.cpus) + 1  # one for each core, and one that gathers
+            self.zygote.keep_idle(worker.key, worker.channel, threads, limit)
+            return "is idle"
         return _describe_exit(self.zygote.wait(worker.key))
 
-    def close(self, useless: bool) -> None:
-        if self.idle_zygotes is not None and self.job.plan.next_segment and not useless:
+    def close(self, discard_results: bool) -> None:
+        if self.idle_zygotes is not None and self.job.plan.next_segment and not discard_results:
             self.idle_zygotes.append(self.zygote)
         else:
             self.zygote.close()
         self.selector.close()
         self.memory.remove()
-        if useless:
+        if discard_results:
             self.disk.remove()
-        del self.disk  # from here on the results hold it
+        del self.disk  # from here on only results keep the folder alive
 
 
 def _describe_exit(code: int) -> str:

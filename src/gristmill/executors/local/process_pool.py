@@ -1,4 +1,4 @@
-"""Worker processes of this machine, and the pool that starts them."""
+"""The driver's side of worker processes, and the pool that starts them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from gristmill.core.executor import Job
+from gristmill.core.executor import Job, Machine
 from gristmill.core.plan.planner import Group
 from gristmill.core.run.isolation import RowLocation
 from gristmill.executors.local.worker_process import StatusPage, WorkerSetup, thread_count
 from gristmill.executors.local.zygote import Zygote
-from gristmill.executors.machine import GpuSlot, GpuSlots, Machine, visible_devices
+from gristmill.executors.machine import GpuSlot, GpuSlots, visible_devices
 from gristmill.executors.worker_pool import CallRequest, WorkerHandle, WorkerPool, pickle_group
 
 _worker_numbers = itertools.count()
@@ -32,10 +32,10 @@ class ProcessHandle(WorkerHandle):
         self.death = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
         """Becomes readable when the process ends."""
         self.kept_for_reuse = False
-        """Whether it has ended as a worker of its group, and not as a process."""
+        """Whether it has stopped working for its group, and its process stays for another."""
 
-    def order(self, order: CallRequest) -> None:
-        self._send_message("call", order)
+    def send_call(self, request: CallRequest) -> None:
+        self._send_message("call", request)
 
     def acknowledge(self) -> None:
         owed, self.unacknowledged_bytes = self.unacknowledged_bytes, 0
@@ -52,7 +52,7 @@ class ProcessHandle(WorkerHandle):
             self.interrupt()
 
     def interrupt(self) -> None:
-        """Nobody waits for what it does any more."""
+        """Interrupt its call, whose result is no longer wanted."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.key, signal.SIGINT)
 
@@ -62,7 +62,7 @@ class ProcessHandle(WorkerHandle):
             os.killpg(self.key, signal.SIGKILL)
 
     def last_position(self) -> RowLocation | None:
-        return self.page.place()
+        return self.page.location()
 
     def current_stage(self) -> tuple[int, float]:
         return self.page.read()
@@ -74,12 +74,12 @@ class ProcessHandle(WorkerHandle):
             os.close(self.death)
 
     def _send_message(self, *message: Any) -> None:
-        with contextlib.suppress(OSError):  # it has died; the end of its channel tells
+        with contextlib.suppress(OSError):  # it has died, which `listen` sees at the end of its channel
             self.channel.send(message)
 
 
 class ProcessPool(WorkerPool):
-    """Takes workers that rest, or has new ones forked."""
+    """Takes idle worker processes from the zygote, or has new ones forked."""
 
     node = "local"
 
@@ -111,19 +111,19 @@ class ProcessPool(WorkerPool):
         worker = ProcessHandle(self.index, self.group.gather_position, pid, channel, slot, StatusPage(page))
         env = (self.group.stages[0].runtime_env or {}).get("env_vars", {})
         setup = WorkerSetup(
-            self.payload,
-            f"{self.index}-{number}",
-            page,
-            self.folders,
-            self.needs_node_setup,
-            self.final,
-            self.budget,
-            visible_devices(slot.devices),
-            self.group.resources.cpus,
-            env,
-            self.node,
-            self.zygote.outlives_driver,
-            self.has_next_segment,
+            stages=self.payload,
+            worker_id=f"{self.index}-{number}",
+            page=page,
+            folders=self.folders,
+            needs_node_setup=self.needs_node_setup,
+            final=self.final,
+            budget=self.budget,
+            gpus=visible_devices(slot.devices),
+            cpus=self.group.resources.cpus,
+            env=env,
+            node=self.node,
+            outlives_driver=self.zygote.outlives_driver,
+            has_next_segment=self.has_next_segment,
         )
         with contextlib.suppress(OSError):
             channel.send(("setup", setup))

@@ -1,8 +1,8 @@
 """How a task travels between local processes: by reference.
 
-A task is pickled with its buffers kept apart (protocol 5). The pickle, a few hundred bytes, travels in the
+A task is pickled with its buffers out of band (pickle protocol 5). The pickle, a few hundred bytes, travels in the
 message; the buffers, which hold the rows, are written once to a file in shared memory, and the receiver maps
-that file instead of copying it. Small buffers ride in the message. Nothing is ever unpickled from a file.
+that file instead of copying it. Small buffers travel in the message. Nothing is ever unpickled from a file.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import cloudpickle
 import pyarrow as pa
 
 from gristmill.core.batch import Batch
+from gristmill.core.executor import TaskRef
 from gristmill.core.task import Task
 from gristmill.executors.local.zygote import teardown_error_files
 
@@ -32,25 +33,29 @@ _ALIGN = 64
 _OVERHEAD_BYTES = 1024
 _PREFIX = "gristmill-"
 _UNREAD_ERROR_SECONDS = 3600.0
-"""Seconds that last words wait for the driver, which may be on its way to them."""
+"""How long an abandoned folder with teardown errors is kept: its driver may still read them."""
 
 _serial = itertools.count()
 
 
-class PackedTask(NamedTuple):
-    """A task by reference: its pickle, and its buffers in the message or in a file."""
-
+class _PackedFields(NamedTuple):
     head: bytes
     inline: tuple[bytes, ...] = ()
     path: str | None = None
     spans: tuple[tuple[int, int], ...] = ()
 
+
+class PackedTask(_PackedFields, TaskRef):
+    """A task as it travels between processes: its pickle, and its buffers in the message or in a file."""
+
+    __slots__ = ()
+
     def __reduce__(self) -> tuple[Any, ...]:
         return PackedTask, (self.head, self.inline, self.path, self.spans)
 
     @property
-    def nbytes(self) -> int:
-        """Bytes that it takes, with what the books about it take."""
+    def nbytes(self) -> int:  # type: ignore[override]
+        """The size of pickle and buffers, with an allowance for what the driver keeps about the task."""
         return _OVERHEAD_BYTES + len(self.head) + sum(map(len, self.inline)) + sum(size for _, size in self.spans)
 
     def load(self) -> Task[Any]:
@@ -62,8 +67,8 @@ class PackedTask(NamedTuple):
             pickle.loads(self.head, buffers=[view[start : start + size] for start, size in self.spans])
         )
 
-    def discard(self) -> None:
-        """Remove the file. Who has mapped it keeps what it maps."""
+    def release(self) -> None:
+        """Remove the file. Processes that have mapped it keep what they have mapped."""
         if self.path is not None:
             Path(self.path).unlink(missing_ok=True)
 
@@ -74,7 +79,7 @@ def _checked_task(value: Any) -> Task[Any]:
 
 
 def pack_task(task: Task[Any], folders: list[str] | None) -> PackedTask:
-    """Turn a task into a parcel, with large buffers in the first of the folders that has room, if there are any."""
+    """Pack a task, with large buffers in the first folder that has room. Without folders, everything travels inline."""
     task = compact_task(task)
     buffers: list[pickle.PickleBuffer] = []
     head = _dumps(task, buffers)
@@ -86,7 +91,7 @@ def pack_task(task: Task[Any], folders: list[str] | None) -> PackedTask:
 
 
 def compact_task(task: Task[Any]) -> Task[Any]:
-    """A slice of a table holds on to all of it: leave behind what is not among the rows."""
+    """Copy the rows of a table slice, which would otherwise keep the buffers of the whole table."""
     if not isinstance(task, Batch):
         return task
     table = task.data
@@ -99,7 +104,7 @@ def compact_task(task: Task[Any]) -> Task[Any]:
 
 
 def _dumps(task: Task[Any], buffers: list[pickle.PickleBuffer]) -> bytes:
-    """Plain pickle is quick; classes and functions that only exist in a script need cloudpickle."""
+    """Plain pickle is faster; classes and functions defined in a script need cloudpickle."""
     if type(task).__module__ != "__main__":
         try:
             return pickle.dumps(task, 5, buffer_callback=buffers.append)
@@ -110,7 +115,7 @@ def _dumps(task: Task[Any], buffers: list[pickle.PickleBuffer]) -> bytes:
 
 
 def write_buffer_file(raw: memoryview, folders: list[str]) -> str:
-    """A file that another machine has written, here."""
+    """Write the buffers of a task that was packed on another machine."""
     return _write_to_first_folder([raw], folders)[0]
 
 
@@ -119,7 +124,7 @@ def _write_to_first_folder(raws: list[memoryview], folders: list[str]) -> tuple[
         path = f"{folder}/{os.getpid()}-{next(_serial)}"
         try:
             return path, _write_file(path, raws)
-        except OSError:  # shared memory is full: go on to the disk
+        except OSError:  # shared memory is full: use the disk
             Path(path).unlink(missing_ok=True)
             if position + 1 == len(folders):
                 raise
@@ -137,9 +142,9 @@ def _write_file(path: str, raws: list[memoryview]) -> tuple[tuple[int, int], ...
 
 
 class TemporaryFolder:
-    """A temporary folder that is removed with the object, or by a later run when this one is killed whole.
+    """A temporary folder that is removed with this object, or by a later run if all processes of this one are killed.
 
-    The lock, which the kernel drops with the process, tells that somebody still needs it.
+    A lock, which the kernel drops when the process ends, shows that the folder is in use.
     """
 
     def __init__(self, parent: str | None = None) -> None:
@@ -149,7 +154,7 @@ class TemporaryFolder:
         self.path = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent)
         lock = os.open(self.path, os.O_RDONLY)
         with contextlib.suppress(OSError):
-            fcntl.flock(lock, fcntl.LOCK_SH)  # which a zygote that lingers has too
+            fcntl.flock(lock, fcntl.LOCK_SH)  # shared, because a zygote that outlives the driver locks it too
         self.remove = weakref.finalize(self, _remove, self.path, lock)
 
 
@@ -162,7 +167,7 @@ def _remove_abandoned_folders(parent: Path) -> None:
     """Remove folders of runs that were killed with all their processes."""
     for folder in parent.glob(f"{_PREFIX}*-*"):
         if not is_process_alive(folder.name.removeprefix(_PREFIX).partition("-")[0]):
-            with contextlib.suppress(OSError):  # gone, somebody else's, or locked: its process is in another container
+            with contextlib.suppress(OSError):  # removed, not ours, or locked: its process runs in another container
                 lock = os.open(folder, os.O_RDONLY)
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -185,32 +190,20 @@ def is_process_alive(pid: str) -> bool:
     return True
 
 
-class StoredResult:
-    """A result: a parcel, and the folder that it lies in, which stays as long as a result needs it."""
+class StoredResult(TaskRef):
+    """A result of a run, with the folder of its file, which exists as long as a result needs it."""
 
-    def __init__(self, parcel: PackedTask, folder: TemporaryFolder) -> None:
-        self.parcel, self.folder = parcel, folder
+    def __init__(self, packed: PackedTask, folder: TemporaryFolder) -> None:
+        self.packed, self.folder = packed, folder
 
     def load(self) -> Task[Any]:
-        return self.parcel.load()
+        return self.packed.load()
 
     def release(self) -> None:
-        self.parcel.discard()
+        self.packed.release()
 
 
 def shared_memory_folder(disk: TemporaryFolder) -> TemporaryFolder:
     """A folder in shared memory, or on disk where there is none."""
     shared = "/dev/shm"  # noqa: S108
     return TemporaryFolder(shared if os.access(shared, os.W_OK) else disk.path)
-
-
-class InlineResult:
-    """A small result that lies in the driver itself."""
-
-    def __init__(self, parcel: PackedTask) -> None:
-        self.parcel = parcel
-
-    def load(self) -> Any:
-        return self.parcel.load()
-
-    def release(self) -> None: ...

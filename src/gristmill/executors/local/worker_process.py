@@ -1,12 +1,13 @@
-"""The worker process: takes calls from its channel, runs them with a Worker, sends back what comes out.
+"""The worker process: receives calls through its channel, runs them with a `Worker`, sends back the outputs.
 
 Messages to the worker:    (setup, ...) (call, ...) (ack, bytes) (share, n) (stop,)
-Messages from the worker:  (ready, error) (out, outputs, stats so far) (done, outputs, stats, set aside, memory)
-                           (failed, error, set aside) (stopped, error, whether it may rest)
+Messages from the worker:  (ready, error) (out, outputs, stats so far) (done, outputs, stats, quarantined, memory)
+                           (failed, error, quarantined) (stopped, error, whether it may be reused)
 
-One that may rest says next, with True or False, whether it does, and waits for another set-up (`worker_reuse.py`).
+A worker that may be reused then sends True or False, whether it is fit for it, and waits for another setup
+(`worker_reuse.py`).
 
-Flow control: outputs that were sent and not acknowledged may hold at most WINDOW bytes; then the worker waits.
+Flow control: unacknowledged outputs may hold at most WINDOW bytes; then the worker waits.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ from gristmill.executors.worker_pool import CallRequest
 from gristmill.executors.worker_reuse import is_reusable, process_state
 
 MAX_REUSE_GROWTH_BYTES = 32 * 2**20
-"""A process that has so much more memory for itself than at its beginning does not rest: a new one would be better."""
+"""A process whose private memory has grown by more than this is not reused."""
 
 GATHER_HOLD_SECONDS = 1.0
-"""So long a call may hold the tasks of a source to gather it by itself. What takes longer is heard of on the way, and
-is not all done again if its gathering fails."""
+"""How long a call may hold the tasks of a source to gather them itself. Longer ones are sent on, so that progress is
+visible and a failing gather does not repeat everything."""
 
 _FLUSH_COUNT = 64
 _FLUSH_BYTES = 256 * 1024
@@ -81,21 +82,21 @@ class StatusPage:
         self._numbers[0] = self.IDLE
 
     def read(self) -> tuple[int, float]:
-        """The stage's position (or IDLE) and the seconds that it has been at work."""
+        """The position of the current stage (or IDLE), and for how many seconds it has been running."""
         position, since, still = self._numbers[0], self._numbers[1], self._numbers[0]
         if position != still or position == self.IDLE:
             return self.IDLE, 0.0
         return int(position), time.monotonic() - since
 
-    def place(self) -> RowLocation | None:
-        """What a worker that has ended was doing; None when it was not in a stage."""
+    def location(self) -> RowLocation | None:
+        """The rows that a dead worker was at; None if it was not in a stage."""
         position, _, task, start, stop = self._numbers
         return None if position == self.IDLE else RowLocation(int(position), int(task), int(start), int(stop))
 
 
 @dataclass(eq=False, repr=False)
 class WorkerSetup:
-    """What a worker needs to begin."""
+    """What a process needs to become a worker."""
 
     stages: bytes
     worker_id: str
@@ -109,27 +110,27 @@ class WorkerSetup:
     env: dict[str, str] = field(default_factory=dict)
     node: str = "local"
     outlives_driver: bool = False
-    """Whether it tears down also when the driver is killed (`zygote.py`)."""
+    """Whether it tears down even if the driver is killed (`zygote.py`)."""
     has_next_segment: bool = False
     """Whether another segment follows."""
 
 
 class _StopRequested(BaseException):
-    """The driver wants the worker to end in the middle of a call."""
+    """The driver wants the worker to stop in the middle of a call."""
 
 
 def run_worker_process(channel: Connection) -> None:
-    """The life of a worker process: the worker of one group, and then maybe of others."""
+    """Main function of a worker process: work for one group, and then perhaps for others."""
     memory = private_memory_bytes()
     while _work_for_one_group(channel, memory):
-        pass  # and nothing is held of the group that it has worked for
+        pass  # no variable here keeps objects of the last group
 
 
 def _next_setup(channel: Connection) -> WorkerSetup | None:
-    """What to do next; None if who asked for it has ended meanwhile, or needs it no more."""
+    """The next setup; None if the driver has ended, or needs this process no more."""
     try:
         while (message := channel.recv())[0] != "setup":
-            pass  # it was asked to stop twice, or to go on with what is done
+            pass  # late messages for the last group
     except (EOFError, ConnectionError):
         return None
     setup: WorkerSetup = message[1]
@@ -137,7 +138,7 @@ def _next_setup(channel: Connection) -> WorkerSetup | None:
 
 
 def _work_for_one_group(channel: Connection, memory: int) -> bool:
-    """Work for a group. Whether this process can then do so for another one."""
+    """Work for one group. Returns whether this process can work for another one."""
     if (setup := _next_setup(channel)) is None:
         return False
     session = _WorkerSession(channel, setup, memory)
@@ -156,14 +157,16 @@ def _work_for_one_group(channel: Connection, memory: int) -> bool:
                 session.interruptible(False)
     except (_StopRequested, EOFError, ConnectionError, KeyboardInterrupt):
         session.interruptible(False)
-    rests = problem is None and session.end(asked)
+    reusable = problem is None and session.end(asked)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return rests
+    return reusable
 
 
 class _WorkerSession:
+    """The work of a process for one group."""
+
     def __init__(self, channel: Connection, setup: WorkerSetup, memory: int) -> None:
-        """`memory` is what this process had for itself at its beginning."""
+        """`memory` is the private memory of the process when it started."""
         self.channel, self.setup, self.memory = channel, setup, memory
         self.in_call = self.interrupted = False
         self.unacknowledged = 0
@@ -173,7 +176,7 @@ class _WorkerSession:
         self.outbox_since = 0.0
 
     def begin(self) -> StageError | None:
-        """Set up. What went wrong, if anything did."""
+        """Set up the stages. Returns the error, if there is one."""
         os.environ.update(_environment_variables(self.setup))
         self.process_state = process_state()
         import pyarrow as pa
@@ -196,30 +199,30 @@ class _WorkerSession:
         return None
 
     def end(self, asked: bool) -> bool:
-        """Tear down. Whether this process rests: one that was `asked` to end, and not in the middle of a call, may."""
+        """Tear down. Returns whether the process can be reused; only if it was `asked` to stop, outside of a call."""
         problem = None
         try:
             self.worker.teardown()
         except StageError as error:
             problem = error
-            if self.setup.outlives_driver:  # who hears of it may be killed before it can tell anybody
+            if self.setup.outlives_driver:  # the guard may be killed before it can report the error
                 write_teardown_error(self.setup.page, problem)
         setup = self.setup
         wants_its_own = setup.env or setup.gpus or setup.outlives_driver
-        may_rest = asked and problem is None and setup.has_next_segment and not (wants_its_own or self.interrupted)
+        may_be_reused = asked and problem is None and setup.has_next_segment and not (wants_its_own or self.interrupted)
         with contextlib.suppress(OSError):  # the driver is gone
-            self.channel.send(("stopped", problem, may_rest))
-            return may_rest and self._offer_for_reuse()
+            self.channel.send(("stopped", problem, may_be_reused))
+            return may_be_reused and self._offer_for_reuse()
         return False
 
     def _offer_for_reuse(self) -> bool:
         del self.worker
-        rests = is_reusable(self.process_state, self.memory + MAX_REUSE_GROWTH_BYTES)
-        self.channel.send(rests)
-        return rests
+        reusable = is_reusable(self.process_state, self.memory + MAX_REUSE_GROWTH_BYTES)
+        self.channel.send(reusable)
+        return reusable
 
     def install_signal_handlers(self) -> None:
-        """An interrupt ends the call that it is in, or the next one, but never a set-up or a teardown."""
+        """Let an interrupt end the current call, or the next one, but never a setup or a teardown."""
 
         def interrupt(*_: object) -> None:
             self.interrupted = not self.in_call
@@ -230,7 +233,7 @@ class _WorkerSession:
         self.interruptible(False)
 
     def interruptible(self, yes: bool) -> None:
-        """Whether it may be interrupted, and terminated when the driver is gone."""
+        """Set whether interrupts take effect now (and SIGTERM, after the driver is gone)."""
         self.in_call = yes
         if self.setup.outlives_driver:
             signal.signal(signal.SIGTERM, signal.SIG_DFL if yes else signal.SIG_IGN)
@@ -238,9 +241,9 @@ class _WorkerSession:
             self.interrupted = False
             raise KeyboardInterrupt
 
-    def call(self, order: CallRequest) -> None:
+    def call(self, request: CallRequest) -> None:
         self.unacknowledged = self.tasks_to_share = 0
-        repeat = RetryCheck(order.sent, self.worker.stages, order.items[0][0])
+        repeat = RetryCheck(request.sent, self.worker.stages, request.items[0][0])
 
         def emit(task: Task[Any], position: int) -> None:
             if position not in ends or not repeat.leaves_out(task):
@@ -255,53 +258,53 @@ class _WorkerSession:
 
         ends = self.worker.ends
         if self.worker.isolator:
-            self.worker.isolator.begin(order.history, order.budget)
+            self.worker.isolator.begin(request.history, request.budget)
         try:
             self.interruptible(True)
-            # what has left early may have an ancestor that would leave whole this time, with it
-            shares = order.streams and not order.sent_early
-            # of what was sent in an earlier attempt, all had been gathered
-            until = math.inf if order.sent.count else time.perf_counter() + GATHER_HOLD_SECONDS
+            # sharing again could send an ancestor of a task that was shared in an earlier attempt
+            shares = request.streams and not request.sent_early
+            # outputs that an earlier attempt has sent were gathered, so gather again, however long it takes
+            until = math.inf if request.sent.count else time.perf_counter() + GATHER_HOLD_SECONDS
             asks = share if shares else never_share
             self.worker.run(
-                _load_tasks(order), emit, order.start, asks, order.sent_early, order.complete_sources, until
+                _load_tasks(request), emit, request.start, asks, request.sent_early, request.complete_sources, until
             )
             repeat.check()
         except _StopRequested:
             raise
-        except BaseException as error:  # noqa: BLE001  whatever a stage raises is the stage's failure, not the worker's
+        except BaseException as error:  # noqa: BLE001  anything may come from a stage
             self.interruptible(False)
             self.worker.take_stats()
-            for _, parcel, _, _ in self.take_outbox():
-                parcel.discard()
-            self.channel.send(("failed", as_stage_error(error, self.worker, order), self.worker.take_quarantined()))
+            for _, packed, _, _ in self.take_outbox():
+                packed.discard()
+            self.channel.send(("failed", as_stage_error(error, self.worker, request), self.worker.take_quarantined()))
             return
-        found = self.take_outbox(), self.worker.take_stats(), self.worker.take_quarantined()
-        self.channel.send(("done", *found, private_memory_bytes()))
+        summary = self.take_outbox(), self.worker.take_stats(), self.worker.take_quarantined()
+        self.channel.send(("done", *summary, private_memory_bytes()))
 
     def send(self, task: Task[Any], position: int) -> None:
-        parcel = self.pack(task, position)
+        packed = self.pack(task, position)
         if not self.outbox:
             self.outbox_since = time.monotonic()
-        self.outbox.append((task.lineage, parcel, parcel.nbytes, position))
-        self.outbox_bytes += parcel.nbytes
+        self.outbox.append((task.lineage, packed, packed.nbytes, position))
+        self.outbox_bytes += packed.nbytes
         late = time.monotonic() - self.outbox_since > _FLUSH_SECONDS
-        late = late or (position >= 0 and position not in self.worker.ends)  # others wait for what leaves early
+        late = late or (position >= 0 and position not in self.worker.ends)  # idle workers wait for shared tasks
         if late or len(self.outbox) >= _FLUSH_COUNT or self.outbox_bytes >= _FLUSH_BYTES:
             self.unacknowledged += self.outbox_bytes
             self.channel.send(("out", self.take_outbox(), self.worker.look_at_stats()))
-            self.listen(block=False)  # so that what the driver says never piles up until it cannot go on
+            self.listen(block=False)  # otherwise unread messages could fill the pipe and block the driver
             while self.unacknowledged > WINDOW:
                 self.listen(block=True)
 
     def pack(self, task: Task[Any], position: int) -> PackedTask:
         stages = self.worker.stages
-        is_result = self.setup.final and position == len(stages)  # which is kept on disk
+        is_result = self.setup.final and position == len(stages)  # results are kept on disk, not in shared memory
         try:
             return pack_task(task, self.setup.folders[1:] if is_result else self.setup.folders)
         except Exception as error:
             last = (position if position > 0 else len(stages)) - 1
-            reason = f"its output cannot be sent on: {type(error).__name__}: {error}"
+            reason = f"its output cannot be sent to the next worker: {type(error).__name__}: {error}"
             raise StageError(stages[last].name, task.id, task.lineage.files, reason, position=last) from error
 
     def take_outbox(self) -> list[tuple[Lineage, PackedTask, int, int]]:
@@ -309,7 +312,7 @@ class _WorkerSession:
         return outbox
 
     def listen(self, block: bool) -> None:
-        """Take what the driver says in the middle of a call."""
+        """Handle messages of the driver in the middle of a call."""
         while block or self.channel.poll(0):
             kind, *rest = self.channel.recv()
             if kind == "ack":
@@ -322,16 +325,16 @@ class _WorkerSession:
 
 
 def write_teardown_error(page: str, problem: StageError) -> None:
-    """Write down what went wrong, whole or not at all: the disk may be full, or this process be killed."""
-    words = Path(page + TEARDOWN_ERROR_SUFFIX)
+    """Save the error atomically: the disk may be full, or this process may be killed."""
+    path = Path(page + TEARDOWN_ERROR_SUFFIX)
     with contextlib.suppress(OSError):
-        part = words.with_suffix(".part")
+        part = path.with_suffix(".part")
         part.write_bytes(pickle.dumps(problem))
-        part.rename(words)
+        part.rename(path)
 
 
 def thread_count(cpus: float) -> int:
-    """How many threads libraries may have in a worker with so many cores."""
+    """How many threads libraries may use in a worker with this many cores."""
     return max(1, int(cpus))
 
 
@@ -341,17 +344,21 @@ def _environment_variables(setup: WorkerSetup) -> dict[str, str]:
     return threads | devices | setup.env
 
 
-def _load_tasks(order: CallRequest) -> list[Task[Any]]:
-    if not order.gather:
-        return [parcels[0].load().named(lineage) for lineage, parcels in order.items]
-    return [GatherTask([parcel.load() for parcel in parcels]).named(lineage) for lineage, parcels in order.items]
+def _load_tasks(request: CallRequest) -> list[Task[Any]]:
+    if not request.gather:
+        return [packed_tasks[0].load().named(lineage) for lineage, packed_tasks in request.items]
+    return [
+        GatherTask([packed.load() for packed in packed_tasks]).named(lineage) for lineage, packed_tasks in request.items
+    ]
 
 
-def as_stage_error(error: BaseException, worker: Worker | None = None, order: CallRequest | None = None) -> StageError:
-    """The error as the driver can take it: plain text, with the stage that the worker was in."""
+def as_stage_error(
+    error: BaseException, worker: Worker | None = None, request: CallRequest | None = None
+) -> StageError:
+    """Convert any exception to a StageError, which can be pickled, with the stage that the worker was in."""
     if isinstance(error, StageError):
         return error
-    lineage = order.items[0][0] if order else None
+    lineage = request.items[0][0] if request else None
     if worker is not None:
-        return worker.failure(order.start if order else 0, lineage, error)
+        return worker.failure(request.start if request else 0, lineage, error)
     return StageError("(worker)", "(none yet)", (), describe_error(error), stage_traceback(error))

@@ -1,10 +1,10 @@
-"""The zygote: a small process that forks workers, and sees to it that none outlives the driver.
+"""The zygote: a small process that forks workers, and ensures that none of them outlives the driver.
 
-It has one thread and has imported what workers need, so a fork is safe and takes milliseconds, whatever
-threads, models or CUDA contexts the driver holds. It is forked itself from a driver that holds none (`zygote_fork.py`), and
-else a process of its own. The user's script is not run again in workers, so it needs
-no `if __name__ == "__main__"`. When the driver ends, however it ends, the zygote kills the workers and
-removes the run's temporary files; when the zygote ends, the kernel kills the workers.
+It has a single thread and has imported what workers need, so that a fork is safe and takes milliseconds, whatever
+threads, models or CUDA contexts the driver holds. Where the driver itself is small and has no threads, the zygote is a
+fork of it (`zygote_fork.py`), otherwise a new process. The user's script is not run again in workers, so it needs no
+`if __name__ == "__main__"`. When the driver ends, in whatever way, the zygote kills the workers and removes the
+temporary files of the run; when the zygote ends, the kernel kills the workers.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _MEMORY_SETTINGS = {
     "MALLOC_MMAP_THRESHOLD_": str(2**27),
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
-"""Memory of one block is used again for the next, instead of being given back, asked for and cleared each time."""
+"""Keep freed memory for the next block, instead of returning it to the system and having it cleared each time."""
 
 _DEFAULT_ENVIRONMENT = dict.fromkeys(_THREAD_SETTINGS, "1") | _MEMORY_SETTINGS
 
 _ZYGOTE_ENDED_MESSAGE = (
-    "the process that starts workers has ended: was it killed? Started again with its run_dir, a run goes on"
+    "the process that starts workers has ended; it may have been killed. Run again with the same run_dir to continue"
 )
 
 
@@ -57,62 +57,64 @@ class Zygote:
     """The driver's handle on the zygote."""
 
     def __init__(self, folders: list[str], linger: float = 0.0) -> None:
-        """With `linger`, workers have so many seconds to tear down when the driver is killed; and the zygote is no
-        child of the driver, since Ray kills the children of its actors."""
+        """`linger` is how many seconds workers have to tear down after the driver is killed. Such a zygote is not a
+        child of the driver, because Ray kills the children of its actors."""
         self.outlives_driver = linger > 0
-        here, there = _socket_pair()
+        ours, theirs = _socket_pair()
         forks = not linger and can_fork()
-        self._process = _start_fork(there) if forks else _start_process(there, linger)
-        there.close()
-        self._socket = here
-        self._file = here.makefile("rwb")
+        self._process = _start_fork(theirs) if forks else _start_process(theirs, linger)
+        theirs.close()
+        self._socket = ours
+        self._file = ours.makefile("rwb")
         self._idle: list[tuple[int, Connection, int]] = []
         self._send_message(" ".join(_modules_to_preload(forks)), *folders)
         self.pid = int(self._answer()) if linger else self._process.pid
 
     def take_worker(self, threads: int) -> tuple[int, Connection]:
-        """A worker that rests, or a new one: its process id, and the channel to it. Libraries ask once how many threads
-        they may have, so one that rests was set up for as many."""
-        for spare in [spare for spare in self._idle if spare[2] == threads][::-1]:
-            if _is_idle_and_reusable(spare[1]):
-                self._idle.remove(spare)
-                return spare[:2]
-            self._dismiss(spare)
+        """The pid and channel of an idle worker, or of a new one.
+
+        Libraries read their number of threads only once, so an idle worker must have been set up for the same number.
+        """
+        for idle in [idle for idle in self._idle if idle[2] == threads][::-1]:
+            if _is_idle_and_reusable(idle[1]):
+                self._idle.remove(idle)
+                return idle[:2]
+            self._dismiss(idle)
         return self.fork()
 
-    def keep_idle(self, pid: int, channel: Connection, threads: int, most: int) -> None:
-        """Let a worker rest. Of those that do so already, the one that has longest goes if there are as many."""
-        if len(self._idle) >= most:
+    def keep_idle(self, pid: int, channel: Connection, threads: int, limit: int) -> None:
+        """Keep a worker for reuse. If there are already `limit` of them, the oldest is stopped."""
+        if len(self._idle) >= limit:
             self._dismiss(self._idle[0])
         self._idle.append((pid, channel, threads))
 
-    def _dismiss(self, spare: tuple[int, Connection, int]) -> None:
-        self._idle.remove(spare)
-        spare[1].close()
-        self.wait(spare[0])
+    def _dismiss(self, idle: tuple[int, Connection, int]) -> None:
+        self._idle.remove(idle)
+        idle[1].close()
+        self.wait(idle[0])
 
     def fork(self) -> tuple[int, Connection]:
-        """A new worker."""
-        here, there = Pipe()
+        """Fork a new worker. Returns its pid and the channel to it."""
+        ours, theirs = Pipe()
         self._send_message("fork")
         try:
-            socket.send_fds(self._socket, [b"."], [there.fileno()])
+            socket.send_fds(self._socket, [b"."], [theirs.fileno()])
         except OSError as error:
             raise GristmillError(_ZYGOTE_ENDED_MESSAGE) from error
-        there.close()
-        return int(self._answer()), here
+        theirs.close()
+        return int(self._answer()), ours
 
     def set_folders(self, folders: list[str]) -> None:
-        """From now on these are the temporary files of the run."""
+        """Replace the folders that are removed if the driver is killed."""
         self._send_message("move", *folders)
 
     def wait(self, pid: int) -> int:
-        """How a worker that has ended ended: its exit code, or minus the signal."""
+        """The exit code of a worker that has ended, or minus the signal."""
         self._send_message(f"wait {pid}")
         return int(self._answer())
 
     def close(self) -> None:
-        """Ends the zygote and, with it, whatever workers are left."""
+        """End the zygote and all workers that are left."""
         with contextlib.suppress(OSError, GristmillError):
             self._send_message("bye")
             self._socket.shutdown(socket.SHUT_WR)
@@ -160,28 +162,28 @@ def _socket_pair() -> tuple[socket.socket, socket.socket]:
     return pair
 
 
-def _start_process(there: socket.socket, linger: float) -> subprocess.Popen[bytes]:
+def _start_process(theirs: socket.socket, linger: float) -> subprocess.Popen[bytes]:
     """The zygote as a process of its own."""
     import subprocess
 
-    call = f"serve({there.fileno()}, {linger})"
+    call = f"serve({theirs.fileno()}, {linger})"
     code = f"import gc, sys; gc.disable(); sys.path[:] = {sys.path!r}; from {__name__} import serve; {call}"
     return subprocess.Popen(
         [sys.executable, "-c", code],
-        pass_fds=[there.fileno()],
+        pass_fds=[theirs.fileno()],
         stdin=subprocess.DEVNULL,
         env=_DEFAULT_ENVIRONMENT | os.environ.copy(),
         start_new_session=True,
     )
 
 
-def _start_fork(there: socket.socket) -> ForkedChild:
-    """The zygote as a fork of this process."""
-    return fork_zygote(there.fileno(), lambda: serve(there.detach()), _DEFAULT_ENVIRONMENT)
+def _start_fork(theirs: socket.socket) -> ForkedChild:
+    """Start the zygote as a fork of this process."""
+    return fork_zygote(theirs.fileno(), lambda: serve(theirs.detach()), _DEFAULT_ENVIRONMENT)
 
 
 def _modules_to_preload(forks: bool) -> list[str]:
-    """What this process has loaded, unless a fork has it too, and what workers want of it, though no driver does."""
+    """Modules to import in the zygote: those of this process, unless it is forked, and those that only workers need."""
     wanted = [wanted for name, wanted in _PRELOAD_FOR_WORKERS.items() if name in sys.modules]
     if forks:
         return wanted
@@ -190,9 +192,11 @@ def _modules_to_preload(forks: bool) -> list[str]:
 
 
 def serve(fd: int, linger: float = 0.0) -> None:
-    """The zygote's life. Runs in its own process."""
+    """Main function of the zygote. Runs in its own process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # or, if the driver ignores it, nobody could wait for workers
+    signal.signal(
+        signal.SIGCHLD, signal.SIG_DFL
+    )  # if it were ignored, as in some drivers, workers could not be waited for
     if linger and os.fork():
         os._exit(0)
     with socket.socket(fileno=fd) as control, control.makefile("rwb", buffering=0) as file:
@@ -202,27 +206,27 @@ def serve(fd: int, linger: float = 0.0) -> None:
 
 
 def _serve_requests(control: socket.socket, file: socket.SocketIO, linger: float) -> None:
-    gc.disable()  # while modules are loaded there is nothing to collect
+    gc.disable()  # imports create no garbage worth collecting
     for name in file.readline().decode().split():
         with contextlib.suppress(ImportError):
             lazy_arrow_compute.load() if name == lazy_arrow_compute.NAME else importlib.import_module(name)
     folders = _read_folders(file)
     _lock_folders(folders if linger else [])
-    gc.freeze()  # what is loaded here is shared with the workers as long as nobody touches it
+    gc.freeze()  # keeps the collector from touching, and so copying, pages that are shared with workers
     gc.enable()
     workers: set[int] = set()
     dismissed = False
     try:
         while line := file.readline():
-            word, _, argument = line.decode().strip().partition(" ")
-            if word == "fork":
+            command, _, argument = line.decode().strip().partition(" ")
+            if command == "fork":
                 _, [worker_fd], _, _ = socket.recv_fds(control, 1, 1)
                 pid = _fork_worker(worker_fd, control)
                 workers.add(pid)
                 file.write(b"%d\n" % pid)
-            elif word == "bye":
+            elif command == "bye":
                 dismissed = True
-            elif word == "move":
+            elif command == "move":
                 folders = _read_folders(file)
             else:
                 pid = int(argument)
@@ -237,7 +241,7 @@ def _serve_requests(control: socket.socket, file: socket.SocketIO, linger: float
         for pid in workers:
             _kill_process_group(pid)
             os.waitpid(pid, 0)
-        if not dismissed:  # the driver was killed, and can no longer remove its files itself
+        if not dismissed:  # the driver was killed and cannot remove its files itself
             _remove_folders(folders)
 
 
@@ -246,7 +250,7 @@ def _read_folders(file: socket.SocketIO) -> list[str]:
 
 
 def _lock_folders(folders: list[str]) -> None:
-    """Keep others from sweeping them (`task_transport.py`) while workers tear down: the driver's lock ends with it."""
+    """Lock the folders against removal by other runs while workers tear down: the driver's lock is gone."""
     for folder in folders:
         with contextlib.suppress(OSError):
             fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_SH)
@@ -259,20 +263,20 @@ def _remove_folders(folders: list[str]) -> None:
 
 
 def teardown_error_files(folder: str) -> list[Path]:
-    """What workers had to say that nobody was there to hear."""
-    with contextlib.suppress(FileNotFoundError):  # another has removed it
+    """Files with errors of teardowns that no driver has read."""
+    with contextlib.suppress(FileNotFoundError):  # another process has removed it
         return sorted(path for path in Path(folder).iterdir() if path.suffix == TEARDOWN_ERROR_SUFFIX)
     return []
 
 
 def _wait_for_teardown(workers: set[int], seconds: float) -> None:
-    """The driver has ended. Idle workers tear down; those in a call are interrupted, and terminated after a moment."""
+    """After the driver has ended: interrupt workers, terminate those still in a call, and wait for their teardown."""
     began = time.monotonic()
     _signal_workers(workers, signal.SIGINT)
-    asked = False
+    terminated = False
     while workers and (passed := time.monotonic() - began) < seconds:
-        if passed > _EXIT_SECONDS and not asked:
-            asked = True
+        if passed > _EXIT_SECONDS and not terminated:
+            terminated = True
             _signal_workers(workers, signal.SIGTERM)
         for pid in list(workers):
             if os.waitpid(pid, os.WNOHANG)[0]:
@@ -288,7 +292,7 @@ def _signal_workers(workers: set[int], number: int) -> None:
 
 
 def _reap(pid: int) -> int:
-    """Wait for a worker that is about to end, and kill what it has started. One that lingers is killed."""
+    """Wait for a worker that is about to end, kill it if it does not, and kill the processes that it has started."""
     deadline = time.monotonic() + _EXIT_SECONDS
     while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0:
         if time.monotonic() > deadline:
@@ -300,7 +304,7 @@ def _reap(pid: int) -> int:
 
 
 def _kill_process_group(pid: int) -> None:
-    """A worker and its process group, in which is what it has started itself."""
+    """Kill a worker and its process group, which contains the processes that it has started."""
     for kill in (os.kill, os.killpg):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
@@ -316,7 +320,7 @@ def _fork_worker(fd: int, control: socket.socket) -> int:
         os.close(control.fileno())
         os.setsid()
         _die_with_parent()
-        if isinstance(sys.stdout, io.TextIOWrapper):  # or what was printed would be lost in a crash
+        if isinstance(sys.stdout, io.TextIOWrapper):  # so that a crash loses no printed lines
             sys.stdout.reconfigure(line_buffering=True)
         from gristmill.executors.local.worker_process import run_worker_process
 
@@ -328,7 +332,7 @@ def _fork_worker(fd: int, control: socket.socket) -> int:
         traceback.print_exc()
     finally:
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):  # whatever it is, this process must not go on as another zygote
+            with contextlib.suppress(Exception):  # whatever happens, this process must not continue as a second zygote
                 stream.flush()
         os._exit(code)
 

@@ -1,12 +1,12 @@
-"""The zygote as a fork of the driver, where that is as good as a new process: it has all loaded that workers need.
+"""Starts the zygote as a fork of the driver, which already has loaded everything that workers need.
 
-A fork takes with it what the driver is in the midst of. So the driver must have no threads but those that end and begin
-again with a fork by themselves (OpenBLAS, jemalloc), must have loaded nothing but the standard library and what
-Gristmill itself loads, must not take warnings for errors or be a worker of `multiprocessing`, and must be small. A
-program that has more gets a zygote that is a process of its own, which loads all of it again.
+A fork inherits whatever the driver is in the middle of. So it is only used if the driver has no threads except those
+that handle a fork themselves (OpenBLAS, jemalloc), has loaded only the standard library and what Gristmill itself
+loads, does not turn warnings into errors, is no worker of `multiprocessing`, and is small. Otherwise the zygote is a
+new process, which imports everything again.
 
-What is given up: settings that a program makes in the standard library or numpy, such as its locale, hold in workers of
-a fork too. Its files, handlers of signals, log handlers and its `__main__` do not.
+What is given up: settings that a program makes in the standard library or numpy, such as its locale, also apply in
+forked workers. Its files, signal handlers, log handlers and `__main__` do not.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import cloudpickle
 import pyarrow as pa
 
 MAX_FORK_BYTES = 2**28
-"""A driver that holds more is not forked: each worker would begin with a copy of its page tables."""
+"""A larger driver is not forked: each worker would start with a copy of its page tables."""
 
 _FORK_SAFE_MODULES = sys.stdlib_module_names | {
     "__main__",
@@ -66,11 +66,11 @@ _BLAS = ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "openbla
 _STDERR_FD = 2
 _TRIM, _MAPPED = -1, -3  # what `mallopt` calls them
 _kept_alive: list[Any] = []
-"""What was the driver's. Objects that nobody holds any more would do whatever they do at their end."""
+"""Objects of the driver that must not be finalised in the fork."""
 
 
 class ForkedChild:
-    """A process that was forked, as far as `subprocess.Popen` would be used of it."""
+    """A forked process, with the part of the interface of `subprocess.Popen` that is used."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -78,7 +78,7 @@ class ForkedChild:
     def wait(self) -> None:
         try:
             os.waitpid(self.pid, 0)
-        except ChildProcessError:  # the program itself has waited for all of its children
+        except ChildProcessError:  # the program has already waited for all its children
             return
 
 
@@ -86,7 +86,7 @@ def can_fork() -> bool:
     """Whether a fork of this process is as good as a new one."""
     if sys.platform != "linux" or threading.active_count() > 1 or sys.gettrace() or sys.getprofile():
         return False
-    if parent_process() or any(action == "error" for action, *_ in warnings.filters):  # both would hold for stages too
+    if parent_process() or any(action == "error" for action, *_ in warnings.filters):  # both would apply to stages too
         return False
     names = {name.partition(".")[0] for name in sys.modules}
     if any(name not in _FORK_SAFE_MODULES and not name.startswith(_GENERATED_MODULE_PREFIXES) for name in names):
@@ -101,13 +101,13 @@ def can_fork() -> bool:
 
 
 def fork_zygote(kept: int, serve: Callable[[], None], defaults: Mapping[str, str]) -> ForkedChild:
-    """Run `serve` in a fork of this process, which keeps one open file of it and its output. `defaults` is what its
-    environment has unless the driver's has it."""
+    """Run `serve` in a fork of this process. Only the file descriptor `kept` and the standard output stay open.
+    `defaults` are environment variables to set if the driver has not."""
     for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
-        with contextlib.suppress(Exception):  # it may be closed, or anything that takes what is printed
+        with contextlib.suppress(Exception):  # it may be closed, or replaced by any object
             stream.flush()  # type: ignore[union-attr]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: `can_fork` knows which there are
+        warnings.simplefilter("ignore", DeprecationWarning)  # about threads, which `can_fork` has checked
         pid = os.fork()
     if pid:
         return ForkedChild(pid)
@@ -118,7 +118,7 @@ def fork_zygote(kept: int, serve: Callable[[], None], defaults: Mapping[str, str
         _apply_defaults(defaults)
         serve()
         code = 0
-    except BaseException:  # noqa: BLE001  nothing of the driver may go on here
+    except BaseException:  # noqa: BLE001  no code of the driver may continue here
         import traceback
 
         traceback.print_exc()
@@ -127,29 +127,32 @@ def fork_zygote(kept: int, serve: Callable[[], None], defaults: Mapping[str, str
 
 
 def _drop_driver_state(kept: int) -> None:
-    """Leave what is the driver's to the driver. Its files stay open as such, and nothing reaches them."""
-    while (nothing := os.open(os.devnull, os.O_RDWR)) <= _STDERR_FD:
-        os.set_inheritable(nothing, True)
+    """Disconnect the fork from the driver: its file descriptors point to /dev/null, its handlers are removed."""
+    while (null := os.open(os.devnull, os.O_RDWR)) <= _STDERR_FD:
+        os.set_inheritable(null, True)
     for fd in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
-        if fd not in (kept, nothing) and not (0 < fd <= _STDERR_FD and _is_open(fd)):
-            os.dup2(nothing, fd, inheritable=fd <= _STDERR_FD)
+        if fd not in (kept, null) and not (0 < fd <= _STDERR_FD and _is_open(fd)):
+            os.dup2(null, fd, inheritable=fd <= _STDERR_FD)
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
-    gc.freeze()  # what the driver has is not collected here, with what that would do
+    gc.freeze()  # objects of the driver must not be finalised here
     _reopen_output(1, "stdout")
     _reopen_output(2, "stderr")
     _kept_alive.append(sys.modules["__main__"])
     sys.modules["__main__"] = types.ModuleType("__main__")
     if logging := sys.modules.get("logging"):
         _reset_logging(logging)
-    for name in ("_DYNAMIC_CLASS_TRACKER_BY_CLASS", "_DYNAMIC_CLASS_TRACKER_BY_ID"):  # or classes come with their state
+    for name in (
+        "_DYNAMIC_CLASS_TRACKER_BY_CLASS",
+        "_DYNAMIC_CLASS_TRACKER_BY_ID",
+    ):  # otherwise classes from scripts would carry over their state
         getattr(cloudpickle.cloudpickle, name, {}).clear()
 
 
 def _is_open(fd: int) -> bool:
-    """Whether this is the output that the driver was given: if it has closed that, another file has its number."""
+    """Whether this is the output that the driver was started with, and not another file that got its number."""
     try:
         return os.get_inheritable(fd)
     except OSError:
@@ -157,14 +160,14 @@ def _is_open(fd: int) -> bool:
 
 
 def _reopen_output(fd: int, name: str) -> None:
-    """Plain output, whatever the driver has in its place. Each line is written at once: others write there, too."""
+    """Replace the driver's stream by plain, line-buffered output: other processes write there too."""
     old = getattr(sys, f"__{name}__")
     _kept_alive.extend((old, getattr(sys, name)))
     if old is not None:
         raw = io.BufferedWriter(io.FileIO(fd, "wb", closefd=False))
-        made = io.TextIOWrapper(raw, old.encoding, old.errors, line_buffering=True)
-        setattr(sys, name, made)
-        setattr(sys, f"__{name}__", made)
+        stream = io.TextIOWrapper(raw, old.encoding, old.errors, line_buffering=True)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
 
 
 def _reset_logging(logging: Any) -> None:
@@ -179,7 +182,7 @@ def _reset_logging(logging: Any) -> None:
 
 
 def _apply_defaults(defaults: Mapping[str, str]) -> None:
-    """What a new process would find out from its environment."""
+    """Apply settings that a new process would read from its environment."""
     threads = "OPENBLAS_NUM_THREADS" in os.environ
     os.environ.update({**defaults, **os.environ})
     libc = ctypes.CDLL(None)
@@ -193,7 +196,7 @@ def _apply_defaults(defaults: Mapping[str, str]) -> None:
 
 
 def _call_openblas(call: str, *arguments: int) -> int:
-    """Ask OpenBLAS, if numpy has it; 1 if it does not."""
+    """Call a function of the OpenBLAS that numpy has loaded; 1 if there is none."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         if "openblas" in line:
             library = ctypes.CDLL(line.split(maxsplit=5)[-1])

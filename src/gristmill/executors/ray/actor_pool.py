@@ -1,4 +1,4 @@
-"""Workers that are actors of a Ray cluster, and the pool that starts them."""
+"""The driver's side of worker actors, and the pool that starts them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import ResourceError
+from gristmill.core.executor import Machine
 from gristmill.core.plan.planner import Group
 from gristmill.core.run.isolation import RowLocation
 from gristmill.core.run.schedule import WINDOW
 from gristmill.executors.local.task_transport import PackedTask
-from gristmill.executors.machine import GpuSlot, Machine
-from gristmill.executors.ray.control_actor import SharedPart
+from gristmill.executors.machine import GpuSlot
+from gristmill.executors.ray.control_actor import ControlActor, SharedPart
 from gristmill.executors.ray.input_tasks import InitialTaskRef
 from gristmill.executors.ray.runtime_env import merge_runtime_envs
 from gristmill.executors.ray.worker_actor import RayWorker, StoredTask, WorkerMessage
@@ -26,24 +27,24 @@ if TYPE_CHECKING:
 
 _ACTOR_CPUS = 0.001
 _MAX_UNREAD_MESSAGES = 8
-"""How many messages and payloads an actor may be ahead of the driver; then it waits."""
+"""How many messages and payloads an actor may send before the driver reads them; then it waits."""
 
 ReceivedMessage = tuple[tuple[Any, ...], list[SharedPart]]
-"""A message as the driver takes it, and what was left to others before it."""
+"""A message for the driver, and the parts that were shared before it."""
 
 _worker_keys = itertools.count()
 
 
 @dataclass(slots=True)
 class _PendingReply:
-    """What an actor was asked: a reference to the answer, or a generator of them, and who understands it."""
+    """A request to an actor: the reference to its reply, or a generator of them, and the function that reads it."""
 
     ref: Any
     read: Callable[[_PendingReply], ReceivedMessage]
     large: Any = None
     number: int = -1
     withdrawn: bool = False
-    """Nobody wants it any more."""
+    """The call was withdrawn."""
 
 
 class ActorHandle(WorkerHandle):
@@ -65,23 +66,23 @@ class ActorHandle(WorkerHandle):
         super().__init__(group, gather_position, key, slot)
         self.actor, self.node, self.driver, self.env = actor, node, driver, env
         self.may_be_reused = False
-        """Whether its actor may be another worker after it."""
+        """Whether its actor may become another worker."""
         self.shares = self.ends = False
-        """Whether it was asked to leave some of a call to others, and whether that call has ended."""
+        """Whether it was asked to share tasks of its call, and whether that call has ended."""
         self.pending_share_request: Any = None
-        """A reference: that it was asked to share is known at the board."""
+        """The reference to the reply of the control actor to a request to share."""
         self.parts: set[int] = set()
-        """Which parts of the call that it is heard on were left to others."""
+        """The shared parts of its current call that were received."""
         self.answers: deque[_PendingReply] = deque()
-        """What it was asked, in the order in which it does it."""
+        """Pending replies, in the order in which the actor works."""
 
     @property
     def pending_ref(self) -> Any:
-        """A reference, or a generator of references, for what it says next; None if it has nothing to say."""
+        """The reference, or generator of references, of its next message; None if there is none to wait for."""
         return self.answers[0].ref if self.answers and self.unacknowledged_bytes < WINDOW else None
 
     def read_messages(self) -> Iterator[tuple[Any, ...]]:
-        """What it says, which is there to be heard: what it has left to others comes first."""
+        """Its next message, which is ready, after the parts that were shared before it."""
         answer = self.answers[0]
         message, left = answer.read(answer)
         self.ends = message[0] != "out"
@@ -89,18 +90,19 @@ class ActorHandle(WorkerHandle):
             yield from self.take_shared_part(part)
         if answer.withdrawn:
             yield ("returned",)
-        else:  # a call that was returned unasked, since the board was killed after it was asked, has to be done
+        else:  # a call may come back although it was not withdrawn, if the control actor was killed: run it again
             yield ("again",) if message[0] == "returned" else message
 
     def take_shared_part(self, left: SharedPart) -> Iterator[tuple[Any, ...]]:
-        """Some of the call that it is heard on, unless that was heard before. Who took the call over does all of it."""
+        """The message for a shared part of its current call, unless it was received before or the call was
+        withdrawn."""
         part, message, large = left
         if part not in self.parts and not self.answers[0].withdrawn:
             self.parts.add(part)
             yield self.as_driver_message(message, *large or [None])
 
     def finish_message(self) -> None:
-        """What it said is noted: if it was the end of something, what it says next is of what comes after."""
+        """After its message was handled: if that was the last of a reply, go on to the next reply."""
         if self.ends:
             self.answers.popleft()
             self.parts.clear()
@@ -108,11 +110,11 @@ class ActorHandle(WorkerHandle):
     def begin(self, needs_node_setup: bool) -> None:
         self.answers.append(_PendingReply(self.actor.begin.remote(needs_node_setup), self._read_ready))
 
-    def begin_reused(self, needs_node_setup: bool, *terms: Any) -> None:
-        """Begin with an actor that has rested."""
-        self.driver.control.ask("expect", self.key)
+    def begin_reused(self, needs_node_setup: bool, *settings: Any) -> None:
+        """Begin with an idle actor."""
+        self.driver.control.ask(ControlActor.expect_worker, self.key)
         self.answers.append(
-            _PendingReply(self.actor.change.remote(needs_node_setup, self.key, *terms), self._read_ready)
+            _PendingReply(self.actor.begin_reused.remote(needs_node_setup, self.key, *settings), self._read_ready)
         )
 
     def _read_ready(self, answer: _PendingReply) -> ReceivedMessage:
@@ -121,16 +123,16 @@ class ActorHandle(WorkerHandle):
         error, self.node = ray.get(answer.ref)
         return ("ready", error), []
 
-    def order(self, order: CallRequest) -> None:
-        for given in (ref for _, refs in order.items for ref in refs if isinstance(ref, InitialTaskRef)):
-            given.put()
-        if order.streams and not order.has_small_output:
+    def send_call(self, request: CallRequest) -> None:
+        for initial in (ref for _, refs in request.items for ref in refs if isinstance(ref, InitialTaskRef)):
+            initial.put()
+        if request.streams and not request.has_small_output:
             options = {"num_returns": "streaming", "_generator_backpressure_num_objects": _MAX_UNREAD_MESSAGES}
-            answer = _PendingReply(self.actor.stream.options(**options).remote(order), self._read_stream)
+            answer = _PendingReply(self.actor.stream.options(**options).remote(request), self._read_stream)
         else:
-            ref, large = self.actor.once.options(num_returns=2).remote(order)
+            ref, large = self.actor.once.options(num_returns=2).remote(request)
             answer = _PendingReply(ref, self._read_single, large)
-        answer.number = order.number
+        answer.number = request.number
         self.answers.append(answer)
 
     def _read_single(self, answer: _PendingReply) -> ReceivedMessage:
@@ -148,13 +150,13 @@ class ActorHandle(WorkerHandle):
         import ray
 
         if ray.wait([self.answers[0].ref], timeout=0, fetch_local=False)[0]:
-            return False  # it is through with the one before, and the driver has been away
+            return False  # it has finished the call before, and has begun this one
         answer = self.answers[-1]
-        answer.withdrawn = self.driver.control.ask("withdraw", self.key, answer.number)
+        answer.withdrawn = self.driver.control.ask(ControlActor.withdraw_call, self.key, answer.number)
         return answer.withdrawn
 
     def as_driver_message(self, message: WorkerMessage, large: Any) -> tuple[Any, ...]:
-        """A message as the driver takes it, with references in place of what lies in the object store."""
+        """Convert a message for the driver, with references for tasks in the object store."""
         self.shares = self.shares and message.kind == "out"
         if message.kind == "failed":
             return "failed", message.error, message.aside
@@ -180,16 +182,16 @@ class ActorHandle(WorkerHandle):
 
     def ask_to_share(self, count: int) -> None:
         self.share_asked = self.shares = True
-        self.pending_share_request = self.driver.control_actor.ask.remote(self.key, count)
+        self.pending_share_request = self.driver.control_actor.request_share.remote(self.key, count)
 
     def check_share_request(self) -> None:
-        """It has to be asked again if that did not come to the board."""
+        """Allow a new request if the last one did not reach the control actor."""
         import ray
 
         if self.pending_share_request is not None and ray.wait([self.pending_share_request], timeout=0)[0]:
-            asking, self.pending_share_request = self.pending_share_request, None
+            pending, self.pending_share_request = self.pending_share_request, None
             try:
-                ray.get(asking)
+                ray.get(pending)
             except ray.exceptions.RayError:
                 self.share_asked = False
 
@@ -197,7 +199,7 @@ class ActorHandle(WorkerHandle):
         if self.state == "leaving":
             return
         self.state = "leaving"
-        if self.calls:  # it is interrupted, and what it says of them is not heard
+        if self.calls:  # interrupt it, and ignore the rest of their messages
             self.driver.stop_all()
             self.answers.clear()
             self.unacknowledged_bytes, self.shares = 0, False
@@ -206,9 +208,9 @@ class ActorHandle(WorkerHandle):
     def _read_stopped(self, answer: _PendingReply) -> ReceivedMessage:
         import ray
 
-        problem = ray.get(answer.ref)
-        self.may_be_reused = problem is None and not self.unfit_for_reuse and not self.slot.devices
-        return ("stopped", problem), []
+        error = ray.get(answer.ref)
+        self.may_be_reused = error is None and not self.unfit_for_reuse and not self.slot.devices
+        return ("stopped", error), []
 
     def kill(self) -> None:
         import ray
@@ -225,7 +227,7 @@ class ActorHandle(WorkerHandle):
 
 
 class ActorPool(WorkerPool):
-    """Starts actors."""
+    """Starts actors, or takes idle ones."""
 
     def __init__(self, driver: RayDriver, group: Group, final: bool) -> None:
         super().__init__(group, driver.machine, driver.slots, driver.job)
@@ -234,33 +236,33 @@ class ActorPool(WorkerPool):
         self.nodes_set_up: set[str] = set()
 
     def resize(self, machine: Machine) -> None:
-        """The cluster has other nodes now."""
+        """Adjust the number of workers to the current nodes."""
         self.limit = self.target = self.group.num_workers or max_workers(self.group, machine, self.slots)
 
     def next_slot(self) -> GpuSlot | None:
-        closed = self._excluded_nodes()
-        if all(node.id in closed for node in self.driver.nodes):
+        excluded = self._excluded_nodes()
+        if all(node.id in excluded for node in self.driver.nodes):
             return None
-        if not (closed and self.gpu):
+        if not (excluded and self.gpu):
             return self.slots.find(self.resources)
-        return self.driver.slots.find_outside_nodes(self.resources, self.missing, closed)
+        return self.driver.slots.find_outside_nodes(self.resources, self.missing, excluded)
 
     def _excluded_nodes(self) -> set[str]:
-        """Nodes that workers set up just now, which others have to wait for.
+        """Nodes that are being set up by a first worker, which others have to wait for.
 
-        Meanwhile workers without GPUs do not crowd on the other nodes: those are closed when they have their share.
+        Meanwhile, workers without GPUs must not crowd on the other nodes: those with their share are excluded too.
         """
-        closed = (
+        excluded = (
             {worker.node for worker in self.in_states("starting")} - self.nodes_set_up
             if self.needs_node_setup
             else set()
         )
-        if closed and not self.gpu:
+        if excluded and not self.gpu:
             nodes, have = self.driver.nodes, Counter(worker.node for worker in self.workers)
             each = self.limit / max(sum(node.cpus for node in nodes), 0.001)
             shares = {node.id: math.ceil(each * node.cpus - 1e-9) for node in nodes if node.cpus >= self.resources.cpus}
-            closed.update(node.id for node in nodes if have[node.id] >= shares.get(node.id, 0))
-        return closed
+            excluded.update(node.id for node in nodes if have[node.id] >= shares.get(node.id, 0))
+        return excluded
 
     def node_is_set_up(self, node: str) -> None:
         self.nodes_set_up.add(node)
@@ -272,29 +274,29 @@ class ActorPool(WorkerPool):
         self.add_worker(self._start_worker_on(slot, self.driver.next_actor_node(slot, self._excluded_nodes())))
 
     def _start_worker_on(self, slot: GpuSlot, node: str) -> WorkerHandle:
-        """A worker on a node, which begins."""
+        """Start a worker on a node, and let it set up."""
         import ray
 
         if self.stored is None:
-            self.stored = ray.put(pickle_group(self.group, self.rejecter))  # sent once per node, not once per actor
+            self.stored = ray.put(pickle_group(self.group, self.rejecter))  # sent to each node once, not to each actor
         key, env = next(_worker_keys), self.env()
-        terms = (self.stored, self.budget, self.final, self.group.resources.cpus)
+        settings = (self.stored, self.budget, self.final, self.group.resources.cpus)
         anew = slot.devices or self.group.max_tasks_per_worker
         actor = None if anew else self.driver.actor_cache.take_actor(node, env)
         found = actor is not None
         if not found:
-            board = (self.driver.control_actor, self.driver.control.name, self.driver.control.number)
-            actor = ray.remote(RayWorker).options(**self._options(slot, node, env)).remote(board, key, *terms)
+            control = (self.driver.control_actor, self.driver.control.name, self.driver.control.number)
+            actor = ray.remote(RayWorker).options(**self._options(slot, node, env)).remote(control, key, *settings)
         worker = ActorHandle(self.index, self.group.gather_position, key, slot, actor, node, self.driver, env)
         on_node = self.needs_node_setup and node not in self.nodes_set_up
-        worker.begin_reused(on_node, *terms) if found else worker.begin(on_node)
+        worker.begin_reused(on_node, *settings) if found else worker.begin(on_node)
         return worker
 
     def _options(self, slot: GpuSlot, node: str, env: dict[str, Any]) -> dict[str, Any]:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         options: dict[str, Any] = {"num_cpus": _ACTOR_CPUS, "max_restarts": 0, "runtime_env": env or None}
-        if slot.devices:  # Ray counts in ten-thousandths, and must not be asked for more than there is
+        if slot.devices:  # Ray counts in ten-thousandths; rounding up could ask for more than there is
             options["num_gpus"] = len(slot.devices) if slot.share >= 1 else math.floor(slot.share * 1e4) / 1e4
         strategy = NodeAffinitySchedulingStrategy(node, soft=not (slot.devices or self.needs_node_setup))
         return {**options, "scheduling_strategy": strategy}

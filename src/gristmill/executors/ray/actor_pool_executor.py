@@ -1,21 +1,24 @@
 """RayActorPoolExecutor: streams a plan over actors of a Ray cluster.
 
-The same loop as on one machine (`driver.py`): one pool of actors per group, work given to the pool nearest to the
-output, bounded bytes between pools, records at fault isolated. Payloads stay in the object store; the driver passes
-references, and prefers workers on the node that holds what they need.
+The same loop as on one machine (`driver.py`): one pool of actors per group, work goes to the pool nearest to the
+output, bytes between pools are bounded, failing records are isolated. Payloads stay in the object store; the driver
+passes references, and prefers workers on the node that holds the data.
 
-Calls get cores, not actors: an actor reserves next to no CPU of Ray, and as many calls run at once on a node as it has
-cores. So a plan with more pools than cores runs, and so do two pipelines on one cluster. GPUs are reserved.
+Cores are assigned to calls, not to actors: an actor reserves almost no CPU of Ray, and as many calls run on a node at
+the same time as it has cores. So a plan with more pools than cores runs, and so do two pipelines on one cluster. GPUs
+are reserved.
 
-Nodes come and go: pools grow onto new ones. A node that disappears takes with it what its workers were doing, which
-others do again, and what lay in its store, which is made again from what it was made of (`core/run/recovery.py`).
+Nodes may come and go. Pools grow onto new ones. When a node is lost, the calls of its workers are repeated elsewhere,
+and data from its object store is made again from its inputs (`core/run/recovery.py`).
 
-What is given up: results that lay on a node that disappears before they are looked at; the node of the driver.
+What is given up: results on a node that is lost before they are read; runs do not survive the loss of the driver's
+node.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 import traceback
@@ -26,7 +29,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from gristmill.core.errors import PlanError, ResourceError, require
-from gristmill.core.executor import MODES, Job, TaskRef, is_batch_mode
+from gristmill.core.executor import MODES, Executor, Job, Machine, TaskRef, is_batch_mode
 from gristmill.core.plan.planner import Plan
 from gristmill.core.run.flow import WorkerCall, WorkItem
 from gristmill.core.task import Lineage
@@ -39,8 +42,7 @@ from gristmill.executors.executor_settings import (
     check_runtime_env,
     check_setting,
 )
-from gristmill.executors.local.task_transport import InlineResult, PackedTask
-from gristmill.executors.machine import GpuSlot, Machine
+from gristmill.executors.machine import GpuSlot
 from gristmill.executors.ray.actor_pool import ActorHandle, ActorPool
 from gristmill.executors.ray.actor_reuse import ActorCaches
 from gristmill.executors.ray.cluster import (
@@ -65,34 +67,34 @@ RAY_OPTIONS = (
     *("execution_mode", "gpu_memory_gb", "runtime_env", "ray_init", "request_cpus", "reserved_cpus", "reserved_gpus"),
     *("resource_wait_timeout_s", "resource_wait_interval_s"),
 )
-"""What `config` may hold."""
+"""The keys of `config`."""
 
 _RESOURCE_WAIT_SECONDS = 0.2
 _SHARED_POLL_SECONDS = 0.05
-"""How often the board is looked at for tasks that workers leave to others, after they were asked to."""
+"""How often the control actor is read while workers share tasks."""
 
 _NODE_POLL_SECONDS = 2.0
-"""How often it is asked which nodes there are."""
+"""How often the nodes of the cluster are listed."""
 
 _NODE_WAIT_SECONDS = 60.0
-"""Seconds that a run waits for a node when those that it needs are gone."""
+"""How long a run waits for new nodes when those that it needs are gone."""
 
 
-class RayActorPoolExecutor:
-    """Runs a pipeline on a Ray cluster: one that is there (`RAY_ADDRESS`, a `RayClient`), or one on this machine.
+class RayActorPoolExecutor(Executor):
+    """Runs a pipeline on a Ray cluster: a running one (`RAY_ADDRESS`, a `RayClient`), or one started on this machine.
 
-    `config` may hold `gpu_memory_gb` (of each GPU, for stages that ask for a share by memory), `runtime_env` for all
-    stages, `ray_init` (arguments of `ray.init`, when no cluster is joined), `request_autoscaler_cpus` (how many the autoscaler is
-    asked for while the run lasts), `reserved_cpus` and `reserved_gpus` (of the cluster's, which are left to others),
-    `resource_wait_timeout_s` (how long to wait for nodes that have what a stage wants before the run is refused) and
-    `resource_wait_interval_s`, and `execution_mode`, which may also be given by itself: "streaming", or "batch", where
-    each stage begins when those before it have ended, and has the cluster for itself; what waits lies in the object
-    store, and on disk when that is full. `ignore_head_node` keeps workers off the head. `show_progress` and
-    `progress_interval` (seconds, where there is no terminal) say what is shown.
+    Keys of `config`: `gpu_memory_gb` (of each GPU, for stages that ask for a share by memory); `runtime_env` for all
+    stages; `ray_init` (arguments of `ray.init`, if no cluster is joined); `request_cpus` (how many CPUs to request from
+    the autoscaler during the run); `reserved_cpus` and `reserved_gpus` (of the cluster, which stay free);
+    `resource_wait_timeout_s` (how long to wait for nodes with the resources of a stage before the run is refused) and
+    `resource_wait_interval_s`; `execution_mode`, which is also a parameter: "streaming", or "batch", where each group
+    starts when those before it have finished and has the cluster for itself; tasks wait in the object store, and on
+    disk when that is full. `ignore_head_node` keeps workers off the head. `show_progress` and `progress_interval`
+    (seconds, without a terminal) control what is shown.
     """
 
-    options: tuple[str, ...] = RAY_OPTIONS
-    instead: ClassVar[Mapping[str, str]] = UNSUPPORTED_SETTINGS
+    config_keys: tuple[str, ...] = RAY_OPTIONS
+    unsupported_settings: ClassVar[Mapping[str, str]] = UNSUPPORTED_SETTINGS
     always_streams = False
 
     def __init__(
@@ -108,24 +110,24 @@ class RayActorPoolExecutor:
         for flag, value in (("ignore_head_node", ignore_head_node), ("show_progress", show_progress), ("fuse", fuse)):
             check_setting(name, flag, value, FLAG)
         check_setting(name, "progress_interval", progress_interval, POSITIVE)
-        self.config = check_config(name, {} if config is None else config, self.options, self.instead)
+        self.config = check_config(name, {} if config is None else config, self.config_keys, self.unsupported_settings)
         self.ignore_head_node, self.fuse = ignore_head_node, fuse
         self.show_progress, self.progress_interval = show_progress, progress_interval
         self.execution_mode = execution_mode or self.config.get("execution_mode", MODES[0])
         self.batch = is_batch_mode(name, self.execution_mode)
         if self.batch and self.always_streams:
-            raise PlanError(f"{name} always streams. Leave execution_mode out, or use RayActorPoolExecutor")
-        self.crews = ActorCaches()
+            raise PlanError(f"{name} has no batch mode. Leave execution_mode out, or use RayActorPoolExecutor")
+        self.actor_caches = ActorCaches()
 
     def machine(self) -> Machine:
-        """The cluster as one machine."""
+        """The resources of all nodes together. Connects to the cluster."""
         require("ray", "ray", type(self).__name__)
         connect_to_cluster(self.config.get("ray_init"))
         return self.as_machine(self.nodes())
 
     def nodes(self) -> list[ClusterNode]:
-        there = cluster_nodes(self.ignore_head_node)
-        return without_reserved(there, self.config.get("reserved_cpus", 0.0), self.config.get("reserved_gpus", 0.0))
+        available = cluster_nodes(self.ignore_head_node)
+        return without_reserved(available, self.config.get("reserved_cpus", 0.0), self.config.get("reserved_gpus", 0.0))
 
     def as_machine(self, nodes: Sequence[ClusterNode]) -> Machine:
         gpus = (self.config.get("gpu_memory_gb"),) * int(sum(node.gpus for node in nodes))
@@ -137,38 +139,43 @@ class RayActorPoolExecutor:
             check_runtime_env(f"stage {stage.name!r}", stage.runtime_env or {})
         self.machine()
         deadline = time.monotonic() + self.config.get("resource_wait_timeout_s", 0.0)
-        while lack := self._missing_resources(plan):
+        while missing := self._missing_resources(plan):
             if time.monotonic() >= deadline:
-                raise ResourceError(lack)
+                raise ResourceError(missing)
             time.sleep(self.config.get("resource_wait_interval_s", _RESOURCE_WAIT_SECONDS))
 
     def _missing_resources(self, plan: Plan) -> str:
-        """What the cluster does not have, and the way out."""
+        """What the cluster lacks for the plan, and what to do; empty if it lacks nothing."""
         nodes = self.nodes()
         if not nodes:
             return (
-                "the cluster has no node for workers: its only node is the head, and ignore_head_node is set. Add "
-                "nodes, or leave ignore_head_node out"
+                "the cluster has no node for workers: its only node is the head, and ignore_head_node=True. Add "
+                "nodes, or set ignore_head_node=False"
             )
         reserved = self.config.get("reserved_cpus", 0.0)
         if reserved and not sum(node.cpus for node in nodes):
-            return f"reserved_cpus={reserved:g} leaves no core of the cluster to the pipeline: lower it, or add nodes"
+            return f"reserved_cpus={reserved:g} leaves no core for the pipeline: lower it, or add nodes"
         slots = ClusterGpuSlots(nodes, self.config.get("gpu_memory_gb"))
         for stage in plan.stages:
-            if lack := missing_resources(stage.resources, nodes, slots):
-                return f"stage {stage.name!r} wants {lack}{', or reserve less' if reserved else ''}"
+            if missing := missing_resources(stage.resources, nodes, slots):
+                return f"stage {stage.name!r} needs {missing}{', or reserve less' if reserved else ''}"
         return ""
 
     def execute(self, job: Job) -> Iterator[tuple[Lineage, TaskRef | None]]:
         return RayDriver(replace(job, batch=self.batch), self.machine(), self).run()
 
-    def rest(self) -> None:
-        """A run is over, well or not: end what was kept for its next segment."""
-        self.crews.close()
+    def end_run(self) -> None:
+        self.actor_caches.close()
+
+    def show_engine_logs(self) -> None:
+        logging = {"logging_level": "INFO", "log_to_driver": True}
+        self.config = {**self.config, "ray_init": {**logging, **self.config.get("ray_init", {})}}
+        for name in ("RAY_BACKEND_LOG_LEVEL", "PYTHON_LOG"):
+            os.environ.setdefault(name, "info")
 
 
 class RayDriver(Driver):
-    """Workers are actors."""
+    """Drives workers that are Ray actors."""
 
     control_actor_class: type = ControlActor
     slots: ClusterGpuSlots
@@ -187,13 +194,13 @@ class RayDriver(Driver):
         self._pending_shared_parts: list[tuple[int, int, SharedPart]] = []
         last = len(job.plan.main_groups) - 1
         self.pools = [ActorPool(self, group, group.index == last) for group in job.plan.groups]
-        self.actor_cache = executor.crews.take_cache(self.control_actor_class, self._control_state)
+        self.actor_cache = executor.actor_caches.take_cache(self.control_actor_class, self._control_state)
 
     def run(self) -> Iterator[tuple[Lineage, TaskRef | None]]:
         running_drivers.add(self)
         ray_message_filter.begin()
         if output_forwarder.is_installed:
-            self.control_actor.hear.remote()
+            self.control_actor.enable_output.remote()
         try:
             yield from super().run()
         finally:
@@ -204,22 +211,22 @@ class RayDriver(Driver):
         import ray
 
         if isinstance(interrupted := sys.exc_info()[1], KeyboardInterrupt):
-            # what the driver was waiting for is held by its frames, and an actor that nobody hears does not go on
+            # its frames hold references to unread outputs, which would keep actors waiting
             traceback.clear_frames(interrupted.__traceback__)
-        if ray.is_initialized():  # or its workers are gone, with the cluster
+        if ray.is_initialized():  # otherwise the cluster is gone, with all workers
             super()._stop(raises)
             output_forwarder.wait_for_output(self.control_actor)
 
     def input_items(self, sources: Iterator[Sequence[Any]]) -> Iterator[list[WorkItem]]:
-        return store_input_tasks(sources, given=self.job.plan.source is None)
+        return store_input_tasks(sources, is_initial=self.job.plan.source is None)
 
-    def as_result(self, ref: Any) -> TaskRef:
-        return InlineResult(ref) if isinstance(ref, PackedTask) else ref
+    def as_result(self, ref: TaskRef) -> TaskRef:
+        return ref
 
     # -- where things are --------------------------------------------------------------------------------
 
     def next_actor_node(self, slot: GpuSlot, closed: Container[str] = ()) -> str:
-        """Where the next actor goes: to its GPUs, or to the node with the most cores per actor, if it is open."""
+        """The node for the next actor: that of its GPUs, or the open node with the most cores per actor."""
         if slot.devices:
             return self.slots.gpu_nodes[slot.devices[0]]
         taken = Counter(worker.node for worker in self._actors())
@@ -256,15 +263,17 @@ class RayDriver(Driver):
             self._count_nodes()
 
     def _count_nodes(self) -> None:
-        """Nodes may have come or gone."""
+        """Adjust to nodes that have come or gone."""
         nodes = [
             node for node in self.executor.nodes() if node.id not in self._unreachable_nodes or node.is_reachable()
         ]
         if {node.id for node in nodes} != {node.id for node in self.nodes}:
             self.nodes = nodes
             self.slots.update(nodes)
-            there = self.executor.as_machine(nodes)
-            self.machine = replace(there, cpus=there.cpus or self.machine.cpus, gpus=there.gpus or self.machine.gpus)
+            available = self.executor.as_machine(nodes)
+            self.machine = replace(
+                available, cpus=available.cpus or self.machine.cpus, gpus=available.gpus or self.machine.gpus
+            )
             for pool in self.pools:
                 pool.resize(self.machine)
         known = {node.id for node in nodes}
@@ -275,28 +284,30 @@ class RayDriver(Driver):
         self._check_nodes()
 
     def _check_nodes(self) -> None:
-        """What still has to be done must fit, or a node that it fits on must come in time."""
+        """Fail if no node has the resources for the remaining work, and none has joined in time."""
         for group in self.job.plan.groups:
-            lack = "" if self.flow.is_over(group.index) else missing_resources(group.resources, self.nodes, self.slots)
-            if lack and time.monotonic() - self._resources_complete_at > _NODE_WAIT_SECONDS:
+            missing = (
+                "" if self.flow.is_over(group.index) else missing_resources(group.resources, self.nodes, self.slots)
+            )
+            if missing and time.monotonic() - self._resources_complete_at > _NODE_WAIT_SECONDS:
                 raise ResourceError(
-                    f"nodes have disappeared, and none came within {_NODE_WAIT_SECONDS:g} s: stage {group.name!r} wants {lack}. "
-                    "Started again with its run_dir, the run goes on"
+                    f"nodes were lost and not replaced within {_NODE_WAIT_SECONDS:g} s: stage {group.name!r} needs "
+                    f"{missing}. Run again with the same run_dir to continue"
                 )
-            if lack:
+            if missing:
                 return
         self._resources_complete_at = time.monotonic()
 
-    def _is_node_lost(self, worker: ActorHandle, homeless: bool = False) -> bool:
-        """Whether a worker has ended because its node did. Ray itself knows for sure only many seconds later."""
+    def _is_node_lost(self, worker: ActorHandle, unschedulable: bool = False) -> bool:
+        """Whether a worker died because its node did. Ray itself is sure only many seconds later."""
         node = next((node for node in self.nodes if node.id == worker.node), None)
-        if not homeless and node is not None and node.is_reachable():
+        if not unschedulable and node is not None and node.is_reachable():
             return False
         self._unreachable_nodes.add(worker.node)
         self._nodes_checked_at = 0.0
         return True
 
-    # -- hearing -----------------------------------------------------------------------------------------
+    # -- listening -----------------------------------------------------------------------------------------
 
     @property
     def control(self) -> ControlActorSupervisor:
@@ -307,7 +318,7 @@ class RayDriver(Driver):
         return self.control.actor
 
     def _control_state(self) -> ControlState:
-        """The board is gone. What is known without it; and whoever was asked something there must be asked again."""
+        """The state for a successor of the control actor. Requests to share must be sent again."""
         actors = list(self._actors())
         for worker in actors:
             worker.share_asked = False
@@ -326,15 +337,19 @@ class RayDriver(Driver):
             yield from self._read_worker(waiting[one])
 
     def _read_shared_parts(self) -> Iterator[tuple[WorkerHandle, tuple[Any, ...]]]:
-        """What workers have left to others of the calls that they are heard on; what is of the next call waits."""
+        """Parts of the current calls that workers have shared. Parts of a worker's next call are kept until it
+        begins."""
         workers = {worker.key: worker for worker in self._actors() if worker.answers}
         for worker in workers.values():
             worker.check_share_request()
-        entries, self._pending_shared_parts = [*self._pending_shared_parts, *self.control.ask("collect")], []
+        entries, self._pending_shared_parts = (
+            [*self._pending_shared_parts, *self.control.ask(ControlActor.take_shared_parts)],
+            [],
+        )
         for entry in entries:
-            key, number, left = entry
+            key, number, part = entry
             if (one := workers.get(key)) is not None and one.answers[0].number == number:
-                for message in one.take_shared_part(left):
+                for message in one.take_shared_part(part):
                     yield one, message
             elif one is not None and number > one.answers[0].number:
                 self._pending_shared_parts.append(entry)
@@ -348,15 +363,16 @@ class RayDriver(Driver):
             stage = self.pools[worker.group].group.name
             raise ResourceError(f"the runtime_env of stage {stage!r} could not be set up: {error}") from error
         except ray.exceptions.RayTaskError:
-            self.control.refresh_positions()  # which says so, if the board is gone that the worker could not do without
+            self.control.refresh_positions()  # raises if the control actor is lost for good, which may be the cause
             raise
         except ray.exceptions.RayError as error:
             self.control.refresh_positions()
-            unknown = (
-                worker.key in self.control.unregistered_workers
-            )  # it died at rest, or from what has killed the board
-            homeless = isinstance(error, ray.exceptions.ActorUnschedulableError)  # it could not even begin there
-            worker.node_gone = (not worker.timed_out and self._is_node_lost(worker, homeless)) or unknown
+            # it died while idle, or for the same reason as the control actor
+            unknown = worker.key in self.control.unregistered_workers
+            unschedulable = isinstance(
+                error, ray.exceptions.ActorUnschedulableError
+            )  # its node was gone before it started
+            worker.node_gone = (not worker.timed_out and self._is_node_lost(worker, unschedulable)) or unknown
             yield worker, (WORKER_LOST,)
             return
         worker.finish_message()
@@ -364,7 +380,7 @@ class RayDriver(Driver):
             yield worker, message
 
     def ready(self, refs: list[Any], seconds: float) -> list[Any]:
-        """Those of the references that are there within some time."""
+        """The references that are ready within some time."""
         import ray
 
         if not refs:
@@ -384,30 +400,31 @@ class RayDriver(Driver):
         return "ended: it was killed, crashed or ran out of memory"
 
     def stop_all(self) -> None:
-        """Interrupt whatever workers do."""
+        """Interrupt all workers."""
         if not self._stopping:
             self._stopping = True
-            with contextlib.suppress(ResourceError):  # who stops the run has been told already, or will be
-                self.control.ask("stop")
+            with contextlib.suppress(ResourceError):  # the run is being stopped anyway
+                self.control.ask(ControlActor.stop_run)
 
     @property
     def can_reuse_actors(self) -> bool:
-        """Whether anybody may take an actor on that rests."""
+        """Whether there may be use for an idle actor."""
         more = self.job.plan.next_segment is not None or not self.flow.over
         return more and not self._stopping
 
     @property
     def can_continue(self) -> bool:
-        """Whether another segment comes, and what is left of this one is fit for it."""
+        """Whether the idle actors can be kept for a next segment."""
         return self.job.plan.next_segment is not None and self.flow.over and not self._stopping
 
-    def close(self, useless: bool) -> None:
+    def close(self, discard_results: bool) -> None:
         import ray
 
         if ray.is_initialized():
-            self.executor.crews.keep_cache(
-                self.actor_cache
-            ) if self.can_continue and not useless else self.actor_cache.close()
+            if self.can_continue and not discard_results:
+                self.executor.actor_caches.keep_cache(self.actor_cache)
+            else:
+                self.actor_cache.close()
             request_autoscaler_cpus(0 if "request_cpus" in self.executor.config else None)
         self.environments.close()
 
@@ -416,6 +433,6 @@ running_drivers: weakref.WeakSet[RayDriver] = weakref.WeakSet()
 
 
 def stop_running_drivers() -> None:
-    """The cluster is about to stop: let workers tear down that somebody has left in the midst of a stream."""
+    """Let workers of unfinished streams tear down before the cluster stops."""
     for driver in list(running_drivers):
         driver._stop(raises=False)

@@ -1,9 +1,9 @@
-"""What stays of a segment on a Ray cluster for the next one of its run: the board, and actors with nothing to do.
+"""What is kept on a Ray cluster from one segment of a run for the next: the control actor, and idle actors.
 
-To start an actor takes seconds of a core: a process that imports Ray, pyarrow and the stages. So one that has torn down
-its stages rests, if it may (`worker_reuse.py`), and becomes a worker of another group in this segment or the next. When the run
-is over, it is killed. A crew serves one driver at a time: workers know its board, and no other. Whoever died while it
-rested is replaced.
+Starting an actor takes seconds of CPU: a process that imports Ray, pyarrow and the stages. So an actor that has torn
+down its stages is kept, if it is fit for it (`worker_reuse.py`), and becomes a worker of another group in this segment
+or the next. At the end of the run it is killed. A cache serves one driver at a time, because its actors know only its
+control actor. An idle actor that has died is replaced.
 """
 
 from __future__ import annotations
@@ -21,136 +21,137 @@ if TYPE_CHECKING:
     from gristmill.executors.ray.cluster import ClusterNode
 
 MAX_REUSE_BYTES = 300 * 2**20
-"""An actor that has more memory for itself does not rest."""
+"""An actor with more private memory is not kept."""
 
 _MAX_CONCURRENCY = 100_000
 _MAX_IDLE_PER_CPU = 2
-"""How many actors may rest on a node. A segment has two groups, as a rule: one that works and one that commits."""
+"""How many idle actors a node may have per core. Most segments have two groups: one works, one commits."""
 
 _MAX_MEMORY_FRACTION = 1 / 20
-"""How much of a node's memory those that rest may have, all of them."""
+"""The share of a node's memory that all its idle actors together may have."""
 
 _REUSE_CHECK_SECONDS = 2.0
-"""How long actors may take to forget what they were, when one is wanted."""
+"""How long to wait for idle actors to report whether they can be reused."""
 
 
 @dataclass(frozen=True, eq=False)
 class IdleActor:
-    """An actor that rests."""
+    """An actor without a worker."""
 
     node: str
     env: Mapping[str, Any]
     actor: Any
     reuse_ref: Any
-    """A reference: whether it can become another worker. It may also be that it is never told."""
+    """The reference to its reply whether it can be reused; never ready if it has died."""
 
 
 class ActorCache:
-    """A board, and actors that rest."""
+    """A control actor, and idle actors that know it."""
 
-    def __init__(self, control_actor_class: type, past: Callable[[], ControlState]) -> None:
+    def __init__(self, control_actor_class: type, make_state: Callable[[], ControlState]) -> None:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         place = {"num_cpus": 0, "max_concurrency": _MAX_CONCURRENCY, "scheduling_strategy": here}
-        self.control = ControlActorSupervisor(control_actor_class, place, past)
+        self.control = ControlActorSupervisor(control_actor_class, place, make_state)
         self.idle_actors: list[IdleActor] = []
 
     def keep_actor(self, worker: ActorHandle, nodes: Sequence[ClusterNode]) -> bool:
-        """Let the actor of a worker rest that has ended. Whether it does; if the node has many, another one goes."""
+        """Keep the actor of a worker that has ended, instead of the oldest one if the node has too many. Returns
+        whether."""
         node = next((node for node in nodes if node.id == worker.node), None)
-        most = 0 if node is None else max_idle_actors(node)
-        if not worker.may_be_reused or not most:
+        limit = 0 if node is None else max_idle_actors(node)
+        if not worker.may_be_reused or not limit:
             return False
-        there = [spare for spare in self.idle_actors if spare.node == worker.node]
-        if len(there) >= most:
-            self._dismiss(there[0])
+        on_node = [idle for idle in self.idle_actors if idle.node == worker.node]
+        if len(on_node) >= limit:
+            self._dismiss(on_node[0])
         self.idle_actors.append(
-            IdleActor(worker.node, worker.env, worker.actor, worker.actor.rest.remote(MAX_REUSE_BYTES))
+            IdleActor(worker.node, worker.env, worker.actor, worker.actor.prepare_for_reuse.remote(MAX_REUSE_BYTES))
         )
         return True
 
     def take_actor(self, node: str, env: Mapping[str, Any]) -> Any:
-        """An actor that rests on a node, in this environment; None if there is none."""
+        """An idle actor of a node with this runtime environment; None if there is none."""
         import ray
 
-        there = {spare.reuse_ref: spare for spare in self.idle_actors[::-1] if (spare.node, spare.env) == (node, env)}
-        while there and (told := ray.wait(list(there), timeout=_REUSE_CHECK_SECONDS)[0]):
-            spare = there.pop(told[0])
-            if _can_be_reused(spare):
-                self.idle_actors.remove(spare)
-                return spare.actor
-            self._dismiss(spare)
+        on_node = {idle.reuse_ref: idle for idle in self.idle_actors[::-1] if (idle.node, idle.env) == (node, env)}
+        while on_node and (ready := ray.wait(list(on_node), timeout=_REUSE_CHECK_SECONDS)[0]):
+            idle = on_node.pop(ready[0])
+            if _can_be_reused(idle):
+                self.idle_actors.remove(idle)
+                return idle.actor
+            self._dismiss(idle)
         return None
 
-    def _dismiss(self, spare: IdleActor) -> None:
+    def _dismiss(self, idle: IdleActor) -> None:
         import ray
 
-        self.idle_actors.remove(spare)
-        with contextlib.suppress(ray.exceptions.RayError, ValueError):  # it may be of a cluster that is gone
-            ray.kill(spare.actor)
+        self.idle_actors.remove(idle)
+        with contextlib.suppress(ray.exceptions.RayError, ValueError):  # its cluster may be gone
+            ray.kill(idle.actor)
 
     def kill_idle_actors(self) -> None:
-        """Nobody needs those that rest."""
-        for spare in list(self.idle_actors):
-            self._dismiss(spare)
+        """Kill all idle actors."""
+        for idle in list(self.idle_actors):
+            self._dismiss(idle)
 
     def close(self) -> None:
         self.kill_idle_actors()
         self.control.close()
 
 
-def _can_be_reused(spare: IdleActor) -> bool:
+def _can_be_reused(idle: IdleActor) -> bool:
     import ray
 
     with contextlib.suppress(ray.exceptions.RayError):  # it has died
-        return bool(ray.get(spare.reuse_ref))
+        return bool(ray.get(idle.reuse_ref))
     return False
 
 
 def max_idle_actors(node: ClusterNode) -> int:
-    """How many actors may rest on a node."""
+    """How many idle actors a node may have."""
     room = node.memory_gb * 2**30 * _MAX_MEMORY_FRACTION / MAX_REUSE_BYTES
     return int(min(room, max(1.0, node.cpus) * _MAX_IDLE_PER_CPU))
 
 
 class ActorCaches:
-    """The crews of one executor that rest between the segments of their runs."""
+    """The caches of one executor that are not in use, between the segments of its runs."""
 
     def __init__(self) -> None:
         self._idle: list[ActorCache] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ActorCaches, ()  # a copy of an executor, in an engine's actor, has none
+        return ActorCaches, ()  # the copy of an executor in an engine's actor has none
 
-    def take_cache(self, control_actor_class: type, past: Callable[[], ControlState]) -> ActorCache:
-        """One that rests, if there is one: of any run, because it has nothing of it any more."""
-        crew = self._next()
-        if crew is None:
-            return ActorCache(control_actor_class, past)
+    def take_cache(self, control_actor_class: type, make_state: Callable[[], ControlState]) -> ActorCache:
+        """A cache that is not in use, of any run, or a new one."""
+        cache = self._next()
+        if cache is None:
+            return ActorCache(control_actor_class, make_state)
         try:
-            crew.control.begin_segment(past)
+            cache.control.begin_segment(make_state)
         except BaseException as error:
-            crew.close()
+            cache.close()
             if isinstance(error, ResourceError):
-                return ActorCache(control_actor_class, past)
+                return ActorCache(control_actor_class, make_state)
             raise
-        return crew
+        return cache
 
     def _next(self) -> ActorCache | None:
         try:
             return self._idle.pop()
-        except IndexError:  # another run may have taken it just now
+        except IndexError:  # another thread has just taken the last one
             return None
 
-    def keep_cache(self, crew: ActorCache) -> None:
-        crew.control.make_state = ControlState  # or it would hold all of its driver
-        self._idle.append(crew)
+    def keep_cache(self, cache: ActorCache) -> None:
+        cache.control.make_state = ControlState  # the bound method would keep the driver alive
+        self._idle.append(cache)
 
     def close(self) -> None:
         import ray
 
-        while (crew := self._next()) is not None:
+        while (cache := self._next()) is not None:
             if ray.is_initialized():
-                crew.close()
+                cache.close()

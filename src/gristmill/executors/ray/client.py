@@ -3,9 +3,9 @@
     with RayClient(num_cpus=8):
         pipeline.run(RayActorPoolExecutor())
 
-It starts `ray start --head` on ports that are free, waits until the cluster answers and tells executors where it is by
-`RAY_ADDRESS`. If that is set already, it joins instead, and leaves that cluster alone when it stops. What it has
-started it knows by a mark in the environment of its processes, so that it stops all of them and no others.
+It starts `ray start --head` on free ports, waits until the cluster answers, and sets `RAY_ADDRESS` for executors. If
+that is already set, it joins that cluster instead, and leaves it running when it stops. The processes that it has
+started carry a mark in their environment, so that it stops all of them and no others.
 """
 
 from __future__ import annotations
@@ -31,16 +31,15 @@ from typing import IO, Any, Self
 from gristmill.core.errors import GristmillError, cannot_write, require
 from gristmill.executors.executor_settings import COUNT, FLAG, PATH, PORT, POSITIVE, SettingRule, check_setting
 from gristmill.executors.ray.cluster import cluster_nodes, connect_to_cluster, wait_for_head
-from gristmill.executors.ray.ports import PortAllocator
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 _MARK_VARIABLE = "GRISTMILL_RAY_CLIENT"
 _START_SECONDS = 120.0
 _STARTUP_TIMEOUT_TEXT = "timed out during startup"
-"""What Ray says on a busy machine, where it gives up after half a minute."""
+"""Part of Ray's message when it gives up after half a minute, as on a busy machine."""
 
 _CLIENT_SERVER_TIMEOUT = {"RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": f"{_START_SECONDS:.0f}"}
-"""The head starts a server for each client. Ray's half a minute is short for that on a busy machine."""
+"""The head starts a server for each client. Ray's limit of half a minute is too short on a busy machine."""
 
 _STOP_SECONDS = 10.0
 _LOG_TAIL_LINES = 5
@@ -48,7 +47,7 @@ _LOG_TAIL_CHARS = 600
 _ERROR = re.compile(r"(\w+\.)*\w*(Error|Exception): ")
 _OBJECT_STORE_RULE: SettingRule = (
     lambda value: COUNT[0](value) and value >= 75 * 2**20,
-    "a number of bytes, at least 75 MiB (78643200), which is the least that Ray takes",
+    "a number of bytes, at least 75 MiB (78643200), the minimum of Ray",
 )
 _RULES: dict[str, SettingRule] = {
     **dict.fromkeys(("ray_port", "ray_dashboard_port", "ray_client_server_port", "ray_metrics_port"), PORT),
@@ -60,13 +59,51 @@ _RULES: dict[str, SettingRule] = {
 }
 _OPTIONAL = {
     *("num_cpus", "num_gpus", "object_store_memory", "ray_stdouterr_capture_file", "metrics_dir"),
-    *("cleanup_on_start", "worker_connect_timeout_s"),  # which only SlurmRayClient has
+    *("cleanup_on_start", "worker_connect_timeout_s"),  # fields of SlurmRayClient only
 }
+
+_RAY_WORKER_PORTS = range(10_002, 20_000)
+"""The ports that Ray's workers listen on."""
+
+
+@dataclass
+class PortAllocator:
+    """Finds free ports, and claims each, so that clients that start at the same time get different ones."""
+
+    claims: list[socket.socket] = field(default_factory=list)
+
+    def take(self, wanted: int) -> int:
+        """The port, or the next free one above it."""
+        for port in range(wanted, min(wanted + 12_000, 65536)):
+            if (port == wanted or port not in _RAY_WORKER_PORTS) and _is_free(port) and self._claim(port):
+                return port
+        raise GristmillError(f"no free port from {wanted} upwards")
+
+    def _claim(self, port: int) -> bool:
+        claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            claim.bind(f"\0gristmill-ray-port-{port}")  # an abstract socket: no file, and gone when the process ends
+        except OSError:
+            claim.close()
+            return False
+        self.claims.append(claim)
+        return True
+
+    def release_all(self) -> None:
+        while self.claims:
+            self.claims.pop().close()
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe, contextlib.suppress(OSError):
+        probe.bind(("", port))
+        return True
+    return False
 
 
 @dataclass
 class RayClient:
-    """Starts a cluster on this machine, or joins the one that `RAY_ADDRESS` names."""
+    """Starts a Ray cluster on this machine, or joins the one at `RAY_ADDRESS`."""
 
     ray_port: int = 6379
     ray_dashboard_port: int = 8265
@@ -89,13 +126,12 @@ class RayClient:
     address: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
-        for name, rule in _RULES.items():
-            value = getattr(self, name, None)
-            if value is not None or name not in _OPTIONAL:
-                check_setting(type(self).__name__, name, value, rule)
+        for name, value in vars(self).items():
+            if name in _RULES and (value is not None or name not in _OPTIONAL):
+                check_setting(type(self).__name__, name, value, _RULES[name])
 
     def start(self) -> None:
-        """Start or join. Returns when the cluster answers."""
+        """Start or join the cluster. Returns when it answers."""
         require("ray", "ray", "RayClient")
         if self.address:
             return
@@ -108,12 +144,12 @@ class RayClient:
         except GristmillError as error:
             if _STARTUP_TIMEOUT_TEXT not in str(error):
                 raise
-            address = self._begin()  # much of what made it slow the first time is in memory now
+            address = self._begin()  # a second start is faster, as files are cached now
         self.address = os.environ[ADDRESS_VARIABLE] = address
         atexit.register(self.stop)
 
     def _begin(self) -> str:
-        """Start a head. Its address, when it answers."""
+        """Start a head node. Returns its address when it answers."""
         self._mark = secrets.token_hex(8)
         address = f"{_own_address()}:{self._ports.take(self.ray_port)}"
         self._launch(["--head", *self._head_options(address), *self._node_options()])
@@ -125,7 +161,7 @@ class RayClient:
         return address
 
     def stop(self) -> None:
-        """Stop what was started here; a cluster that was joined is left alone."""
+        """Stop what this client has started. A cluster that it has joined keeps running."""
         if self._process is not None:
             import ray
 
@@ -150,7 +186,7 @@ class RayClient:
     def _head_options(self, address: str) -> list[str]:
         host, _, port = address.rpartition(":")
         options = [f"--node-ip-address={host}", f"--port={port}", f"--temp-dir={self.ray_temp_dir}"]
-        if importlib.util.find_spec("grpc"):  # for those who join by ray://; Ray itself needs it no more
+        if importlib.util.find_spec("grpc"):  # only for clients that join by ray://
             options += [f"--ray-client-server-port={self._ports.take(self.ray_client_server_port)}"]
         options += [f"--include-dashboard={str(self.include_dashboard).lower()}"]
         if self.include_dashboard:
@@ -188,7 +224,7 @@ class RayClient:
             raise cannot_write(str(self._log), error) from error
 
     def _await(self, address: str) -> None:
-        """Until the cluster answers at the address, and has a node."""
+        """Wait until the cluster answers at the address and has a node."""
         assert self._process is not None
         deadline = time.monotonic() + _START_SECONDS
         while self._process.poll() is None and time.monotonic() < deadline:
@@ -196,12 +232,10 @@ class RayClient:
                 return
             time.sleep(0.1)
         assert self._log is not None
-        said = log_tail(self._log.read_text(errors="replace"))
+        text = log_tail(self._log.read_text(errors="replace"))
         late = "" if self._process.poll() is not None else f" within {_START_SECONDS:g} s"
-        hint = (
-            "" if self.ray_stdouterr_capture_file else '\nray_stdouterr_capture_file="ray.log" keeps all that it says'
-        )
-        raise GristmillError(f"the Ray cluster did not start at {address}{late}. Ray said:\n{said}{hint}")
+        hint = "" if self.ray_stdouterr_capture_file else '\nray_stdouterr_capture_file="ray.log" keeps the whole log'
+        raise GristmillError(f"the Ray cluster did not start at {address}{late}. The end of its log:\n{text}{hint}")
 
     def _end(self) -> None:
         process, self._process = self._process, None
@@ -223,15 +257,15 @@ class RayClient:
 
 @dataclass
 class SlurmRayClient(RayClient):
-    """One script on all nodes of a Slurm job: node 0 becomes the head and goes on; the others serve it until it ends.
+    """For a script that runs on all nodes of a Slurm job: node 0 becomes the head and continues, the others serve it.
 
-    The head tells its address in a file in `RAY_PORT_BROADCAST_DIR`, or else in the directory that the job was
-    submitted from: a directory that all nodes see.
+    The head writes its address to a file in `RAY_PORT_BROADCAST_DIR`, or in the directory that the job was submitted
+    from. All nodes must see that directory.
     """
 
     worker_connect_timeout_s: float = 300.0
     cleanup_on_start: bool = True
-    ray_dashboard_host: str = "0.0.0.0"  # noqa: S104  as the peer's users expect: the head is not their own machine
+    ray_dashboard_host: str = "0.0.0.0"  # noqa: S104  the head is usually not the user's own machine
 
     def start(self) -> None:
         if "SLURM_JOB_ID" not in os.environ:
@@ -258,7 +292,7 @@ class SlurmRayClient(RayClient):
         return Path(folder) / f"gristmill-ray-{os.environ.get('SLURM_JOB_ID', '')}.json"
 
     def _serve(self) -> None:
-        """Join the head as a worker node, and end this process when the head is gone."""
+        """Join the head as a worker node, and exit when the head is gone."""
         self._mark = secrets.token_hex(8)
         address = self._await_notice()
         self._launch([f"--address={address}", *self._node_options()])
@@ -278,8 +312,8 @@ class SlurmRayClient(RayClient):
                     return address
             time.sleep(0.2)
         raise GristmillError(
-            f"node 0 did not tell its address in {self._notice()} within {self.worker_connect_timeout_s:g} s: does "
-            "every node see that directory? Set RAY_PORT_BROADCAST_DIR to one that they do"
+            f"node 0 did not write its address to {self._notice()} within {self.worker_connect_timeout_s:g} s. If not "
+            "all nodes see that directory, set RAY_PORT_BROADCAST_DIR to one that they see"
         )
 
     def _await_nodes(self, count: int) -> None:
@@ -293,21 +327,21 @@ class SlurmRayClient(RayClient):
                 self.stop()
                 raise GristmillError(
                     f"{found} of {count} nodes joined within {self.worker_connect_timeout_s:g} s "
-                    "(worker_connect_timeout_s): does every node run this script?"
+                    "(worker_connect_timeout_s). Every node must run this script"
                 )
             time.sleep(0.2)
-        ray.shutdown()  # the executor joins when it runs
+        ray.shutdown()  # the executor connects when it runs
 
 
-def log_tail(said: str) -> str:
-    """The last lines of a log: from the error on that it ends with, without the traceback, or a handful."""
-    lines = [line.rstrip() for line in said.splitlines() if line.strip()]
+def log_tail(text: str) -> str:
+    """The end of a log: from its last error on, without the traceback, or the last few lines."""
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     errors = [number for number, line in enumerate(lines) if _ERROR.match(line)]
     return "\n".join(lines[errors[-1] :])[:_LOG_TAIL_CHARS] if errors else "\n".join(lines[-_LOG_TAIL_LINES:])
 
 
 def is_head_alive(address: str) -> bool:
-    """Whether a cluster's head is at the address."""
+    """Whether the head of a cluster answers at the address."""
     host, _, port = address.rpartition(":")
     with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=2):
         return _healthy(address)
@@ -315,13 +349,13 @@ def is_head_alive(address: str) -> bool:
 
 
 def _healthy(address: str) -> bool:
-    with contextlib.suppress(Exception):  # what `ray health-check` asks, without its two seconds
+    with contextlib.suppress(Exception):  # as `ray health-check`, without its two seconds of start-up
         return _gcs_client(address).check_alive([], timeout=2) is not None
     return False
 
 
 def _count_nodes(address: str) -> int:
-    """How many nodes have registered, and not died."""
+    """How many nodes are registered and alive."""
     with contextlib.suppress(Exception):
         return sum(node.state == 0 for node in _gcs_client(address).get_all_node_info(timeout=2).values())
     return 0
@@ -332,7 +366,7 @@ def _gcs_client(address: str) -> Any:
 
 
 def processes_with_mark(mark: str) -> list[int]:
-    """The processes that a client has started, and that theirs have."""
+    """The processes that a client has started, and their descendants."""
     wanted = f"{_MARK_VARIABLE}={mark}".encode()
     found = []
     for entry in Path("/proc").iterdir():

@@ -1,10 +1,10 @@
-"""What stages print on a cluster, brought to the driver's terminal as it was printed.
+"""Shows what stages print on a cluster on the driver's terminal, as it was printed.
 
-Ray's log monitors send what each process of a job writes to its driver. Of that, the lines of workers are passed on as
-they are, to standard output or standard error, as on one machine; what Ray itself says is left out. They come a moment
-late: so a worker that has printed ends with a mark, and a run is over when the driver has seen the marks.
+Ray's log monitors send the output of every process of a job to its driver. Lines of workers are passed on unchanged, to
+standard output or standard error, as on one machine; Ray's own lines are left out. They arrive with a delay. So a
+worker that has printed something ends with a mark, and a run waits until the driver has seen all marks.
 
-What is given up: the last lines of a worker that is killed, when the driver ends right after it.
+What is given up: the last lines of a worker that is killed, if the driver ends right after it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from typing import Any
 _HANDLER = "ray_print_logs"
 _MARK = "\x1egristmill-"
 _WORKER_ACTOR_NAMES = re.compile(r"RayWorker|MapWorker|Stage \d+ - GroupStage")
-"""What Ray calls our own actors, Ray Data's and Xenna's."""
+"""The names of our actors, and of those of Ray Data and Xenna, in Ray's logs."""
 
 _SUPPRESSED_TEXT = "Using blocking ray.get inside async actor"
 _STREAMS = (1, 2)
 _WAIT_SECONDS = 5.0
-"""Seconds that the last lines have to arrive."""
+"""How long to wait for the last lines."""
 
 
 class OutputMarker:
-    """The worker's side: knows whether it has printed anything."""
+    """The worker's side: detects output, and prints marks after it."""
 
     def __init__(self) -> None:
         self._sizes = [_bytes_written(stream) for stream in _STREAMS]
@@ -45,26 +45,26 @@ class OutputMarker:
         return [_bytes_written(stream) for stream in _STREAMS] != self._sizes
 
     def mark(self) -> list[str]:
-        """End what was printed since the last time with marks."""
+        """Print a mark on each stream with new output. Returns the marks."""
         marks = []
-        for place, stream in enumerate(_STREAMS):
-            if _bytes_written(stream) != self._sizes[place]:
+        for index, stream in enumerate(_STREAMS):
+            if _bytes_written(stream) != self._sizes[index]:
                 marks.append(secrets.token_hex(8))
                 os.write(stream, f"{_MARK}{marks[-1]}\n".encode())
-                self._sizes[place] = _bytes_written(stream)
+                self._sizes[index] = _bytes_written(stream)
         return marks
 
 
 def _bytes_written(stream: int) -> int:
-    """How much was written to it; what is no file cannot tell."""
+    """The size of the file behind a stream; 0 if it is not a file."""
     with contextlib.suppress(OSError):
-        found = os.fstat(stream)
-        return found.st_size if stat.S_ISREG(found.st_mode) else 0
+        status = os.fstat(stream)
+        return status.st_size if stat.S_ISREG(status.st_mode) else 0
     return 0
 
 
 class OutputForwarder:
-    """The driver's side: passes on what workers print."""
+    """The driver's side: prints the lines of workers."""
 
     def __init__(self) -> None:
         self.marks: set[str] = set()
@@ -74,7 +74,7 @@ class OutputForwarder:
         return any(handler == self.forward for _, handler in _dispatcher().handlers)
 
     def install(self) -> None:
-        """Take the place of Ray's own printer, if there is one: it prefixes lines, and leaves out what is alike."""
+        """Replace Ray's own printer, which prefixes lines and drops similar ones."""
         dispatcher = _dispatcher()
         if any(name == _HANDLER for name, _ in dispatcher.handlers):
             dispatcher.remove_handler(_HANDLER)
@@ -93,16 +93,16 @@ class OutputForwarder:
         with contextlib.suppress(OSError, ValueError):
             sink.flush()
 
-    def wait_for_output(self, board: Any) -> None:
-        """Wait for the last lines that workers have printed, whose marks are on the board."""
+    def wait_for_output(self, control_actor: Any) -> None:
+        """Wait until the last lines of workers were shown."""
         import ray
 
         if self.is_installed:
             with contextlib.suppress(ray.exceptions.RayError):
-                self.wait_for_marks(ray.get(board.take_marks.remote()))
+                self.wait_for_marks(ray.get(control_actor.take_output_marks.remote()))
 
     def wait_for_marks(self, marks: Iterable[str]) -> None:
-        """Until all that was printed before the marks is there."""
+        """Wait until the marks were seen, and so everything printed before them."""
         deadline = time.monotonic() + _WAIT_SECONDS
         while not self.marks.issuperset(marks) and time.monotonic() < deadline:
             time.sleep(0.02)

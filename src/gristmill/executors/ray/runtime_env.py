@@ -1,11 +1,12 @@
-"""The environment of a stage on a Ray cluster: packages of its own, put where every node finds them.
+"""Runtime environments of stages on a Ray cluster: packages that only one stage uses.
 
-Packages (`pip`, `uv`, wheels among `py_modules`) are installed once, on the driver, into a folder that holds only what
-the environment of the driver does not have in the version that is asked for. The folder is uploaded, and on each node
-it comes before what is installed there. So two stages of one pipeline can have two versions of one package, and nodes
-need neither an index nor a copy of the whole environment, which is what Ray would make of `pip`.
+Packages (`pip`, `uv`, wheels in `py_modules`) are installed once, on the driver, into a folder with only what the
+driver's environment does not have in the requested version. The folder is uploaded, and precedes the installed packages
+on each node. So two stages of a pipeline can use two versions of a package, and nodes need neither a package index nor
+the copy of the whole environment that Ray's own `pip` support would create.
 
-What is given up: nodes of another platform or Python than the driver's, and packages of several hundred megabytes.
+What is given up: nodes with another platform or Python version than the driver, and packages of several hundred
+megabytes.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ _PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "
 
 
 class RuntimeEnvironments:
-    """The environments of a run's stages."""
+    """Prepares the environments of a run, each package set once."""
 
     def __init__(self) -> None:
         self._folders: dict[str, tempfile.TemporaryDirectory[str]] = {}
 
     def prepare(self, env: Mapping[str, Any]) -> dict[str, Any]:
-        """The environment as Ray takes it: with nothing that lies on this machine only."""
+        """The environment for Ray, with everything that exists only on this machine uploaded."""
         env = dict(env)
         modules = [str(module) if isinstance(module, Path) else module for module in env.pop("py_modules", ())]
         wheels = [
@@ -39,10 +40,12 @@ class RuntimeEnvironments:
             for module in modules
             if isinstance(module, str) and module.endswith(".whl") and _is_local_path(module)
         ]
-        wishes = [_pip_arguments(env.pop(tool, ())) for tool in ("pip", "uv")]
-        packages = [*wheels, *(package for packages, _ in wishes for package in packages)]
+        requested = [_pip_arguments(env.pop(tool, ())) for tool in ("pip", "uv")]
+        packages = [*wheels, *(package for packages, _ in requested for package in packages)]
         shared = self._uploaded({"py_modules": [module for module in modules if module not in wheels], **env})
-        if packages and (folder := self._installed(packages, [option for _, options in wishes for option in options])):
+        if packages and (
+            folder := self._installed(packages, [option for _, options in requested for option in options])
+        ):
             shared["py_modules"] = [_upload(folder), *shared.get("py_modules", ())]
         return shared
 
@@ -51,22 +54,22 @@ class RuntimeEnvironments:
             folder.cleanup()
 
     def _installed(self, packages: list[str], options: list[str]) -> str | None:
-        """The folder with the packages, if any of them is not here anyway."""
+        """The folder with the packages; None if the driver has all of them."""
         key = json.dumps([packages, options])
         if key not in self._folders:
             folder = self._folders[key] = tempfile.TemporaryDirectory(prefix="gristmill-env-")
             report = Path(folder.name, "report.json")
             _run([*_PIP, "--dry-run", "--report", str(report), *options, *packages])
-            found = json.loads(report.read_text())["install"]
+            packages_to_install = json.loads(report.read_text())["install"]
             report.unlink()
-            if found:
-                urls = [package["download_info"]["url"] for package in found]
+            if packages_to_install:
+                urls = [package["download_info"]["url"] for package in packages_to_install]
                 _run([*_PIP, "--target", folder.name, "--no-deps", *options, *urls])
         name = self._folders[key].name
         return name if any(Path(name).iterdir()) else None
 
     def _uploaded(self, env: dict[str, Any]) -> dict[str, Any]:
-        """The environment with its own modules and working directory uploaded, as Ray does it for a whole job."""
+        """Upload modules and working directory, as Ray does for a whole job."""
         if not env["py_modules"]:
             del env["py_modules"]
         with tempfile.TemporaryDirectory() as scratch:
@@ -79,7 +82,7 @@ class RuntimeEnvironments:
 
 
 def merge_runtime_envs(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> dict[str, Any]:
-    """An environment for all stages, and one stage's own, which goes before."""
+    """Merge the environment of all stages with that of one stage, which takes precedence."""
     first, second = first or {}, second or {}
     both = {**first, **second}
     if "env_vars" in both:
@@ -87,14 +90,14 @@ def merge_runtime_envs(first: Mapping[str, Any] | None, second: Mapping[str, Any
     return both
 
 
-def _pip_arguments(wish: Any) -> tuple[list[str], list[str]]:
-    """What pip is asked to install, and how: a list of packages, a requirements file, or a mapping with `packages`."""
-    if isinstance(wish, str | Path):
-        return ["-r", str(wish)], []
-    if isinstance(wish, Mapping):
-        options = wish.get("pip_install_options") or wish.get("uv_pip_install_options") or ()
-        return _pip_arguments(wish.get("packages", ()))[0], list(options)
-    return [str(package) for package in wish], []
+def _pip_arguments(requirements: Any) -> tuple[list[str], list[str]]:
+    """Packages and options for pip, from a list, a requirements file, or a mapping with `packages`."""
+    if isinstance(requirements, str | Path):
+        return ["-r", str(requirements)], []
+    if isinstance(requirements, Mapping):
+        options = requirements.get("pip_install_options") or requirements.get("uv_pip_install_options") or ()
+        return _pip_arguments(requirements.get("packages", ()))[0], list(options)
+    return [str(package) for package in requirements], []
 
 
 def _is_local_path(module: str) -> bool:
@@ -112,4 +115,4 @@ def _upload(folder: str) -> str:
 def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise GristmillError(f"pip said:\n{(done.stderr or done.stdout).strip()[-2000:]}")
+        raise GristmillError(f"pip failed:\n{(done.stderr or done.stdout).strip()[-2000:]}")

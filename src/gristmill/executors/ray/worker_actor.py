@@ -1,12 +1,13 @@
-"""The worker as a Ray actor: takes orders, runs them with a Worker, gives back what comes out.
+"""The Ray actor that runs one worker: it takes call requests, runs them with a `Worker` and returns the outputs.
 
-What comes out travels in two parts. A message, which the driver reads, holds lineages, counts and small tasks. Large
-tasks lie in the object store of the node, one list of them per message, and only a reference passes the driver.
+Outputs travel in two parts. A message, which the driver reads, holds lineages, counts and small tasks. Large tasks go
+to the object store of the node as one list per message, and the driver sees only a reference to it.
 
-An actor that dies leaves no page to read. While nothing has gone wrong, it notes what it does only for stages with a
-time limit; when an item is tried again, it notes each step on a board, an actor near the driver, and waits until it is
-written there. The board is also where the driver asks it, in the middle of a call, to leave some tasks to others, and
-where it leaves them. What it leaves comes once more with what the call gives next: boards may be killed.
+Other executors learn from shared memory where a dead worker was; an actor leaves none behind. So it records its
+position with the control actor: only for stages with a time limit at first, and every step once an item is tried again.
+
+The driver can ask, in the middle of a call, that tasks be shared with idle workers. They go through the control actor,
+and once more with the next message of the call, because the control actor may be killed.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 import cloudpickle
 
 from gristmill.core.errors import LostTaskError, StageError
+from gristmill.core.executor import TaskRef
 from gristmill.core.records.quarantine import ErrorBudget, QuarantinedRecord
 from gristmill.core.records.rejected_rows import REJECTED_POSITION
 from gristmill.core.run.recovery import WantedOutputs
@@ -35,8 +37,7 @@ from gristmill.core.task import GatherTask, Lineage, Task
 from gristmill.executors.local.task_transport import INLINE_BYTES, PackedTask, compact_task, pack_task
 from gristmill.executors.local.worker_process import as_stage_error
 from gristmill.executors.machine import private_memory_bytes
-from gristmill.executors.ray.control_actor import SharedPart
-from gristmill.executors.ray.control_client import ControlClient, PositionRecorder
+from gristmill.executors.ray.control_actor import ControlActor, ControlClient, PositionRecorder, SharedPart
 from gristmill.executors.ray.output_forwarding import OutputMarker
 from gristmill.executors.worker_pool import CallRequest
 from gristmill.executors.worker_reuse import is_reusable, process_state
@@ -45,18 +46,18 @@ _FLUSH_BYTES = 8 * 2**20
 _FLUSH_COUNT = 500
 _FLUSH_SECONDS = 0.5
 _SHARE_POLL_SECONDS = 0.02
-"""How often a worker looks whether others are idle."""
+"""How often a worker checks whether it should share tasks."""
 
 _TASK_LOST_MESSAGE = (
-    "what this task holds is gone: the node that it lay on has disappeared, or the cluster has stopped. Results lie in "
-    "the cluster until they are looked at: look at them as they come (Pipeline.stream), or end the pipeline with a "
-    "writer and give the run a run_dir, with which it goes on where it stopped"
+    "the data of this task is lost: its node has disappeared, or the cluster has stopped. Results stay in the cluster "
+    "until they are read. Read them as they come (Pipeline.stream), or end the pipeline with a writer and pass "
+    "run_dir, with which the run continues where it stopped"
 )
 
 
 @dataclass(slots=True)
-class StoredTask:
-    """A large task: a place in a list in the object store."""
+class StoredTask(TaskRef):
+    """A large task: an entry of a list in the object store."""
 
     refs: list[Any]
     index: int
@@ -70,22 +71,19 @@ class StoredTask:
             raise LostTaskError(_TASK_LOST_MESSAGE)
         try:
             task: Task[Any] = ray.get(self.refs[0])[self.index]
-        except ray.exceptions.RayTaskError:  # it could not be stored
+        except ray.exceptions.RayTaskError:  # storing it failed
             raise
         except ray.exceptions.RayError as error:
             raise LostTaskError(_TASK_LOST_MESSAGE) from error
         return task
 
-    def discard(self) -> None:
-        """The store keeps a list as long as somebody has a reference to it."""
-        self.refs = []
-
-    release = discard
+    def release(self) -> None:
+        self.refs = []  # the store keeps a list as long as a reference to it exists
 
 
 @dataclass(slots=True)
 class WorkerMessage:
-    """What the driver reads. The outputs that have an index lie in the list that follows."""
+    """What the driver reads. Outputs given by an index are in the list of large tasks that follows the message."""
 
     kind: str
     outputs: list[tuple[Lineage, PackedTask | int, int, int]] = field(default_factory=list)
@@ -93,18 +91,18 @@ class WorkerMessage:
     aside: list[QuarantinedRecord] = field(default_factory=list)
     error: StageError | None = None
     missing: list[tuple[int, int]] = field(default_factory=list)
-    """Which parts of which items could not be loaded, by number."""
+    """Inputs that could not be loaded: numbers of the item and of its reference."""
     shared_parts: list[SharedPart] = field(default_factory=list)
-    """What was left to others before this, on the board: the driver may have heard of it, or not."""
+    """Parts that were shared before this message; the driver may already have them from the control actor."""
     memory: int = 0
 
 
 class _WorkSharing:
-    """Leaves tasks to others when the board says that they are idle."""
+    """Hands tasks to other workers when the driver asks for it."""
 
-    def __init__(self, line: ControlClient, look_at_stats: Callable[[], list[StageStats]]) -> None:
-        self.line, self.look_at_stats = line, look_at_stats
-        self.asked: Any = None
+    def __init__(self, control: ControlClient, look_at_stats: Callable[[], list[StageStats]]) -> None:
+        self.control, self.look_at_stats = control, look_at_stats
+        self.pending_request: Any = None
         self.polled_at = 0.0
         self.begin(0)
 
@@ -113,22 +111,22 @@ class _WorkSharing:
         self.tasks_to_share, self.parts, self.shared_parts, self.outbox = 0, 0, list[SharedPart](), _Outbox(short=False)
 
     def share(self) -> bool:
-        """Whether the next task should be left to others."""
+        """Whether the next task should go to another worker."""
         if self.tasks_to_share <= 0 and time.monotonic() - self.polled_at > _SHARE_POLL_SECONDS:
-            self._look()
+            self._poll()
         self.tasks_to_share -= 1
         return self.tasks_to_share >= 0
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         import ray
 
         self.polled_at = time.monotonic()
-        if self.asked is None:
-            self.asked = self.line.actor.asked.remote(self.line.key)
-        elif ray.wait([self.asked], timeout=0)[0]:
-            asked, self.asked = self.asked, None
-            with contextlib.suppress(ray.exceptions.RayError):  # whoever asked will ask again on the next board
-                self.tasks_to_share = ray.get(asked)
+        if self.pending_request is None:
+            self.pending_request = self.control.actor.wait_for_share_request.remote(self.control.key)
+        elif ray.wait([self.pending_request], timeout=0)[0]:
+            request, self.pending_request = self.pending_request, None
+            with contextlib.suppress(ray.exceptions.RayError):  # the driver asks again at the successor
+                self.tasks_to_share = ray.get(request)
 
     def leave(self, task: Task[Any], position: int) -> None:
         self.outbox.add(task, position)
@@ -142,40 +140,44 @@ class _WorkSharing:
             message, large = self.outbox.flush("out", self.look_at_stats(), [])
             self.shared_parts.append((self.parts, message, [ray.put(large)] if large else []))
             self.parts += 1
-            self.line.actor.leave.remote(self.line.key, self.number, self.shared_parts[-1])
+            self.control.actor.add_shared_part.remote(self.control.key, self.number, self.shared_parts[-1])
 
     def take_shared_parts(self) -> list[SharedPart]:
-        """What was left since the last time: it must be heard before what the call gave after it."""
+        """Parts since the last time. They must reach the driver before later outputs of the call."""
         self.flush()
-        left, self.shared_parts = self.shared_parts, []
-        return left
+        parts, self.shared_parts = self.shared_parts, []
+        return parts
 
 
 class RayWorker:
-    """One worker of a group."""
+    """One worker of a group. After `prepare_for_reuse`, it can become a worker of another group."""
 
-    def __init__(self, board: tuple[Any, str, int], key: int, *terms: Any) -> None:
-        """`board` is the one that there is, the name of those that take its place, and its number."""
-        self.line = ControlClient(*board, key)
+    def __init__(self, control_actor: tuple[Any, str, int], key: int, *settings: Any) -> None:
+        """`control_actor` is its handle, the name that its successors share, and its number."""
+        self.control = ControlClient(*control_actor, key)
         self.in_call = self.stopped = self.setup_failed = False
-        """Whether it may be interrupted, whether nobody waits for what it does, and whether setting up has failed."""
-        self.output_marker, self.surroundings = OutputMarker(), process_state()
+        """Whether a call may be interrupted now, whether the run was stopped, and whether setup failed."""
+        self.output_marker, self.process_state = OutputMarker(), process_state()
         self._watches_for_stop = False
-        self._join(key, *terms)
+        self.worker: Any = None
+        self.positions: Any = None
+        self.sharing: Any = None
+        """A Worker, PositionRecorder and _WorkSharing from `begin` to `prepare_for_reuse`."""
+        self._join(key, *settings)
 
     def _join(self, key: int, payload: bytes, budget: ErrorBudget | None, final: bool, cpus: float) -> None:
         self.key, self.payload, self.budget, self.final, self.cpus = key, payload, budget, final, cpus
-        self.took = 0.0
-        """Seconds that the last call took."""
+        self.last_call_seconds = 0.0
+        """How long the last call took."""
 
-    def change(self, needs_node_setup: bool, key: int, *terms: Any) -> tuple[StageError | None, str]:
-        """Become a worker of another group, some time after the end. `terms` are those that one is made with."""
-        self.line.switch_worker(key)
-        self._join(key, *terms)
+    def begin_reused(self, needs_node_setup: bool, key: int, *settings: Any) -> tuple[StageError | None, str]:
+        """Become a worker of another group. `settings` are those of the constructor."""
+        self.control.switch_worker(key)
+        self._join(key, *settings)
         return self.begin(needs_node_setup)
 
     def begin(self, needs_node_setup: bool) -> tuple[StageError | None, str]:
-        """Set up. What went wrong, if anything did, and the node that this is."""
+        """Set up the stages. Returns the error, if there is one, and the id of this node."""
         import pyarrow as pa
         import ray
 
@@ -187,10 +189,10 @@ class RayWorker:
         try:
             stages, rejecter = cloudpickle.loads(self.payload)
             timed = {index for index, stage in enumerate(stages) if stage.timeout_s is not None}
-            self.notes = PositionRecorder(self.line, timed)
+            self.positions = PositionRecorder(self.control, timed)
             metadata = WorkerMetadata(f"{self.key}", NodeInfo(node), gpus)
-            self.worker = Worker(stages, metadata, self.notes, self.final, self.budget, rejecter)
-            self.sharing = _WorkSharing(self.line, self.worker.look_at_stats)
+            self.worker = Worker(stages, metadata, self.positions, self.final, self.budget, rejecter)
+            self.sharing = _WorkSharing(self.control, self.worker.look_at_stats)
             if needs_node_setup:
                 self.worker.setup_on_node()
             self.worker.setup()
@@ -201,28 +203,28 @@ class RayWorker:
         return None, node
 
     def end(self) -> StageError | None:
-        """Tear down. What went wrong, if anything did."""
+        """Tear down the stages. Returns the error, if there is one."""
         problem: StageError | None = None
         try:
-            if hasattr(self, "worker"):
+            if self.worker is not None:
                 self.worker.teardown()
         except StageError as error:
             problem = error
-        self.line.report_output_marks(self.output_marker)
+        self.control.report_output_marks(self.output_marker)
         return problem
 
-    def rest(self, most_bytes: int) -> bool:
-        """Forget all of the group, after the end. Whether this can become another worker, as good as a new one."""
-        for name in ("worker", "notes", "sharing", "payload"):
-            self.__dict__.pop(name, None)
-        return not self.stopped and not self.setup_failed and is_reusable(self.surroundings, most_bytes)
+    def prepare_for_reuse(self, most_bytes: int) -> bool:
+        """Drop the stages after `end`. Returns whether this process is as good as a new one."""
+        self.worker = self.positions = self.sharing = None
+        self.payload = b""
+        return not self.stopped and not self.setup_failed and is_reusable(self.process_state, most_bytes)
 
     def _watch_for_stop(self) -> None:
-        """When the run is stopped, what a stage does is interrupted, so that it can be torn down."""
+        """Interrupt running stages when the run is stopped, so that they can be torn down."""
         if threading.current_thread() is not threading.main_thread():
             return
         signal.signal(signal.SIGINT, self._interrupt)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which Ray blocks
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # Ray blocks it
         if not self._watches_for_stop:
             self._watches_for_stop = True
             threading.Thread(target=self._watch, args=(threading.get_ident(),), daemon=True).start()
@@ -231,7 +233,7 @@ class RayWorker:
         import ray
 
         with contextlib.suppress(ray.exceptions.RayError):
-            self.line.ask("until_stopped")
+            self.control.ask(ControlActor.wait_until_stopped)
             self.stopped = True
             signal.pthread_kill(main, signal.SIGINT)
 
@@ -239,30 +241,30 @@ class RayWorker:
         if self.in_call:
             raise KeyboardInterrupt
 
-    def once(self, order: CallRequest) -> tuple[WorkerMessage, list[Task[Any]]]:
-        """A call of several items, which count as a whole or not at all, or of one that is expected to give little."""
-        parts = list(self.stream(order, flushes=False))
+    def once(self, request: CallRequest) -> tuple[WorkerMessage, list[Task[Any]]]:
+        """A call that is answered once: of several items, which succeed or fail together, or with little output."""
+        parts = list(self.stream(request, flushes=False))
         if self.stopped and len(parts) < 2:
             return WorkerMessage("returned"), []
         assert len(parts) == 2
         return parts[0], parts[1]
 
-    def stream(self, order: CallRequest, flushes: bool = True) -> Iterator[Any]:
-        """A call whose outputs leave as they come: messages, each followed by the large tasks that belong to it."""
-        if self.stopped or not self._is_still_wanted(order):
+    def stream(self, request: CallRequest, flushes: bool = True) -> Iterator[Any]:
+        """A call whose outputs are sent as they come: messages, each followed by the list of its large tasks."""
+        if self.stopped or not self._is_still_wanted(request):
             yield WorkerMessage("returned")
             yield []
             return
         began = time.monotonic()
-        parts = self._stream(order, flushes)
+        parts = self._stream(request, flushes)
         while (part := self._next(parts)) is not None:
             if isinstance(part, WorkerMessage):
                 part.shared_parts = self.sharing.take_shared_parts()
             yield part
-        self.took = time.monotonic() - began
+        self.last_call_seconds = time.monotonic() - began
 
     def _next(self, parts: Generator[Any, None, None]) -> Any:
-        """What comes next of a call. Only here may it be interrupted: elsewhere, Ray would take it for its own."""
+        """The next part of a call. Interrupts are only allowed here; elsewhere, Ray would take them for its own."""
         try:
             self.in_call = True
             return parts.throw(KeyboardInterrupt) if self.stopped else next(parts, None)
@@ -271,73 +273,73 @@ class RayWorker:
         finally:
             self.in_call = False
 
-    def _is_still_wanted(self, order: CallRequest) -> bool:
-        """Whether nobody has taken an order back. That is only done when the call before it takes long."""
-        if not order.waits or self.took < RECALL_SECONDS / 2:
+    def _is_still_wanted(self, request: CallRequest) -> bool:
+        """Whether the driver has not withdrawn the call, which it only does if the call before it takes long."""
+        if not request.waits or self.last_call_seconds < RECALL_SECONDS / 2:
             return True
-        return self.line.begin_call(order.number)
+        return self.control.begin_call(request.number)
 
-    def _stream(self, order: CallRequest, flushes: bool) -> Generator[Any, None, None]:
-        outbox = _Outbox(order.has_small_output)
+    def _stream(self, request: CallRequest, flushes: bool) -> Generator[Any, None, None]:
+        outbox = _Outbox(request.has_small_output)
         if self.worker.side_output_recorder:
             self.worker.side_output_recorder.send = lambda fragment: outbox.add(fragment, REJECTED_POSITION)
         if self.worker.isolator:
-            self.worker.isolator.begin(order.history, order.budget)
-        self.sharing.begin(order.number)
-        self.notes.acknowledged = order.history.attempts > 0
+            self.worker.isolator.begin(request.history, request.budget)
+        self.sharing.begin(request.number)
+        self.positions.acknowledged = request.history.attempts > 0
         last = len(self.worker.stages)
         try:
-            for task in self._outputs(order, outbox):
+            for task in self._outputs(request, outbox):
                 outbox.add(task, last)
                 if flushes and outbox.full:
                     yield from outbox.flush("out", self.worker.look_at_stats(), [])
-        except BaseException as error:  # noqa: BLE001  whatever a stage raises is the stage's failure, not the worker's
+        except BaseException as error:  # noqa: BLE001  anything may come from a stage
             self.worker.take_stats()
             aside = self.worker.take_quarantined()
             if isinstance(error, _OutputTooLarge):
                 yield WorkerMessage("again")
             elif isinstance(error, LostTaskError):
-                yield WorkerMessage("missing", missing=_missing_inputs(order))
+                yield WorkerMessage("missing", missing=_missing_inputs(request))
             else:
-                failure = as_stage_error(error, self.worker, order)
+                failure = as_stage_error(error, self.worker, request)
                 yield WorkerMessage("failed", error=failure, aside=aside)
             yield []
             return
         yield from outbox.flush("done", self.worker.take_stats(), self.worker.take_quarantined())
 
-    def _outputs(self, order: CallRequest, outbox: _Outbox) -> Iterator[Task[Any]]:
-        """What leaves the last stage, without what has left in an earlier attempt, or only what is wanted."""
-        if order.wanted is None:
-            repeat = RetryCheck(order.sent, self.worker.stages, order.items[0][0])
-            # what has left early may have an ancestor that would leave whole this time, with it
-            shares = order.streams and not order.has_small_output and not order.sent_early
+    def _outputs(self, request: CallRequest, outbox: _Outbox) -> Iterator[Task[Any]]:
+        """What leaves the last stage, without what an earlier attempt has sent; or only what was lost with a node."""
+        if request.wanted is None:
+            repeat = RetryCheck(request.sent, self.worker.stages, request.items[0][0])
+            # sharing again could send an ancestor of a task that was shared in an earlier attempt
+            shares = request.streams and not request.has_small_output and not request.sent_early
             share = (lambda: not repeat.lags and self.sharing.share()) if shares else never_share
             yield from repeat.rest(
-                self.worker.stream(_load_tasks(order), order.start, self.sharing.leave, share, order.sent_early)
+                self.worker.stream(_load_tasks(request), request.start, self.sharing.leave, share, request.sent_early)
             )
             self.sharing.flush()
             return
-        wishes, last = WantedOutputs(order.wanted), len(self.worker.stages)
+        wanted, last = WantedOutputs(request.wanted), len(self.worker.stages)
 
         def early(task: Task[Any], position: int) -> None:
-            if wishes.take(task.id, position):
+            if wanted.take(task.id, position):
                 outbox.add(task, position)
 
         if self.worker.side_output_recorder:
             self.worker.side_output_recorder.send = lambda fragment: None
-        for task in self.worker.stream(_load_tasks(order), order.start, early, wishes.is_wanted_here, wishes):
-            if wishes.take(task.id, last):
+        for task in self.worker.stream(_load_tasks(request), request.start, early, wanted.is_wanted_here, wanted):
+            if wanted.take(task.id, last):
                 yield task
-            if not wishes.pending:
+            if not wanted.pending:
                 return
 
 
 class _OutputTooLarge(Exception):
-    """A call gives more than should be held back until it is done."""
+    """The output of a call is too large to hold until the call is done."""
 
 
 class _Outbox:
-    """Outputs that wait to be sent."""
+    """Outputs that are collected for the next message."""
 
     def __init__(self, short: bool) -> None:
         self.short = short
@@ -361,11 +363,11 @@ class _Outbox:
     def add(self, task: Task[Any], position: int) -> None:
         if not self.outputs:
             self.since = time.monotonic()
-        parcel = pack_task(task, None) if task.nbytes <= INLINE_BYTES else None  # a task may not know how large it is
-        size = parcel.nbytes if parcel else task.nbytes
+        packed = pack_task(task, None) if task.nbytes <= INLINE_BYTES else None  # nbytes may be an estimate
+        size = packed.nbytes if packed else task.nbytes
         self.nbytes += size
-        if parcel and size <= 2 * INLINE_BYTES:
-            self.outputs.append((task.lineage, parcel, size, position))
+        if packed and size <= 2 * INLINE_BYTES:
+            self.outputs.append((task.lineage, packed, size, position))
         else:
             self.outputs.append((task.lineage, len(self.large), size, position))
             self.large.append(compact_task(task))
@@ -379,10 +381,10 @@ class _Outbox:
         yield large
 
 
-def _missing_inputs(order: CallRequest) -> list[tuple[int, int]]:
-    """What of an order cannot be loaded."""
+def _missing_inputs(request: CallRequest) -> list[tuple[int, int]]:
+    """The inputs of a call that cannot be loaded."""
     missing = []
-    for number, (_, refs) in enumerate(order.items):
+    for number, (_, refs) in enumerate(request.items):
         for part, ref in enumerate(refs):
             try:
                 ref.load()
@@ -391,7 +393,7 @@ def _missing_inputs(order: CallRequest) -> list[tuple[int, int]]:
     return missing
 
 
-def _load_tasks(order: CallRequest) -> Iterator[Task[Any]]:
-    for lineage, refs in order.items:
+def _load_tasks(request: CallRequest) -> Iterator[Task[Any]]:
+    for lineage, refs in request.items:
         tasks = [ref.load() for ref in refs]
-        yield (GatherTask(tasks) if order.gather else tasks[0]).named(lineage)
+        yield (GatherTask(tasks) if request.gather else tasks[0]).named(lineage)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from gristmill.core.executor import ReportWriter
 from gristmill.report.attempts import AttemptLog
 from gristmill.report.run_report.report_html import report_page
 from gristmill.report.run_report.report_json import WorkerTimeline, gather_facts
@@ -19,7 +20,7 @@ REPORT_HTML, REPORT_JSON = "report.html", "report.json"
 MAX_PAGE_BYTES = 3_000_000
 
 
-class RunReporter:
+class RunReporter(ReportWriter):
     """Of one run."""
 
     def __init__(self, store: RecordStore) -> None:
