@@ -310,7 +310,7 @@ class _InputTotal:
         source: Any = plan.source if plan else None
         if source is None:
             return cls()
-        files = source.reads()
+        files = source.input_files()
         plain = bool(files) and all(str(path).endswith(_UNCOMPRESSED_SUFFIXES) for path in files)
         each = getattr(source, "files_per_partition", 1)
         return cls(-(-len(files) // each), (source.input_bytes() or 0) if plain else 0)

@@ -35,7 +35,9 @@ def plan_for_executor(
     beside: tuple[Any, Any, Any] | None = None,
 ) -> Plan:
     """The plan as an executor runs it, after checking that it can. `beside` are stages that keep things beside it."""
+    stages = tuple(stages)
     plan = make_plan(name, without_optional_gpus(stages, executor), tasks, executor.fuse, resuming)
+    plan = replace(plan, user_stages=stages)
     if beside:
         from gristmill.core.plan.side_outputs import add_side_outputs
 

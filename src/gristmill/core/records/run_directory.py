@@ -163,7 +163,7 @@ class Run:
             if writer is not None:
                 writer.prepare_run(beside[name])
         self._record = {"name": plan.name, "plan": self.plan, "stages": described, "memories": memories}
-        self._record |= {**beside, "text": str(plan), "versions": versions(), "attempt": self._attempt}
+        self._record |= {**beside, "text": plan.describe(verbose=True), "versions": versions(), "attempt": self._attempt}
         self._record |= {"whole": True} if self.restarts else {}
         place = plan.all_stages[-1].records_directory()
         side = RecordStore(*place) if place else None
