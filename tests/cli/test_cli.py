@@ -298,7 +298,7 @@ def test_no_color_is_respected(tmp_path: Path) -> None:
         shown[mode] = subprocess.run(command, check=True, capture_output=True, cwd=ROOT, env=environment).stdout
     assert b"\x1b[" in shown[""]
     assert b"\x1b[" not in shown["x"]
-    assert b"error: nothing is no file" in shown["x"]
+    assert b"error: nothing is not a file" in shown["x"]
 
 
 def test_a_run_is_resumed_and_its_output_verified(corpus: str, tmp_path: Path) -> None:

@@ -86,7 +86,9 @@ def run(
     run_dir: Annotated[
         str | None, typer.Option("--run-dir", help="Directory for the run's records; needed to resume it.")
     ] = None,
-    scores: Annotated[bool, typer.Option("--scores", help="Keep the score each filter gave each row, for why and whatif.")] = False,
+    scores: Annotated[
+        bool, typer.Option("--scores", help="Keep the score each filter gave each row, for why and whatif.")
+    ] = False,
     rejected: Annotated[bool, typer.Option("--rejected", help="Keep the rows that stages drop.")] = False,
     on_error: OnError = "quarantine",
     max_errors: MaxErrors = "1%",

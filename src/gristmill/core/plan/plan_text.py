@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import re
 import types
-from collections.abc import Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
