@@ -127,7 +127,12 @@ def test_a_recipe_of_modules_in_the_current_directory(tmp_path: Path) -> None:
 def test_plan(corpus: str) -> None:
     done = gristmill("plan", "quickstart", "--set", f"input={corpus}")
     assert done.exit_code == 0
-    assert "quickstart: 9 stages in 1 group" in done.stdout
+    lines = done.stdout.splitlines()
+    assert lines[0] == "quickstart: 7 stages"
+    assert lines[1].split() == ["1", "JsonlReader", corpus]
+    assert lines[-1] == "runs as 9 steps in 1 group (-v shows them)"
+    done = gristmill("plan", "quickstart", "--set", f"input={corpus}", "-v")
+    assert "quickstart: 9 steps in 1 group" in done.stdout
     assert "needs text; gives word_count" in done.stdout
 
 
@@ -142,7 +147,7 @@ def test_plan_shows_what_runs_on_this_machine(tmp_path: Path, monkeypatch: pytes
     for more in ([], ["--executor", "LocalExecutor"], ["--workers", "1"]):
         done = gristmill("plan", str(recipe), *more)
         assert done.exit_code == 0, done.output
-        assert "3 stages in 2 groups" in done.stdout
+        assert "3 steps in 2 groups" in done.stdout
     recipe.write_text(recipe.read_text().replace(", or_cpu: true", ""))
     done = gristmill("plan", str(recipe))
     assert done.exit_code == 2
@@ -293,7 +298,7 @@ def test_no_color_is_respected(tmp_path: Path) -> None:
         shown[mode] = subprocess.run(command, check=True, capture_output=True, cwd=ROOT, env=environment).stdout
     assert b"\x1b[" in shown[""]
     assert b"\x1b[" not in shown["x"]
-    assert b"error: nothing is no file" in shown["x"]
+    assert b"error: nothing is not a file" in shown["x"]
 
 
 def test_a_run_is_resumed_and_its_output_verified(corpus: str, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def unicode_recipe(tmp_path: Path) -> str:
 def test_it_says_what_is_here() -> None:
     done = doctor()
     assert done.exit_code == 0, done.output
-    assert "nothing is missing here" in done.stdout
+    assert "no problems found" in done.stdout
     found = findings()
     assert found["software", "gristmill"]["text"] == __version__
     assert found["software", "kernels"]["text"].startswith(("built", "not built"))
@@ -72,14 +72,14 @@ def test_credentials_are_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_recipe_that_lacks_nothing(unicode_recipe: str) -> None:
     done = doctor(unicode_recipe)
     assert done.exit_code == 0, done.output
-    assert f"nothing is missing for {unicode_recipe}" in done.stdout.replace("\n", "")
+    assert f"{unicode_recipe}: no problems found" in done.stdout.replace("\n", "")
 
 
 def test_what_a_recipe_lacks_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch, unicode_recipe: str) -> None:
     monkeypatch.setitem(sys.modules, "ftfy", None)
     done = doctor(unicode_recipe)
     assert done.exit_code == 1
-    assert "1 thing to mend" in done.stdout
+    assert "1 problem found" in done.stdout
     lack = findings(unicode_recipe)["recipe", "UnicodeReformatter"]
     assert lack["state"] == "missing"
     assert lack["text"] == "UnicodeReformatter needs 'ftfy'"

@@ -95,7 +95,8 @@ def test_a_run_says_what_could_not_be_processed_and_how_to_see_it(mill: Mill) ->
     assert ["stage", "rows", "in", "kept", "dropped", "quarantined", "seconds", "MB/s"] in table
     assert next(line for line in table if line[:1] == ["Chokes"])[1:5] == ["400", "382", "0", "18"]
     assert "400 rows in, 382 out (95.5% kept)" in done.stdout
-    assert done.stdout.endswith(f"18 records could not be processed: gristmill quarantine list {mill.run_dir}\n")
+    line = f"18 records failed and are not included; see: gristmill quarantine list {mill.run_dir}\n"
+    assert done.stdout.endswith(line)
 
 
 def test_a_run_without_failures_says_nothing_of_quarantine(mill: Mill) -> None:
@@ -116,18 +117,18 @@ def test_the_json_summary_counts_what_is_in_quarantine(mill: Mill) -> None:
 def test_a_quiet_run_tells_of_failures_on_standard_error(mill: Mill) -> None:
     done = mill.run("--quiet")
     assert done.stdout == ""
-    assert done.stderr == f"18 records could not be processed: gristmill quarantine list {mill.out}/_run\n"
+    assert done.stderr == f"18 records failed and are not included; see: gristmill quarantine list {mill.out}/_run\n"
 
 
 def test_a_pipeline_that_writes_nothing_says_how_to_keep_them(mill: Mill) -> None:
     done = gristmill("run", mill.recipe(writer=False), "--workers", "0", "--max-errors", "50")
-    assert "18 records could not be processed: --run-dir keeps them to be looked at" in done.stdout
+    assert "18 records failed and are not included; use --run-dir to keep them" in done.stdout
 
 
 def test_a_resumed_run_still_tells_of_earlier_failures(failed: Mill) -> None:
     done = gristmill("resume", failed.run_dir, "--workers", "0", "--max-errors", "18")
     assert "0 rows in" in done.stdout
-    assert "18 records could not be processed" in done.stdout
+    assert "18 records failed and are not included" in done.stdout
 
 
 # -- options -----------------------------------------------------------------------------------------------
@@ -155,7 +156,7 @@ def test_resume_takes_the_same_options(mill: Mill) -> None:
     mill.run("--run-dir", mill.run_dir, "--max-errors", "5", code=1)
     assert gristmill("resume", mill.run_dir, "--workers", "0", "--on-error", "raise", code=1).stdout == ""
     done = gristmill("resume", mill.run_dir, "--workers", "0", "--max-errors", "none")
-    assert "18 records could not be processed" in done.stdout
+    assert "18 records failed and are not included" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -185,7 +186,7 @@ def test_list_shows_each_record_and_counts_the_causes(failed: Mill) -> None:
         assert (stage, kind, attempts) == ("Chokes", "raised", "2")
         assert where == f"{entry['file']}:{entry['position']}"
         assert " ".join(error).startswith("ValueError: cannot digest poison [2J")
-    assert "18 records in quarantine:\n" in shown
+    assert "18 quarantined records:\n" in shown
     assert re.search(r"^ +18  Chokes: ValueError: cannot digest .*, and similar$", shown, re.MULTILINE)
 
 
@@ -193,7 +194,7 @@ def test_list_says_how_many_it_leaves_out(failed: Mill) -> None:
     shown = gristmill("quarantine", "list", failed.run_dir, "-n", "5").stdout
     assert len(re.findall(r"^ [0-9a-f]{12} ", shown, re.MULTILINE)) == 5
     assert "... and 13 more; -n 0 lists all" in shown
-    assert "18 records in quarantine" in shown
+    assert "18 quarantined records" in shown
     assert "more" not in gristmill("quarantine", "list", failed.run_dir, "-n", "0").stdout
 
 
@@ -201,7 +202,7 @@ def test_list_of_one_stage(failed: Mill) -> None:
     assert len(failed.listed(failed.run_dir, "--stage", "Chokes")) == 18
     assert failed.listed(failed.run_dir, "--stage", "Other") == []
     other = gristmill("quarantine", "list", failed.run_dir, "--stage", "Other")
-    assert other.stdout == "nothing of stage 'Other' is in quarantine\n"
+    assert other.stdout == "no quarantined records of stage 'Other'\n"
 
 
 def test_list_as_json(failed: Mill) -> None:
@@ -225,9 +226,9 @@ def test_nothing_in_quarantine_is_no_error(mill: Mill) -> None:
     mill.cure()
     mill.run("--run-dir", mill.run_dir, "--quiet")
     for command in ("list", "show", "replay"):
-        assert gristmill("quarantine", command, mill.run_dir).stdout == "nothing is in quarantine\n"
+        assert gristmill("quarantine", command, mill.run_dir).stdout == "no quarantined records\n"
         told = gristmill("quarantine", command, mill.out).stdout
-        assert told == f"nothing is in quarantine beside the output {mill.out}; if its run had a --run-dir, give that\n"
+        assert told == f"no quarantined records beside the output {mill.out}; if the run had a --run-dir, give that\n"
     assert mill.listed(mill.run_dir) == []
 
 
@@ -292,7 +293,7 @@ def test_an_id_may_be_cut_short_as_long_as_it_is_the_only_one(failed: Mill) -> N
     assert f"{len(among)} records have an id that begins with {first}: {among[0]}, {among[1]}" in ambiguous.stderr
 
     missing = gristmill("quarantine", "show", failed.run_dir, "no-such-id", code=2)
-    assert "no record in quarantine has the id no-such-id: gristmill quarantine list" in missing.stderr
+    assert "no quarantined record has the id no-such-id; list them: gristmill quarantine list" in missing.stderr
 
 
 @pytest.mark.parametrize("arguments", [["list"], ["show"], ["show", "--full"]])
@@ -330,10 +331,10 @@ def test_a_replay_after_a_fix_gives_what_a_run_without_failures_gives(mill: Mill
 
     mill.cure()
     done = gristmill("quarantine", "replay", where, "--workers", "1")
-    assert "redone: 18 records of " in done.stdout
-    assert done.stdout.endswith("; 18 left the quarantine\n")
-    assert gristmill("quarantine", "list", where).stdout == "nothing is in quarantine\n"
-    assert gristmill("quarantine", "replay", where).stdout == "nothing is in quarantine\n"
+    assert "replayed 18 records of " in done.stdout
+    assert done.stdout.endswith(": 18 no longer quarantined\n")
+    assert gristmill("quarantine", "list", where).stdout == "no quarantined records\n"
+    assert gristmill("quarantine", "replay", where).stdout == "no quarantined records\n"
 
     gristmill("run", mill.recipe("clean"), "--workers", "0", "--quiet")
     assert mill.written() == mill.written("clean")
@@ -354,7 +355,7 @@ def test_only_files_with_failures_are_done_again(mill: Mill) -> None:
 def test_a_replay_without_a_fix_changes_nothing(failed: Mill) -> None:
     before, listed = failed.written(), failed.listed(failed.run_dir)
     done = gristmill("quarantine", "replay", failed.run_dir, "--workers", "0")
-    assert "; 0 left the quarantine, 18 still in it" in done.stdout
+    assert ": 0 no longer quarantined, 18 still quarantined" in done.stdout
     assert failed.written() == before
     again = failed.listed(failed.run_dir)
     assert sorted(entry["id"] for entry in again) == sorted(entry["id"] for entry in listed)
@@ -371,7 +372,7 @@ def test_a_replay_may_not_make_things_worse(failed: Mill) -> None:
     done = gristmill("quarantine", "replay", failed.run_dir, "--workers", "0", code=1)
     assert "more than max_errors=18 allows" in done.stderr
     allowed = gristmill("quarantine", "replay", failed.run_dir, "--workers", "0", "--max-errors", "10%")
-    assert "19 records could not be processed" in allowed.stdout
+    assert "19 records failed and are not included" in allowed.stdout
     wrong = gristmill("quarantine", "replay", failed.run_dir, "--max-errors", "x", code=2)
     assert "--max-errors x: write a number" in wrong.stderr
 

@@ -239,7 +239,7 @@ def test_a_stage_of_ones_own_declares_columns() -> None:
     with pytest.raises(ColumnError, match="needs text in column 'body', which holds int64"):
         Pipeline("p", stages=[Length()]).plan([DocumentBatch([{"body": 1}])])
     plan = Pipeline("p", stages=[Length(), Filter(bool, "length")]).plan([DocumentBatch([{"body": "a"}])])
-    assert "needs body; gives length" in str(plan)
+    assert "needs body; gives length" in plan.describe(verbose=True)
 
 
 def test_parquet_says_its_types(tmp_path: Path) -> None:
@@ -321,6 +321,24 @@ def test_a_source_stage_runs_in_the_driver() -> None:
 # -- planning changes nothing ------------------------------------------------------------------------------
 
 
+def test_a_plan_prints_the_stages_that_the_user_wrote(corpus: str, tmp_path: Path) -> None:
+    @processing_stage(name="own")
+    def own(task: DocumentBatch) -> DocumentBatch:
+        return task
+
+    stages = [
+        JsonlReader(corpus),
+        ScoreFilter(WordCountFilter(min_words=3), score_field="words").with_(timeout_s=30),
+        own,
+        JsonlWriter(str(tmp_path / "out")),
+    ]
+    lines = str(Pipeline("p", stages=stages).plan()).splitlines()
+    assert lines[0] == "p: 4 stages"
+    assert [line.split()[1] for line in lines[1:-1]] == ["JsonlReader", "ScoreFilter", "own", "JsonlWriter"]
+    assert lines[2].endswith("WordCountFilter(min_words=3), score_field=words, timeout_s=30")
+    assert lines[-1] == "runs as 6 steps in 2 groups"
+
+
 def test_planning_twice_gives_the_same_text_and_leaves_the_stages_alone(corpus: str, tmp_path: Path) -> None:
     @processing_stage(name="own")
     def own(task: DocumentBatch) -> DocumentBatch:
@@ -334,13 +352,13 @@ def test_planning_twice_gives_the_same_text_and_leaves_the_stages_alone(corpus: 
     ]
     pipeline = Pipeline("p", stages=stages)
     before = [copy.deepcopy(vars(stage)) for stage in stages]
-    first, second = str(pipeline.plan()), str(pipeline.plan())
-    assert first == second == pipeline.describe()
+    first, second = (pipeline.plan().describe(verbose=True) for _ in range(2))
+    assert first == second == pipeline.describe(verbose=True)
     assert [repr(vars(stage)) for stage in stages] == [repr(old) for old in before]
     assert pipeline.stages == stages
     assert not (tmp_path / "out").exists()
     assert first.splitlines() == [
-        "p: 6 stages in 2 groups",
+        "p: 6 steps in 2 groups",
         "  driver   list_files",
         "  group 0  (cpus=1)",
         "             read_jsonl                   batches of 2",

@@ -321,5 +321,6 @@ def test_a_route_is_written_in_a_recipe_and_back(corpus: Path, tmp_path: Path) -
     (tmp_path / "again.yaml").write_text(recipe_of(pipeline).to_yaml())
     again = load_recipe(tmp_path / "again.yaml").build()
     assert str(again.plan()).partition(":")[2] == str(pipeline.plan()).partition(":")[2]
+    assert again.describe(verbose=True).partition(":")[2] == pipeline.describe(verbose=True).partition(":")[2]
     [route] = [stage for stage in again.stages if isinstance(stage, Route)]
     assert "min_words=3" in repr(route.to["en"][0].filter_obj)  # type: ignore[index,attr-defined]

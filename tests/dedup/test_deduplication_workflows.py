@@ -365,7 +365,7 @@ def test_the_curve_and_the_quality_are_told(tmp_path: Path) -> None:
     assert told[0].startswith("40 documents read, 20 duplicates in 20 clusters")
     assert told[1] == "recall of about 100.0%, precision of about 100.0%, by a sample"
     assert "bands of" in told[2]
-    plan = str(Pipeline("p", stages=[JsonlReader(tmp_path / "in.jsonl"), workflow.stage()]).plan())
+    plan = Pipeline("p", stages=[JsonlReader(tmp_path / "in.jsonl"), workflow.stage()]).describe(verbose=True)
     assert all(line in plan for line in told[2:])
 
 

@@ -203,8 +203,9 @@ def test_the_first_stage_reads_the_archives_of_the_working_directory(
     monkeypatch.chdir(tmp_path)
     stage = ImageReaderStage(task_batch_size=2, num_threads=16, num_gpus_per_worker=0.25)
     pipeline = Pipeline("p", stages=[stage, Decode()])
-    assert "the working directory" in str(pipeline.plan())
-    assert "gpus" not in str(pipeline.plan())
+    text = pipeline.describe(verbose=True)
+    assert "the working directory" in text
+    assert "gpus" not in text
     assert [batch.num_items for batch in pipeline.run(LocalExecutor(num_workers=0))] == [2, 2, 1]
 
 

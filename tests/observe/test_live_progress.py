@@ -177,7 +177,7 @@ def check_panel(frame: list[str], columns: int) -> None:
     assert stages[0].split()[:2] == ["MakeDocuments", "4"]
     assert stages[1].split()[0] == "Slow"
     assert re.match(r"\d of \d sources, 00:\d\d", total)
-    assert re.search(r"Slow( \+ Fails)?( is the bottleneck:|,) 1 worker busy \d+%", bottleneck)
+    assert re.search(r"(bottleneck|busiest stage): Slow( \+ Fails)? \(1 worker, \d+% busy\)", bottleneck)
     above = [line for line in frame[:top] if line]
     assert above[-1].startswith("printed by a stage"), "what stages print is above the panel"
 

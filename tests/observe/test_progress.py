@@ -48,7 +48,7 @@ def test_rows_in_quarantine_are_neither_kept_nor_dropped() -> None:
     assert table[0] == ["stage", "rows", "in", "kept", "dropped", "quarantined", "seconds", "MB/s"]
     assert table[2] == ["Read", "2,000", "10", "0.00", "0.0"]
     assert table[3] == ["Halve", "2,000", "1,000", "997", "3", "0.00", "0.0"]
-    assert str(summary).endswith("\n13 records could not be processed")
+    assert str(summary).endswith("\n13 records failed and are not included")
 
 
 def test_a_summary_without_failures_says_nothing_of_them() -> None:
@@ -60,7 +60,7 @@ def test_a_summary_without_failures_says_nothing_of_them() -> None:
 def test_unreadable_input_counts_as_read() -> None:
     only = Progress(stages=[("Read", StageStats(quarantined=1)), ("Write", StageStats())])
     assert Summary.of(only).rows_in == 1
-    assert str(Summary.of(only)).endswith("1 record could not be processed")
+    assert str(Summary.of(only)).endswith("1 record failed and is not included")
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_the_environment_chooses(monkeypatch: pytest.MonkeyPatch, mode: str, kin
 
 def test_a_wrong_choice_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRISTMILL_PROGRESS", "lve")
-    with pytest.raises(GristmillError, match=r"must be off, plain, live. Did you mean 'live'"):
+    with pytest.raises(GristmillError, match=r"use off, plain or live. Did you mean 'live'"):
         default_progress()
 
 

@@ -108,7 +108,7 @@ def test_the_endpoint_answers_before_the_first_row_and_only_for_metrics() -> Non
 
 def test_a_port_that_is_taken_is_told_before_the_run() -> None:
     with MetricsEndpoint(0) as endpoint:
-        message = rf"metrics cannot be served on 127.0.0.1:{endpoint.port}: .*Choose another port, or 0"
+        message = rf"cannot serve metrics on 127.0.0.1:{endpoint.port}: .*Choose another port, or 0"
         with pytest.raises(GristmillError, match=message), MetricsEndpoint(endpoint.port):
             pass
 

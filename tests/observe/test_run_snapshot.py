@@ -106,7 +106,7 @@ def test_the_time_left_is_known_before_all_sources_are_listed(tmp_path: Path) ->
 
 def test_the_bottleneck_is_the_pool_that_was_busy_while_others_waited() -> None:
     seen = look(*(moment(second, spent=(second, 4 * second, 0)) for second in range(1, 12)))
-    assert str(seen.bottleneck) == "Embed is the bottleneck: 4 workers busy 100%, Score idle 100%"
+    assert str(seen.bottleneck) == "bottleneck: Embed (4 workers, 100% busy); Score is 100% idle"
 
 
 def test_the_bottleneck_is_that_of_the_last_seconds() -> None:
@@ -120,18 +120,18 @@ def test_the_bottleneck_is_that_of_the_last_seconds() -> None:
 
 def test_of_two_busy_pools_the_one_behind_a_queue_holds_up_the_other() -> None:
     both = [moment(second, pools=[(2, 2), (4, 4), (1, 0)], queued=(0, 9, 0)) for second in range(5)]
-    assert str(look(*both).bottleneck).startswith("Embed is the bottleneck")
+    assert str(look(*both).bottleneck).startswith("bottleneck: Embed")
 
 
 def test_workers_that_wait_are_no_bottleneck() -> None:
     idle = [moment(second, pools=[(2, 0), (4, second % 4 == 0), (1, 0)]) for second in range(1, 9)]
-    assert str(look(*idle).bottleneck) == "no bottleneck: the busiest is Embed, 4 workers busy 6%"
+    assert str(look(*idle).bottleneck) == "no bottleneck; busiest stage: Embed (4 workers, 6% busy)"
     assert look(moment(1, pools=[(2, 0), (4, 0), (1, 0)])).bottleneck is None
 
 
 def test_where_no_workers_are_known_it_is_the_stage_that_takes_most_of_the_time() -> None:
     times = [moment(second, spent=(100.0, second * 0.9, second * 0.1), pools=[(0, 0)] * 3) for second in range(1, 5)]
-    assert str(look(*times).bottleneck) == "Embed takes most of the time: 90%"
+    assert str(look(*times).bottleneck) == "slowest stage: Embed, 90% of the time"
 
 
 def test_of_stages_that_share_workers_the_slow_one_is_named() -> None:

@@ -333,7 +333,7 @@ def test_why_tells_where_a_row_comes_from_and_what_became_of_it(corpus: Path, tm
     [dropped] = why(str(run), short)
     assert (dropped.fate, dropped.dropped_by, dropped.scores[0].kept) == ("dropped", "WordCountFilter", False)
     assert "min_words=20" in dropped.reason
-    with pytest.raises(InputError, match="knows no row 'x-1'"):
+    with pytest.raises(InputError, match="no row 'x-1' found in"):
         why(str(run), "x-1")
 
 
@@ -363,7 +363,7 @@ def test_why_says_what_was_not_kept(corpus: Path, tmp_path: Path) -> None:
     assert (story.fate, story.dropped_by) == ("dropped", row["rejected_by"])
     assert story.scores[0].score == row["rejected_score"]
     assert story.missing == ["scores were not kept: run with scores=True, or --scores"]
-    with pytest.raises(InputError, match="holds no records of a run"):
+    with pytest.raises(InputError, match="is not a run directory"):
         why(str(corpus), "0-1")
 
 
@@ -378,4 +378,4 @@ def test_why_tells_what_was_redacted(tmp_path: Path) -> None:
         assert (story.fate, [(one["entity"], one["start"]) for one in story.redacted]) == (name, [("email", 9)])
     pipeline(tmp_path / "in.jsonl", tmp_path / "o", [RedactPii()]).run(HERE, run_dir=tmp_path / "run", scores=True)
     [story] = why(str(tmp_path / "run"), "x")
-    assert story.missing == ["what was redacted was not kept: give RedactPii(spans_field=...)"]
+    assert story.missing == ["redacted spans were not recorded: set RedactPii(spans_field=...)"]

@@ -184,5 +184,5 @@ def test_what_if_takes_from_the_run_what_is_like_another(alike: Path, tmp_path: 
     found = whatif(str(run), {"WordCountFilter.min_words": 10})
     assert (found.before.rows, found.after.rows) == (2, 1)
     assert "ExactDeduplicationStage, FuzzyDeduplicationStage decides depends on the rows" in found.notes[-1]
-    with pytest.raises(InputError, match="cannot be told from scores"):
+    with pytest.raises(InputError, match="cannot be re-evaluated from recorded scores"):
         whatif(str(run), {"FuzzyDeduplicationStage.threshold": 0.9})

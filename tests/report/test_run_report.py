@@ -124,7 +124,8 @@ def test_a_run_that_had_nothing_left_to_do_says_what_was_done_before(data, tmp_p
     Pipeline("twice", stages=stages).run(LocalExecutor(0), tmp_path / "run", max_errors=None)
     told = facts(tmp_path / "run")
     assert (told["done_before"], told["not_counted"], told["rows_in"]) == (3, 3, 0)
-    assert "3 sources were done before: their rows are not counted" in (tmp_path / "run" / "report.html").read_text()
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "3 sources were finished by an earlier attempt; their rows are not counted" in page
 
 
 def test_an_attempt_that_stops_before_it_reads_keeps_what_others_have_counted():
@@ -348,7 +349,7 @@ def test_clusters_of_several_stages_are_counted_apart(tmp_path):
         ("FuzzyDeduplicationStage", 30, {"6": 5}),
     ]
     for text in ("Exact", 30, 15), ("Fuzzy", 30, 5):
-        assert "{}DeduplicationStage: {} rows are in {} clusters; one of each is kept.".format(*text) in shown
+        assert "{}DeduplicationStage: {} rows are in {} clusters; one of each was kept.".format(*text) in shown
     assert "ExactDeduplicationStage: 30 documents were in 15 clusters" in dataset_card(facts(tmp_path / "run"))
     of_stages = [one["stage"] for one in told["examples"]]
     assert of_stages == ["FuzzyDeduplicationStage"] * 3 + ["ExactDeduplicationStage"] * 3
@@ -419,4 +420,4 @@ def test_clusters_of_which_an_index_has_a_row_keep_none(tmp_path):
     told, shown = facts(tmp_path / "second")["duplicates"], (tmp_path / "second" / "report.html").read_text()
     [table] = told["tables"]
     assert (table["clusters"], table["rows"], table["kept"]) == (5, 30, 0)
-    assert "none is kept: an index has rows like them" in shown
+    assert "none was kept: the index already has similar rows" in shown

@@ -115,7 +115,7 @@ def test_a_slider_moves_the_counts(view, page):
     page.get_by_text("No row would change").wait_for()
     assert number(page, "rows kept") == before
     page.get_by_label("at least", exact=True).fill("4")
-    page.get_by_role("link", name="Look at the rows").click()
+    page.get_by_role("link", name="Show the dropped rows").click()
     page.get_by_role("heading", name="Dropped rows").wait_for()
     assert page.locator("li.row").count() > 0
 

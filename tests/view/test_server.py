@@ -172,7 +172,7 @@ def test_rows_come_in_order_and_page_by_page(view):
 def test_a_row_tells_why_it_was_dropped_and_where_it_came_from(view):
     page = look(view, "row", n=0, stage="WordCountFilter", **{"in": "dropped"})
     assert "Dropped by WordCountFilter" in page.text
-    assert "It wants min_words=8, max_words=100000" in page.text
+    assert "threshold: min_words=8, max_words=100000" in page.text
     assert "part-0.jsonl" in page.text
     aside = look(view, "row", n=0, **{"in": "quarantined"})
     assert "broken <u>line</u>" in aside.text
@@ -249,7 +249,7 @@ def scored(tmp_path_factory, request):
 
 def counted(text):
     """Rows kept, rows of which nothing is known, and those that come back or are lost, as a page tells."""
-    found = (re.search(form, text) for form in (r"([\d,]+)rows kept", r"of (\d+) it is not known"))
+    found = (re.search(form, text) for form in (r"([\d,]+)rows kept", r"(\d+) are unknown"))
     return [int(one[1].replace(",", "")) if one else 0 for one in found]
 
 
@@ -279,7 +279,7 @@ def test_a_page_says_what_limits_there_are_and_where_they_were(scored):
 
 def test_scores_that_are_too_many_are_counted_in_part_and_that_is_said(scored, monkeypatch):
     with View(str(scored)) as view:
-        assert "There are more" not in look(view, "whatif").text
+        assert "Counts cover only" not in look(view, "whatif").text
     monkeypatch.setattr("gristmill.view.data.whatif.MOST_SCORES", 100)
     with View(str(scored)) as view:
         assert "counts are of the first 100 rows" in look(view, "whatif").text

@@ -62,25 +62,31 @@ def summary_json(result: Result, run_dir: str | None) -> dict[str, Any]:
 
 
 def print_summary(result: Result, run_dir: str | None, report: str | None) -> None:
-    """A table of stages, the totals, where output and report are, and what could not be processed."""
+    """A table of stages, the totals, where output and report are, and how many records failed."""
     out, summary = console(), result.summary()
     out.print(_stage_table(summary, out.width))
     for line in summary.stages:
         if line.counts:
-            told = ", ".join(f"{value:,g} {name.replace('_', ' ')}" for name, value in line.counts.items())
-            out.print(Text(f"{line.name}: {told}"))
+            counts = ", ".join(_count_text(name, value) for name, value in line.counts.items())
+            out.print(Text(f"{line.name}: {counts}"))
     rows_in, rows_out = summary.rows_in, summary.rows_out
     share = f" ({rows_out / rows_in:.1%} kept)" if rows_in else ""
     out.print(f"{count_noun(rows_in, 'row')} in, {rows_out:,} out{share}, in {summary.seconds:,.2f} s", style="bold")
-    out.print("the seconds of a stage are summed over workers", style="dim")
+    out.print("stage times are summed over all workers", style="dim")
     for where in _output_lines(result.files()):
         out.print(where, soft_wrap=True)
     if run_dir:
-        out.print(f"records of the run in {run_dir}", soft_wrap=True)
+        out.print(f"run directory: {run_dir}", soft_wrap=True)
     if report:
         out.print(f"report: {report}/report.html", soft_wrap=True)
     if failed := quarantine_line(result):
         out.print(failed, style="yellow", soft_wrap=True)
+
+
+def _count_text(name: str, value: float) -> str:
+    """`220 candidate pairs`, `estimated recall 99.5%`."""
+    words = name.replace("_", " ")
+    return f"{words} {value:.1%}" if name.endswith(("recall", "precision")) else f"{value:,g} {words}"
 
 
 def _stage_table(summary: Summary, width: int) -> Table:
@@ -106,8 +112,8 @@ def quarantine_line(result: Result) -> str:
     if not count:
         return ""
     where = result.run_dir
-    advice = f"gristmill quarantine list {shlex.quote(where)}" if where else "--run-dir keeps them to be looked at"
-    return f"{count_noun(count)} could not be processed: {advice}"
+    advice = f"see: gristmill quarantine list {shlex.quote(where)}" if where else "use --run-dir to keep them"
+    return f"{count_noun(count)} failed and {'is' if count == 1 else 'are'} not included; {advice}"
 
 
 def _output_lines(files: Iterable[str]) -> list[str]:
@@ -142,7 +148,7 @@ def print_output_check(manifest: dict[str, Any], problems: Sequence[str]) -> Non
         out.print(problem, style="yellow", soft_wrap=True)
     files = manifest["files"]
     size = sum(entry["bytes"] for entry in files)
-    verdict = count_noun(len(problems), "problem") if problems else "all as it was written"
+    verdict = count_noun(len(problems), "problem") if problems else "all complete and unchanged"
     out.print(f"{count_noun(len(files), 'file')}, {size:,} bytes: {verdict}", style="bold")
 
 
@@ -157,10 +163,10 @@ def print_preview(preview: Preview) -> None:
             out.print(Text("   ") + Text(f"{name}: ", "dim") + Text(value), soft_wrap=True)
     told = f"{sum(row.kept for row in preview)} kept"
     if waiting := [row.waits_for for row in preview if row.waits_for]:
-        told = f"{len(waiting)} kept up to {printable(waiting[0])}, where a preview ends"
+        told = f"{len(waiting)} reached {printable(waiting[0])}, where a preview ends"
     out.print(f"{count_noun(len(preview), 'row')}, {told}" if len(preview) else "no rows", style="bold")
     for note in preview.notes:
-        out.print(Text(printable(f"could not be used: {note}"), "yellow"), soft_wrap=True)
+        out.print(Text(printable(f"skipped: {note}"), "yellow"), soft_wrap=True)
 
 
 def print_catalogue(entries: Sequence[Entry]) -> None:

@@ -70,10 +70,12 @@ def _software() -> Iterator[DoctorFinding]:
     yield DoctorFinding("software", "gristmill", OK, __version__)
     built = importlib.util.find_spec("gristmill._kernels") is not None
     if built:
-        yield DoctorFinding("software", "kernels", OK, "built: text is counted in C")
+        yield DoctorFinding("software", "kernels", OK, "C kernels available")
     else:
         fix = "install a C compiler and the headers of Python, then pip install --force-reinstall gristmill"
-        yield DoctorFinding("software", "kernels", NOTE, "not built: Python does their work, more slowly", fix)
+        yield DoctorFinding(
+            "software", "kernels", NOTE, "C kernels not built; the slower Python versions are used", fix
+        )
     for package in requirements().get("", ()):
         if installed_version(package) is None:
             yield DoctorFinding("software", package, PROBLEM, "not installed", "pip install gristmill")
@@ -119,15 +121,19 @@ def _extras() -> Iterator[DoctorFinding]:
 def _machine() -> Iterator[DoctorFinding]:
     from gristmill.executors.machine import count_cpus, total_memory_gb
 
-    yield DoctorFinding("machine", "cores", OK, f"{count_cpus()} for this process, {os.cpu_count()} in all")
+    yield DoctorFinding(
+        "machine", "cores", OK, f"{count_cpus()} available to this process, {os.cpu_count()} on the machine"
+    )
     total, free = total_memory_gb(), _available_gb()
     if total is not None:
         yield DoctorFinding("machine", "memory", OK, f"{total:.1f} GB" + (f", {free:.1f} GB available" if free else ""))
     for name, place in (("disk here", Path.cwd()), ("disk for temporary files", Path(tempfile.gettempdir()))):
-        yield _disk(name, place, 1e9, "results that do not fit in memory wait on disk: make room, or set TMPDIR")
+        yield _disk(
+            name, place, 1e9, "results that do not fit in memory are written to disk: free some space, or set TMPDIR"
+        )
     shared = Path("/dev/shm")  # noqa: S108  it is only looked at
     if shared.is_dir():
-        fix = "rows pass between workers there, or else through files: docker run --shm-size=4g, or more"
+        fix = "workers exchange rows there, or else through slower files: start docker with --shm-size=4g or more"
         yield _disk("shared memory", shared, 256e6, fix)
 
 
@@ -149,13 +155,15 @@ def _available_gb() -> float | None:
 def _gpus() -> Iterator[DoctorFinding]:
     command = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
     if not shutil.which("nvidia-smi"):
-        yield DoctorFinding("machine", "GPUs", OK, "none: every stage works on a CPU")
+        yield DoctorFinding("machine", "GPUs", OK, "none found; all stages can run on a CPU")
         return
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
         said = getattr(error, "stdout", "") or str(error)
-        yield DoctorFinding("machine", "GPUs", NOTE, f"nvidia-smi fails: {said.strip()[:200]}", "look at the driver")
+        yield DoctorFinding(
+            "machine", "GPUs", NOTE, f"nvidia-smi fails: {said.strip()[:200]}", "check the NVIDIA driver"
+        )
         return
     for number, line in enumerate(answer.splitlines()):
         yield DoctorFinding("machine", f"GPU {number}", OK, line.strip())
@@ -176,9 +184,13 @@ def _ray() -> Iterator[DoctorFinding]:
         return
     known = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir(), _CLUSTER)
     if known.is_file():
-        yield _check_address("cluster on this machine", known.read_text().strip(), NOTE, f"it has gone: remove {known}")
+        yield _check_address(
+            "cluster on this machine", known.read_text().strip(), NOTE, f"the cluster is gone: delete {known}"
+        )
     else:
-        yield DoctorFinding("ray", "cluster", OK, "none is running here; one is started when it is asked for")
+        yield DoctorFinding(
+            "ray", "cluster", OK, "none is running on this machine; Ray executors start one when needed"
+        )
 
 
 def _check_address(name: str, address: str, otherwise: str, fix: str) -> DoctorFinding:

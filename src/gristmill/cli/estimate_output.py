@@ -40,7 +40,9 @@ def print_estimate(told: Estimate) -> None:
     workers = f"{told.workers} worker{'' if told.workers == 1 else 's'}"
     out.print(f"about {format_duration(told.seconds)} with {workers}", style="bold")
     out.print(f"memory: about {format_bytes(told.memory_bytes)}, {format_bytes(told.worker_bytes)} for each worker")
-    more = f", and {format_bytes(told.temporary_bytes)} until the run is over" if told.temporary_bytes else ""
+    more = ""
+    if told.temporary_bytes:
+        more = f", plus {format_bytes(told.temporary_bytes)} of temporary files during the run"
     out.print(f"disk: about {format_bytes(told.output_bytes)} of output{more}")
     for note in told.notes:
         out.print(Text(note, "yellow"), soft_wrap=True)
@@ -50,7 +52,7 @@ def print_estimate(told: Estimate) -> None:
 
 def print_estimate_accuracy(told: Estimate, seconds: float) -> None:
     """How good the estimate was."""
-    console().print(f"estimated were {format_duration(told.seconds)}, it took {format_duration(seconds)}", style="dim")
+    console().print(f"estimated {format_duration(told.seconds)}, took {format_duration(seconds)}", style="dim")
 
 
 def format_duration(seconds: float) -> str:

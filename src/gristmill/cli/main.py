@@ -84,9 +84,11 @@ def run(
     executor: ExecutorName = None,
     workers: Workers = None,
     run_dir: Annotated[
-        str | None, typer.Option("--run-dir", help="Where to keep the records of the run, to go on with it.")
+        str | None, typer.Option("--run-dir", help="Directory for the run's records; needed to resume it.")
     ] = None,
-    scores: Annotated[bool, typer.Option("--scores", help="Keep every filter's score of every row.")] = False,
+    scores: Annotated[
+        bool, typer.Option("--scores", help="Keep the score each filter gave each row, for why and whatif.")
+    ] = False,
     rejected: Annotated[bool, typer.Option("--rejected", help="Keep the rows that stages drop.")] = False,
     on_error: OnError = "quarantine",
     max_errors: MaxErrors = "1%",
@@ -97,7 +99,7 @@ def run(
     estimate: WithEstimate = False,
     verbose: Verbose = False,
 ) -> None:
-    """Run a recipe and say what it did."""
+    """Run a recipe and print a summary."""
     with exit_on_error(verbose):
         policy = {**error_options(on_error, max_errors), "scores": scores, "rejected": rejected, "traces": traces}
         loaded = load_with_settings(recipe, settings)
@@ -108,7 +110,7 @@ def run(
 @app.command()
 def resume(
     run_dir: Annotated[str, typer.Argument(metavar="RUN", help="The directory of a run that was stopped.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done, and why.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done, and why.")] = False,
     executor: ExecutorName = None,
     workers: Workers = None,
     on_error: OnError = "quarantine",
@@ -119,7 +121,7 @@ def resume(
     traces: TracesTo = None,
     verbose: Verbose = False,
 ) -> None:
-    """Go on with a run that was stopped, from the recipe that it was started with."""
+    """Resume a run that was stopped, with the recipe it was started with."""
     with exit_on_error(verbose):
         from gristmill.cli import console_output
 
@@ -157,15 +159,19 @@ def plan(
     executor: ExecutorName = None,
     workers: Workers = None,
     estimate: WithEstimate = False,
-    verbose: Verbose = False,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", "-v", help="Show the parts of each stage, groups and segments; full tracebacks."),
+    ] = False,
 ) -> None:
-    """Show what would run, after checking that it can."""
+    """Check a recipe and show what it would run."""
     with exit_on_error(verbose):
         from gristmill.core.executor import default_executor
 
         loaded = load_with_settings(recipe, settings)
         place = make_executor(loaded, executor, workers)
-        typer.echo(str(loaded.build().plan(executor=place or default_executor())))
+        text = loaded.build().plan(executor=place or default_executor()).describe(verbose)
+        typer.echo(text if verbose else f"{text} (-v shows them)")
         if estimate:
             from gristmill.cli.estimate_output import make_estimate, print_estimate
 
@@ -179,7 +185,7 @@ def preview(
     settings: Settings = None,
     verbose: Verbose = False,
 ) -> None:
-    """Run a few rows here and show each one's scores and fate. Nothing is written."""
+    """Run a few rows in this process and show their scores and outcome. Writes nothing."""
     with exit_on_error(verbose):
         from gristmill.cli import console_output
 

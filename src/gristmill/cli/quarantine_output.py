@@ -121,7 +121,7 @@ def _print_list(out: Console, table: Table, more: int, cases: QuarantineSummary)
     out.print(table)
     if more:
         out.print(f"... and {more:,} more; -n 0 lists all", style="dim")
-    out.print(f"{count_noun(cases.count)} in quarantine:", style="bold")
+    out.print(f"{count_noun(cases.count, 'quarantined record')}:", style="bold")
     for cause in cases.most_common():
         out.print(Text(f"{cause.count:>9,}  ") + Text(printable(cause)), soft_wrap=True)
 
@@ -171,7 +171,7 @@ def _last_lines(text: str, full: bool) -> list[str]:
     if full:
         return [printable(line) for line in lines]
     shown = [printable(line, MAX_VALUE_CHARS) for line in lines[-MAX_TRACEBACK_LINES:]]
-    return shown if len(lines) == len(shown) else [f"... {len(lines) - len(shown):,} lines", *shown]
+    return shown if len(lines) == len(shown) else [f"... {len(lines) - len(shown):,} earlier lines", *shown]
 
 
 def _lines(value: Any, full: bool) -> list[str]:
@@ -200,7 +200,7 @@ def print_replayed(before: QuarantineSummary, after: QuarantineSummary) -> None:
     still = sum(min(count, after.ids.get(name, 0)) for name, count in before.ids.items())
     new = after.count - still
     files = f" of {shorten(list(before.files))}" if before.files else ""
-    told = f"redone: {count_noun(before.count)}{files}; {before.count - still:,} left the quarantine"
-    told += f", {still:,} still in it" if still else ""
-    told += f", {new:,} new in it" if new else ""
-    out.print(told, style="yellow" if after.count else "green", soft_wrap=True)
+    message = f"replayed {count_noun(before.count)}{files}: {before.count - still:,} no longer quarantined"
+    message += f", {still:,} still quarantined" if still else ""
+    message += f", {new:,} newly quarantined" if new else ""
+    out.print(message, style="yellow" if after.count else "green", soft_wrap=True)

@@ -36,7 +36,7 @@ ExecutorName = Annotated[str | None, typer.Option("--executor", help="Where to r
 Workers = Annotated[int | None, typer.Option("--workers", min=0, help="How many workers; 0 runs in this process.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Show tracebacks of stages that fail, and what Ray and engines log.")
+    bool, typer.Option("--verbose", "-v", help="Show full tracebacks, and the logs of Ray and engines.")
 ]
 AsEvents = Annotated[bool, typer.Option("--json", help="Print events as lines of JSON, the summary last.")]
 MetricsPort = Annotated[
@@ -48,12 +48,12 @@ TracesTo = Annotated[
     typer.Option("--traces", metavar="URL", help="Send spans to this OpenTelemetry collector, by OTLP over HTTP."),
 ]
 WithEstimate = Annotated[
-    bool, typer.Option("--estimate", help="Say first what the run will take, from a sample of some seconds.")
+    bool, typer.Option("--estimate", help="First run a sample of a few seconds and estimate time, memory and disk.")
 ]
 OnError = Annotated[
     str,
     typer.Option(
-        "--on-error", metavar="quarantine|raise", help="Set records aside that a stage fails on, or stop at the first."
+        "--on-error", metavar="quarantine|raise", help="Quarantine records that fail, or stop at the first failure."
     ),
 ]
 MaxErrors = Annotated[
@@ -63,7 +63,7 @@ MaxErrors = Annotated[
     ),
 ]
 
-NO_RECIPE = "it is not the directory of a `gristmill run --run-dir`"
+NO_RECIPE = "it was not created by `gristmill run --run-dir`"
 
 
 def error_options(on_error: str, max_errors: str) -> dict[str, Any]:
@@ -229,7 +229,7 @@ def _run(
         RecordStore(run_dir).put("recipe.yaml", recipe.to_yaml().encode())
     place = None if run_dir else pipeline.records_directory()
     if not run_dir and not place and (options.get("scores") or options.get("rejected")):
-        raise RecipeError("--scores and --rejected lie beside the output, and there is none: add --run-dir DIR")
+        raise RecipeError("--scores and --rejected need a directory; this recipe writes no output: add --run-dir")
     if place:  # without a run directory the report lies beside the output
         options = {"report": place[0], "storage_options": place[1], **options}
     try:

@@ -71,8 +71,9 @@ class Pipeline:
             return plan_for_executor(self.name, self.stages, executor, initial_tasks)
         return make_plan(self.name, self.stages, initial_tasks, fuse)
 
-    def describe(self) -> str:
-        return str(self.plan())
+    def describe(self, verbose: bool = False) -> str:
+        """The plan as text; `verbose` also shows the parts of composite stages, groups and segments."""
+        return self.plan().describe(verbose)
 
     def preview(self, n: int = 5, initial_tasks: Sequence[Task[Any]] | None = None) -> Preview:
         """Run the first n rows in this process, writing nothing; see each row's scores and fate."""

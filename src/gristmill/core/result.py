@@ -54,7 +54,7 @@ class Result(Sequence["Task[Any]"]):
         return Summary.of(self._progress)
 
     def quarantined(self) -> list[QuarantinedRecord]:
-        """The records that could not be processed, each with its row, stage, error and traceback."""
+        """The records that failed, each with its row, stage, error and traceback."""
         return list(self._run.quarantined()) if self._run else []
 
     def rejected(self) -> list[str]:
@@ -170,7 +170,7 @@ class Summary:
 
     @property
     def quarantined(self) -> int:
-        """Rows that could not be processed."""
+        """Rows that failed."""
         return sum(line.quarantined for line in self.stages)
 
     def titles(self) -> tuple[str, ...]:
@@ -182,7 +182,7 @@ class Summary:
         for line in self.stages:
             if line.name == name:
                 return line
-        raise KeyError(f"no stage {name!r}; there are: {', '.join(line.name for line in self.stages)}")
+        raise KeyError(f"no stage {name!r}; stages: {', '.join(line.name for line in self.stages)}")
 
     def __str__(self) -> str:
         width = max([len(line.name) for line in self.stages], default=5)
@@ -192,9 +192,10 @@ class Summary:
             notes = "".join(f"  {value:g} {name}" for name, value in line.counts.items())
             rows = _columns(line.counted()[: len(titles)])
             lines.append(f"{line.name:<{width}} {rows} {line.seconds:>9.2f} {line.mb_per_s:>8.1f}{notes}")
-        lines.append(f"{self.seconds:.2f} s in all; seconds above are summed over workers")
+        lines.append(f"{self.seconds:.2f} s in total; stage times are summed over all workers")
         if self.quarantined:
-            lines.append(f"{count_noun(self.quarantined)} could not be processed")
+            verb = "is" if self.quarantined == 1 else "are"
+            lines.append(f"{count_noun(self.quarantined)} failed and {verb} not included")
         return "\n".join(lines)
 
 

@@ -223,15 +223,15 @@ def _useful_workers(group: Group, workers: int, sip: InputSample, blocks: int) -
 def _notes(plan: Plan, memory: int, memory_gb: float | None, output: int, temporary: int) -> list[str]:
     notes = []
     if plan.next_segment:
-        notes.append("a sample has fewer duplicates and smaller groups than the whole: less may be kept")
+        notes.append("the sample holds fewer duplicates than the full input, so the run may keep fewer rows")
     if any(stage.resources.requires_gpu for stage in plan.all_stages):
-        notes.append("stages that want a GPU were measured here: with another one they take another time")
+        notes.append("GPU stages were measured on this machine; on another GPU their time will differ")
     if memory_gb and memory > memory_gb * 1e9:
-        notes.append(f"that is more memory than the {memory_gb:.0f} GB that there are: use fewer workers")
+        notes.append(f"this is more than the {memory_gb:.0f} GB of memory available: use fewer workers (--workers)")
     place = next((owned for stage in plan.all_stages if (owned := output_directory_of(stage))), None)
     free = _free_disk_bytes(place) if place and "://" not in place else None
     if free is not None and output + temporary > free:
-        notes.append(f"that is more than the {free / 1e9:,.1f} GB that are free for {place}")
+        notes.append(f"output and temporary files need more than the {free / 1e9:,.1f} GB free at {place}")
     return notes
 
 

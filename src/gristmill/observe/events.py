@@ -3,7 +3,7 @@
     estimate     first, with `--estimate`: what the run will take
     start        the plan
     progress     once a second: what each stage has done, the workers, the time left, the bottleneck
-    quarantine   records of a stage could not be processed
+    quarantine   records that failed in a stage
     stage        when the run is over: the counts of each stage
     finish       the summary, the files, the run directory; or
     failed       why it stopped

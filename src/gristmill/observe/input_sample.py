@@ -34,8 +34,8 @@ class InputSample:
         source = self.stages[0] if self.stages else None
         if not isinstance(source, FilePartitioningStage) or len(self.stages) < 2:
             raise PlanError(
-                f"an estimate needs a pipeline that starts with a reader of files, and {pipeline.name!r} does not: of "
-                "other inputs it is not known how much there is"
+                f"an estimate needs a pipeline that starts with a reader of files; {pipeline.name!r} does not, so the "
+                "size of its input is not known"
             )
         self.source = source
         there = [file for file in source.files() if file.size]

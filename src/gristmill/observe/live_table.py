@@ -59,7 +59,9 @@ def _lines_that_fit(lines: list[StageProgress], room: int) -> list[StageProgress
     if len(lines) > room:
         lines = merge_by_group(lines)
     hidden = len(lines) - room
-    return lines if hidden <= 0 else [StageProgress(f"… {hidden + 1} before"), *lines[hidden + 1 :]] if room > 1 else []
+    if hidden <= 0:
+        return lines
+    return [StageProgress(f"… {hidden + 1} earlier groups"), *lines[hidden + 1 :]] if room > 1 else []
 
 
 def _fit_to_width(lines: Sequence[StageProgress], look: RunSnapshot, width: int) -> _TableCells:

@@ -31,7 +31,8 @@ def default_progress(every_s: float = PLAIN_EVERY_S) -> Observer:
     modes: dict[str, Callable[[], Observer]] = {"off": SilentObserver, "plain": plain, "live": _live}
     mode = os.environ.get("GRISTMILL_PROGRESS") or ("live" if _on_terminal() else "plain")
     if mode not in modes:
-        raise GristmillError(f"GRISTMILL_PROGRESS={mode}: must be {', '.join(modes)}.{did_you_mean(mode, modes)}")
+        hint = did_you_mean(mode, modes)
+        raise GristmillError(f"GRISTMILL_PROGRESS={mode} is not valid: use off, plain or live.{hint}")
     return modes[mode]()
 
 
@@ -102,10 +103,10 @@ def total_line(look: RunSnapshot) -> str:
     """Sources done of those seen, time, time left, and how fast it goes."""
     more = "" if look.listing_done else "+"
     what = "source" if look.sources_seen == 1 and look.listing_done else "sources"
-    parts = [f"part {look.segment + 1} of {look.segments}"] if look.segments > 1 else []
+    parts = [f"segment {look.segment + 1} of {look.segments}"] if look.segments > 1 else []
     parts += [f"{look.sources_done:,} of {look.sources_seen:,}{more} {what}", format_clock(look.seconds)]
     if look.seconds_left is not None:
-        parts.append(f"{format_clock(look.seconds_left)} left{' in this part' if look.segments > 1 else ''}")
+        parts.append(f"{format_clock(look.seconds_left)} left{' in this segment' if look.segments > 1 else ''}")
     if look.rate:
         parts.append(f"{look.rate:,.0f} rows/s")
     return ", ".join(parts)

@@ -78,11 +78,13 @@ def _of_run(value: Callable[[RunSnapshot], float | None]) -> Callable[[RunSnapsh
 
 METRIC_FAMILIES = (
     MetricFamily(
-        "gristmill_stage_rows_in_total", "counter", "Rows that a stage was given.", _of_stages(lambda x: x.rows_in)
+        "gristmill_stage_rows_in_total", "counter", "Rows that entered the stage.", _of_stages(lambda x: x.rows_in)
     ),
-    MetricFamily("gristmill_stage_rows_out_total", "counter", "Rows that a stage gave.", _of_stages(lambda x: x.kept)),
     MetricFamily(
-        "gristmill_stage_rows_dropped_total", "counter", "Rows that a stage dropped.", _of_stages(lambda x: x.dropped)
+        "gristmill_stage_rows_out_total", "counter", "Rows that left the stage.", _of_stages(lambda x: x.kept)
+    ),
+    MetricFamily(
+        "gristmill_stage_rows_dropped_total", "counter", "Rows that the stage dropped.", _of_stages(lambda x: x.dropped)
     ),
     MetricFamily(
         "gristmill_stage_rows_quarantined_total",
@@ -117,10 +119,8 @@ METRIC_FAMILIES = (
     MetricFamily(
         "gristmill_pool_busy_share", "gauge", "Share of time that workers were busy.", _of_pools(({}, "busy_share"))
     ),
-    MetricFamily("gristmill_pool_queued_tasks", "gauge", "Tasks that wait before a pool.", _of_pools(({}, "queued"))),
-    MetricFamily(
-        "gristmill_pool_queued_bytes", "gauge", "Bytes that wait before a pool.", _of_pools(({}, "queued_bytes"))
-    ),
+    MetricFamily("gristmill_pool_queued_tasks", "gauge", "Tasks queued for the pool.", _of_pools(({}, "queued"))),
+    MetricFamily("gristmill_pool_queued_bytes", "gauge", "Bytes queued for the pool.", _of_pools(({}, "queued_bytes"))),
     MetricFamily(
         "gristmill_sources_done_total", "counter", "Sources that are done.", _of_run(lambda x: x.sources_done)
     ),
@@ -131,11 +131,11 @@ METRIC_FAMILIES = (
     MetricFamily(
         "gristmill_run_seconds_left",
         "gauge",
-        "Time left, as far as it can be told; NaN before.",
+        "Estimated time left in seconds; NaN until it is known.",
         _of_run(lambda look: look.seconds_left),
     ),
     MetricFamily(
-        "gristmill_run_segment", "gauge", "The part of the pipeline that runs now.", _of_run(lambda x: x.segment + 1)
+        "gristmill_run_segment", "gauge", "The segment that is running, from 1.", _of_run(lambda x: x.segment + 1)
     ),
 )
 
@@ -162,7 +162,7 @@ class MetricValues:
 def prometheus_text(tally: MetricValues, look: RunSnapshot | None) -> str:
     """All metrics, as Prometheus reads them."""
     lines = [
-        "# HELP gristmill_run_info What runs.",
+        "# HELP gristmill_run_info Name and version of the running pipeline.",
         "# TYPE gristmill_run_info gauge",
         f"gristmill_run_info{_labels({'pipeline': tally.pipeline, 'version': VERSION})} 1",
     ]
@@ -207,8 +207,8 @@ class MetricsEndpoint(Observer):
                 self._server = _Server((self.host, self.port), _Handler)
             except (OSError, OverflowError) as error:
                 raise GristmillError(
-                    f"metrics cannot be served on {self.host}:{self.port}: {error}. Choose another port, or 0 for any "
-                    "that is free"
+                    f"cannot serve metrics on {self.host}:{self.port}: {error}. Choose another port, or 0 for "
+                    "any free port"
                 ) from error
             self.port = self._server.server_address[1]
             threading.Thread(target=self._server.serve_forever, args=(0.1,), name="metrics", daemon=True).start()
@@ -264,7 +264,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the name is the library's
-        """Nobody wants to read of every request."""
+        """Requests are not logged."""
 
 
 class _RayMetrics:

@@ -97,12 +97,12 @@ class Bottleneck:
 
     def __str__(self) -> str:
         if not self.workers:
-            return f"{self.name} takes most of the time: {self.share:.0%}"
-        crew = f"{self.workers:,} worker{'' if self.workers == 1 else 's'}"
+            return f"slowest stage: {self.name}, {self.share:.0%} of the time"
+        workers = f"{self.workers:,} worker{'' if self.workers == 1 else 's'}"
         if self.share < 0.5:
-            return f"no bottleneck: the busiest is {self.name}, {crew} busy {self.share:.0%}"
-        waits = f", {self.idlest_pool[0]} idle {self.idlest_pool[1]:.0%}" if self.idlest_pool else ""
-        return f"{self.name} is the bottleneck: {crew} busy {self.share:.0%}{waits}"
+            return f"no bottleneck; busiest stage: {self.name} ({workers}, {self.share:.0%} busy)"
+        waits = f"; {self.idlest_pool[0]} is {self.idlest_pool[1]:.0%} idle" if self.idlest_pool else ""
+        return f"bottleneck: {self.name} ({workers}, {self.share:.0%} busy){waits}"
 
 
 @fast_dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class ProgressTracker:
     def snapshot(self) -> RunSnapshot:
         progress = self._last
         if progress is None:
-            raise RuntimeError("nothing was seen yet")
+            raise RuntimeError("no progress has been reported yet")
         summary = Summary.of(progress)
         lines = _fold_parts(self._stage_lines(progress), self._spots)
         pools = self._pools(progress)

@@ -58,7 +58,8 @@ class Traces(Observer):
         tracer = self._tracer()
         self._spots = list(stage_positions(plan))
         self._began = self._looked = time.time_ns()
-        about = {"gristmill.pipeline": plan.name, "gristmill.version": VERSION, "gristmill.plan": str(plan)}
+        text = plan.describe(verbose=True)
+        about = {"gristmill.pipeline": plan.name, "gristmill.version": VERSION, "gristmill.plan": text}
         self._run = tracer.start_span(f"run {plan.name}", attributes=about, start_time=self._began)
 
     def progressed(self, progress: Progress) -> None:

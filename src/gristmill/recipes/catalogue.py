@@ -192,7 +192,7 @@ def _raise_import_error(name: str) -> None:
 def _find_user_class(name: str, place: str) -> Entry:
     home, _, attribute = name.partition(":")
     if not attribute or not all(part.isidentifier() for part in home.split(".")):
-        raise RecipeError(f"{place}: {name!r} names no class: your own is written package.module:ClassName")
+        raise RecipeError(f"{place}: {name!r} is not a class name: write your own class as package.module:ClassName")
     try:
         module = importlib.import_module(home)
     except ModuleNotFoundError as error:
@@ -212,7 +212,7 @@ def _find_user_class(name: str, place: str) -> Entry:
         ) from None
     kind = kind_of(cls) if isinstance(cls, type) else None
     if kind is None:
-        raise RecipeError(f"{place}: {name!r} is no subclass of ProcessingStage, {' or '.join(PART_BASES)}")
+        raise RecipeError(f"{place}: {name!r} must be a subclass of ProcessingStage, {' or '.join(PART_BASES)}")
     return Entry(name, kind, cls)
 
 

@@ -41,7 +41,7 @@ def _stage(stage: ProcessingStage[Any, Any], place: str) -> StageSpec:
     place = f"{place} ({stage.name})"
     if isinstance(stage, FunctionStage):
         raise RecipeError(
-            f"{place} is made from a function, which a recipe cannot hold: "
+            f"{place} is a function, which cannot be written to YAML: "
             "write it as a subclass of ProcessingStage in a module"
         )
     form = StageSpec(target=_name(type(stage), place), params=_params(type(stage), stage, place))
@@ -98,7 +98,7 @@ def _plain(value: Any, place: str, parameter: Parameter | None = None) -> Any:
     if kind_of(type(value)):
         return _object(value, place, parameter)
     what = f"the function {getattr(value, '__name__', '')!r}" if callable(value) else f"a {type(value).__name__}"
-    raise RecipeError(f"{place} is {what}, which a recipe cannot hold")
+    raise RecipeError(f"{place} is {what}, which cannot be written to YAML")
 
 
 def _object(value: Any, place: str, parameter: Parameter | None) -> Any:

@@ -76,10 +76,10 @@ def find_recipe(path_or_name: str | Path) -> Path:
     names = sorted(found.stem for found in BUNDLED_DIRECTORY.glob("*.yaml"))
     if name in names:
         return BUNDLED_DIRECTORY / f"{name}.yaml"
-    what = "is a directory" if path.is_dir() else "is no file"
+    what = "is a directory" if path.is_dir() else "is not a file"
     raise RecipeError(
         f"{name} {what}, and no bundled recipe has that name.{did_you_mean(name, names)} "
-        f"Bundled are: {', '.join(names)}"
+        f"Bundled recipes: {', '.join(names)}"
     )
 
 

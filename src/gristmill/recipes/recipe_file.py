@@ -29,7 +29,7 @@ class StageSpec(BaseModel):
         names = [key for key in raw if key != "with"] if isinstance(raw, dict) else []
         if len(names) != 1:
             found = f"the keys {', '.join(map(str, raw))}" if isinstance(raw, dict) and raw else repr(raw)
-            raise ValueError(f"must be one class name with its parameters, then `with` if needed; it has {found}")
+            raise ValueError(f"a stage must be one class name with its parameters, and maybe `with`; found {found}")
         return {
             "target": str(names[0]),
             "params": _mapping(raw[names[0]], f"parameters of {names[0]}"),
@@ -101,7 +101,7 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, str):
                 raise yaml.constructor.ConstructorError(None, None, "a key must be text", key_node.start_mark)
             if key in seen and key != "<<":
-                raise yaml.constructor.ConstructorError(None, None, f"{key!r} is written twice", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key!r}", key_node.start_mark)
             seen.add(key)
             if key_node.tag == "tag:yaml.org,2002:bool":  # `on` is the name of a parameter
                 key_node.tag = "tag:yaml.org,2002:str"
@@ -115,7 +115,7 @@ def _explain(detail: Any, place: str) -> str:
     key = str(where[0])
     if detail["type"] == "extra_forbidden":
         known = list(RecipeFile.model_fields)
-        return f"{place}: there is no {key!r} in a recipe.{did_you_mean(key, known)} There are: {', '.join(known)}"
+        return f"{place}: there is no {key!r} in a recipe.{did_you_mean(key, known)} Valid names: {', '.join(known)}"
     if detail["type"] == "missing":
         return f"{place}: {key!r} is missing"
     return f"{place}: {'.'.join(map(str, where))}: {message[:1].lower()}{message[1:]}"

@@ -24,7 +24,7 @@ def build_stage(form: StageSpec, place: str) -> ProcessingStage[Any, Any]:
     place = f"{place} ({form.target})"
     if is_part(entry.cls):
         wrap = "ScoreFilter: {filter_obj: ...}" if entry.kind == "filter" else "Modify: {modifier_fn: ...}"
-        raise RecipeError(f"{place}: a {entry.kind} is no stage of its own. Write {wrap.replace('...', form.target)}")
+        raise RecipeError(f"{place}: a {entry.kind} is not a stage: write {wrap.replace('...', form.target)}")
     stage: ProcessingStage[Any, Any] = _build(entry, form.params, place)
     if not form.settings:
         return stage
@@ -109,7 +109,7 @@ def _settings(settings: Mapping[str, Any], place: str) -> dict[str, Any]:
             for name in value:
                 if name not in fields:
                     hint = did_you_mean(name, fields)
-                    raise RecipeError(f"{place}: resources has no {name!r}.{hint} There are: {', '.join(fields)}")
+                    raise RecipeError(f"{place}: resources has no field {name!r}.{hint} Fields: {', '.join(fields)}")
             try:
                 made[key] = Resources(**value)
             except ValueError as error:
@@ -138,7 +138,7 @@ def executor_class(name: str, place: str) -> str:
     if name not in short:
         known = [*short, *short.values()]
         raise RecipeError(
-            f"{place}: there is no executor {name!r}.{did_you_mean(name, known)} There are: {', '.join(short)}"
+            f"{place}: there is no executor {name!r}.{did_you_mean(name, known)} Valid names: {', '.join(short)}"
         )
     return short[name]
 

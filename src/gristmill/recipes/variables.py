@@ -57,7 +57,7 @@ def _set_variable(form: RecipeFile, key: str, value: Any, place: str) -> None:
     used = {name for stage in form.stages for name in _names_in([stage.params, stage.settings])}
     known = sorted({*form.vars, *used})
     if key not in known:
-        there = f"There are: {', '.join(known)}." if known else "It has none."
+        there = f"Valid names: {', '.join(known)}." if known else "It has none."
         raise RecipeError(
             f"--set {key}=...: {place} has no variable {key!r}.{did_you_mean(key, known)} {there} "
             f"A parameter is set with --set ClassName.{key}=..."
@@ -96,12 +96,12 @@ class _Variables:
             return match[0][1:]
         value = self.look_up(match[2], where, open_)
         if isinstance(value, dict | list):
-            raise RecipeError(f"{where}: ${{{match[2]}}} is {value!r}, which cannot be part of a text")
+            raise RecipeError(f"{where}: ${{{match[2]}}} is {value!r}, which cannot be inserted into text")
         return str(value)
 
     def look_up(self, name: str, where: str, open_: tuple[str, ...]) -> Any:
         if name in open_:
-            raise RecipeError(f"{self.place}: variable {name!r} is made of itself: {' -> '.join((*open_, name))}")
+            raise RecipeError(f"{self.place}: variable {name!r} refers to itself: {' -> '.join((*open_, name))}")
         value = self.values.get(name)
         if value is None:
             near = "" if name in self.values else did_you_mean(name, self.values)
@@ -148,7 +148,7 @@ def _set_parameter(form: RecipeFile, key: str, value: Any, place: str) -> None:
         else:
             raise RecipeError(
                 f"--set {key}=...: {name} has no parameter {parameter!r}.{did_you_mean(parameter, known)} "
-                f"There are: {', '.join(known) or 'none'}"
+                f"Valid names: {', '.join(known) or 'none'}"
             )
 
     executor = form.executor.target if form.executor else None
@@ -156,11 +156,11 @@ def _set_parameter(form: RecipeFile, key: str, value: Any, place: str) -> None:
         change(stage.target, stage.params, stage.settings if stage is not form.executor else None)
         stage.params = _walk_parts(stage.params, change)
     if wanted and matches and not (wanted.isdecimal() and 0 < int(wanted) <= matches):
-        raise RecipeError(f"--set {key}=...: {place} has {matches} of {target}: write {target}#1 to {target}#{matches}")
+        raise RecipeError(f"--set {key}=...: {place} has {matches} {target}: use {target}#1 to {target}#{matches}")
     if not matches:
         raise RecipeError(
             f"--set {key}=...: {place} has no {target!r}.{did_you_mean(target, found)} "
-            f"There are: {', '.join(sorted(found))}"
+            f"Valid names: {', '.join(sorted(found))}"
         )
 
 

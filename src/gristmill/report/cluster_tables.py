@@ -58,10 +58,10 @@ class ComparedColumns:
         if not self.columns_known:
             return ""
         if self.id_field is None:
-            return f"Rows without a text: it is not in the input as {' or '.join(map(repr, self.fields))}."
+            return f"Some texts are missing because the input has no column {' or '.join(map(repr, self.fields))}."
         return (
-            f"Rows without a text: their {self.id_field!r} is not among the rejected rows, which rejected=True keeps, "
-            f"nor in the first {SEARCHED_INPUT_BYTES // 2**20} MB of an input that is local."
+            f"Some texts are missing: their {self.id_field!r} is neither among the rejected rows (kept with "
+            f"rejected=True) nor in the first {SEARCHED_INPUT_BYTES // 2**20} MB of a local input."
         )
 
     def text(self, row: Mapping[str, Any]) -> str | None:

@@ -151,25 +151,25 @@ class _FilterRebuilder:
                 self.changed_stages.setdefault(stage, []).append(setting)
             elif target.partition("#")[0] == kind.__name__:
                 hint = did_you_mean(parameter, parameters)
-                raise InputError(f"{target} has no parameter {parameter!r}.{hint} There are: {', '.join(parameters)}")
+                raise InputError(f"{target} has no parameter {parameter!r}.{hint} Valid names: {', '.join(parameters)}")
         return found
 
     def check(self, rules: Sequence[RecordedFilter]) -> None:
         for setting in self.settings.keys() - self.used:
             target, _, number = setting.rpartition(".")[0].partition("#")
             if number and (there := self.class_counts[target]):
-                raise InputError(f"{setting}: the run has {there} of {target}: write {target}#1 to {target}#{there}")
+                raise InputError(f"{setting}: the run has {there} filters {target}: use {target}#1 to {target}#{there}")
             if target in self.failures:
-                raise InputError(f"{setting}: {target} cannot be made again from the plan: {self.failures[target]}")
+                raise InputError(f"{setting}: cannot rebuild {target} from the recorded plan: {self.failures[target]}")
             names = [rule.name for rule in rules]
             raise InputError(
                 f"{setting}: no filter of the run is called {target!r}.{did_you_mean(target, names)} "
-                f"There are: {shorten(names, 40)}. Write NAME.PARAMETER=VALUE"
+                f"Valid names: {shorten(names, 40)}. Write NAME.PARAMETER=VALUE"
             )
         for rule in rules:
             judges = isinstance(rule.stage, DecidingStage) and rule.stage.judge({}) is not None
             if rule.name in self.changed_stages and not judges:
-                raise InputError(f"what {rule.name} decides cannot be told from scores: run the pipeline again")
+                raise InputError(f"{rule.name} cannot be re-evaluated from recorded scores: run the pipeline again")
 
 
 def class_named_in_plan(path: str) -> type:
@@ -187,4 +187,4 @@ def class_named_in_plan(path: str) -> type:
     found = getattr(sys.modules.get(module), name, None)
     if isinstance(found, type) and issubclass(found, DocumentFilter | ImageFilter | ProcessingStage):
         return found
-    raise LookupError(f"{path} is no filter or stage that is at hand: import its module first")
+    raise LookupError(f"{path} is not a known filter or stage: import its module first")

@@ -55,7 +55,7 @@ class Records:
             if (plan := store.read("plan.json")) is not None:
                 self.place, self.store, self.plan = place.rstrip("/"), store, plan
                 return
-        raise InputError(f"{where} holds no records of a run: give the run_dir of one (gristmill run --run-dir)")
+        raise InputError(f"{where} is not a run directory: give the --run-dir of a run, or its output directory")
 
     @property
     def stages(self) -> list[dict[str, Any]]:
@@ -96,7 +96,7 @@ class Records:
     def explain_missing(self, name: str) -> str:
         """Why there are no scores, or no rejected rows."""
         asked = self.plan.get(_KEY_IN_PLAN.get(name, name))
-        return f"{name} were to be kept, and there are none yet: no row got so far" if asked else HOW_TO_KEEP[name]
+        return f"{name} are being kept, but there are none yet" if asked else HOW_TO_KEEP[name]
 
     @cached_property
     def _run(self) -> Run:

@@ -120,8 +120,8 @@ def _notes(rules: Sequence[RecordedFilter], found: WhatIf) -> list[str]:
     notes = []
     if found.unknown.rows:
         notes.append(
-            f"{found.unknown.rows:,} rows more may be kept: they were dropped before some stage could see them, "
-            "so it is not known what that would do"
+            f"up to {found.unknown.rows:,} more rows may be kept: an earlier stage dropped them, so later stages have "
+            "not scored them"
         )
     for setting in found.settings:
         several = [rule.name for rule in rules if setting in rule.settings]
@@ -134,7 +134,7 @@ def _notes(rules: Sequence[RecordedFilter], found: WhatIf) -> list[str]:
     first = min((rule.number for rule in rules if rule.changed), default=0)
     later = [rule.name for rule in rules if rule.number > first and rule.needs_all_rows]
     if later:
-        notes.append(f"what {', '.join(later)} decides depends on the rows that get there: it is taken from the run")
+        notes.append(f"the result of {', '.join(later)} depends on which rows reach it; the run's decisions were used")
     return notes
 
 

@@ -91,9 +91,9 @@ def why(run: str | Records, wanted: str, storage_options: Mapping[str, Any] | No
 
 def _not_found(records: Records, wanted: str) -> str:
     lacking = [records.explain_missing(name) for name in (SCORES, REJECTED) if getattr(records, name) is None]
-    form = "Ask by the value of its column id, by its row id, or as FILE:POSITION"
+    form = "Give the value of its id column, its row id, or FILE:POSITION"
     hint = f"{lacking[0]}. " if lacking and records.scores is None else ""
-    return f"{records.place} knows no row {wanted!r}. {hint}{form}"
+    return f"no row {wanted!r} found in {records.place}. {hint}{form}"
 
 
 def _position_from_id(records: Records, wanted: str) -> tuple[str, int] | None:
@@ -198,8 +198,8 @@ def _rejected(row: dict[str, Any]) -> RowOutcome:
 
 def _reason(label: str, score: float, threshold: str) -> str:
     if label == SIMILARITY:
-        return f"{label} is {score:.3g}{f' ({threshold})' if threshold else ''}"
-    return f"{label} is {score:g}, wanted {threshold}"
+        return f"{label} {score:.3g}{f' ({threshold})' if threshold else ''}"
+    return f"{label} score {score:g} is outside {threshold}"
 
 
 def _text(value: Any) -> str | None:
@@ -252,9 +252,9 @@ def _explain_duplicate(story: RowOutcome, cluster: Mapping[str, Any]) -> None:
     if cluster["kept"] or story.fate != "dropped" or (elsewhere and story.reason):
         return
     story.dropped_by = story.dropped_by or stage or None
-    known = f", which an index has from {cluster['snapshot']}" if cluster.get("snapshot") else ""
+    known = f" (in the index since {cluster['snapshot']})" if cluster.get("snapshot") else ""
     similar = cluster["similarity"]
-    like = "" if similar is None else f": {_reason(SIMILARITY, similar, cluster['threshold'])}"
+    like = "" if similar is None else f", {_reason(SIMILARITY, similar, cluster['threshold'])}"
     story.reason = f"a duplicate of {cluster['partner'] or 'another row'}{known}{like}"
 
 
@@ -262,7 +262,7 @@ def _look_for_spans(records: Records, story: RowOutcome) -> None:
     """What was redacted, from a column of the row as it was rejected or written."""
     redacting = [stage for stage in records.stages if "spans_field" in stage]
     if redacting and not any(stage["spans_field"] for stage in redacting):
-        story.missing.append("what was redacted was not kept: give RedactPii(spans_field=...)")
+        story.missing.append("redacted spans were not recorded: set RedactPii(spans_field=...)")
     names = [stage["spans_field"] for stage in redacting if stage["spans_field"]]
     rows = [story.row or {}]
     if names and story.line and story.outputs:

@@ -80,13 +80,14 @@ class PageRoutes:
         return found(given)
 
     def failure(self, status: int, message: str) -> HttpReply:
+        title = "Page not found" if status == 404 else "This page cannot be shown"
         body = element(
             "div",
-            element("h2", "Nothing to see"),
+            element("h2", title),
             element("p", message),
             element("p", element("a", "All rows", href="./")),
         )
-        return self._page("Nothing to see", body, "", status)
+        return self._page(title, body, "", status)
 
     def _page(self, title: str, body: SafeHtml, current: str, status: int = 200) -> HttpReply:
         more = {"whatif": "What if"} if self.scores.filters() else {}
@@ -103,7 +104,7 @@ class PageRoutes:
         query = RowQuery.of(given)
         shelf = self.data.row_sets().get(query.row_set)
         if shelf is None:
-            raise PageNotFound(f"There are no rows called {query.row_set!r}: choose one of the tabs.")
+            raise PageNotFound(f"Unknown tab {query.row_set!r}: choose one of the tabs above.")
         columns = self._columns_of(shelf)
         return shelf, query, columns, self.scans.get(shelf.sources, query, columns)
 
@@ -179,7 +180,7 @@ class PageRoutes:
             scan.wait(number + 1, 5.0)
             found = self._found(scan, number, 1)
         if not found:
-            raise PageNotFound("There is no such row: it was the last one, or the data has changed.")
+            raise PageNotFound("Row not found: you have reached the end, or the data has changed.")
         return found[0], query, columns
 
     def _row(self, given: UrlParameters) -> HttpReply:
@@ -197,7 +198,7 @@ class PageRoutes:
         row, _, _ = self._requested_row(given)
         medium = row.media.get(given.get("column", ""))
         if medium is None:
-            raise PageNotFound("There is nothing to be seen or heard in that column.")
+            raise PageNotFound("That column holds no image, audio or video.")
         return HttpReply(medium.read(self.data.storage_options), medium.kind)
 
     def _text(self, given: UrlParameters) -> HttpReply:

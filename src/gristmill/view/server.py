@@ -57,7 +57,7 @@ class View:
         try:
             self._server = _Server((HOST, port), _Handler)
         except OSError as error:
-            raise InputError(f"port {port} cannot be used: {error.strerror}; choose another, or 0 for any") from error
+            raise InputError(f"cannot use port {port}: {error.strerror}. Choose another, or 0 for any") from error
         self._server.view = self
         self._thread: threading.Thread | None = None
 
@@ -122,10 +122,10 @@ class _Handler(BaseHTTPRequestHandler):
             address = urlsplit(self.path)
             given = dict(parse_qsl(address.query, keep_blank_values=True, max_num_fields=50))
         except ValueError:
-            return HttpReply(b"This is no address.\n", TEXT, 400)
+            return HttpReply(b"Malformed address.\n", TEXT, 400)
         token, _, name = address.path.removeprefix("/").partition("/")
         if not hmac.compare_digest(token.encode(), view.token.encode()):
-            return HttpReply(b"Open the address that gristmill view has printed: it holds a key.\n", TEXT, 403)
+            return HttpReply(b"Open the address printed by `gristmill view`; it contains the key.\n", TEXT, 403)
         return self._answer(view, name, given)
 
     @staticmethod

@@ -24,4 +24,4 @@ def card(
             typer.echo(text)
             return
         out.write_text(text, "utf-8")
-        typer.echo(f"wrote {out}: add a licence and where the data comes from")
+        typer.echo(f"wrote {out}; add the licence and the origin of the data")

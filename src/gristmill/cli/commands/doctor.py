@@ -20,6 +20,7 @@ from gristmill.cli.environment_checks import (
 )
 from gristmill.cli.recipe_runner import allow_local_modules, exit_on_error
 from gristmill.core.errors import GristmillError, MissingDependencyError, printable
+from gristmill.core.result import count_noun
 
 if TYPE_CHECKING:
     from gristmill.recipes import Recipe
@@ -28,7 +29,7 @@ _MARKS = {
     OK: ("ok", "green"),
     NOTE: ("note", "yellow"),
     MISSING: ("missing", "bold red"),
-    PROBLEM: ("wrong", "bold red"),
+    PROBLEM: ("problem", "bold red"),
 }
 _EXECUTOR_LIBRARIES = {
     "RayActorPoolExecutor": (("ray", "ray"),),
@@ -47,13 +48,13 @@ _PLACEHOLDER = "gristmill-doctor"
 
 
 def doctor(
-    recipe: Annotated[str | None, typer.Argument(metavar="[RECIPE]", help="Also say what this recipe lacks.")] = None,
+    recipe: Annotated[str | None, typer.Argument(metavar="[RECIPE]", help="Also check what this recipe needs.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Set a variable or parameter of it.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
 ) -> None:
-    """Say what is installed and what this machine has; for a recipe, what it lacks and how to get it."""
+    """Check the installation and this machine; with a recipe, also what it needs and how to install it."""
     with exit_on_error():
         found = list(check_environment())
         if recipe:
@@ -91,9 +92,9 @@ def _print(found: Sequence[DoctorFinding], wrong: Sequence[DoctorFinding], recip
             text.append(f"\n{printable(finding.fix)}", "dim")
         table.add_row(Text(*_MARKS[finding.state]), Text(printable(finding.name)), text)
     out.print(table)
-    whose = f"for {recipe}" if recipe else "here"
-    count = f"{len(wrong)} thing{'' if len(wrong) == 1 else 's'} to mend"
-    out.print(f"{count} {whose}" if wrong else f"nothing is missing {whose}", style="bold")
+    subject = f"{recipe}: " if recipe else ""
+    problems = count_noun(len(wrong), "problem") if wrong else "no problems"
+    out.print(f"{subject}{problems} found", style="bold")
 
 
 # -- a recipe ------------------------------------------------------------------------------------------------
@@ -116,7 +117,7 @@ def _check_recipe(name: str, settings: list[str]) -> Iterator[DoctorFinding]:
         except (GristmillError, OSError) as error:
             if not stands_in:
                 lacks.append(DoctorFinding("recipe", stage.name, PROBLEM, str(error)))
-    yield from lacks or [DoctorFinding("recipe", name, OK, "all that it needs is installed")]
+    yield from lacks or [DoctorFinding("recipe", name, OK, "everything it needs is installed")]
 
 
 def _settings_with_placeholders(name: str, settings: list[str]) -> tuple[dict[str, Any], bool]:

@@ -55,12 +55,13 @@ def prune(
     index: IndexDirectory,
     keep: Annotated[int, typer.Option("--keep", min=1, help="How many versions to keep.")] = 1,
     unfinished: Annotated[
-        bool, typer.Option("--unfinished", help="Also remove what runs have left that did not get to the end.")
+        bool, typer.Option("--unfinished", help="Also remove files left by runs that did not finish.")
     ] = False,
 ) -> None:
-    """Remove old versions. No run may be reading them, nor adding to the index if --unfinished is given."""
+    """Remove old versions. No run may be reading them or, with --unfinished, writing to the index."""
     with exit_on_error():
         from gristmill.dedup import DedupIndex
 
         gone = DedupIndex(index).prune(keep, unfinished)
-        typer.echo(f"removed {len(gone)} versions" + (f": {', '.join(map(str, gone))}" if gone else ""))
+        listed = f": {', '.join(map(str, gone))}" if gone else ""
+        typer.echo(f"removed {len(gone)} version{'' if len(gone) == 1 else 's'}{listed}")

@@ -1,4 +1,4 @@
-"""The commands `gristmill quarantine`: look at the records that could not be processed, and do them again."""
+"""The commands `gristmill quarantine`: list and show records that failed, and process them again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gristmill.core.records.quarantine import QuarantinedRecord
     from gristmill.core.records.run_directory import Run
 
-app = typer.Typer(no_args_is_help=True, help="Look at records that could not be processed, and do them again.")
+app = typer.Typer(no_args_is_help=True, help="List, show and replay records that failed.")
 
 RunDirectory = Annotated[
     str, typer.Argument(metavar="RUN", help="The directory of a run, or the output directory of a run without one.")
@@ -87,7 +87,7 @@ def replay(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Do the input files again that records in quarantine come from, after the cause was fixed."""
+    """Process the input files of quarantined records again, after the cause was fixed."""
     with exit_on_error(verbose):
         from gristmill.cli import console_output as shown
         from gristmill.cli import quarantine_output
@@ -131,7 +131,7 @@ def find_run(where: str) -> Run | None:
     if is_output:
         return None
     raise InputError(
-        f"{where} holds no records of a run. Give the --run-dir of a run, or the output directory of a run without one"
+        f"{where} is not a run directory. Give the --run-dir of a run, or its output directory if it had none"
     )
 
 
@@ -141,7 +141,7 @@ def _records_with_id(aside: Iterable[QuarantinedRecord], prefix: str | None, whe
     chosen = [record for record in aside if record.id.startswith(prefix)]
     ids = sorted({record.id for record in chosen})
     if not ids:
-        raise InputError(f"no record in quarantine has the id {prefix}: gristmill quarantine list {where}")
+        raise InputError(f"no quarantined record has the id {prefix}; list them: gristmill quarantine list {where}")
     if len(ids) > 1:
         some = ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
         raise InputError(f"{len(ids)} records have an id that begins with {prefix}: {some}")
@@ -150,5 +150,5 @@ def _records_with_id(aside: Iterable[QuarantinedRecord], prefix: str | None, whe
 
 def _nothing_in_quarantine(where: str, found: Run | None, stage: str | None = None) -> str:
     if found is None:
-        return f"nothing is in quarantine beside the output {where}; if its run had a --run-dir, give that"
-    return f"nothing of stage {stage!r} is in quarantine" if stage else "nothing is in quarantine"
+        return f"no quarantined records beside the output {where}; if the run had a --run-dir, give that"
+    return f"no quarantined records of stage {stage!r}" if stage else "no quarantined records"

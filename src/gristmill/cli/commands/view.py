@@ -27,7 +27,8 @@ def view(
         from gristmill.view.server import View
 
         served = View(place, port, text_field)
-        typer.echo(f"{served.url}\nThe address holds a key: who has it can read the data. Ctrl-C ends it.")
+        typer.echo(f"{served.url}\nThe address contains a secret key; anyone who has it can read the data.")
+        typer.echo("Press Ctrl-C to stop.")
         if browse and sys.stdout.isatty():
             import webbrowser
 

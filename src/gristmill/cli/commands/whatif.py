@@ -18,7 +18,7 @@ from gristmill.core.result import count_noun
 if TYPE_CHECKING:
     from gristmill.report.whatif import KeptAmount, WhatIf
 
-NEEDS_RECIPE = "the run was started from Python: change the pipeline there and run it again"
+NEEDS_RECIPE = "the run was started from Python; change the pipeline there and run it again"
 
 
 def whatif(
@@ -41,7 +41,7 @@ def whatif(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Tell how many rows other thresholds would keep, without reading the text again."""
+    """Show how many rows other thresholds would keep, from the recorded scores."""
     with exit_on_error(verbose):
         from gristmill.cli import console_output
         from gristmill.recipes import parse_settings
@@ -74,11 +74,11 @@ def rerun_with(
     writers: list[Any] = [stage for stage in before.stages if hasattr(stage, "path")]
     if len(writers) != 1:
         raise InputError(
-            f"--apply needs a recipe with one writer of text; that of {run} has {len(writers)}: change the recipe, and "
-            "run it"
+            f"--apply needs a recipe with exactly one writer; the recipe of {run} has {len(writers)}. Edit the recipe "
+            "and run it instead"
         )
     if _real_path(out) in (_real_path(run), _real_path(str(writers[0].path))):
-        raise InputError(f"--apply {out}: what the run has kept or written is there; choose another directory")
+        raise InputError(f"--apply {out}: this directory belongs to the original run; choose another one")
     changes = [
         re.sub(r" (\d+)(\.\w+=)", r"#\1\2", setting, count=1) for setting in settings
     ]  # as `why` names the second
@@ -88,9 +88,8 @@ def rerun_with(
     if not changed:
         pipeline, recalled = with_recorded_scores(pipeline, Records(run))
     if not quiet:
-        since = f": {changed[0]}" if changed else ""
-        look = "filter looks its" if recalled == 1 else "filters look their"
-        typer.echo(f"{recalled} {look} scores up, others compute them{since}")
+        since = f", because {changed[0]}" if changed else ""
+        typer.echo(f"reusing the recorded scores of {count_noun(recalled, 'filter')}; others are computed again{since}")
     RecordStore(place).put("recipe.yaml", recipe.to_yaml().encode())
     observer = SilentObserver() if quiet else default_progress()
     result = pipeline.run(make_executor(recipe, executor, workers), place, observer=observer)
@@ -116,10 +115,10 @@ def print_whatif(found: WhatIf) -> None:
     told = ", ".join(f"{name}={value}" for name, value in found.settings.items())
     out.print(Text(printable(f"what if {told}"), "bold"), soft_wrap=True)
     out.print(f"of {count_noun(found.rows, 'row')}")
-    out.print(f"   kept by the run  {_amount(found.before)}")
-    out.print(f"   kept with this   {_amount(found.after)}   {_change(found.before.rows, found.after.rows)}")
+    out.print(f"   kept now              {_amount(found.before)}")
+    out.print(f"   kept with the change  {_amount(found.after)}   {_change(found.before.rows, found.after.rows)}")
     if found.unknown.rows:
-        out.print(f"   not known        {_amount(found.unknown)}")
+        out.print(f"   unknown               {_amount(found.unknown)}")
     changed = {name: pair for name, pair in found.stages.items() if pair[0] != pair[1]}
     _print_pairs("dropped by", changed)
     for group, pairs in found.groups.items():

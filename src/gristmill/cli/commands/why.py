@@ -24,7 +24,7 @@ def why(
     row: Annotated[str, typer.Argument(metavar="ID", help="The value of its column id, its row id, or FILE:POSITION.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Tell what became of a row: where it came from, each score, what dropped it, its duplicates."""
+    """Show what happened to a row: its origin, its scores, what dropped it, and its duplicates."""
     with exit_on_error():
         from gristmill.cli import console_output
         from gristmill.report.why import why as ask
@@ -69,7 +69,7 @@ def _lines(story: RowOutcome) -> list[tuple[str, Any]]:
     if story.cluster:
         lines += _cluster_lines(story.cluster)
     if story.quarantine:
-        lines.append(("in quarantine", f"{story.quarantine['id']}, by {story.quarantine['stage']}"))
+        lines.append(("quarantined", f"{story.quarantine['id']}, by {story.quarantine['stage']}"))
     if story.redacted:
         spans = [f"{one['entity']} at {one['start']} to {one['end']}" for one in story.redacted]
         lines.append(("redacted", ", ".join(spans[:20]) + (" ..." if len(spans) > 20 else "")))
@@ -84,9 +84,9 @@ def _lines(story: RowOutcome) -> list[tuple[str, Any]]:
 def _cluster_lines(cluster: dict[str, Any]) -> list[tuple[str, Any]]:
     similar = f", similarity {cluster['similarity']:.3g}" if cluster["similarity"] is not None else ""
     if cluster["kept"]:
-        told = f"{cluster['size']:,} rows, of which this one is kept"
+        told = f"cluster of {cluster['size']:,} rows; this one was kept"
     else:
-        told = f"{cluster['size']:,} rows, of which {cluster['survivor']} is kept{similar}"
+        told = f"cluster of {cluster['size']:,} rows; {cluster['survivor']} was kept{similar}"
     others = ", ".join(cluster["members"][:5]) + (" ..." if cluster["size"] > 6 else "")
     return [("duplicates", told), ("the others", others)]
 
@@ -99,7 +99,7 @@ def _print_scores(out: Console, story: RowOutcome) -> None:
     from gristmill.core.run.preview import one_line
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("stage", "filter", "score", "wanted", ""):
+    for title in ("stage", "filter", "score", "threshold", ""):
         table.add_column(title, overflow="fold", justify="right" if title == "score" else "left")
     for one in story.scores:
         verdict = {True: Text("keeps", "green"), False: Text("drops", "yellow"), None: Text("")}[one.kept]

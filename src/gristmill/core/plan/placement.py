@@ -46,7 +46,9 @@ def plan_for_executor(
     beside: tuple[Any, Any, Any] | None = None,
 ) -> Plan:
     """The plan as an executor runs it, after checking that it can. `beside` are stages that keep things beside it."""
+    stages = tuple(stages)
     plan = make_plan(name, without_optional_gpus(stages, executor), tasks, executor.fuse, resuming)
+    plan = replace(plan, user_stages=stages)
     if beside:
         plan = add_side_outputs(plan, *beside)
     for segment in plan.segments:

@@ -103,6 +103,8 @@ class Plan:
     number: int = 0
     next_segment: Plan | None = None
     """The segment that begins when this one is over."""
+    user_stages: tuple[ProcessingStage[Any, Any], ...] = ()
+    """The stages of the pipeline as the user wrote them, composites whole; only to print the plan."""
 
     @property
     def segments(self) -> tuple[Plan, ...]:
@@ -162,35 +164,14 @@ class Plan:
         return RejectedRowRecorder(self.rejects, first, suffix, keeper)
 
     def __str__(self) -> str:
-        groups = sum(len(segment.main_groups) for segment in self.segments)
-        parts = f" in {len(self.segments)} segments" if self.next_segment else ""
-        lines = [f"{self.name}: {len(self.all_stages)} stages in {groups} group{'s' * (groups != 1)}{parts}"]
-        for segment in self.segments:
-            lines += [f"segment {segment.number + 1}"] if self.next_segment else []
-            lines += segment._lines()
-        return "\n".join(lines)
+        return self.describe()
 
-    def _lines(self) -> list[str]:
-        lines = []
-        if self.source:
-            lines.append(f"  driver   {self.source.name}")
-        for group in self.main_groups:
-            workers = f", {group.num_workers} workers" if group.num_workers else ""
-            lines.append(f"  group {group.index}  ({group.resources}{workers})")
-            for stage in group.stages:
-                notes = stage.plan_notes() if isinstance(stage, PlanningRole) else ()
-                lines += [f"             {_describe(stage)}", *(f"               {note}" for note in notes)]
-        return lines
+    def describe(self, verbose: bool = False) -> str:
+        """One line for each stage of the pipeline. `verbose` shows the parts of composite stages instead, in the
+        groups and segments in which they run."""
+        from gristmill.core.plan.plan_text import plan_text, verbose_plan_text
 
-
-def _describe(stage: ProcessingStage[Any, Any]) -> str:
-    needs, gives = stage.inputs()[1], stage.outputs()[1]
-    notes = [f"needs {', '.join(needs)}"] if needs else []
-    notes += [f"gives {', '.join(gives)}"] if gives else []
-    notes += ["gathers each source"] if isinstance(stage, GatherRole) else []
-    notes += [f"batches of {stage.batch_size}"] if stage.batch_size > 1 else []
-    notes += [f"{stage.timeout_s:g} s at most"] if stage.timeout_s else []
-    return f"{stage.name:<28} {'; '.join(notes)}".rstrip()
+        return verbose_plan_text(self) if verbose else plan_text(self)
 
 
 def make_plan(
@@ -202,6 +183,7 @@ def make_plan(
 ) -> Plan:
     """Compile a pipeline. Raises a PlanError that names the stage and the way out."""
     check_tasks(initial_tasks)
+    stages = tuple(stages)
     flat = [copy.copy(stage) for stage in _with_default_source(decompose(stages), initial_tasks)]
     if not flat:
         raise PlanError(f"pipeline {name!r} has no stages: add some with add_stage(...)")
@@ -223,7 +205,8 @@ def make_plan(
     for stage in flat:
         if isinstance(stage, PlanningRole):
             stage.set_input_bytes(size)
-    return _segments(name, flat, fuse, tasks_are_sources=source is None and initial_tasks is None)
+    plan = _segments(name, flat, fuse, tasks_are_sources=source is None and initial_tasks is None)
+    return replace(plan, user_stages=stages)
 
 
 def _with_default_source(stages: list[ProcessingStage[Any, Any]], tasks: object) -> list[ProcessingStage[Any, Any]]:

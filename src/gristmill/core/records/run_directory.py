@@ -166,7 +166,12 @@ class Run:
             if isinstance(writer, RunStateRole):
                 writer.prepare_run(beside[name])
         self._record = {"name": plan.name, "plan": self.plan, "stages": described, "memories": memories}
-        self._record |= {**beside, "text": str(plan), "versions": versions(), "attempt": self._attempt}
+        self._record |= {
+            **beside,
+            "text": plan.describe(verbose=True),
+            "versions": versions(),
+            "attempt": self._attempt,
+        }
         self._record |= {"whole": True} if self.restarts else {}
         commit = plan.segments[-1].commit
         place = commit.records_directory() if commit else None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gristmill.core.stage import ProcessingStage
 
 _NOT_IDENTITY = {*SETTINGS, "blocksize", "storage_options", "limit", "memory_gb"}
-_SECRET = re.compile(r"key$|token|secret|password|credential", re.IGNORECASE)
+SECRET_NAME = re.compile(r"key$|token|secret|password|credential", re.IGNORECASE)
 _DEEPEST = 6
 
 
@@ -79,7 +79,7 @@ def _object(value: Any, left_out: Iterable[str], depth: int) -> dict[str, Any]:
     kind = type(value)
     fields = getattr(value, "__dict__", {})  # objects with slots have none
     described = {
-        name: digest([repr(item)]) if _SECRET.search(name) else describe_value(item, depth + 1)
+        name: digest([repr(item)]) if SECRET_NAME.search(name) else describe_value(item, depth + 1)
         for name, item in fields.items()
         if not name.startswith("_") and name not in left_out
     }

@@ -30,7 +30,7 @@ def _bar(stage: Mapping[str, Any], most: int) -> str:
     kept, dropped, aside = stage["rows_out"], stage["dropped"], stage["quarantined"]
     parts = (("kept", min(kept, most)), ("dropped", dropped), ("aside", aside))
     bars = "".join(f'<i class={kind} style="width:{100 * rows / most:.3f}%"></i>' for kind, rows in parts if rows)
-    lost = [f"{rows:,} {what}" for rows, what in ((dropped, "dropped"), (aside, "in quarantine")) if rows]
+    lost = [f"{rows:,} {what}" for rows, what in ((dropped, "dropped"), (aside, "quarantined")) if rows]
     told = f"{kept:,}" + (f" <em>− {', '.join(lost)}</em>" if lost else "")
     return (
         f"<div class=step role=listitem><span class=name>{escape(stage['name'])}</span>"
@@ -81,7 +81,8 @@ def _limit(share: float, value: float, base: float) -> str:
     anchor = "end" if share > 0.8 else "start"
     return (
         f'<g class="limit"><line x1="{at:.1f}" x2="{at:.1f}" y1="4" y2="{base}"/>'
-        f'<text x="{at + (-3 if anchor == "end" else 3):.1f}" y="12" text-anchor="{anchor}">{format_number(value)}</text></g>'
+        f'<text x="{at + (-3 if anchor == "end" else 3):.1f}" y="12" text-anchor="{anchor}">'
+        f"{format_number(value)}</text></g>"
     )
 
 

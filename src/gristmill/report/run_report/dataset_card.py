@@ -26,7 +26,7 @@ def dataset_card_of_run(run: str, storage_options: Mapping[str, Any] | None = No
         facts = RecordStore(place, storage_options).read(REPORT_JSON)
         if facts is not None:
             return dataset_card(facts)
-    raise InputError(f"{run} has no {REPORT_JSON}: give the run_dir of a run that has written a report")
+    raise InputError(f"{run} has no {REPORT_JSON}: give the directory of a finished run")
 
 
 def dataset_card(facts: Facts) -> str:
@@ -55,11 +55,11 @@ def _about(facts: Facts) -> str:
     rows_in, rows_out = facts["rows_in"], facts["rows_out"]
     share = f" ({rows_out / rows_in:.1%})" if rows_in else ""
     kept = f"{rows_out:,} of {rows_in:,} documents{share}"
-    where = f"in {count_noun(facts['files'], 'file')} of {facts['bytes'] / 1e6:,.1f} MB together"
+    where = f"in {count_noun(facts['files'], 'file')} with {facts['bytes'] / 1e6:,.1f} MB in total"
     made = f"Made with Gristmill {_text(facts['versions']['gristmill'])}, {_text(facts['finished'])}."
     lines = [f"# {_text(facts['name'])}", "", f"{kept}, {where}. {made}"]
     if facts["quarantined"]:
-        lines.append(f"{count_noun(facts['quarantined'])} could not be processed: not in it.")
+        lines.append(f"{count_noun(facts['quarantined'])} failed and are not included; see quarantine/.")
     if facts["outcome"] != "finished":
         lines += ["", f"**Not complete: {_text(facts['outcome'])}**"]
     return "\n".join([*lines, ""])

@@ -41,8 +41,8 @@ def _header(facts: Facts) -> str:
     tiles = [
         (f"{rows_in:,}", "rows in", ""),
         (f"{rows_out:,}", "rows out", share),
-        (f"{aside:,}", "in quarantine", ""),
-        (f"{facts['seconds']:,.1f} s", "of time", rate),
+        (f"{aside:,}", "quarantined", ""),
+        (f"{facts['seconds']:,.1f} s", "elapsed", rate),
         (f"{facts['bytes'] / 1e6:,.1f} MB", "written", count_noun(facts["files"], "file")),
     ]
     shown = "".join(f"<div class=tile><b>{big}</b>{what}<br><small>{more}</small></div>" for big, what, more in tiles)
@@ -56,17 +56,21 @@ def _attempts(facts: Facts) -> list[str]:
     """What to know of a run that was stopped and went on."""
     notes = [f"{facts['attempts']:,} attempts, counted together."] if facts["attempts"] > 1 else []
     if facts["not_counted"]:
-        before = "was done before: its" if facts["not_counted"] == 1 else "were done before: their"
+        before = (
+            "was finished by an earlier attempt; its"
+            if facts["not_counted"] == 1
+            else ("were finished by an earlier attempt; their")
+        )
         notes.append(f"{count_noun(facts['not_counted'], 'source')} {before} rows are not counted.")
     if facts.get("read_twice"):
         notes.append(
-            f"{count_noun(facts['read_twice'], 'row')} counted twice: an attempt was stopped in the middle of a source."
+            f"{count_noun(facts['read_twice'], 'row')} counted twice, because an attempt was stopped within a source."
         )
     return notes
 
 
 def _funnel(facts: Facts) -> str:
-    key = "<p class='key quiet'><i class=kept></i>kept<i class=dropped></i>dropped<i class=aside></i>in quarantine</p>"
+    key = "<p class='key quiet'><i class=kept></i>kept<i class=dropped></i>dropped<i class=aside></i>quarantined</p>"
     return _section("From input to output", key + charts.funnel_chart(facts["stages"]))
 
 
@@ -95,7 +99,7 @@ def _score_card(stage: Facts) -> str:
     dropped = stage["dropped"]
     share = f" ({dropped / stage['rows_in']:.2%})" if stage["rows_in"] else ""
     parts.append(f"<p>{dropped:,} dropped{share}</p>")
-    parts.append(_samples(stage["samples"], "dropped", "Some of those dropped"))
+    parts.append(_samples(stage["samples"], "dropped", "Examples of dropped rows"))
     return f"<div class=card>{''.join(parts)}</div>"
 
 
@@ -136,7 +140,7 @@ def _data(facts: Facts) -> str:
     titles = ((first, "Bytes of a text, as read"), (last, "Bytes of a text, as written"))
     cards = [
         f"<div class=card><h3>{title}</h3>{charts.histogram(title, stage['spread']['bytes'])}"
-        f"<p class=quiet>half of them up to {charts.format_number(stage['spread']['bytes']['middle'])}</p></div>"
+        f"<p class=quiet>median {charts.format_number(stage['spread']['bytes']['middle'])}</p></div>"
         for stage, title in (titles if first is not last else titles[:1])
     ]
     lists = [
@@ -186,7 +190,7 @@ def _cluster_sentence(found: Facts, stage: str) -> str:
 
 def _sizes(found: Facts, stage: str) -> str:
     title = f"<h3>{escape(stage)}</h3>" if stage else ""
-    head = "<tr><th scope=col class=n>rows alike<th scope=col class=n>clusters<th scope=col class=n>rows</tr>"
+    head = "<tr><th scope=col class=n>cluster size<th scope=col class=n>clusters<th scope=col class=n>rows</tr>"
     sizes = "".join(
         f"<tr><td class=n>{size:,}<td class=n>{count:,}<td class=n>{size * count:,}</tr>"
         for size, count in _smallest_and_largest(found["sizes"])
@@ -197,10 +201,10 @@ def _sizes(found: Facts, stage: str) -> str:
 def _kept_of(found: Facts) -> str:
     kept = found["kept"]
     if not kept:
-        return "none is kept: an index has rows like them"
+        return "none was kept: the index already has similar rows"
     if kept == found["clusters"]:
-        return "one of each is kept"
-    return f"{kept:,} of them {'is' if kept == 1 else 'are'} kept: the others are like these, or like rows of an index"
+        return "one of each was kept"
+    return f"{kept:,} {'was' if kept == 1 else 'were'} kept; the others are duplicates of these or of rows in the index"
 
 
 def _smallest_and_largest(sizes: Mapping[Any, int], most: int = 12) -> list[tuple[int, int]]:
@@ -221,7 +225,7 @@ def _cluster(example: Facts, stage: str) -> str:
     more = example["size"] - len(example["members"])
     rest = f"<p class=quiet>and {more:,} more</p>" if more > 0 else ""
     by = f", {escape(stage)}" if stage else ""
-    shown = f"<summary>{count_noun(example['size'], 'row')} alike{by}</summary>{''.join(rows)}{rest}"
+    shown = f"<summary>cluster of {count_noun(example['size'], 'row')}{by}</summary>{''.join(rows)}{rest}"
     return f"<div class=card><details>{shown}</details></div>"
 
 
@@ -247,7 +251,8 @@ def _workers(facts: Facts) -> str:
     if len(points) < 3:
         return ""
     cards = [
-        f"<div class=card><h3>{escape(name)}</h3>{charts.busy_workers_chart(points, index)}<p class=quiet>busy workers</p></div>"
+        f"<div class=card><h3>{escape(name)}</h3>{charts.busy_workers_chart(points, index)}"
+        "<p class=quiet>busy workers</p></div>"
         for index, name in enumerate(facts["pools"])
     ]
     return _section("Workers over time", f"<div class=cards>{''.join(cards)}</div>")

@@ -81,7 +81,7 @@ def gather_facts(
         "pools": timeline.names,
         "timeline": timeline.points,
         "quarantine": _records(run),
-        "plan": str(plan),
+        "plan": plan.describe(verbose=True),
         "seeds": provenance.random_seeds([describe_stage(stage) for stage in plan.all_stages]),
         "memory": provenance.peak_memory(),
         "versions": versions(),

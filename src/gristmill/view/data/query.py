@@ -52,11 +52,11 @@ class RowQuery:
 
     def address(self, **more: Any) -> str:
         """The parameters of an address."""
-        told: dict[str, Any] = {"in": self.row_set, **asdict(self), "down": "1" if self.down else "", **more}
-        del told["shelf"]
+        parameters: dict[str, Any] = {"in": self.row_set, **asdict(self), "down": "1" if self.down else "", **more}
+        del parameters["row_set"]
         for name in ("least", "most"):
-            told[name] = "" if told[name] is None else f"{told[name]:.12g}"
-        return urlencode({name: value for name, value in told.items() if value not in ("", None)})
+            parameters[name] = "" if parameters[name] is None else f"{parameters[name]:.12g}"
+        return urlencode({name: value for name, value in parameters.items() if value not in ("", None)})
 
     def with_(self, **changes: Any) -> RowQuery:
         return replace(self, **changes)

@@ -105,7 +105,7 @@ class RunOrDataset:
         dropped = [file for entry in entries for file in entry.rejected or ()]
         if dropped or self.is_run:
             shelf = self._row_set(DROPPED, ((file.path, file.size) for file in dropped), None)
-            note = "" if dropped else "Dropped rows were not kept: run with rejected=True to see them here."
+            note = "" if dropped else "Dropped rows were not kept. Run with --rejected (rejected=True) to see them."
             yield RowSet(
                 DROPPED,
                 shelf.sources,
@@ -132,7 +132,7 @@ class RunOrDataset:
         ):  # else new ones come last: the run goes on
             shown.sort(key=lambda path: path.rpartition(".")[0])
         hidden = len(named) - len(shown)
-        note = f"{hidden:,} files are of a format that cannot be shown here." if hidden else ""
+        note = f"{hidden:,} files are not shown: they are not JSON Lines, Parquet, CSV or Arrow." if hidden else ""
         sources = tuple(self._source(path, named[path]) for path in shown)
         return RowSet(name, sources, rows if not hidden else None, note)
 

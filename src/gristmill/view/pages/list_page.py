@@ -56,7 +56,7 @@ def _nothing(query: RowQuery, scan: RowScan) -> SafeHtml:
         return element("p", "Looking…", class_="quiet")
     if query.is_filtered:
         clear = element("a", "Show all rows", href=f"rows?{RowQuery(query.row_set).address()}")
-        return element("p", "No row is like that. ", clear)
+        return element("p", "No rows match. ", clear)
     return element("p", "There are no rows here.", class_="quiet")
 
 
@@ -100,7 +100,7 @@ def _numbers(columns: ColumnRoles) -> list[tuple[str, str]]:
     return [*names, *([(LENGTH, "length of text")] if columns.text else [])]
 
 
-SCORE_LABELS = {SCORE: "score of its filter"}
+SCORE_LABELS = {SCORE: "filter score"}
 HIDDEN_COLUMNS = {POSITION, "rejected_position", "quarantined_position"}
 
 
@@ -123,7 +123,7 @@ def _range(query: RowQuery, numbers: list[tuple[str, str]]) -> SafeHtml:
 
 
 def _sorting(query: RowQuery, numbers: list[tuple[str, str]]) -> SafeHtml:
-    known = [("", "as they are"), *numbers]
+    known = [("", "original order"), *numbers]
     chosen = element("select", select_options(known, query.sort), name="sort", id="sort", aria_label="Order by")
     ways = select_options([("", "lowest first"), ("1", "highest first")], "1" if query.down else "")
     return element(
@@ -154,9 +154,9 @@ def progress_text(scan: RowScan, page: int, size: int) -> str:
     found = count_noun(scan.found, "row") if scan.done else f"at least {count_noun(scan.found, 'row')}"
     told = [f"{which}{found}"]
     if scan.query.is_filtered:
-        told.append(f"of {scan.rows:,} looked at")
+        told.append(f"of {scan.rows:,} searched")
     if not scan.done:
-        told.append(f"{scan.share:.0%} of the data seen so far")
+        told.append(f"{scan.share:.0%} of the data searched so far")
     if scan.bad:
         told.append(f"{count_noun(scan.bad, 'record')} could not be read")
     return ", ".join(told) + "".join(f". {note}" for note in scan.notes[:3])
@@ -235,7 +235,7 @@ def _why_dropped(values: Mapping[str, Any], fate: str) -> list[SafeHtml]:
     if score is not None:
         filtered = values.get(FILTER)
         label = f"{filtered}: " if filtered and filtered != values[STAGE] else ""
-        told.append(element("span", f"{label}score {number(score)}", f", wanted {threshold}" if threshold else ""))
+        told.append(element("span", f"{label}score {number(score)}", f" (threshold: {threshold})" if threshold else ""))
     return told
 
 

@@ -62,9 +62,9 @@ def _outcome(values: Mapping[str, Any], shelf: str) -> SafeHtml:
         told = [
             element(
                 "p",
-                "In quarantine: ",
+                "Quarantined: stage ",
                 element("b", format_value(values.get(QUARANTINED_BY)), class_=QUARANTINED),
-                " failed on it. ",
+                " failed on this row.",
             ),
             element("p", format_value(values.get("quarantined_error"))),
         ]
@@ -77,15 +77,11 @@ def _outcome(values: Mapping[str, Any], shelf: str) -> SafeHtml:
         return element("p", "Kept.", class_="why kept") if shelf == "kept" else SafeHtml("")
     told = [element("p", "Dropped by ", element("b", format_value(values[STAGE]), class_="dropped"), ".")]
     if values.get(SCORE) is not None:
-        wanted = f" It wants {values[THRESHOLD]}." if values.get(THRESHOLD) else ""
-        told.append(
-            element(
-                "p", f"{values.get(FILTER) or 'Its filter'} gave it ", element("b", number(values[SCORE])), ".", wanted
-            )
-        )
+        threshold = f", threshold: {values[THRESHOLD]}." if values.get(THRESHOLD) else "."
+        told.append(element("p", f"{values.get(FILTER) or 'Score'}: ", element("b", number(values[SCORE])), threshold))
     if values.get(FILE) is not None:
         told.append(
-            element("p", f"It came from {values[FILE]}, position {format_value(values.get(PLACE))}.", class_="quiet")
+            element("p", f"Source: {values[FILE]}, position {format_value(values.get(PLACE))}.", class_="quiet")
         )
     return element("div", told, class_="why")
 
@@ -93,10 +89,8 @@ def _outcome(values: Mapping[str, Any], shelf: str) -> SafeHtml:
 def _text(text: str, row: ListedRow, query: RowQuery) -> SafeHtml:
     rest = ""
     if len(text) > MAX_TEXT_CHARS:
-        link = element("a", "all of it", href=f"text?{query.address(file=row.source, at=position_of(row.values))}")
-        rest = element(
-            "p", f"These are the first {MAX_TEXT_CHARS:,} of {len(text):,} characters: ", link, ".", class_="quiet"
-        )
+        link = element("a", "Show all", href=f"text?{query.address(file=row.source, at=position_of(row.values))}")
+        rest = element("p", f"Showing the first {MAX_TEXT_CHARS:,} of {len(text):,} characters. ", link, class_="quiet")
     size = element(
         "span", f" · {count_noun(len(text), 'character')}, {count_noun(len(text.split()), 'word')}", class_="quiet"
     )
@@ -114,11 +108,13 @@ def _scores(filters: Sequence[ScoredFilter], scores: Mapping[str, Any]) -> SafeH
     ]
     if not rows:
         return SafeHtml("")
-    return element("section", element("h2", "Scores"), html_table(["filter", "score", "wants"], rows, frozenset((1,))))
+    return element(
+        "section", element("h2", "Scores"), html_table(["filter", "score", "threshold"], rows, frozenset((1,)))
+    )
 
 
 def _verdict(one: ScoredFilter, scores: Mapping[str, Any]) -> object:
-    return (" ", element("b", "and dropped it", class_="dropped")) if scores.get("dropped_by") == one.stage else ""
+    return (" ", element("b", "dropped this row", class_="dropped")) if scores.get("dropped_by") == one.stage else ""
 
 
 def _duplicates(text: str, cluster: DuplicateCluster | None, field: str | None) -> SafeHtml:
@@ -133,15 +129,15 @@ def _duplicates(text: str, cluster: DuplicateCluster | None, field: str | None) 
 
 
 def _pair(text: str, member: ClusterMember, field: str | None) -> SafeHtml:
-    alike = "" if member.similarity is None or member.kept else f", {member.similarity:.0%} like the kept one"
+    alike = "" if member.similarity is None or member.kept else f", {member.similarity:.0%} similar to the kept row"
     fate = "kept" if member.kept else "dropped"
     name = format_value(row_name(member.values or {}) or member.id, 100)
     title = element("h3", f"{name} ", element("b", fate, class_=fate), alike)
     other = (member.values or {}).get(field) if field else None
     if not isinstance(other, str):
-        return element("div", title, element("p", "Its text could not be found.", class_="quiet"), class_="other")
+        return element("div", title, element("p", "Text not found.", class_="quiet"), class_="other")
     if other == text:
-        return element("div", title, element("p", "The texts are the same.", class_="quiet"), class_="other")
+        return element("div", title, element("p", "Identical text.", class_="quiet"), class_="other")
     mine, others = diff_words(text, other)
     return element(
         "div",

@@ -3,7 +3,8 @@
 The shortest way from one to the other is looked for (Myers, 1986), which is quick for texts that are much alike, as
 duplicates are.
 
-Gives up: texts that differ in more than `MAX_DIFFERENCES` words. Between their common beginning and end all is marked then.
+Gives up: texts that differ in more than `MAX_DIFFERENCES` words. Everything between their common beginning and end is
+marked then.
 """
 
 from __future__ import annotations

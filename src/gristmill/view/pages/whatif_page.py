@@ -20,18 +20,16 @@ WIDTH, BASE = 640, 160
 
 
 def whatif_page(filters: Sequence[ScoredFilter], judged: JudgedRows | None, chosen: ScoreLimits) -> SafeHtml:
-    intro = element(
-        "p", "Move a limit: counts come from the scores that the run has recorded, and no text is read again."
-    )
+    intro = element("p", "Move a limit to see how many rows would be kept. Counts come from the recorded scores.")
     if judged is None:
-        known = "The scores of this filter are no numbers." if filters else "No scores were recorded yet."
+        known = "This filter's scores are not numeric." if filters else "No scores have been recorded yet."
         return SafeHtml(element("h2", "What if") + _filters(filters, None) + element("p", known, class_="quiet"))
     answer = judged.ask(chosen.low, chosen.high)
     return SafeHtml(
         element("h2", "What if")
         + intro
         + _filters(filters, judged.filter)
-        + (element("p", f"There are more: counts are of the first {answer.rows:,} rows.") if judged.partial else "")
+        + (element("p", f"Counts cover only the first {answer.rows:,} rows.") if judged.partial else "")
         + element(
             "div", _sliders(judged, chosen), element("div", told(judged, answer, chosen), id="told"), class_="card"
         )
@@ -67,7 +65,7 @@ def _sliders(judged: JudgedRows, chosen: ScoreLimits) -> SafeHtml:
         _slider(name, label, value, edges, bool(found.get("whole")))
         for name, label, value in (("low", "at least", chosen.low), ("high", "at most", chosen.high))
     ]
-    reset = element("a", "As it was", href=f"whatif?{urlencode({'column': one.column})}", class_="button second")
+    reset = element("a", "Reset", href=f"whatif?{urlencode({'column': one.column})}", class_="button second")
     parts += [element("div", sliders, class_="sliders"), element("button", "Count", type="submit"), " ", reset]
     facts = orjson.dumps({"edges": edges}).decode()
     return element("form", parts, id="whatif", action="whatif", method="get", data_facts=facts)
@@ -181,10 +179,10 @@ def _tile(what: str, now: int, then: int, of: int) -> SafeHtml:
 def _changes(answer: WhatIfAnswer) -> str:
     if not answer.rows_gained and not answer.rows_lost and not answer.unknown:
         return "No row would change."
-    told = [f"{count_noun(answer.rows_gained, 'row')} would come back"] if answer.rows_gained else []
+    told = [f"{count_noun(answer.rows_gained, 'row')} would also be kept"] if answer.rows_gained else []
     told += [f"{answer.rows_lost:,} would no longer be kept"] if answer.rows_lost else []
     if answer.unknown:
-        told += [f"of {answer.unknown:,} it is not known, because some stage has not seen them"]
+        told += [f"{answer.unknown:,} are unknown because a later stage has not scored them"]
     return ", ".join(told) + "."
 
 
@@ -194,6 +192,4 @@ def _link_to_rows(judged: JudgedRows, chosen: ScoreLimits, answer: WhatIfAnswer)
     if not answer.rows_gained and not answer.unknown:
         return SafeHtml("")
     query = RowQuery("dropped", stage=judged.filter.stage, score=SCORE, least=chosen.low, most=chosen.high)
-    return element(
-        "p", element("a", "Look at the rows it has dropped within these limits", href=f"rows?{query.address()}")
-    )
+    return element("p", element("a", "Show the dropped rows within these limits", href=f"rows?{query.address()}"))
