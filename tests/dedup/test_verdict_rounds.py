@@ -12,8 +12,7 @@ import pytest
 from gristmill import DocumentBatch, KeyedStage, LocalExecutor, Pipeline, VerdictStage
 from gristmill.core.errors import ContractError, StageError
 from gristmill.dedup import ExactDeduplicationStage
-from gristmill.io.verdicts.apply_verdicts import BlockVerdicts
-from gristmill.io.verdicts.verdict_stage import KEEP, ROW, TASK, identities
+from gristmill.io.exchange.verdict_stage import KEEP, ROW, TASK, BlockVerdicts, identities
 from gristmill.text import JsonlReader
 
 

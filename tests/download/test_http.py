@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from gristmill.core.errors import DownloadError
-from gristmill.io.fetch.host_limits import HostResolver, is_public, retry_after_seconds
-from gristmill.io.fetch.http_client import HttpClient, Manners
+from gristmill.io.fetch.http_client import HostResolver, HttpClient, Manners, is_public, retry_after_seconds
 from tests.download.faulty_server import Handler, Web, cut, redirect, status
 
 DATA = bytes(range(256)) * 4000

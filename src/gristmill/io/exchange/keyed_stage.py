@@ -21,16 +21,18 @@ from gristmill.core.arrow.table_conversion import table_to_rows
 from gristmill.core.batch import Batch, as_table
 from gristmill.core.errors import ContractError, GristmillError, PlanError
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage
-from gristmill.io.exchange.exchange import CommitShuffleFiles, Exchange, WriteShuffleFiles
-from gristmill.io.exchange.external_sort import group_starts, sort_tables, whole_groups
-from gristmill.io.exchange.partitions import (
+from gristmill.io.exchange.exchange import (
     PARTITION_BLOCK_BYTES,
+    CommitShuffleFiles,
+    Exchange,
     ListPartitions,
     PartitionTask,
+    WriteShuffleFiles,
     partition_batch,
     sort_memory_bytes,
     tables_of_size,
 )
+from gristmill.io.exchange.external_sort import group_starts, sort_tables, whole_groups
 from gristmill.io.write.commit import columns_to_write
 
 if TYPE_CHECKING:

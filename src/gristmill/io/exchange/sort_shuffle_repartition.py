@@ -25,15 +25,18 @@ from gristmill.core.batch import Batch
 from gristmill.core.sample import draw_uniform, row_ids
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import WrittenFiles, digest
-from gristmill.io.exchange.exchange import PARTITION_BYTES, CommitShuffleFiles, Exchange, WriteShuffleFiles
-from gristmill.io.exchange.external_sort import sort_table
-from gristmill.io.exchange.partitions import (
+from gristmill.io.exchange.exchange import (
+    PARTITION_BYTES,
+    CommitShuffleFiles,
+    Exchange,
     ListPartitions,
     PartitionTask,
     ReadPartition,
     ShuffleBlockSlice,
     ShuffleFileListing,
+    WriteShuffleFiles,
 )
+from gristmill.io.exchange.external_sort import sort_table
 from gristmill.io.exchange.shuffle_files import SAMPLE_PARTITION
 from gristmill.io.storage.file_input import parse_size
 from gristmill.io.write.commit import columns_to_write

@@ -20,8 +20,7 @@ from typing import Any, ClassVar
 
 from gristmill.core.batch import Batch
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage
-from gristmill.io.exchange.exchange import Exchange
-from gristmill.io.exchange.partitions import sort_memory_bytes
+from gristmill.io.exchange.exchange import Exchange, sort_memory_bytes
 from gristmill.io.join.broadcast_join import BroadcastJoin
 from gristmill.io.join.key_matching import INNER, JOIN_TYPES, JOINS_ADDING_COLUMNS, DropUnmatched
 from gristmill.io.join.other_side import OtherSide, OtherSideReader, other_side_reader
