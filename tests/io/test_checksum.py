@@ -69,7 +69,7 @@ def test_a_manifest_of_an_earlier_version_is_checked(source: str, tmp_path: Path
     as_before(out / "_manifest.json", path.read_bytes())
     assert check_manifest(OutputDirectory(out))[1] == []
     path.write_bytes(path.read_bytes().replace(b"row-8", b"row-9"))
-    assert check_manifest(OutputDirectory(out))[1] == [f"{path.name} has changed: its checksum is another"]
+    assert check_manifest(OutputDirectory(out))[1] == [f"{path.name} has changed: its checksum differs"]
 
 
 def test_a_run_of_an_earlier_version_goes_on(source: str, tmp_path: Path) -> None:
