@@ -98,7 +98,7 @@ def test_a_checksum_of_an_unknown_kind_is_told_and_the_others_are_checked(
     changed.write_bytes(changed.read_bytes().replace(b"text", b"TEXT"))
     problems = check_manifest(OutputDirectory(out))[1]
     assert [problem.partition(" ")[0] for problem in problems] == [first["name"], second["name"]]
-    assert "of a kind that this version does not know" in problems[0]
+    assert "of a kind unknown to this version" in problems[0]
 
 
 def test_a_new_file_can_be_written_to_as_to_any_other(tmp_path: Path) -> None:

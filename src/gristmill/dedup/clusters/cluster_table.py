@@ -212,13 +212,13 @@ class CommitVerdicts(CommitShuffleFiles):
         target.create_directory()
         with self.target.scratch() as room:
             rows = sort_tables(self._tables(files), [CLUSTER, ID], sort_memory_bytes(self.memory_gb), folder=room)
-            with target.create(path) as file, pq.ParquetWriter(file, self._schema, compression="zstd") as writer:
+            with target.create(path) as file, pq.ParquetWriter(file, self._table_schema, compression="zstd") as writer:
                 for group in row_groups(rows, ROW_GROUP_BYTES, ROW_GROUP_ROWS):
                     writer.write_table(group)
         return (WrittenFile(path, file.size, file.checksum),)
 
     def _tables(self, files: WrittenFiles) -> Iterator[pa.Table]:
-        told = self._schema
+        told = self._table_schema
         for path in files.data:
             index = read_index(self.target, path)
             for partition in sorted({run.partition for run in index.blocks}):
@@ -228,7 +228,7 @@ class CommitVerdicts(CommitShuffleFiles):
                     yield mine if mine.schema.equals(told) else mine.cast(told)
 
     @property
-    def _schema(self) -> pa.Schema:
+    def _table_schema(self) -> pa.Schema:
         return pa.schema([*SCHEMA, *((name, pa.string()) for name in self.extra)])
 
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
@@ -252,7 +252,7 @@ class CommitVerdicts(CommitShuffleFiles):
 
         target.create_directory()
         with target.create(target.file(EMPTY_TABLE_FILE)) as file:
-            pq.write_table(self._schema.empty_table(), file)
+            pq.write_table(self._table_schema.empty_table(), file)
 
 
 def _runs(files: Iterable[WrittenFile]) -> tuple[WrittenFile, ...]:

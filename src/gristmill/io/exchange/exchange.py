@@ -96,7 +96,7 @@ class Exchange:
     def __init__(
         self, key: Sequence[str] = (), num_partitions: int | None = None, memory_gb: float | None = None
     ) -> None:
-        """`memory_gb` is the memory of a worker: unless `num_partitions` is given, partitions are small enough for it."""
+        """`memory_gb` is the memory of a worker: partitions fit into it unless `num_partitions` is given."""
         if num_partitions is not None and (not isinstance(num_partitions, int) or num_partitions < 1):
             raise ValueError(f"num_partitions is {num_partitions!r}, must be a whole number, 1 or more, or None")
         self.key = tuple(key)

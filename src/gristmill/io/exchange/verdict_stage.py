@@ -1,14 +1,16 @@
-"""Verdicts: rows stay where they are, small keys of them move, and what was found out comes back to the rows.
+"""VerdictStage: keep or drop rows by comparing the keys of all rows, without moving the rows themselves.
 
-    segment 1    each batch is spooled in the run directory, as it is; `keys` of its rows go through an exchange
-    segment 2    rounds of keyed stages look at the keys; the last gives verdicts
+    segment 1    each batch is spooled to the run directory; the `keys` of its rows go through an exchange
+    segment 2    rounds of keyed stages compare the keys; the last round returns verdicts
     segment 3    the spool is read again, source by source, and the verdicts are applied
 
-So rows come out in the batches, sources and order in which they went in, and output files have the names and the rows
-that they would have without the stage, but for those that were dropped. Large rows are written once and read once;
-those that are as they were read are not written, but read a second time from their files (`reread.py`).
+Rows come out in the batches, sources and order in which they came in, so output files have the names and the rows that
+they would have without the stage, except for the dropped ones. Rows are written once and read once. Rows that are
+unchanged since they were read are not written: the spool refers to their file, which is read a second time
+(`io/read/reread.py`). JSON lines among them are not even parsed again unless a stage looks at them: a writer copies the
+lines that are kept.
 
-What is given up: objects in memory (`Batch.objects`), which a spool cannot hold.
+What is given up: objects in memory (`Batch.objects`), which cannot be spooled.
 """
 
 from __future__ import annotations
@@ -60,35 +62,49 @@ from gristmill.io.storage.output_directory import OutputDirectory
 if TYPE_CHECKING:
     from gristmill.io.exchange.exchange import ShuffleBlockSlice
 
-__all__ = ["KEEP", "ROW", "TASK", "ApplyVerdicts", "SpoolExchange", "VerdictExchange", "VerdictStage", "identities"]
+TASK, ROW = "__task__", "__row__"
+"""Columns that identify the row that a key belongs to: the id of its batch, and its index there."""
+
+KEEP = "keep"
+"""The column of verdicts that says whether the row is kept. Without this column, rows with a verdict are dropped."""
+
+SIMILARITY = "similarity"
+"""The column of verdicts on duplicates that holds the similarity to the row that is kept."""
 
 SPOOL_CHUNK_BYTES = 64 * 2**20
-"""Of the spool, that is read by one worker at a time; its verdicts are held in memory."""
+"""How much of the spool is one task. The verdicts on its rows are held in memory."""
 
 _BATCH_INFO_KEY = b"gristmill"
+_TRUE, _NO_SCORE = literal(True, pa.bool_()), literal(None, pa.float64())
+
+UNREAD_BATCH_BYTES = 2 * DEFAULT_BLOCK_BYTES
+"""Blocks of lines of one file that need not be parsed are combined into batches of up to this size."""
 
 
 class VerdictStage(CompositeStage[Batch, Batch]):
-    """Keeps or drops rows by what the keys of all rows say. Write `keys` and `rounds`.
+    """Keeps or drops rows by comparing the keys of all rows. Subclasses write `keys` and `rounds`.
 
-    `keys(batch)` gives a small table: a row for each row of the batch, or some rows with the columns of `identities`.
-    `rounds()` are keyed stages: the first gets the keys, each the next what the one before it gives, and the last gives
-    verdicts: rows with the columns of `identities`, at most one for each row, and `keep`. Rows without one are kept.
+    `keys(batch)` returns a small table: one row for each row of the batch, or any rows with the columns of
+    `identities`. `rounds()` returns keyed stages: the first gets the keys, each other the output of the one before it,
+    and the last returns verdicts: the columns of `identities` and `keep`, at most one for each row. Rows without a
+    verdict are kept.
     """
 
     is_base: ClassVar[bool] = True
     folds: ClassVar[bool] = True
     key_share: float = 1 / 16
-    """What keys are of the input, in bytes, as far as that is known: there are as many partitions of them as fit."""
+    """An estimate of the bytes of all keys as a fraction of the input bytes; it sets the number of partitions."""
     adds: Sequence[str] = ()
-    """Columns of the verdicts that are added to the rows that are kept; others are only seen with rejected rows, as
+    """Columns of the verdicts that are added to kept rows. Others only appear with rejected rows, as
     `rejected_similarity` and so on."""
+    threshold: Any = None
+    """The least similarity at which a row is dropped, for stages that have such a parameter."""
     memory_gb: float | None = None
-    """What a worker may use for sorting keys; what is more is sorted on disk, and there are more partitions."""
+    """Memory that a worker may use to sort keys. It limits the size of partitions; larger ones are sorted on disk."""
 
     @property
     def sums(self) -> bool:
-        """Whether `content` is asked for."""
+        """Whether `content` is called, to recognise sources by their content."""
         return False
 
     def inputs(self) -> tuple[list[str], Columns]:
@@ -101,39 +117,38 @@ class VerdictStage(CompositeStage[Batch, Batch]):
         raise NotImplementedError
 
     def content(self, keys: pa.Table) -> int:
-        """A number by which the rows of some keys are known again: a sum over what is compared of each row."""
+        """A checksum of these keys: a sum of a hash of what is compared of each row, so that sums of parts add up."""
         raise NotImplementedError
 
     def late(self, keys: pa.Table) -> pa.BooleanArray | None:
-        """Which keys the first round has no use for: a later one asks for them (`Spool.late_runs`)."""
+        """Which keys are not needed in the first round, but in a later one (`SpoolExchange.late_blocks`)."""
         return None
 
     def rounds(self) -> Sequence[KeyedStage]:
         raise NotImplementedError
 
     def thresholds(self) -> dict[str, str]:
-        """The columns of verdicts that hold the scores of rows that are dropped, and what each is compared with. With a
-        stage that has a `threshold`, that is the column `similarity`."""
-        least = getattr(self, "threshold", None)
-        return {SIMILARITY: f"threshold={least}"} if isinstance(least, int | float) else {}
+        """The columns of verdicts that hold scores of dropped rows, and the parameter each is compared with: the column
+        `similarity` for a stage that has a `threshold`."""
+        return {SIMILARITY: f"threshold={self.threshold}"} if isinstance(self.threshold, int | float) else {}
 
     def spool(self, first: KeyedStage, spools: bool) -> SpoolExchange:
-        """Where batches wait and keys begin their way; one that looks at all keys before the first round may take its
-        place."""
+        """The exchange for batches and keys. A subclass that inspects all keys before the first round may return its
+        own."""
         return SpoolExchange(self, first.columns, first.num_partitions, spools)
 
     def commit(self, verdicts: Exchange) -> CommitShuffleFiles:
-        """The stage that commits verdicts; one that keeps a record of them may take its place."""
+        """The stage that commits verdicts. A subclass that records them may return its own."""
         return CommitShuffleFiles(verdicts, f"{self.name}_commit_verdicts")
 
     def afterwards(self, spool: SpoolExchange, verdicts: VerdictExchange) -> Sequence[ProcessingStage[Any, Any]]:
-        """Segments of their own that look at keys and verdicts before these are applied."""
+        """Further segments that read keys and verdicts before the verdicts are applied."""
         return ()
 
     def decompose(self) -> list[ProcessingStage[Any, Any]]:
-        spool, verdicts, parts = self.judging()
+        spool, verdicts, stages = self.judging()
         return [
-            *parts,
+            *stages,
             *self.afterwards(spool, verdicts),
             ListSpoolChunks(spool, verdicts, f"{self.name}_sources"),
             ReadSpool(f"{self.name}_read", self.adds),
@@ -141,49 +156,51 @@ class VerdictStage(CompositeStage[Batch, Batch]):
         ]
 
     def judging(self, spools: bool = True) -> tuple[SpoolExchange, VerdictExchange, list[ProcessingStage[Any, Any]]]:
-        """What leads to verdicts: where rows wait, if they do, where verdicts are, and the stages."""
+        """The two exchanges and the stages that lead to verdicts. Without `spools`, rows are not kept."""
         rounds = self.rounds()
-        for one in rounds:
-            one.memory_gb = one.memory_gb or self.memory_gb
+        for keyed in rounds:
+            keyed.memory_gb = keyed.memory_gb or self.memory_gb
         spool = self.spool(rounds[0], spools)
-        for one in rounds:
-            one.begun(spool)
+        for keyed in rounds:
+            keyed.begun(spool)
         verdicts = VerdictExchange(spool)
-        parts: list[ProcessingStage[Any, Any]] = [
+        stages: list[ProcessingStage[Any, Any]] = [
             WriteShuffleFiles(spool, f"{self.name}_spool"),
             CommitShuffleFiles(spool, f"{self.name}_commit_spool"),
             rounds[0].lister(spool, f"{self.name}_partitions"),
             rounds[0].reducer(),
         ]
-        for one in rounds[1:]:
-            parts += one.decompose()
-        return spool, verdicts, [*parts, WriteShuffleFiles(verdicts, f"{self.name}_verdicts"), self.commit(verdicts)]
+        for keyed in rounds[1:]:
+            stages += keyed.decompose()
+        return spool, verdicts, [*stages, WriteShuffleFiles(verdicts, f"{self.name}_verdicts"), self.commit(verdicts)]
 
 
 def identities(batch: Batch) -> pa.Table:
-    """What each row of a batch is known by."""
+    """The columns that identify each row of a batch, to be added to its keys."""
     named = pa.repeat(literal(batch.lineage.id, pa.string()), batch.num_items)
     return pa.table([named, consecutive_integers(batch.num_items)], [TASK, ROW])
 
 
 class SpoolExchange(Exchange):
-    """Batches as they are, and the keys of their rows by partition."""
+    """The batches themselves, and the keys of their rows by partition."""
 
     def __init__(
         self, stage: VerdictStage, key: Sequence[str], num_partitions: int | None, spools: bool = True
     ) -> None:
-        """Without `spools` batches are only known by their names: nobody will want them back."""
+        """Without `spools` only the names of batches are stored, not their rows."""
         super().__init__(key, num_partitions, stage.memory_gb)
         self.stage, self.spools = stage, spools
         if stage.sums:
-            self.sums = True  # a part of its identity: what was spooled without sums is of no use
+            self.sums = (
+                True  # part of the identity: a spool without checksums cannot be reused by a run that needs them
+            )
         self._counts: Mapping[str, float] = {}
         self._chunks: dict[str, int] = {}
         self._sources: list[list[SpoolChunk]] = []
 
     @property
     def chunks(self) -> Mapping[str, int]:
-        """The part of the spool that each batch is in."""
+        """The number of the spool chunk that holds each batch, by the id of the batch."""
         return self._chunks
 
     def required_columns(self) -> Columns:
@@ -210,22 +227,21 @@ class SpoolExchange(Exchange):
     def split_batch(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
         self._counts = {}
         origin = origin_of(batch) if self.spools else None
-        kept = {**(batch.data.schema.metadata or {}), _BATCH_INFO_KEY: _batch_info(self.stage, batch, origin)}
+        metadata = {**(batch.data.schema.metadata or {}), _BATCH_INFO_KEY: _batch_info(self.stage, batch, origin)}
         rows = batch.data if self.spools and not origin else batch.data.slice(0, 0)
-        yield SPOOL_PARTITION, rows.replace_schema_metadata(kept)
+        yield SPOOL_PARTITION, rows.replace_schema_metadata(metadata)
         if not batch.num_items:
             return
-        late = [name for name in self.planned if name not in batch.data.column_names]
-        for name in late:
+        for name in [name for name in self.planned if name not in batch.data.column_names]:
             batch = batch.with_column(name, pa.nulls(batch.num_items))
-        self.stage.take_counts()  # of a batch that could not be ended
+        self.stage.take_counts()  # discard those of a batch that failed
         keys = self.stage.keys(batch)
         self._counts = self.stage.take_counts()
         if TASK not in keys.column_names:
             if keys.num_rows != batch.num_items:
                 raise ContractError(
-                    f"stage {self.stage.name!r}: keys gave {keys.num_rows} rows for {batch.num_items}. Give one for "
-                    "each, or say with the columns of identities(batch) which row each belongs to"
+                    f"stage {self.stage.name!r}: keys() returned {keys.num_rows} rows for {batch.num_items}. Return "
+                    "one for each, or add the columns of identities(batch) to say which row each belongs to"
                 )
             named = constant_column(literal(batch.lineage.id, pa.string()), batch.num_items)
             keys = keys.append_column(TASK, named).append_column(ROW, consecutive_integers(batch.num_items))
@@ -235,7 +251,7 @@ class SpoolExchange(Exchange):
         yield from split_by_partition(keys, numbers)
 
     def late_blocks(self, partition: int) -> Iterator[ShuffleBlockSlice]:
-        """Where the keys of a partition are that the first round does not get."""
+        """The blocks of the keys of a partition that the first round does not get (`VerdictStage.late`)."""
         return self.listing.blocks_of(self.partitions + partition)
 
     def list_files(self, outputs: Iterable[WrittenFiles]) -> None:
@@ -249,37 +265,38 @@ class SpoolExchange(Exchange):
 
     @property
     def sources(self) -> Sequence[Sequence[SpoolChunk]]:
-        """The parts of the spool of each source."""
+        """The spool chunks of each source."""
         return self._sources
 
 
 @fast_dataclass
 class SpoolChunk:
-    """Batches of one source that are read together."""
+    """Batches of one source that are read together, as one task."""
 
     names: list[str] = field(default_factory=list)
     blocks: list[ShuffleBlockSlice] = field(default_factory=list)
 
 
 def _chunks(path: str, index: ShuffleFileIndex) -> Iterator[SpoolChunk]:
-    """Parts of about `SPOOL_CHUNK_BYTES`. Batches of one task may have to be read in one go, and stay together."""
+    """Chunks of about `SPOOL_CHUNK_BYTES`. Batches of one input task stay together: reading one again means reading
+    the file from the beginning of its slice."""
     chunk, size = SpoolChunk(), 0
-    for run in index.blocks:
-        if run.partition != SPOOL_PARTITION:
+    for block in index.blocks:
+        if block.partition != SPOOL_PARTITION:
             continue
-        together = chunk.names and chunk.names[-1].rpartition(".")[0] == run.name.rpartition(".")[0]
-        if chunk.names and size + run.nbytes > SPOOL_CHUNK_BYTES and not together:
+        same_task = chunk.names and chunk.names[-1].rpartition(".")[0] == block.name.rpartition(".")[0]
+        if chunk.names and size + block.nbytes > SPOOL_CHUNK_BYTES and not same_task:
             yield chunk
             chunk, size = SpoolChunk(), 0
-        chunk.names.append(run.name)
-        chunk.blocks.append(ShuffleBlockSlice(path, run.offset, run.length, 0, run.rows, run.nbytes))
-        size += run.nbytes
+        chunk.names.append(block.name)
+        chunk.blocks.append(ShuffleBlockSlice(path, block.offset, block.length, 0, block.rows, block.nbytes))
+        size += block.nbytes
     if chunk.names:
         yield chunk
 
 
 class VerdictExchange(Exchange):
-    """Verdicts, by the part of the spool that their rows are in."""
+    """Verdicts, partitioned by the spool chunk that holds their rows."""
 
     def __init__(self, spool: SpoolExchange) -> None:
         super().__init__(num_partitions=1)
@@ -294,12 +311,12 @@ class VerdictExchange(Exchange):
         return split_by_partition(table, chunks.take(encoded.indices))
 
 
-# -- the rows again ----------------------------------------------------------------------------------------
+# -- reading the spool -------------------------------------------------------------------------------------
 
 
 @fast_dataclass
 class SpoolTask(Task[list[ShuffleBlockSlice]]):
-    """A part of the spool, and the verdicts on its rows."""
+    """A spool chunk, and the verdicts on its rows."""
 
     names: list[str] = field(kw_only=True)
     verdicts: PartitionTask = field(kw_only=True, repr=False)
@@ -310,7 +327,7 @@ class SpoolTask(Task[list[ShuffleBlockSlice]]):
 
     @property
     def num_items(self) -> int:
-        return sum(run.stop for run in self.data)
+        return sum(block.stop for block in self.data)
 
     def key(self) -> str:
         return self.source
@@ -323,43 +340,43 @@ class SpoolTask(Task[list[ShuffleBlockSlice]]):
 
 
 class ListSpoolChunks(SourceStage[SpoolTask]):
-    """Lists the sources of a spool, in their order."""
+    """Lists the chunks of a spool, source by source."""
 
     continues = True
 
     def __init__(self, spool: SpoolExchange, verdicts: VerdictExchange, name: str) -> None:
         super().__init__()
         self.spool, self.verdicts, self.name = spool, verdicts, name
-        self._place = ""
+        self._segment_name = ""
 
     def assign_directories(self, url: str, storage_options: Mapping[str, Any], lasting: RecordsLocation = None) -> None:
-        self._place = url.rpartition("/")[2]
+        self._segment_name = url.rpartition("/")[2]
 
     def sources(self) -> Iterator[Sequence[SpoolTask]]:
         spool, verdicts = self.spool.listing, self.verdicts.listing
         stamp = digest([spool.stamp, verdicts.stamp])
         number = 0
         for source, origin, chunks in zip(spool.sources, spool.origins, self.spool.sources, strict=True):
-            parts = []
+            tasks = []
             for chunk in chunks:
-                judged = verdicts.part(str(number), list(verdicts.blocks_of(number)))
+                chunk_verdicts = verdicts.part(str(number), list(verdicts.blocks_of(number)))
                 number += 1
-                parts.append(
+                tasks.append(
                     SpoolTask(
                         chunk.blocks,
                         names=chunk.names,
-                        verdicts=judged,
+                        verdicts=chunk_verdicts,
                         target=spool.target,
-                        source=f"{source}-{self._place}",
+                        source=f"{source}-{self._segment_name}",
                         stamp=stamp,
                         origin=origin,
                     )
                 )
-            yield parts
+            yield tasks
 
 
 class ReadSpool(ProcessingStage[SpoolTask, Batch]):
-    """Reads batches as they were spooled, and looks up the verdict on each row."""
+    """Reads spooled batches, and attaches to each row the verdict on it."""
 
     indivisible = True
 
@@ -372,114 +389,102 @@ class ReadSpool(ProcessingStage[SpoolTask, Batch]):
 
     def process(self, task: SpoolTask) -> Iterator[Batch]:
         pieces = list(task.verdicts.pieces())
-        judged = pa.concat_tables(pieces).combine_chunks() if pieces else None
-        again, copied = BlockRereader(), UnreadBatchBuilder()
-        for run, name in zip(task.data, task.names, strict=True):
-            table = read_shuffle_block(task.target, run.path, run.offset, run.length)
-            known = dict(table.schema.metadata)
-            about = orjson.loads(known.pop(_BATCH_INFO_KEY))
-            told = about.pop("origin")
-            origin = BlockOrigin.from_json(told) if told else None
-            table = table.replace_schema_metadata(known or None)
-            mine = judged
-            if judged and len(task.names) > 1:
-                mine = judged.filter(pc.equal(judged.column(TASK), literal(name, pa.string())))
-            lines = origin is not None and origin.lines is not None and not known and not self.adds and kernels
-            if not lines or not copied.can_add(table.schema, about, run.nbytes):
-                yield from copied.batches()
-                copied = UnreadBatchBuilder()
-            if lines and origin:
-                copied.add(table, about, origin, run, mine)
+        verdicts = pa.concat_tables(pieces).combine_chunks() if pieces else None
+        rereader, unread = BlockRereader(), UnreadBatchBuilder()
+        for block, name in zip(task.data, task.names, strict=True):
+            table = read_shuffle_block(task.target, block.path, block.offset, block.length)
+            metadata = dict(table.schema.metadata)
+            info = orjson.loads(metadata.pop(_BATCH_INFO_KEY))
+            origin_info = info.pop("origin")
+            origin = BlockOrigin.from_json(origin_info) if origin_info else None
+            table = table.replace_schema_metadata(metadata or None)
+            on_batch = verdicts
+            if verdicts and len(task.names) > 1:
+                on_batch = verdicts.filter(pc.equal(verdicts.column(TASK), literal(name, pa.string())))
+            # Lines can stay unparsed only if nothing is added to their rows, in columns or in metadata.
+            copyable = origin is not None and origin.lines is not None and not metadata and not self.adds and kernels
+            if not copyable or not unread.can_add(table.schema, info, block.nbytes):
+                yield from unread.batches()
+                unread = UnreadBatchBuilder()
+            if copyable and origin:
+                unread.add(table, info, origin, block, on_batch)
                 continue
             if origin:
-                table = again.table(origin, run.stop).replace_schema_metadata(known or None)
-            found = BlockVerdicts.from_table(table.num_rows, mine)
-            yield batch_class_named(about.pop("kind"))(found.attach_to(table, self.adds), **about)
-        yield from copied.batches()
+                table = rereader.table(origin, block.stop).replace_schema_metadata(metadata or None)
+            block_verdicts = BlockVerdicts.from_table(table.num_rows, on_batch)
+            yield batch_class_named(info.pop("kind"))(block_verdicts.attach_to(table, self.adds), **info)
+        yield from unread.batches()
 
 
 def _batch_info(stage: VerdictStage, batch: Batch, origin: BlockOrigin | None) -> bytes:
-    """What else there is to a batch than its rows."""
-    told = {"kind": batch_class_name(type(batch)), "dataset_name": batch.dataset_name, "metadata": batch.metadata}
+    """Everything that a batch has besides its rows, as JSON."""
+    info = {"kind": batch_class_name(type(batch)), "dataset_name": batch.dataset_name, "metadata": batch.metadata}
     try:
-        return orjson.dumps({**told, "origin": origin.to_json() if origin else None})
+        return orjson.dumps({**info, "origin": origin.to_json() if origin else None})
     except TypeError as error:
         raise ContractError(
-            f"stage {stage.name!r}: rows wait in files here, and the metadata of a batch cannot go there ({error}). "
-            "Keep numbers, text, lists and dicts in it"
+            f"stage {stage.name!r}: batches are spooled to files here, and the metadata of a batch cannot be written "
+            f"({error}). Keep only numbers, text, lists and dicts in metadata"
         ) from error
 
 
-TASK, ROW = "__task__", "__row__"
-"""What a row is known by while its keys are under way: its batch, and its number there."""
-
-KEEP = "keep"
-"""The column of verdicts that says whether the row is kept; without it, it is dropped."""
-
-SIMILARITY = "similarity"
-"""The column of verdicts on duplicates that says how like its partner a row is."""
-
-_TRUE, _NO_SCORE = literal(True, pa.bool_()), literal(None, pa.float64())
-
-UNREAD_BATCH_BYTES = 2 * DEFAULT_BLOCK_BYTES
-"""Lines of one file that are copied, as far as nobody looks at them, are one batch up to this size."""
+# -- applying verdicts -------------------------------------------------------------------------------------
 
 
 class UnreadBatchBuilder:
-    """Blocks of lines that become one batch, which need not be read to be judged."""
+    """Combines blocks of unparsed lines into one batch."""
 
     def __init__(self) -> None:
         self._rows: UnreadLinesWithVerdicts | None = None
-        self._about: dict[str, Any] = {}
+        self._info: dict[str, Any] = {}
 
-    def can_add(self, schema: pa.Schema, about: Mapping[str, Any], nbytes: int) -> bool:
-        """Whether a block may be added."""
+    def can_add(self, schema: pa.Schema, info: Mapping[str, Any], nbytes: int) -> bool:
+        """Whether a block fits: same columns, same batch info, and not too large."""
         rows = self._rows
         if rows is None:
             return True
-        same = about == self._about and schema.equals(rows.columns.schema)
+        same = info == self._info and schema.equals(rows.columns.schema)
         return same and rows.nbytes + nbytes <= UNREAD_BATCH_BYTES
 
     def add(
         self,
         columns: pa.Table,
-        about: dict[str, Any],
+        info: dict[str, Any],
         origin: BlockOrigin,
-        run: ShuffleBlockSlice,
+        block: ShuffleBlockSlice,
         verdicts: pa.Table | None,
     ) -> None:
         self._rows = self._rows or UnreadLinesWithVerdicts(columns)
-        self._about = about
-        found = BlockVerdicts.from_table(run.stop, verdicts)
-        self._rows.add(origin, run.stop, run.nbytes, found.attach_to)
-        self._rows.block_verdicts.append(found)
+        self._info = info
+        block_verdicts = BlockVerdicts.from_table(block.stop, verdicts)
+        self._rows.add(origin, block.stop, block.nbytes, block_verdicts.attach_to)
+        self._rows.block_verdicts.append(block_verdicts)
 
     def batches(self) -> Iterator[Batch]:
         if self._rows is not None:
-            about = dict(self._about)
-            yield batch_class_named(about.pop("kind"))(self._rows.columns, **about).read_later(self._rows)
+            info = dict(self._info)
+            yield batch_class_named(info.pop("kind"))(self._rows.columns, **info).read_later(self._rows)
 
 
 class UnreadLinesWithVerdicts(UnreadLines):
-    """Lines on which there is a verdict each."""
+    """Unparsed lines, with the verdicts on their rows."""
 
     def __init__(self, columns: pa.Table) -> None:
         super().__init__(columns)
         self.block_verdicts: list[BlockVerdicts] = []
-        """What was found out about the rows of each block."""
 
     def keep(self) -> pa.BooleanArray:
         """Whether each row is kept."""
-        return pa.concat_arrays([found.keep() for found in self.block_verdicts])
+        return pa.concat_arrays([verdicts.keep() for verdicts in self.block_verdicts])
 
     def scores(self, name: str) -> pa.Array:
-        """What a column of the verdicts says of each row."""
-        return pa.concat_arrays([found.score(name) for found in self.block_verdicts])
+        """A column of the verdicts as a score for each row; null without one."""
+        return pa.concat_arrays([verdicts.score(name) for verdicts in self.block_verdicts])
 
 
 @fast_dataclass(frozen=True)
 class BlockVerdicts:
-    """The verdicts on the rows of a block, and which of them is on each row, or none."""
+    """The verdicts on the rows of a block. `verdict_rows` holds for each row the index of its verdict, or null."""
 
     count: int
     verdicts: pa.Table | None = None
@@ -492,17 +497,16 @@ class BlockVerdicts:
         rows = as_one_array(verdicts.column(ROW).cast(pa.int64())).drop_null()
         numbers = np.frombuffer(rows.buffers()[1], np.int64, len(rows), 8 * rows.offset)
         numbers = numbers[(numbers >= 0) & (numbers < count)]
-        named, places = np.zeros(count, np.bool_), np.zeros(count, np.int64)
-        named[numbers] = True
-        if (found := int(named.sum())) != verdicts.num_rows:
-            raise ContractError(f"{verdicts.num_rows} verdicts name {found} rows: give at most one for each")
-        places[numbers] = np.arange(found)
-        bits = np.packbits(named, bitorder="little")
-        return cls(
-            count,
-            verdicts,
-            pa.Array.from_buffers(pa.int64(), count, [pa.py_buffer(bits), pa.py_buffer(places)], count - found),
-        )
+        judged, indices = np.zeros(count, np.bool_), np.zeros(count, np.int64)
+        judged[numbers] = True
+        if (distinct := int(judged.sum())) != verdicts.num_rows:
+            raise ContractError(
+                f"{verdicts.num_rows} verdicts are on {distinct} rows: return at most one verdict for each row"
+            )
+        indices[numbers] = np.arange(distinct)
+        validity = pa.py_buffer(np.packbits(judged, bitorder="little"))
+        buffers = [validity, pa.py_buffer(indices)]
+        return cls(count, verdicts, pa.Array.from_buffers(pa.int64(), count, buffers, count - distinct))
 
     def keep(self) -> pa.BooleanArray:
         """Whether each row is kept."""
@@ -513,24 +517,23 @@ class BlockVerdicts:
         return pc.if_else(self.verdict_rows.is_valid(), self._column(KEEP), _TRUE)
 
     def score(self, name: str) -> pa.Array:
-        """A number of the verdicts for each row; null where there is none."""
+        """A column of the verdicts as a number for each row; null without one."""
         if self.verdicts is None or name not in self.verdicts.column_names:
             return pa.nulls(self.count, pa.float64())
         return self._column(name).cast(pa.float64())
 
     def attach_to(self, table: pa.Table, adds: Sequence[str] = ()) -> pa.Table:
-        """The rows, with the verdict on each and what else there is to say. Columns of the user's are not ours to
-        change, and other blocks may have others: so what is said has names of its own (`verdict_column_name`), unless it is to be
-        added to the rows."""
+        """Append `VERDICT` and the other columns of the verdicts to the rows. These get a prefix, so that they never
+        replace a column of the user's, unless they are in `adds`."""
         table = table.append_column(VERDICT, self.keep())
         for name in self.verdicts.column_names if self.verdicts is not None else ():
             if name in (TASK, ROW, KEEP):
                 continue
-            told, values = verdict_column_name(name, adds), self._column(name)
-            if told in table.column_names:
-                table = table.set_column(table.column_names.index(told), told, values)
+            column, values = verdict_column_name(name, adds), self._column(name)
+            if column in table.column_names:
+                table = table.set_column(table.column_names.index(column), column, values)
             else:
-                table = table.append_column(told, values)
+                table = table.append_column(column, values)
         return table
 
     def _column(self, name: str) -> pa.Array:
@@ -539,16 +542,16 @@ class BlockVerdicts:
 
 
 def verdict_column_name(name: str, adds: Sequence[str]) -> str:
-    """What a column of verdicts is called beside the columns of the rows."""
+    """The name of a column of verdicts once it is attached to rows."""
     return name if name in adds or name.startswith("__") else f"{VERDICT}{name}"
 
 
 class ApplyVerdicts(ProcessingStage[Batch, Batch]):
-    """Drops the rows whose verdict says so."""
+    """Drops rows by their verdicts, and removes the columns that hold these."""
 
     takes_empty = True
     together: ClassVar[bool] = True
-    """Verdicts depend on other rows: from scores it cannot be told what other parameters would do."""
+    """Verdicts depend on other rows, so the effect of other parameters cannot be computed from scores."""
 
     def __init__(self, stage: VerdictStage) -> None:
         super().__init__()
@@ -572,9 +575,9 @@ class ApplyVerdicts(ProcessingStage[Batch, Batch]):
         return Decision(keep, {name: pc.if_else(keep, _NO_SCORE, column) for name, column in scores.items()})
 
     def _verdict_scores(self, table: pa.Table, name: str) -> pa.Array:
-        """What verdicts say of each row."""
+        """A column of the verdicts for each row of a table they are attached to."""
         column = verdict_column_name(name, self.stage.adds)
-        if column not in table.column_names:  # there is no verdict on any row
+        if column not in table.column_names:  # no row of the batch has a verdict
             return pa.nulls(table.num_rows, pa.float64())
         return as_one_array(table.column(column)).cast(pa.float64())
 

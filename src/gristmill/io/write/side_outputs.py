@@ -248,7 +248,7 @@ class CommitSideOutputs(CommitFiles):
 def side_output_stages(
     rejected: str | None, scores: str | None, storage_options: Mapping[str, Any]
 ) -> tuple[WriteRejected | None, WriteScores | None, CommitSideOutputs]:
-    """The stages that write rejected rows and scores, None for one that is not wanted, and the one that commits them."""
+    """The stages that write rejected rows and scores, None where not wanted, and the one that commits both."""
     reject = rejected_row_stages(rejected, storage_options) if rejected else (None, None)
     score = _score_stages(scores, storage_options) if scores else (None, None)
     return reject[0], score[0], CommitSideOutputs(reject[1], score[1])
