@@ -259,7 +259,7 @@ class HttpClient:
             if took > manners.read_timeout_s and total < took * manners.slowest:
                 raise DownloadError(
                     url,
-                    f"received {total:,} bytes in {took:,.0f} s, too slow (less than {manners.slowest:,} bytes per second)",
+                    f"too slow: {total:,} bytes in {took:,.0f} s, below {manners.slowest:,} bytes per second",
                     transient=True,
                 )
             yield piece
