@@ -34,17 +34,17 @@ def read_tags(html: str) -> Iterator[tuple[str, str]]:
     while (start := html.find("<", at)) >= 0:
         if start > at:
             yield TEXT, unescape(html[at:start])
-        found = _markup(html, start, missed)
-        if found is None:
+        markup = _markup(html, start, missed)
+        if markup is None:
             yield TEXT, "<"
             at = start + 1
             continue
-        at = found.end()
-        if found.re is _SECTION:
-            yield from read_tags(found[1])
-        elif found.re is not _COMMENT and (name := found[2]):
+        at = markup.end()
+        if markup.re is _SECTION:
+            yield from read_tags(markup[1])
+        elif markup.re is not _COMMENT and (name := markup[2]):
             name = name.lower()
-            kind = END if found[1] else EMPTY if html.endswith("/>", start, at) else START
+            kind = END if markup[1] else EMPTY if html.endswith("/>", start, at) else START
             yield kind, name
             if kind == START and name in _RAW:
                 closed = _RAW[name].search(html, at)
@@ -65,7 +65,7 @@ def _markup(html: str, at: int, missed: set[re.Pattern[str]]) -> re.Match[str] |
         forms = (_SIMPLE,) if html[at + 1] in "!?/" else (_TAG, _SIMPLE)
     for form in forms:
         if form not in missed:
-            if found := form.match(html, at):
-                return found
+            if markup := form.match(html, at):
+                return markup
             missed.add(form)
     return None

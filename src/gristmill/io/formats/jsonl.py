@@ -136,7 +136,7 @@ class _BlockParser:
 
     def _quick_table(self) -> tuple[pa.Table | None, LineForm | None]:
         if isinstance(self._block, ScannedBlock):
-            return _table_of(self._block.found, self.offset, self.fields)
+            return _table_of(self._block.result, self.offset, self.fields)
         return parse_block_natively(self._block, self.offset, self.fields)
 
     def _make(self, rows: list[JsonObject], positions: list[int]) -> pa.Table | None:
@@ -172,14 +172,14 @@ def parse_block_natively(
     block: Any, offset: int, fields: Sequence[str] | None = None
 ) -> tuple[pa.Table | None, LineForm | None]:
     """The table of a block that the kernels can parse; None if its lines must be parsed one by one."""
-    found = None if kernels is None else kernels.json_columns(block)
-    return (None, None) if found is None else _table_of(found, offset, fields)
+    parsed = None if kernels is None else kernels.json_columns(block)
+    return (None, None) if parsed is None else _table_of(parsed, offset, fields)
 
 
 def _table_of(
-    found: tuple[Sequence[Any], bytes, int], offset: int, fields: Sequence[str] | None
+    parsed: tuple[Sequence[Any], bytes, int], offset: int, fields: Sequence[str] | None
 ) -> tuple[pa.Table | None, LineForm | None]:
-    columns, raw_starts, plain = found
+    columns, raw_starts, plain = parsed
     count = memoryview(raw_starts).nbytes // 8
     read: dict[str, pa.Array] = {}
     try:

@@ -33,7 +33,7 @@ _MAX_COUNTED_BYTES = 64 * 2**20
 class ScannedBlock(NamedTuple):
     """The result of scanning a block of lines. The block itself is not kept; `read` reads it again."""
 
-    found: Any
+    result: Any
     size: int
     read: Callable[[], bytes]
 

@@ -123,9 +123,9 @@ class WriteFragments(ProcessingStage[Batch, Fragment]):
 
     def check(self) -> None:
         self.target.check()
-        if self.mode == "error" and (found := data_files(self.target, self.form)):
+        if self.mode == "error" and (existing := data_files(self.target, self.form)):
             raise InputError(
-                f"stage {self.name!r}: {self.target.url} already has {shorten(found)}. Choose another directory, or "
+                f"stage {self.name!r}: {self.target.url} already has {shorten(existing)}. Choose another directory, or "
                 'mode="overwrite" to delete them, "append" to add to them, "ignore" to replace those of the same name'
             )
 

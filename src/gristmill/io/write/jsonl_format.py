@@ -282,9 +282,9 @@ def _line_end_before(file: BinaryIO, start: int, end: int) -> int:
     while end > start:
         begin = max(start, end - COPY_CHUNK_BYTES)
         file.seek(begin)
-        found = file.read(end - begin).rfind(b"\n")
-        if found >= 0:
-            return begin + found + 1
+        newline = file.read(end - begin).rfind(b"\n")
+        if newline >= 0:
+            return begin + newline + 1
         end = begin
     return start
 
