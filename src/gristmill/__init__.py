@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from gristmill.io.exchange.count_rows import CountRows
     from gristmill.io.exchange.keyed_stage import KeyedStage
     from gristmill.io.exchange.sort_shuffle_repartition import Repartition, Shuffle, Sort
+    from gristmill.io.exchange.verdict_stage import VerdictStage
     from gristmill.io.join.join_stage import Join
-    from gristmill.io.verdicts.verdict_stage import VerdictStage
 
 __version__ = VERSION
 
@@ -58,7 +58,7 @@ _HOME = {
     "Sort": "io.exchange.sort_shuffle_repartition",
     "SourceStage": "core.stage",
     "Task": "core.task",
-    "VerdictStage": "io.verdicts.verdict_stage",
+    "VerdictStage": "io.exchange.verdict_stage",
     "XennaExecutor": "executors.engines.xenna_executor",
     "processing_stage": "core.function",
 }
@@ -109,7 +109,7 @@ def _progress(*every_s: float) -> Any:
 
 
 def _side_outputs(rejected: str | None, scores: str | None, storage_options: Any) -> Any:
-    from gristmill.io.write.score_output import side_output_stages
+    from gristmill.io.write.side_outputs import side_output_stages
 
     return side_output_stages(rejected, scores, storage_options)
 

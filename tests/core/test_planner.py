@@ -171,7 +171,9 @@ def test_a_stage_without_a_gpu_to_run_on_is_refused_with_a_way_out(monkeypatch: 
     with pytest.raises(ResourceError, match=r"stage 'Big' needs 1e\+06 GB of memory, but this machine has .* lower"):
         Pipeline("p", stages=[big]).run(LocalExecutor(num_workers=1), initial_tasks=[Task(1)])
     env = Pass().with_(name="Env", runtime_env={"pip": ["x"]})
-    with pytest.raises(ResourceError, match="stage 'Env' has runtime_env pip, but LocalExecutor only supports env_vars"):
+    with pytest.raises(
+        ResourceError, match="stage 'Env' has runtime_env pip, but LocalExecutor only supports env_vars"
+    ):
         Pipeline("p", stages=[env]).run(LocalExecutor(num_workers=1), initial_tasks=[Task(1)])
 
 

@@ -25,7 +25,7 @@ from gristmill.dedup import (
 )
 from gristmill.dedup.columns.arrow_numpy import values_of
 from gristmill.dedup.decontamination.ngram_overlap import OverlapIndex, OverlapRules
-from gristmill.io.verdicts import verdict_stage
+from gristmill.io.exchange import verdict_stage
 from gristmill.text import Filter, JsonlReader, JsonlWriter
 
 HERE = LocalExecutor(0)

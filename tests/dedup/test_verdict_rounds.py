@@ -12,8 +12,7 @@ import pytest
 from gristmill import DocumentBatch, KeyedStage, LocalExecutor, Pipeline, VerdictStage
 from gristmill.core.errors import ContractError, StageError
 from gristmill.dedup import ExactDeduplicationStage
-from gristmill.io.verdicts.apply_verdicts import BlockVerdicts
-from gristmill.io.verdicts.verdict_stage import KEEP, ROW, TASK, identities
+from gristmill.io.exchange.verdict_stage import KEEP, ROW, TASK, BlockVerdicts, identities
 from gristmill.text import JsonlReader
 
 
@@ -82,7 +81,7 @@ def test_several_keys_and_rounds(workers: int) -> None:
 @pytest.mark.parametrize("rows", [[0, 3], [-1, 0], [1, 1], [None, 2]])
 def test_verdicts_on_rows_that_are_not_there_are_told(rows: list[int | None]) -> None:
     verdicts = pa.table({ROW: pa.array(rows, pa.int64()), KEEP: [True, False]})
-    with pytest.raises(ContractError, match="2 verdicts name 1 rows"):
+    with pytest.raises(ContractError, match="2 verdicts are on 1 rows"):
         BlockVerdicts.from_table(3, verdicts)
 
 
@@ -105,7 +104,7 @@ def test_two_verdicts_on_one_row_are_told() -> None:
         def rounds(self) -> Sequence[KeyedStage]:
             return [SameWord()]
 
-    with pytest.raises(StageError, match="verdicts name .* rows: give at most one for each"):
+    with pytest.raises(StageError, match="verdicts are on .* rows: return at most one"):
         Pipeline("p", stages=[Twice()]).run(LocalExecutor(0), None, [DocumentBatch(rows) for rows in ROWS])
 
 
@@ -114,7 +113,7 @@ def test_keys_must_say_which_rows_they_belong_to() -> None:
         def keys(self, batch: DocumentBatch) -> pa.Table:
             return pa.table({"word": ["a"]})
 
-    with pytest.raises(StageError, match=r"keys gave 1 rows for 2.*identities\(batch\)"):
+    with pytest.raises(StageError, match=r"keys\(\) returned 1 rows for 2.*identities\(batch\)"):
         Pipeline("p", stages=[Odd()]).run(LocalExecutor(0), None, [DocumentBatch(rows) for rows in ROWS])
 
 

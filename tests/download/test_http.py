@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from gristmill.core.errors import DownloadError
-from gristmill.io.fetch.host_limits import HostResolver, is_public, retry_after_seconds
-from gristmill.io.fetch.http_client import HttpClient, Manners
+from gristmill.io.fetch.http_client import HostResolver, HttpClient, Manners, is_public, retry_after_seconds
 from tests.download.faulty_server import Handler, Web, cut, redirect, status
 
 DATA = bytes(range(256)) * 4000
@@ -87,7 +86,7 @@ def test_checksums_and_lengths_are_verified(web: Web, tmp_path: Path) -> None:
     url, path = f"{web.url}/a.bin", str(tmp_path / "a.bin")
     with pytest.raises(DownloadError, match="sha256 is not 00"):
         client().save(url, path, checksum="sha256:" + "00" * 32)
-    with pytest.raises(DownloadError, match="1,024,000 bytes, not the 7"):
+    with pytest.raises(DownloadError, match="1,024,000 bytes instead of the expected 7"):
         client().save(url, path, length=7)
     with pytest.raises(ValueError, match="like 'sha256:"):
         client().save(url, path, checksum="wrong")
@@ -127,7 +126,7 @@ def test_retry_after_is_obeyed_by_all_threads(web: Web) -> None:
 
 def test_a_server_that_wants_too_long_a_pause_is_left_alone(web: Web) -> None:
     web.faults["/a"] = [status(503, Retry_After="86400")]
-    with pytest.raises(DownloadError, match="left alone for 86,400 s"):
+    with pytest.raises(DownloadError, match="asks to wait 86,400 s"):
         client().fetch(f"{web.url}/a")
     assert web.times("/a") == 1
 
@@ -193,7 +192,7 @@ def test_redirects_are_followed_but_not_in_circles(web: Web) -> None:
     found = client().fetch(f"{web.url}/a")
     assert (found.body, found.url) == (b"yes", f"{web.url}/b")
     web.faults |= {"/x": [redirect("/y")], "/y": [redirect("/x")]}
-    with pytest.raises(DownloadError, match="circle"):
+    with pytest.raises(DownloadError, match="redirect loop"):
         client().fetch(f"{web.url}/x")
     web.faults |= {f"/{number}": [redirect(f"/{number + 1}")] for number in range(9)}
     with pytest.raises(DownloadError, match="more than 3 redirects"):
@@ -278,7 +277,7 @@ def test_only_http_is_fetched(url: str) -> None:
 
 
 def test_names_without_an_address_are_told() -> None:
-    with pytest.raises(DownloadError, match="no host"):
+    with pytest.raises(DownloadError, match="cannot be resolved|invalid host"):
         client(max_retries=0).fetch("http://no-such-host.invalid/")
 
 

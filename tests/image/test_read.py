@@ -87,7 +87,7 @@ def test_half_an_archive_gives_what_is_whole_and_says_where_it_ends(tmp_path: Pa
     assert [row["image_id"] for batch in result for row in batch.to_rows()] == list("012345")
     [record] = result.quarantined()
     assert (record.stage, record.file, record.position) == ("read_webdataset", "t.tar", last.offset)
-    assert "cut short in member '6.jpg', of which 100 of" in record.error
+    assert "truncated in member '6.jpg', after 100 of" in record.error
 
 
 def test_reading_goes_on_after_damage(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_compressed_archives(tmp_path: Path, ending: str) -> None:
     path.write_bytes(path.read_bytes()[:-400])
     result = run(WebDatasetReader(str(path)))
     assert 0 < sum(batch.num_items for batch in result) < 20
-    assert "gzip stream ends too early" in [record.error for record in result.quarantined()][-1]
+    assert "gzip stream is truncated" in [record.error for record in result.quarantined()][-1]
 
 
 def test_archives_one_behind_the_other_are_read_to_the_end(tmp_path: Path) -> None:
@@ -262,4 +262,4 @@ def test_an_archive_that_is_cut_between_members_is_told(tmp_path: Path, left_out
     path.write_bytes(path.read_bytes()[: gone.offset - left_out])  # in the padding, or just behind it
     result = run(WebDatasetReader(str(path), blocksize=blocksize))
     [record] = result.quarantined()
-    assert "cut short here" in record.error
+    assert "truncated here" in record.error

@@ -69,7 +69,7 @@ def test_a_manifest_of_an_earlier_version_is_checked(source: str, tmp_path: Path
     as_before(out / "_manifest.json", path.read_bytes())
     assert check_manifest(OutputDirectory(out))[1] == []
     path.write_bytes(path.read_bytes().replace(b"row-8", b"row-9"))
-    assert check_manifest(OutputDirectory(out))[1] == [f"{path.name} has changed: its checksum is another"]
+    assert check_manifest(OutputDirectory(out))[1] == [f"{path.name} has changed: its checksum differs"]
 
 
 def test_a_run_of_an_earlier_version_goes_on(source: str, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_checksum_of_an_unknown_kind_is_told_and_the_others_are_checked(
     changed.write_bytes(changed.read_bytes().replace(b"text", b"TEXT"))
     problems = check_manifest(OutputDirectory(out))[1]
     assert [problem.partition(" ")[0] for problem in problems] == [first["name"], second["name"]]
-    assert "of a kind that this version does not know" in problems[0]
+    assert "of a kind unknown to this version" in problems[0]
 
 
 def test_a_new_file_can_be_written_to_as_to_any_other(tmp_path: Path) -> None:

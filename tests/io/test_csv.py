@@ -58,10 +58,10 @@ def test_bad_rows_of_csv_are_told_and_their_neighbours_are_read(tmp_path):
     rows, bad = csv_rows(tmp_path, b"a,b\n1,2\n3\n\xff,5,6\n\xff,8\n9,10\n11\n")
     assert [(row["a"], row[POSITION]) for row in rows] == [("1", 0), ("9", 4)]
     assert bad == [
-        (1, "a row of 1 values where 2 are expected", b"3", 1),
-        (2, "a row of 3 values where 2 are expected", b"\xff,5,6", 1),
+        (1, "a row of 1 values instead of 2", b"3", 1),
+        (2, "a row of 3 values instead of 2", b"\xff,5,6", 1),
         (3, "the value of column 'a' is not valid UTF-8", b"\xff,8", 1),
-        (5, "a row of 1 values where 2 are expected", b"11", 1),
+        (5, "a row of 1 values instead of 2", b"11", 1),
     ]
     rows, bad = csv_rows(tmp_path, b"1,2\n\n3\n4,5", column_names=["a", "b"])
     assert [(row["a"], row[POSITION]) for row in rows] == [("1", 0), ("4", 2)]
@@ -89,7 +89,7 @@ def test_csv_that_is_not_csv_at_all(tmp_path, monkeypatch):
     monkeypatch.setattr("gristmill.io.formats.csv.MAX_BAD_ROWS_IN_SEQUENCE", 100)
     rows, [bad] = csv_rows(tmp_path, b"a,b\n1,2\n" + b"x\n" * 1000)
     assert (rows, bad.position) == (None, 0)
-    assert "not CSV that can be read, from here on" in bad.reason
+    assert "CSV is unreadable from here on" in bad.reason
     assert len(csv_rows(tmp_path, b"a,b\n1,2\n" + b"x\n" * 100)[1]) == 100
 
 
@@ -107,7 +107,7 @@ def test_csv_cut_short_in_compression(tmp_path):
     assert len(rows) > 30_000
     assert [row["text"] for row in rows] == [f"text {n * 7919}" for n in range(len(rows))]
     assert [record.position for record in bad] == [len(rows)]
-    assert "cut short (at byte " in bad[0].reason
+    assert "truncated (at byte " in bad[0].reason
     quoted = b"id,text\n" + b"".join(b'%d,"text\n%d"\n' % (n, n * 7919) for n in range(50_000))
     for cut in range(5000, 5020):
         rows, bad = csv_rows(tmp_path, gzip.compress(quoted)[:-cut], "a.csv.gz")
@@ -118,7 +118,7 @@ def test_csv_cut_short_in_compression(tmp_path):
 def test_csv_bad_record_raises_here_not_in_a_thread(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("a,b\n1\n")
-    with pytest.raises(BadRecordError, match="a row of 1 values where 2 are expected"):
+    with pytest.raises(BadRecordError, match="a row of 1 values instead of 2"):
         list(read_csv(FileInput(FileSlice(str(path)))))
 
 

@@ -121,7 +121,7 @@ def test_hooks_and_counters_of_a_keyed_stage_work(tmp_path: Path) -> None:
 def test_objects_in_memory_cannot_pass() -> None:
     batch = Batch([{"n": 1}], objects={"frames": [object()]})
     with pytest.raises(
-        StageError, match=r"objects in memory \(frames\) cannot pass.*put the stage that makes them after"
+        StageError, match=r"objects in memory \(frames\) cannot be written.*move the stage that creates them after"
     ):
         Pipeline("p", stages=[Shuffle()]).run(LocalExecutor(0), None, [batch])
 

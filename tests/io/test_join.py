@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from gristmill import CountRows, DocumentBatch, Join, LocalExecutor, Pipeline
 from gristmill.core.errors import GristmillError
-from gristmill.io.exchange import partitions
-from gristmill.io.join import key_matching, merge_join, partitioned_join
+from gristmill.io.exchange import exchange
+from gristmill.io.join import key_matching, partitioned_join
 from gristmill.recipes import load_recipe
 from gristmill.text import CsvReader, JsonlReader
 
@@ -71,8 +71,8 @@ def test_rows_are_those_of_pyarrow(
         if tight:  # blocks of a few rows, pairs and groups that are never held
             patch.setattr(key_matching, "MAX_PAIRS", 3)
             patch.setattr(key_matching, "MAX_PAIR_BYTES", 50)
-            patch.setattr(merge_join, "MAX_GROUP_BYTES", 0)
-            patch.setattr(partitioned_join, "tables_of_size", lambda pieces: partitions.tables_of_size(pieces, 60))
+            patch.setattr(partitioned_join, "MAX_GROUP_BYTES", 0)
+            patch.setattr(partitioned_join, "tables_of_size", lambda pieces: exchange.tables_of_size(pieces, 60))
         pq.write_table(theirs, f"{folder}/other.parquet")
         small, large = (
             joined(mine, Join(f"{folder}/other.parquet", keys, how, broadcast=way, num_partitions=2))

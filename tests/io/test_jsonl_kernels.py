@@ -187,7 +187,7 @@ def test_a_file_that_changes_while_it_is_read_is_told(tmp_path: Path, line: byte
     """Integers beyond 64 bits, and values that are no JSON, make it read a second time."""
     (path := tmp_path / "a.jsonl").write_bytes(line * 3)
     source = FileInput(FileSlice(str(path)), on_bytes=lambda _: (path.write_bytes(left), None)[1])
-    with pytest.raises(InputError, match=f"{path} has changed while it was read: start the run again"):
+    with pytest.raises(InputError, match=f"{path} changed while it was read: start the run again"):
         list(jsonl.read_jsonl(source))
 
 

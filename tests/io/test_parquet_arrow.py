@@ -68,7 +68,7 @@ def test_parquet_peek(parquet, tmp_path):
         (tmp_path / "cut.parquet").write_bytes(damaged)  # by its name or its first bytes it is Parquet
         assert peek_parquet(FileInput(FileSlice(f"{tmp_path}/cut.parquet"))) is None
     (tmp_path / "what.dat").write_bytes(b"what is this")
-    with pytest.raises(InputError, match=r"what.dat is not Parquet that can be read"):
+    with pytest.raises(InputError, match=r"what.dat cannot be read as Parquet"):
         peek_parquet(FileInput(FileSlice(f"{tmp_path}/what.dat")))
 
 

@@ -54,9 +54,9 @@ def test_text_by_file(tmp_path):
     assert read_text_file(FileInput(FileSlice(f"{tmp_path}/a.txt"), on_bad=bad.append)) is None
     assert [record.position for record in bad] == [0, 0, 0, 0]
     assert [record.reason.partition(":")[0] for record in bad] == [
-        "a file of more than 5 bytes (the limit is max_line_bytes)",
-        "the gzip stream ends too early",
-        "the gzip stream is damaged here, the rest cannot be read (Error -3 while decompressing data",
+        "a file of more than 5 bytes, the limit set by max_line_bytes",
+        "the gzip stream is truncated",
+        "the gzip stream is damaged here, and the rest cannot be read (Error -3 while decompressing data",
         "binary data, not text",
     ]
 

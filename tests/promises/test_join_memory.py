@@ -25,11 +25,11 @@ SKEWED = """
 import json, sys
 import pyarrow as pa
 from gristmill import DocumentBatch, Join, LocalExecutor, Pipeline, ProcessingStage, Task
-from gristmill.io.exchange import partitions
-from gristmill.io.join import key_matching, merge_join
+from gristmill.io.exchange import exchange
+from gristmill.io.join import key_matching, partitioned_join
 
-partitions.PARTITION_BLOCK_BYTES = merge_join.MAX_GROUP_BYTES = key_matching.MAX_PAIR_BYTES = 2**20
-partitions.tables_of_size.__defaults__ = (2**20,)
+exchange.PARTITION_BLOCK_BYTES = partitioned_join.MAX_GROUP_BYTES = key_matching.MAX_PAIR_BYTES = 2**20
+exchange.tables_of_size.__defaults__ = (2**20,)
 TEXT = "x" * 1000
 
 def rows(start, hot, other):

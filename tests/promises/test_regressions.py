@@ -93,7 +93,7 @@ def test_a_directory_with_other_peoples_files_is_not_used_for_rejected_rows(tmp_
     corpus, place = write(tmp_path / "in"), tmp_path / "precious"
     place.mkdir()
     pq.write_table(DocumentBatch([{"a": 1}]).data, place / "mine.parquet")
-    with pytest.raises(PlanError, match=r"holds mine.parquet, which no run has put there"):
+    with pytest.raises(PlanError, match=r"holds mine.parquet, which were not written as"):
         pipeline(corpus, tmp_path / "out").run(LocalExecutor(0), rejected=place)
     assert (place / "mine.parquet").exists()
 

@@ -185,7 +185,7 @@ def test_the_manifest_tells_what_is_wrong(corpus: Path, tmp_path: Path) -> None:
     size = files[1].stat().st_size
     assert [line.split(" ", 1)[1].split(":")[0] for line in check_manifest(OutputDirectory(str(out)))[1]] == [
         "is missing",
-        f"has {size:,} bytes, and should have {size + 1:,}",
+        f"has {size:,} bytes instead of {size + 1:,}",
         "has changed",
         "is not in the manifest",
     ]

@@ -215,7 +215,7 @@ def test_a_file_that_has_gone_stops_the_run(tmp_path: Path) -> None:
 
     for name in ("a.jsonl", "b.jsonl"):
         (tmp_path / name).write_bytes(b'{"text": "a"}\n')
-    with pytest.raises(StageError, match="b.jsonl has gone since it was listed: start the run again"):
+    with pytest.raises(StageError, match="b.jsonl was deleted after it was listed: start the run again"):
         Pipeline("p", stages=[JsonlReader(str(tmp_path)), remove]).run(LocalExecutor(0))
 
 

@@ -141,7 +141,7 @@ def cut_short(suffix: str, pack: Callable[[bytes], bytes]) -> Case:
     place = kept.rfind(b"\n") + 1
     assert 10_000 < place < len(whole)
     clean[2] = kept[:place].splitlines()
-    lost = Lost(name, place, "ends too early: the file is cut short", kept[place:])
+    lost = Lost(name, place, "stream is truncated", kept[place:])
     return Case(JsonlReader, damaged, in_lines(suffix, clean, pack), [lost])
 
 
@@ -207,7 +207,7 @@ def broken_footers() -> Case:
     damaged["part-150.parquet"] = data[:footer] + bytes(50) + data[footer + 50 :]
     damaged["part-299.parquet"] = bytes(5000)
     names = ("part-000.parquet", "part-150.parquet", "part-299.parquet")
-    lost = [Lost(name, 0, "not a Parquet file that can be read") for name in names]
+    lost = [Lost(name, 0, "unreadable Parquet file") for name in names]
     return Case(ParquetReader, damaged, {n: data for n, data in clean.items() if n not in names}, lost)
 
 
@@ -245,7 +245,7 @@ def csv_cut_short() -> Case:
     kept = unpacked(".csv.gz", damaged["part-2.csv.gz"])
     rows = kept[: kept.rfind(b'"\n')].count(b'"\n')
     clean[2] = clean[2][: rows + 2]
-    lost = Lost("part-2.csv.gz", rows + 1, "ends too early: the file is cut short (at byte ")
+    lost = Lost("part-2.csv.gz", rows + 1, "stream is truncated (at byte ")
     return Case(CsvReader, damaged, in_lines(".csv.gz", clean, gzip.compress), [lost])
 
 
@@ -262,7 +262,7 @@ def arrow_cut_short() -> Case:
     data = damaged["part-2.arrows"]
     damaged["part-2.arrows"] = data[: len(arrow(clean[2][:3000])) - 1000]
     clean[2] = clean[2][:2950]
-    lost = Lost("part-2.arrows", 2950, "not Arrow data that can be read, from here on")
+    lost = Lost("part-2.arrows", 2950, "Arrow data is unreadable from here on")
     return Case(ArrowReader, damaged, {f"part-{n}.arrows": arrow(rows) for n, rows in enumerate(clean)}, [lost])
 
 
@@ -292,7 +292,7 @@ def bad_text_files() -> Case:
         del clean[name]
     lost = [
         Lost("docs/100.txt", 0, "not valid UTF-8 at byte 17", b"three words and b\xffd"),
-        Lost("docs/299.txt.gz", 0, "ends too early"),
+        Lost("docs/299.txt.gz", 0, "stream is truncated"),
     ]
     return Case(TextReader, damaged, clean, lost)
 
@@ -312,7 +312,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "Parquet row group": broken_row_group,
     "Parquet footers": broken_footers,
     "Parquet UTF-8": parquet_utf8,
-    "CSV row": lambda: bad_csv_row(b"6500", "a row of 1 values where 2 are expected"),
+    "CSV row": lambda: bad_csv_row(b"6500", "a row of 1 values instead of 2"),
     "CSV UTF-8": lambda: bad_csv_row(b"6500,br\xffken", "the value of column 'text' is not valid UTF-8"),
     "CSV type": lambda: bad_csv_row(
         b"many,some text",

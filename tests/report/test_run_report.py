@@ -21,7 +21,7 @@ from gristmill.core.errors import StageError
 from gristmill.core.executor import Progress
 from gristmill.core.run.stage_stats import StageStats
 from gristmill.dedup import ExactDeduplicationStage, FuzzyDeduplicationStage
-from gristmill.io.exchange.partitions import DEFAULT_SORT_BYTES
+from gristmill.io.exchange.exchange import DEFAULT_SORT_BYTES
 from gristmill.report.attempts import AttemptCounts, combine_attempts
 from gristmill.report.run_report.dataset_card import dataset_card
 from gristmill.text import DocumentFilter, JsonlReader, JsonlWriter, ScoreFilter, WordCountFilter

@@ -35,6 +35,7 @@ from gristmill.image.image_samples import (
 )
 from gristmill.io.formats.tar import END_OF_ARCHIVE, member_header, member_padding
 from gristmill.io.storage.output_directory import OutputDirectory
+from gristmill.io.write.commit import OutputFormat
 from gristmill.io.write.parquet_format import ParquetFormat, fragment_tables, row_groups
 
 if TYPE_CHECKING:
@@ -50,14 +51,14 @@ _NO_IMAGES = (
 
 
 @dataclass(frozen=True)
-class WebDatasetFormat:
+class WebDatasetFormat(OutputFormat):
     """Tars of `images_per_tar` samples, each with an index beside it."""
 
     images_per_tar: int = 1000
     name: str = "webdataset"
     extension: str = ".tar"
     extensions: tuple[str, ...] = (".tar", ".parquet")
-    beside: tuple[str, ...] = (".parquet",)
+    companion_extensions: tuple[str, ...] = (".parquet",)
     target_file_size: int | None = 0
     """Files are numbered, since they are cut."""
 
@@ -98,7 +99,7 @@ class WebDatasetFormat:
 
 
 @dataclass(frozen=True)
-class DirectoryFormat:
+class DirectoryFormat(OutputFormat):
     """A directory of files for each partition, and an index of them beside it."""
 
     name: str = "images"

@@ -26,7 +26,7 @@ from gristmill.core.task import SHUFFLE_FILE_SUFFIX, digest
 from gristmill.dedup.clusters.cluster_table import CLUSTERS_DIRECTORY as CLUSTERS
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.commit import RECORDS_DIRECTORY
-from gristmill.io.write.score_output import SCORES_INFO_FILE
+from gristmill.io.write.side_outputs import SCORES_INFO_FILE
 from gristmill.report.attempts import latest_entries
 
 if TYPE_CHECKING:

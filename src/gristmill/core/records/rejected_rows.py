@@ -1,7 +1,7 @@
 """Rejects: rows that stages have dropped, each with the stage that did it, its score and the threshold.
 
 A worker that is asked for them compares what goes into a stage with what comes out, and writes the difference as a
-fragment; the fragments of a source are committed together, when the source is done, as output is (`io/write/rejected_output.py`).
+fragment; the fragments of a source are committed together, when the source is done, as output is (`io/write/side_outputs.py`).
 They are ordered by stage, then as they were in the input. Nothing here runs when nobody asks.
 
 What is given up: a stage that changes the number of rows and says neither by `decide` nor by keeping the rows'

@@ -76,7 +76,7 @@ def _code_or_object(value: Any, depth: int) -> Any:
 
 
 def _object(value: Any, left_out: Iterable[str], depth: int) -> dict[str, Any]:
-    kind = type(value)
+    kind: type = type(value)
     fields = getattr(value, "__dict__", {})  # objects with slots have none
     described = {
         name: digest([repr(item)]) if SECRET_NAME.search(name) else describe_value(item, depth + 1)

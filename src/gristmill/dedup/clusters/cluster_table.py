@@ -32,20 +32,19 @@ from gristmill.core.sample import row_ids
 from gristmill.core.task import GatherTask, WrittenFile, WrittenFiles, digest
 from gristmill.dedup.columns.arrow_numpy import as_one_array, errors_name_column, numbers, values_of
 from gristmill.dedup.columns.column_hashes import hash64
-from gristmill.io.exchange.exchange import CommitShuffleFiles, Exchange
+from gristmill.io.exchange import verdict_stage
+from gristmill.io.exchange.exchange import CommitShuffleFiles, Exchange, sort_memory_bytes
 from gristmill.io.exchange.external_sort import sort_tables
-from gristmill.io.exchange.partitions import sort_memory_bytes
 from gristmill.io.exchange.shuffle_files import read_index, read_partition_blocks
+from gristmill.io.exchange.verdict_stage import KEEP, VerdictExchange
 from gristmill.io.storage.output_directory import TEMPORARY_DIRECTORY, OutputDirectory
-from gristmill.io.verdicts import apply_verdicts
-from gristmill.io.verdicts.verdict_stage import KEEP, VerdictExchange
 from gristmill.io.write.commit import RECORDS_DIRECTORY
 from gristmill.io.write.parquet_format import ROW_GROUP_BYTES, ROW_GROUP_ROWS, row_groups
 
 if TYPE_CHECKING:
     from gristmill.core.stage import ProcessingStage
     from gristmill.core.stage_roles import RecordsLocation
-    from gristmill.io.verdicts.verdict_stage import VerdictStage
+    from gristmill.io.exchange.verdict_stage import VerdictStage
 
 CLUSTERS_DIRECTORY = "clusters"
 EMPTY_TABLE_FILE = "nothing-found.parquet"
@@ -53,7 +52,7 @@ _PARQUET = ".parquet"
 _TABLE = re.compile(r"segment\d+(-round\d+)?-\d+\.parquet")
 """The names of the files of a table."""
 
-ID, CLUSTER, KEPT, PARTNER, SIMILARITY = "id", "cluster", "kept", "partner", apply_verdicts.SIMILARITY
+ID, CLUSTER, KEPT, PARTNER, SIMILARITY = "id", "cluster", "kept", "partner", verdict_stage.SIMILARITY
 SNAPSHOT = "snapshot"
 CLUSTER_TABLE_RECORD = "cluster_table"
 """Under this name the record of a run tells whose a table is, how its files begin, and what was compared with what."""

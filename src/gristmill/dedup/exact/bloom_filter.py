@@ -31,7 +31,7 @@ from gristmill.dedup.columns.batch_texts import texts_of
 from gristmill.dedup.columns.column_hashes import hash128
 from gristmill.dedup.columns.normalisation import normalisation_without
 from gristmill.io.exchange.keyed_stage import KeyedStage
-from gristmill.io.verdicts.verdict_stage import KEEP, ROW, TASK, VerdictStage, identities
+from gristmill.io.exchange.verdict_stage import KEEP, ROW, TASK, VerdictStage, identities
 
 _MAGIC = b"GRISTBL2"
 _OTHER_HASHES = b"GRISTBLM"

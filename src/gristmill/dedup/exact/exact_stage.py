@@ -1,7 +1,7 @@
 """Exact deduplication: of all rows with the same text one is kept.
 
 Rows stay in their sources; a hash of each text, and what decides which row is kept, go through an exchange
-(`io/verdicts/verdict_stage.py`). The best row of a group comes first when keys are sorted, so a text that half of the rows have needs
+(`io/exchange/verdict_stage.py`). The best row of a group comes first when keys are sorted, so a text that half of the rows have needs
 no more memory than others.
 
 What is given up: texts that differ in more than `normalize` allows. Null is no text, and such rows are all kept.
@@ -47,11 +47,10 @@ from gristmill.dedup.columns.arrow_numpy import (
 )
 from gristmill.dedup.columns.column_hashes import hash_columns
 from gristmill.dedup.index.indexed_stage import IndexedStage
-from gristmill.io.exchange.exchange import Exchange
+from gristmill.io.exchange.exchange import Exchange, ListPartitions
 from gristmill.io.exchange.external_sort import group_starts
 from gristmill.io.exchange.keyed_stage import KeyedStage
-from gristmill.io.exchange.partitions import ListPartitions
-from gristmill.io.verdicts.verdict_stage import KEEP, ROW, TASK
+from gristmill.io.exchange.verdict_stage import KEEP, ROW, TASK
 
 if TYPE_CHECKING:
     from gristmill.dedup.columns.normalisation import Normalisation

@@ -57,11 +57,9 @@ from gristmill.dedup.index.index_lookup import SNAPSHOT, IndexedPart, IndexedPar
 from gristmill.dedup.signatures.document_sketch import BUCKETS, buckets_of, entry_pairs, set_jaccard, signature_jaccard
 from gristmill.dedup.signatures.minhash import Shingling
 from gristmill.dedup.signatures.search_quality import jaccard, sample_pairs
-from gristmill.io.exchange.exchange import Exchange
-from gristmill.io.exchange.external_sort import whole_groups
-from gristmill.io.exchange.keyed_stage import KeyedStage, ReducePartition, ReducePartitionToColumns
-from gristmill.io.exchange.partitions import (
+from gristmill.io.exchange.exchange import (
     PARTITION_BLOCK_BYTES,
+    Exchange,
     ListPartitions,
     PartitionTask,
     ShuffleBlockSlice,
@@ -70,7 +68,9 @@ from gristmill.io.exchange.partitions import (
     sort_memory_bytes,
     tables_of_size,
 )
-from gristmill.io.verdicts.verdict_stage import SpoolExchange
+from gristmill.io.exchange.external_sort import whole_groups
+from gristmill.io.exchange.keyed_stage import KeyedStage, ReducePartition, ReducePartitionToColumns
+from gristmill.io.exchange.verdict_stage import SpoolExchange
 
 MAX_FULL_PAIRING = 8
 """Up to so many texts of a band are compared each with each."""

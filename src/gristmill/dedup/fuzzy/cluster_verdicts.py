@@ -36,10 +36,9 @@ from gristmill.dedup.fuzzy.exchange_rows import LINK, NODE, ORDER, RANK, TRUTH, 
 from gristmill.dedup.index.index_lookup import SNAPSHOT
 from gristmill.dedup.signatures.lsh import choose_bands, format_s_curve
 from gristmill.dedup.signatures.search_quality import ClusterCounters, summarise_counts
-from gristmill.io.exchange.exchange import CommitShuffleFiles, WriteShuffleFiles
+from gristmill.io.exchange.exchange import CommitShuffleFiles, PartitionTask, WriteShuffleFiles, partition_batch
 from gristmill.io.exchange.keyed_stage import ReducePartition
-from gristmill.io.exchange.partitions import PartitionTask, partition_batch
-from gristmill.io.verdicts.verdict_stage import KEEP, ROW, TASK
+from gristmill.io.exchange.verdict_stage import KEEP, ROW, TASK
 
 LINKS_AT_ONCE, ROWS_AT_ONCE = 2**18, 2**17
 """Up to so many pairs are looked at together, and there are verdicts on so many rows in one batch."""

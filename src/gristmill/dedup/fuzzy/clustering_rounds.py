@@ -31,8 +31,15 @@ from gristmill.dedup.fuzzy.candidate_pairs import FuzzyRound
 from gristmill.dedup.fuzzy.clustering_steps import ChooseKeepers, LabelClusters, LargeStar, SmallStar
 from gristmill.dedup.fuzzy.exchange_rows import KEY, KIND, LINK, NODE, OTHER, keys_of
 from gristmill.dedup.signatures.document_sketch import buckets_of
-from gristmill.io.exchange.exchange import CommitShuffleFiles, Exchange, WriteShuffleFiles
-from gristmill.io.exchange.partitions import ListPartitions, PartitionTask, ShuffleBlockSlice, sort_memory_bytes
+from gristmill.io.exchange.exchange import (
+    CommitShuffleFiles,
+    Exchange,
+    ListPartitions,
+    PartitionTask,
+    ShuffleBlockSlice,
+    WriteShuffleFiles,
+    sort_memory_bytes,
+)
 from gristmill.io.write.commit import columns_to_write
 
 HELD_BYTES = 512 * 2**20

@@ -38,10 +38,10 @@ from gristmill.dedup.fuzzy.exchange_rows import (
 from gristmill.dedup.index.index_lookup import SNAPSHOT
 from gristmill.dedup.signatures.document_sketch import buckets_of
 from gristmill.dedup.signatures.search_quality import ClusterCounters, summarise_counts
+from gristmill.io.exchange.exchange import PartitionTask, partition_batch, sort_memory_bytes, tables_of_size
 from gristmill.io.exchange.external_sort import sort_tables
 from gristmill.io.exchange.keyed_stage import ReducePartition, ReducePartitionToColumns
-from gristmill.io.exchange.partitions import PartitionTask, partition_batch, sort_memory_bytes, tables_of_size
-from gristmill.io.verdicts.verdict_stage import KEEP, ROW, TASK
+from gristmill.io.exchange.verdict_stage import KEEP, ROW, TASK
 
 STAR_EDGE = -1
 """A kind of rows: an edge of a star. It comes before the others."""

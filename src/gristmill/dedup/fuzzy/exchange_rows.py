@@ -27,7 +27,7 @@ from gristmill.core.task import digest
 from gristmill.dedup.clusters.cluster_table import ID
 from gristmill.dedup.columns.arrow_numpy import Numbers, as_one_array, from_numbers, numbers
 from gristmill.dedup.signatures.document_sketch import BUCKETS, buckets_of
-from gristmill.io.verdicts.verdict_stage import ROW, TASK
+from gristmill.io.exchange.verdict_stage import ROW, TASK
 
 KEY, KIND, NODE, OTHER = "__key__", "__kind__", "__node__", "__other__"
 BODY, RANK, ORDER = "__body__", "__rank__", "__order__"

@@ -34,7 +34,7 @@ from gristmill.dedup.fuzzy.exchange_rows import KEY as BUCKET
 from gristmill.dedup.index.extend_index import DroppedRows, KeyTables
 from gristmill.dedup.index.index_lookup import IndexLookup
 from gristmill.dedup.signatures.document_sketch import buckets_of
-from gristmill.io.verdicts.verdict_stage import ROW, TASK
+from gristmill.io.exchange.verdict_stage import ROW, TASK
 
 INDEX_TABLES = (
     pa.schema([(KEY, pa.binary(8)), (BODY, pa.binary())]),

@@ -1,6 +1,6 @@
 """Fuzzy deduplication: of all rows with nearly the same text one is kept.
 
-Rows stay in their sources. What moves through exchanges is small (`io/verdicts/verdict_stage.py`, `exchange_rows.py`):
+Rows stay in their sources. What moves through exchanges is small (`io/exchange/verdict_stage.py`, `exchange_rows.py`):
 
     bands      each text has a MinHash signature, which is cut into bands; texts that share a band are candidates
     pairs      candidates of a band are paired, and the pairs are sent to the first text of each (`candidate_pairs.py`)
@@ -68,7 +68,7 @@ from gristmill.dedup.signatures.minhash import Shingling
 from gristmill.dedup.signatures.search_quality import in_sample, sample_share
 from gristmill.io.exchange.exchange import Exchange
 from gristmill.io.exchange.keyed_stage import KeyedStage
-from gristmill.io.verdicts.verdict_stage import ROW, TASK, identities
+from gristmill.io.exchange.verdict_stage import ROW, TASK, identities
 
 if TYPE_CHECKING:
     from gristmill.dedup.columns.normalisation import Normalisation

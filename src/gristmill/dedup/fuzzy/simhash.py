@@ -36,7 +36,7 @@ from gristmill.dedup.signatures.lsh import bucket_pairs, distinct_pairs
 from gristmill.dedup.signatures.minhash import Shingling
 from gristmill.io.exchange.exchange import CommitShuffleFiles, Exchange
 from gristmill.io.exchange.keyed_stage import KeyedStage
-from gristmill.io.verdicts.verdict_stage import KEEP, ROW, TASK, VerdictStage, identities
+from gristmill.io.exchange.verdict_stage import KEEP, ROW, TASK, VerdictStage, identities
 
 WORDS = Shingling("words", 3)
 MOST_PAIRS = 2**22

@@ -29,11 +29,16 @@ from gristmill.dedup.clusters.cluster_table import KEY
 from gristmill.dedup.columns.arrow_numpy import Numbers, flags, from_numbers, numbers
 from gristmill.dedup.index.dedup_index import IndexAddition
 from gristmill.dedup.index.index_files import count_cuts, describe_index_file, write_rows
-from gristmill.io.exchange.exchange import CommitShuffleFiles, Exchange, WriteShuffleFiles
-from gristmill.io.exchange.partitions import ListPartitions, PartitionTask
+from gristmill.io.exchange.exchange import (
+    CommitShuffleFiles,
+    Exchange,
+    ListPartitions,
+    PartitionTask,
+    WriteShuffleFiles,
+)
 from gristmill.io.exchange.shuffle_files import read_index, read_shuffle_block
+from gristmill.io.exchange.verdict_stage import KEEP, ROW, TASK, SpoolExchange, VerdictExchange
 from gristmill.io.storage.output_directory import OutputDirectory
-from gristmill.io.verdicts.verdict_stage import KEEP, ROW, TASK, SpoolExchange, VerdictExchange
 
 if TYPE_CHECKING:
     from gristmill.dedup.index.index_lookup import StageIndexes

@@ -38,8 +38,14 @@ from gristmill.dedup.index.dedup_index import (
 )
 from gristmill.dedup.index.index_files import IndexFileReader
 from gristmill.dedup.index.rerun_detection import AdditionOrigin, find_own_additions
-from gristmill.io.exchange.exchange import MAX_PARTITIONS, Exchange
-from gristmill.io.exchange.partitions import DEFAULT_SORT_BYTES, ListPartitions, PartitionTask, ShuffleFileListing
+from gristmill.io.exchange.exchange import (
+    DEFAULT_SORT_BYTES,
+    MAX_PARTITIONS,
+    Exchange,
+    ListPartitions,
+    PartitionTask,
+    ShuffleFileListing,
+)
 from gristmill.io.read.file_partitions import FilePartitioningStage
 from gristmill.io.storage.output_directory import OutputDirectory
 

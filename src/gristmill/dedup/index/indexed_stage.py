@@ -10,7 +10,7 @@ import pyarrow as pa
 from gristmill.core.stage import ProcessingStage
 from gristmill.dedup.clusters.cluster_table import SNAPSHOT, CommitVerdicts
 from gristmill.io.exchange.exchange import CommitShuffleFiles, Exchange
-from gristmill.io.verdicts.verdict_stage import SpoolExchange, VerdictExchange, VerdictStage
+from gristmill.io.exchange.verdict_stage import SpoolExchange, VerdictExchange, VerdictStage
 
 if TYPE_CHECKING:
     from gristmill.dedup.index.dedup_index import DedupIndex

@@ -24,7 +24,7 @@ from gristmill.core.errors import PlanError
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.task import digest
 from gristmill.dedup.index.dedup_index import IndexAddition, canonical_url
-from gristmill.io.exchange.partitions import ShuffleFileListing
+from gristmill.io.exchange.exchange import ShuffleFileListing
 
 _PATH, _STAMP = 16, 24
 """Where the parts of what is told of a file end: its path, its size and time, and then its content."""

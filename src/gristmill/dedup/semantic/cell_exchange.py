@@ -22,14 +22,14 @@ from gristmill.dedup.semantic.embedding_columns import matrix_of
 from gristmill.dedup.semantic.greedy_selection import CELL, LINKS, MEMBER, NODE, RANK, SAMPLE_TRUTH, VECTOR, pack_links
 from gristmill.dedup.semantic.kmeans import CentroidCells
 from gristmill.dedup.semantic.ranking_strategy import HARD, binary_column, float_sort_bytes
-from gristmill.io.exchange.keyed_stage import KeyedStage, ReducePartition, ReducePartitionToColumns
-from gristmill.io.exchange.partitions import (
+from gristmill.io.exchange.exchange import (
     ListPartitions,
     PartitionTask,
     partition_batch,
     sort_memory_bytes,
     tables_of_size,
 )
+from gristmill.io.exchange.keyed_stage import KeyedStage, ReducePartition, ReducePartitionToColumns
 
 if TYPE_CHECKING:
     from gristmill.dedup.semantic.semantic_stage import CentroidSpool

@@ -22,7 +22,7 @@ from gristmill.core.stage_roles import ReportingRole
 from gristmill.dedup.clusters.cluster_table import CLUSTER, ID, PARTNER, SIMILARITY
 from gristmill.dedup.columns.arrow_numpy import Numbers, as_one_array, from_numbers, numbers
 from gristmill.io.exchange.keyed_stage import KeyedStage, ReducePartition, ReducePartitionToColumns
-from gristmill.io.verdicts.verdict_stage import KEEP, ROW, TASK
+from gristmill.io.exchange.verdict_stage import KEEP, ROW, TASK
 
 CELL, NODE, VECTOR, RANK, LINKS = "__cell__", "__node__", "__vector__", "__rank__", "__links__"
 MEMBER = {NODE: pa.int64(), RANK: pa.binary(), ID: pa.string(), TASK: pa.string(), ROW: pa.int64()}

@@ -1,6 +1,6 @@
 """Semantic deduplication: of rows whose embeddings point in nearly the same direction one is kept.
 
-Rows of any modality stay in their sources; their embeddings, of unit length, go through exchanges (`io/verdicts/verdict_stage.py`):
+Rows of any modality stay in their sources; their embeddings, of unit length, go through exchanges (`io/exchange/verdict_stage.py`):
 
     spool      when all embeddings are written, the driver makes centroids of a sample, by hash of rows (`kmeans.py`)
     assign     each row goes to the cell of its nearest centroid, and to others whose border is near (`cell_exchange.py`)
@@ -44,10 +44,9 @@ from gristmill.dedup.semantic.ranking_strategy import (
     column_sort_bytes,
     position_bytes,
 )
-from gristmill.io.exchange.exchange import CommitShuffleFiles, Exchange
+from gristmill.io.exchange.exchange import CommitShuffleFiles, Exchange, sort_memory_bytes
 from gristmill.io.exchange.keyed_stage import KeyedStage
-from gristmill.io.exchange.partitions import sort_memory_bytes
-from gristmill.io.verdicts.verdict_stage import ROW, TASK, SpoolExchange, VerdictStage, identities
+from gristmill.io.exchange.verdict_stage import ROW, TASK, SpoolExchange, VerdictStage, identities
 
 AUTO = "auto"
 CLUSTER_ROWS = 8192

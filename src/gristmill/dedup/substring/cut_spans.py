@@ -1,4 +1,4 @@
-"""Spans: parts of documents that are to be cut out, as verdicts that come back to their rows (`io/verdicts/verdict_stage.py`).
+"""Spans: parts of documents that are to be cut out, as verdicts that come back to their rows (`io/exchange/verdict_stage.py`).
 
 A stage that finds them is a `SpanStage`. Its last round but one gives rows with a span each; here they are put together
 for each row, cut out, and the rows of which only white space is left are dropped.
@@ -24,7 +24,7 @@ from gristmill.dedup.substring.text_units import StringLayout, cut_at_bytes, str
 from gristmill.io.exchange.exchange import Exchange
 from gristmill.io.exchange.external_sort import group_starts
 from gristmill.io.exchange.keyed_stage import KeyedStage
-from gristmill.io.verdicts.verdict_stage import KEEP, ROW, TASK, ApplyVerdicts, VerdictStage
+from gristmill.io.exchange.verdict_stage import KEEP, ROW, TASK, ApplyVerdicts, VerdictStage
 
 START, END = "__start__", "__end__"
 """Where a span lies in its document, in bytes."""

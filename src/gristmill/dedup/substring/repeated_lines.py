@@ -25,7 +25,7 @@ from gristmill.dedup.columns.normalisation import normalisation_without
 from gristmill.dedup.substring.cut_spans import END, START, SpanStage, check_exchange, span_table
 from gristmill.dedup.substring.text_units import UNITS, cut_units
 from gristmill.io.exchange.keyed_stage import KeyedStage
-from gristmill.io.verdicts.verdict_stage import ROW, TASK, identities
+from gristmill.io.exchange.verdict_stage import ROW, TASK, identities
 
 DOCUMENTS, OCCURRENCES = COUNTS = ("documents", "occurrences")
 FIRST, NONE = KEEPS = ("first", "none")

@@ -44,7 +44,7 @@ from gristmill.dedup.substring.repeated_lines import HASH_COLUMN, NONE, OCCURREN
 from gristmill.dedup.substring.text_units import cut_at_bytes, string_layout
 from gristmill.io.exchange.external_sort import group_starts
 from gristmill.io.exchange.keyed_stage import KeyedStage
-from gristmill.io.verdicts.verdict_stage import ROW, TASK, VerdictStage, identities
+from gristmill.io.exchange.verdict_stage import ROW, TASK, VerdictStage, identities
 
 _SPAN = np.dtype([("row", "<i8"), ("start", "<i8"), ("end", "<i8")])
 _ANCHOR = np.dtype([("row", "<i8"), ("first", "<i8"), ("last", "<i8"), ("place", "<i8"), ("hash", "<u8")])

@@ -29,9 +29,9 @@ from gristmill.dedup.exact.exact_stage import DEFAULT_TEXT_FIELD, ExactDeduplica
 from gristmill.dedup.fuzzy.fuzzy_stage import FuzzyDeduplicationStage
 from gristmill.dedup.index.dedup_index import DedupIndex
 from gristmill.dedup.workflows.files_workflow import FilesWorkflow
+from gristmill.io.exchange.verdict_stage import VerdictStage
 from gristmill.io.read.file_listing import Paths
 from gristmill.io.storage.output_directory import OutputDirectory
-from gristmill.io.verdicts.verdict_stage import VerdictStage
 from gristmill.io.write.commit import RECORDS_DIRECTORY
 
 if TYPE_CHECKING:

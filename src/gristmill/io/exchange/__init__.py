@@ -1,1 +1,1 @@
-"""Exchanges: rows leave one segment of a pipeline by partition, through shuffle files, and the next segment reads them. External sort, and the stages built on it."""
+"""Exchanges move rows between the segments of a pipeline by partition; sort, group and verdict stages use them."""

@@ -1,6 +1,6 @@
-"""CountRows: how many rows there are of each value of some columns.
+"""CountRows: count the rows of each value of some columns.
 
-The rows of a batch are counted where they were read, so what moves is small, however often a value occurs.
+The rows of each batch are counted by the worker that read them, so only counts go through the exchange.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ from gristmill.io.exchange.keyed_stage import KeyedStage
 
 
 class CountRows(KeyedStage):
-    """Counts the rows of each value of `by`, a column or several; of all rows if there is none.
+    """Counts the rows of each value of `by`, a column or several; all rows if `by` is empty.
 
-    Gives one row for each value, with the columns of `by` and `count_field`. Null is a value too.
+    Returns one row for each value, with the columns of `by` and `count_field`. Null counts as a value.
     """
 
     def __init__(
         self, by: str | Sequence[str] = (), count_field: str = "count", num_partitions: int | None = None
     ) -> None:
         super().__init__()
-        Exchange(num_partitions=num_partitions)  # a wrong number is an error here
+        Exchange(num_partitions=num_partitions)  # raises for an invalid number
         self.by, self.key, self.count_field, self.num_partitions = by, by, count_field, num_partitions
         if self.count_field in self.columns:
-            raise ValueError(f"CountRows: count_field is {count_field!r}, which is a column to count by: name another")
+            raise ValueError(
+                f"CountRows: count_field is {count_field!r}, which is a column to count by: choose another name"
+            )
 
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], [*self.columns, self.count_field]

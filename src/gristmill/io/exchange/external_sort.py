@@ -1,9 +1,9 @@
-"""Sorting rows that need not fit into memory.
+"""External sort: sort rows that need not fit into memory.
 
-What fits is sorted at once. What does not is shared out to files by ranges of the first column, with a file for each
-value that a range begins with: a value that half of the rows have has a file of its own, whose rows are in order
-already. Each file is sorted in the same way. Equal rows stay in the order in which they came, so the result depends
-neither on the memory nor on the ranges. Nulls are last, after NaN, whatever the direction.
+Rows that fit are sorted in memory. Others are split into files by ranges of the first column, with a separate file for
+each value that bounds two ranges: a value that half of the rows share gets its own file, in which the first column need
+not be sorted any more. Each file is sorted in the same way. The sort is stable, so the result depends neither on memory
+nor on the ranges. Nulls come last, after NaN, in both directions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gristmill.core.errors import ColumnError
 from gristmill.io.exchange.shuffle_files import table_from_stream, table_to_stream
 
 SORT_RANGES = 8
-"""So many values share rows out that do not fit into memory."""
+"""The number of values that bound the ranges."""
 
 _UINT = pa.uint64()
 
@@ -36,9 +36,9 @@ def sort_tables(
     folder: str | None = None,
     wanted: Callable[[pa.Table], pa.Table] | None = None,
 ) -> Iterator[pa.Table]:
-    """The rows of all pieces by the columns of `order`. About `most_bytes` are held; the rest is in a temporary
-    directory in `folder`. `wanted` may leave out rows before they are sorted: it gets all rows that have the same value
-    in the first column at once."""
+    """Sort the rows of all pieces by the columns `order`. About `most_bytes` are held in memory, the rest in temporary
+    files in `folder`. `wanted` may filter rows before they are sorted: all rows with the same value in the first
+    column are in one call."""
     if not order:
         yield from pieces
         return
@@ -55,8 +55,8 @@ def sort_tables(
             yield sort_table(wanted(table) if wanted else table, order, descending)
         return
     bounds = _bounds(held, order[0])
-    with tempfile.TemporaryDirectory(prefix="gristmill-sort-", dir=folder) as room:
-        files = _RangeFiles(Path(room))
+    with tempfile.TemporaryDirectory(prefix="gristmill-sort-", dir=folder) as directory:
+        files = _RangeFiles(Path(directory))
         rest = chain(held, pieces)
         del held, piece
         for table in rest:
@@ -66,13 +66,14 @@ def sort_tables(
                 files.add(number, rows)
         files.close()
         for number in sorted(files.names):
-            whole = number % 2 == 0 and number < 2 * len(bounds) + 1  # between two values: there may be many in it
-            rows, by = files.pieces(number), order if whole else order[1:]
-            yield from sort_tables(rows, by, most_bytes, descending, folder, wanted if whole else None)
+            # Even numbers are ranges between two bounds; the others hold one value, NaN or null.
+            is_range = number % 2 == 0 and number < 2 * len(bounds) + 1
+            rows, by = files.pieces(number), order if is_range else order[1:]
+            yield from sort_tables(rows, by, most_bytes, descending, folder, wanted if is_range else None)
 
 
 def sort_table(table: pa.Table, order: Sequence[str], descending: bool = False) -> pa.Table:
-    """The rows by some columns; equal ones stay in their order."""
+    """Sort the rows by some columns. The sort is stable."""
     table = table.combine_chunks()
     for name in order:
         if not can_sort(required_column(table, name).type):
@@ -87,7 +88,7 @@ def sort_table(table: pa.Table, order: Sequence[str], descending: bool = False) 
 
 
 def _bounds(held: Sequence[pa.Table], name: str) -> list[pa.Scalar]:
-    """Different values of a column, from low to high, that share its rows out evenly, as far as they are known."""
+    """Distinct values of a column, ascending, that divide the rows held so far evenly."""
     column = sortable_column(
         required_column(pa.concat_tables([table.select([name]) for table in held]), name)
     ).drop_null()
@@ -117,17 +118,17 @@ def _ranges(column: pa.ChunkedArray, bounds: Sequence[pa.Scalar], descending: bo
 
 
 class _RangeFiles:
-    """Rows by number, each in a file of Arrow streams."""
+    """Temporary files of Arrow streams, one for each range number."""
 
-    def __init__(self, room: Path) -> None:
-        self.room = room
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self.names: dict[int, Path] = {}
         self._open: dict[int, BinaryIO] = {}
         self._sizes: dict[int, list[int]] = {}
 
     def add(self, number: int, rows: pa.Table) -> None:
         if number not in self.names:
-            self.names[number] = self.room / str(number)
+            self.names[number] = self.directory / str(number)
             self._open[number] = open(self.names[number], "wb")  # noqa: SIM115
             self._sizes[number] = []
         raw = table_to_stream(rows)
@@ -149,7 +150,7 @@ class _RangeFiles:
 
 
 def whole_groups(pieces: Iterable[pa.Table], key: Sequence[str], most_bytes: int) -> Iterator[pa.Table]:
-    """Rows that are sorted by a key, in tables in which no group is cut; each of about `most_bytes`, or one group."""
+    """Regroup rows sorted by `key` into tables of whole groups, each of about `most_bytes` or of one group."""
     waiting: list[pa.Table] = []
     size = 0
     for piece in pieces:
@@ -175,14 +176,14 @@ def _blocks(table: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
 
 
 def last_group_start(before: pa.Table | None, table: pa.Table, key: Sequence[str]) -> int | None:
-    """The row of a sorted table with which its last group begins, or None if that began before it."""
+    """The row at which the last group of a sorted table begins; None if it began in the table before."""
     starts = group_starts(before, table, key)
-    found = pc.indices_nonzero(starts)
-    return int(found[-1].as_py()) if len(found) else None
+    rows = pc.indices_nonzero(starts)
+    return int(rows[-1].as_py()) if len(rows) else None
 
 
 def group_starts(before: pa.Table | None, table: pa.Table, key: Sequence[str]) -> pa.Array:
-    """Whether a new group begins with each row of a table. `before` is what comes before it, if anything does."""
+    """Whether each row of a sorted table begins a new group. `before` is the table before it, if there is one."""
     count = table.num_rows
     head = table.slice(0, 1) if before is None else before.slice(before.num_rows - 1)
     starts = pa.repeat(literal(False, pa.bool_()), count)
@@ -197,7 +198,7 @@ def group_starts(before: pa.Table | None, table: pa.Table, key: Sequence[str]) -
 
 
 def _differ(left: pa.ChunkedArray, right: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Whether values differ; null is equal to null, and NaN to NaN."""
+    """Whether values differ; null equals null, and NaN equals NaN."""
     if pa.types.is_null(left.type):
         return pa.chunked_array([pa.repeat(literal(False, pa.bool_()), len(left))])
     other = pc.not_equal(left, right)

@@ -1,9 +1,9 @@
-"""KeyedStage: a stage that is given rows by key, all rows of a key together, wherever they were read.
+"""KeyedStage: a stage that gets all rows of a key together, wherever they were read (group-by, reduce).
 
-Rows go through an exchange by a hash of their key. A partition is read sorted by key, so groups come one after the
-other, and a group that does not fit into memory is a stream. Within a group rows are in the order of the input.
+Rows go through an exchange by the hash of their key. A partition is read sorted by key, so that groups follow each
+other, and a group that does not fit into memory is streamed. Within a group rows are in the order of the input.
 
-What is given up: setting aside a single row that a reduce fails on. Its group is set aside, and counts for its rows.
+What is given up: a single row on which `reduce` fails cannot be quarantined. Its whole group is, with all its rows.
 """
 
 from __future__ import annotations
@@ -22,62 +22,64 @@ from gristmill.core.batch import Batch, as_table
 from gristmill.core.errors import ContractError, GristmillError, PlanError
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage, share_report
 from gristmill.core.stage_roles import ReportingRole, WholeInputRole
-from gristmill.io.exchange.exchange import CommitShuffleFiles, Exchange, WriteShuffleFiles
-from gristmill.io.exchange.external_sort import group_starts, sort_tables, whole_groups
-from gristmill.io.exchange.partitions import (
+from gristmill.io.exchange.exchange import (
     PARTITION_BLOCK_BYTES,
+    CommitShuffleFiles,
+    Exchange,
     ListPartitions,
     PartitionTask,
+    WriteShuffleFiles,
     partition_batch,
     sort_memory_bytes,
     tables_of_size,
 )
+from gristmill.io.exchange.external_sort import group_starts, sort_tables, whole_groups
 from gristmill.io.write.commit import columns_to_write
 
 if TYPE_CHECKING:
     from gristmill.core.stage import NodeInfo, WorkerMetadata
 
 OUTPUT_ROWS = 10_000
-"""Rows that `reduce` gives are put together into batches of this many."""
+"""Rows returned by `reduce` are collected into batches of this many."""
 
 
 class KeyedStage(CompositeStage[Batch, Batch], ReportingRole):
-    """Works on all rows of a key at once. Set `key`, and write one of two methods.
+    """Processes all rows of a key together. Set `key`, and write one of three methods.
 
     `reduce(key, rows)` gets a key and an iterator over the rows of its group, as dicts, and returns a row, several or
     none; a group may be larger than memory. `process_groups(table)` gets an Arrow table of whole groups, sorted by key,
-    and returns one: it is faster, and the largest group must fit into memory. `process_sorted(tables)` is as fast, for
-    groups of any size, and has to find out by itself where one ends. `combine(table)` may make less of the rows of one
-    batch before they are sent, as a sum of sums does; the result must not depend on how often it is done.
+    and returns a table: it is faster, but the largest group must fit into memory. `process_sorted(tables)` is as fast,
+    for groups of any size, but has to find the ends of groups itself. `combine(table)` is optional: it may reduce the
+    rows of one batch before they are sent, as partial sums do; the result must not depend on how often it is applied.
     """
 
     is_base: ClassVar[bool] = True
     folds: ClassVar[bool] = True
     key: str | Sequence[str] = ()
     order: Sequence[str] = ()
-    """Columns by which the rows of a group are sorted; equal ones are in the order of the input."""
+    """Columns by which the rows of a group are sorted; ties are in the order of the input."""
     num_partitions: int | None = None
     memory_gb: float | None = None
-    """What a worker may use for sorting; what is more is sorted on disk."""
+    """Memory that a worker may use for sorting; larger partitions are sorted on disk."""
 
     def reduce(self, key: Any, rows: Iterator[dict[str, Any]]) -> Any:
-        """What becomes of a group. `key` is a value, or a tuple of them if there are several columns."""
+        """The rows that replace a group. `key` is a value, or a tuple of values if there are several key columns."""
         raise NotImplementedError
 
     def process_groups(self, table: pa.Table) -> Any:
-        """What becomes of whole groups: a table, or rows."""
+        """The table, or rows, that replace whole groups."""
         raise NotImplementedError
 
     def process_sorted(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-        """What becomes of a partition, which is a stream of tables, sorted by key. A group may reach over several."""
+        """The tables that replace a partition, given as tables sorted by key. A group may span several of them."""
         raise NotImplementedError
 
     def worth_sorting(self, table: pa.Table) -> pa.Table:
-        """Of all rows of some keys, those that something can be said of: others need not be sorted."""
+        """The rows that can affect the result, given all rows of some keys. Others are dropped before sorting."""
         return table
 
     def combine(self, table: pa.Table) -> pa.Table:
-        """Less rows that stand for these, before they are sent to where all of a key meet."""
+        """Fewer rows that stand for those of one batch, before they go through the exchange."""
         return table
 
     @property
@@ -86,16 +88,16 @@ class KeyedStage(CompositeStage[Batch, Batch], ReportingRole):
 
     @property
     def partitions(self) -> int | None:
-        """How many partitions there are: one, if all rows are one group."""
+        """The number of partitions: one without key columns, since all rows are then one group."""
         return self.num_partitions if self.columns else 1
 
     def written(self) -> str:
-        """Which of the methods its author has written."""
+        """The name of the method that the subclass has written."""
         names = ("reduce", "process_groups", "process_sorted")
-        found = [name for name in names if getattr(type(self), name) is not getattr(KeyedStage, name)]
-        if len(found) != 1:
+        written = [name for name in names if getattr(type(self), name) is not getattr(KeyedStage, name)]
+        if len(written) != 1:
             raise PlanError(f"stage {self.name!r} must have one of reduce(key, rows) and process_groups(table)")
-        return found[0]
+        return written[0]
 
     def decompose(self) -> list[ProcessingStage[Any, Any]]:
         exchange = self.exchange()
@@ -107,15 +109,15 @@ class KeyedStage(CompositeStage[Batch, Batch], ReportingRole):
         ]
 
     def exchange(self) -> Exchange:
-        """What rows come through."""
+        """The exchange that rows go through."""
         combines = type(self).combine is not KeyedStage.combine
         return CombiningExchange(self) if combines else Exchange(self.columns, self.partitions, self.memory_gb)
 
     def begun(self, first: Exchange) -> None:
-        """It is one of several rounds, of which the first gets its rows from there."""
+        """Called in a `VerdictStage` with the exchange of its first round."""
 
     def lister(self, exchange: Exchange, name: str) -> ListPartitions:
-        """The stage that lists the partitions; one that has more rows to add to them may take its place."""
+        """The stage that lists the partitions. A subclass that adds rows to them may return its own."""
         return ListPartitions(exchange, name)
 
     def reducer(self) -> ReducePartition:
@@ -129,7 +131,7 @@ class KeyedStage(CompositeStage[Batch, Batch], ReportingRole):
 
 
 class CombiningExchange(Exchange):
-    """Rows by key, after those of each batch were combined."""
+    """An exchange by key that combines the rows of each batch before they are written."""
 
     def __init__(self, keyed: KeyedStage) -> None:
         super().__init__(keyed.columns, keyed.partitions, keyed.memory_gb)
@@ -161,10 +163,10 @@ class ReducePartition(ProcessingStage[PartitionTask, Batch], WholeInputRole):
     def process(self, task: PartitionTask) -> Iterator[Batch]:
         share_report(self, self.keyed)
         start = 0
-        with task.target.scratch() as room:
+        with task.target.scratch() as folder:
             order = [*self.keyed.columns, *self.keyed.order]
-            most, wanted = sort_memory_bytes(self.keyed.memory_gb), self.keyed.worth_sorting
-            pieces = sort_tables(task.pieces(), order, most, folder=room, wanted=wanted)
+            memory, wanted = sort_memory_bytes(self.keyed.memory_gb), self.keyed.worth_sorting
+            pieces = sort_tables(task.pieces(), order, memory, folder=folder, wanted=wanted)
             for table in self._methods[self.keyed.written()](self, pieces):
                 yield partition_batch(task, table, start)
                 start += table.num_rows
@@ -180,9 +182,9 @@ class ReducePartition(ProcessingStage[PartitionTask, Batch], WholeInputRole):
                 answers = [self.keyed.process_groups(groups)]
             except GristmillError:
                 raise
-            except Exception:  # noqa: BLE001  one of the groups is at fault
+            except Exception:  # noqa: BLE001  one of the groups causes it
                 answers = list(self._group_by_group(groups))
-            yield from map(self._table, filter(_has_rows, answers))
+            yield from (self._table(answer) for answer in answers if answer is not None)
 
     def _group_by_group(self, groups: pa.Table) -> Iterator[Any]:
         starts = pc.indices_nonzero(group_starts(None, groups, self.keyed.columns)).to_pylist()
@@ -197,23 +199,23 @@ class ReducePartition(ProcessingStage[PartitionTask, Batch], WholeInputRole):
 
     def _groups(self, pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
         rows = chain.from_iterable(map(table_to_rows, chain.from_iterable(map(_in_blocks, pieces))))
-        made: list[dict[str, Any]] = []
+        output: list[dict[str, Any]] = []
         for key, group in groupby(rows, key=self._key_of):
             counted = _CountedRows(group)
             try:
-                made += _as_rows(self.keyed.reduce(key, iter(counted)), self.name)
+                output += _as_rows(self.keyed.reduce(key, iter(counted)), self.name)
             except GristmillError:
                 raise
             except Exception as error:  # noqa: BLE001
                 self._give_up(error, {"key": key}, counted.all())
-            if len(made) >= OUTPUT_ROWS:
-                yield as_table(made)
-                made = []
-        if made:
-            yield as_table(made)
+            if len(output) >= OUTPUT_ROWS:
+                yield as_table(output)
+                output = []
+        if output:
+            yield as_table(output)
 
     def _key_of(self, row: Mapping[str, Any]) -> Any:
-        values = tuple(nan if row[name] != row[name] else row[name] for name in self.keyed.columns)  # NaN is one value
+        values = tuple(nan if row[name] != row[name] else row[name] for name in self.keyed.columns)  # one group of NaN
         return values[0] if isinstance(self.keyed.key, str) else values
 
     def _give_up(self, error: Exception, row: dict[str, Any], records: int) -> None:
@@ -226,14 +228,14 @@ class ReducePartition(ProcessingStage[PartitionTask, Batch], WholeInputRole):
 
 
 class ReducePartitionToColumns(ReducePartition):
-    """One that says which columns it gives."""
+    """As `ReducePartition`, for a stage that declares its output columns."""
 
     def outputs(self) -> tuple[list[str], Columns]:
         return self.keyed.outputs()
 
 
 class _CountedRows:
-    """Rows, and how many there were."""
+    """Counts the rows of a group as they are consumed."""
 
     def __init__(self, rows: Iterator[dict[str, Any]]) -> None:
         self.rows, self.count = rows, 0
@@ -244,16 +246,13 @@ class _CountedRows:
             yield row
 
     def all(self) -> int:
+        """The number of all rows; consumes the rest."""
         return self.count + sum(1 for _ in self.rows)
 
 
 def _in_blocks(table: pa.Table) -> Iterator[pa.Table]:
     for start in range(0, table.num_rows, OUTPUT_ROWS):
         yield table.slice(start, OUTPUT_ROWS)
-
-
-def _has_rows(answer: Any) -> bool:
-    return answer is not None
 
 
 def _as_rows(answer: Any, name: str) -> list[dict[str, Any]]:

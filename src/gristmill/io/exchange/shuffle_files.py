@@ -1,12 +1,12 @@
-"""Files of runs: what passes from one segment of a pipeline to the next.
+"""Shuffle files: how rows are stored between two segments of a pipeline.
 
-    run, run, run, ...     each some rows of one partition, as an Arrow stream; a column that is the `same` in
-                           all of them holds its value once
-    index                  for each run: partition, offset, length, rows, bytes; and the columns of all rows
+    block, block, ...    rows of one partition, as an Arrow stream; a column with one value in all of them is
+                         run-end encoded
+    index                for each block: partition, offset, length, rows, bytes; and the schema of all rows
 
-A source writes one file, whatever the number of partitions, and the reader of a partition reads its runs from every
-file. A run is read at once: as a rule it is some megabytes at most, but never less than what one batch has for its
-partition. Partitions below 0 hold what belongs to no partition.
+A source writes one file, whatever the number of partitions, and the reader of a partition reads its blocks from every
+file. A block is read into memory at once: usually a few megabytes, but at least all rows that one batch has for the
+partition. Negative partition numbers hold data that belongs to no partition.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from gristmill.io.storage.output_directory import OutputDirectory
 
 SPOOL_PARTITION = -1
-"""Rows that stay with their source, batch by batch."""
+"""Spooled batches: rows that stay with their source."""
 
 SAMPLE_PARTITION = -2
-"""A few keys, by which partitions of a range of keys are found."""
+"""A sample of keys, from which key ranges of equal size are computed."""
 
 SHUFFLE_BLOCK_BYTES = 8 * 2**20
-"""A run ends with the piece that makes it this long."""
+"""A block ends with the piece that makes it at least this large."""
 
 COMPRESSION_PROBE_ABOVE, COMPRESSION_PROBE_BYTES = 2**18, 2**16
-"""Of runs that are larger, a piece is compressed to see whether it is worth it."""
+"""For larger tables, a sample of this many bytes is compressed to see whether compression pays."""
 
 _MAGIC = b"gristmill runs 1"
 _FOOTER_BYTES = len(_MAGIC) + 8
@@ -52,7 +52,7 @@ _TAIL_BYTES = 64 * 2**10
 
 
 class ShuffleBlock(NamedTuple):
-    """Where a run lies in its file, and what is in it."""
+    """Where a block is in its file, and what it holds."""
 
     partition: int
     offset: int
@@ -60,14 +60,14 @@ class ShuffleBlock(NamedTuple):
     rows: int
     nbytes: int
     name: str = ""
-    """Of the task, for rows that stay with their source."""
+    """The id of the batch, for spooled rows."""
     content: str = ""
-    """For these, what was said of the keys that were made of them (`Exchange.content`)."""
+    """The checksum of their keys, for spooled rows (`Exchange.content_checksum`)."""
 
 
 @fast_dataclass
 class ShuffleFileIndex:
-    """What is in a file. `added` and `wide` are those of a `Fragment`."""
+    """The content of a file. `added` and `wide` are as in `Fragment`."""
 
     schema: pa.Schema
     added: frozenset[str] = frozenset()
@@ -76,32 +76,32 @@ class ShuffleFileIndex:
     dataset_name: str = ""
     blocks: list[ShuffleBlock] = field(default_factory=list)
     moved_rows_hash: str = ""
-    """A hash of the rows that belong to partitions, and of nothing that stays with its source."""
+    """A hash of the rows that belong to partitions, without spooled rows."""
 
     @property
     def rows(self) -> int:
-        """Rows of the source: those that stay, if any do, else those that move."""
-        spool = [run.rows for run in self.blocks if run.partition == SPOOL_PARTITION]
-        return sum(spool) if spool else sum(run.rows for run in self.blocks if run.partition >= 0)
+        """Rows of the source: the spooled ones if there are any, else those in partitions."""
+        spooled = [block.rows for block in self.blocks if block.partition == SPOOL_PARTITION]
+        return sum(spooled) if spooled else sum(block.rows for block in self.blocks if block.partition >= 0)
 
 
 class ShuffleFileWriter:
-    """Writes a file of runs."""
+    """Writes a shuffle file."""
 
     def __init__(self, file: BinaryIO, index: ShuffleFileIndex) -> None:
         self.file, self.index = file, index
         self.index.blocks = []
         self._offset = 0
-        self._moved = blake2b(digest_size=16)  # of hashes of runs, which are quicker
+        self._moved = blake2b(digest_size=16)  # a hash of the hashes of blocks, which a faster function computes
 
     def write_spooled(self, table: pa.Table, batch: Batch, content: str = "") -> None:
-        """What is kept of a batch that stays with its source: its rows, or where they can be read again."""
+        """Write a spooled batch: its rows, or no rows and the place where they can be read again."""
         self.copy_block(
             SPOOL_PARTITION, table_to_stream(table), batch.num_items, batch.nbytes, batch.lineage.id, content
         )
 
     def add(self, partition: int, pieces: Iterable[pa.Table]) -> None:
-        """The rows of a partition, as one run or several."""
+        """Write rows of a partition, as one block or several."""
         waiting: list[pa.Table] = []
         size = 0
         for piece in pieces:
@@ -114,14 +114,14 @@ class ShuffleFileWriter:
             self.write(partition, waiting)
 
     def write(self, partition: int, pieces: Sequence[pa.Table]) -> None:
-        """Rows of a partition, as one run."""
-        if any(piece.schema != pieces[0].schema for piece in pieces):  # a column is the same in one, not in another
+        """Write rows of a partition as one block."""
+        if any(piece.schema != pieces[0].schema for piece in pieces):  # a column is run-end encoded in some only
             pieces = [decoded_table(piece) for piece in pieces]
         table = pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces).combine_chunks()
         self.copy_block(partition, table_to_stream(table), table.num_rows, value_bytes(table))
 
     def copy_block(self, partition: int, raw: Any, rows: int, nbytes: int, name: str = "", content: str = "") -> None:
-        """A run as it is, from elsewhere."""
+        """Write a block that is encoded already."""
         self.file.write(raw)
         if partition >= 0:
             self._moved.update(_hash(raw))
@@ -130,17 +130,17 @@ class ShuffleFileWriter:
 
     def close(self) -> None:
         """Write the index."""
-        about = self.index
-        told = {
-            "schema": base64.b64encode(about.schema.serialize()).decode(),
-            "added": sorted(about.added),
-            "wide": sorted(about.wide),
-            "kind": batch_class_name(about.kind),
-            "dataset_name": about.dataset_name,
-            "runs": [list(run) for run in about.blocks],
+        index = self.index
+        content = {
+            "schema": base64.b64encode(index.schema.serialize()).decode(),
+            "added": sorted(index.added),
+            "wide": sorted(index.wide),
+            "kind": batch_class_name(index.kind),
+            "dataset_name": index.dataset_name,
+            "runs": [list(block) for block in index.blocks],
             "moved": self._moved.hexdigest(),
         }
-        raw = orjson.dumps(told)
+        raw = orjson.dumps(content)
         self.file.write(raw + len(raw).to_bytes(8, "little") + _MAGIC)
 
 
@@ -153,7 +153,7 @@ def _hash(raw: Any) -> bytes:
 
 
 def batch_class_name(kind: type[Batch]) -> str:
-    """What a kind of batch is called in a file. One that only a script knows is the nearest that all know."""
+    """The import path of a batch class. For one that cannot be imported elsewhere, as of a script, its base class."""
     for known in kind.__mro__:
         module, path = known.__module__, known.__qualname__
         if module != "__main__" and "<locals>" not in path and issubclass(known, Batch):
@@ -163,10 +163,10 @@ def batch_class_name(kind: type[Batch]) -> str:
 
 def batch_class_named(name: str) -> type[Batch]:
     module, _, path = name.partition(":")
-    found: Any = reduce(getattr, path.split("."), importlib.import_module(module))
-    if not (isinstance(found, type) and issubclass(found, Batch)):
-        raise InputError(f"{name} is no kind of batch")
-    return found
+    cls: Any = reduce(getattr, path.split("."), importlib.import_module(module))
+    if not (isinstance(cls, type) and issubclass(cls, Batch)):
+        raise InputError(f"{name} is not a subclass of Batch")
+    return cls
 
 
 def table_to_stream(table: pa.Table) -> pa.Buffer:
@@ -178,8 +178,8 @@ def table_to_stream(table: pa.Table) -> pa.Buffer:
 
 
 def _is_compressible(table: pa.Table) -> bool:
-    """Whether compression is worth it, by a piece of the largest column: images and embeddings stay as they are. So do
-    rows of which a third is hashes."""
+    """Whether compression pays, judged by a sample of the largest column: it does not for images and embeddings. Small
+    tables are not sampled: they are not compressed if a third of their bytes are hashes."""
     size = table.nbytes
     if size < COMPRESSION_PROBE_ABOVE:
         return bool(
@@ -188,8 +188,8 @@ def _is_compressible(table: pa.Table) -> bool:
     chunk = max((chunk for column in table.columns for chunk in column.chunks), key=lambda chunk: int(chunk.nbytes))
     largest = max((buffer for buffer in chunk.buffers() if buffer), key=lambda buffer: int(buffer.size))
     start = largest.size // 2
-    some = largest.slice(start, min(COMPRESSION_PROBE_BYTES, largest.size - start))
-    return bool(len(pa.compress(some, codec="lz4_raw")) < 0.9 * some.size)
+    sample = largest.slice(start, min(COMPRESSION_PROBE_BYTES, largest.size - start))
+    return bool(len(pa.compress(sample, codec="lz4_raw")) < 0.9 * sample.size)
 
 
 def table_from_stream(raw: bytes) -> pa.Table:
@@ -202,7 +202,7 @@ def _as_written(raw: bytes) -> pa.Table:
 
 
 def decoded_table(table: pa.Table) -> pa.Table:
-    """The rows with a value in each, of columns that are the `same` too."""
+    """The table without run-end encoded columns."""
     for place, kind in enumerate(table.schema.types):
         if pa.types.is_run_end_encoded(kind):
             values = pc.run_end_decode(table.column(place))
@@ -211,7 +211,7 @@ def decoded_table(table: pa.Table) -> pa.Table:
 
 
 def decoded_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns of a `decoded_table`."""
+    """The schema of a `decoded_table`."""
     for place, kind in enumerate(schema.types):
         if pa.types.is_run_end_encoded(kind):
             schema = schema.set(place, schema.field(place).with_type(kind.value_type))
@@ -222,28 +222,28 @@ def read_index(target: OutputDirectory, path: str) -> ShuffleFileIndex:
     size = target.size(path)
     tail = target.read(path, max(0, size - _TAIL_BYTES), min(size, _TAIL_BYTES))
     if not tail.endswith(_MAGIC):
-        raise damaged_file_error(path, "it does not end as it should")
+        raise damaged_file_error(path, "it has no index at its end")
     length = int.from_bytes(tail[-_FOOTER_BYTES : -len(_MAGIC)], "little")
     if length + _FOOTER_BYTES > len(tail):
         tail = target.read(path, size - _FOOTER_BYTES - length, length + _FOOTER_BYTES)
-    told = orjson.loads(tail[-_FOOTER_BYTES - length : -_FOOTER_BYTES])
+    content = orjson.loads(tail[-_FOOTER_BYTES - length : -_FOOTER_BYTES])
     return ShuffleFileIndex(
-        pa.ipc.read_schema(pa.py_buffer(base64.b64decode(told["schema"]))),
-        frozenset(told["added"]),
-        frozenset(told["wide"]),
-        batch_class_named(told["kind"]),
-        told["dataset_name"],
-        [ShuffleBlock(*run) for run in told["runs"]],
-        told.get("moved", ""),
+        pa.ipc.read_schema(pa.py_buffer(base64.b64decode(content["schema"]))),
+        frozenset(content["added"]),
+        frozenset(content["wide"]),
+        batch_class_named(content["kind"]),
+        content["dataset_name"],
+        [ShuffleBlock(*block) for block in content["runs"]],
+        content.get("moved", ""),
     )
 
 
 def read_shuffle_block(target: OutputDirectory, path: str, offset: int, length: int, plain: bool = True) -> pa.Table:
-    """The rows of one run; without `plain`, as they were written."""
+    """The rows of one block; without `plain`, with their run-end encoded columns."""
     try:
         raw = target.read(path, offset, length)
     except FileNotFoundError as error:
-        raise damaged_file_error(path, "it is not there") from error
+        raise damaged_file_error(path, "it does not exist") from error
     if len(raw) != length:
         raise damaged_file_error(path, "it is too short")
     return table_from_stream(raw) if plain else _as_written(raw)
@@ -252,13 +252,13 @@ def read_shuffle_block(target: OutputDirectory, path: str, offset: int, length: 
 def read_partition_blocks(
     target: OutputDirectory, path: str, index: ShuffleFileIndex, partition: int, plain: bool = True
 ) -> Iterator[pa.Table]:
-    for run in index.blocks:
-        if run.partition == partition:
-            yield read_shuffle_block(target, path, run.offset, run.length, plain)
+    for block in index.blocks:
+        if block.partition == partition:
+            yield read_shuffle_block(target, path, block.offset, block.length, plain)
 
 
 def damaged_file_error(path: str, why: str) -> InputError:
     return InputError(
-        f"{path}, which an earlier part of the pipeline has written, cannot be read: {why}. Is the directory one that "
-        "all nodes can see (run_dir=...)? If so, start the run again: what is missing will be done again"
+        f"{path}, written by an earlier segment of the pipeline, cannot be read: {why}. Make sure that run_dir=... is "
+        "a directory that all nodes share, and start the run again: it repeats what is missing"
     )

@@ -1,11 +1,11 @@
-"""Arrange: stages that put all rows of a pipeline in another order, or into other files.
+"""Repartition, Shuffle and Sort: stages that change the order of all rows, or how they are divided into files.
 
-    Repartition   files of so many rows or bytes, in the order of the input
+    Repartition   files of a given number of rows or bytes, in the order of the input
     Shuffle       a random order, the same in every run with the same seed
-    Sort          the order of some columns
+    Sort          sorted by some columns
 
-Each is an exchange (`exchange.py`): all rows pass through the run directory, once; twice to sort them, since the ranges
-of the partitions are known only when all keys have been seen.
+Each is an exchange (`exchange.py`): all rows are written to the run directory and read again. `Sort` does so twice,
+since the key ranges of its partitions are only known when all keys have been seen.
 """
 
 from __future__ import annotations
@@ -25,15 +25,18 @@ from gristmill.core.batch import Batch
 from gristmill.core.sample import draw_uniform, row_ids
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import WrittenFiles, digest
-from gristmill.io.exchange.exchange import PARTITION_BYTES, CommitShuffleFiles, Exchange, WriteShuffleFiles
-from gristmill.io.exchange.external_sort import sort_table
-from gristmill.io.exchange.partitions import (
+from gristmill.io.exchange.exchange import (
+    PARTITION_BYTES,
+    CommitShuffleFiles,
+    Exchange,
     ListPartitions,
     PartitionTask,
     ReadPartition,
     ShuffleBlockSlice,
     ShuffleFileListing,
+    WriteShuffleFiles,
 )
+from gristmill.io.exchange.external_sort import sort_table
 from gristmill.io.exchange.shuffle_files import SAMPLE_PARTITION
 from gristmill.io.storage.file_input import parse_size
 from gristmill.io.write.commit import columns_to_write
@@ -42,9 +45,10 @@ ORDER_COLUMN = "__order__"
 
 
 class Repartition(CompositeStage[Batch, Batch]):
-    """Cuts all rows anew, in the order of the input: one output file for each part.
+    """Divides all rows into new partitions, in the order of the input: one output file for each.
 
-    Give one of: `rows` in each part, `bytes` in each part, about, as a number or like "128MB", or `num_partitions`.
+    Give one of: `rows` per partition, approximate `bytes` per partition, as a number or like "128MB", or
+    `num_partitions`.
     """
 
     folds: ClassVar[bool] = True
@@ -75,7 +79,7 @@ class Repartition(CompositeStage[Batch, Batch]):
 
 
 class ListRowSlices(ListPartitions):
-    """Lists parts of a certain size of all rows of an exchange."""
+    """Lists slices of a given size of all rows of an exchange."""
 
     def __init__(
         self, exchange: Exchange, rows: int | None = None, size: int | None = None, number: int | None = None
@@ -85,30 +89,30 @@ class ListRowSlices(ListPartitions):
 
     def sources(self) -> Iterator[Sequence[PartitionTask]]:
         listing = self.exchange.listing
-        for number, runs in enumerate(self._slices(listing)):
-            yield [listing.part(self.part_name(number), runs)]
+        for number, blocks in enumerate(self._slices(listing)):
+            yield [listing.part(self.part_name(number), blocks)]
 
     def _slices(self, listing: ShuffleFileListing) -> Iterator[list[ShuffleBlockSlice]]:
-        runs = list(listing.blocks_of(0))
-        total = sum(run.stop for run in runs)
-        each = self._rows_each(total, sum(run.nbytes for run in runs))
+        blocks = list(listing.blocks_of(0))
+        total = sum(block.stop for block in blocks)
+        rows_of_slice = self._rows_each(total, sum(block.nbytes for block in blocks))
         slices: list[list[ShuffleBlockSlice]] = []
-        room = 0
-        for run in runs:
+        missing = 0  # rows that the last slice lacks
+        for block in blocks:
             start = 0
-            while start < run.stop:
-                if not room:
+            while start < block.stop:
+                if not missing:
                     slices.append([])
-                    room = each(len(slices) - 1)
-                stop = min(run.stop, start + room)
-                slices[-1].append(ShuffleBlockSlice(run.path, run.offset, run.length, start, stop))
-                room -= stop - start
+                    missing = rows_of_slice(len(slices) - 1)
+                stop = min(block.stop, start + missing)
+                slices[-1].append(ShuffleBlockSlice(block.path, block.offset, block.length, start, stop))
+                missing -= stop - start
                 start = stop
         slices += [[] for _ in range((self.number or 0) - len(slices))]
         return iter(slices)
 
     def _rows_each(self, total: int, nbytes: int) -> Any:
-        """How many rows each part has, by its number."""
+        """A function that gives the number of rows of a slice by its number."""
         if self.rows:
             return lambda _: self.rows
         if self.size:
@@ -121,8 +125,8 @@ class ListRowSlices(ListPartitions):
 class Shuffle(CompositeStage[Batch, Batch]):
     """Puts all rows into a random order, the same in every run with the same seed.
 
-    Each row draws a number, which depends on the seed, its file and its place there, and nothing else; rows go by
-    their numbers. `num_partitions` is how many output files there are, about one per 32 MB of input unless given.
+    Rows are sorted by a random number, which depends only on the seed, the file of the row and its position there.
+    `num_partitions` is the number of output files, by default about one per 32 MB of input.
     """
 
     folds: ClassVar[bool] = True
@@ -132,7 +136,7 @@ class Shuffle(CompositeStage[Batch, Batch]):
         if isinstance(seed, bool) or not isinstance(seed, int):
             raise TypeError(f"Shuffle: seed is {seed!r}, must be a whole number, such as 0")
         self.seed, self.num_partitions = seed, num_partitions
-        Exchange(num_partitions=num_partitions)  # a wrong number is an error here
+        Exchange(num_partitions=num_partitions)  # raises for an invalid number
 
     def decompose(self) -> list[ProcessingStage[Any, Any]]:
         exchange = RandomOrderExchange(self.seed, self.name, self.num_partitions)
@@ -145,7 +149,7 @@ class Shuffle(CompositeStage[Batch, Batch]):
 
 
 class RandomOrderExchange(Exchange):
-    """Rows by a number that each draws."""
+    """Rows by a random number, added as `ORDER_COLUMN`."""
 
     def __init__(self, seed: int, name: str, num_partitions: int | None) -> None:
         super().__init__(num_partitions=num_partitions)
@@ -160,10 +164,10 @@ class RandomOrderExchange(Exchange):
 
 
 class Sort(CompositeStage[Batch, Batch]):
-    """Puts all rows into the order of some columns; equal ones stay in the order of the input, nulls come last.
+    """Sorts all rows by some columns. The sort is stable, and nulls come last.
 
-    `by` is a column or several. `num_partitions` is how many output files there are, each with a range of the keys:
-    about one per 32 MB of input unless given. Rows of one key are in one file.
+    `by` is a column or several. `num_partitions` is the number of output files, each with a range of keys: by default
+    about one per 32 MB of input. All rows of a key are in one file.
     """
 
     folds: ClassVar[bool] = True
@@ -174,7 +178,7 @@ class Sort(CompositeStage[Batch, Batch]):
         self._columns = [by] if isinstance(by, str) else list(by)
         if not self._columns:
             raise ValueError("Sort: by is empty: name the column to sort by")
-        Exchange(num_partitions=num_partitions)  # a wrong number is an error here
+        Exchange(num_partitions=num_partitions)  # raises for an invalid number
 
     def decompose(self) -> list[ProcessingStage[Any, Any]]:
         seen = KeySampleExchange(self._columns, self.descending, self.num_partitions)
@@ -192,7 +196,7 @@ class Sort(CompositeStage[Batch, Batch]):
 
 
 class KeySampleExchange(Exchange):
-    """All rows in one partition, and the keys of a few, drawn by lot."""
+    """All rows in one partition, and a random sample of their keys."""
 
     def __init__(self, key: Sequence[str], descending: bool, num_partitions: int | None) -> None:
         super().__init__(key, num_partitions)
@@ -210,7 +214,7 @@ class KeySampleExchange(Exchange):
 
     @property
     def wanted(self) -> int:
-        """How many keys are enough to find ranges that hold about as many rows each."""
+        """The sample size that is enough to find ranges with about the same number of rows."""
         return max(256, 16 * self.partitions)
 
     def list_files(self, outputs: Iterable[WrittenFiles]) -> None:
@@ -242,7 +246,7 @@ def keys_at(table: pa.Table, names: Sequence[str], places: Iterable[int]) -> Ite
 
 
 class KeyRangeExchange(Exchange):
-    """Rows by ranges of their keys, which another exchange has seen."""
+    """Rows by key ranges, computed from the key sample of another exchange."""
 
     def __init__(self, seen: KeySampleExchange) -> None:
         super().__init__(seen.key, seen.num_partitions)
@@ -261,7 +265,7 @@ class KeyRangeExchange(Exchange):
             yield len(self.seen.bounds), table.slice(start)
 
     def _beyond(self, table: pa.Table, bound: tuple[Any, ...], row: int) -> bool:
-        """Whether a row comes after a key."""
+        """Whether a row sorts after a key."""
         mine = next(keys_at(table, self.key, [row]))
         for one, other in zip(mine, bound, strict=True):
             if _rank(one) != _rank(other):
@@ -272,5 +276,5 @@ class KeyRangeExchange(Exchange):
 
 
 def _rank(value: Any) -> int:
-    """Nulls are last, after what is not a number."""
+    """The rank of nulls (2) and NaN (1) behind all other values (0)."""
     return 2 if value is None else int(value != value)  # noqa: PLR0124

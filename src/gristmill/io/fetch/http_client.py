@@ -1,61 +1,68 @@
-"""HTTP: fetching with manners. Into memory (`fetch`), or into a file that is there whole or not at all (`save`).
+"""HTTP client: fetch into memory (`fetch`), or into a file that appears only when it is complete (`save`).
 
     client = HttpClient(Manners(requests_per_second=2))
     client.fetch("https://host/paths.gz").body
     client.save("https://host/big.gz", "downloads/big.gz", checksum="sha256:...")
 
-A download that breaks off goes on where it stopped, also in another process and days later, if the server can say that
-the file is the same (If-Range). What is broken for a moment is tried again, with longer and longer waits; `Retry-After`
-is obeyed, by all threads. Lengths and checksums are verified before a file gets its name. Redirects are followed one by
-one, and each address is checked: see `host_limits.py`.
+An interrupted download resumes where it stopped, even in another process days later, if the server can confirm that the
+file is unchanged (If-Range). Transient failures are retried with exponential backoff; `Retry-After` is respected by all
+threads. Lengths and checksums are verified before a file gets its final name. Redirects are followed one by one. Each
+host name is resolved and checked first, and then connected to by address, so that a name which resolves differently a
+moment later (DNS rebinding) does not get past the check.
 
-What is given up: cookies, logins, HTTP/2, and sharing one limit among processes: each worker has its own.
+What is given up: cookies, logins and HTTP/2. Limits hold for all threads of a process; each worker process has its own.
+Behind a proxy, names are resolved by the proxy, so only literal addresses are checked.
 """
 
 from __future__ import annotations
 
+import ipaddress
+import random
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field
+from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 from urllib.parse import urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from gristmill.core.errors import DownloadError, require
 from gristmill.core.fast_dataclass import fast_dataclass
-from gristmill.io.fetch.host_limits import HostLimits, HostResolver, backoff_seconds, retry_after_seconds
 
 READ_CHUNK_BYTES = 2**18
-"""Bytes that are taken from a connection at a time."""
+"""Bytes that are read from a connection at a time."""
 
 MAX_MEMORY_BYTES = 256 * 2**20
-"""The most that `fetch` takes, unless told otherwise: what is larger belongs into a file."""
+"""The default limit of `fetch`. Larger responses belong in a file."""
 
 TRANSIENT_STATUSES = frozenset((408, 425, 429, 500, 502, 503, 504))
-"""What a server answers when it may be better later."""
+"""Statuses after which a request is retried."""
 
+_CACHE_SECONDS = 60.0
 _REDIRECTS = frozenset((301, 302, 303, 307, 308))
 T = TypeVar("T")
 
 
 @fast_dataclass(frozen=True)
 class Manners:
-    """How to behave: limits are those of one worker, and of one host."""
+    """Limits, timeouts and retries. Rate limits hold per worker and host."""
 
     requests_per_second: float | None = None
     per_host: int = 4
     connect_timeout_s: float = 20.0
     read_timeout_s: float = 60.0
     deadline_s: float | None = None
-    """For one attempt as a whole."""
+    """The time limit of one attempt."""
     slowest: int = 128
-    """Bytes a second, after the first `read_timeout_s`: a server may send a byte each minute for ever. 0 waits."""
+    """The lowest accepted rate in bytes per second, after the first `read_timeout_s`; 0 for no limit. Without it a
+    server could keep a connection open for ever by sending a byte every minute."""
     max_retries: int = 5
     backoff_s: float = 1.0
     max_wait_s: float = 120.0
-    """The longest wait, also when a server asks for a longer one: then the download fails, and says so."""
+    """The longest wait between attempts. If a server asks for a longer one, the download fails."""
     max_redirects: int = 10
     max_bytes: int | None = None
     allow_private: bool = False
@@ -73,8 +80,7 @@ class Manners:
 
 @fast_dataclass(frozen=True)
 class FetchedResponse:
-    """An answer: its status, the address that it came from after redirects, its headers (names in lower case), its
-    body."""
+    """A response: the URL after redirects, the status, the headers (names in lower case) and the body."""
 
     url: str
     status: int
@@ -84,7 +90,7 @@ class FetchedResponse:
 
 @fast_dataclass(frozen=True)
 class SavedFile:
-    """A file that is in place. `fetched` is how many bytes came over the net for it: 0 if it was there already."""
+    """A complete file. `fetched` is the number of bytes that were downloaded: 0 if it existed already."""
 
     path: str
     size: int
@@ -92,7 +98,7 @@ class SavedFile:
 
 
 class HttpClient:
-    """Fetches addresses. Threads may share one; a pickle holds only the manners."""
+    """Fetches URLs. Threads can share a client; a pickle contains only its `Manners`."""
 
     def __init__(self, manners: Manners | None = None) -> None:
         self.manners = manners or Manners()
@@ -119,29 +125,29 @@ class HttpClient:
         max_bytes: int | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> FetchedResponse:
-        """The answer, in memory. `byte_range` is the first byte and the one after the last."""
-        most = max_bytes or self.manners.max_bytes or MAX_MEMORY_BYTES
-        asked = dict(headers or {})
+        """Fetch a response into memory. `byte_range` is the first byte and the one after the last."""
+        limit = max_bytes or self.manners.max_bytes or MAX_MEMORY_BYTES
+        request_headers = dict(headers or {})
         if byte_range is not None:
             start, end = byte_range
             if not 0 <= start < end:
                 raise ValueError(f"byte_range is {byte_range!r}, must be (first, after the last), not empty")
-            asked["Range"] = f"bytes={start}-{end - 1}"
-            most = min(most, end - start)
+            request_headers["Range"] = f"bytes={start}-{end - 1}"
+            limit = min(limit, end - start)
 
         def once() -> FetchedResponse:
-            with self.open(url, asked, decode=byte_range is None) as (answer, final):
+            with self.open(url, request_headers, decode=byte_range is None) as (answer, final):
                 if byte_range is not None:
                     _check_range(url, answer, byte_range)
-                body = b"".join(self.pieces(url, answer, most))
+                body = b"".join(self.pieces(url, answer, limit))
                 if byte_range is not None and len(body) != end - start:
-                    whole = answer.headers.get("Content-Range", "").rpartition("/")[2]
-                    if not (whole.isdecimal() and start + len(body) == int(whole)):
+                    total = answer.headers.get("Content-Range", "").rpartition("/")[2]
+                    if not (total.isdecimal() and start + len(body) == int(total)):
                         raise DownloadError(
-                            url, f"{len(body):,} bytes came of the {end - start:,} asked for", transient=True
+                            url, f"received {len(body):,} of the {end - start:,} bytes requested", transient=True
                         )
-                told = {name.lower(): value for name, value in answer.headers.items()}
-                return FetchedResponse(final, answer.status, told, body)
+                lower = {name.lower(): value for name, value in answer.headers.items()}
+                return FetchedResponse(final, answer.status, lower, body)
 
         return self.with_retries(url, once)
 
@@ -155,7 +161,7 @@ class HttpClient:
         max_bytes: int | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> SavedFile:
-        """Fetch into a file, unless it is there. `checksum` is like "sha256:01ab...", `length` what it must have."""
+        """Fetch into a file, unless it exists. `checksum` is like "sha256:01ab...", `length` the expected size."""
         from gristmill.io.fetch.partial_download import PartialDownload
 
         part = PartialDownload(url, path, checksum, length, max_bytes or self.manners.max_bytes)
@@ -168,7 +174,7 @@ class HttpClient:
     # -- one request -----------------------------------------------------------------------------------
 
     def with_retries(self, url: str, once: Callable[[], T]) -> T:
-        """What `once` gives, which is called again after failures that may pass."""
+        """Call `once`, again after transient failures, and return its result."""
         attempt = 0
         while True:
             try:
@@ -183,7 +189,7 @@ class HttpClient:
 
     @contextmanager
     def open(self, url: str, headers: Mapping[str, str], decode: bool = False) -> Iterator[tuple[Any, str]]:
-        """An answer that is good (2xx, or 416, which only those get who asked for a range), and its final address."""
+        """A successful response (2xx, or 416, which only range requests get), and its URL after redirects."""
         seen: list[str] = []
         where = url
         while True:
@@ -196,20 +202,20 @@ class HttpClient:
             seen.append(where)
             where = _redirect_url(where, target, url)
             if where in seen:
-                raise DownloadError(url, f"a circle of redirects: it leads back to {where}")
+                raise DownloadError(url, f"a redirect loop: it leads back to {where}")
             if len(seen) > self.manners.max_redirects:
                 raise DownloadError(url, f"more than {self.manners.max_redirects} redirects, the last one to {where}")
             if seen[-1].startswith("https:") and where.startswith("http:"):
-                raise DownloadError(url, f"a redirect from https to http ({where}): it is not followed")
+                raise DownloadError(url, f"a redirect from https to http ({where}), which is not followed")
 
     @contextmanager
     def _answer(self, where: str, url: str, headers: Mapping[str, str], decode: bool) -> Iterator[Any]:
-        """One request, without following anything. The connection is given back, or closed if it is of no use."""
+        """One request, without following redirects. The connection is returned to the pool, or closed if unusable."""
         library = self._library()
         parts, host, port = _split_url(where, url)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        usual = {"User-Agent": self.manners.user_agent, "Accept-Encoding": "identity"}
-        asked = {**usual, **headers, "Host": _host_header(parts, host)}
+        defaults = {"User-Agent": self.manners.user_agent, "Accept-Encoding": "identity"}
+        request_headers = {**defaults, **headers, "Host": _host_header(parts, host)}
         with self._limits.request_slot(f"{host}:{port}"):
             answer = None
             try:
@@ -217,7 +223,7 @@ class HttpClient:
                 answer = pool.urlopen(
                     "GET",
                     where if proxied else target,
-                    headers=asked,
+                    headers=request_headers,
                     retries=False,
                     redirect=False,
                     assert_same_host=False,
@@ -229,48 +235,50 @@ class HttpClient:
                 if answer is None:
                     self._resolver.mark_failed(host, port)
                 raise DownloadError(url, _error_text(error), transient=_is_transient(library, error)) from error
-            except ValueError as error:  # a length of thousands of digits, a header that is no text
-                raise DownloadError(url, f"an answer that cannot be understood ({error})") from error
+            except ValueError as error:  # such as a length of thousands of digits, or a header that is not text
+                raise DownloadError(url, f"an invalid response ({error})") from error
             finally:
                 if answer is not None:
                     answer.close()
                     answer.release_conn()
 
-    def pieces(self, url: str, answer: Any, most: int | None) -> Iterator[bytes]:
-        """The body, piece by piece. Raises when there is more than `most`, or when it takes too long."""
+    def pieces(self, url: str, answer: Any, limit: int | None) -> Iterator[bytes]:
+        """The body in chunks. Raises if there are more than `limit` bytes, or if it takes too long."""
         manners, began = self.manners, time.monotonic()
         claimed = answer.headers.get("Content-Length", "")
-        if most is not None and claimed.isdecimal() and int(claimed) > most:
-            raise DownloadError(url, f"{int(claimed):,} bytes, more than the limit of {most:,} (max_bytes)")
+        if limit is not None and claimed.isdecimal() and int(claimed) > limit:
+            raise DownloadError(url, f"{int(claimed):,} bytes, more than the limit of {limit:,} (max_bytes)")
         total = 0
         while piece := answer.read1(READ_CHUNK_BYTES):
             total += len(piece)
-            if most is not None and total > most:
-                raise DownloadError(url, f"more than the limit of {most:,} bytes (max_bytes)")
+            if limit is not None and total > limit:
+                raise DownloadError(url, f"more than the limit of {limit:,} bytes (max_bytes)")
             took = time.monotonic() - began
             if manners.deadline_s is not None and took > manners.deadline_s:
-                raise DownloadError(
-                    url, f"not all of it came within {manners.deadline_s:g} s (deadline_s)", transient=True
-                )
+                raise DownloadError(url, f"not complete within {manners.deadline_s:g} s (deadline_s)", transient=True)
             if took > manners.read_timeout_s and total < took * manners.slowest:
-                raise DownloadError(url, f"{total:,} bytes came in {took:,.0f} s, which is too slow", transient=True)
+                raise DownloadError(
+                    url,
+                    f"too slow: {total:,} bytes in {took:,.0f} s, below {manners.slowest:,} bytes per second",
+                    transient=True,
+                )
             yield piece
 
     def _check_status(self, answer: Any, url: str) -> None:
         status = answer.status
         if 200 <= status < 300 or status == 416:
             return
-        wanted = retry_after_seconds(answer.headers.get("Retry-After"))
-        passing = status in TRANSIENT_STATUSES
-        said = f"the server answers {status} {answer.reason or ''}".rstrip()
-        if passing and wanted is not None:
-            if wanted > self.manners.max_wait_s:
+        wait = retry_after_seconds(answer.headers.get("Retry-After"))
+        transient = status in TRANSIENT_STATUSES
+        reason = f"the server answers {status} {answer.reason or ''}".rstrip()
+        if transient and wait is not None:
+            if wait > self.manners.max_wait_s:
                 raise DownloadError(
-                    url, f"{said}, and wants to be left alone for {wanted:,.0f} s: run again later", status
+                    url, f"{reason} and asks to wait {wait:,.0f} s (Retry-After): run again later", status
                 )
             _, host, port = _split_url(url, url)
-            self._limits.pause_host(f"{host}:{port}", wanted)
-        raise DownloadError(url, said, status, transient=passing)
+            self._limits.pause_host(f"{host}:{port}", wait)
+        raise DownloadError(url, reason, status, transient=transient)
 
     def _library(self) -> Any:
         if self._urllib3 is None:
@@ -278,7 +286,7 @@ class HttpClient:
         return self._urllib3
 
     def _pool(self, scheme: str, host: str, port: int, url: str) -> tuple[Any, bool]:
-        """Connections to one address of a host, and whether they go by way of a proxy."""
+        """The connection pool for one address of a host, and whether it goes through a proxy."""
         proxy = getproxies().get(scheme)
         if proxy and not proxy_bypass(host):
             self._resolver.check_literal_address(host, url)
@@ -309,14 +317,14 @@ def _split_url(where: str, url: str) -> tuple[Any, str, int]:
         parts = urlsplit(where)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise DownloadError(url, f"no address that can be read: {where!r} ({error})") from error
+        raise DownloadError(url, f"an invalid URL: {where!r} ({error})") from error
     if parts.scheme not in ("http", "https") or not host:
-        raise DownloadError(url, f"only http:// and https:// addresses are fetched, not {where!r}")
+        raise DownloadError(url, f"only http:// and https:// URLs are fetched, not {where!r}")
     if not host.isascii():
         try:
             host = host.encode("idna").decode("ascii")
         except UnicodeError as error:
-            raise DownloadError(url, f"there is no host {host!r} ({error})") from error
+            raise DownloadError(url, f"an invalid host name {host!r} ({error})") from error
     return parts, host, port or (443 if parts.scheme == "https" else 80)
 
 
@@ -324,11 +332,11 @@ def _redirect_url(where: str, target: str, url: str) -> str:
     try:
         return urljoin(where, target)
     except ValueError as error:
-        raise DownloadError(url, f"a redirect to no address that can be read: {target!r} ({error})") from error
+        raise DownloadError(url, f"a redirect to an invalid URL: {target!r} ({error})") from error
 
 
 def _host_header(parts: Any, host: str) -> str:
-    """What goes into the Host header: no user name, no password."""
+    """The value of the Host header, without user name and password."""
     name = f"[{host}]" if ":" in host else host
     return name if parts.port is None else f"{name}:{parts.port}"
 
@@ -336,21 +344,136 @@ def _host_header(parts: Any, host: str) -> str:
 def _check_range(url: str, answer: Any, byte_range: tuple[int, int]) -> None:
     start, end = byte_range
     if answer.status == 416:
-        raise DownloadError(url, f"has no bytes {start:,} to {end:,} (416)", 416)
+        raise DownloadError(url, f"bytes {start:,} to {end:,} are outside of the file (416)", 416)
     if answer.status != 206 or not answer.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
-        raise DownloadError(url, "the server does not give parts of a file (it ignores Range)", answer.status)
+        raise DownloadError(url, "the server does not support range requests (it ignores Range)", answer.status)
 
 
 def _is_transient(library: Any, error: Exception) -> bool:
-    """A certificate that is wrong stays wrong; most else may be better in a moment."""
+    """Whether a retry may help: yes, except for invalid certificates and URLs."""
     return not isinstance(error, library.exceptions.SSLError | library.exceptions.LocationValueError)
 
 
 def _error_text(error: Exception) -> str:
-    """What urllib3 says, without the address of the object that it says it of."""
+    """The message of an urllib3 error, without the memory address of the connection object."""
     cause = error.__cause__ or error.__context__
     return f"{type(error).__name__}: {cause if cause is not None else error}"
 
 
 def _with_attempts(reason: str, attempt: int) -> str:
     return f"{reason} (tried {attempt + 1} times)" if attempt else reason
+
+
+# -- hosts -------------------------------------------------------------------------------------------------
+
+
+class HostResolver:
+    """Resolves host names. Addresses outside of the public internet are refused unless allowed."""
+
+    def __init__(self, allow_private: bool = False) -> None:
+        self.allow_private = allow_private
+        self._known: dict[tuple[str, int], tuple[float, list[str]]] = {}
+
+    def addresses(self, host: str, port: int, url: str) -> list[str]:
+        """The addresses of a host that may be connected to. Raises a DownloadError if there are none."""
+        expires, addresses = self._known.get((host, port), (0.0, []))
+        if time.monotonic() >= expires:
+            addresses = _look_up(host, port, url)
+            self._known[host, port] = (time.monotonic() + _CACHE_SECONDS, addresses)
+        allowed = addresses if self.allow_private else [address for address in addresses if is_public(address)]
+        if not allowed:
+            raise DownloadError(
+                url,
+                f"{host} is {addresses[0]}, an address of a private network, and is not fetched. If you trust the "
+                "source of the URLs, pass allow_private=True",
+            )
+        return allowed
+
+    def mark_failed(self, host: str, port: int) -> None:
+        """Move the first address of a host, which does not answer, to the end of its list."""
+        expires, addresses = self._known.get((host, port), (0.0, []))
+        self._known[host, port] = (expires, [*addresses[1:], *addresses[:1]])
+
+    def check_literal_address(self, host: str, url: str) -> None:
+        """Refuse a literal private address. For requests through a proxy, which resolves names itself."""
+        try:
+            number = ipaddress.ip_address(host)
+        except ValueError:
+            return
+        if not self.allow_private and not is_public(str(number)):
+            raise DownloadError(url, f"{host} is an address of a private network, and is not fetched")
+
+
+def is_public(address: str) -> bool:
+    """Whether an address is on the public internet, including IPv4 addresses embedded in IPv6."""
+    number = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(number, ipaddress.IPv6Address):
+        embedded = number.ipv4_mapped or number.sixtofour or (number.teredo or (None, None))[1]
+        if embedded is None and number in ipaddress.ip_network("64:ff9b::/96"):
+            embedded = ipaddress.IPv4Address(int(number) & 0xFFFFFFFF)
+        if embedded is not None:
+            return is_public(str(embedded))
+    return number.is_global and not number.is_multicast
+
+
+def _look_up(host: str, port: int, url: str) -> list[str]:
+    try:
+        answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        transient = isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN
+        raise DownloadError(url, f"host {host!r} cannot be resolved ({error})", transient=transient) from error
+    return list(dict.fromkeys(str(answer[4][0]) for answer in answers))
+
+
+class HostLimits:
+    """Limits per host: concurrent requests, the interval between requests, and pauses that the host asked for."""
+
+    def __init__(self, parallel: int, per_second: float | None) -> None:
+        self.parallel, self.gap = parallel, 1.0 / per_second if per_second else 0.0
+        self._lock = threading.Lock()
+        self._slots: dict[str, threading.BoundedSemaphore] = {}
+        self._next: dict[str, float] = {}
+
+    @contextmanager
+    def request_slot(self, host: str) -> Iterator[None]:
+        """Wait until a request to the host may begin; the slot is free again when the block ends."""
+        with self._lock:
+            slots = self._slots.setdefault(host, threading.BoundedSemaphore(self.parallel))
+        with slots:
+            while (wait := self._wait(host)) > 0:
+                time.sleep(wait)
+            yield
+
+    def _wait(self, host: str) -> float:
+        """0.0 if a request may begin, which reserves this moment; else how long to wait."""
+        with self._lock:
+            now, due = time.monotonic(), self._next.get(host, 0.0)
+            if due > now:
+                return due - now
+            self._next[host] = now + self.gap
+            return 0.0
+
+    def pause_host(self, host: str, seconds: float) -> None:
+        """Let no thread begin a request to the host for this long."""
+        with self._lock:
+            self._next[host] = max(self._next.get(host, 0.0), time.monotonic() + seconds)
+
+
+def retry_after_seconds(value: str | None) -> float | None:
+    """Seconds from a Retry-After header: a number, or a date."""
+    if not value:
+        return None
+    if value.strip().isdecimal():
+        return float(value)
+    try:
+        when: float = parsedate_to_datetime(value).timestamp()
+        return max(0.0, when - time.time())
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def backoff_seconds(attempt: int, first_s: float, most_s: float) -> float:
+    """How long to wait after a failure: twice as long each time, with jitter of one half, so that workers that failed
+    together do not retry together."""
+    longest = min(most_s, first_s * float(2**attempt))
+    return longest / 2 + random.random() * longest / 2  # noqa: S311

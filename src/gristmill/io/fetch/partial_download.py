@@ -1,9 +1,9 @@
-"""Partial: a file that is being fetched. It has another name until it is whole and verified.
+"""PartialDownload: a file that is being downloaded. It gets its final name when it is complete and verified.
 
-    NAME.part         what has come so far
-    NAME.part.json    which version of which address that is
+    NAME.part         the bytes received so far
+    NAME.part.json    their URL, and the version of the file
 
-What is given up: going on with a file of which the server does not say a strong ETag or a date. It is fetched anew.
+What is given up: a download cannot be resumed if the server sends neither a strong ETag nor a date. It starts again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class PartialDownload:
-    """One download. `go_on` is called again after a failure, and takes up what is there."""
+    """One download. Call `resume` to start it, and again after a failure to continue."""
 
     def __init__(
         self, url: str, path: str, checksum: str | None = None, length: int | None = None, max_bytes: int | None = None
@@ -40,7 +40,7 @@ class PartialDownload:
         self._checksum_failures = 0
 
     def complete_size(self) -> int | None:
-        """The size of the file, if it is in place and is what it should be."""
+        """The size of the file, if it exists and has the expected length and checksum."""
         if not self.path.is_file():
             return None
         size = self.path.stat().st_size
@@ -49,37 +49,37 @@ class PartialDownload:
         return size
 
     def resume(self, client: HttpClient, headers: Mapping[str, str]) -> int:
-        """Fetch what is missing, and put the file in place. The size of it."""
-        have, version = self._fetched_before()
-        asked = dict(headers)
-        if have:
-            asked |= {"Range": f"bytes={have}-", "If-Range": version}
-        with client.open(self.url, asked) as (answer, _):
+        """Fetch the missing bytes, and move the file into place. Returns its size."""
+        received, version = self._fetched_before()
+        request_headers = dict(headers)
+        if received:
+            request_headers |= {"Range": f"bytes={received}-", "If-Range": version}
+        with client.open(self.url, request_headers) as (answer, _):
             if answer.status == 416:
-                self._drop()  # it has become shorter, or the server cannot say
-                raise DownloadError(self.url, "what was fetched of it before is of no use any more", 416, True)
-            start = have if answer.status == 206 else 0
+                self._drop()  # the file is now shorter, or the server cannot tell
+                raise DownloadError(self.url, "the part fetched before cannot be continued", 416, True)
+            start = received if answer.status == 206 else 0
             total = self._total(answer, start, version)
-            most = None if self.max_bytes is None else max(self.max_bytes - start, 0)
-            self._write(client.pieces(self.url, answer, most), start, _content_version(answer.headers))
+            limit = None if self.max_bytes is None else max(self.max_bytes - start, 0)
+            self._write(client.pieces(self.url, answer, limit), start, _content_version(answer.headers))
         return self._finish(total)
 
     def _total(self, answer: Any, start: int, version: str) -> int | None:
-        """How many bytes the whole file has, if the server says so. Raises if that cannot be right."""
+        """The size of the complete file, if the server sends it. Raises if it is not the expected one."""
         if answer.status == 206:
-            span, _, whole = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("/")
+            span, _, size = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("/")
             if span.partition("-")[0] != str(start):
                 self._drop()
-                raise DownloadError(self.url, "the server gave another part than it was asked for", 206, True)
-            if _content_version(answer.headers) not in (None, version):  # not all servers know If-Range
+                raise DownloadError(self.url, "the server sent another range than requested", 206, True)
+            if _content_version(answer.headers) not in (None, version):  # not all servers support If-Range
                 self._drop()
-                raise DownloadError(self.url, "it has changed since a part of it was fetched", 206, True)
-            total = int(whole) if whole.isdecimal() else None
+                raise DownloadError(self.url, "the file has changed since a part of it was fetched", 206, True)
+            total = int(size) if size.isdecimal() else None
         else:
             claimed = answer.headers.get("Content-Length", "")
             total = int(claimed) if claimed.isdecimal() else None
         if self.length is not None and total is not None and total != self.length:
-            raise DownloadError(self.url, f"it has {total:,} bytes, not the {self.length:,} that it should have")
+            raise DownloadError(self.url, f"{total:,} bytes instead of the expected {self.length:,}")
         if self.max_bytes is not None and total is not None and total > self.max_bytes:
             raise DownloadError(self.url, f"{total:,} bytes, more than the limit of {self.max_bytes:,} (max_bytes)")
         return total
@@ -104,17 +104,17 @@ class PartialDownload:
 
     def _finish(self, total: int | None) -> int:
         size = self.part.stat().st_size
-        wanted = self.length if total is None else total
-        if wanted is not None and size != wanted:
-            if size > wanted:
+        expected = self.length if total is None else total
+        if expected is not None and size != expected:
+            if size > expected:
                 self._drop()
-            raise DownloadError(self.url, f"{size:,} bytes came of {wanted:,}", transient=True)
+            raise DownloadError(self.url, f"received {size:,} of {expected:,} bytes", transient=True)
         if self.digest and not self._has_digest(self.part):
             self._drop()
             self._checksum_failures += 1
             raise DownloadError(
                 self.url,
-                f"its {self.algorithm} is not {self.digest}: it is not what was published",
+                f"its {self.algorithm} is not {self.digest}: the file is damaged, or not the published one",
                 None,
                 self._checksum_failures < 2,
             )
@@ -123,7 +123,7 @@ class PartialDownload:
         return size
 
     def _fetched_before(self) -> tuple[int, str]:
-        """How much has come of a version that the server will know again."""
+        """The bytes received before and the version they belong to; 0 if they cannot be continued."""
         try:
             note = orjson.loads(self.note.read_bytes())
             if note["url"] == self.url and note["version"]:
@@ -142,6 +142,6 @@ class PartialDownload:
 
 
 def _content_version(headers: Mapping[str, str]) -> str | None:
-    """What names this version of the file: a strong ETag, or when it was changed."""
+    """What identifies this version of the file: a strong ETag, or the time of its last change."""
     etag = headers.get("ETag", "")
     return etag if etag.startswith('"') else headers.get("Last-Modified")

@@ -1,1 +1,1 @@
-"""From bytes to Arrow tables: one module for each input format, and what they share (format detection, decompression, blocks of whole lines)."""
+"""From bytes to Arrow tables: one module per input format, and what the formats share."""

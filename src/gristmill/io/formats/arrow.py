@@ -1,7 +1,7 @@
-"""Arrow: IPC files and streams, and Feather version 2, which is the same as an IPC file.
+"""Read Arrow IPC files and streams, and Feather version 2, which is the same as an IPC file.
 
-A batch that is damaged is one bad record that counts for its rows. When it cannot be read at all it is not known
-how many those were, nor which rows follow: that is the end of the file.
+A damaged batch is one bad record that counts for all its rows. If it cannot be decoded at all, neither its rows nor
+what follows is known: reading ends there.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def read_arrow(source: FileInput, fields: Sequence[str] | None = None) -> Iterat
         except DAMAGE_ERRORS as error:
             if file.failure:
                 raise
-            source.on_bad(BadRecord(start, f"not Arrow data that can be read, from here on: {error}"))
+            source.on_bad(BadRecord(start, f"Arrow data is unreadable from here on: {error}"))
 
 
 def _tables(source: FileInput, batch: pa.RecordBatch, start: int, fields: Sequence[str] | None) -> Iterator[pa.Table]:
-    """The rows of one batch. Nothing is done with it before it was checked, for that may end the process."""
+    """The rows of one batch. It is validated first: using a damaged batch may crash the process."""
     try:
         bad = invalid_text_records(batch, start)
     except pa.ArrowInvalid as error:
@@ -52,7 +52,7 @@ def _tables(source: FileInput, batch: pa.RecordBatch, start: int, fields: Sequen
 
 
 def peek_arrow(source: FileInput, fields: Sequence[str] | None = None) -> pa.Schema | None:
-    """The columns, from the file's schema; None for an empty or damaged file. Raises InputError for another format."""
+    """The columns, from the schema of the file; None if empty or damaged. Raises InputError for another format."""
     with source.whole().open() as file:
         head = file.read(512)
         if not head:

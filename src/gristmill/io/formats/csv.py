@@ -1,10 +1,10 @@
-"""CSV and TSV: a header, then rows. Every value is text unless a type is asked for.
+"""Read CSV and TSV: a header, then rows. Every value is text unless a type is given.
 
-Types are not guessed: a guess from the first rows is wrong later on, turns "007" into 7, and would depend on
-how the file is cut. Quoted values may hold newlines, so a file is read from its beginning, in one stream.
+Types are not inferred: inference from the first rows may fail later, turns "007" into 7, and would depend on how the
+file is split. Quoted values may contain newlines, so a file is read from its beginning, as one stream.
 
-Rows are numbered from 0 as they stand in the file, good and bad. What the file breaks off with, such as damage to its
-compression or a quoted value without an end, has the number of the row that would have come next.
+Rows are numbered from 0 in file order, good and bad. An error that ends the file, such as damaged compression or an
+unterminated quoted value, gets the number of the row that would have come next.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
     from gristmill.io.storage.file_input import FileInput
 
-_MARK = "\ufdd0"  # a code point that Unicode keeps free for such use
+_MARK = "\ufdd0"  # a Unicode noncharacter, reserved for internal use
 _END_MARK = "\ufdd1\ufdd1"
 _MARK_ERROR_HANDLER = "gristmill.mark"
 
 MAX_BAD_ROWS_IN_SEQUENCE = 100_000
-"""After so many bad rows, one right after the other, a file is given up: they would fill the memory."""
+"""Reading a file stops after this many consecutive bad rows, which would fill the memory."""
 
 
 def _mark(error: UnicodeError) -> tuple[str, int]:
-    """What Arrow gets for bytes that are not UTF-8, which it stumbles over."""
+    """Replace bytes that are not UTF-8, on which Arrow would fail, by marks and hexadecimal digits."""
     assert isinstance(error, UnicodeDecodeError)
     return "".join(f"{_MARK}{byte:02x}" for byte in error.object[error.start : error.end]), error.end
 
@@ -50,7 +50,7 @@ codecs.register_error(_MARK_ERROR_HANDLER, _mark)
 
 @dataclass(frozen=True)
 class CsvFormat:
-    """How a file is written. Without a delimiter, `.tsv` files have tabs and all others commas."""
+    """The dialect of a file. By default `.tsv` files have tabs as delimiters, and all others commas."""
 
     delimiter: str | None = None
     quote_char: str | None = '"'
@@ -76,26 +76,26 @@ def read_csv(
 ) -> Iterator[pa.Table]:
     """A table per block of rows, with the number of each row in the POSITION column."""
     form = form or CsvFormat()
-    # Arrow reads ahead in a thread of its own: what it finds wrong is told here, in this thread.
-    troubles = _BadRowTracker(form)
-    stream = _MarkedLineStream(read_line_blocks(replace(source, on_bad=troubles.broke_off)))
-    for batch in _batches(io.BufferedReader(stream, 2**20), source, form, troubles):
-        numbers = troubles.pass_by(batch.num_rows, source)
-        whole, bad = _typed(batch, form, numbers, source.path, stream.marked)
-        table = without_bad_records(with_positions(whole, numbers, fields, source.path), bad)
+    # Arrow reads ahead in its own thread, so bad rows are collected there and reported from this thread.
+    tracker = _BadRowTracker(form)
+    stream = _MarkedLineStream(read_line_blocks(replace(source, on_bad=tracker.broke_off)))
+    for batch in _batches(io.BufferedReader(stream, 2**20), source, form, tracker):
+        numbers = tracker.pass_by(batch.num_rows, source)
+        typed, bad = _typed(batch, form, numbers, source.path, stream.marked)
+        table = without_bad_records(with_positions(typed, numbers, fields, source.path), bad)
         for record in bad:
             source.on_bad(record)
         yield table
-    troubles.finish(source)
+    tracker.finish(source)
 
 
 class _BadRowTracker:
-    """Numbers the rows that Arrow gives and those that it leaves out, and remembers what was wrong with these."""
+    """Numbers the rows that Arrow returns and those that it skips, and keeps the reasons for the latter."""
 
     def __init__(self, form: CsvFormat) -> None:
         self.row = 0
         self.last: list[BadRecord] = []
-        self._first = 2 if form.column_names is None else 1  # of Arrow's numbers; the header has one
+        self._first = 2 if form.column_names is None else 1  # of Arrow's row numbers, which count the header
         self._rows: deque[BadRecord] = deque()
         self._before = self._in_a_row = 0
 
@@ -103,52 +103,52 @@ class _BadRowTracker:
         self.last.append(record._replace(reason=f"{record.reason} (at byte {record.position:,})"))
 
     def swallowed(self, raw: bytes) -> None:
-        """The file is over, and a row is not. If the file has broken off, that is why."""
+        """The file ended inside a row: because it is damaged there, or else because of an unterminated quote."""
         if self.last:
             self.last[-1] = self.last[-1]._replace(raw=raw)
         else:
-            self.last.append(BadRecord(0, "a quoted value that does not end before the file does", raw))
+            self.last.append(BadRecord(0, "a quoted value without a closing quote", raw))
 
     def left_out(self, row: Any) -> str:
-        """Arrow asks what to do with a row that has too few or too many values."""
+        """Called by Arrow for a row with too few or too many values: "skip" or "error"."""
         if row.text == _END_MARK:
             return "skip"
         self._in_a_row = self._in_a_row + 1 if row.number == self._before + 1 else 0
         self._before = row.number
         if self._in_a_row == MAX_BAD_ROWS_IN_SEQUENCE:
             return "error"
-        reason = f"a row of {row.actual_columns} values where {row.expected_columns} are expected"
+        reason = f"a row of {row.actual_columns} values instead of {row.expected_columns}"
         self._rows.append(BadRecord(row.number - self._first, reason, _raw(row.text)))
         return "skip"
 
     def pass_by(self, count: int, source: FileInput) -> Sequence[int]:
-        """The numbers of the next rows that Arrow gives. Those that it left out in between are told."""
+        """The numbers of the next `count` rows that Arrow returns. Rows that it skipped in between are reported."""
         numbers: list[int] = []
         while len(numbers) < count:
             stop = self.row + count - len(numbers)
             if self._rows and self._rows[0].position < stop:
                 numbers += range(self.row, self._rows[0].position)
-                self._tell(source)
+                self._report(source)
             else:
                 numbers += range(self.row, stop)
                 self.row = stop
         return numbers
 
-    def _tell(self, source: FileInput) -> None:
+    def _report(self, source: FileInput) -> None:
         record = self._rows.popleft()
         source.on_bad(record)
         self.row = record.position + 1
 
     def finish(self, source: FileInput) -> None:
-        """Tell the rest. Rows of a block that Arrow has given up are part of what the file breaks off with."""
+        """Report the remaining bad rows. Those of a block that Arrow could not finish belong to the final error."""
         while self._rows and self._rows[0].position == self.row:
-            self._tell(source)
+            self._report(source)
         for number, record in enumerate(self.last, self.row):
             source.on_bad(record._replace(position=number))
 
 
 class _MarkedLineStream(io.RawIOBase):
-    """Blocks of lines as a file, with marks for bytes that are not UTF-8, and a line that says that it is over."""
+    """Blocks of lines as a file object, with marks for bytes that are not UTF-8, and a last line that marks the end."""
 
     def __init__(self, blocks: Iterator[tuple[int, bytes]]) -> None:
         super().__init__()
@@ -182,43 +182,43 @@ class _MarkedLineStream(io.RawIOBase):
 
 
 def _batches(
-    stream: io.BufferedReader, source: FileInput, form: CsvFormat, troubles: _BadRowTracker
+    stream: io.BufferedReader, source: FileInput, form: CsvFormat, tracker: _BadRowTracker
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of columns of text."""
+    """Batches in which all columns are text."""
     from pyarrow import csv as arrow_csv
 
     head = stream.peek(2**16)
     if not head.strip():
         return
     if _is_binary(head):
-        troubles.last.append(BadRecord(0, "not CSV: binary data", head[:MAX_RAW_BYTES]))
+        tracker.last.append(BadRecord(0, "not CSV: binary data", head[:MAX_RAW_BYTES]))
         return
     names = column_names(head, source.path, form)
     try:
         reader = arrow_csv.open_csv(
             stream,
-            # A row may not be longer than a block.
+            # A row must fit into a block.
             arrow_csv.ReadOptions(
                 use_threads=False, block_size=max(DEFAULT_BLOCK_BYTES, source.blocksize), column_names=form.column_names
             ),
             arrow_csv.ParseOptions(
-                newlines_in_values=True, invalid_row_handler=troubles.left_out, **form.marks(source.path)
+                newlines_in_values=True, invalid_row_handler=tracker.left_out, **form.marks(source.path)
             ),
             arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), check_utf8=False),
         )
         for batch in reader:
-            yield _before_end(batch, troubles)
+            yield _before_end(batch, tracker)
     except pa.ArrowInvalid as error:
-        troubles.last.append(BadRecord(0, f"not CSV that can be read, from here on: {error}"))
+        tracker.last.append(BadRecord(0, f"CSV is unreadable from here on: {error}"))
 
 
-def _before_end(batch: pa.RecordBatch, troubles: _BadRowTracker) -> pa.RecordBatch:
-    """The batch without the line that says that the file is over, and without a row that has swallowed it."""
+def _before_end(batch: pa.RecordBatch, tracker: _BadRowTracker) -> pa.RecordBatch:
+    """The batch without the line that marks the end, and without a row that has swallowed it."""
     last = [column[-1].as_py() for column in batch.columns] if batch.num_rows else []
     if not any(value.endswith((_END_MARK, f"{_END_MARK}\n")) for value in last):
         return batch
     if last != [_END_MARK]:
-        troubles.swallowed(_raw(",".join(last)))
+        tracker.swallowed(_raw(",".join(last)))
     return batch.slice(0, batch.num_rows - 1)
 
 
@@ -227,7 +227,7 @@ def _is_binary(head: bytes) -> bool:
 
 
 def column_names(head: bytes, path: str, form: CsvFormat) -> list[str]:
-    """The names in the header. Two columns of one name are an error: one of them would be lost."""
+    """The names in the header. Duplicate names are an error: one of the columns would be lost."""
     marks = form.marks(path)
     if form.column_names is not None:
         names = list(form.column_names)
@@ -246,24 +246,24 @@ def column_names(head: bytes, path: str, form: CsvFormat) -> list[str]:
         raise InputError(f"{path} has two columns {twice[0]!r}: name them with read_kwargs={{'column_names': [...]}}")
     for name in form.column_types:
         if name not in names:
-            raise InputError(f"{path} has no column {name!r} (of column_types).{did_you_mean(name, names)}")
+            raise InputError(f"{path} has no column {name!r}, named in column_types.{did_you_mean(name, names)}")
     return names
 
 
 def _typed(
     batch: pa.RecordBatch, form: CsvFormat, numbers: Sequence[int], path: str, marked: bool
 ) -> tuple[pa.Table, list[BadRecord]]:
-    """The batch in the types that were asked for, and the rows that hold something else."""
+    """The batch in the requested types, and the rows with values that cannot be converted."""
     columns: list[pa.Array] = []
     bad: dict[int, BadRecord] = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         kind = form.type_of(name)
         if kind == pa.string():
-            array, wrong = column, _marked_rows(column) if marked else []
+            array, bad_rows = column, _marked_rows(column) if marked else []
         else:
-            array, wrong = _cast(column, kind)
+            array, bad_rows = _cast(column, kind)
         columns.append(array)
-        for row in wrong:
+        for row in bad_rows:
             what = "valid UTF-8" if kind == pa.string() else f"of type {kind}"
             reason = f"the value of column {name!r} is not {what}"
             bad.setdefault(row, BadRecord(numbers[row], reason, _row_text(batch, row, form.marks(path)["delimiter"])))
@@ -277,21 +277,21 @@ def _marked_rows(column: pa.Array) -> list[int]:
 
 
 def _row_text(batch: pa.RecordBatch, row: int, delimiter: str) -> bytes:
-    """A row much as it stands in the file."""
+    """A row as CSV text, close to the original."""
     text = io.StringIO()
     csv.writer(text, delimiter=delimiter, lineterminator="").writerow([column[row].as_py() for column in batch.columns])
     return _raw(text.getvalue())
 
 
 def _raw(text: str) -> bytes:
-    """Text that Arrow has read, as bytes, with those that were marked."""
+    """Text read by Arrow as the original bytes, with marks undone."""
     text = text.partition(f"\n{_END_MARK}")[0]
     marked = re.compile(f"{_MARK}([0-9a-f]{{2}})".encode())
-    return marked.sub(lambda found: bytes.fromhex(found[1].decode()), text.encode())[:MAX_RAW_BYTES]
+    return marked.sub(lambda match: bytes.fromhex(match[1].decode()), text.encode())[:MAX_RAW_BYTES]
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, list[int]]:
-    """The column in another type, null where that cannot be, and the rows where it cannot."""
+    """The column in another type, null where a value cannot be converted, and the rows with such values."""
     try:
         return _convert(column, kind), []
     except pa.ArrowInvalid:

@@ -1,8 +1,8 @@
-"""Tables: what the readers of Parquet, Arrow and CSV share. Positions, and a check of what was decoded.
+"""What the Parquet, Arrow and CSV readers share: row positions, and validation of decoded tables.
 
-Arrow checks little of what it reads. Text in a Parquet file may not be UTF-8, and the offsets in a damaged Arrow
-file may point anywhere, so that the first stage that looks at a value fails, or the process ends. The check takes up to
-1 ms per MB of text, less of plain ASCII.
+Arrow validates little of what it reads. Text in a Parquet file may not be UTF-8, and the offsets in a damaged Arrow
+file may point anywhere, so that the first stage to use a value would fail, or crash the process. Validation takes up to
+1 ms per MB of text, less for ASCII.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 DAMAGE_ERRORS = (OSError, pa.ArrowException, UnicodeDecodeError)
-"""What Arrow raises for a file that is damaged. A size that makes no sense is an ArrowMemoryError."""
+"""What Arrow raises for a damaged file. An absurd size raises ArrowMemoryError."""
 
 
 def with_positions(table: pa.Table, numbers: Sequence[int], fields: Sequence[str] | None, path: str) -> pa.Table:
-    """The table with the wanted columns (null where there is none) and the number of each row."""
+    """The table with the requested columns (nulls for one that is missing) and the number of each row."""
     check_column_names(path, table.column_names, fields)
     names = [name for name in (table.column_names if fields is None else fields) if name != POSITION]
     columns = [table.column(name) if name in table.column_names else pa.nulls(table.num_rows) for name in names]
@@ -39,7 +39,7 @@ def without_bad_records(table: pa.Table, bad: Sequence[BadRecord]) -> pa.Table:
 
 
 def invalid_text_records(batch: pa.RecordBatch, start: int) -> list[BadRecord]:
-    """The rows of a batch that hold text which is not UTF-8. Raises ArrowInvalid if the batch makes no sense at all."""
+    """The rows of a batch with text that is not UTF-8. Raises ArrowInvalid if the batch is otherwise invalid."""
     bad: dict[int, BadRecord] = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         array = column.storage if isinstance(column, pa.ExtensionArray) else column
@@ -51,7 +51,7 @@ def invalid_text_records(batch: pa.RecordBatch, start: int) -> list[BadRecord]:
 def _not_utf8(array: pa.Array) -> Iterator[int]:
     kind = array.type
     try:
-        # Times and decimals out of range are odd, but can be read.
+        # Full validation would refuse times and decimals out of range, which can be read.
         array.validate(full=not (pa.types.is_temporal(kind) or pa.types.is_decimal(kind)))
     except pa.ArrowInvalid as error:
         if "UTF8" not in str(error):

@@ -1,4 +1,4 @@
-"""Decompressing a stream: what comes before damage is still given."""
+"""Decompress gzip and zstd streams. If a stream is damaged, everything before the damage is still returned."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _gunzip(file: OpenFile, size: int) -> Iterator[bytes]:
             except zlib.error as error:
                 yield from _salvage(before, data)
                 raise DamagedStreamError(
-                    f"the gzip stream is damaged here, the rest cannot be read ({error})"
+                    f"the gzip stream is damaged here, and the rest cannot be read ({error})"
                 ) from error
             data = stream.unconsumed_tail or stream.unused_data
             if piece:
@@ -49,11 +49,11 @@ def _gunzip(file: OpenFile, size: int) -> Iterator[bytes]:
         if rest:
             yield rest
     if not stream.eof:
-        raise DamagedStreamError("the gzip stream ends too early: the file is cut short")
+        raise DamagedStreamError("the gzip stream is truncated")
 
 
 def _salvage(stream: zlib._Decompress, data: bytes) -> Iterator[bytes]:
-    """What comes out before the byte at which decompression fails."""
+    """The bytes that can be decompressed before the one at which decompression fails."""
     try:
         for index in range(len(data)):
             piece = stream.decompress(data[index : index + 1])
@@ -80,16 +80,16 @@ def _unzstd(file: OpenFile, size: int) -> Iterator[bytes]:
     else:
         return
     yield from _salvage_zstd(file, done, size)
-    cut = "Truncated" in reason
+    truncated = "Truncated" in reason
     raise DamagedStreamError(
-        "the zstd stream ends too early: the file is cut short"
-        if cut
-        else f"the zstd stream is damaged here, the rest cannot be read ({reason})"
+        "the zstd stream is truncated"
+        if truncated
+        else f"the zstd stream is damaged here, and the rest cannot be read ({reason})"
     )
 
 
 def _salvage_zstd(file: OpenFile, done: int, size: int) -> Iterator[bytes]:
-    """What the read that failed had decompressed: read up to there again, then byte by byte."""
+    """The bytes that were decompressed in the failed read: read up to there again, then byte by byte."""
     import pyarrow as pa
 
     file.seek(0)

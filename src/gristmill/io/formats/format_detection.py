@@ -1,4 +1,4 @@
-"""Sniff: what a file looks like from its first bytes, to name the reader that fits."""
+"""Detect the format and compression of a file from its first bytes and its extension, and name its reader."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def with_compressed_extensions(extensions: tuple[str, ...]) -> list[str]:
 
 
 def extension_of(path: str) -> str:
-    """The extension, with that of the compression: `.jsonl.gz`."""
+    """The extension, including that of the compression: `.jsonl.gz`."""
     name = path.rsplit("/", 1)[-1].lower()
     stem, dot, last = name.rpartition(".")
     if not dot or not stem:
@@ -68,7 +68,7 @@ def reader_for_extension(extension: str) -> str | None:
 
 
 def detect_compression(path: str, head: bytes) -> str | None:
-    """How a file is compressed. Its first bytes decide; its name only when they are not plain text."""
+    """The compression of a file. Its first bytes decide; its extension only if they are not text."""
     if head.startswith(b"\x1f\x8b"):
         return GZIP
     skippable = head[1:4] == b"\x2a\x4d\x18" and 0x50 <= head[0] <= 0x5F
@@ -79,7 +79,7 @@ def detect_compression(path: str, head: bytes) -> str | None:
 
 
 def is_text(head: bytes) -> bool:
-    """Whether the bytes may begin a text in UTF-8."""
+    """Whether the bytes may be the beginning of UTF-8 text."""
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
@@ -88,7 +88,7 @@ def is_text(head: bytes) -> bool:
 
 
 def detect_format(head: bytes) -> tuple[str, str | None]:
-    """What the first bytes of a file show it to be, and the reader for it; two empty answers when unknown."""
+    """The format of a file by its first bytes, and its reader; ("", None) if unknown."""
     for magic, kind, reader in _MAGIC:
         if head.startswith(magic):
             return kind, reader
@@ -112,7 +112,7 @@ def _is_csv(text: bytes) -> bool:
 
 
 def wrong_format_error(path: str, wanted: str, head: bytes) -> InputError | None:
-    """The error to raise when the first bytes show another format than the wanted one; None when they do not."""
+    """The error to raise if the first bytes show another format than the wanted one; None if they do not."""
     kind, reader = detect_format(head)
     if not kind or kind == wanted:
         return None
@@ -120,9 +120,9 @@ def wrong_format_error(path: str, wanted: str, head: bytes) -> InputError | None
 
 
 def unreadable_file_error(path: str, wanted: str, reader: str, head: bytes, error: Exception) -> InputError | None:
-    """The error to raise, when a file is planned, for one that its reader cannot open. None for a file that by its
-    first bytes or its name is of the wanted format, but damaged: it is told when it is read, and others go on."""
+    """The error to raise in planning for a file that its reader cannot open. None if by its first bytes or its name it
+    has the wanted format, but is damaged: then it is reported when it is read, and other files are not affected."""
     kind, other = detect_format(head)
     if other == reader or (not kind and reader_for_extension(extension_of(path)) == reader):
         return None
-    return wrong_format_error(path, wanted, head) or InputError(f"{path} is not {wanted} that can be read: {error}")
+    return wrong_format_error(path, wanted, head) or InputError(f"{path} cannot be read as {wanted}: {error}")

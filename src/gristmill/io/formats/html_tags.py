@@ -1,7 +1,7 @@
-"""The tags and the text of HTML, in one pass: whatever is in it, the time grows with its length.
+"""Split HTML into tags and text in one pass, in linear time for any input.
 
-The parser of the standard library looks for the end of each comment and each tag that has none, and gives other answers
-in other releases of Python. Gives up: attributes, which are passed over.
+The parser of the standard library searches the rest of the page for the end of each unclosed comment or tag, and its
+results differ between releases of Python. What is given up: attributes, which are skipped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NAME = r"<(/\s*+)?(?:([a-zA-Z][^\t\n\r\f />\x00]*+))"
 _VALUE = r"""(?:(?!\s*["'])|\s*+"[^"]*+"|\s*+'[^']*+')"""
 _TAG = re.compile(rf"{_NAME}[^>=]*+(?:={_VALUE}[^>=]*+)*>")
 _SIMPLE = re.compile(rf"{_NAME}?[^>]*+>")
-"""A tag, or something like it, that ends at the first bracket, in quotation marks or not."""
+"""A tag, or something like it, that ends at the first bracket, even if that is quoted."""
 
 _COMMENT = re.compile(r"<!.*?--!?\s*+>", re.DOTALL)
 _SECTION = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
@@ -25,27 +25,26 @@ _RAW = {name: re.compile(rf"</\s*+{name}[\s/>]", re.IGNORECASE) for name in ("sc
 
 
 def read_tags(html: str) -> Iterator[tuple[str, str]]:
-    """The pieces of a page: (TEXT, the text), or what kind of tag it is and its name in small letters.
+    """The parts of a page: (TEXT, the text), or the kind of a tag and its name in lower case.
 
-    Markup without an end is text. What is in scripts, styles and comments is left out. A section of CDATA is read like
-    the rest.
+    Unclosed markup is text. Scripts, styles and comments are skipped. CDATA sections are parsed like the rest.
     """
     at = 0
     missed: set[re.Pattern[str]] = set()
     while (start := html.find("<", at)) >= 0:
         if start > at:
             yield TEXT, unescape(html[at:start])
-        found = _markup(html, start, missed)
-        if found is None:
+        markup = _markup(html, start, missed)
+        if markup is None:
             yield TEXT, "<"
             at = start + 1
             continue
-        at = found.end()
-        if found.re is _SECTION:
-            yield from read_tags(found[1])
-        elif found.re is not _COMMENT and (name := found[2]):
+        at = markup.end()
+        if markup.re is _SECTION:
+            yield from read_tags(markup[1])
+        elif markup.re is not _COMMENT and (name := markup[2]):
             name = name.lower()
-            kind = END if found[1] else EMPTY if html.endswith("/>", start, at) else START
+            kind = END if markup[1] else EMPTY if html.endswith("/>", start, at) else START
             yield kind, name
             if kind == START and name in _RAW:
                 closed = _RAW[name].search(html, at)
@@ -55,7 +54,8 @@ def read_tags(html: str) -> Iterator[tuple[str, str]]:
 
 
 def _markup(html: str, at: int, missed: set[re.Pattern[str]]) -> re.Match[str] | None:
-    """What begins here. A form that has no end here has none further on, and is not looked for again."""
+    """The markup that begins here. A form without an end has none further on either, so it is not searched again:
+    that keeps the time linear."""
     forms: tuple[re.Pattern[str], ...] = ()
     if html.startswith("<!--", at):
         forms = (_COMMENT,)
@@ -65,7 +65,7 @@ def _markup(html: str, at: int, missed: set[re.Pattern[str]]) -> re.Match[str] |
         forms = (_SIMPLE,) if html[at + 1] in "!?/" else (_TAG, _SIMPLE)
     for form in forms:
         if form not in missed:
-            if found := form.match(html, at):
-                return found
+            if markup := form.match(html, at):
+                return markup
             missed.add(form)
     return None

@@ -1,11 +1,11 @@
-"""JSON lines: one object per line.
+"""Read JSON lines: one object per line.
 
-A line that cannot be read is told with its offset and reason; its neighbours are not affected. NaN and
-Infinity, which Python writes though JSON has none, are read. orjson reads integers beyond 64 bits as floats; a
-block in which that has happened is read again, slowly and exactly.
+A line that cannot be parsed is reported with its offset and the reason; other lines are not affected. NaN and Infinity,
+which Python writes although JSON does not have them, are accepted. orjson reads integers beyond 64 bits as floats; a
+block in which that may have happened is parsed again with the slower, exact parser of the standard library.
 
-A block is read by `_kernels` if each key holds text, or other values, in all its lines, whatever keys a line has; any
-other, and any in which something is wrong, line by line.
+A block is parsed by `_kernels` if each key has only strings, or no strings, as values; lines need not have the same
+keys. All other blocks, and all with a bad line, are parsed line by line.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
 JsonObject = dict[str, Any]
 LineForm = Callable[[], int]
-"""Whether lines are just as they would be written (`AS_WRITTEN`), or will be once they are tidied (`UNTIDY`), or
-neither (0). Only asked if somebody wants to know."""
+"""A function that returns whether lines are exactly as they would be written (`AS_WRITTEN`), or will be once they are
+tidied (`UNTIDY`), or neither (0). The comparison takes time, so it is done on request only."""
 
 UNTIDY, AS_WRITTEN = 1, 2
 
@@ -59,8 +59,8 @@ def read_jsonl(
     source: FileInput, fields: Sequence[str] | None = None, max_line_bytes: int = MAX_LINE_BYTES
 ) -> Iterator[pa.Table]:
     """A table per block of lines, with the byte offset of each line in the POSITION column."""
-    look = None if kernels is None else kernels.json_columns_of
-    for parser in starmap(partial(_BlockParser, fields, source.path), scan_line_blocks(source, max_line_bytes, look)):
+    scan = None if kernels is None else kernels.json_columns_of
+    for parser in starmap(partial(_BlockParser, fields, source.path), scan_line_blocks(source, max_line_bytes, scan)):
         while parser.has_more:
             table = _next_table(source, parser)
             parser.release_block()
@@ -69,11 +69,11 @@ def read_jsonl(
 
 
 def _next_table(source: FileInput, parser: _BlockParser) -> pa.Table | None:
-    # In a function of its own, so that the rows are gone from memory when the table is passed on.
+    # A separate function, so that the parsed rows are freed before the table is passed on.
     table, bad = parser.table()
     for record in bad:
         source.on_bad(record)
-    if table is None:  # even so, give something when more is to come: bad records are taken away between tables
+    if table is None:  # an empty table if there is more: bad records are handed on between tables
         return table_from_rows([], [], []) if parser.has_more else None
     if not _may_be_rounded(table):
         if parser.plain and source.on_lines:
@@ -84,7 +84,7 @@ def _next_table(source: FileInput, parser: _BlockParser) -> pa.Table | None:
 
 
 class _BlockParser:
-    """Makes tables of a block of lines: one, unless bad lines are many."""
+    """Parses a block of lines into tables: one, unless there are many bad lines."""
 
     def __init__(self, fields: Sequence[str] | None, path: str, offset: int, block: bytes | ScannedBlock) -> None:
         self.offset, self.fields, self.path = offset, fields, path
@@ -99,7 +99,7 @@ class _BlockParser:
         return self.next is not None
 
     def release_block(self) -> None:
-        """Once all is in tables, stages that work on these need the memory."""
+        """Free the block once it is parsed: the stages that process its tables need the memory."""
         if not self.has_more:
             self._block = b""
 
@@ -123,7 +123,7 @@ class _BlockParser:
         except NestedTooDeepError as error:
             reason = str(error)
         kept: list[JsonObject] = []
-        places: list[int] = []
+        kept_positions: list[int] = []
         for row, position in zip(rows, positions, strict=True):
             values = row.values() if self.fields is None else (row.get(name) for name in self.fields)
             if any(map(is_nested_too_deep, values)):
@@ -131,19 +131,19 @@ class _BlockParser:
                 bad.append(BadRecord(position, reason, self.block[start : start + MAX_RAW_BYTES].partition(b"\n")[0]))
             else:
                 kept.append(row)
-                places.append(position)
-        return self._make(kept, places), sorted(bad)
+                kept_positions.append(position)
+        return self._make(kept, kept_positions), sorted(bad)
 
     def _quick_table(self) -> tuple[pa.Table | None, LineForm | None]:
         if isinstance(self._block, ScannedBlock):
-            return _table_of(self._block.found, self.offset, self.fields)
+            return _table_of(self._block.result, self.offset, self.fields)
         return parse_block_natively(self._block, self.offset, self.fields)
 
     def _make(self, rows: list[JsonObject], positions: list[int]) -> pa.Table | None:
         return table_from_rows(rows, positions, self.fields, self.path) if rows else None
 
     def exact_rows(self, positions: Sequence[int]) -> list[JsonObject]:
-        """The rows at some positions, with integers of any size."""
+        """The rows at these positions, parsed with integers of any size."""
         import json
 
         view = memoryview(self.block)
@@ -157,7 +157,7 @@ class _BlockParser:
 
 
 def _may_be_rounded(table: pa.Table) -> bool:
-    """Whether a float may have been an integer of more than 64 bits."""
+    """Whether a float may be a rounded integer of more than 64 bits."""
     for column in table.columns:
         if pa.types.is_floating(column.type) and (pc.max(pc.abs(column)).as_py() or 0.0) >= 2.0**63:
             return True
@@ -171,15 +171,15 @@ def _may_be_rounded(table: pa.Table) -> bool:
 def parse_block_natively(
     block: Any, offset: int, fields: Sequence[str] | None = None
 ) -> tuple[pa.Table | None, LineForm | None]:
-    """The table of a block in which all is as it should be; None if the lines must be looked at one by one."""
-    found = None if kernels is None else kernels.json_columns(block)
-    return (None, None) if found is None else _table_of(found, offset, fields)
+    """The table of a block that the kernels can parse; None if its lines must be parsed one by one."""
+    parsed = None if kernels is None else kernels.json_columns(block)
+    return (None, None) if parsed is None else _table_of(parsed, offset, fields)
 
 
 def _table_of(
-    found: tuple[Sequence[Any], bytes, int], offset: int, fields: Sequence[str] | None
+    parsed: tuple[Sequence[Any], bytes, int], offset: int, fields: Sequence[str] | None
 ) -> tuple[pa.Table | None, LineForm | None]:
-    columns, raw_starts, plain = found
+    columns, raw_starts, plain = parsed
     count = memoryview(raw_starts).nbytes // 8
     read: dict[str, pa.Array] = {}
     try:
@@ -200,8 +200,8 @@ def _table_of(
 
 
 def _form(form: int, others: Sequence[tuple[pa.Array, bytes]]) -> int:
-    """The form of lines with these columns that are no strings, each with the text of its values, a comma after each.
-    Large integers are written in another way beside floats, of which other blocks may have some."""
+    """The form of lines (`LineForm`), given their columns without strings, each with the text of its values, which end
+    with a comma each. It is 0 for large integers, whose form depends on whether other blocks have floats."""
     for column, values in others:
         if wide_integer_columns(pa.table([column], ["values"])):
             return 0
@@ -221,7 +221,7 @@ def _strings(count: int, ends: bytes, data: bytes, bitmap: bytes | None, nulls: 
 
 
 def _others(count: int, values: bytes) -> pa.Array:
-    """A column of values that are no strings, from their text, with a comma after each."""
+    """A column of values other than strings, from their JSON texts, which end with a comma each."""
     listed = orjson.loads(b"".join((b"[", memoryview(values)[:-1], b"]")))
     if len(listed) != count:
         raise orjson.JSONDecodeError("not one value per row", "", 0)
@@ -231,7 +231,7 @@ def _others(count: int, values: bytes) -> pa.Array:
 def parse_lines(
     lines: Iterator[bytes | memoryview], offset: int
 ) -> tuple[list[JsonObject], list[int], list[BadRecord], int | None]:
-    """The objects of some lines, where each line starts, the lines that are not objects, and where it goes on."""
+    """The objects of lines, their offsets, the bad lines, and the offset to continue at (None at the end)."""
     rows: list[JsonObject] = []
     positions: list[int] = []
     bad: list[BadRecord] = []
@@ -254,7 +254,7 @@ def parse_lines(
 
 
 def split_lines(block: bytes) -> Iterable[bytes | memoryview]:
-    """The lines. Short ones are copied, which is quick; long ones are parsed where they lie."""
+    """The lines. Short ones are copied, which is fast; long ones are views of the block."""
     return block.split(b"\n") if block.count(b"\n", 0, 2**16) > 64 else _views(block)
 
 
@@ -267,7 +267,7 @@ def _views(block: bytes) -> Iterator[memoryview]:
 
 
 class _Reason(str):
-    """Why a line cannot be read; a type of its own, since a line may hold a string."""
+    """Why a line cannot be parsed. A separate type, since a parsed line may be a string."""
 
     __slots__ = ()
 
@@ -276,7 +276,7 @@ _BLANK_LINE = _Reason("blank")
 
 
 def _parse_rejected_line(line: bytes, error: orjson.JSONDecodeError) -> Any:
-    """Lines that orjson refuses: blank ones, Python's NaN and Infinity, and bad ones."""
+    """Parse a line that orjson refuses: a blank one, one with Python's NaN or Infinity, or a bad one."""
     if not line.strip():
         return _BLANK_LINE
     try:
@@ -288,7 +288,7 @@ def _parse_rejected_line(line: bytes, error: orjson.JSONDecodeError) -> Any:
 
         try:
             row = json.loads(text)
-            orjson.dumps(row, option=orjson.OPT_NON_STR_KEYS)  # refuses what is no Unicode text
+            orjson.dumps(row, option=orjson.OPT_NON_STR_KEYS)  # refuses lone surrogates
         except (ValueError, TypeError, RecursionError):
             pass
         else:
@@ -299,7 +299,7 @@ def _parse_rejected_line(line: bytes, error: orjson.JSONDecodeError) -> Any:
 def table_from_rows(
     rows: Sequence[JsonObject], positions: Sequence[int], fields: Sequence[str] | None = None, path: str = "a row"
 ) -> pa.Table:
-    """A table of the rows: every field in order of first appearance, or only `fields`; what a row lacks is null."""
+    """A table of the rows: all fields in order of first appearance, or only `fields`; missing values are null."""
     shapes = list(dict.fromkeys(map(tuple, rows)))
     if any(POSITION in shape for shape in shapes):
         check_column_names(path, [POSITION], fields)
@@ -316,10 +316,10 @@ def table_from_rows(
 
 
 def peek_jsonl(source: FileInput, fields: Sequence[str] | None = None, strict: bool = True) -> pa.Schema | None:
-    """The columns of the first lines; None when there is nothing to see. Raises InputError for another format.
+    """The columns of the first lines; None if there is no good line. Raises InputError for another format.
 
-    Without a single good line, a text that does not begin like an object is another format, if `strict`; anything
-    else is damage, and told when the file is read.
+    If no line is good, text that does not begin with "{" counts as another format if `strict`; anything else counts as
+    damage, and is reported when the file is read.
     """
     head = read_head(source.whole()).removeprefix(b"\xef\xbb\xbf")
     lines = head if len(head) < HEAD_BYTES - 3 else head[: head.rfind(b"\n") + 1]
@@ -341,7 +341,7 @@ def peek_jsonl(source: FileInput, fields: Sequence[str] | None = None, strict: b
     if bad and strict and is_text(head) and not head.lstrip().startswith(b"{"):
         raise InputError(
             f"{source.path} is not JSON lines: none of its first {len(bad)} lines is a JSON object "
-            f'(the first: {bad[0].reason}). To leave such lines out, use on_bad_record="skip"'
+            f'(the first: {bad[0].reason}). To skip such lines, use on_bad_record="skip"'
         )
     return None
 

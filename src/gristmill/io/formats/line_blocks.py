@@ -1,8 +1,8 @@
-"""Lines: a file, or a part of it, as blocks of whole lines, in bounded memory.
+"""Read a file, or a part of it, in blocks of whole lines, in bounded memory.
 
-A byte range owns every line that starts in it, so that ranges which cover a file give each line exactly
-once. A compressed file is one stream; when that is cut short or damaged, every line before the damage is
-still given, and the damage is reported as a bad record.
+A byte range owns every line that starts in it, so that ranges which cover a file return each line exactly once. A
+compressed file is one stream; if that is truncated or damaged, every line before the damage is still returned, and the
+damage is reported as a bad record.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _MAX_COUNTED_BYTES = 64 * 2**20
 
 
 class ScannedBlock(NamedTuple):
-    """What was found in a block of lines as it was read, which was not kept: it can be read again."""
+    """The result of scanning a block of lines. The block itself is not kept; `read` reads it again."""
 
-    found: Any
+    result: Any
     size: int
     read: Callable[[], bytes]
 
 
 BlockScanner = Callable[[int, int, int, bool], tuple[Any, int] | None]
-"""Finds something in lines of an open file, and tells how many bytes these are: `kernels.json_columns_of`."""
+"""Parses lines of an open file, and returns the result and the size of the lines: `kernels.json_columns_of`."""
 
 
 def read_line_blocks(source: FileInput, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, bytes]]:
@@ -48,10 +48,10 @@ def read_line_blocks(source: FileInput, max_line_bytes: int = MAX_LINE_BYTES) ->
 
 
 def scan_line_blocks(
-    source: FileInput, max_line_bytes: int, look: BlockScanner | None
+    source: FileInput, max_line_bytes: int, scan: BlockScanner | None
 ) -> Iterator[tuple[int, bytes | ScannedBlock]]:
-    """The same; of blocks in which `look` finds something, just that, where reading them again costs little."""
-    # A line longer than the limit must span two chunks: that is where it is noticed.
+    """As `read_line_blocks`, but in local files a block that `scan` can parse is returned as a `ScannedBlock`."""
+    # A line longer than the limit must span two chunks, since the limit is checked between chunks.
     size = min(_CHUNK_BYTES, source.blocksize, max_line_bytes)
     part = source.part
     if part.end is not None and part.end <= part.start:
@@ -62,22 +62,22 @@ def scan_line_blocks(
         offset = 0 if kind else _first_line(file, part)
         if offset is None:
             return
-        # Nothing here holds on to a block that others have: it is large, and they let it go as soon as they can.
+        # `map` keeps no reference to a block that was handed on: blocks are large, and callers free them early.
         yield from map(
-            partial(_without_byte_order_mark, source), _blocks(source, file, kind, offset, size, max_line_bytes, look)
+            partial(_without_byte_order_mark, source), _blocks(source, file, kind, offset, size, max_line_bytes, scan)
         )
 
 
 def _without_byte_order_mark(
-    source: FileInput, found: tuple[int, bytes | ScannedBlock]
+    source: FileInput, offset_and_block: tuple[int, bytes | ScannedBlock]
 ) -> tuple[int, bytes | ScannedBlock]:
-    """A block that was read, without the mark of its byte order."""
-    start, block = found
+    """Count the bytes of a block, and remove a byte order mark at the start of the file."""
+    start, block = offset_and_block
     if isinstance(block, ScannedBlock):
         source.on_bytes(block.size)
-        return found
+        return offset_and_block
     source.on_bytes(len(block))
-    return (3, block[3:]) if start == 0 and block.startswith(codecs.BOM_UTF8) else found
+    return (3, block[3:]) if start == 0 and block.startswith(codecs.BOM_UTF8) else offset_and_block
 
 
 def _blocks(
@@ -87,11 +87,11 @@ def _blocks(
     offset: int | None,
     size: int,
     max_line: int,
-    look: BlockScanner | None,
+    scan: BlockScanner | None,
 ) -> Iterator[tuple[int, bytes | ScannedBlock]]:
-    most = largest_block_bytes(source.blocksize)
-    if file.local and not kind and offset is not None and max_line >= most:
-        offset = yield from _blocks_in_place(file, offset, source.part, most, look)
+    max_bytes = largest_block_bytes(source.blocksize)
+    if file.local and not kind and offset is not None and max_line >= max_bytes:
+        offset = yield from _blocks_in_place(file, offset, source.part, max_bytes, scan)
     if offset is not None:
         chunks = decompress(file, kind, size) if kind else _range(file, offset, source.part, size)
         yield from cut_whole_lines(chunks, offset, source.blocksize, max_line, source.on_bad)
@@ -113,12 +113,12 @@ def read_head(source: FileInput, size: int = HEAD_BYTES) -> bytes:
                 if sum(map(len, pieces)) >= size:
                     break
         except DamagedStreamError:
-            pass  # told when the file is read
+            pass  # reported when the file is read
         return b"".join(pieces)[:size]
 
 
 def line_number(source: FileInput, offset: int) -> int | None:
-    """The number of the line at an offset, counted from 1; None when counting would take long."""
+    """The number of the line at an offset, counted from 1; None if counting would take long."""
     if offset > _MAX_COUNTED_BYTES:
         return None
     with source.open() as file:
@@ -132,7 +132,7 @@ def line_number(source: FileInput, offset: int) -> int | None:
 
 
 def _first_line(file: OpenFile, part: FileSlice) -> int | None:
-    """Where the first line begins that starts in the range; None if there is none."""
+    """The offset of the first line that starts in the range; None if there is none."""
     start, end = part.start, part.end
     if start == 0:
         return 0
@@ -143,15 +143,15 @@ def _first_line(file: OpenFile, part: FileSlice) -> int | None:
         if not chunk:
             _check_end(part)
             return None
-        found = chunk.find(b"\n")
-        if found >= 0:
-            return position + found + 1
+        newline = chunk.find(b"\n")
+        if newline >= 0:
+            return position + newline + 1
         position += len(chunk)
     return None
 
 
 def _range(file: OpenFile, position: int, part: FileSlice, size: int) -> Iterator[bytes]:
-    """The bytes from a position to the end, and on to the end of the line that is open there."""
+    """The bytes from a position to the end of the range, and on to the end of its last line."""
     end = part.end
     file.seek(position)
     chunk = b"\n"
@@ -165,44 +165,45 @@ def _range(file: OpenFile, position: int, part: FileSlice, size: int) -> Iterato
     if chunk.endswith(b"\n"):
         return
     while chunk := file.read(min(size, FIRST_READ_BYTES)):
-        found = chunk.find(b"\n")
-        if found >= 0:
-            yield chunk[: found + 1]
+        newline = chunk.find(b"\n")
+        if newline >= 0:
+            yield chunk[: newline + 1]
             return
         yield chunk
 
 
 def _blocks_in_place(
-    file: OpenFile, position: int, part: FileSlice, most: int, look: BlockScanner | None
+    file: OpenFile, position: int, part: FileSlice, max_bytes: int, scan: BlockScanner | None
 ) -> Generator[tuple[int, bytes | ScannedBlock], None, int | None]:
-    """Blocks of whole lines that need not be put together. The answer is where a line begins that may be too long for
-    that; None at the end."""
-    stop = None if part.end is None else _last_line_end(file, part, most)
+    """Blocks of whole lines, each read with one call. Returns the offset of a line that may be too long for that; None
+    at the end."""
+    stop = None if part.end is None else _last_line_end(file, part, max_bytes)
     if part.end is not None and stop is None:
         return position
-    found: list[tuple[int, bytes | ScannedBlock]]
+    # A list that is popped, and `del`, so that this generator keeps no reference to a block it has yielded.
+    output: list[tuple[int, bytes | ScannedBlock]]
     while stop is None or position < stop:
-        room = most if stop is None else min(stop - position, most)
-        if look and (seen := look(file.fileno(), position, room, position + room == stop)):
-            found = [(position, ScannedBlock(*seen, partial(_read_again, file, part.path, position, seen[1])))]
-            position += seen[1]
-            del seen
-            yield found.pop()
+        size = max_bytes if stop is None else min(stop - position, max_bytes)
+        if scan and (scanned := scan(file.fileno(), position, size, position + size == stop)):
+            output = [(position, ScannedBlock(*scanned, partial(_read_again, file, part.path, position, scanned[1])))]
+            position += scanned[1]
+            del scanned
+            yield output.pop()
             continue
-        look = None  # other blocks of the file will have what this one has that cannot be looked through
-        block = _read_at(file, position, room)
-        if len(block) < room and stop is not None:
+        scan = None  # what cannot be scanned in this block is likely to be in the other blocks, too
+        block = _read_at(file, position, size)
+        if len(block) < size and stop is not None:
             _check_end(part)
-        if len(block) == room and position + room != stop:
+        if len(block) == size and position + size != stop:
             block = block[: block.rfind(b"\n") + 1]
             if not block:
                 return position
         if not block:
             break
-        found = [(position, block)]
+        output = [(position, block)]
         position += len(block)
         del block
-        yield found.pop()
+        yield output.pop()
     return None
 
 
@@ -219,21 +220,21 @@ def _read_again(file: OpenFile, path: str, position: int, size: int) -> bytes:
 
 
 def changed_file_error(path: str) -> InputError:
-    return InputError(f"{path} has changed while it was read: start the run again")
+    return InputError(f"{path} changed while it was read: start the run again")
 
 
-def _last_line_end(file: OpenFile, part: FileSlice, most: int) -> int | None:
-    """Where the last line ends that starts in the range; None if it is long."""
+def _last_line_end(file: OpenFile, part: FileSlice, max_bytes: int) -> int | None:
+    """The end of the last line that starts in the range; None if it is longer than `max_bytes`."""
     assert part.end is not None
     position = part.end - 1
     file.seek(position)
-    while position < part.end + most:
+    while position < part.end + max_bytes:
         chunk = file.read(FIRST_READ_BYTES)
         if not chunk and position < part.end:
             _check_end(part)
-        found = chunk.find(b"\n")
-        if found >= 0:
-            return position + found + 1
+        newline = chunk.find(b"\n")
+        if newline >= 0:
+            return position + newline + 1
         position += len(chunk)
         if len(chunk) < FIRST_READ_BYTES:
             return position
@@ -241,7 +242,7 @@ def _last_line_end(file: OpenFile, part: FileSlice, most: int) -> int | None:
 
 
 def _check_end(part: FileSlice) -> None:
-    """The file is over: that is wrong if its part goes on."""
+    """Raise an InputError if the file ended before its part."""
     if part.end is not None:
         raise InputError(f"{part.path} is shorter than when it was listed: start the run again")
 
@@ -252,7 +253,7 @@ def _check_end(part: FileSlice) -> None:
 def cut_whole_lines(
     chunks: Iterable[bytes], offset: int, blocksize: int, max_line: int, on_bad: Callable[[BadRecord], None]
 ) -> Iterator[tuple[int, bytes]]:
-    """Cut a stream of bytes, none of them longer than `max_line`, into blocks of whole lines."""
+    """Cut a stream of bytes into blocks of whole lines. Lines longer than `max_line` are bad records."""
     cutter = _LineCutter(offset, max_line, on_bad)
     try:
         for chunk in chunks:
@@ -270,7 +271,7 @@ def cut_whole_lines(
 
 
 class _LineCutter:
-    """Collects whole lines (`ready`) and the line that is still open. Each byte is searched once."""
+    """Collects whole lines (`ready`) and the incomplete last line (`open`). Each byte is searched once."""
 
     def __init__(self, offset: int, max_line: int, on_bad: Callable[[BadRecord], None]) -> None:
         self.max_line, self.on_bad = max_line, on_bad
@@ -289,11 +290,11 @@ class _LineCutter:
     def head(self) -> bytes:
         """The open line, or its beginning."""
         pieces: list[bytes] = []
-        room = MAX_RAW_BYTES
+        left = MAX_RAW_BYTES
         for piece in self.open:
-            pieces.append(piece[:room])
-            room -= len(pieces[-1])
-            if not room:
+            pieces.append(piece[:left])
+            left -= len(pieces[-1])
+            if not left:
                 break
         return b"".join(pieces)
 
@@ -313,7 +314,7 @@ class _LineCutter:
         self._grow(chunk[last:])
 
     def seal(self) -> None:
-        """What is ready becomes a block."""
+        """Make a block of the lines that are ready."""
         if self.ready:
             self.blocks.append((self.start, b"".join(self.ready)))
         self.start, self.ready, self.ready_bytes = self.line_start, [], 0
@@ -323,7 +324,7 @@ class _LineCutter:
             yield self.blocks.pop(0)
 
     def finish(self) -> None:
-        """The file is over: its last line may lack a newline."""
+        """Make a block of the rest: the last line of a file may lack a newline."""
         if self.open_bytes and not self.skipping:
             self._add_ready(b"".join(self.open))
         self.seal()
@@ -339,13 +340,13 @@ class _LineCutter:
             return
         self.open.append(piece)
         if self.open_bytes > self.max_line:
-            reason = f"a line of more than {self.max_line:,} bytes (the limit is max_line_bytes)"
+            reason = f"a line of more than {self.max_line:,} bytes, the limit set by max_line_bytes"
             self.on_bad(BadRecord(self.line_start, reason, self.head()[: self.max_line]))
             self.skipping = True
             self.open.clear()
 
     def _close(self) -> None:
-        """The open line has ended."""
+        """End the open line."""
         if self.skipping:
             after = self.line_start + self.open_bytes + 1
             self.seal()

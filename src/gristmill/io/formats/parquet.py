@@ -1,7 +1,7 @@
-"""Parquet: row groups, streamed, so that a row group of any size needs little memory.
+"""Read Parquet: row groups are streamed, so that a row group of any size needs little memory.
 
-A row group that is damaged is one bad record that counts for all of its rows not read yet. How many that are does
-not depend on `blocksize`: a row group is decoded in steps of a size of their own.
+A damaged row group is one bad record that counts for all of its rows not read yet. How many these are does not depend
+on `blocksize`: row groups are decoded in steps of a fixed size.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def read_parquet(source: FileInput, fields: Sequence[str] | None = None) -> Iter
         except DAMAGE_ERRORS as error:
             if file.failure:
                 raise
-            source.on_bad(BadRecord(0, f"not a Parquet file that can be read: {error}"))
+            source.on_bad(BadRecord(0, f"unreadable Parquet file: {error}"))
             return
         metadata = parquet.metadata
         chosen = source.part.row_groups
@@ -107,7 +107,7 @@ def peek_parquet(source: FileInput, fields: Sequence[str] | None = None) -> pa.S
 
 
 def row_group_bytes(source: FileInput) -> list[int]:
-    """The size of each row group, uncompressed; empty when the footer cannot be read."""
+    """The uncompressed size of each row group; empty if the footer cannot be read."""
     with source.open(read_ahead=False) as file:
         try:
             metadata = _open(file).metadata
@@ -121,5 +121,5 @@ def row_group_bytes(source: FileInput) -> list[int]:
 def _open(file: OpenFile) -> Any:
     import pyarrow.parquet as pq
 
-    # A buffer instead of pre-buffering: whole column chunks are never held.
+    # A read buffer instead of pre-buffering, which would hold whole column chunks in memory.
     return pq.ParquetFile(pa.PythonFile(file, mode="r"), buffer_size=_BUFFER, pre_buffer=False)

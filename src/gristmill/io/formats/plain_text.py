@@ -1,4 +1,4 @@
-"""Plain text: one document per line, or one per file."""
+"""Read plain text: one document per line, or one per file."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _HEAD = 4096
 
 
 def read_text_lines(source: FileInput, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[pa.Table]:
-    """A table per block of lines, without blank ones, with the byte offset of each in the POSITION column."""
+    """A table per block of lines, without blank lines, with the byte offset of each line in the POSITION column."""
     for offset, block in read_line_blocks(source, max_line_bytes):
         lines = iter(block.split(b"\n"))
-        place: int | None = offset
-        while place is not None:
-            texts, positions, place = _texts(source, lines, place)
-            if texts or place is not None:  # bad records are taken away between tables
+        next_offset: int | None = offset
+        while next_offset is not None:
+            texts, positions, next_offset = _texts(source, lines, next_offset)
+            if texts or next_offset is not None:  # even without texts: bad records are handed on between tables
                 yield pa.table(
                     {TEXT_COLUMN: make_array(texts, pa.string()), POSITION: make_array(positions, pa.int64())}
                 )
 
 
 def _texts(source: FileInput, lines: Iterator[bytes], offset: int) -> tuple[list[str], list[int], int | None]:
-    """Some texts, where each starts, and where it goes on: bad lines must not become too many at a time."""
+    """Texts, their offsets, and the offset to continue at: stops after `MAX_BAD_RECORDS`, else None."""
     texts: list[str] = []
     positions: list[int] = []
     bad = 0
@@ -58,7 +58,7 @@ def _texts(source: FileInput, lines: Iterator[bytes], offset: int) -> tuple[list
 
 
 def read_text_file(source: FileInput, max_bytes: int = MAX_LINE_BYTES) -> str | None:
-    """The whole file as one text; None when it is empty or bad. Half a document is none."""
+    """The whole file as one text; None if it is empty, or bad in any part."""
     bad: list[BadRecord] = []
     total = 0
     pieces: list[bytes] = []
@@ -80,7 +80,7 @@ def read_text_file(source: FileInput, max_bytes: int = MAX_LINE_BYTES) -> str | 
 
 def _decode(raw: bytes, max_bytes: int) -> str:
     if len(raw) > max_bytes:
-        raise ValueError(f"a file of more than {max_bytes:,} bytes (the limit is max_line_bytes)")
+        raise ValueError(f"a file of more than {max_bytes:,} bytes, the limit set by max_line_bytes")
     if b"\0" in raw[:_HEAD]:
         raise ValueError("binary data, not text")
     try:
@@ -90,7 +90,7 @@ def _decode(raw: bytes, max_bytes: int) -> str:
 
 
 def peek_text(source: FileInput, per_file: bool) -> pa.Schema | None:
-    """The columns; None for an empty file. Raises InputError for a file that is no text."""
+    """The columns; None for an empty file. Raises an InputError for a file that is not text."""
     head = read_head(source.whole(), _HEAD)
     if not head:
         return None

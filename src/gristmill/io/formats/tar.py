@@ -1,11 +1,10 @@
-"""Tar archives, read as a stream: the name, place and bytes of each member. Nothing is ever extracted to disk.
+"""Read tar archives as a stream: name, offset and bytes of each member. Nothing is extracted to disk.
 
-Ustar, GNU and PAX names and sizes are understood. A header that is damaged is told, and reading goes on at the next one
-that makes sense; an archive that is cut short gives all members that are whole, and is told also when it ends between
-two of them, without an end mark. Python's own tarfile takes a tenth of a millisecond for each member, and stops at the
-first damage.
+Ustar, GNU and PAX names and sizes are supported. A damaged header is reported as a bad record, and reading continues at
+the next valid one; a truncated archive returns all complete members, and is reported even if it ends between two
+members, without an end mark. Python's `tarfile` takes 0.1 ms per member and stops at the first damage.
 
-What is given up: sparse files, and members that are links or devices: they are told as bad records.
+What is given up: sparse files, and members that are links or devices, which are reported as bad records.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 TAR_BLOCK_BYTES = 512
 MAX_MEMBER_BYTES = 512 * 2**20
-"""Members larger than this are not read, unless told otherwise."""
+"""Members larger than this are not read by default."""
 
 _FILES = (b"0", b"\0", b"7")
 _DIRECTORY = b"5"
@@ -37,7 +36,7 @@ _SPACES = b" " * 8
 
 
 class TarMember(NamedTuple):
-    """A file in an archive: its name, where its first header begins, and its bytes (None: they were not wanted)."""
+    """A file in an archive: its name, the offset of its first header, its size, and its bytes (None if not read)."""
 
     name: str
     offset: int
@@ -65,7 +64,7 @@ def read_members(source: FileInput, max_bytes: int = MAX_MEMBER_BYTES, with_data
 
 
 def split_points(source: FileInput, blocksize: int) -> Iterator[int]:
-    """Where an archive can be cut into parts of about `blocksize` bytes: between two samples. Only headers are read."""
+    """Offsets between two samples at which an archive is split into parts of about `blocksize`. Reads only headers."""
     start, last = 0, None
     for member in read_members(replace(source, on_bad=ignore, on_bytes=ignore), with_data=False):
         key = sample_key(member.name)
@@ -76,7 +75,7 @@ def split_points(source: FileInput, blocksize: int) -> Iterator[int]:
 
 
 def check_tar(source: FileInput) -> None:
-    """Raise an InputError for a file that is something else, and empty or damaged archives are none of that."""
+    """Raise an InputError for a file of another format. Empty and damaged archives pass."""
     head = read_head(source.whole(), TAR_BLOCK_BYTES)
     if (
         head
@@ -88,13 +87,13 @@ def check_tar(source: FileInput) -> None:
 
 
 def sample_key(name: str) -> str:
-    """What the members of one sample share: the path up to the first dot of its last part."""
+    """The key that all members of one sample share: the path up to the first dot of its last part."""
     folder, slash, base = name.rpartition("/")
     return folder + slash + base.partition(".")[0]
 
 
 class _PlainStream:
-    """A file that is not compressed: what is not wanted is jumped over."""
+    """An uncompressed file, in which skipping is seeking."""
 
     def __init__(self, file: OpenFile) -> None:
         self.file = file
@@ -111,24 +110,24 @@ class _PlainStream:
 
 
 class _DecompressedStream:
-    """A compressed file, as its bytes come."""
+    """A compressed file, in which skipping is reading."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self.pieces, self.place = pieces, 0
         self._rest = b""
 
     def read(self, size: int) -> bytes:
-        got: list[bytes] = []
+        pieces: list[bytes] = []
         while size:
             if not self._rest:
                 self._rest = next(self.pieces, b"")
                 if not self._rest:
                     break
             piece, self._rest = self._rest[:size], self._rest[size:]
-            got.append(piece)
+            pieces.append(piece)
             size -= len(piece)
             self.place += len(piece)
-        return b"".join(got)
+        return b"".join(pieces)
 
     def skip(self, size: int) -> None:
         while size and (piece := self.read(min(size, _CHUNK_BYTES))):
@@ -136,40 +135,40 @@ class _DecompressedStream:
 
 
 class _Archive:
-    """The members of an archive, one after the other, and what is wrong with it."""
+    """Iterates over the members of an archive, and reports its damage."""
 
     def __init__(
-        self, source: FileInput, stream: _PlainStream | _DecompressedStream, most: int, with_data: bool
+        self, source: FileInput, stream: _PlainStream | _DecompressedStream, max_bytes: int, with_data: bool
     ) -> None:
-        self.source, self.stream, self.most, self.with_data = source, stream, most, with_data
+        self.source, self.stream, self.max_bytes, self.with_data = source, stream, max_bytes, with_data
         self.end = source.part.end
         self.ended = True
-        """Whether the last that was seen is an end mark, or what is wrong was told."""
+        """Whether the last block was an end mark, or the end of the archive was reported as damaged."""
 
     def members(self) -> Iterator[TarMember]:
         stream = self.stream
-        about: dict[str, str] = {}
+        extended: dict[str, str] = {}  # from extended headers, for the next member
         offset = stream.place
         while self.end is None or stream.place < self.end:
-            if not about:
+            if not extended:
                 offset = stream.place
             block = stream.read(TAR_BLOCK_BYTES)
             if not block:
                 break
             self.ended = block == _ZEROS
-            if self.ended:  # the end, unless archives were put one behind the other
+            if self.ended:  # not always the end: archives may be concatenated
                 continue
             header = _parse(block)
             if header is None:
-                about = {}
+                extended = {}
                 if not self._find_next(offset, block):
                     return
             elif header.kind in _EXTENDED_HEADERS:
-                if not self._learn(header, offset, about):
+                if not self._read_extended(header, offset, extended):
                     return
             else:
-                member = self._member(header, offset, about)
-                about = {}
+                member = self._member(header, offset, extended)
+                extended = {}
                 if member is not None:
                     yield member
         self._check_end()
@@ -177,12 +176,12 @@ class _Archive:
     def _check_end(self) -> None:
         if not self.ended and not self.stream.read(1):
             place = self.stream.place
-            self._bad(place, "the tar has no end mark: it is cut short here, or its writer did not close it")
+            self._bad(place, "the tar has no end mark: it is truncated here, or its writer did not close it")
 
-    def _member(self, header: _Header, offset: int, about: dict[str, str]) -> TarMember | None:
-        """The member, if it is a file and whole; what is wrong with others is told."""
-        name = about.get("path", header.name)
-        size = int(about["size"]) if about.get("size", "").isdecimal() else header.size
+    def _member(self, header: _Header, offset: int, extended: dict[str, str]) -> TarMember | None:
+        """The member if it is a complete file; others are reported, except directories."""
+        name = extended.get("path", header.name)
+        size = int(extended["size"]) if extended.get("size", "").isdecimal() else header.size
         if header.kind not in _FILES:
             if header.kind != _DIRECTORY:
                 self._bad(offset, f"member {name!r} is a link or a device: only files are read")
@@ -191,8 +190,8 @@ class _Archive:
         if not self.with_data:
             self.stream.skip(_padded(size))
             return TarMember(name, offset, size, None)
-        if size > self.most:
-            self._bad(offset, f"member {name!r} has {size:,} bytes, more than max_bytes={self.most:,}")
+        if size > self.max_bytes:
+            self._bad(offset, f"member {name!r} has {size:,} bytes, more than max_bytes={self.max_bytes:,}")
             self.stream.skip(_padded(size))
             return None
         return self._whole(name, offset, size)
@@ -204,34 +203,37 @@ class _Archive:
             raise DamagedStreamError(f"member {name!r} cannot be read: {damage}") from damage
         self.source.on_bytes(_padded(size) + TAR_BLOCK_BYTES)
         if len(data) < size:
-            self._bad(offset, f"the tar is cut short in member {name!r}, of which {len(data):,} of {size:,} bytes are")
+            self._bad(offset, f"the tar is truncated in member {name!r}, after {len(data):,} of {size:,} bytes")
             return None
         self.stream.read(_padded(size) - size)
         return TarMember(name, offset, size, data)
 
-    def _learn(self, header: _Header, offset: int, about: dict[str, str]) -> bool:
-        """What a header of GNU or PAX says about the next member."""
+    def _read_extended(self, header: _Header, offset: int, extended: dict[str, str]) -> bool:
+        """Read a GNU or PAX header about the next member. False at the end of the archive."""
         if header.size > _MAX_EXTENDED_HEADER_BYTES:
-            self._bad(offset, f"a header of {header.size:,} bytes, which makes no sense")
+            self._bad(
+                offset,
+                f"an extended header of {header.size:,} bytes, more than the limit of {_MAX_EXTENDED_HEADER_BYTES:,}",
+            )
             self.stream.skip(_padded(header.size))
             return True
         data = self.stream.read(_padded(header.size))
         if len(data) < _padded(header.size):
-            self._bad(offset, "the tar is cut short in a header")
+            self._bad(offset, "the tar is truncated in a header")
             return False
         data = data[: header.size]
         if header.kind == _LONG_NAME:
-            about["path"] = _text(data)
+            extended["path"] = _text(data)
         elif header.kind == _PAX:
-            about.update(_pax(data))
+            extended.update(_pax(data))
         return True
 
     def _find_next(self, offset: int, block: bytes) -> bool:
-        """Go on at the next header that makes sense, and tell what was left out. False: there is none."""
+        """Continue at the next valid header, and report what was skipped. False if there is none."""
         skipped = len(block)
         while block := self.stream.read(TAR_BLOCK_BYTES):
             if _parse(block) is not None:
-                self._bad(offset, f"{skipped:,} bytes from here on are no part of a tar that can be read")
+                self._bad(offset, f"{skipped:,} bytes from here on are not valid tar data")
                 self._unread(block)
                 return True
             skipped += len(block)
@@ -255,11 +257,11 @@ def _padded(size: int) -> int:
 
 
 def _parse(block: bytes) -> _Header | None:
-    """The header in a block; None if it is none."""
+    """The header in a block; None if its checksum or size is invalid."""
     if len(block) < TAR_BLOCK_BYTES:
         return None
-    told = _number(block[148:156])
-    if told != sum(block[:148]) + sum(_SPACES) + sum(block[156:]):
+    checksum = _number(block[148:156])
+    if checksum != sum(block[:148]) + sum(_SPACES) + sum(block[156:]):
         return None
     size = _number(block[124:136])
     if size is None:
@@ -271,7 +273,7 @@ def _parse(block: bytes) -> _Header | None:
 
 
 def _number(field: bytes) -> int | None:
-    """Octal digits, or with the first bit set a number of 256s, as GNU writes large ones."""
+    """Octal digits, or a big-endian integer if the first bit is set, as GNU writes large numbers."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
     digits = field.strip(b" \0")
@@ -282,35 +284,35 @@ def _number(field: bytes) -> int | None:
 
 
 def _text(raw: bytes) -> str:
-    """A name; what is no UTF-8 in it is written like \\xff."""
+    """A name; bytes that are not UTF-8 are written like \\xff."""
     return raw.partition(b"\0")[0].decode("utf-8", "backslashreplace")
 
 
 def _pax(data: bytes) -> dict[str, str]:
     """Records like `30 path=some/name`: a length, a keyword and a value."""
-    told: dict[str, str] = {}
+    values: dict[str, str] = {}
     while data:
         digits, _, _ = data.partition(b" ")
         length = int(digits) if digits.isdigit() else 0
         record = data[len(digits) + 1 : length - 1]
         if length < 5 or b"=" not in record:
-            return told
+            return values
         key, _, value = record.partition(b"=")
         if key in (b"path", b"size"):
-            told[key.decode()] = value.decode("utf-8", "backslashreplace")
+            values[key.decode()] = value.decode("utf-8", "backslashreplace")
         data = data[length:]
-    return told
+    return values
 
 
 def member_header(name: str, size: int) -> bytes:
-    """The header of a file, which depends on nothing but its name and size: no time, no owner."""
+    """The header of a file. It depends only on name and size, so that archives are reproducible: no time, no owner."""
     raw = name.encode("utf-8", "surrogateescape")
     if len(raw) > 100 or size >= 8**11 or not name.isascii():
         import tarfile
 
-        told = tarfile.TarInfo(name)
-        told.size = size
-        return told.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+        info = tarfile.TarInfo(name)
+        info.size = size
+        return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
     block = bytearray(TAR_BLOCK_BYTES)
     block[: len(raw)] = raw
     block[100:136] = b"0000644\0" + b"0000000\0" * 2 + f"{size:011o}\0".encode()
@@ -321,7 +323,7 @@ def member_header(name: str, size: int) -> bytes:
 
 
 def member_padding(size: int) -> bytes:
-    """What fills up the last block of a file."""
+    """The zeros that fill up the last block of a file."""
     return bytes(-size % TAR_BLOCK_BYTES)
 
 

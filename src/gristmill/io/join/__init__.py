@@ -1,1 +1,1 @@
-"""Join rows of a pipeline with rows of other files by key: a broadcast join for a small other side, a partitioned merge join for any size."""
+"""Join rows with the rows of other files by key: broadcast for a small other side, sort-merge for any size."""

@@ -1,9 +1,9 @@
-"""Joining with a small other side: each worker reads it once, and looks the keys of rows up.
+"""Broadcast join: each worker reads the small other side once, and looks up the keys of rows in it.
 
-Rows stay in the files and in the order in which they are, so nothing waits for anything.
+Rows keep their files and their order, and no exchange is needed.
 
-What is given up: memory of each worker for the other side, and some 150 bytes for each of its keys; and setting aside
-records of it that cannot be read: they stop the run.
+What is given up: each worker holds the other side in memory, plus about 150 bytes per key. Records of the other side
+that cannot be read are not quarantined: they stop the run.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from gristmill.io.write.commit import Fragment, joint_schema
 
 
 class BroadcastTable:
-    """The other side in memory."""
+    """The other side in memory: its rows sorted by key, and a dict of its keys."""
 
     def __init__(self, other: OtherSide, tasks: Sequence[FileGroupTask]) -> None:
-        read = list(other.reader.tables(tasks))
-        blocks = [Fragment("", rows=0, size=0, schema=table.schema, wide=wide_integer_columns(table)) for table in read]
-        whole = pa.concat_tables([conform_to_schema(table, joint_schema(blocks)) for table in read])
-        other.check([name for name in whole.column_names if name != POSITION])
-        keys, taken = other.columns(whole)
+        tables = list(other.reader.tables(tasks))
+        blocks = [Fragment("", rows=0, size=0, schema=one.schema, wide=wide_integer_columns(one)) for one in tables]
+        table = pa.concat_tables([conform_to_schema(one, joint_schema(blocks)) for one in tables])
+        other.check([name for name in table.column_names if name != POSITION])
+        keys, taken = other.columns(table)
         taken = with_known_types(taken, other.added())
         self.kinds = dict(zip(other.keys.values(), (key.type for key in keys), strict=True))
         known: dict[Any, int] = {}
@@ -59,7 +59,7 @@ class BroadcastTable:
         self.sizes = row_sizes(self.rows) if taken.num_columns else np.zeros(len(order), np.int64)
 
     def find(self, keys: Sequence[pa.ChunkedArray]) -> tuple[NumpyArray, NumpyArray]:
-        """For each key: the first of its rows, and how many there are."""
+        """For each key: the index of its first row, and the number of its rows."""
         codes = np.asarray([self.known.get(key, -1) for key in comparable_keys(keys)], np.int64)
         if not len(self.known):
             return np.zeros(len(codes), np.int64), np.zeros(len(codes), np.int64)
@@ -67,7 +67,7 @@ class BroadcastTable:
 
 
 def comparable_keys(keys: Sequence[pa.ChunkedArray]) -> Iterator[Any]:
-    """Keys as Python compares them: 5 is 5.0, and what is null or NaN is None."""
+    """Keys as Python values: 5 equals 5.0, and null and NaN are None."""
     columns = [_plain(key).to_pylist() for key in keys]
     if len(columns) == 1:
         return iter(columns[0])
@@ -80,7 +80,7 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def with_known_types(table: pa.Table, known: Mapping[str, pa.DataType]) -> pa.Table:
-    """The columns, and those that no row has, in the types that are known of them."""
+    """The table with columns that no row has added as nulls of their known types."""
     for name, kind in known.items():
         if name not in table.column_names:
             table = table.append_column(name, pa.nulls(table.num_rows, kind))
@@ -90,7 +90,7 @@ def with_known_types(table: pa.Table, known: Mapping[str, pa.DataType]) -> pa.Ta
 
 
 class BroadcastJoin(ProcessingStage[Batch, Batch], PlanningRole):
-    """Looks the keys of rows up in the other side."""
+    """Looks up the keys of rows in the other side."""
 
     takes_empty = True
 
@@ -98,7 +98,7 @@ class BroadcastJoin(ProcessingStage[Batch, Batch], PlanningRole):
         super().__init__()
         self.other, self.how, self.name = other, how, name
         self.stamp = ""
-        """Of the other side's files: a run is not resumed with others."""
+        """A digest of the files of the other side: if they change, a run cannot be resumed."""
         self._tasks: list[FileGroupTask] = []
         self._side: BroadcastTable | None = None
 
@@ -124,7 +124,7 @@ class BroadcastJoin(ProcessingStage[Batch, Batch], PlanningRole):
 
     def process(self, task: Batch) -> Iterator[Batch]:
         side = self._side
-        assert side is not None, "setup comes before process"
+        assert side is not None, "setup is called before process"
         self.other.check_rows(
             task.data,
             side.kinds,

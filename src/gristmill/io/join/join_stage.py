@@ -1,15 +1,14 @@
-"""Join: rows of a pipeline meet the rows of other files that have the same key.
+"""Join: add columns from the rows of other files that have the same key, or filter by them.
 
-    small other side    each worker reads it once and looks keys up (`broadcast_join.py`): rows stay in their files, in
-                        their order, and nothing waits
-    any other side      both sides go through an exchange by key, and partitions of the two are merged, sorted by key
+    small other side    each worker reads it once and looks up keys (`broadcast_join.py`): rows keep their files and
+                        their order, and no exchange is needed
+    any other side      both sides go through an exchange by key, and their partitions are merged, sorted by key
                         (`partitioned_join.py`): a key may have any number of rows on either side
 
-Which of the two is seen from the size of the files before the run, never from the number of workers. Null and NaN are
-equal to nothing, as in SQL.
+The size of the files decides between the two before the run, never the number of workers. Null and NaN match nothing,
+as in SQL.
 
-What is given up: joins by other conditions than equality, and rows of the other side that nobody asked for (right and
-full joins: exchange the two sides).
+What is given up: joins by other conditions than equality, and right and full joins (swap the two sides instead).
 """
 
 from __future__ import annotations
@@ -20,30 +19,29 @@ from typing import Any, ClassVar
 
 from gristmill.core.batch import Batch
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage
-from gristmill.io.exchange.exchange import Exchange
-from gristmill.io.exchange.partitions import sort_memory_bytes
+from gristmill.io.exchange.exchange import Exchange, sort_memory_bytes
 from gristmill.io.join.broadcast_join import BroadcastJoin
 from gristmill.io.join.key_matching import INNER, JOIN_TYPES, JOINS_ADDING_COLUMNS, DropUnmatched
 from gristmill.io.join.other_side import OtherSide, OtherSideReader, other_side_reader
 from gristmill.io.join.partitioned_join import partitioned_join_stages
 
 BROADCAST_BYTES = 32 * 2**20
-"""An other side up to this size is read by each worker, unless told otherwise."""
+"""An other side up to this size is broadcast by default."""
 
 Path = str | PathLike[str]
 
 
 class Join(CompositeStage[Batch, Batch]):
-    """Joins rows with those of other files that have the same key.
+    """Joins rows with the rows of other files that have the same key.
 
-    `other` is a path, several, or a reader: JSON lines or Parquet by their names, anything else by its reader. `on` is
-    the column of the key, or several; {"domain": "host"} if the other side calls it differently. `how` is "inner", for
-    a row for each pair; "left", to also keep rows without a partner; "semi", for rows that have one, and "anti", for
-    those that have none, as they are. `columns` are those that are taken from the other side (None: all but the key),
-    with `suffix` after their names; {"name": "owner"} renames. A name that rows have already is an error.
+    `other` is a path, several paths, or a reader: paths for JSON lines and Parquet, a reader for other formats. `on` is
+    the key column, or several; {"domain": "host"} if it has another name in the other side. `how` is "inner": a row for
+    each matching pair; "left": also rows without a match; "semi": rows that have a match, unchanged; or "anti": rows
+    that have none. `columns` are taken from the other side (None: all but the key), with `suffix` appended to their
+    names; {"name": "owner"} renames. A name that rows already have is an error.
 
-    `broadcast` says whether each worker reads the other side (None: if its files are small). If not, rows come out by
-    key, in `num_partitions` output files, and what does not fit into `memory_gb` is sorted on disk.
+    `broadcast` says whether each worker reads the whole other side (None: if its files are small). If not, rows come
+    out by key, in `num_partitions` output files, and partitions that do not fit into `memory_gb` are sorted on disk.
     """
 
     folds: ClassVar[bool] = True
@@ -75,8 +73,8 @@ class Join(CompositeStage[Batch, Batch]):
             raise TypeError(f"Join: columns is the text {columns!r}, must be a list of names: [{columns!r}]")
         self._keys = _key_columns(on)
         if isinstance(other, ProcessingStage):
-            self._described()  # one that is no reader of files is an error here
-        Exchange(num_partitions=num_partitions)  # as wrong numbers are
+            self._described()  # raises unless it is a reader of files
+        Exchange(num_partitions=num_partitions)  # raises for an invalid number
         sort_memory_bytes(memory_gb)
 
     def inputs(self) -> tuple[list[str], Columns]:
@@ -93,14 +91,14 @@ class Join(CompositeStage[Batch, Batch]):
         other = self._described()
         small = other.reader.bytes() <= BROADCAST_BYTES if self.broadcast is None else self.broadcast
         if small:
-            parts: list[ProcessingStage[Any, Any]] = [BroadcastJoin(other, self.how, f"{self.name}_look_up")]
+            stages: list[ProcessingStage[Any, Any]] = [BroadcastJoin(other, self.how, f"{self.name}_look_up")]
         else:
-            parts = partitioned_join_stages(self.name, other, self.how, self.num_partitions, self.memory_gb)
-        return [*parts, DropUnmatched(other, self.name)]
+            stages = partitioned_join_stages(self.name, other, self.how, self.num_partitions, self.memory_gb)
+        return [*stages, DropUnmatched(other, self.name)]
 
 
 def _key_columns(on: Any) -> dict[str, str]:
-    """The columns of the key, and what the other side calls them."""
+    """The key columns, and their names in the other side."""
     named = dict(on) if isinstance(on, Mapping) else {name: name for name in ([on] if isinstance(on, str) else on)}
     if not named or not all(isinstance(name, str) and name for pair in named.items() for name in pair):
         raise ValueError(f"Join: on is {on!r}, must be the name of a column, or several")

@@ -1,4 +1,4 @@
-"""What both ways of joining share: which pairs there are, keys that can be compared, and rows without a partner."""
+"""What both kinds of join share: pairs of matching rows, comparable keys, and dropping rows without a match."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 JOIN_TYPES = INNER, LEFT, SEMI, ANTI = ("inner", "left", "semi", "anti")
 JOINS_ADDING_COLUMNS = (INNER, LEFT)
-"""Joins that add columns, and give a row for each pair."""
+"""Joins that add columns, and return a row for each pair."""
 
 MAX_PAIRS = 2**17
-"""Pairs that are looked at at a time."""
+"""Pairs that are computed at a time."""
 
 MAX_PAIR_BYTES = 8 * 2**20
-"""Of rows that are given at a time."""
+"""Bytes of joined rows that are returned at a time."""
 
 NumpyArray: TypeAlias = np.ndarray[Any, Any]
 RowPairs: TypeAlias = tuple[NumpyArray, NumpyArray]
-"""Numbers of rows on this side, and of their partners on the other; -1 for none."""
+"""Indices of rows of our side, and of the matching rows of the other side; -1 for none."""
 
 
 # -- pairs -------------------------------------------------------------------------------------------------
 
 
 def row_pairs(starts: NumpyArray, counts: NumpyArray, mine: NumpyArray, others: NumpyArray) -> Iterator[RowPairs]:
-    """The pairs of rows whose partners are `counts` rows from `starts` on, in order. A row without any has one pair
-    with nobody. Each part is of about `MAX_PAIR_BYTES`, by how large rows are (`mine`, `others`)."""
+    """The pairs of each row with the `counts` rows of the other side from `starts` on, in order. A row without a match
+    has one pair with -1. Each item is of about `MAX_PAIR_BYTES`, by the row sizes of both sides (`mine`, `others`)."""
     wide = np.maximum(counts, 1)
     ends = np.cumsum(wide)
     row = 0
@@ -56,12 +56,12 @@ def row_pairs(starts: NumpyArray, counts: NumpyArray, mine: NumpyArray, others: 
 def _cut_pairs(left: NumpyArray, right: NumpyArray, mine: NumpyArray, others: NumpyArray) -> Iterator[RowPairs]:
     sizes = mine[left] + (np.where(right >= 0, others[right], 0) if len(others) else 0)
     parts = np.cumsum(sizes) // MAX_PAIR_BYTES
-    for places in np.split(np.arange(len(left)), np.flatnonzero(np.diff(parts)) + 1):
-        yield left[places], right[places]
+    for indices in np.split(np.arange(len(left)), np.flatnonzero(np.diff(parts)) + 1):
+        yield left[indices], right[indices]
 
 
 def row_sizes(table: pa.Table) -> NumpyArray:
-    """How many bytes each row has."""
+    """The bytes of each row."""
     total = np.zeros(table.num_rows, np.int64)
     for column in table.columns:
         sizes = [
@@ -73,9 +73,9 @@ def row_sizes(table: pa.Table) -> NumpyArray:
 
 
 def take_or_null(table: pa.Table, rows: NumpyArray) -> pa.Table:
-    """The rows of a table by their numbers; nulls for -1."""
-    found = to_index_array(rows)
-    return table.take(pc.if_else(pc.less(found, literal(0, pa.int64())), literal(None, pa.int64()), found))
+    """The rows of a table by index; nulls for -1."""
+    indices = to_index_array(rows)
+    return table.take(pc.if_else(pc.less(indices, literal(0, pa.int64())), literal(None, pa.int64()), indices))
 
 
 def with_columns(table: pa.Table, more: pa.Table) -> pa.Table:
@@ -106,7 +106,7 @@ def to_numpy_array(column: pa.Array | pa.ChunkedArray) -> NumpyArray:
 
 
 def key_kind(kind: pa.DataType) -> str | None:
-    """What a column holds, in words: keys of one kind can be equal. None: nothing, or it cannot be a key."""
+    """The kind of values of a type, in words. Only keys of the same kind can be equal. None if it cannot be a key."""
     if pa.types.is_dictionary(kind):
         return key_kind(kind.value_type)
     if is_text(kind):
@@ -121,7 +121,7 @@ def key_kind(kind: pa.DataType) -> str | None:
 
 
 def key_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
-    """The type that keys of two types of one kind are compared in."""
+    """The type in which keys of two types of the same kind are compared."""
     kinds = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in (left, right)]
     kinds = [kind for kind in kinds if not pa.types.is_null(kind)]
     if not kinds:
@@ -136,16 +136,16 @@ def key_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
 
 
 def as_key(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """A column of keys in a type; what cannot be equal to any value of it is null, and NaN is."""
+    """A key column in another type. Values that no value of that type can equal become null, and so does NaN."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if pa.types.is_floating(column.type):
         column = column.cast(pa.float64())
-        sound = pc.is_finite(column) if pa.types.is_integer(kind) else pc.invert(pc.is_nan(column))
+        valid = pc.is_finite(column) if pa.types.is_integer(kind) else pc.invert(pc.is_nan(column))
         if pa.types.is_integer(kind):
             inside = pc.less(pc.abs(column), literal(2.0**63, pa.float64()))
-            sound = pc.and_(pc.and_(sound, pc.equal(pc.floor(column), column)), inside)
-        column = pc.if_else(sound, column, literal(None, pa.float64()))
+            valid = pc.and_(pc.and_(valid, pc.equal(pc.floor(column), column)), inside)
+        column = pc.if_else(valid, column, literal(None, pa.float64()))
     elif column.type == pa.uint64() and kind == pa.int64():
         inside = pc.less(column, literal(2**63, pa.uint64()))
         column = pc.if_else(inside, column, literal(None, pa.uint64()))
@@ -156,7 +156,7 @@ def as_key(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 class DropUnmatched(DecidingStage[Batch]):
-    """Drops the rows that the join has no use for."""
+    """Drops the rows that the join does not keep."""
 
     takes_empty = True
 
@@ -175,7 +175,7 @@ class DropUnmatched(DecidingStage[Batch]):
         return kept.with_data(kept.data.drop_columns([VERDICT]))
 
 
-def keep_mask(how: str, found: NumpyArray) -> pa.Array:
-    """Whether rows stay, by whether they have a partner."""
-    keep = {LEFT: np.ones(len(found), np.bool_), ANTI: ~found}.get(how, found)
+def keep_mask(how: str, matched: NumpyArray) -> pa.Array:
+    """Whether each row is kept, given whether it has a match."""
+    keep = {LEFT: np.ones(len(matched), np.bool_), ANTI: ~matched}.get(how, matched)
     return to_bool_array(keep)

@@ -1,4 +1,4 @@
-"""The other side of a join: its files, which of its columns are wanted, and what is known of them before the run."""
+"""The other side of a join: its files, the columns taken from it, and their types as far as known before the run."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ from gristmill.io.read.file_partitions import FilePartitioningStage
 from gristmill.io.read.files_reader import FilesReader
 
 SAMPLED_TASKS = 16
-"""Files of the other side, whose columns are looked at before the run."""
+"""Tasks of the other side whose columns are inspected before the run."""
 
 DECOMPRESSION_FACTOR = 4
-"""How much larger compressed files and Parquet are in memory, about."""
+"""Roughly how much larger compressed files and Parquet are in memory."""
 
 
 def key_name(number: int) -> str:
-    """What a column of the key is called while rows are under way."""
+    """The name of a key column in the exchange."""
     return f"__key{number}__"
 
 
 class OtherSideReader:
-    """The files of the other side, and what reads them."""
+    """The files of the other side, and their reader."""
 
     def __init__(self, stage: str, given: Any, storage_options: Mapping[str, Any] | None) -> None:
         self._stage, self._given, self._options = stage, given, storage_options
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_parts"}  # its listing may be large
+        return {name: value for name, value in self.__dict__.items() if name != "_stages"}  # the listing may be large
 
     @cached_property
-    def _parts(self) -> tuple[FilePartitioningStage, FilesReader[Any, Any]]:
-        composite = self._given if isinstance(self._given, ProcessingStage) else self._by_name()
-        parts = composite.stages() if isinstance(composite, CompositeStage) else []
-        if len(parts) != 2 or not isinstance(parts[0], FilePartitioningStage) or not isinstance(parts[1], FilesReader):
-            raise TypeError(f"{self._stage}: other is {self._given!r}, must be a path or a reader of files")
-        return parts[0], parts[1]
+    def _stages(self) -> tuple[FilePartitioningStage, FilesReader[Any, Any]]:
+        composite = self._given if isinstance(self._given, ProcessingStage) else self._reader_of_paths()
+        match composite.stages() if isinstance(composite, CompositeStage) else []:
+            case [FilePartitioningStage() as listing, FilesReader() as reading]:
+                return listing, reading
+        raise TypeError(f"{self._stage}: other is {self._given!r}, must be a path or a reader of files")
 
-    def _by_name(self) -> Any:
+    def _reader_of_paths(self) -> Any:
         paths = self._given
         try:
             files = list_files(
@@ -67,22 +67,22 @@ class OtherSideReader:
         kinds = {"parquet" if extension_of(file.path) in PARQUET_EXTENSIONS else "jsonl" for file in files}
         if len(kinds) > 1:
             raise PlanError(
-                f"stage {self._stage!r}: other has JSON lines and Parquet: say which with other=JsonlReader(...) or "
-                "other=ParquetReader(...)"
+                f"stage {self._stage!r}: other has JSON lines and Parquet files: choose one with "
+                "other=JsonlReader(...) or other=ParquetReader(...)"
             )
         return default_format_stages(kinds.pop())[0](paths, storage_options=self._options)
 
     @property
     def listing_stage(self) -> FilePartitioningStage:
-        return self._parts[0]
+        return self._stages[0]
 
     @property
     def reading_stage(self) -> FilesReader[Any, Any]:
-        return self._parts[1]
+        return self._stages[1]
 
     @property
     def description(self) -> str:
-        """What to call it in messages."""
+        """The paths, for messages."""
         given = self._given if not isinstance(self._given, ProcessingStage) else self.listing_stage.file_paths
         return shorten(as_paths(given), 3)
 
@@ -91,7 +91,7 @@ class OtherSideReader:
         return sum(file.size or 0 for file in self.listing_stage.files())
 
     def bytes(self) -> int:
-        """About how large it is in memory. Files of unknown size are large."""
+        """The approximate size in memory. Files of unknown size count as large."""
         return sum(
             2**40 if file.size is None else file.size * (DECOMPRESSION_FACTOR if _is_compressed(file.path) else 1)
             for file in self.listing_stage.files()
@@ -102,15 +102,15 @@ class OtherSideReader:
             yield from tasks
 
     def tables(self, tasks: Iterable[FileGroupTask]) -> Iterator[pa.Table]:
-        """All rows. One that cannot be read is an error."""
+        """All rows. A record that cannot be read is an error."""
         try:
             for task in tasks:
                 for batch in self.reading_stage.process(task):
                     yield batch.data
         except GristmillError as error:
             raise InputError(
-                f"stage {self._stage!r}, other side: {error}. With broadcast=False, records of the other side are set "
-                "aside as those of the pipeline are"
+                f"stage {self._stage!r}, other side: {error}. With broadcast=False, bad records of the other side go "
+                "to quarantine"
             ) from error
 
 
@@ -124,14 +124,14 @@ def other_side_reader(stage: str, given: Any, storage_options: Mapping[str, Any]
     if isinstance(given, ProcessingStage):
         if storage_options:
             raise ValueError(f"{stage}: other is a reader, which takes storage_options itself")
-        _ = reader.reading_stage  # one that is no reader of files is an error now
+        _ = reader.reading_stage  # raises unless it is a reader of files
     elif not as_paths(given):
         raise ValueError(f"{stage}: other is empty: give a path or a reader")
     return reader
 
 
 class OtherSide:
-    """The other side, as the stages of a join share it."""
+    """The other side of a join, shared by the stages of the join."""
 
     def __init__(
         self,
@@ -144,9 +144,9 @@ class OtherSide:
     ) -> None:
         self.keys, self.suffix, self.adds = dict(keys), suffix, adds
         self.taken_columns = _taken_columns(columns, suffix) if adds else {}
-        """Columns that are taken, and what they are called then; None: all."""
+        """The columns that are taken, and their new names; None for all."""
         self._stage, self._reader = stage, reader
-        self._seen: dict[str, pa.DataType] = {}
+        self._types: dict[str, pa.DataType] = {}
 
     @property
     def reader(self) -> OtherSideReader:
@@ -154,31 +154,31 @@ class OtherSide:
 
     @property
     def kinds(self) -> Mapping[str, pa.DataType]:
-        """Types of its columns, as far as they were seen before the run."""
-        return self._seen
+        """The types of its columns, as far as known before the run."""
+        return self._types
 
     # -- before the run --------------------------------------------------------------------------------------
 
     def inspect_files(self) -> None:
-        """Look at the first files: is the key there, and the columns that are wanted?"""
+        """Read the columns of the first files, and check that the key and the requested columns are among them."""
         for task in islice(self._reader.tasks(), SAMPLED_TASKS):
-            found = self._reader.reading_stage.peek_columns(task)
-            for name, kind in (found or {}).items():
-                if name != POSITION and (name not in self._seen or pa.types.is_null(self._seen[name])):
-                    self._seen[name] = kind
-        self.check(list(self._seen))
+            columns = self._reader.reading_stage.peek_columns(task)
+            for name, kind in (columns or {}).items():
+                if name != POSITION and (name not in self._types or pa.types.is_null(self._types[name])):
+                    self._types[name] = kind
+        self.check(list(self._types))
 
-    def check(self, there: Sequence[str]) -> None:
-        """Raise if columns are missing; nothing is known of files without rows."""
-        for name in [*self.keys.values(), *(self.taken_columns or ())] if there else ():
-            if name not in there:
+    def check(self, known: Sequence[str]) -> None:
+        """Raise if a key or requested column is not known. Files without rows pass: their columns are unknown."""
+        for name in [*self.keys.values(), *(self.taken_columns or ())] if known else ():
+            if name not in known:
                 way = "on={'ours': 'theirs'}" if name in self.keys.values() else "columns=[...]"
                 raise ColumnError(
                     f"stage {self._stage!r}: {self._reader.description} has no column {name!r}. There are: "
-                    f"{shorten(there, 12)}.{did_you_mean(name, there)} Name the right one with {way}"
+                    f"{shorten(known, 12)}.{did_you_mean(name, known)} Name the right one with {way}"
                 )
         for theirs in self.keys.values():
-            kind = self._seen.get(theirs)
+            kind = self._types.get(theirs)
             if kind is not None and not pa.types.is_null(kind):
                 self._usable(kind, f"{theirs!r} of {self._reader.description}")
         clash = [name for name in self.added_names() if name in self.keys]
@@ -186,19 +186,19 @@ class OtherSide:
             raise self._clash(clash[0])
 
     def added_names(self) -> list[str]:
-        """The columns that rows get, as far as they are known."""
+        """The names of the columns that are added to rows, as far as known."""
         return list(self.added())
 
     def added(self) -> dict[str, pa.DataType]:
-        """The same, with their types: rows get them also if not one of them has a partner."""
+        """The columns that are added to rows, with their types: also if no row has a match."""
         if self.taken_columns is None:
-            return {name + self.suffix: kind for name, kind in self._seen.items() if name not in self.keys.values()}
-        return {new: self._seen.get(name, pa.null()) for name, new in self.taken_columns.items()}
+            return {name + self.suffix: kind for name, kind in self._types.items() if name not in self.keys.values()}
+        return {new: self._types.get(name, pa.null()) for name, new in self.taken_columns.items()}
 
     # -- rows ------------------------------------------------------------------------------------------------
 
     def columns(self, table: pa.Table) -> tuple[list[pa.ChunkedArray], pa.Table]:
-        """The keys of rows of the other side, and what is taken of them, under its new names."""
+        """The key columns of rows of the other side, and the columns taken from them, renamed."""
         keys = [column_or_nulls(table, name) for name in self.keys.values()]
         if self.taken_columns is None:
             kept = [name for name in table.column_names if name not in (POSITION, *self.keys.values())]
@@ -207,7 +207,7 @@ class OtherSide:
         return keys, pa.table(columns, list(self.taken_columns.values()))
 
     def check_rows(self, table: pa.Table, kinds: Mapping[str, pa.DataType], added: Sequence[str], where: str) -> None:
-        """Raise if rows of the pipeline have keys of another kind, or a column that would be added."""
+        """Raise if rows of the pipeline have keys of another kind, or already have a column that would be added."""
         for ours, theirs in self.keys.items():
             if ours in table.column_names:
                 self.comparable(ours, table.schema.field(ours).type, kinds.get(theirs), where)
@@ -219,27 +219,27 @@ class OtherSide:
         """Raise if keys of two types can never be equal."""
         if pa.types.is_null(mine):
             return
-        found = self._usable(mine, f"{ours!r}{where}")
+        our_kind = self._usable(mine, f"{ours!r}{where}")
         if others is None or pa.types.is_null(others):
             return
         theirs = self.keys[ours]
         place = f"{theirs!r} of {self._reader.description}"
-        wanted = self._usable(others, place)
-        if found != wanted:
+        their_kind = self._usable(others, place)
+        if our_kind != their_kind:
             raise ColumnError(
-                f"stage {self._stage!r}: column {ours!r}{where} holds {found} ({mine}), and {place} holds {wanted} "
-                f"({others}), so no key of one could ever be one of the other. Turn one of them into the other before "
-                "the join, in the files or with a stage of your own"
+                f"stage {self._stage!r}: column {ours!r}{where} holds {our_kind} ({mine}), and {place} holds "
+                f"{their_kind} ({others}), so keys can never be equal. Convert one of them before the join, in the "
+                "files or with a stage of your own"
             )
 
     def _usable(self, kind: pa.DataType, place: str) -> str:
-        found = key_kind(kind)
-        if found is None:
+        name = key_kind(kind)
+        if name is None:
             raise ColumnError(
                 f"stage {self._stage!r}: column {place} cannot be a key: it holds values of several types, or lists or "
-                f"objects ({kind}). Make them text, or numbers, before the join"
+                f"objects ({kind}). Convert them to text or numbers before the join"
             )
-        return found
+        return name
 
     def _clash(self, name: str) -> ColumnError:
         return ColumnError(

@@ -1,1 +1,1 @@
-"""From input paths to batches: list files, cut them into tasks, read them block by block, and read a block a second time."""
+"""From input paths to batches: list files, split them into tasks, read them block by block."""

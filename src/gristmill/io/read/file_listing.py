@@ -1,7 +1,7 @@
-"""Listing: the files that a path, directory, glob or list of them stands for, on any fsspec file system.
+"""List the input files of a path, directory, glob or list of these, on any fsspec file system.
 
-Directories are listed recursively; names that start with "." or "_" are left out. A file that is named is
-taken whatever its extension. Nothing that was asked for and is not there goes unsaid.
+Directories are listed recursively; names that start with "." or "_" are skipped. A file that is named explicitly is
+taken whatever its extension. A path that does not exist, or that has no matching file, is an error.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
 
 class InputFile(NamedTuple):
-    """A file to read: its path or URL, its name below the root that was given, its size if known, and a stamp that
-    changes when the file does."""
+    """A file to read: its path or URL, its name below the given root, its size if known, and a stamp that changes
+    when the file does."""
 
     path: str
     name: str
@@ -33,46 +33,46 @@ class InputFile(NamedTuple):
 
 
 _ListedFile = tuple[str, int | None, str]
-"""A name, and the size and the stamp of what it names."""
+"""Name, size and stamp of a file."""
 
 
 def as_paths(paths: Paths) -> list[str]:
-    """The roots that were given, as strings."""
+    """The given paths as a list of strings."""
     return [os.fspath(paths)] if isinstance(paths, str | PathLike) else [os.fspath(path) for path in paths]
 
 
 def list_files(paths: Paths, extensions: Sequence[str], storage_options: Mapping[str, Any]) -> list[InputFile]:
-    """Every file that the paths stand for, once, in the order of the paths' text. Raises InputError for none."""
+    """Every file of the paths once, sorted by path. Raises an InputError if there is none."""
     roots = as_paths(paths)
     if not roots:
         raise InputError("the list of input paths is empty: give at least one path")
-    found: dict[str, InputFile] = {}
+    files: dict[str, InputFile] = {}
     systems: dict[int, Any] = {}
-    with ExitStack() as forgetting:
+    with ExitStack() as uncached:
         for root in roots:
             if not root:
                 raise InputError("an input path is empty: give a file, a directory or a glob")
             system, path = file_system(root, storage_options)
-            if id(system) not in systems:  # many paths may be found in one listing
+            if id(system) not in systems:  # once for all paths, which may share a listing
                 systems[id(system)] = system
-                forgetting.enter_context(without_listing_cache(system))
-            found.update((item.path, item) for item in _expand(system, root, path, extensions))
+                uncached.enter_context(without_listing_cache(system))
+            files.update((item.path, item) for item in _expand(system, root, path, extensions))
     single = len(roots) == 1
     return [
-        InputFile(path, item.name if single else path, item.size, item.stamp) for path, item in sorted(found.items())
+        InputFile(path, item.name if single else path, item.size, item.stamp) for path, item in sorted(files.items())
     ]
 
 
 def _expand(system: Any, root: str, path: str, extensions: Sequence[str]) -> list[InputFile]:
     try:
-        return _found(system, root, path, extensions)
+        return _list_root(system, root, path, extensions)
     except InputError:
         raise
-    except Exception as error:  # each file system has errors of its own
+    except Exception as error:  # each file system raises its own errors
         raise InputError(f"{root} cannot be listed: {type(error).__name__}: {error}") from error
 
 
-def _found(system: Any, root: str, path: str, extensions: Sequence[str]) -> list[InputFile]:
+def _list_root(system: Any, root: str, path: str, extensions: Sequence[str]) -> list[InputFile]:
     info = _info(system, path)
     if info is None and GLOB_CHARACTERS & set(path):
         return _expand_glob(system, root, path, extensions)
@@ -92,11 +92,11 @@ def _expand_glob(system: Any, root: str, path: str, extensions: Sequence[str]) -
     if not matches:
         if _info(system, base or "/") is None:
             _missing_path_error(system, root, base)
-        raise InputError(f"{root} matches no file: check the pattern (** goes through directories, * does not)")
+        raise InputError(f"{root} matches no file: check the pattern (** matches across directories, * does not)")
     items: list[_ListedFile] = []
     for name, info in sorted(matches.items()):
         items += _walk(system, name) if _is_directory(system, info) else [(name, info.get("size"), content_stamp(info))]
-    if not _hidden(pattern):  # a pattern that names hidden files means them
+    if not _hidden(pattern):  # unless the pattern asks for hidden files
         items = [item for item in items if not _hidden(_below(item[0], base))]
     return _matching(system, root, items, base, extensions)
 
@@ -116,7 +116,7 @@ def _matching(
 
 
 def content_stamp(info: Mapping[str, Any]) -> str:
-    """What a file system knows that changes with the content of a file."""
+    """The metadata of a file that changes with its content, or ""."""
     for key in ("ETag", "etag", "md5", "mtime", "LastModified", "last_modified", "created"):
         if info.get(key):
             return str(info[key])
@@ -124,20 +124,20 @@ def content_stamp(info: Mapping[str, Any]) -> str:
 
 
 def _other_files_hint(counts: Mapping[str, int]) -> str:
-    """What is there instead, and what to do about it."""
+    """Which files there are instead, and how to read them."""
     if not counts:
-        return ". It has no files at all (names that start with '.' or '_' are left out)"
+        return ". It has no files at all (names that start with '.' or '_' are skipped)"
     kinds = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    there = ", ".join(f"{count} {kind} file{'s' if count > 1 else ''}" for kind, count in kinds[:5])
+    counted = ", ".join(f"{count} {kind} file{'s' if count > 1 else ''}" for kind, count in kinds[:5])
     reader = reader_for_extension(kinds[0][0])
     way_out = f"use {reader}" if reader else f"to read them anyway, pass file_extensions=[{kinds[0][0]!r}]"
     if kinds[0][0] == "no extension":
         way_out = "to read them anyway, name them in a list"
-    return f". There {'is' if kinds[0][1] == 1 else 'are'} {there}: {way_out}"
+    return f". There {'is' if kinds[0][1] == 1 else 'are'} {counted}: {way_out}"
 
 
 def _missing_path_error(system: Any, root: str, path: str) -> NoReturn:
-    """Say which part of a path is missing, and what there is in its place."""
+    """Raise an InputError that says which part of a path does not exist, and what exists instead."""
     parent, name = posixpath.split(path.rstrip("/"))
     while parent and parent != "/" and _info(system, parent) is None:
         parent, name = posixpath.split(parent)
@@ -175,19 +175,19 @@ def _is_local(system: Any) -> bool:
 
 
 def _walk(system: Any, directory: str) -> Iterable[_ListedFile]:
-    """Every file below a directory, with its size."""
+    """Every file below a directory."""
     if _is_local(system):
         return _walk_local(directory)
-    found = system.find(directory, detail=True)
+    infos = system.find(directory, detail=True)
     return [
         (name, info.get("size"), content_stamp(info))
-        for name, info in found.items()
+        for name, info in infos.items()
         if info["type"] != "directory" and not name.endswith("/")  # some stores keep empty objects as directories
     ]
 
 
 def _walk_local(directory: str) -> Iterator[_ListedFile]:
-    """Follows links to directories, but not in circles. A directory that may not be read is an error."""
+    """Follows links to directories, but not in cycles. A directory that cannot be read is an error."""
     above = {directory: {os.path.realpath(directory)}}
 
     def fail(error: OSError) -> None:

@@ -1,7 +1,7 @@
-"""Files: from input paths to tasks for readers.
+"""FilePartitioningStage: from input paths to tasks for readers.
 
-A partition is the unit that is committed: one file, or `files_per_partition` of them. How a partition is
-cut into tasks (`blocksize`) never changes which partitions there are, nor what they are called.
+A partition is the unit that is committed: one file, or `files_per_partition` of them. How a partition is split into
+tasks (`blocksize`) never changes the partitions or their names.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _STEM_BYTES = 120
 
 @fast_dataclass
 class FilePartition(FileGroupTask):
-    """Files that are read, and written, together. Its key does not change when the dataset is moved."""
+    """Files that are read and written together. Their key does not change when the dataset is moved."""
 
     names: tuple[str, ...] = field(default=(), kw_only=True)
-    """The files' names below the root that was given: a directory, or the fixed part of a glob."""
+    """The names of the files below the given root: a directory, or the fixed part of a glob."""
 
     stamps: tuple[str, ...] = field(default=(), kw_only=True, repr=False)
 
@@ -52,7 +52,7 @@ class FilePartition(FileGroupTask):
 
     @property
     def stem(self) -> str:
-        """The first name without its extensions, fit for a file name."""
+        """The first name without its extensions, with only characters that are valid in a file name."""
         name = (self.names or self.data)[0]
         short = name[: -len(extension_of(name)) or None]
         safe = re.sub(r"[^\w.\-]+", "-", short.replace("://", "-")).strip("-.") or "part"
@@ -63,10 +63,10 @@ class FilePartition(FileGroupTask):
 
 
 class FilePartitioningStage(SourceStage[FileGroupTask], PlanningRole):
-    """Lists files and shares them out. The listing is made once, when the pipeline is planned."""
+    """Lists files and divides them into partitions and tasks. Files are listed once, when the pipeline is planned."""
 
     name = "list_files"
-    not_identity = ("file_paths", "split_by")  # sources have identities of their own
+    not_identity = ("file_paths", "split_by")  # sources have their own identity
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class FilePartitioningStage(SourceStage[FileGroupTask], PlanningRole):
         *,
         split_by: str | None = None,
     ) -> None:
-        """`limit` is the most files to take; `split_by` says how files are cut, else their extensions do."""
+        """`limit` is the maximum number of files; `split_by` says how to split them, by default by their extensions."""
         super().__init__()
         for what, number in (("files_per_partition", files_per_partition), ("limit", limit)):
             if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
@@ -106,7 +106,7 @@ class FilePartitioningStage(SourceStage[FileGroupTask], PlanningRole):
         return sum(file.size or 0 for file in self.files())
 
     def files(self) -> Sequence[InputFile]:
-        """The files, listed when first asked for."""
+        """The files, listed at the first call."""
         if self._listing is None:
             try:
                 files = list_files(self.file_paths, self.file_extensions, self.storage_options)
@@ -116,30 +116,30 @@ class FilePartitioningStage(SourceStage[FileGroupTask], PlanningRole):
         return self._listing
 
     def sources(self) -> Iterator[Sequence[FileGroupTask]]:
-        return map(self._cut, self._shares())
+        return map(self._tasks, self._members_of_partitions())
 
     def partitions(self) -> Iterator[str]:
-        """What the partitions are called. No file is opened for it."""
-        for members in self._shares():
+        """The names of the partitions. No file is opened."""
+        for members in self._members_of_partitions():
             partition: str = self._task(members, ()).metadata["partition"]
             yield partition
 
-    def _shares(self) -> Iterator[Sequence[InputFile]]:
+    def _members_of_partitions(self) -> Iterator[Sequence[InputFile]]:
         files = iter(self.files())
         while members := list(islice(files, self.files_per_partition)):
             yield members
 
-    def _cut(self, members: Sequence[InputFile]) -> Sequence[FilePartition]:
+    def _tasks(self, members: Sequence[InputFile]) -> Sequence[FilePartition]:
         """The tasks of one partition: parts of large files, several small files together."""
         groups: list[list[FileSlice]] = []
-        room = 0
+        left = 0
         for file in members:
             for part, size in self._slices(file):
-                if size > room or not groups:
+                if size > left or not groups:
                     groups.append([])
-                    room = self.blocksize
+                    left = self.blocksize
                 groups[-1].append(part)
-                room -= size
+                left -= size
         return [self._task(members, slices) for slices in groups]
 
     def _task(self, members: Sequence[InputFile], slices: Sequence[FileSlice]) -> FilePartition:
@@ -155,8 +155,8 @@ class FilePartitioningStage(SourceStage[FileGroupTask], PlanningRole):
         return task
 
     def _slices(self, file: InputFile) -> Iterator[tuple[FileSlice, int]]:
-        """The parts of one file, each with its size as far as it is known. A file that cannot be opened is left to
-        its reader, which tries again and may set it aside."""
+        """The parts of one file, each with its size if known. A file that cannot be opened is one part: its reader
+        tries again, and may put it into quarantine."""
         try:
             yield from list(self._parts(file))
         except OSError:
@@ -179,25 +179,25 @@ class FilePartitioningStage(SourceStage[FileGroupTask], PlanningRole):
             yield FileSlice(file.path), file.size
 
     def _is_compressed(self, path: str) -> bool:
-        """Whether the content is compressed although the name does not say so: then it cannot be cut."""
+        """Whether the content is compressed, which the name need not show: then it cannot be split."""
         with FileInput(FileSlice(path), self.storage_options).open() as opened:
             return detect_compression(path, opened.read(64)) is not None
 
     def _members(self, file: InputFile, size: int) -> Iterator[tuple[FileSlice, int]]:
-        """Parts of a tar on this machine, where jumping from header to header costs little."""
+        """Parts of a local tar, where seeking from header to header is cheap."""
         from gristmill.io.formats.tar import split_points
 
         whole = FileInput(FileSlice(file.path), self.storage_options)
-        places = [0, *(() if self._is_compressed(file.path) else split_points(whole, self.blocksize)), size]
-        for start, end in pairwise(places):
-            part = FileSlice(file.path, start, end) if len(places) > 2 else FileSlice(file.path)
+        bounds = [0, *(() if self._is_compressed(file.path) else split_points(whole, self.blocksize)), size]
+        for start, end in pairwise(bounds):
+            part = FileSlice(file.path, start, end) if len(bounds) > 2 else FileSlice(file.path)
             yield part, end - start
 
     def _row_groups(self, file: InputFile) -> Iterator[tuple[FileSlice, int]]:
         from gristmill.io.formats.parquet import row_group_bytes
 
         sizes = row_group_bytes(FileInput(FileSlice(file.path), self.storage_options))
-        if not sizes:  # not readable: its reader will say why
+        if not sizes:  # not readable: its reader will report why
             yield FileSlice(file.path), file.size or 0
             return
         groups: list[int] = []
@@ -231,7 +231,7 @@ def _extensions(extensions: Sequence[str] | None) -> list[str]:
 
 
 def _dataset_name(roots: Sequence[str]) -> str:
-    """The last part of the only path that was given."""
+    """The last part of the path, if only one was given."""
     parts = [part for part in re.split(r"[/\\]+", roots[0]) if not set(part) & set("*?[")] if roots else []
     name = parts[-1] if len(roots) == 1 and parts else ""
     return name[: -len(extension_of(name)) or None].strip(".")

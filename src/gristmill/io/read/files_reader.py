@@ -1,4 +1,8 @@
-"""What the readers of files share, whatever is in them: parts of files in, batches out, bad records set aside."""
+"""FilesReader: the base class of all file readers. Parts of files in, batches out, bad records into quarantine.
+
+A file is read block by block, so memory does not depend on its size. A reader of a new format provides `tables`,
+`schema` and `kind`; everything else has a default.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +33,19 @@ Rows = TypeVar("Rows", bound=Batch)
 
 
 class FilesReader(ProcessingStage[Files, Rows], PlanningRole):
-    """Reads the files of a task, block by block. A format writes `tables` and `schema`, a modality `kind`."""
+    """Reads the files of a task, block by block. A format provides `tables` and `schema`, a modality `kind`."""
 
     kind: ClassVar[type[Batch]]
-    """What becomes of the rows."""
+    """The class of the batches."""
 
     unit: ClassVar[str] = "row"
+    """What positions of bad records count: "row", or "byte" for formats that are split by lines."""
+
     options: ClassVar[tuple[str, ...]] = ()
-    """What `read_kwargs` may hold, beside `storage_options`."""
+    """The keys that `read_kwargs` may have besides `storage_options`."""
 
     reread_format: ClassVar[str] = ""
-    """The format, if parts of such files can be read a second time at little cost (`io/read/reread.py`)."""
+    """`JSONL_FORMAT` or `PARQUET_FORMAT` if parts of files can be read a second time cheaply (`io/read/reread.py`)."""
 
     def __init__(
         self,
@@ -67,11 +73,13 @@ class FilesReader(ProcessingStage[Files, Rows], PlanningRole):
 
     @abstractmethod
     def tables(self, source: FileInput) -> Iterator[pa.Table]:
-        """The rows of one part of a file, with a POSITION column."""
+        """The rows of one part of a file, in tables of about `source.blocksize` bytes, each with a POSITION column. Bad
+        records are passed to `source.on_bad`."""
 
     @abstractmethod
     def schema(self, source: FileInput) -> pa.Schema | None:
-        """The columns that `tables` gives, from a look at the beginning of the file."""
+        """The columns that `tables` will return, from the beginning of the file; None if unknown. Raises an InputError
+        for a file of another format."""
 
     def outputs(self) -> tuple[list[str], Columns]:
         return [], list(self.fields or [])
@@ -100,7 +108,7 @@ class FilesReader(ProcessingStage[Files, Rows], PlanningRole):
         return BlockOrigin(self.reread_format, part, self.blocksize, self.fields, options)
 
     def empty_batch(self, task: FileGroupTask) -> Rows:
-        """A batch without rows: a writer wants to know of a source that gives nothing."""
+        """A batch without rows, so that a writer learns of a source that has none."""
         return self.batch(task, pa.table({POSITION: pa.nulls(0, pa.int64())}), {})
 
     def peek_columns(self, sample: Task[Any]) -> Mapping[str, pa.DataType] | None:
@@ -110,7 +118,7 @@ class FilesReader(ProcessingStage[Files, Rows], PlanningRole):
             schema = self.schema(self.source(sample, sample.parts()[0]))
         except InputError as error:
             raise InputError(f"stage {self.name!r}: {error}") from error
-        except OSError:  # told, or set aside, when the file is read
+        except OSError:  # reported when the file is read
             return None
         return None if schema is None else dict(zip(schema.names, schema.types, strict=True))
 
@@ -129,7 +137,7 @@ class FilesReader(ProcessingStage[Files, Rows], PlanningRole):
             self.count("bad_records", record.records)
             return
         if self.on_bad_record == QUARANTINE:
-            with suppress(BadRecordError):  # a run with on_error="raise" has no quarantine
+            with suppress(BadRecordError):  # raised in a run with on_error="raise", which has no quarantine
                 self.set_aside(
                     record.reason,
                     content=record.content,
@@ -138,21 +146,21 @@ class FilesReader(ProcessingStage[Files, Rows], PlanningRole):
                     records=record.records,
                 )
                 return
-        # Lines are counted only here: to do so for each of many bad records would take for ever.
+        # Lines are counted only for a fatal error: for each of many bad records it would take quadratic time.
         number = line_number(source, record.position) if self.unit == "byte" else None
         where = f"line {number:,} (byte {record.position:,})" if number else f"{self.unit} {record.position:,}"
         shown = f": {record.raw[:80]!r}" if record.raw else ""
         raise BadRecordError(
-            f"{source.path}, {where}: {record.reason}{shown}. To set such records aside and go on, use "
-            'on_bad_record="quarantine" and on_error="quarantine", the defaults; to count them and leave them out, '
+            f"{source.path}, {where}: {record.reason}{shown}. To put such records into quarantine and continue, use "
+            'on_bad_record="quarantine" and on_error="quarantine", the defaults; to count and skip them, '
             'use on_bad_record="skip"'
         )
 
 
-def _note_lines(lines: list[LineRange], *told: Any) -> None:
-    lines.append(LineRange(*told))
+def _note_lines(lines: list[LineRange], *line_range: Any) -> None:
+    lines.append(LineRange(*line_range))
 
 
 def relative_file_name(task: FileGroupTask, part: FileSlice) -> str:
-    """The name by which users know the file: below the directory that was read."""
+    """The path of a file below the directory that was read."""
     return task.name_of(part.path) if isinstance(task, FilePartition) else part.path

@@ -1,14 +1,14 @@
-"""Reading again: a batch that is as its reader gave it need not be kept, since the file is still there.
+"""Read a block of an input file a second time, instead of storing its rows.
 
-A reader notes on each batch where it comes from. The note is lost as soon as anything happens to the rows, or the batch
-goes to another process. A stage that would put the batch into a file keeps the note instead (`verdict_stage.py`), and the
-rows are read a second time, with the same cuts.
+A reader records on each batch where it was read from. The record is lost as soon as the rows change, or the batch goes
+to another process. A stage that would write the batch to a file stores the record instead
+(`io/exchange/verdict_stage.py`), and the rows are read again later, split into the same blocks.
 
-JSON lines that are just as they would be written again, or would be without blanks and needless escapes, are not even
-parsed a second time: a writer copies those that are kept (`UnreadLines`), unless somebody looks at the rows before.
+JSON lines in exactly the form in which they would be written, or in that form but for blanks and needless escapes, are
+not even parsed again: a writer copies those that are kept (`UnreadLines`), unless a stage needs the rows before.
 
-What is given up: files that change while they are in use. That is found out, and stops the run. Compressed files, and
-files that need storage options, which must not be written down, are kept the long way.
+What is given up: input files must not change during a run; if one does, the run stops. The rows of compressed files,
+and of files that need storage options (which may be secret, and must not be written), are stored.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ JSONL_FORMAT, PARQUET_FORMAT = "jsonl", "parquet"
 
 
 COPY_CHUNK_BYTES = 2**18
-"""Bytes of lines that are copied at a time: they stay in the processor's cache."""
+"""Bytes of lines that are copied at a time: they fit into the CPU cache."""
 
 
 _NEWLINE = ord("\n")
 
 
 class LineRange(NamedTuple):
-    """Where the lines of a block are, and whether they are just as they would be written (`io/formats/jsonl.py`)."""
+    """The lines of a block: offset, size, and a function that returns their form (`LineForm` in `jsonl.py`)."""
 
     start: int
     size: int
@@ -49,7 +49,10 @@ class LineRange(NamedTuple):
 
 @fast_dataclass(frozen=True)
 class BlockOrigin:
-    """Where a batch was read from: the how manieth block of a part of a file, cut to blocks of a size."""
+    """Where a batch was read from: block number `block` of a part of a file that is read in blocks of `blocksize`.
+
+    The field names are keys in spooled files.
+    """
 
     format: str
     part: FileSlice
@@ -59,15 +62,15 @@ class BlockOrigin:
     block: int = 0
     stamp: str = ""
     lines: tuple[int, int, bool] | None = None
-    """Where its lines begin, how many bytes they are, and whether they must be tidied to be as they would be written;
-    None if that is not enough."""
+    """Offset and size of its lines, and whether they must be tidied when they are copied; None if they cannot be
+    copied."""
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> BlockOrigin:
-        part = dict(told["part"])
-        groups, lines = part.pop("row_groups"), told.get("lines")
-        found = FileSlice(**part, row_groups=None if groups is None else tuple(groups))
-        return cls(**{**told, "part": found, "lines": tuple(lines) if lines else None})
+    def from_json(cls, content: Mapping[str, Any]) -> BlockOrigin:
+        part = dict(content["part"])
+        groups, lines = part.pop("row_groups"), content.get("lines")
+        file_slice = FileSlice(**part, row_groups=None if groups is None else tuple(groups))
+        return cls(**{**content, "part": file_slice, "lines": tuple(lines) if lines else None})
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -78,14 +81,12 @@ class BlockOrigin:
         return replace(self, block=0, lines=None)
 
     def check(self) -> None:
-        """Raise if the file is no longer the same."""
+        """Raise an InputError if the file has changed."""
         if current_stamp(self.part.path) != self.stamp:
-            raise InputError(
-                f"{self.part.path} has changed since this run has read it for the first time: start the run again"
-            )
+            raise InputError(f"{self.part.path} has changed since this run first read it: start the run again")
 
     def tables(self) -> Iterator[pa.Table]:
-        """The blocks of the part. Records that cannot be read were told of when they were read first."""
+        """Read the blocks of the part. Bad records are ignored: they were reported at the first reading."""
         source = FileInput(self.part, {}, self.blocksize, on_bad=ignore)
         self.check()
         if self.format == PARQUET_FORMAT:
@@ -98,23 +99,23 @@ class BlockOrigin:
 
 
 def current_stamp(path: str) -> str:
-    """What is known of a file that changes with its content."""
+    """The metadata of a file that change when its content does."""
     system, inner = file_system(path, {})
     try:
         info = system.info(inner)
     except FileNotFoundError as error:
-        raise InputError(f"{path} has gone since this run has read it for the first time: put it back") from error
-    marks = (info.get(key) for key in ("size", "ETag", "etag", "mtime", "LastModified", "created"))
-    return " ".join(str(mark) for mark in marks if mark is not None)
+        raise InputError(f"{path} was deleted after this run first read it: restore it") from error
+    values = (info.get(key) for key in ("size", "ETag", "etag", "mtime", "LastModified", "created"))
+    return " ".join(str(value) for value in values if value is not None)
 
 
 def note_origin(batch: Batch, origin: BlockOrigin, lines: LineRange | None = None) -> None:
-    """Note where a batch was read from."""
+    """Record where a batch was read from."""
     batch.__dict__[ORIGIN] = (batch.data, origin, lines)
 
 
 def origin_of(batch: Batch) -> BlockOrigin | None:
-    """Where a batch can be read from again as it is; None if nothing is known of it."""
+    """Where a batch can be read again; None if it is unknown, or the rows have changed since."""
     table: pa.Table | None
     origin: BlockOrigin
     lines: LineRange | None
@@ -122,12 +123,12 @@ def origin_of(batch: Batch) -> BlockOrigin | None:
     if table is None or batch.marked[0] is not table or batch.marked[1] is not None or batch.objects:
         return None
     form = lines.form() if lines else 0
-    place = (lines.start, lines.size, form == 1) if lines and form else None
-    return replace(origin, stamp=current_stamp(origin.part.path), lines=place)
+    line_range = (lines.start, lines.size, form == 1) if lines and form else None
+    return replace(origin, stamp=current_stamp(origin.part.path), lines=line_range)
 
 
 class BlockRereader:
-    """Reads blocks again, one after the other; those of one part in one go."""
+    """Reads blocks again. Blocks of one part that are requested in order are read in a single pass."""
 
     def __init__(self) -> None:
         self._origin: BlockOrigin | None = None
@@ -137,13 +138,13 @@ class BlockRereader:
     def table(self, origin: BlockOrigin, rows: int) -> pa.Table:
         if self._origin != origin.first or self._next > origin.block:
             self._origin, self._tables, self._next = origin.first, origin.tables(), 0
-        found = None
+        table = None
         while self._next <= origin.block:
-            found = next(self._tables, None)
+            table = next(self._tables, None)
             self._next += 1
-        if found is None or found.num_rows != rows:
+        if table is None or table.num_rows != rows:
             raise _rows_changed_error(origin)
-        return found
+        return table
 
 
 TableTransform = Callable[[pa.Table], pa.Table]
@@ -154,28 +155,28 @@ def _unchanged(table: pa.Table) -> pa.Table:
 
 
 class UnreadLines:
-    """Lines of a file that nobody has looked at (`Batch.unread`): they can be read as rows, or copied as they are."""
+    """Lines of a file that are not parsed yet (`Batch.unread`): they can be read as rows, or copied to a file."""
 
     def __init__(self, columns: pa.Table) -> None:
-        """`columns` has those of the rows, and no row."""
+        """`columns` is an empty table with the columns of the rows."""
         self.columns = columns
         self.num_rows = self.nbytes = 0
         self._blocks: list[tuple[BlockOrigin, int, TableTransform]] = []
         self._read: dict[Any, pa.Table] = {}
 
     def add(self, origin: BlockOrigin, rows: int, nbytes: int, finish: TableTransform = _unchanged) -> None:
-        """Some more lines; `finish` is what is done to their rows once they are read."""
+        """Add a block of lines. `finish` is applied to its rows when they are read."""
         self._blocks.append((origin, rows, finish))
         self.num_rows += rows
         self.nbytes += nbytes
 
     @property
     def size(self) -> int:
-        """How many bytes its lines are in the file."""
+        """The bytes of all lines."""
         return sum(origin.lines[1] for origin, _, _ in self._blocks if origin.lines)
 
     def without_verdicts(self) -> UnreadLines:
-        """The same rows, as they are in the file."""
+        """The same lines, without the `finish` functions, which attach verdicts."""
         other = UnreadLines(self.columns)
         other.num_rows, other.nbytes = self.num_rows, self.nbytes
         other._blocks = [(origin, rows, _unchanged) for origin, rows, _ in self._blocks]
@@ -183,29 +184,29 @@ class UnreadLines:
         return other
 
     def read(self) -> pa.Table:
-        """All rows."""
+        """Parse all lines."""
         tables = [finish(self._table(origin, rows)) for origin, rows, finish in self._blocks]
         return pa.concat_tables(tables, promote_options="default")
 
     def _table(self, origin: BlockOrigin, rows: int) -> pa.Table:
         from gristmill.io.formats.jsonl import parse_block_natively
 
-        if (place := (origin.part.path, origin.lines)) not in self._read:
+        if (key := (origin.part.path, origin.lines)) not in self._read:
             raw = b"".join(map(bytes, _read_lines_of(origin)))
             table, _ = parse_block_natively(raw, origin.lines[0] if origin.lines else 0)
             if table is None or table.num_rows != rows:
                 raise _rows_changed_error(origin)
-            self._read[place] = table
-        return self._read[place]
+            self._read[key] = table
+        return self._read[key]
 
     def write(self, file: BinaryIO, rows: pa.BooleanArray | None) -> None:
-        """The lines of some rows, or of all."""
+        """Copy the lines of the rows that are true in `rows`, or of all rows."""
         start = 0
         for origin, count, _ in self._blocks:
             bits = None
             if rows is not None:
-                some = pa.concat_arrays([rows.slice(start, count), pa.nulls(0, pa.bool_())])  # begins with a whole byte
-                bits = some.buffers()[1]
+                # concat_arrays copies the slice, so that its bits begin at a byte
+                bits = pa.concat_arrays([rows.slice(start, count), pa.nulls(0, pa.bool_())]).buffers()[1]
             start += count
             row = 0
             for lines in _read_lines_of(origin):
@@ -220,26 +221,26 @@ class UnreadLines:
 
 
 def _read_lines_of(origin: BlockOrigin) -> Iterator[memoryview]:
-    """The lines of a block, some at a time. The memory is used again for the next ones."""
+    """The lines of a block, in chunks of whole lines. Each chunk is a view of one buffer, valid until the next."""
     assert origin.lines is not None
     origin.check()
     start, left, _ = origin.lines
     with FileInput(origin.part, {}).open() as file:
         file.seek(start)
-        room = bytearray(min(left, COPY_CHUNK_BYTES) + 1)
-        held = 0  # bytes of a line of which more is to come
+        buffer = bytearray(min(left, COPY_CHUNK_BYTES) + 1)  # one byte more, for a missing last newline
+        held = 0  # bytes of an incomplete line at the start of the buffer
         while left:
-            if held + 1 >= len(room):
-                room = room + bytes(held)
-            view = memoryview(room)
-            filled = held + file.readinto(view[held : min(held + left, len(room) - 1)])
+            if held + 1 >= len(buffer):
+                buffer = buffer + bytes(held)
+            view = memoryview(buffer)
+            filled = held + file.readinto(view[held : min(held + left, len(buffer) - 1)])
             if filled == held:
                 raise _rows_changed_error(origin)
             left -= filled - held
-            if not left and room[filled - 1] != _NEWLINE:  # the last line of a file may lack it
-                room[filled] = _NEWLINE
+            if not left and buffer[filled - 1] != _NEWLINE:  # the last line of a file may lack it
+                buffer[filled] = _NEWLINE
                 filled += 1
-            end = room.rfind(b"\n", held, filled) + 1
+            end = buffer.rfind(b"\n", held, filled) + 1
             if end:
                 yield view[:end]
             view[: filled - end] = view[end:filled]
@@ -247,4 +248,4 @@ def _read_lines_of(origin: BlockOrigin) -> Iterator[memoryview]:
 
 
 def _rows_changed_error(origin: BlockOrigin) -> InputError:
-    return InputError(f"{origin.part.path} has other rows than when this run has read it first: start it again")
+    return InputError(f"{origin.part.path} has other rows than when this run first read it: start the run again")

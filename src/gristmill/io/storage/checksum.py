@@ -1,7 +1,7 @@
-"""Checksums of files: XXH3 of 128 bits, as `xxh128sum` makes them too. They tell damage, not forgery.
+"""Checksums of files: 128-bit XXH3, the same as `xxh128sum` prints.
 
-A checksum costs next to nothing while the bytes are at hand; to read them again for it would cost more than to write
-them, and on an object store as much as to fetch them.
+They are computed while bytes are written, which is almost free; reading a file again for its checksum would cost more
+than writing it. They detect damage, not tampering: XXH3 is not a cryptographic hash.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import xxhash
 if TYPE_CHECKING:
 
     class NewFile(BinaryIO):
-        """What `ChecksumWriter` is to those who write to it."""
+        """The type that code writing to a `ChecksumWriter` sees."""
 
         size: int
         checksum: str
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 CHECKSUM_KIND = "xxh128"
 KNOWN_CHECKSUM_KINDS = (CHECKSUM_KIND, "sha256")
-"""Those that are known; the second is that of earlier versions."""
+"""Kinds that can be verified. Earlier versions wrote "sha256"."""
 
 _CHUNK_BYTES = 2**20
 
 
 class ChecksumWriter(io.BufferedIOBase):
-    """A new file, written from its beginning to its end: it knows its size and its checksum."""
+    """A new file that is written sequentially and knows its size and checksum."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._hash, self.size = file, xxhash.xxh3_128(), 0
@@ -51,7 +51,7 @@ class ChecksumWriter(io.BufferedIOBase):
 
     @property
     def raw_file(self) -> Any:
-        """What is below the buffer, of a file of this machine."""
+        """The unbuffered file, if the file is local."""
         return getattr(self._file, "raw", None)
 
     @property
@@ -63,12 +63,12 @@ class ChecksumWriter(io.BufferedIOBase):
         return f"{CHECKSUM_KIND}:{self._hash.hexdigest()}"
 
     def close(self) -> None:
-        """Nothing: who has opened the file still has to put it into place."""
+        """Do nothing: `OutputDirectory.create` closes the file and moves it into place."""
 
 
 def checksum_of(file: BinaryIO, kind: str = CHECKSUM_KIND) -> str:
-    """The checksum of a file that is there. Earlier versions have made those of the kind "sha256"."""
-    made: Any = xxhash.xxh3_128() if kind == CHECKSUM_KIND else hashlib.new(kind)
-    while some := file.read(_CHUNK_BYTES):
-        made.update(some)
-    return f"{kind}:{made.hexdigest()}"
+    """Read a file and return its checksum."""
+    hasher: Any = xxhash.xxh3_128() if kind == CHECKSUM_KIND else hashlib.new(kind)
+    while chunk := file.read(_CHUNK_BYTES):
+        hasher.update(chunk)
+    return f"{kind}:{hasher.hexdigest()}"

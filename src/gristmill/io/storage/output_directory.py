@@ -1,7 +1,8 @@
-"""Target: the directory that a writer fills, on this machine or at any fsspec URL.
+"""OutputDirectory: a directory that a writer writes to, local or at any fsspec URL.
 
-A file appears whole or not at all. On a local disk it is written under another name and renamed; on object
-stores an upload becomes visible when it is complete, so it goes straight to its key.
+Files appear atomically. A local file is written under a temporary name and renamed; an upload to an object store
+becomes visible only when it is complete, so it is written to its final key. No locks are used: two runs that write the
+same file at the same time both succeed, and the last one wins.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ if TYPE_CHECKING:
 TEMPORARY_DIRECTORY = "_tmp"
 WRITE_CHUNK_BYTES = 2**18
 _DRAFT_SUFFIX = ".draft"
-_KEEP_SIZE = 1  # how fallocate(2) is told that a file becomes no longer
+_KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE of fallocate(2): reserve space without changing the size of the file
 
 
 class OutputDirectory:
-    """A directory to write to. Making one touches nothing."""
+    """A directory to write to. Creating the object does not touch the file system."""
 
     def __init__(self, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> None:
         self.url = os.fspath(url)
         self.storage_options = dict(storage_options or {})
         self.local = "://" not in self.url or self.url.startswith(("file://", "local://"))
-        if self.local:  # workers may have another working directory
+        if self.local:  # absolute, since workers may have another working directory
             self.url = str(Path(self.url.removeprefix("file://").removeprefix("local://")).expanduser().absolute())
         self.url = self.url.rstrip("/") or "/"
 
@@ -52,55 +53,56 @@ class OutputDirectory:
         return {key: value for key, value in self.__dict__.items() if key != "_system"}
 
     def file(self, *parts: str) -> str:
-        """The full name of a file in the directory."""
+        """The full path of a file in the directory."""
         return "/".join([self.url.rstrip("/"), *parts])
 
-    # -- looking ---------------------------------------------------------------------------------------
+    # -- inspecting ------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raise a PlanError when the directory cannot be written to, as far as that can be seen from here."""
+        """Raise a PlanError if the directory cannot be written to, as far as this process can see."""
         if not self.local:
             with without_listing_cache(self._system):
                 is_file = self._system.isfile(self.url)
             if is_file:
                 raise PlanError(
-                    f"cannot write to {self.url}: it is a file, and the output is a directory. Choose another"
+                    f"cannot write to {self.url}: it is a file, and the output must be a directory. Choose another path"
                 )
             return
-        place = Path(self.url)
-        while not place.exists() and place != place.parent:
-            place = place.parent
-        if not place.is_dir():
+        parent = Path(self.url)
+        while not parent.exists() and parent != parent.parent:
+            parent = parent.parent
+        if not parent.is_dir():
             raise PlanError(
-                f"cannot write to {self.url}: {place} is a file, and the output is a directory. Choose another"
+                f"cannot write to {self.url}: {parent} is a file, and the output must be a directory. "
+                "Choose another path"
             )
-        if not os.access(place, os.W_OK | os.X_OK):
+        if not os.access(parent, os.W_OK | os.X_OK):
             raise PlanError(
-                f"cannot write to {self.url}: no permission to write in {place}. Give this user the right to write "
+                f"cannot write to {self.url}: no permission to write in {parent}. Give this user write permission "
                 "there, or choose another directory"
             )
 
     def names(self, *folder: str) -> list[str]:
-        """What is in the directory, sorted."""
+        """The names of all entries of the directory, sorted."""
         try:
             if self.local:
                 return sorted(path.name for path in Path(self.file(*folder)).iterdir())
             with without_listing_cache(self._system):
-                found = self._system.ls(self.file(*folder), detail=False)
+                paths = self._system.ls(self.file(*folder), detail=False)
         except FileNotFoundError:
             return []
-        return sorted(name.rstrip("/").rpartition("/")[2] for name in found)
+        return sorted(name.rstrip("/").rpartition("/")[2] for name in paths)
 
     def sizes(self) -> dict[str, int]:
-        """The files in the directory, and how large each is."""
+        """The size of each file in the directory, by name."""
         try:
             if self.local:
                 return {entry.name: entry.stat().st_size for entry in os.scandir(self.url) if entry.is_file()}
             with without_listing_cache(self._system):
-                found = self._system.ls(self.url, detail=True)
+                entries = self._system.ls(self.url, detail=True)
         except FileNotFoundError:
             return {}
-        return {entry["name"].rpartition("/")[2]: int(entry.get("size") or 0) for entry in found}
+        return {entry["name"].rpartition("/")[2]: int(entry.get("size") or 0) for entry in entries}
 
     def exists(self, path: str) -> bool:
         if self.local:
@@ -115,17 +117,17 @@ class OutputDirectory:
             return int(self._system.size(path))
 
     def checksum(self, path: str) -> str:
-        """The checksum of a file, for which it is read."""
+        """Read a file and return its checksum."""
         with self.open(path) as file:
             return checksum_of(file)
 
     def checksum_problem(self, path: str, checksum: str) -> str | None:
-        """What is wrong with a file that should have this checksum."""
+        """What is wrong with a file that should have this checksum; None if it matches."""
         kind = checksum.partition(":")[0]
         if kind not in KNOWN_CHECKSUM_KINDS:
-            return f"has a checksum of a kind that this version does not know ({kind or 'none'})"
+            return f"has a checksum of a kind unknown to this version ({kind or 'none'})"
         with self.open(path) as file:
-            return None if checksum_of(file, kind) == checksum else "has changed: its checksum is another"
+            return None if checksum_of(file, kind) == checksum else "has changed: its checksum differs"
 
     # -- reading and writing ---------------------------------------------------------------------------
 
@@ -133,7 +135,7 @@ class OutputDirectory:
         return cast("BinaryIO", open(path, "rb") if self.local else self._system.open(path, "rb"))
 
     def read(self, path: str, start: int, length: int) -> bytes:
-        """Some bytes of a file."""
+        """Read `length` bytes of a file from `start` on."""
         if not self.local:
             return cast("bytes", self._system.cat_file(path, start=start, end=start + length))
         with open(path, "rb") as file:
@@ -142,10 +144,10 @@ class OutputDirectory:
 
     @contextmanager
     def create(self, path: str) -> Iterator[NewFile]:
-        """A file to write to, which is at `path` only if the block ends well. It replaces what was there."""
-        make = self._create_local if self.local else self._create_remote
+        """Open a new file, which appears at `path` when the `with` block ends without error, replacing an older one."""
+        create = self._create_local if self.local else self._create_remote
         try:
-            with make(path) as file:
+            with create(path) as file:
                 yield cast("NewFile", ChecksumWriter(file))
         except OSError as error:
             raise cannot_write(path, error) from error
@@ -174,13 +176,13 @@ class OutputDirectory:
             with suppress(Exception):
                 file.discard()
             with suppress(AttributeError):
-                file.closed = True  # or fsspec would upload the rest when the object is forgotten
-            if self.url.startswith("memory:"):  # the one store whose files are there as soon as they are opened
+                file.closed = True  # or fsspec would upload the rest when the object is garbage-collected
+            if self.url.startswith("memory:"):  # the only store whose files are visible as soon as they are opened
                 self.remove(path)
             raise
 
     def replace(self, path: str, name: str) -> None:
-        """Move a local file into the directory, in one step."""
+        """Move a local file into the directory, atomically."""
         Path(path).replace(self.file(name))
 
     def create_directory(self) -> None:
@@ -200,14 +202,15 @@ class OutputDirectory:
                 self._system.rm_file(path)
 
     def remove_all(self) -> None:
-        """Remove the directory with all that is in it."""
+        """Remove the directory and everything in it."""
         if self.local:
             shutil.rmtree(self.url, ignore_errors=True)
             with suppress(OSError):
-                run = Path(self.url).parent  # which is of the same run, and goes with the last that is in it
-                run.rmdir()
-                if run.parent.name == TEMPORARY_DIRECTORY:
-                    run.parent.rmdir()
+                # The parent belongs to the same run, and goes with its last entry: rmdir fails while there are others.
+                parent = Path(self.url).parent
+                parent.rmdir()
+                if parent.parent.name == TEMPORARY_DIRECTORY:
+                    parent.parent.rmdir()
         else:
             with suppress(FileNotFoundError):
                 self._system.rm(self.url, recursive=True)
@@ -215,12 +218,13 @@ class OutputDirectory:
     # -- the temporary directory -----------------------------------------------------------------------
 
     def new_temporary_name(self) -> str:
-        """A name for the temporary files of one run, by which others can see whether it is still alive."""
+        """A name for the temporary files of one run. It holds host and process id, so that others can see whether the
+        run is still alive."""
         return f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
 
     @contextmanager
     def scratch(self) -> Iterator[str | None]:
-        """A directory on this machine for a while: beside the files, if they are here, else where others are."""
+        """A temporary local directory: inside this one if it is local, else None for the system's default."""
         if not self.local:
             yield None
             return
@@ -233,7 +237,7 @@ class OutputDirectory:
             self.remove_drafts()
 
     def remove_stale_files(self, everything: bool, also: str | None = None) -> None:
-        """Remove the temporary files of runs that were killed on this machine, of the run `also`, or of all runs."""
+        """Remove the temporary files of runs that were killed on this machine and of the run `also`, or of all runs."""
         for run in self.names(TEMPORARY_DIRECTORY):
             if not everything and run != also and not _run_has_ended(run):
                 continue
@@ -246,33 +250,35 @@ class OutputDirectory:
                 else:
                     Path(path).unlink()
         for name in self.names() if self.local else ():
-            if name.startswith("_") and name.endswith(_DRAFT_SUFFIX):  # a manifest that was being written
+            if name.startswith("_") and name.endswith(_DRAFT_SUFFIX):  # an unfinished manifest
                 self.remove(self.file(name))
         self.remove_drafts()
 
     def remove_drafts(self, run: str = "", paths: Iterable[str] = ()) -> None:
-        """Remove what failed attempts left of these files, and the temporary directories if they are empty."""
+        """Remove the drafts that failed attempts left of these files, and temporary directories that are empty."""
         finished = {path.rpartition("/")[2] for path in paths}
-        for draft in self.names(TEMPORARY_DIRECTORY, run) if finished and self.local else ():
+        if not self.local:  # object stores have neither drafts nor empty directories
+            return
+        for draft in self.names(TEMPORARY_DIRECTORY, run) if finished else ():
             if draft.endswith(_DRAFT_SUFFIX) and draft[: -len(_DRAFT_SUFFIX) - 9] in finished:
                 self.remove(self.file(TEMPORARY_DIRECTORY, run, draft))
-        for folder in (
-            ([TEMPORARY_DIRECTORY, run], [TEMPORARY_DIRECTORY]) if self.local else ()
-        ):  # others have no empty directories
+        for folder in ([TEMPORARY_DIRECTORY, run], [TEMPORARY_DIRECTORY]):
             with suppress(OSError):
                 Path(self.file(*filter(None, folder))).rmdir()
 
 
 def reserve_space(file: BinaryIO, nbytes: int) -> None:
-    """Say how many bytes will be written to a new file, as far as that is known."""
-    raw = getattr(file, "below", None)
+    """Reserve disk space for a new local file of about this size."""
+    raw = file.raw_file if isinstance(file, ChecksumWriter) else None
     if isinstance(raw, _NewFile) and nbytes >= WRITE_CHUNK_BYTES:
         raw.reserve(nbytes)
 
 
 class _NewFile(io.FileIO):
-    """Takes a piece at a time: for a write of several megabytes Linux looks for that much memory in one stretch, which
-    takes several times as long as the writing. What is left is written by the buffer above."""
+    """A local file that writes at most `WRITE_CHUNK_BYTES` per call; the buffer above it writes the rest.
+
+    For a single write of several megabytes Linux looks for contiguous memory, which takes longer than the write.
+    """
 
     _reserved = False
 
@@ -280,31 +286,31 @@ class _NewFile(io.FileIO):
         return super().write(memoryview(data)[:WRITE_CHUNK_BYTES])
 
     def reserve(self, nbytes: int) -> None:
-        """If it can, the file system finds room for so many bytes at once, instead of for each page by itself."""
+        """Allocate disk space at once instead of page by page, if the file system can."""
         if allocate := _fallocate():
             self._reserved = not allocate(self.fileno(), _KEEP_SIZE, 0, nbytes)
 
     def close(self) -> None:
         if self._reserved and not self.closed:
-            with suppress(OSError):  # what was too much costs room, and harms nobody
+            with suppress(OSError):  # space that stays reserved does no harm
                 self.truncate(os.fstat(self.fileno()).st_size)
         super().close()
 
 
 @cache
 def _fallocate() -> Callable[[int, int, int, int], int] | None:
-    """Of Linux: what Python has, `os.posix_fallocate`, makes a file longer, and writes it where it cannot do better."""
+    """Linux fallocate(2). Python's `os.posix_fallocate` changes the file size, and may write zeros."""
     with suppress(ImportError, AttributeError, OSError):
         import ctypes
 
-        found = ctypes.CDLL(None).fallocate
-        found.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
-        return found
+        allocate = ctypes.CDLL(None).fallocate
+        allocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+        return allocate
     return None
 
 
 def _open_new(path: str) -> BinaryIO:
-    """Create a file and its directory, which another worker may be tidying up at this moment."""
+    """Create a file and its directory. Retries, since another worker may remove the directory while it is empty."""
     for _ in range(20):
         with suppress(FileNotFoundError):
             return io.BufferedWriter(_NewFile(path, "xb"))
@@ -313,11 +319,12 @@ def _open_new(path: str) -> BinaryIO:
 
 
 def _run_has_ended(run: str) -> bool:
-    host, _, rest = run.rpartition("-")[0].rpartition("-")
-    if host != socket.gethostname() or not rest.isdecimal():
+    """Whether the run with this temporary name was started on this machine by a process that is gone."""
+    host, _, pid = run.rpartition("-")[0].rpartition("-")
+    if host != socket.gethostname() or not pid.isdecimal():
         return False
     try:
-        os.kill(int(rest), 0)
+        os.kill(int(pid), 0)
     except ProcessLookupError:
         return True
     except OSError:

@@ -1,1 +1,1 @@
-"""Writing in two steps: each batch becomes a fragment, and a commit joins the fragments of a source into its final files. Output formats, the manifest, and the side outputs (rejected rows and scores)."""
+"""Write in two steps: each batch becomes a fragment, and a commit joins the fragments of a source into files."""

@@ -1,18 +1,20 @@
-"""Writing in two steps, so that what is written does not depend on who wrote it, when, or in which blocks.
+"""Write output in two steps, so that it does not depend on which worker wrote it, when, or in which blocks.
 
-    write     each batch becomes a fragment, a file under `_tmp` named after its task
+    write     each batch becomes a fragment: a file under `_tmp` named after its task
     commit    the fragments of one partition are joined, in row order, into its final files
 
-A step may be repeated at any point: names come from the task, files appear whole or not at all, and
-fragments are removed only when the final files are in place. A format says how rows become bytes.
+Either step can be repeated at any point: names derive from the task, files appear atomically, and fragments are removed
+only when the final files are in place. An `OutputFormat` defines how rows become bytes. The price is that all output
+is written twice, unless a single uncompressed fragment can be renamed into its final file.
 """
 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pyarrow as pa
 
@@ -35,21 +37,22 @@ if TYPE_CHECKING:
 WRITE_MODES = ("ignore", "overwrite", "error", "append")
 REWRITTEN_SUFFIX = ".rewritten"
 RECORDS_DIRECTORY = "_run"
+"""The run directory inside an output directory, for runs that are given none."""
 
 
 @fast_dataclass
 class Fragment(Task[str]):
-    """A batch that was written to the temporary file `data`. Without rows there is no file, only columns."""
+    """A batch that was written to the temporary file `data`. If it has no rows there is no file, only a schema."""
 
     rows: int = field(kw_only=True)
     size: int = field(kw_only=True)
     schema: pa.Schema = field(kw_only=True, repr=False)
     added: frozenset[str] = field(default=frozenset(), kw_only=True, repr=False)
-    """Columns that stages have added after the reader's own: they come last, whatever the reader finds later."""
+    """Columns added by stages after the reader: they come last, even if other blocks have more input columns."""
     wide: frozenset[str] = field(default=frozenset(), kw_only=True, repr=False)
     """Integer columns with values that a float cannot hold."""
     seen: tuple[str, ...] = field(default=(), kw_only=True, repr=False)
-    """All columns of the batch, to name them if a field that was asked for is not there."""
+    """All columns of the batch, to be listed in the message if a requested field is missing."""
     checksum: str = field(default="", kw_only=True, repr=False)
 
     @property
@@ -57,26 +60,53 @@ class Fragment(Task[str]):
         return self.rows
 
 
-class OutputFormat(Protocol):
-    """How rows become files. One fragment holds one batch; `join` makes the final files from all of them. One that has
-    `copies_lines` copies lines of JSON that are just as it would write them (`reread.py`)."""
+class OutputFormat(ABC):
+    """How rows become files: the base class of all output formats.
+
+    A format provides `name`, `extension`, `extensions`, `write_fragment` and `join`; everything else has a default.
+    Formats are usually frozen dataclasses, whose fields take the place of these properties.
+    """
 
     @property
-    def name(self) -> str: ...
+    @abstractmethod
+    def name(self) -> str:
+        """The name of the format: stages are called `write_{name}` and `commit_{name}`."""
 
     @property
-    def extension(self) -> str: ...
+    @abstractmethod
+    def extension(self) -> str:
+        """The extension of the files to write, with its dot."""
 
     @property
+    @abstractmethod
     def extensions(self) -> tuple[str, ...]:
-        """Every extension that files of this format may have, to know the files of earlier runs."""
+        """Every extension that files of this format may have, to recognise the files of earlier runs."""
 
     @property
-    def target_file_size(self) -> int | None: ...
+    def companion_extensions(self) -> tuple[str, ...]:
+        """Extensions of the files that `join` creates after each main file, such as an index of it."""
+        return ()
 
-    def write_fragment(self, table: pa.Table, file: BinaryIO) -> None: ...
+    @property
+    def target_file_size(self) -> int | None:
+        """The size at which a new file is begun. Files are numbered unless this is None."""
+        return None
 
-    def join(self, fragments: Sequence[Fragment], schema: pa.Schema, parts: OutputFiles) -> None: ...
+    @property
+    def copies_lines(self) -> bool:
+        """Whether JSON lines of the input can be copied as they are, without parsing them (`io/read/reread.py`)."""
+        return False
+
+    @abstractmethod
+    def write_fragment(self, table: pa.Table, file: BinaryIO) -> None:
+        """Write one batch to a temporary file, in any encoding that `join` can read."""
+
+    @abstractmethod
+    def join(self, fragments: Sequence[Fragment], schema: pa.Schema, parts: OutputFiles) -> None:
+        """Write the rows of all fragments, in order and with the columns of `schema`, to files from `parts.create()`.
+
+        The bytes must depend on the rows alone, not on how they are split into fragments.
+        """
 
 
 class WriteFragments(ProcessingStage[Batch, Fragment], WriterRole):
@@ -93,9 +123,9 @@ class WriteFragments(ProcessingStage[Batch, Fragment], WriterRole):
 
     def check(self) -> None:
         self.target.check()
-        if self.mode == "error" and (found := data_files(self.target, self.form)):
+        if self.mode == "error" and (existing := data_files(self.target, self.form)):
             raise InputError(
-                f"stage {self.name!r}: {self.target.url} already has {shorten(found)}. Choose another directory, or "
+                f"stage {self.name!r}: {self.target.url} already has {shorten(existing)}. Choose another directory, or "
                 'mode="overwrite" to delete them, "append" to add to them, "ignore" to replace those of the same name'
             )
 
@@ -103,24 +133,24 @@ class WriteFragments(ProcessingStage[Batch, Fragment], WriterRole):
         return self.target.url
 
     def prepare_run(self, memory: dict[str, Any]) -> None:
-        begun = "run" in memory
+        resumed = "run" in memory
         self.target.create_directory()
-        self.target.remove_stale_files(everything=self.mode == "overwrite" and not begun, also=memory.get("run"))
-        if self.mode == "overwrite" and not begun:
+        self.target.remove_stale_files(everything=self.mode == "overwrite" and not resumed, also=memory.get("run"))
+        if self.mode == "overwrite" and not resumed:
             for name in [*data_files(self.target, self.form), MANIFEST]:
                 self.target.remove(self.target.file(name))
         self._run = memory["run"] = self.target.new_temporary_name()
 
     def process(self, task: Batch) -> Fragment:
-        copied = task.unread if self.fields is None and getattr(self.form, "copies_lines", False) else None
-        read = copied.columns if copied else task.data
-        table, added = columns_to_write(read, self.fields)
+        unread = task.unread if self.fields is None and self.form.copies_lines else None
+        rows = unread.columns if unread else task.data
+        table, added = columns_to_write(rows, self.fields)
         path = self.target.file(TEMPORARY_DIRECTORY, self._run, safe_file_name(task.lineage.id) or "batch")
         size, checksum = 0, ""
         if task.num_items:
             with _write_errors_named(self.name, path), self.target.create(path) as file:
-                if copied:
-                    copy_unread_lines(copied, task.left, file)
+                if unread:
+                    copy_unread_lines(unread, task.left, file)
                 else:
                     self.form.write_fragment(table, file)
             size, checksum = file.size, file.checksum
@@ -132,15 +162,16 @@ class WriteFragments(ProcessingStage[Batch, Fragment], WriterRole):
             schema=table.schema,
             added=added,
             wide=wide_integer_columns(table),
-            seen=tuple(name for name in read.column_names if name != POSITION),
+            seen=tuple(name for name in rows.column_names if name != POSITION),
             dataset_name=task.dataset_name,
             metadata=dict(task.metadata),
         )
 
 
-def copy_unread_lines(copied: Any, rows: pa.BooleanArray | None, file: BinaryIO) -> None:
-    reserve_space(file, copied.size * (copied.num_rows if rows is None else rows.true_count) // max(copied.num_rows, 1))
-    copied.write(file, rows)
+def copy_unread_lines(unread: Any, rows: pa.BooleanArray | None, file: BinaryIO) -> None:
+    """Copy the lines of the rows that are left, all if `rows` is None, from the input file."""
+    reserve_space(file, unread.size * (unread.num_rows if rows is None else rows.true_count) // max(unread.num_rows, 1))
+    unread.write(file, rows)
 
 
 class CommitFiles(CommitStage):
@@ -152,7 +183,7 @@ class CommitFiles(CommitStage):
         self.name = f"commit_{form.name}"
         self.target, self.form, self.fields, self.mode = target, form, fields, mode
         self._generation = ""
-        self._there: dict[str, int] | None = None
+        self._sizes: dict[str, int] | None = None
 
     def prepare_run(self, memory: dict[str, Any]) -> None:
         if self.mode == "append" and "generation" not in memory:
@@ -160,14 +191,14 @@ class CommitFiles(CommitStage):
         self._generation = memory.get("generation", "")
 
     def has_files(self, files: Sequence[WrittenFile]) -> bool:
-        if self._there is None:
-            self._there = self.target.sizes()
-        there = self._there
-        return all(there.get(file.path.rpartition("/")[2]) == file.size for file in files)
+        if self._sizes is None:
+            self._sizes = self.target.sizes()
+        sizes = self._sizes
+        return all(sizes.get(file.path.rpartition("/")[2]) == file.size for file in files)
 
     def discard_files(self, files: Sequence[WrittenFile]) -> None:
         for file in files:
-            if file.path.startswith(self.target.file("")):  # what lies elsewhere is not ours to delete
+            if file.path.startswith(self.target.file("")):  # never delete files of other directories
                 self.target.remove(file.path)
 
     def records_directory(self) -> tuple[str, Mapping[str, Any]]:
@@ -207,15 +238,15 @@ class CommitFiles(CommitStage):
         )
 
     def stem(self, task: GatherTask) -> str:
-        """The name of a source's files, without number and extension."""
+        """The name of the files of a source, without number and extension."""
         return partition_name(task) + self._generation
 
     def _earlier_commit(self, parts: OutputFiles) -> list[str]:
-        """An earlier attempt got as far as removing the fragments, which it does last."""
+        """The files of an earlier attempt, which removed the fragments: that is its last step, so it was complete."""
         files = parts.files_in_place()
         if not files:
             raise FileNotFoundError(
-                f"the fragments in {self.target.file(TEMPORARY_DIRECTORY)} were deleted by someone else"
+                f"the fragments in {self.target.file(TEMPORARY_DIRECTORY)} were deleted by another process"
             )
         return files
 
@@ -225,35 +256,37 @@ class CommitFiles(CommitStage):
             return schema
         missing = [name for name in self.fields if name not in schema.names]
         if missing:
-            there = list(dict.fromkeys(name for fragment in fragments for name in fragment.seen))
+            known = list(dict.fromkeys(name for fragment in fragments for name in fragment.seen))
             raise ColumnError(
-                f"stage {self.name!r}: no row has {', '.join(map(repr, missing))}, which fields=[...] asks for. "
-                f"There are: {shorten(there, 12)}.{did_you_mean(missing[0], there)}"
+                f"stage {self.name!r}: no row has {', '.join(map(repr, missing))}, named in fields=[...]. "
+                f"There are: {shorten(known, 12)}.{did_you_mean(missing[0], known)}"
             )
         return pa.schema([schema.field(name) for name in self.fields])
 
 
 class OutputFiles:
-    """The final files of one partition, in the making: one, or numbered ones if files have a target size. A format
-    that names more extensions as `beside` makes a file of each of them after each of its own."""
+    """The final files of one partition while they are written: one, or numbered ones if files have a target size.
+
+    A format with `companion_extensions` creates one file of each after each of its main files.
+    """
 
     def __init__(self, target: OutputDirectory, run: str, stem: str, form: OutputFormat) -> None:
         self.target, self.run, self.stem, self.form = target, run, stem, form
         self.rewritten: list[str] = []
         self.drafts: list[str | None] = []
-        self._made: dict[str, NewFile] = {}
+        self._created: dict[str, NewFile] = {}
         self._numbered = form.target_file_size is not None
-        self._kinds: tuple[str, ...] = (form.extension, *getattr(form, "beside", ()))
+        self._extensions = (form.extension, *form.companion_extensions)
 
     def create(self) -> AbstractContextManager[NewFile]:
-        """The next file, to write to."""
+        """Open the next file for writing."""
         name = self._name(len(self.drafts))
         path = self.target.file(TEMPORARY_DIRECTORY, self.run, name) if self.target.local else self.target.file(name)
         self.drafts.append(path if self.target.local else None)
         return self._create(path)
 
     def rewrite(self, fragment: Fragment) -> tuple[str, AbstractContextManager[NewFile]]:
-        """A temporary file to take the place of a fragment."""
+        """Open a temporary file that replaces a fragment."""
         path = fragment.data + REWRITTEN_SUFFIX
         self.rewritten.append(path)
         return path, self._create(path)
@@ -262,16 +295,16 @@ class OutputFiles:
     def _create(self, path: str) -> Iterator[NewFile]:
         with self.target.create(path) as file:
             yield file
-        self._made[path] = file
+        self._created[path] = file
 
     def adopt_fragment(self, path: str) -> bool:
-        """Take a local temporary file as it is for the next file."""
+        """Use a temporary file as the next file without copying it. False if it cannot be renamed: not a local one."""
         if self.target.local:
             self.drafts.append(path)
         return self.target.local
 
     def move_into_place(self) -> list[str]:
-        """Remove what an earlier run left of this partition and move the files into place."""
+        """Remove the files that an earlier run left of this partition, and move the new ones into place."""
         names = [self._name(index) for index in range(len(self.drafts))]
         for name in self._earlier(len(names)):
             self.target.remove(self.target.file(name))
@@ -281,24 +314,25 @@ class OutputFiles:
         return [self.target.file(name) for name in names]
 
     def written(self, files: Sequence[str], fragments: Sequence[Fragment]) -> tuple[WrittenFile, ...]:
-        """What is known of files in place. Only what an earlier attempt has written is read for it."""
+        """Size and checksum of the files in place. Only files of an earlier attempt are read for them."""
         if not self.drafts:
             return tuple(WrittenFile(path, self.target.size(path), self.target.checksum(path)) for path in files)
         known: dict[str, Fragment | NewFile] = {fragment.data: fragment for fragment in fragments}
-        known |= self._made
-        made = [known[draft or path] for path, draft in zip(files, self.drafts, strict=True)]
-        return tuple(WrittenFile(path, one.size, one.checksum) for path, one in zip(files, made, strict=True))
+        known |= self._created
+        sources = [known[draft or path] for path, draft in zip(files, self.drafts, strict=True)]
+        return tuple(WrittenFile(path, one.size, one.checksum) for path, one in zip(files, sources, strict=True))
 
     def files_in_place(self) -> list[str]:
-        """The files that an earlier attempt has put into place."""
+        """The files that an earlier attempt moved into place."""
         names = self._numbered_files(0) if self._numbered else [self.stem + self.form.extension]
         return [path for path in map(self.target.file, names) if self.target.exists(path)]
 
     def _earlier(self, count: int) -> list[str]:
-        """Files of the partition that are not among the new ones, last first, so that no gap can hide one."""
-        whole = self.stem + self.form.extension
+        """Old files of the partition that are not replaced by new ones. The last comes first: numbered files are found
+        by counting up, so a gap left by an interrupted removal would hide those after it."""
+        unnumbered = self.stem + self.form.extension
         numbered = self._numbered_files(count if self._numbered else 0)
-        return numbered[::-1] + ([whole] if self._numbered or not count else [])
+        return numbered[::-1] + ([unnumbered] if self._numbered or not count else [])
 
     def _numbered_files(self, first: int) -> list[str]:
         names: list[str] = []
@@ -307,8 +341,8 @@ class OutputFiles:
         return names
 
     def _number(self, index: int) -> str:
-        number, kind = divmod(index, len(self._kinds))
-        return f"{self.stem}-{number:05}{self._kinds[kind]}"
+        number, kind = divmod(index, len(self._extensions))
+        return f"{self.stem}-{number:05}{self._extensions[kind]}"
 
     def _name(self, index: int) -> str:
         return self._number(index) if self._numbered else self.stem + self.form.extension
@@ -318,10 +352,11 @@ class OutputFiles:
 
 
 def columns_to_write(table: pa.Table, fields: Sequence[str] | None) -> tuple[pa.Table, frozenset[str]]:
-    """The table without the framework's columns, and the names of those that stages have added to the reader's."""
+    """The table without the framework's columns, and the names of the columns that stages added to the reader's."""
     names = table.column_names
-    reader = names.index(POSITION) if POSITION in names else len(names)
-    added = frozenset(names[reader:])
+    # Readers put POSITION last, so whatever follows it was added by a stage.
+    end_of_input = names.index(POSITION) if POSITION in names else len(names)
+    added = frozenset(names[end_of_input:])
     wanted = names if fields is None else [name for name in fields if name in names]
     wanted = [name for name in wanted if name != POSITION]
     table = table.select(wanted)
@@ -330,13 +365,13 @@ def columns_to_write(table: pa.Table, fields: Sequence[str] | None) -> tuple[pa.
 
 
 def _unencoded_type(kind: pa.DataType) -> pa.DataType:
-    """The type without dictionary or run-length encoding, which depend on the rows around."""
+    """The type without dictionary or run-length encoding, which depends on how rows are split into batches."""
     encoded = pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind)
     return kind.value_type if encoded else kind
 
 
 def joint_schema(fragments: Sequence[Fragment]) -> pa.Schema:
-    """The columns of all fragments as one block would have had them: as they first appear, added ones last."""
+    """The columns of all fragments, as if they were one block: in order of first appearance, added ones last."""
     read = [pa.schema([f for f in fragment.schema if f.name not in fragment.added]) for fragment in fragments]
     added = [pa.schema([f for f in fragment.schema if f.name in fragment.added]) for fragment in fragments]
     wide = frozenset[str]().union(*(fragment.wide for fragment in fragments))
@@ -352,15 +387,15 @@ def joint_schema(fragments: Sequence[Fragment]) -> pa.Schema:
 
 
 def partition_name(task: GatherTask) -> str:
-    """What readers called the partition, or the id of the task that it comes from."""
+    """The name that the reader gave the partition, or the id of its source task."""
     named = task.data[0].metadata.get("partition") if task.data else None
     return safe_file_name(str(named)) if named else f"task-{safe_file_name(task.lineage.source)}"
 
 
 def safe_file_name(name: str) -> str:
-    """The name with only what every file system takes; when something was replaced, a hash keeps it apart.
+    """The name reduced to characters that every file system takes; if any was replaced, a hash keeps it unique.
 
-    It starts with a letter or digit, since readers, ours included, leave out names that start with `.` or `_`.
+    It starts with a letter or digit, since readers, ours included, skip names that start with `.` or `_`.
     """
     clean = re.sub(r"[^\w.-]", "_", name)
     clean = clean.lstrip("._-").encode()[:120].decode(errors="ignore") or "x"
@@ -368,21 +403,21 @@ def safe_file_name(name: str) -> str:
 
 
 def data_files(target: OutputDirectory, form: OutputFormat) -> list[str]:
-    """Files of the format in the directory, whoever wrote them."""
+    """All files in the directory that have an extension of the format."""
     return [name for name in target.names() if name.endswith(form.extensions)]
 
 
 def next_generation(names: Sequence[str]) -> str:
-    """A suffix that no file has yet: none for the first run, then `-g2` and so on."""
+    """A suffix that no file has yet: empty for the first run, then `-g2` and so on."""
     if not names:
         return ""
-    found = [re.search(r"-g(\d+)(-\d{5})?\.[a-z.]+$", name) for name in names]
-    return f"-g{max(int(match[1]) if match else 1 for match in found) + 1}"
+    matches = [re.search(r"-g(\d+)(-\d{5})?\.[a-z.]+$", name) for name in names]
+    return f"-g{max(int(match[1]) if match else 1 for match in matches) + 1}"
 
 
 @contextmanager
 def _write_errors_named(stage: str, path: str) -> Iterator[None]:
-    """Say in errors of the operating system which stage had them, with which file."""
+    """Name the stage and the file in errors of the operating system."""
     try:
         yield
     except OSError as error:

@@ -1,14 +1,14 @@
-"""JSON lines: rows to lines, and the lines of many fragments to final files.
+"""JSON lines output: encode rows as lines, and join the lines of many fragments into final files.
 
     numbers       NaN and infinity become null, which is all that JSON has for them
-    nested data   stays the JSON text that it was
+    nested data   keeps its JSON text
     dates, times  ISO 8601; zoned ones in UTC with a Z
     decimals      strings, so that no digit is lost
     bytes         base64
-    nulls         are written, so that all lines of a file have the same keys
+    nulls         written out, so that all lines of a file have the same keys
 
-Fragments are joined by copying bytes. Only where a fragment lacks columns, or has whole numbers in a column of
-floats, are its lines written anew; the text of all other values is kept to the byte.
+Fragments are joined by copying bytes. Lines are rewritten only if their fragment lacks columns or has integers in a
+column of floats; even then the text of all other values is copied unchanged.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.native_kernels import kernels
 from gristmill.core.arrow.table_conversion import as_plain_text, is_json, json_array
 from gristmill.core.fast_dataclass import fast_dataclass
+from gristmill.io.write.commit import Fragment, OutputFiles, OutputFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gristmill.io.storage.output_directory import OutputDirectory
-    from gristmill.io.write.commit import Fragment, OutputFiles
 
 EXTENSION_BY_COMPRESSION = {None: ".jsonl", "gzip": ".jsonl.gz", "zstd": ".jsonl.zst"}
-ENCODE_ROWS = 256  # rows that are Python objects at a time
-EDIT_BYTES = 2**16  # bytes of lines that are edited at a time; they stay in the processor's cache
+ENCODE_ROWS = 256  # rows that are held as Python objects at a time
+EDIT_BYTES = 2**16  # bytes of lines that are edited at a time: they fit into the CPU cache
 COPY_CHUNK_BYTES = 2**20
 _SPACE = re.compile(r"[ \t\r]*")
 
 FileSpan = tuple[str, int, int]
-"""A file and the bytes of it, from and to."""
+"""A path, and the first byte and the one after the last."""
 
 
 @fast_dataclass(frozen=True)
-class JsonlFormat:
-    """One JSON object per line. Sizes are those of the lines before compression."""
+class JsonlFormat(OutputFormat):
+    """One JSON object per line. `target_file_size` is the size before compression."""
 
     compression: str | None = None
     compression_level: int = 6
@@ -69,8 +69,8 @@ class JsonlFormat:
         schema = pa.schema([schema.field(name) for name in names])
         files = [self._fitting(fragment, schema, parts) for fragment in fragments]
         for spans in cut_into_files(files, self.target_file_size, parts.target):
-            whole = len(files) == 1 and spans == [(files[0][0], 0, files[0][1])]
-            if self.compression is None and whole and parts.adopt_fragment(files[0][0]):
+            only_file = len(files) == 1 and spans == [(files[0][0], 0, files[0][1])]
+            if self.compression is None and only_file and parts.adopt_fragment(files[0][0]):
                 continue
             with parts.create() as file:
                 self._fill(file, spans, parts.target)
@@ -82,7 +82,7 @@ class JsonlFormat:
         return table.select(self._order(table.column_names)) if self.sort_keys else table
 
     def _fitting(self, fragment: Fragment, schema: pa.Schema, parts: OutputFiles) -> tuple[str, int]:
-        """A file with the fragment's rows in the columns of the schema, and its size."""
+        """The path and size of a file with the rows of the fragment in the columns of the schema."""
         own = pa.schema([fragment.schema.field(name) for name in self._order(fragment.schema.names)])
         edit = line_editor(own, schema)
         if edit is None:
@@ -116,7 +116,7 @@ class JsonlFormat:
 
 
 def encode_lines(table: pa.Table, sort_keys: bool = False) -> Iterator[bytes]:
-    """The rows as lines of JSON, some hundreds at a time."""
+    """The rows as JSON lines, in chunks of `ENCODE_ROWS` rows."""
     names = table.column_names
     option = orjson.OPT_APPEND_NEWLINE | (orjson.OPT_SORT_KEYS if sort_keys else 0)
     dumps = orjson.dumps
@@ -136,7 +136,7 @@ def encode_lines(table: pa.Table, sort_keys: bool = False) -> Iterator[bytes]:
 
 
 def column_as_texts(column: pa.Array, option: int = 0) -> tuple[pa.Array, bool]:
-    """A column as strings, and whether these are JSON."""
+    """A column as strings, and whether the strings are JSON texts (else they are plain text to be quoted)."""
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return column, False
@@ -149,11 +149,12 @@ def column_as_texts(column: pa.Array, option: int = 0) -> tuple[pa.Array, bool]:
 
 
 def _one_line(texts: pa.Array) -> pa.Array:
-    """JSON texts without line feeds, which are white space in JSON, but the end of a line here."""
+    """JSON texts without line feeds: white space in JSON, but the end of a line in this format."""
     return pc.replace_substring(texts, "\n", " ") if pc.any(pc.match_substring(texts, "\n")).as_py() else texts
 
 
 def _values(column: pa.Array) -> list[Any]:
+    """The values of a column as Python objects that orjson writes in the form of this format."""
     kind = column.type
     if is_json(kind):
         return [None if text is None else orjson.Fragment(text) for text in _one_line(column.storage).to_pylist()]
@@ -170,11 +171,11 @@ def _values(column: pa.Array) -> list[Any]:
     return column.to_pylist()  # type: ignore[no-any-return]
 
 
-# -- lines to other lines --------------------------------------------------------------------------------------
+# -- editing lines ---------------------------------------------------------------------------------------------
 
 
 def line_editor(own: pa.Schema, schema: pa.Schema) -> Callable[[bytes], bytes] | None:
-    """What turns lines with the columns `own` into those that `schema` would have given; None if that is nothing."""
+    """A function that turns lines with the columns `own` into lines with those of `schema`; None if they are equal."""
     changes = {f.name: change for f in own if (change := _change(f.type, schema.field(f.name).type))}
     if not changes and own.names == schema.names:
         return None
@@ -212,12 +213,12 @@ class _Append:
 
 
 class _Rearrange:
-    """Takes lines apart at their columns and builds them anew from the same text."""
+    """Splits lines at their columns and rebuilds them from the same texts."""
 
     def __init__(self, own: Sequence[str], names: Sequence[str], changes: dict[str, Callable[[str], str]]) -> None:
         from json import JSONDecoder
 
-        # numbers stay text: none is too long, and none is changed
+        # Numbers stay text, so that none is rounded or refused for its length.
         self.scan = JSONDecoder(parse_int=str, parse_float=str, parse_constant=str).raw_decode
         self.own = [(name, len(_key(name)) + 1) for name in own]
         self.names = [(name, _key(name)) for name in names]
@@ -247,31 +248,31 @@ def _key(name: str) -> str:
     return orjson.dumps(name).decode() + ":"
 
 
-# -- files to files ------------------------------------------------------------------------------------------
+# -- joining files -------------------------------------------------------------------------------------------
 
 
 def cut_into_files(
-    files: Sequence[tuple[str, int]], most: int | None, target: OutputDirectory
+    files: Sequence[tuple[str, int]], max_bytes: int | None, target: OutputDirectory
 ) -> Iterator[list[FileSpan]]:
-    """The lines of all files, shared out to new files of at most `most` bytes (or one line, if it is larger)."""
-    if most is None:
+    """The spans of lines that make up each new file of at most `max_bytes`, or of one line if that is larger."""
+    if max_bytes is None:
         yield [(path, 0, size) for path, size in files]
         return
     part: list[FileSpan] = []
-    room = most
+    left = max_bytes
     for path, size in files:
         start = 0
         with target.open(path) as file:
             while start < size:
-                end = size if size - start <= room else _line_end_before(file, start, start + room)
+                end = size if size - start <= left else _line_end_before(file, start, start + left)
                 if end == start and not part:
-                    end = _line_end_after(file, start + room)
+                    end = _line_end_after(file, start + left)
                 if end > start:
                     part.append((path, start, end))
-                    room -= end - start
+                    left -= end - start
                 if end < size:
                     yield part
-                    part, room = [], most
+                    part, left = [], max_bytes
                 start = end
     if part:
         yield part
@@ -281,9 +282,9 @@ def _line_end_before(file: BinaryIO, start: int, end: int) -> int:
     while end > start:
         begin = max(start, end - COPY_CHUNK_BYTES)
         file.seek(begin)
-        found = file.read(end - begin).rfind(b"\n")
-        if found >= 0:
-            return begin + found + 1
+        newline = file.read(end - begin).rfind(b"\n")
+        if newline >= 0:
+            return begin + newline + 1
         end = begin
     return start
 
@@ -300,13 +301,13 @@ def read_span(span: FileSpan, target: OutputDirectory) -> Iterator[bytes]:
         while start < end:
             chunk = file.read(min(COPY_CHUNK_BYTES, end - start))
             if not chunk:
-                raise OSError(f"{path} is shorter than it was when it was written")
+                raise OSError(f"{path} is shorter than when it was written")
             start += len(chunk)
             yield chunk
 
 
 def equal_blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in blocks of one size, since what a compressor writes may depend on how it is fed."""
+    """The same bytes in blocks of one size: a compressor's output may depend on the size of its input blocks."""
     waiting = bytearray()
     for chunk in chunks:
         waiting += chunk

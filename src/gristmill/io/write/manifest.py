@@ -1,6 +1,7 @@
-"""The manifest of an output directory: which files it should hold, and what is in them.
+"""The manifest of an output directory: the files it should hold, with their sizes, checksums and row counts.
 
-It is written last, so it stands for an output that is complete. `check_manifest` tells what is missing or changed.
+It is written last, so its presence means that the output is complete. `check_manifest` reports files that are missing
+or have changed.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ MANIFEST = "_manifest.json"
 
 
 def write_manifest(target: OutputDirectory, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
-    """Record the files of a run, and those of earlier runs that are still there."""
+    """Record the files of a run, and those of earlier runs that still exist."""
     entries = {entry["name"]: entry for entry in read_manifest(target).get("files", [])}
-    there = set(target.names())
-    entries = {name: entry for name, entry in entries.items() if name in there}
+    existing = set(target.names())
+    entries = {name: entry for name, entry in entries.items() if name in existing}
     rows = 0
     for output in outputs:
         rows += output.rows
@@ -53,25 +54,25 @@ def read_manifest(target: OutputDirectory) -> dict[str, Any]:
 
 
 def check_manifest(target: OutputDirectory) -> tuple[dict[str, Any], list[str]]:
-    """The manifest, and what is wrong with the directory: nothing when it is as it was written."""
+    """The manifest, and a list of problems, empty if the directory is as it was written."""
     manifest = read_manifest(target)
     if not manifest:
         raise InputError(
-            f"{target.url} has no {MANIFEST}: it was not written by Gristmill, or the run has not ended well. "
+            f"{target.url} has no {MANIFEST}: it was not written by Gristmill, or the run did not complete. "
             "Start the run again with the same run_dir to finish it"
         )
-    there = set(target.names())
+    existing = set(target.names())
     problems = []
     for entry in manifest["files"]:
         name = entry["name"]
-        if name not in there:
+        if name not in existing:
             problems.append(f"{name} is missing")
         elif (size := target.size(target.file(name))) != entry["bytes"]:
-            problems.append(f"{name} has {size:,} bytes, and should have {entry['bytes']:,}")
+            problems.append(f"{name} has {size:,} bytes instead of {entry['bytes']:,}")
         elif problem := target.checksum_problem(target.file(name), upgraded_file_entry(entry).get("checksum", "")):
             problems.append(f"{name} {problem}")
-    extension = {entry["name"].partition(".")[2] for entry in manifest["files"]}
     known = {entry["name"] for entry in manifest["files"]}
-    strangers = [name for name in there - known if name.partition(".")[2] in extension and not name.startswith("_")]
-    problems += [f"{name} is not in the manifest" for name in sorted(strangers)]
+    extensions = {name.partition(".")[2] for name in known}
+    unknown = [name for name in existing - known if name.partition(".")[2] in extensions and not name.startswith("_")]
+    problems += [f"{name} is not in the manifest" for name in sorted(unknown)]
     return manifest, problems

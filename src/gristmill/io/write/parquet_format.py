@@ -1,7 +1,7 @@
-"""Parquet: fragments are Arrow streams; the commit cuts their rows into row groups and writes them.
+"""Parquet output: fragments are Arrow streams, and the commit writes their rows in row groups.
 
-Row groups, and files with a target size, are cut by what the rows hold and never by fragment. Memory holds one
-row group and one fragment. JSON columns get Parquet's JSON type.
+Row groups, and files with a target size, end at rows determined by their content, never at the end of a fragment. A
+commit holds one row group and one fragment in memory. JSON columns get Parquet's JSON type.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import conform_to_schema
 from gristmill.core.errors import ColumnError
 from gristmill.core.fast_dataclass import fast_dataclass
+from gristmill.io.write.commit import Fragment, OutputFiles, OutputFormat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from gristmill.io.storage.output_directory import OutputDirectory
-    from gristmill.io.write.commit import Fragment, OutputFiles
 
 ROW_GROUP_BYTES = 64 * 2**20
 ROW_GROUP_ROWS = 100_000
@@ -47,18 +47,18 @@ PARQUET_OPTIONS = (
     "write_page_index",
     "write_statistics",
 )
-"""What `pyarrow.parquet.ParquetWriter` is told, if asked."""
+"""Options that can be passed on to `pyarrow.parquet.ParquetWriter`."""
 
 ONE_THREAD = pa.ipc.IpcReadOptions(use_threads=False)
-"""How Arrow streams are read: another thread, and its memory, costs more than most of them."""
+"""How Arrow streams are read: most are so small that a second thread and its memory cost more than they save."""
 
 _OFFSETS = {pa.string().id: 4, pa.binary().id: 4, pa.large_string().id: 8, pa.large_binary().id: 8}
 _BYTES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 
 
 @fast_dataclass(frozen=True)
-class ParquetFormat:
-    """Parquet files. A target size is that of the file: the row group that reaches it is the last."""
+class ParquetFormat(OutputFormat):
+    """Parquet files. With `target_file_size`, a file ends with the row group that reaches that size."""
 
     compression: str = "zstd"
     row_group_size: int = ROW_GROUP_ROWS
@@ -77,10 +77,10 @@ class ParquetFormat:
         import pyarrow.parquet as pq
 
         if not schema.names:
-            raise ColumnError("the rows have no columns, which a Parquet file cannot hold")
+            raise ColumnError("the rows have no columns, and a Parquet file needs at least one")
         schema = pa.schema([field.with_type(_plain(field.type)) for field in schema], schema.metadata)
-        most = self.target_file_size
-        size = ROW_GROUP_BYTES if most is None else min(ROW_GROUP_BYTES, most)
+        file_size = self.target_file_size
+        size = ROW_GROUP_BYTES if file_size is None else min(ROW_GROUP_BYTES, file_size)
         groups = row_groups(fragment_tables(fragments, schema, parts.target), size, self.row_group_size)
         for first in groups:
             with (
@@ -89,18 +89,18 @@ class ParquetFormat:
             ):
                 for group in chain([first], groups):
                     writer.write_table(group, row_group_size=group.num_rows)
-                    if most is not None and file.tell() >= most:
+                    if file_size is not None and file.tell() >= file_size:
                         break
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type, with the usual name for the values of a list of fixed size: other names do not survive a pickle, so
-    that files would depend on whether there are workers."""
+    """The type, with the default name for the items of a fixed-size list: other names are lost in a pickle, so that
+    files would depend on whether rows went through another process."""
     return pa.list_(kind.value_type, kind.list_size) if pa.types.is_fixed_size_list(kind) else kind
 
 
 def fragment_tables(fragments: Iterable[Fragment], schema: pa.Schema, target: OutputDirectory) -> Iterator[pa.Table]:
-    """The rows of the fragments, piece by piece, in the columns of the schema."""
+    """The rows of the fragments, batch by batch, in the columns of the schema."""
     for fragment in fragments:
         with target.open(fragment.data) as file, pa.ipc.open_stream(file, options=ONE_THREAD) as stream:
             for batch in stream:
@@ -108,14 +108,14 @@ def fragment_tables(fragments: Iterable[Fragment], schema: pa.Schema, target: Ou
 
 
 def row_groups(pieces: Iterable[pa.Table], most_bytes: int, most_rows: int) -> Iterator[pa.Table]:
-    """The same rows in tables that end with the row that reaches `most_bytes` or `most_rows`."""
+    """Regroup rows into tables that end with the row that reaches `most_bytes` or `most_rows`."""
     waiting: list[pa.Table] = []
     size = rows = 0
     for piece in pieces:
-        together = value_bytes(piece)
-        if size + together < most_bytes and rows + piece.num_rows < most_rows:
+        piece_bytes = value_bytes(piece)
+        if size + piece_bytes < most_bytes and rows + piece.num_rows < most_rows:
             waiting.append(piece)
-            size, rows = size + together, rows + piece.num_rows
+            size, rows = size + piece_bytes, rows + piece.num_rows
             continue
         sums = pc.cumulative_sum(row_bytes(piece))
         start = 0
@@ -135,7 +135,7 @@ def row_groups(pieces: Iterable[pa.Table], most_bytes: int, most_rows: int) -> I
 
 
 def row_bytes(table: pa.Table) -> pa.Array:
-    """The bytes of values in each row."""
+    """The bytes that the values of each row take."""
     total = pa.repeat(literal(0, pa.int64()), table.num_rows)
     for column in table.combine_chunks().columns:
         chunk = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
@@ -144,16 +144,16 @@ def row_bytes(table: pa.Table) -> pa.Array:
 
 
 def value_bytes(table: pa.Table) -> int:
-    """The bytes of all values: the same however the rows are cut."""
+    """The bytes of all values, independent of how the rows are split into chunks and buffers."""
     return sum(_value_bytes(chunk) for column in table.columns for chunk in column.chunks)
 
 
 def _value_bytes(array: pa.Array) -> int:
-    """Without a look at each value where that can be: most runs are small, and have many columns."""
+    """Avoids computing a size for each value where it can: most shuffle blocks are small and have many columns."""
     kind, count = array.type, len(array)
     if pa.types.is_run_end_encoded(kind):
-        once = len(array.values) == 1
-        return count * _value_bytes(array.values) if once else _value_bytes(pc.run_end_decode(array))
+        constant = len(array.values) == 1
+        return count * _value_bytes(array.values) if constant else _value_bytes(pc.run_end_decode(array))
     width = _OFFSETS.get(kind.id)
     if width is None:
         plain = pa.types.is_primitive(kind) or pa.types.is_fixed_size_binary(kind)
@@ -167,7 +167,7 @@ def _value_bytes(array: pa.Array) -> int:
 
 
 def array_bytes(array: pa.Array) -> pa.Array:
-    """The bytes of each value."""
+    """The bytes that each value takes: 8 for anything but text, binary and nested values."""
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
         return array_bytes(array.storage)

@@ -15,8 +15,8 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.dedup.clusters.cluster_table import CLUSTER, ID, KEPT
+from gristmill.io.exchange.exchange import DEFAULT_SORT_BYTES
 from gristmill.io.exchange.external_sort import sort_tables
-from gristmill.io.exchange.partitions import DEFAULT_SORT_BYTES
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.report.cluster_tables import ComparedColumns, cluster_tables, compared_columns
 from gristmill.report.run_report.cluster_examples import texts_by_id

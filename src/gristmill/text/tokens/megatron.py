@@ -25,7 +25,14 @@ from gristmill.core.errors import InputError
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import GatherTask, WrittenFiles
 from gristmill.io.storage.output_directory import OutputDirectory
-from gristmill.io.write.commit import WRITE_MODES, CommitFiles, OutputFiles, WriteFragments, partition_name
+from gristmill.io.write.commit import (
+    WRITE_MODES,
+    CommitFiles,
+    OutputFiles,
+    OutputFormat,
+    WriteFragments,
+    partition_name,
+)
 from gristmill.io.write.parquet_format import ONE_THREAD
 from gristmill.text.document_filter import check_count
 from gristmill.text.tokens.tokenize_documents import TOKENS_COLUMN, TokenizeDocuments
@@ -105,7 +112,7 @@ def check_writer_arguments(name: str, path: str | os.PathLike[str], mode: str) -
 
 
 @dataclass(frozen=True)
-class MegatronFormat:
+class MegatronFormat(OutputFormat):
     """The files of a pair, one extension at a time."""
 
     extension: str = ".bin"

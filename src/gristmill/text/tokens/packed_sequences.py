@@ -17,7 +17,7 @@ from gristmill.core.batch import DocumentBatch
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import WrittenFiles
 from gristmill.io.storage.output_directory import OutputDirectory
-from gristmill.io.write.commit import CommitFiles, WriteFragments
+from gristmill.io.write.commit import CommitFiles, OutputFormat, WriteFragments
 from gristmill.text.document_filter import check_count
 from gristmill.text.tokens.megatron import (
     check_writer_arguments,
@@ -88,7 +88,7 @@ class PackedSequenceWriter(CompositeStage[DocumentBatch, WrittenFiles]):
 
 
 @dataclass(frozen=True)
-class PackedFormat:
+class PackedFormat(OutputFormat):
     """Sequences of one length. Without a `pad_token`, the last token of the partition is it, which is an end token."""
 
     length: int

@@ -1,7 +1,7 @@
-"""Scores: Parquet, one file per source, committed like output, in a directory that belongs to the run.
+"""Side outputs of a run: rejected rows and scores, as Parquet, one file per source, committed like output.
 
-Where the rows of a source went through several workers there are fragments of each: they are put side by side by the
-place of the rows. That holds the scores of one source in memory, some 300 bytes for each row.
+They are written to directories that belong to the run. If the rows of a source were scored by several workers, their
+fragments are merged by row, which holds the scores of that source in memory: about 300 bytes per row.
 """
 
 from __future__ import annotations
@@ -14,16 +14,68 @@ import pyarrow as pa
 
 from gristmill.core.errors import PlanError, shorten
 from gristmill.core.fast_dataclass import fast_dataclass
+from gristmill.core.records.rejected_rows import RejectedFiles
 from gristmill.core.records.row_scores import FACTS, FILE, PLACE
 from gristmill.core.task import GatherTask, ScoreFiles
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.commit import CommitFiles, Fragment, OutputFiles, WriteFragments, data_files
 from gristmill.io.write.parquet_format import ParquetFormat, fragment_tables
-from gristmill.io.write.rejected_output import CommitRejected, WriteRejected, rejected_row_stages
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from gristmill.core.batch import Batch
-    from gristmill.core.task import WrittenFile, WrittenFiles
+    from gristmill.core.task import GatherTask, WrittenFile, WrittenFiles
+
+REJECTED_MARK = "_rejected"
+"""A file that marks a directory of rejected rows: only in such a directory are files of earlier runs removed."""
+
+
+class WriteRejected(WriteFragments):
+    """Writes the rows that stages drop."""
+
+    def check(self) -> None:
+        super().check()
+        _check_owned(self, "rejected", "rejected rows", REJECTED_MARK)
+
+    def prepare_run(self, memory: dict[str, Any]) -> None:
+        super().prepare_run(memory)
+        memory["place"] = self.target.url
+        with self.target.create(self.target.file(REJECTED_MARK)):
+            pass
+
+
+def _check_owned(writer: WriteFragments, parameter: str, content: str, mark: str) -> None:
+    """Raise a PlanError if the directory has data files but not the file that marks it as written by a run."""
+    files = data_files(writer.target, writer.form)
+    if files and not writer.target.exists(writer.target.file(mark)):
+        raise PlanError(
+            f"{parameter}={writer.target.url!r} holds {shorten(files)}, which were not written as {content} by a run: "
+            "choose an empty directory"
+        )
+
+
+class CommitRejected(CommitFiles):
+    """Joins the rejected rows of one source."""
+
+    name = "commit_rejected"
+
+    def process(self, task: GatherTask) -> RejectedFiles:
+        files = super().process(task)
+        return RejectedFiles(files.data, rows=files.rows, written=files.written, storage_options=files.storage_options)
+
+    def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
+        """Remove fragments of abandoned attempts, which no commit has used."""
+        self.target.remove_stale_files(everything=True)
+
+
+def rejected_row_stages(url: str, storage_options: Mapping[str, Any]) -> tuple[WriteRejected, CommitRejected]:
+    """The two stages that write rejected rows. They remove the files of earlier runs, unless one is resumed."""
+    target, form = OutputDirectory(url, storage_options), ParquetFormat()
+    writer = WriteRejected(target, form, mode="overwrite")
+    writer.name = "write_rejected"
+    return writer, CommitRejected(target, form, mode="overwrite")
+
 
 SCORES_INFO_FILE = "_scores.json"
 SCORES_VERSION = 1
@@ -36,14 +88,17 @@ class ScoreFragment(Fragment):
 
     @property
     def stage(self) -> str:
-        """The number of the stage that the sheet began with."""
+        """The number of the first stage of the worker that wrote the scores."""
         return self.lineage.id.partition(".")[0]
 
 
 @fast_dataclass(frozen=True)
 class ScoreFormat(ParquetFormat):
-    """Parquet whose rows may lie in several fragments, each with some of the columns. It is written with little effort:
-    fragments are read once and soon, and scores are seldom the same."""
+    """Parquet in which the columns of a row may come from several fragments.
+
+    Fragments are not compressed, since they are read once and soon; columns of scores have no dictionary and no
+    statistics, since scores rarely repeat.
+    """
 
     def write_fragment(self, table: pa.Table, file: BinaryIO) -> None:
         with pa.ipc.new_stream(file, table.schema) as writer:
@@ -66,16 +121,16 @@ class ScoreFormat(ParquetFormat):
                 writer.write_table(group, row_group_size=group.num_rows)
 
 
-def _row_groups(pieces: Iterable[pa.Table], most: int) -> Iterator[pa.Table]:
-    """The same rows in tables of `most` rows, however they are cut."""
+def _row_groups(pieces: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
+    """Regroup rows into tables of `size` rows."""
     waiting: list[pa.Table] = []
     rows = 0
     for piece in pieces:
         start = 0
         while start < piece.num_rows:
-            waiting.append(piece.slice(start, most - rows))
+            waiting.append(piece.slice(start, size - rows))
             start, rows = start + waiting[-1].num_rows, rows + waiting[-1].num_rows
-            if rows == most:
+            if rows == size:
                 yield pa.concat_tables(waiting)
                 waiting, rows = [], 0
     if waiting:
@@ -83,7 +138,7 @@ def _row_groups(pieces: Iterable[pa.Table], most: int) -> Iterator[pa.Table]:
 
 
 def merge_score_rows(table: pa.Table) -> pa.Table:
-    """One row for each place, in the order in which places come first, with the first value there is of each column."""
+    """One row per position in a file, in order of first appearance, with the first non-null value of each column."""
     names = [name for name in table.column_names if name not in (FILE, PLACE)]
     plain = [column.cast(pa.string()) if _is_extension(column) else column for column in table.columns]
     numbers = pa.array(range(table.num_rows), pa.int64())
@@ -91,8 +146,8 @@ def merge_score_rows(table: pa.Table) -> pa.Table:
     wanted: list[Any] = [(name, "first") for name in names]
     grouped = numbered.group_by([FILE, PLACE], use_threads=False).aggregate([*wanted, (_ROW, "min")])
     ordered = grouped.sort_by(f"{_ROW}_min")
-    found = [ordered.column(name if name in (FILE, PLACE) else f"{name}_first") for name in table.column_names]
-    columns = [_with_type(column, kind) for column, kind in zip(found, table.schema.types, strict=True)]
+    merged = [ordered.column(name if name in (FILE, PLACE) else f"{name}_first") for name in table.column_names]
+    columns = [_with_type(column, kind) for column, kind in zip(merged, table.schema.types, strict=True)]
     return pa.table(columns, schema=table.schema)
 
 
@@ -107,19 +162,14 @@ def _is_extension(column: pa.ChunkedArray) -> bool:
 
 
 class WriteScores(WriteFragments):
-    """Writes what filters think of rows."""
+    """Writes the scores that filters give to rows."""
 
     stages: Sequence[Mapping[str, Any]] = ()
-    """What there is to know of the columns; the plan knows it."""
+    """A description of the score columns of each stage, set by the plan."""
 
     def check(self) -> None:
         super().check()
-        found = data_files(self.target, self.form)
-        if found and not self.target.exists(self.target.file(SCORES_INFO_FILE)):
-            raise PlanError(
-                f"scores={self.target.url!r} holds {shorten(found)}, which no run has put there as scores: "
-                "choose a directory of its own for them"
-            )
+        _check_owned(self, "scores", "scores", SCORES_INFO_FILE)
 
     def prepare_run(self, memory: dict[str, Any]) -> None:
         super().prepare_run(memory)
@@ -140,11 +190,11 @@ class CommitScores(CommitFiles):
         self.writer = writer
 
     def _schema(self, fragments: Sequence[Any]) -> pa.Schema:
-        """Columns in the order of the plan, whichever block had them first."""
+        """Columns in the order of the plan, independent of which block had them first."""
         order = [*FACTS, *(column for stage in self.writer.stages for column in stage["columns"].values())]
-        places = {name: place for place, name in enumerate(order)}
-        found = super()._schema(fragments)
-        return pa.schema(sorted(found, key=lambda column: (places.get(column.name, len(places)), column.name)))
+        ranks = {name: rank for rank, name in enumerate(order)}
+        schema = super()._schema(fragments)
+        return pa.schema(sorted(schema, key=lambda column: (ranks.get(column.name, len(ranks)), column.name)))
 
     def process(self, task: GatherTask) -> ScoreFiles:
         files = super().process(task)
@@ -155,7 +205,7 @@ class CommitScores(CommitFiles):
 
 
 class CommitSideOutputs(CommitFiles):
-    """Commits what is kept of a source beside its output: rejected rows, scores, or both."""
+    """Commits the side outputs of a source: rejected rows, scores, or both."""
 
     name = "commit_beside"
 
@@ -175,19 +225,19 @@ class CommitSideOutputs(CommitFiles):
             commit.prepare_run(memory)
 
     def has_files(self, files: Sequence[WrittenFile]) -> bool:
-        return all(any(commit.has_files([file]) for commit in self._of(file)) for file in files)
+        return all(any(commit.has_files([file]) for commit in self._commits_of(file)) for file in files)
 
     def discard_files(self, files: Sequence[WrittenFile]) -> None:
         for commit in self.commits:
             commit.discard_files(files)
 
-    def _of(self, file: WrittenFile) -> list[CommitFiles]:
+    def _commits_of(self, file: WrittenFile) -> list[CommitFiles]:
         return [commit for commit in self.commits if file.path.startswith(commit.target.file(""))]
 
     def process(self, task: GatherTask) -> list[WrittenFiles]:  # type: ignore[override]
-        mine: list[Any] = [fragment for fragment in task.data if isinstance(fragment, ScoreFragment)]
-        others: list[Any] = [fragment for fragment in task.data if not isinstance(fragment, ScoreFragment)]
-        pairs = ((self.rejected, others), (self.scores, mine))
+        scores: list[Any] = [fragment for fragment in task.data if isinstance(fragment, ScoreFragment)]
+        rejected: list[Any] = [fragment for fragment in task.data if not isinstance(fragment, ScoreFragment)]
+        pairs = ((self.rejected, rejected), (self.scores, scores))
         return [commit.process(GatherTask(part).named(task.lineage)) for commit, part in pairs if commit and part]
 
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
@@ -198,14 +248,14 @@ class CommitSideOutputs(CommitFiles):
 def side_output_stages(
     rejected: str | None, scores: str | None, storage_options: Mapping[str, Any]
 ) -> tuple[WriteRejected | None, WriteScores | None, CommitSideOutputs]:
-    """What writes rejected rows and scores, where they are wanted, and what commits them."""
+    """The stages that write rejected rows and scores, None where not wanted, and the one that commits both."""
     reject = rejected_row_stages(rejected, storage_options) if rejected else (None, None)
     score = _score_stages(scores, storage_options) if scores else (None, None)
     return reject[0], score[0], CommitSideOutputs(reject[1], score[1])
 
 
 def _score_stages(url: str, storage_options: Mapping[str, Any]) -> tuple[WriteScores, CommitScores]:
-    """What an earlier run has left is removed, unless it is that one which is resumed."""
+    """As `rejected_row_stages`, for scores."""
     target, form = OutputDirectory(url, storage_options), ScoreFormat()
     writer = WriteScores(target, form, mode="overwrite")
     writer.name = "write_scores"
