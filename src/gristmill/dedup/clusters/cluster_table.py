@@ -30,7 +30,7 @@ from gristmill.core.batch import Batch
 from gristmill.core.errors import PlanError, shorten
 from gristmill.core.sample import row_ids
 from gristmill.core.task import GatherTask, WrittenFile, WrittenFiles, digest
-from gristmill.dedup.columns.arrow_numpy import as_one_array, errors_name_column, numbers, values_of
+from gristmill.dedup.columns.arrow_numpy import Numbers, as_one_array, errors_name_column, numbers, values_of
 from gristmill.dedup.columns.column_hashes import hash64
 from gristmill.io.exchange.exchange import CommitShuffleFiles, Exchange
 from gristmill.io.exchange.external_sort import sort_tables
@@ -105,6 +105,23 @@ def join_row_names(table: pa.Table) -> pa.Array:
 
 def _joined(owner: Any, places: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(owner, places.cast(pa.string()), _BETWEEN)
+
+
+def row_numbers(batch: Batch) -> Numbers:
+    """A 64-bit number for each row that depends only on its file and its position there.
+
+    Rows with the same position, as when a stage has split a row, are told apart by their order.
+    """
+    owner, found = row_ids(batch)
+    positions = numbers(found, np.uint64)
+    new = np.append(True, positions[1:] != positions[:-1])[: len(positions)]
+    starts = np.flatnonzero(new)
+    repetition = np.arange(len(positions)) - (starts[np.cumsum(new) - 1] if len(positions) else 0)
+    bits = positions * np.uint64(0x9E3779B97F4A7C15) + np.uint64(int(digest(["row", owner]), 16))
+    bits += repetition.astype(np.uint64) * np.uint64(0xD1B54A32D192ED03)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
+    return (bits ^ (bits >> np.uint64(31))).view(np.int64)
 
 
 class CommitVerdicts(CommitShuffleFiles):
@@ -213,13 +230,13 @@ class CommitVerdicts(CommitShuffleFiles):
         target.create_directory()
         with self.target.scratch() as room:
             rows = sort_tables(self._tables(files), [CLUSTER, ID], sort_memory_bytes(self.memory_gb), folder=room)
-            with target.create(path) as file, pq.ParquetWriter(file, self._schema, compression="zstd") as writer:
+            with target.create(path) as file, pq.ParquetWriter(file, self._table_schema, compression="zstd") as writer:
                 for group in row_groups(rows, ROW_GROUP_BYTES, ROW_GROUP_ROWS):
                     writer.write_table(group)
         return (WrittenFile(path, file.size, file.checksum),)
 
     def _tables(self, files: WrittenFiles) -> Iterator[pa.Table]:
-        told = self._schema
+        told = self._table_schema
         for path in files.data:
             index = read_index(self.target, path)
             for partition in sorted({run.partition for run in index.blocks}):
@@ -229,7 +246,7 @@ class CommitVerdicts(CommitShuffleFiles):
                     yield mine if mine.schema.equals(told) else mine.cast(told)
 
     @property
-    def _schema(self) -> pa.Schema:
+    def _table_schema(self) -> pa.Schema:
         return pa.schema([*SCHEMA, *((name, pa.string()) for name in self.extra)])
 
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
@@ -253,7 +270,7 @@ class CommitVerdicts(CommitShuffleFiles):
 
         target.create_directory()
         with target.create(target.file(EMPTY_TABLE_FILE)) as file:
-            pq.write_table(self._schema.empty_table(), file)
+            pq.write_table(self._table_schema.empty_table(), file)
 
 
 def _runs(files: Iterable[WrittenFile]) -> tuple[WrittenFile, ...]:

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from gristmill.dedup.columns.normalisation import Normalisation
     from gristmill.dedup.index.dedup_index import DedupIndex
     from gristmill.dedup.index.extend_index import DroppedRows, KeyTables
-    from gristmill.dedup.index.index_lookup import StageIndexes
+    from gristmill.dedup.index.stage_indexes import StageIndexes
 
 DEFAULT_TEXT_FIELD = "text"
 _HASH, _RANK = "hash", "rank"
@@ -169,7 +169,7 @@ class ExactDeduplicationStage(IndexedStage):
 
     def rounds(self) -> Sequence[KeyedStage]:
         ranked = self._policy.policy != FIRST or self._indexed
-        return [KeepOnePerHash(f"{self.name}_groups", self.num_partitions, self._known, ranked)]
+        return [KeepOnePerHash(f"{self.name}_groups", self.num_partitions, self._indexes, ranked)]
 
     def thresholds(self) -> dict[str, str]:
         return {SIMILARITY: "threshold=1"}
@@ -201,19 +201,19 @@ class KeepOnePerHash(KeyedStage):
     key = _HASH
 
     def __init__(
-        self, name: str, num_partitions: int | None = None, known: StageIndexes | None = None, ranked: bool = False
+        self, name: str, num_partitions: int | None = None, indexes: StageIndexes | None = None, ranked: bool = False
     ) -> None:
         """Without ranks the first in the order of the input is the first."""
         super().__init__()
-        self.name, self.num_partitions, self.known, self.ranked = name, num_partitions, known, ranked
+        self.name, self.num_partitions, self.indexes, self.ranked = name, num_partitions, indexes, ranked
         self.order = (_RANK,) if ranked else ()
 
     def lister(self, exchange: Exchange, name: str) -> ListPartitions:
-        if self.known is None:
+        if self.indexes is None:
             return super().lister(exchange, name)
         from gristmill.dedup.index.index_lookup import IndexedPartitions, IndexLookup
 
-        return IndexedPartitions(exchange, name, self.known, IndexLookup(0, _hashes, _known))
+        return IndexedPartitions(exchange, name, self.indexes, IndexLookup(0, _hashes, _known))
 
     def outputs(self) -> tuple[list[str], Columns]:
         return [], []  # what it gives is no part of the rows, which go on as they were
@@ -227,7 +227,7 @@ class KeepOnePerHash(KeyedStage):
         told = False
         for table in tables:
             judged, best, told = self._judge(table, best, told)
-            yield judged.filter(pc.is_valid(judged.column(TASK))) if self.known else judged
+            yield judged.filter(pc.is_valid(judged.column(TASK))) if self.indexes else judged
 
     @staticmethod
     def _judge(table: pa.Table, best: pa.Table | None, told: bool) -> tuple[pa.Table, pa.Table, bool]:

@@ -35,8 +35,8 @@ from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.verdicts.verdict_stage import KEEP, ROW, TASK, SpoolExchange, VerdictExchange
 
 if TYPE_CHECKING:
-    from gristmill.dedup.index.index_lookup import StageIndexes
     from gristmill.dedup.index.indexed_stage import IndexedStage
+    from gristmill.dedup.index.stage_indexes import StageIndexes
 
 _ROW_BITS = 40
 
@@ -45,19 +45,19 @@ KeyTables = Callable[[], Iterator[pa.Table]]
 
 
 def extend_stages(
-    stage: IndexedStage, known: StageIndexes, spool: SpoolExchange, verdicts: VerdictExchange
+    stage: IndexedStage, indexes: StageIndexes, spool: SpoolExchange, verdicts: VerdictExchange
 ) -> list[ProcessingStage[Any, Any]]:
     """The stages that add what is kept to an index."""
     exchange = _AdditionExchange([KEY], stage.num_partitions, stage.memory_gb)
     exchange.share = stage.key_share
     name = f"{stage.name}_index"
     return [
-        ListKeptKeys(spool, verdicts, known, exchange, f"{name}_sources"),
+        ListKeptKeys(spool, verdicts, indexes, exchange, f"{name}_sources"),
         ReadKeptKeys(stage, f"{name}_keys"),
         WriteShuffleFiles(exchange, f"{name}_write"),
         CommitShuffleFiles(exchange, f"{name}_commit"),
         ListPartitions(exchange, f"{name}_partitions"),
-        WriteIndexFiles(known, exchange, stage.index_tables(), name),
+        WriteIndexFiles(indexes, exchange, stage.index_tables(), name),
     ]
 
 
@@ -99,10 +99,10 @@ class ListKeptKeys(SourceStage[SpooledKeys]):
     continues = True
 
     def __init__(
-        self, spool: SpoolExchange, verdicts: VerdictExchange, known: StageIndexes, exchange: Exchange, name: str
+        self, spool: SpoolExchange, verdicts: VerdictExchange, indexes: StageIndexes, exchange: Exchange, name: str
     ) -> None:
         super().__init__()
-        self.spool, self.verdicts, self.known, self.name = spool, verdicts, known, name
+        self.spool, self.verdicts, self.indexes, self.name = spool, verdicts, indexes, name
         self.exchange = exchange
         self._place = ""
 
@@ -111,7 +111,7 @@ class ListKeptKeys(SourceStage[SpooledKeys]):
 
     def sources(self) -> Iterator[Sequence[SpooledKeys]]:
         spool, verdicts = self.spool.listing, self.verdicts.listing
-        addition = self.known.name_addition(spool, verdicts, self.exchange.partitions)
+        addition = self.indexes.name_addition(spool, verdicts, self.exchange.partitions)
         stamp = digest([spool.stamp, verdicts.stamp, addition])
         number = 0
         for source, path, chunks in zip(spool.sources, spool.paths, self.spool.sources, strict=True):
@@ -188,17 +188,17 @@ class WriteIndexFiles(ProcessingStage[PartitionTask, WrittenFiles]):
     writes = True
     durable = True
 
-    def __init__(self, known: StageIndexes, exchange: Exchange, tables: Sequence[pa.Schema], name: str) -> None:
+    def __init__(self, indexes: StageIndexes, exchange: Exchange, tables: Sequence[pa.Schema], name: str) -> None:
         super().__init__()
-        self.known, self.exchange, self.name = known, exchange, name
+        self.indexes, self.exchange, self.name = indexes, exchange, name
         self._tables = tables
         self._there: dict[str, int] | None = None
 
     def check(self) -> None:
-        self.known.check()
+        self.indexes.check()
 
     def process(self, task: PartitionTask) -> WrittenFiles:
-        target = self.known.addition_target
+        target = self.indexes.addition_target
         part = int(task.name.rpartition("-")[2])
         path = target.file(f"{part:05}.runs")
         if not task.rows:
@@ -212,14 +212,14 @@ class WriteIndexFiles(ProcessingStage[PartitionTask, WrittenFiles]):
 
     def has_files(self, files: Sequence[WrittenFile]) -> bool:
         if self._there is None:
-            self._there = self.known.addition_target.sizes()
+            self._there = self.indexes.addition_target.sizes()
         there = self._there
         return all(there.get(file.path.rpartition("/")[2]) == file.size for file in files)
 
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
         if not info:  # somebody wants to know what a run would do
             return
-        described, documents, room = [], 0, self.known.addition_target
+        described, documents, room = [], 0, self.indexes.addition_target
         for output in outputs:
             for file in output.written:
                 about, rows = describe_index_file(room, file.path.rpartition("/")[2], file.size, file.checksum)
@@ -228,4 +228,4 @@ class WriteIndexFiles(ProcessingStage[PartitionTask, WrittenFiles]):
         described.sort(key=lambda file: file.part)
         for name in set(room.names()) - {file.name for file in described}:  # of attempts that were killed
             room.remove(room.file(name))
-        self.known.publish(IndexAddition("", "", documents, 0, files=tuple(described)))
+        self.indexes.publish(IndexAddition("", "", documents, 0, files=tuple(described)))

@@ -15,7 +15,7 @@ from gristmill.io.verdicts.verdict_stage import SpoolExchange, VerdictExchange, 
 if TYPE_CHECKING:
     from gristmill.dedup.index.dedup_index import DedupIndex
     from gristmill.dedup.index.extend_index import DroppedRows, KeyTables
-    from gristmill.dedup.index.index_lookup import StageIndexes
+    from gristmill.dedup.index.stage_indexes import StageIndexes
 
 
 class IndexedStage(VerdictStage):
@@ -27,7 +27,7 @@ class IndexedStage(VerdictStage):
     num_partitions: int | None = None
     id_field: str | None = None
     index_kind: ClassVar[str]
-    _known: StageIndexes | None = None
+    _indexes: StageIndexes | None = None
 
     def use_indexes(self, against: Sequence[str | DedupIndex], extend: str | DedupIndex | None) -> None:
         """For the constructor of a stage that takes `against` and `extend`."""
@@ -53,26 +53,26 @@ class IndexedStage(VerdictStage):
         raise NotImplementedError
 
     def judging(self, spools: bool = True) -> tuple[SpoolExchange, VerdictExchange, list[ProcessingStage[Any, Any]]]:
-        self._known = self._opened() if self.against or self.extend is not None else None
+        self._indexes = self._open_indexes() if self.against or self.extend is not None else None
         return super().judging(spools)
 
-    def _opened(self) -> StageIndexes:
-        from gristmill.dedup.index.index_lookup import StageIndexes
+    def _open_indexes(self) -> StageIndexes:
+        from gristmill.dedup.index.stage_indexes import StageIndexes
 
-        made_names = self.id_field is None
-        return StageIndexes(self.name, self.index_kind, self.index_parameters(), self.against, self.extend, made_names)
+        prefix_ids = self.id_field is None
+        return StageIndexes(self.name, self.index_kind, self.index_parameters(), self.against, self.extend, prefix_ids)
 
     def commit(self, verdicts: Exchange) -> CommitShuffleFiles:
         return CommitVerdicts(
-            verdicts, f"{self.name}_commit_verdicts", [SNAPSHOT] if self._known else [], self.memory_gb
+            verdicts, f"{self.name}_commit_verdicts", [SNAPSHOT] if self._indexes else [], self.memory_gb
         )
 
     def afterwards(self, spool: SpoolExchange, verdicts: VerdictExchange) -> Sequence[ProcessingStage[Any, Any]]:
-        if self._known is None or self._known.extends is None:
+        if self._indexes is None or self._indexes.extends is None:
             return ()
         from gristmill.dedup.index.extend_index import extend_stages
 
-        return extend_stages(self, self._known, spool, verdicts)
+        return extend_stages(self, self._indexes, spool, verdicts)
 
 
 def _index_type() -> type[DedupIndex]:

@@ -7,7 +7,7 @@ rows are compared as they come.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -79,6 +79,8 @@ class UnsortedReduce(ReducePartitionToColumns):
 
 class AssignCells(KeyedStage):
     """Sends each row to the cell of its nearest centroid, and to those whose border is near."""
+
+    step_name: ClassVar[str] = "assign_cells"
 
     def __init__(self, key: str, which_to_keep: str | None, metric: str, eps: float) -> None:
         super().__init__()
@@ -156,6 +158,7 @@ class AssignCells(KeyedStage):
 class CompareCells(KeyedStage):
     """Compares the rows of each cell, and links those that are near each other."""
 
+    step_name: ClassVar[str] = "compare_cells"
     key: str | Sequence[str] = CELL
     order = (RANK,)
 

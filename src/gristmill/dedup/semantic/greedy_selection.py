@@ -10,7 +10,7 @@ What is given up: this is done in the memory of one worker, with about 300 bytes
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -94,6 +94,7 @@ class RemarkingReduce(ReducePartitionToColumns):
 class GreedySelection(KeyedStage):
     """Goes through all rows that are near another, and gives a verdict on each that is in a cluster."""
 
+    step_name: ClassVar[str] = "select"
     key: str | Sequence[str] = ()
 
     def __init__(self, greedy: bool, eps: float) -> None:

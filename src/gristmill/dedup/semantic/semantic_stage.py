@@ -26,10 +26,9 @@ import pyarrow as pa
 from gristmill.core.batch import Batch
 from gristmill.core.stage import Columns
 from gristmill.core.task import WrittenFiles
-from gristmill.dedup.clusters.cluster_table import ID, SIMILARITY, CommitVerdicts, ids
+from gristmill.dedup.clusters.cluster_table import ID, SIMILARITY, CommitVerdicts, ids, row_numbers
 from gristmill.dedup.columns import reference
 from gristmill.dedup.columns.arrow_numpy import Numbers, from_numbers, numbers
-from gristmill.dedup.fuzzy.exchange_rows import row_numbers
 from gristmill.dedup.semantic.cell_exchange import AssignCells, CellPlan, CompareCells
 from gristmill.dedup.semantic.embedding_columns import embeddings_of, matrix_of
 from gristmill.dedup.semantic.greedy_selection import NODE, RANK, VECTOR, GreedySelection
@@ -189,13 +188,13 @@ class SemanticDeduplicationStage(VerdictStage):
     def rounds(self) -> Sequence[KeyedStage]:
         by_distance = None if self._ranking or self.which_to_keep == RANDOM else self.which_to_keep
         assign = AssignCells(_KEY, by_distance, self.distance_metric, self.eps)
-        steps: list[KeyedStage] = [
+        steps: list[AssignCells | CompareCells | GreedySelection] = [
             assign,
             CompareCells(assign, self.eps, self.greedy),
             GreedySelection(self.greedy, self.eps),
         ]
         for step in steps:
-            step.name = f"{self.name}_{type(step).__name__.lower()}"
+            step.name = f"{self.name}_{step.step_name}"
             step.num_partitions = self.num_partitions
         return steps
 

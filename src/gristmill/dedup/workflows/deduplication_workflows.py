@@ -12,6 +12,7 @@ bytes, resuming (with `cache_path`). Input is JSON lines or Parquet at any fsspe
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -23,8 +24,9 @@ from gristmill.core.records.record_store import RecordStore
 from gristmill.core.result import count_noun
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import WrittenFiles
-from gristmill.dedup.clusters.cluster_table import CLUSTERS_DIRECTORY, CommitVerdicts, count_clusters
+from gristmill.dedup.clusters.cluster_table import CLUSTERS_DIRECTORY, ID, CommitVerdicts, count_clusters
 from gristmill.dedup.clusters.keep_policy import FIRST, Keep
+from gristmill.dedup.clusters.removal_by_id import TextDuplicatesRemovalStage
 from gristmill.dedup.exact.exact_stage import DEFAULT_TEXT_FIELD, ExactDeduplicationStage
 from gristmill.dedup.fuzzy.fuzzy_stage import FuzzyDeduplicationStage
 from gristmill.dedup.index.dedup_index import DedupIndex
@@ -310,3 +312,40 @@ class FuzzyDeduplicationWorkflow(DuplicateFindingWorkflow):
             memory_gb=self.memory_gb,
             **more,
         )
+
+
+class TextDuplicatesRemovalWorkflow(FilesWorkflow):
+    """Removes rows by their ids: those of a cluster table that are not kept, or all of a table of ids.
+
+    The input is that in which they were found, in blocks of any size. `id_field` is as it was then.
+    """
+
+    def __init__(
+        self,
+        input_path: Paths,
+        ids_to_remove_path: Paths,
+        output_path: str | os.PathLike[str],
+        id_field: str | None = None,
+        duplicate_id_field: str = ID,
+        duplicate_id_read_kwargs: Mapping[str, Any] | None = None,
+        cache_path: str | os.PathLike[str] | None = None,
+        **files: Any,
+    ) -> None:
+        """`files`: as for `ExactDeduplicationWorkflow`."""
+        super().__init__(input_path, output_path, cache_path, **files)
+        self.ids_to_remove_path, self.id_field = ids_to_remove_path, id_field
+        self.duplicate_id_field = duplicate_id_field
+        self.duplicate_id_read_kwargs = dict(duplicate_id_read_kwargs or {})
+
+    def run(self, executor: Executor | None = None, **settings: Any) -> DeduplicationResult:
+        """Write the input without the rows to remove. `settings` are those of `Pipeline.run`."""
+        kind = self.filetype()
+        options = self.duplicate_id_read_kwargs.get("storage_options")
+        stage = TextDuplicatesRemovalStage(self.ids_to_remove_path, self.id_field, self.duplicate_id_field, options)
+        result = self.write_rest(kind, stage, executor, settings)
+        written = sum(task.rows for task in result if isinstance(task, WrittenFiles))
+        removed, listed = result.rows_read - written - len(result.quarantined()), stage.listed()
+        told = stage.run_warning(result.summary()[stage.name])  # of this attempt alone
+        if listed is not None and removed != listed and not told:
+            warnings.warn(stage.doubt(removed, listed), RuntimeWarning, stacklevel=2)
+        return DeduplicationResult(self.output_path, None, result.rows_read, removed, 0, result)
