@@ -81,8 +81,8 @@ class ClusterVerdicts(ChoosePartners):
         chosen = (self.bands, self.rows) == choose_bands(self.threshold, verified=self.scored)
         return (
             f"stage {self.name!r}: {self.bands} bands of {self.rows} minhashes found only about "
-            f"{counts[ESTIMATED]:.0%} of the sampled pairs with a similarity of {self.threshold} or more. Use more bands "
-            "(num_bands) or fewer minhashes per band (minhashes_per_band)"
+            f"{counts[ESTIMATED]:.0%} of the sampled pairs with a similarity of {self.threshold} or more. Use more "
+            "bands (num_bands) or fewer minhashes per band (minhashes_per_band)"
             + ("" if chosen else ", or leave out both parameters to have them chosen by the threshold")
         )
 

@@ -303,8 +303,8 @@ class SortedRound(FuzzyRound):
         return piece
 
     def rows_to_pass_on(self, piece: pa.Table) -> pa.Table:
-        """The rows of a piece that go to the next step as they are. A partition is only read for them if a step overrides
-        this."""
+        """The rows of a piece that go to the next step as they are. A partition is read for them only if a step
+        overrides this."""
         return piece.slice(0, 0)
 
     def reducer(self) -> ReducePartition:

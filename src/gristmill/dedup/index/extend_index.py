@@ -1,12 +1,12 @@
-"""What a run keeps is added to an index.
+"""The stages that add the kept rows of a run to an index.
 
-    KeptKeys      lists the sources of the spool again, each with the verdicts on its rows
-    ReadKept      reads the keys that were spooled, without those of rows that were dropped
-    exchange      keys go to the range of hashes that they are in
-    WriteIndex    writes a file for each range; when all are there, the next version of the index
+    ListKeptKeys      lists the sources of the spool again, each with the verdicts on its rows
+    ReadKeptKeys      reads the spooled keys without those of dropped rows
+    exchange          keys go to the partition of their range of hashes
+    WriteIndexFiles   writes a file for each range and, when all are written, the next version of the index
 
-So keys are computed once. All of it is done before rows go on; a run that fails then and is started again knows what it
-has added.
+Keys are computed only once, before. The index is extended before verdicts are applied; a run that fails later and is
+resumed knows what it has added.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ KeyTables = Callable[[], Iterator[pa.Table]]
 def extend_stages(
     stage: IndexedStage, indexes: StageIndexes, spool: SpoolExchange, verdicts: VerdictExchange
 ) -> list[ProcessingStage[Any, Any]]:
-    """The stages that add what is kept to an index."""
+    """The stages that add the kept rows of `stage` to an index."""
     exchange = _AdditionExchange([KEY], stage.num_partitions, stage.memory_gb)
     exchange.share = stage.key_share
     name = f"{stage.name}_index"
@@ -62,7 +62,7 @@ def extend_stages(
 
 
 class _AdditionExchange(Exchange):
-    """Keys that are added, which are a `share` of the input."""
+    """The keys to add, whose size is a `share` of the input."""
 
     share = 1.0
 
@@ -72,7 +72,7 @@ class _AdditionExchange(Exchange):
 
 @fast_dataclass
 class SpooledKeys(Task[str]):
-    """A file of the spool: the keys of its rows, and the verdicts on them."""
+    """A file of the spool with the keys of its rows, and the verdicts on them."""
 
     rows: int = field(kw_only=True)
     names: list[str] = field(kw_only=True, repr=False)
@@ -94,7 +94,7 @@ class SpooledKeys(Task[str]):
 
 
 class ListKeptKeys(SourceStage[SpooledKeys]):
-    """Lists the sources of a spool, with the verdicts on their rows."""
+    """Lists the sources of a spool, each with the verdicts on its rows."""
 
     continues = True
 
@@ -104,10 +104,10 @@ class ListKeptKeys(SourceStage[SpooledKeys]):
         super().__init__()
         self.spool, self.verdicts, self.indexes, self.name = spool, verdicts, indexes, name
         self.exchange = exchange
-        self._place = ""
+        self._segment_name = ""
 
     def assign_directories(self, url: str, storage_options: Mapping[str, Any], lasting: RecordsLocation = None) -> None:
-        self._place = url.rpartition("/")[2]
+        self._segment_name = url.rpartition("/")[2]
 
     def sources(self) -> Iterator[Sequence[SpooledKeys]]:
         spool, verdicts = self.spool.listing, self.verdicts.listing
@@ -124,7 +124,7 @@ class ListKeptKeys(SourceStage[SpooledKeys]):
                     names=[name for chunk in chunks for name in chunk.names],
                     verdicts=judged,
                     target=spool.target,
-                    source=f"{source}-{self._place}",
+                    source=f"{source}-{self._segment_name}",
                     stamp=stamp,
                     salt=int(digest(["salt", addition]), 16),
                 )
@@ -132,28 +132,29 @@ class ListKeptKeys(SourceStage[SpooledKeys]):
 
 
 class DroppedRows:
-    """The rows of a source that were dropped."""
+    """Which rows of a source were dropped."""
 
     def __init__(self, task: SpooledKeys) -> None:
         self._names = make_array(task.names, pa.string())
-        found = [np.zeros(0, np.int64)]
+        codes = [np.zeros(0, np.int64)]
         for part in task.verdicts:
             for table in part.pieces():
-                gone = ~flags(table.column(KEEP)) if KEEP in table.column_names else np.ones(table.num_rows, np.bool_)
-                found.append(self._codes(table.filter(from_numbers(gone))))
-        self._gone = np.unique(np.concatenate(found))
+                drop = ~flags(table.column(KEEP)) if KEEP in table.column_names else np.ones(table.num_rows, np.bool_)
+                codes.append(self._codes(table.filter(from_numbers(drop))))
+        self._dropped = np.unique(np.concatenate(codes))
 
     def is_kept(self, keys: pa.Table) -> Numbers:
-        """Whether each row is kept."""
-        return ~np.isin(self._codes(keys), self._gone)
+        """Whether the row of each key is kept."""
+        return ~np.isin(self._codes(keys), self._dropped)
 
     def _codes(self, table: pa.Table) -> Numbers:
+        """A number for each row of the source: its batch in the upper bits, its position there in the lower ones."""
         batches = pc.index_in(table.column(TASK), value_set=self._names).cast(pa.int64())
         return (numbers(batches) << _ROW_BITS) | numbers(table.column(ROW), np.int64)
 
 
 class ReadKeptKeys(ProcessingStage[SpooledKeys, Batch]):
-    """Reads the keys of rows that were kept."""
+    """Reads the keys of kept rows."""
 
     indivisible = True
 
@@ -172,17 +173,17 @@ class ReadKeptKeys(ProcessingStage[SpooledKeys, Batch]):
             for run in runs:
                 yield read_shuffle_block(task.target, task.data, run.offset, run.length)
 
-        some = False
+        has_rows = False
         for table in self.stage.index_rows(keys, DroppedRows(task), task.salt):
             if table.num_rows:
-                some = True
+                has_rows = True
                 yield Batch(table)
-        if not some:
+        if not has_rows:
             yield Batch(pa.table({}))
 
 
 class WriteIndexFiles(ProcessingStage[PartitionTask, WrittenFiles]):
-    """Writes what a run adds to an index, a file for each range of hashes, and then the next version."""
+    """Writes what a run adds to an index: a file for each range of hashes, and then the next version."""
 
     indivisible = True
     writes = True
@@ -192,7 +193,7 @@ class WriteIndexFiles(ProcessingStage[PartitionTask, WrittenFiles]):
         super().__init__()
         self.indexes, self.exchange, self.name = indexes, exchange, name
         self._tables = tables
-        self._there: dict[str, int] | None = None
+        self._file_sizes: dict[str, int] | None = None
 
     def check(self) -> None:
         self.indexes.check()
@@ -211,21 +212,21 @@ class WriteIndexFiles(ProcessingStage[PartitionTask, WrittenFiles]):
         return WrittenFiles([path], rows=task.rows, written=(written,))
 
     def has_files(self, files: Sequence[WrittenFile]) -> bool:
-        if self._there is None:
-            self._there = self.indexes.addition_target.sizes()
-        there = self._there
-        return all(there.get(file.path.rpartition("/")[2]) == file.size for file in files)
+        if self._file_sizes is None:
+            self._file_sizes = self.indexes.addition_target.sizes()
+        sizes = self._file_sizes
+        return all(sizes.get(file.path.rpartition("/")[2]) == file.size for file in files)
 
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
-        if not info:  # somebody wants to know what a run would do
+        if not info:  # a dry run: nothing was written
             return
-        described, documents, room = [], 0, self.indexes.addition_target
+        described, documents, target = [], 0, self.indexes.addition_target
         for output in outputs:
             for file in output.written:
-                about, rows = describe_index_file(room, file.path.rpartition("/")[2], file.size, file.checksum)
+                about, rows = describe_index_file(target, file.path.rpartition("/")[2], file.size, file.checksum)
                 described.append(about)
                 documents += rows.get(len(self._tables) - 1, 0)
         described.sort(key=lambda file: file.part)
-        for name in set(room.names()) - {file.name for file in described}:  # of attempts that were killed
-            room.remove(room.file(name))
+        for name in set(target.names()) - {file.name for file in described}:  # of attempts that were killed
+            target.remove(target.file(name))
         self.indexes.publish(IndexAddition("", "", documents, 0, files=tuple(described)))

@@ -1,4 +1,7 @@
-"""IndexedStage: what deduplication stages have in common: verdicts, a table of them, and indexes (`dedup_index.py`)."""
+"""IndexedStage: the base of deduplication stages that can be compared with indexes (`dedup_index.py`) and extend one.
+
+Modules of indexes are imported only if a stage uses one: most runs do not, and start faster.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class IndexedStage(VerdictStage):
-    """Drops rows that are like others, of this run or of an index."""
+    """Drops rows that are duplicates of rows of this run or of an index."""
 
     is_base: ClassVar[bool] = True
     against: Sequence[str | DedupIndex] = ()
@@ -30,7 +33,7 @@ class IndexedStage(VerdictStage):
     _indexes: StageIndexes | None = None
 
     def use_indexes(self, against: Sequence[str | DedupIndex], extend: str | DedupIndex | None) -> None:
-        """For the constructor of a stage that takes `against` and `extend`."""
+        """Set the indexes; to be called by the constructor of a stage that takes `against` and `extend`."""
         if against != () and isinstance(against, str | _index_type()):
             raise TypeError(f"stage {self.name!r}: against must be a list of indexes, as in against=[{against!r}]")
         self.against, self.extend = against, extend
@@ -40,16 +43,18 @@ class IndexedStage(VerdictStage):
         return self.extend is not None
 
     def index_parameters(self) -> Mapping[str, Any]:
-        """What must be the same for an index to be of use."""
+        """The parameters that must be the same for an index to be usable."""
         raise NotImplementedError
 
     def index_tables(self) -> Sequence[pa.Schema]:
-        """The tables of the index; the first column of each is `KEY`, and the last has a row for each document."""
+        """The tables of the index. The first column of each is `KEY`; the last table has a row for each document."""
         raise NotImplementedError
 
     def index_rows(self, keys: KeyTables, dropped: DroppedRows, salt: int) -> Iterator[pa.Table]:
-        """Rows for the index, from the keys of one source, which can be read more than once: `KEY`, `TABLE`, and the
-        columns of all tables. `salt` is another number for each addition."""
+        """The rows to add to the index: `KEY`, `TABLE`, and the columns of all tables.
+
+        `keys` reads the keys of one source, and can be called more than once. `salt` differs for each addition.
+        """
         raise NotImplementedError
 
     def judging(self, spools: bool = True) -> tuple[SpoolExchange, VerdictExchange, list[ProcessingStage[Any, Any]]]:
