@@ -155,7 +155,7 @@ def test_versions_can_be_read_and_pruned(tmp_path: Path) -> None:
     assert (DedupIndex(index).versions, len(DedupIndex(index)), DedupIndex(index).check()) == ([3], 121, [])
     assert len(list((tmp_path / "index" / "data").iterdir())) == 2  # what the second version had in its place is gone
     assert [one["snapshot"] for one in DedupIndex(index).info()["snapshots"]] == ["old", "new"]
-    with pytest.raises(PlanError, match=r"no version 2\. There are: 3"):
+    with pytest.raises(PlanError, match=r"no version 2\. Its versions: 3"):
         DedupIndex(index, version=2).info()
 
 

@@ -347,5 +347,5 @@ class TextDuplicatesRemovalWorkflow(FilesWorkflow):
         removed, listed = result.rows_read - written - len(result.quarantined()), stage.listed()
         told = stage.run_warning(result.summary()[stage.name])  # of this attempt alone
         if listed is not None and removed != listed and not told:
-            warnings.warn(stage.doubt(removed, listed), RuntimeWarning, stacklevel=2)
+            warnings.warn(stage.count_warning(removed, listed), RuntimeWarning, stacklevel=2)
         return DeduplicationResult(self.output_path, None, result.rows_read, removed, 0, result)
