@@ -166,7 +166,7 @@ def test_embeddings_that_cannot_be_meant_go_to_quarantine() -> None:
     told = {record.row["id"]: record.error for record in result.quarantined()}
     assert set(told) == {1, 2, 3, 5}
     assert "NaN" in told[1]
-    assert "has 3 numbers, and embedding_dim is 2" in told[3]
+    assert "has 3 numbers, but embedding_dim is 2" in told[3]
     with pytest.raises(GristmillError, match=r"2 numbers and of 3.*embedding_dim"):
         kept(SemanticDeduplicationStage(**FIRST), [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0, 0.0]])
 

@@ -137,5 +137,5 @@ def test_rates_that_make_no_sense_are_refused() -> None:
         BloomDeduplicationStage(false_positive_rate=1.5)
     with pytest.raises(ValueError, match="BloomDeduplicationStage: capacity=0 is too small"):
         BloomDeduplicationStage(capacity=0)
-    with pytest.raises(TypeError, match=r"BloomDeduplicationStage: capacity=2.5 is no whole number"):
+    with pytest.raises(TypeError, match=r"BloomDeduplicationStage: capacity=2.5 must be an integer"):
         BloomDeduplicationStage(capacity=2.5)  # type: ignore[arg-type]

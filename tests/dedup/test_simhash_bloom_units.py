@@ -117,7 +117,7 @@ def test_filters_are_kept_and_merged() -> None:
     assert again.added == 2
     with pytest.raises(ValueError, match="make both alike"):
         again.merge(BloomFilter(99))
-    with pytest.raises(ValueError, match="earlier version, with other hashes: make it anew"):
+    with pytest.raises(ValueError, match="earlier version, with other hashes: rebuild it"):
         BloomFilter.from_bytes(b"GRISTBLM" + one.to_bytes()[8:])
     for broken in (b"nothing", one.to_bytes()[:-1]):
         with pytest.raises(ValueError, match="Bloom filter"):

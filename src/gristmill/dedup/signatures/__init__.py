@@ -1,1 +1,1 @@
-"""Estimates of similarity: MinHash signatures, LSH bands, sketches of documents, and the recall of a search by bands."""
+"""Estimates of similarity: MinHash signatures, LSH bands, sketches of documents, and the recall of bands."""
