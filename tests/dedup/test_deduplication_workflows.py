@@ -131,11 +131,11 @@ def test_wrong_parameters_are_told_at_once(options: dict[str, Any], message: str
         ({"normalize": "case", "normalize_text": True}, TypeError, 'as in normalize=\\["case"\\]'),
         ({"normalize": ["cases"], "normalize_text": True}, ValueError, "Did you mean 'case'"),
         ({"output_mode": "replace"}, ValueError, "'replace', must be one of 'ignore', 'overwrite', 'error', 'append'"),
-        ({"output_mode": "append", "write_kwargs": {"mode": "error"}}, ValueError, "write_kwargs have another mode"),
+        ({"output_mode": "append", "write_kwargs": {"mode": "error"}}, ValueError, "write_kwargs has another mode"),
         (
             {"score_fields": "a"},
             TypeError,
-            "Workflow: there is no parameter 'score_fields'. Did you mean 'score_field'",
+            "Workflow has no parameter 'score_fields'. Did you mean 'score_field'",
         ),
         ({"output_modes": "a"}, TypeError, "Did you mean 'output_mode'"),
     ],
@@ -218,7 +218,7 @@ def test_an_index_knows_what_did_not_count(tmp_path: Path) -> None:
 def test_input_that_cannot_be_told_apart(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
     pq.write_table(pa.table({"text": ["a"]}), tmp_path / "a.parquet")
-    with pytest.raises(PlanError, match="say which with input_filetype"):
+    with pytest.raises(PlanError, match="choose one with input_filetype"):
         ExactDeduplicationWorkflow(tmp_path, tmp_path / "out").run(HERE)
     with pytest.raises(InputError, match="ExactDeduplicationWorkflow: .*does not exist"):
         ExactDeduplicationWorkflow(tmp_path / "none", tmp_path / "out").run(HERE)

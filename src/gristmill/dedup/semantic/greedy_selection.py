@@ -192,7 +192,7 @@ class GreedySelection(KeyedStage):
             return None
         return (
             f"stage {self.name!r}: only about {counts[ESTIMATED]:.0%} of the sampled rows within eps={self.eps} of a "
-            "kept row were found. Use fewer clusters (n_clusters), or compare more rows with those of neighbouring clusters "
+            "kept row were found. Use fewer clusters (n_clusters), or compare more rows with neighbouring clusters "
             "(larger n_probe or border)"
         )
 

@@ -103,7 +103,7 @@ def _best_bands(
 
 
 def _most_bands(threshold: float, size: int, most: float) -> tuple[int, int]:
-    """The bands and rows that find most pairs at the threshold, and at most the share `most` of half as similar ones."""
+    """The bands and rows that find most pairs at the threshold, and at most the share `most` half as similar."""
     options = [(0.0, (1, 1))]
     for rows, bands in _cuts(size):
         allowed = np.flatnonzero(probability(threshold / 2, bands, rows)[:, 0] <= most)

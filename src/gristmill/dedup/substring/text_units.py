@@ -114,7 +114,7 @@ def _paragraph_ends(found: StringLayout, lines: TextPieces) -> Numbers:
 
 
 def _sentence_ends(found: StringLayout) -> Numbers:
-    """Where sentences end: a mark, closing quotes or brackets, and white space; a full-width mark; or the end of a line."""
+    """Where sentences end: after a mark, closing quotes and white space; a full-width mark; or the end of a line."""
     data = np.append(found.data, np.zeros(4, np.uint8))
     limits = found.offsets[1:]
     marks = np.flatnonzero(_MARK[data]) + 1
