@@ -209,9 +209,12 @@ def test_empty_snapshots_and_empty_indexes(tmp_path: Path) -> None:
         (lambda index: ExactDeduplicationStage(extend=index, normalize=["case"]), "normalize is"),
         (lambda index: ExactDeduplicationStage(against=[f"{index}-not"]), "no index at .*index-not.*extend="),
         (lambda index: ExactDeduplicationStage(against=[DedupIndex(index, version=7)]), "no version 7. There are: 1"),
-        (lambda index: ExactDeduplicationStage(extend=DedupIndex(index, version=1)), "give extend no version"),
+        (
+            lambda index: ExactDeduplicationStage(extend=DedupIndex(index, version=1)),
+            "extend always adds to the last version",
+        ),
         (lambda index: ExactDeduplicationStage(against=[index], url_field="text"), "'values' there and 'URLs' here"),
-        (lambda index: FuzzyDeduplicationStage(against=[index]), "is for exact deduplication, and this is fuzzy"),
+        (lambda index: FuzzyDeduplicationStage(against=[index]), "is for exact deduplication, but this stage is fuzzy"),
     ],
 )
 def test_an_index_that_does_not_fit_is_refused_before_the_run(tmp_path: Path, stage: Any, message: str) -> None:

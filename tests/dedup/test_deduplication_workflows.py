@@ -181,7 +181,7 @@ def test_a_low_threshold_finds_what_is_less_alike(tmp_path: Path) -> None:
     few = FuzzyDeduplicationWorkflow(
         tmp_path / "in.jsonl", tmp_path / "few", num_bands=20, minhashes_per_band=13, **options
     )
-    with pytest.warns(RuntimeWarning, match="20 bands of 13.*or neither: then both are chosen by the threshold"):
+    with pytest.warns(RuntimeWarning, match="20 bands of 13.*or leave out both parameters to have them chosen"):
         assert few.run(HERE).duplicates < 20
 
 
@@ -241,7 +241,7 @@ def test_an_index_of_what_other_files_had(corpus: Path, tmp_path: Path) -> None:
     assert not set(texts(tmp_path / "a")) & set(texts(tmp_path / "all"))
     assert first.clusters == 0
     assert then.clusters == found.clusters == 34  # of most of them, the one that is kept is in the index
-    with pytest.raises(PlanError, match="extend needs perform_removal"):
+    with pytest.raises(PlanError, match="extend adds the kept rows to an index, and needs perform_removal"):
         ExactDeduplicationWorkflow(corpus, tmp_path / "no", perform_removal=False, extend="index").run(HERE)
 
 

@@ -135,7 +135,7 @@ def test_a_filter_grows_at_the_same_text_however_texts_are_cut() -> None:
 def test_rates_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="BloomDeduplicationStage: false_positive_rate=1.5"):
         BloomDeduplicationStage(false_positive_rate=1.5)
-    with pytest.raises(ValueError, match="BloomDeduplicationStage: capacity=0 is too small"):
+    with pytest.raises(ValueError, match="BloomDeduplicationStage: capacity=0 must be 1 or more"):
         BloomDeduplicationStage(capacity=0)
     with pytest.raises(TypeError, match=r"BloomDeduplicationStage: capacity=2.5 must be an integer"):
         BloomDeduplicationStage(capacity=2.5)  # type: ignore[arg-type]
