@@ -173,10 +173,10 @@ class ExactDeduplicationWorkflow(DuplicateFindingWorkflow):
 
     Parameters are those of `ExactDeduplicationStage`; `normalize_text` adds "case" and "whitespace" to `normalize`.
     Rows are identified by `id_field`, or by their file and position (`assign_id`). With `cache_path`, a directory, a
-    killed run can be resumed. `read_kwargs`, `write_kwargs` and `cache_kwargs` may contain `storage_options`. `output_mode`
-    is the `mode` of the writer for files that are already in `output_path`; without it files of the same name are
-    replaced, and the run does not start if there are others. Without removal the cluster table is written to `clusters`
-    in `output_path`.
+    killed run can be resumed. `read_kwargs`, `write_kwargs` and `cache_kwargs` may contain `storage_options`.
+    `output_mode` is the `mode` of the writer for files that are already in `output_path`; without it files of the same
+    name are replaced, and the run does not start if there are others. Without removal the cluster table is written to
+    `clusters` in `output_path`.
     """
 
     def __init__(
@@ -233,8 +233,8 @@ class FuzzyDeduplicationWorkflow(DuplicateFindingWorkflow):
 
     Texts are compared as by `FuzzyDeduplicationStage`, by runs of `char_ngrams` characters, or of `word_ngrams` words
     if that is given. Bands are chosen by the `threshold`, unless `num_bands` or `minhashes_per_band` is set; if only
-    one is, the other is 20 bands, or 13 minhashes for each. The other parameters are those of `ExactDeduplicationWorkflow`;
-    all but the two paths are keyword-only.
+    one is, the other is 20 bands, or 13 minhashes for each. The other parameters are those of
+    `ExactDeduplicationWorkflow`; all but the two paths are keyword-only.
     """
 
     def __init__(
