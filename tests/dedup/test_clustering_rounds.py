@@ -22,7 +22,7 @@ from gristmill.core.plan.planner import Plan
 from gristmill.core.records.stage_identity import describe_plan, describe_stage, identity_hash
 from gristmill.dedup import FuzzyDeduplicationStage
 from gristmill.dedup.columns.arrow_numpy import from_numbers
-from gristmill.dedup.fuzzy import cluster_verdicts, clustering_rounds, clustering_steps
+from gristmill.dedup.fuzzy import cluster_verdicts, clustering_rounds
 from gristmill.dedup.fuzzy.cluster_verdicts import ClusterVerdicts
 from gristmill.dedup.fuzzy.clustering_rounds import ClusteringRounds
 from gristmill.dedup.fuzzy.exchange_rows import (
@@ -159,7 +159,7 @@ def test_links_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     edges = [(u, v, 0.9) for u in range(60) for v in range(u)]
     rows = tables(edges, 1000)[0].data
     tasks = [DocumentBatch(pa.concat_tables([select_kind(rows, kind) for kind in (TEXT, LINK)]))]
-    monkeypatch.setattr(clustering_steps.SmallStar, "star", lambda *_: pytest.fail("a round was made"))
+    monkeypatch.setattr(clustering_rounds.SmallStar, "star", lambda *_: pytest.fail("a round was made"))
     assert len(judged(tasks, 10_000)[0]) == 60  # which have 1,770 links, of 48 bytes
 
 
@@ -168,7 +168,7 @@ def test_a_partition_is_not_read_for_rows_that_a_step_has_not(monkeypatch: pytes
         return pytest.fail(f"{type(self).__name__} has none")
 
     wanted = judged(tables(PATH, 1000), 0)[0]
-    monkeypatch.setattr(clustering_steps.SortedRound, "past", never)
+    monkeypatch.setattr(clustering_rounds.SortedRound, "rows_to_pass_on", never)
     assert judged(tables(PATH, 1000), 0)[0] == wanted
 
 
@@ -184,8 +184,8 @@ def test_rounds_have_partitions_for_what_they_pass_on() -> None:
 def test_blocks_may_end_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = tables([*PATH[:12], *STAR[:15], *[(-40 - n, -41 - n, 0.9) for n in range(4)]], 1000)
     wanted = judged(tasks, 10**9)
-    cut = clustering_steps.tables_of_size
-    monkeypatch.setattr(clustering_steps, "tables_of_size", lambda pieces: cut(pieces, 200))
+    cut = clustering_rounds.tables_of_size
+    monkeypatch.setattr(clustering_rounds, "tables_of_size", lambda pieces: cut(pieces, 200))
     found, told = judged(tasks, 0)
     assert found == wanted[0]
     assert told == pytest.approx(wanted[1])
@@ -236,7 +236,7 @@ def test_a_run_that_stops_between_rounds_goes_on(tmp_path: Path, monkeypatch: py
     source = write(tmp_path)
     wanted = run(source, tmp_path / "one")
     calls = {"now": 0, "last": 5}
-    star = clustering_steps.SmallStar.star
+    star = clustering_rounds.SmallStar.star
 
     def counted(self: Any, pairs: pa.Table) -> Any:
         calls["now"] += 1
@@ -244,7 +244,7 @@ def test_a_run_that_stops_between_rounds_goes_on(tmp_path: Path, monkeypatch: py
             raise KeyboardInterrupt
         return star(self, pairs)
 
-    monkeypatch.setattr(clustering_steps.SmallStar, "star", counted)
+    monkeypatch.setattr(clustering_rounds.SmallStar, "star", counted)
     monkeypatch.setattr(clustering_rounds, "HELD_BYTES", 0)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
@@ -330,8 +330,8 @@ def test_links_of_rows_that_are_not_there_are_an_error() -> None:
     stage = ClusterVerdicts("exact", 0.8, 20, 9)
     assert sum(map(len, stage.verdicts_in_memory([[texts]], lambda: [links]))) == 5
     for known in (texts.slice(0, 4), texts.slice(1), texts.slice(0, 0)):
-        with pytest.raises(AccountingError, match="pairs that are alike .* name a row of which nothing is known"):
+        with pytest.raises(AccountingError, match="similar pairs name a row that was not sent"):
             list(stage.verdicts_in_memory([[known]], lambda: [links]))
-    with pytest.raises(AccountingError, match="of 6 pairs that are alike 6 name .* number [12378]; 0 rows are known"):
+    with pytest.raises(AccountingError, match="6 of 6 similar pairs name .* number [12378]; 0 rows were sent"):
         list(stage.verdicts_in_memory([], lambda: [links]))
     assert not list(stage.verdicts_in_memory([], list))

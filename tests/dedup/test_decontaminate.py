@@ -224,7 +224,7 @@ def test_the_files_of_a_glob_are_benchmarks_with_names_of_their_own(tmp_path: Pa
     assert counts(folder / "gs*") == {"gsm8k_documents": 1}
     assert counts({"path": folder / "*.jsonl", "name": "all"}) == {"all_documents": 1}
     assert counts(folder) == {"bench_documents": 2}
-    with pytest.raises(PlanError, match=r"two benchmarks are called 'gsm8k': name them"):
+    with pytest.raises(PlanError, match=r"two benchmarks are named 'gsm8k': give one another name"):
         counts(folder / "gs*", folder / "gsm8k.jsonl")
     write(folder / "[1].jsonl", [{"text": sentence(2, 20)}])
     assert counts(folder / "[1].jsonl") == {"[1]_documents": 1}
@@ -315,7 +315,7 @@ def test_benchmarks_that_cannot_be_read_are_told_by_the_plan(
         ("quiz.jsonl", {}, r"must be a list, as in benchmarks=\['quiz.jsonl'\]"),
         ([{"file": "a"}], {}, "a benchmark is a path"),
         ([{"path": "a", "fields": ["q"]}], {}, "no 'fields'"),
-        (["a/x.jsonl", "b/x.jsonl"], {}, "two benchmarks are called 'x'"),
+        (["a/x.jsonl", "b/x.jsonl"], {}, "two benchmarks are named 'x'"),
         (["a"], {"action": "drop"}, "action is 'drop'"),
         (["a"], {"ngram": 5}, "min_words=8 must be between 1 and ngram=5"),
         (["a"], {"fuzzy_ngram": 9}, "fuzzy_ngram=9"),
@@ -324,7 +324,7 @@ def test_benchmarks_that_cannot_be_read_are_told_by_the_plan(
         (["a"], {"context": None}, "context is None, must be a whole number"),
         (["a"], {"ngram": "13"}, "ngram='13' must be a whole number"),
         (["a"], {"ngram": 13.0}, "ngram=13.0 must be a whole number"),
-        (["a"], {"min_overlap": None}, "min_overlap=None is no share"),
+        (["a"], {"min_overlap": None}, "min_overlap=None must be a share"),
         ([{"path": None}], {}, "a benchmark is a path"),
     ],
 )

@@ -209,9 +209,12 @@ def test_empty_snapshots_and_empty_indexes(tmp_path: Path) -> None:
         (lambda index: ExactDeduplicationStage(extend=index, normalize=["case"]), "normalize is"),
         (lambda index: ExactDeduplicationStage(against=[f"{index}-not"]), "no index at .*index-not.*extend="),
         (lambda index: ExactDeduplicationStage(against=[DedupIndex(index, version=7)]), "no version 7. There are: 1"),
-        (lambda index: ExactDeduplicationStage(extend=DedupIndex(index, version=1)), "give extend no version"),
+        (
+            lambda index: ExactDeduplicationStage(extend=DedupIndex(index, version=1)),
+            "extend always adds to the last version",
+        ),
         (lambda index: ExactDeduplicationStage(against=[index], url_field="text"), "'values' there and 'URLs' here"),
-        (lambda index: FuzzyDeduplicationStage(against=[index]), "is for exact deduplication, and this is fuzzy"),
+        (lambda index: FuzzyDeduplicationStage(against=[index]), "is for exact deduplication, but this stage is fuzzy"),
     ],
 )
 def test_an_index_that_does_not_fit_is_refused_before_the_run(tmp_path: Path, stage: Any, message: str) -> None:
@@ -223,7 +226,7 @@ def test_an_index_that_does_not_fit_is_refused_before_the_run(tmp_path: Path, st
 def test_a_file_is_no_index(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for options in ({"extend": str(tmp_path / "file")}, {"against": [str(tmp_path / "file")]}):
-        with pytest.raises(InputError, match="is a file, and an index is a directory"):
+        with pytest.raises(InputError, match="is a file, but an index is a directory"):
             Pipeline("p", stages=[ExactDeduplicationStage(**options)]).plan([DocumentBatch(OLD)])
 
 
@@ -259,7 +262,7 @@ def test_a_damaged_file_is_told(tmp_path: Path, damage: Any, message: str) -> No
     damage(path)
     assert len(DedupIndex(index).check()) == 1
     new = write(tmp_path / "new", x=NEW)
-    with pytest.raises(GristmillError, match=f"{path}, a part of an index, .*{message}.*Restore"):
+    with pytest.raises(GristmillError, match=f"{path}, a file of an index, .*{message}.*Restore"):
         run(new, tmp_path / "out", ExactDeduplicationStage(id_field="id", against=[index]))
 
 
@@ -277,7 +280,7 @@ def test_an_index_with_other_hashes_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "index" / "versions" / "000001.json"
     path.write_bytes(path.read_bytes().replace(b'"format": 5', b'"format": 4'))
     new = write(tmp_path / "new", x=NEW)
-    with pytest.raises(PlanError, match=f"{path} has format 4.*make the index anew"):
+    with pytest.raises(PlanError, match=f"{path} has format 4.*rebuild the index"):
         run(new, tmp_path / "out", ExactDeduplicationStage(id_field="id", against=[index]))
     assert not list((tmp_path / "out").glob("*.jsonl"))
 

@@ -131,11 +131,11 @@ def test_wrong_parameters_are_told_at_once(options: dict[str, Any], message: str
         ({"normalize": "case", "normalize_text": True}, TypeError, 'as in normalize=\\["case"\\]'),
         ({"normalize": ["cases"], "normalize_text": True}, ValueError, "Did you mean 'case'"),
         ({"output_mode": "replace"}, ValueError, "'replace', must be one of 'ignore', 'overwrite', 'error', 'append'"),
-        ({"output_mode": "append", "write_kwargs": {"mode": "error"}}, ValueError, "write_kwargs have another mode"),
+        ({"output_mode": "append", "write_kwargs": {"mode": "error"}}, ValueError, "write_kwargs has another mode"),
         (
             {"score_fields": "a"},
             TypeError,
-            "Workflow: there is no parameter 'score_fields'. Did you mean 'score_field'",
+            "Workflow has no parameter 'score_fields'. Did you mean 'score_field'",
         ),
         ({"output_modes": "a"}, TypeError, "Did you mean 'output_mode'"),
     ],
@@ -181,7 +181,7 @@ def test_a_low_threshold_finds_what_is_less_alike(tmp_path: Path) -> None:
     few = FuzzyDeduplicationWorkflow(
         tmp_path / "in.jsonl", tmp_path / "few", num_bands=20, minhashes_per_band=13, **options
     )
-    with pytest.warns(RuntimeWarning, match="20 bands of 13.*or neither: then both are chosen by the threshold"):
+    with pytest.warns(RuntimeWarning, match="20 bands of 13.*or leave out both parameters to have them chosen"):
         assert few.run(HERE).duplicates < 20
 
 
@@ -218,7 +218,7 @@ def test_an_index_knows_what_did_not_count(tmp_path: Path) -> None:
 def test_input_that_cannot_be_told_apart(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
     pq.write_table(pa.table({"text": ["a"]}), tmp_path / "a.parquet")
-    with pytest.raises(PlanError, match="say which with input_filetype"):
+    with pytest.raises(PlanError, match="choose one with input_filetype"):
         ExactDeduplicationWorkflow(tmp_path, tmp_path / "out").run(HERE)
     with pytest.raises(InputError, match="ExactDeduplicationWorkflow: .*does not exist"):
         ExactDeduplicationWorkflow(tmp_path / "none", tmp_path / "out").run(HERE)
@@ -241,7 +241,7 @@ def test_an_index_of_what_other_files_had(corpus: Path, tmp_path: Path) -> None:
     assert not set(texts(tmp_path / "a")) & set(texts(tmp_path / "all"))
     assert first.clusters == 0
     assert then.clusters == found.clusters == 34  # of most of them, the one that is kept is in the index
-    with pytest.raises(PlanError, match="extend needs perform_removal"):
+    with pytest.raises(PlanError, match="extend adds the kept rows to an index, and needs perform_removal"):
         ExactDeduplicationWorkflow(corpus, tmp_path / "no", perform_removal=False, extend="index").run(HERE)
 
 

@@ -229,12 +229,12 @@ def test_wrong_arguments_are_told_before_anything_runs(tmp_path: Path) -> None:
         ExactDeduplicationStage(keep="highest")
     for options, message in (
         ({"keep": "newest"}, "score_field"),
-        ({"keep": "longest", "score_field": "x"}, "goes with keep='highest' or keep='newest'"),
+        ({"keep": "longest", "score_field": "x"}, "is for keep='highest' and keep='newest'"),
         ({"keep": "source"}, r"Keep\('source', field=..., order="),
         ({"keep": "longest", "columns": ["a"]}, r"Keep\('longest', field="),
         ({"keep": Keep(), "score_field": "x"}, "leave out score_field"),
         ({"columns": ["a"], "url_field": "b"}, "one of text_field, columns and url_field"),
-        ({"url_field": "b", "normalize": ["case"]}, "a normal form of their own"),
+        ({"url_field": "b", "normalize": ["case"]}, "url_field always compares normalised URLs"),
     ):
         with pytest.raises(ValueError, match=message):
             ExactDeduplicationStage(**options)

@@ -95,7 +95,7 @@ def test_rows_that_are_not_found_again_are_told(tmp_path: Path) -> None:
     source = write(tmp_path / "in", a=[{"id": 1, "text": "a"}, {"id": 2, "text": "a"}])
     found = ExactDeduplicationWorkflow(source, tmp_path / "found", id_field="id", perform_removal=False).run(HERE)
     assert found.clusters_path is not None
-    with pytest.warns(RuntimeWarning, match="lists 1 rows to remove, and 0 were removed"):
+    with pytest.warns(RuntimeWarning, match="lists 1 rows to remove, but 0 were removed"):
         TextDuplicatesRemovalWorkflow(source, found.clusters_path, tmp_path / "out").run(HERE)
     again = TextDuplicatesRemovalWorkflow(
         source, found.clusters_path, tmp_path / "resumed", id_field="id", cache_path=tmp_path / "run"
@@ -111,7 +111,7 @@ def test_rows_that_share_an_id_with_one_that_is_removed_are_told(tmp_path: Path)
     assert table is not None
     stage = TextDuplicatesRemovalStage(table, "id")
     stages = [JsonlReader(source), stage, JsonlWriter(str(tmp_path / "out"))]
-    message = r"stage 'TextDup\w*': the table lists 1 rows to remove, and 3 were removed: some ids name several rows"
+    message = r"stage 'TextDup\w*': the table lists 1 rows to remove, but 3 were removed: some ids name several rows"
     with pytest.warns(RuntimeWarning, match=message) as told:
         Pipeline("p", stages=stages).run(HERE)
     assert len(told) == 1
@@ -129,7 +129,7 @@ def test_a_workflow_tells_once_that_ids_name_several_rows(tmp_path: Path, late: 
     if late:
         workflow.run(HERE)  # and what comes in the next attempt is as much as the table lists
     write(tmp_path / "in", b=[{"id": 2, "text": "b"}])
-    with pytest.warns(RuntimeWarning, match="lists 1 rows to remove, and 2 were removed") as told:
+    with pytest.warns(RuntimeWarning, match="lists 1 rows to remove, but 2 were removed") as told:
         assert workflow.run(HERE).duplicates == 2
     assert len(told) == 1
 

@@ -12,7 +12,7 @@ import pytest
 from gristmill import DocumentBatch, LocalExecutor, Pipeline
 from gristmill.core.errors import PlanError
 from gristmill.dedup import DedupIndex, ExactDeduplicationStage
-from gristmill.dedup.index.index_lookup import StageIndexes
+from gristmill.dedup.index.stage_indexes import StageIndexes
 from gristmill.text import JsonlReader, JsonlWriter
 from tests.dedup.index_snapshots import NEW, OLD, ONLY_NEW, STAGES, ids, indexed, run, write
 
@@ -52,7 +52,9 @@ def test_a_copy_of_the_index_is_refused_once_it_has_what_the_run_itself_has_adde
         run(new, tmp_path / "out", stage, tmp_path / "run")
     shutil.rmtree(copy)
     shutil.copytree(index, copy)
-    with pytest.raises(PlanError, match=r"/copy has what this run has added to the one at .*/index before \('new'\)"):
+    with pytest.raises(
+        PlanError, match=r"/copy has rows that this run has added to the one at .*/index before \('new'\)"
+    ):
         run(new, tmp_path / "out", stage, tmp_path / "run")
     assert ids(tmp_path / "out") == ONLY_NEW
     assert len(DedupIndex(index)) == 120

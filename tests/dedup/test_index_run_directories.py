@@ -23,11 +23,11 @@ from tests.dedup.index_snapshots import KEPT, MORE, OLD, ONE, TWO, WITH_MORE, Co
     [
         (None, None, "in", {"y": MORE}, "'v1', of other input.*this run another run_dir.*input of 'v1' too"),
         (None, None, "in2", {"x": MORE}, "'v1', of other input.*this run another run_dir.*input of 'v1' too"),
-        (None, "new", "in", {"y": MORE}, "'v1', which is another snapshot.*another run_dir.*give its name.*'v1'"),
+        (None, "new", "in", {"y": MORE}, "'v1', which is another snapshot.*another run_dir.*use its name.*'v1'"),
         ("old", None, "in", {"y": MORE}, "'old', of other input.*this run another run_dir"),
         ("old", "old", "in", {"y": MORE}, "'old', of other input.*this run another name, another run_dir"),
-        ("old", "old", "in2", {"x": ONE, "y": MORE}, "'old', of other input.*input of 'old' too, where that was"),
-        ("old", "new", "in", {"y": MORE}, "'old', which is another snapshot.*another run_dir.*give its name.*'old'"),
+        ("old", "old", "in2", {"x": ONE, "y": MORE}, "'old', of other input.*input of 'old' too, at its earlier paths"),
+        ("old", "new", "in", {"y": MORE}, "'old', which is another snapshot.*another run_dir.*use its name.*'old'"),
         ("old", "new", "in", {"x": ONE}, "'old', which is another snapshot"),
         ("old", "new", "in", {"x": TWO, "y": MORE}, "'old', which is another snapshot"),
     ],
@@ -170,5 +170,7 @@ def test_other_stages_are_told_apart_from_other_files(tmp_path: Path) -> None:
     source, index = write(tmp_path / "in", x=OLD, empty=[]), str(tmp_path / "index")
     run(source, tmp_path / "out", ExactDeduplicationStage(id_field="id", extend=index))
     stages: Any = [JsonlReader(str(source)), Sample(0.5), ExactDeduplicationStage(id_field="id", extend=index)]
-    with pytest.raises(PlanError, match="added before, as 'v1', and what is compared of them is not what it was"):
+    with pytest.raises(
+        PlanError, match="added before, as 'v1', and the rows that the pipeline makes of them have changed"
+    ):
         Pipeline("p", stages=[*stages, JsonlWriter(str(tmp_path / "out"))]).run(LocalExecutor(0))

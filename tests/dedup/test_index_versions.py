@@ -155,7 +155,7 @@ def test_versions_can_be_read_and_pruned(tmp_path: Path) -> None:
     assert (DedupIndex(index).versions, len(DedupIndex(index)), DedupIndex(index).check()) == ([3], 121, [])
     assert len(list((tmp_path / "index" / "data").iterdir())) == 2  # what the second version had in its place is gone
     assert [one["snapshot"] for one in DedupIndex(index).info()["snapshots"]] == ["old", "new"]
-    with pytest.raises(PlanError, match=r"no version 2\. There are: 3"):
+    with pytest.raises(PlanError, match=r"no version 2\. Its versions: 3"):
         DedupIndex(index, version=2).info()
 
 
@@ -227,7 +227,7 @@ import os, sys
 from pathlib import Path
 from gristmill import LocalExecutor, Pipeline
 from gristmill.text import JsonlReader, JsonlWriter
-from tests.dedup import test_index
+from tests.dedup import test_dedup_index
 
 root, stage, most = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 
@@ -242,8 +242,8 @@ def attempt(folder, die_at):
             return do(*args, **kwargs)
         return done
     Path.replace, os.link = count_down(Path.replace), count_down(os.link)
-    made = test_index.STAGES[stage](id_field="id", num_partitions=2, extend=str(folder / "index"))
-    test_index.run(root / "new", folder / "out", made, folder / "run")
+    made = test_dedup_index.STAGES[stage](id_field="id", num_partitions=2, extend=str(folder / "index"))
+    test_dedup_index.run(root / "new", folder / "out", made, folder / "run")
     (folder / "count").write_text(str(count))
 
 def fork(folder, die_at):

@@ -61,9 +61,9 @@ def test_policies(keep: Keep, values: list[Any], wanted: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("best",), "'best' is unknown; it is one of first, longest"),
-        (("highest",), "needs the column that it looks at"),
-        (("highest", 5), "field is the name of a column, not 5"),
+        (("best",), "'best' is unknown, must be one of first, longest"),
+        (("highest",), "needs a column: field="),
+        (("highest", 5), "field must be the name of a column, not 5"),
         (("source", "x"), "needs the values of its column"),
         (("source", "x", "wiki"), r"order must be a list of values, the best first, as in order=\['wiki'\]"),
         (("source", "x", {"wiki", "web"}), "order must be a list of values"),
@@ -91,7 +91,7 @@ def test_a_stage_refuses_what_is_no_policy(keep: Any, message: str) -> None:
 
 
 def test_a_column_that_is_not_there_is_named() -> None:
-    with pytest.raises(ColumnError, match="'highest' looks at 'score'; there are id, text"):
+    with pytest.raises(ColumnError, match="'highest' needs the column 'score'; the columns are id, text"):
         Keep("highest", "score").rank(pa.table({"id": [1], "text": ["a"]}))
 
 
@@ -283,7 +283,7 @@ def counted(
 def test_rows_that_cannot_be_ranked_are_counted_and_told(tmp_path: Path, kind: Any) -> None:
     stage = kind(keep="newest", score_field="x")
     dates = ["Wed, 01 Jan 2025 10:00:00 GMT", "yesterday", None, "2026-01-01", "", "tomorrow", 1_735_000_000, "?"] * 3
-    told = f"stage '{stage.name}': keep='newest' looks at column 'x', and finds no time in 37.5% of the rows .9 of 24."
+    told = f"stage '{stage.name}': keep='newest' found no time in column 'x' in 37.5% of the rows .9 of 24."
     with pytest.warns(RuntimeWarning, match=told):
         found = counted(tmp_path, stage, dates)
     assert found == ([3], {"keep_unreadable": 9, "keep_missing": 6})
@@ -303,7 +303,7 @@ def test_counts_do_not_depend_on_workers(tmp_path: Path) -> None:
 def test_rows_beside_one_that_is_set_aside_are_counted_once() -> None:
     rows = [{"n": n, "hash": "not a hash" if n == 2 else "0" * 16, "x": "soon"} for n in range(5)]
     stage = PerceptualHashDeduplicationStage("hash", keep="newest", score_field="x")
-    with pytest.warns(RuntimeWarning, match="no time in any of 4 rows"):
+    with pytest.warns(RuntimeWarning, match="no time in column '.*' in any of 4 rows"):
         result = Pipeline("p", stages=[stage]).run(LocalExecutor(0), initial_tasks=[DocumentBatch(rows)], max_errors=1)
     assert len(result.quarantined()) == 1
     assert result.summary()[stage.name].counts["keep_unreadable"] == 4
@@ -312,13 +312,13 @@ def test_rows_beside_one_that_is_set_aside_are_counted_once() -> None:
 @pytest.mark.parametrize(
     ("keep", "values", "told"),
     [
-        (Keep("newest", "x"), ["soon", "late", "now"], "no time in any of 3 rows .3 have something else there, and 0"),
-        (Keep("highest", "x"), ["high", "low", "low"], "no number in any of 3 rows.*has kept the first row.*numbers"),
+        (Keep("newest", "x"), ["soon", "late", "now"], "no time .*in any of 3 rows .3 have another value, 0 have"),
+        (Keep("highest", "x"), ["high", "low", "low"], "no number .*in any of 3 rows.*the first row of each.*numbers"),
         (Keep("highest", "x"), [None, None, 1], None),
-        (Keep("highest", "x"), [None, "", None], "no number in any of 3 rows .0 have something else there, and 3 noth"),
-        (Keep("highest", "x"), [[1], [2], [3]], "no number in any of 3 rows"),
-        (Keep("newest", "x"), [[1], [2], [3]], "no time in any of 3 rows"),
-        (Keep("source", "x", ["wiki"]), ["Wiki", "web", "web"], "no value of its order in any of 3 rows.*spelled"),
+        (Keep("highest", "x"), [None, "", None], "no number .*in any of 3 rows .0 have another value, 3 have"),
+        (Keep("highest", "x"), [[1], [2], [3]], "no number .*in any of 3 rows"),
+        (Keep("newest", "x"), [[1], [2], [3]], "no time .*in any of 3 rows"),
+        (Keep("source", "x", ["wiki"]), ["Wiki", "web", "web"], "no value of its order .*in any of 3 rows.*spelled"),
         (Keep("source", "x", ["web"]), ["web", "mail", "wiki"], None),
         (Keep("longest", "x"), [[1], [1], [1, 2]], None),
     ],

@@ -41,12 +41,12 @@ def corner(request: pytest.FixtureRequest, tmp_path: Path) -> Corner:
 @pytest.mark.parametrize(
     ("then", "now", "message"),
     [
-        ({"x": ONE}, {"x": GROWN}, "they have other content now"),
-        ({"x": ONE}, {"x": TWO}, "they have other content now"),
-        ({"x": ONE}, {"x": []}, "they have other content now"),
-        ({"x": ONE, "y": MORE}, {"x": ONE, "y": MORE[1:]}, "some are as they were, while others have changed or are"),
-        ({"x": ONE, "y": MORE}, {"x": ONE}, "some are as they were, while others have changed or are gone"),
-        ({"x": ONE, "y": MORE}, {"x": GROWN, "z": MORE}, "they have other content now"),
+        ({"x": ONE}, {"x": GROWN}, "their content has changed"),
+        ({"x": ONE}, {"x": TWO}, "their content has changed"),
+        ({"x": ONE}, {"x": []}, "their content has changed"),
+        ({"x": ONE, "y": MORE}, {"x": ONE, "y": MORE[1:]}, "some of them are unchanged, while others have"),
+        ({"x": ONE, "y": MORE}, {"x": ONE}, "some of them are unchanged, while others have changed or are missing"),
+        ({"x": ONE, "y": MORE}, {"x": GROWN, "z": MORE}, "their content has changed"),
     ],
 )
 @pytest.mark.parametrize("run_dir", ["run", None])
@@ -56,7 +56,7 @@ def test_files_that_have_changed_are_refused_unless_they_have_a_name(
     corner = Corner(tmp_path)
     before = corner.add(run_dir, **then)
     known = corner.snapshots
-    way_out = r"give its name, .*snapshot='v1'\), and run_dir='.*/run'" if run_dir else "make the index anew"
+    way_out = r"use its name, .*snapshot='v1'\), and run_dir='.*/run'" if run_dir else "rebuild the index"
     for _ in range(2):
         with pytest.raises(
             PlanError, match=f"added before, as 'v1'.*{message}.*{way_out}.*another snapshot, .*name it.* of its own"
@@ -85,7 +85,7 @@ def test_a_name_that_another_addition_has_is_refused(tmp_path: Path) -> None:
     corner = Corner(tmp_path)
     corner.add("run", "january", x=ONE)
     for run_dir, files in (("other", {"x": GROWN}), (None, {"x": GROWN}), (None, {"y": MORE})):
-        with pytest.raises(PlanError, match=r"has a snapshot 'january' already.* by the run in .*/run.*another name"):
+        with pytest.raises(PlanError, match=r"already has a snapshot 'january'.* by the run in .*/run.*another name"):
             corner.add(run_dir, "january", **files)
         assert ids(corner.out) == KEPT
     assert corner.snapshots == [("january", 4)]
@@ -108,7 +108,7 @@ def test_what_was_compared_with_rows_that_are_no_more_is_told(tmp_path: Path) ->
     corner = Corner(tmp_path)
     corner.add("run", "january", x=ONE)
     assert corner.add("run2", "february", "feb", y=MORE) == ["b1"]
-    with pytest.warns(RuntimeWarning, match="'january' is replaced.* repeat the runs that added 'february'"):
+    with pytest.warns(RuntimeWarning, match="'january' is replaced.* Repeat the runs that added 'february'"):
         corner.add("run", "january", x=TWO)
     assert corner.add("run2", "february", "feb", y=MORE) == ["b0", "b1"]
     assert corner.snapshots == [("january", 2), ("february", 2)]
@@ -138,7 +138,7 @@ def test_a_run_is_not_compared_with_its_own_rows_if_another_has_had_its_files(co
 def test_more_files_need_the_run_dir_of_those_before(tmp_path: Path, first: str | None, second: str | None) -> None:
     corner = Corner(tmp_path)
     corner.add(first, x=ONE)
-    with pytest.raises(PlanError, match="added before, as 'v1'.*and there are others now.*name it"):
+    with pytest.raises(PlanError, match="added before, as 'v1'.*and there are more files now.*name it"):
         corner.add(second, x=ONE, y=MORE)
     assert ids(corner.out) == KEPT
     assert corner.snapshots == [("v1", 4)]
@@ -178,7 +178,7 @@ def test_snapshots_of_two_names_are_never_made_one(tmp_path: Path) -> None:
     corner = Corner(tmp_path)
     corner.add("run", "january", "1", x=ONE)
     assert corner.add("other", "february", "2", x=ONE, y=MORE) == ["b1"]
-    with pytest.raises(PlanError, match="were added as 'february' and as 'january'. Name the one that this run is"):
+    with pytest.raises(PlanError, match="were added as 'february' and as 'january'. Say which of them this run is"):
         corner.add("run", x=ONE, y=MORE)
     assert corner.add("run", "january", "1", x=ONE, y=MORE) == KEPT
     assert corner.snapshots == [("february", 1), ("january", 4)]
@@ -188,7 +188,7 @@ def test_a_snapshot_beside_others_of_its_files_is_repeated_by_its_name(tmp_path:
     corner = Corner(tmp_path)
     corner.add(None, x=ONE)
     assert corner.add(None, "all", "copy", x=ONE, y=MORE) == ["b1"]
-    with pytest.raises(PlanError, match="added before, as 'v1', and there are others now.*name it"):
+    with pytest.raises(PlanError, match="added before, as 'v1', and there are more files now.*name it"):
         corner.add(None, x=ONE, y=MORE)
     assert corner.add(None, x=ONE) == KEPT
     assert corner.add(None, "all", "copy", x=ONE, y=MORE) == ["b1"]
@@ -271,7 +271,7 @@ def test_damage_to_what_is_told_of_files_is_told(tmp_path: Path, damage: Any) ->
     damage(origins)
     assert len(DedupIndex(tmp_path / "index").check()) == 1
     with pytest.raises(
-        PlanError, match=f"{origins}, which tells what files 'v1' was made of, is missing or has changed"
+        PlanError, match=f"{origins}, the list of input files of snapshot 'v1', is missing or has changed"
     ):
         corner.add("run", x=ONE, y=MORE)
     assert ids(corner.out) == KEPT

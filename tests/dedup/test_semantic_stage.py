@@ -166,7 +166,7 @@ def test_embeddings_that_cannot_be_meant_go_to_quarantine() -> None:
     told = {record.row["id"]: record.error for record in result.quarantined()}
     assert set(told) == {1, 2, 3, 5}
     assert "NaN" in told[1]
-    assert "has 3 numbers, and embedding_dim is 2" in told[3]
+    assert "has 3 numbers, but embedding_dim is 2" in told[3]
     with pytest.raises(GristmillError, match=r"2 numbers and of 3.*embedding_dim"):
         kept(SemanticDeduplicationStage(**FIRST), [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0, 0.0]])
 
@@ -246,7 +246,7 @@ def test_a_run_tells_when_it_misses_pairs() -> None:
     """Rows on a circle, in many clusters that are not compared with each other."""
     rows = at(*np.arange(0, 360, 1.5))
     stage = SemanticDeduplicationStage(eps=0.01, n_clusters=80, n_probe=1, **FIRST)
-    with pytest.warns(RuntimeWarning, match=r"within eps=0.01 of one that is kept, about \d+% were found"):
+    with pytest.warns(RuntimeWarning, match=r"about \d+% of the sampled rows within eps=0.01 of a kept row were found"):
         few = kept(stage, rows, 100)
     every = SemanticDeduplicationStage(eps=0.01, n_clusters=80, n_probe=20, border=1.0, **FIRST)
     assert len(few) > len(kept(every, rows, 100))

@@ -15,7 +15,7 @@ from gristmill import DocumentBatch, LocalExecutor, Pipeline
 from gristmill.dedup import BloomDeduplicationStage, Keep, SimHashDeduplicationStage
 from gristmill.dedup.columns.column_hashes import hash128
 from gristmill.dedup.exact.bloom_filter import GrowingBloomFilter
-from gristmill.dedup.fuzzy.simhash import distance, simhashes
+from gristmill.dedup.fuzzy.hash_distance import distance, simhashes
 from gristmill.text import JsonlReader, JsonlWriter
 from tests.dedup.unicode_texts import chinese
 
@@ -135,7 +135,7 @@ def test_a_filter_grows_at_the_same_text_however_texts_are_cut() -> None:
 def test_rates_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="BloomDeduplicationStage: false_positive_rate=1.5"):
         BloomDeduplicationStage(false_positive_rate=1.5)
-    with pytest.raises(ValueError, match="BloomDeduplicationStage: capacity=0 is too small"):
+    with pytest.raises(ValueError, match="BloomDeduplicationStage: capacity=0 must be 1 or more"):
         BloomDeduplicationStage(capacity=0)
-    with pytest.raises(TypeError, match=r"BloomDeduplicationStage: capacity=2.5 is no whole number"):
+    with pytest.raises(TypeError, match=r"BloomDeduplicationStage: capacity=2.5 must be an integer"):
         BloomDeduplicationStage(capacity=2.5)  # type: ignore[arg-type]

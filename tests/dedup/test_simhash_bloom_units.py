@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from gristmill.dedup.columns.normalisation import Normalisation
 from gristmill.dedup.exact import bloom_filter
 from gristmill.dedup.exact.bloom_filter import BloomFilter
-from gristmill.dedup.fuzzy import simhash
-from gristmill.dedup.fuzzy.simhash import distance, near_pairs, search_rows, simhashes
+from gristmill.dedup.fuzzy import hash_distance
+from gristmill.dedup.fuzzy.hash_distance import distance, near_pairs, search_rows, simhashes
 from gristmill.dedup.signatures.minhash import Shingling
 from gristmill.dedup.substring import substring_stage
 from gristmill.dedup.substring.substring_stage import repeated_spans, without_spans
@@ -33,7 +33,7 @@ def test_simhash_is_the_same_from_c_and_python(texts: list[str | None], how: Shi
     column = pa.array(texts, pa.string()).slice(start)
     found = simhashes(column, how)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(simhash, "kernels", None)
+        patch.setattr(hash_distance, "kernels", None)
         assert found.equals(simhashes(column, how))
     assert [one is None for one in found.to_pylist()] == [not (text or "").strip() for text in column.to_pylist()]
 
@@ -117,7 +117,7 @@ def test_filters_are_kept_and_merged() -> None:
     assert again.added == 2
     with pytest.raises(ValueError, match="make both alike"):
         again.merge(BloomFilter(99))
-    with pytest.raises(ValueError, match="earlier version, with other hashes: make it anew"):
+    with pytest.raises(ValueError, match="earlier version, with other hashes: rebuild it"):
         BloomFilter.from_bytes(b"GRISTBLM" + one.to_bytes()[8:])
     for broken in (b"nothing", one.to_bytes()[:-1]):
         with pytest.raises(ValueError, match="Bloom filter"):

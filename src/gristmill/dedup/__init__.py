@@ -1,6 +1,6 @@
-"""Deduplication: stages that drop rows of which there is another one, on any executor, out of core.
+"""Deduplication: stages and workflows that drop duplicate rows, on any executor, with data larger than memory.
 
-The names below are loaded when first used.
+The names below are imported when first used.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from gristmill.dedup.exact.bloom_filter import BloomDeduplicationStage
     from gristmill.dedup.exact.exact_stage import ExactDeduplicationStage
     from gristmill.dedup.fuzzy.fuzzy_stage import FuzzyDeduplicationStage
-    from gristmill.dedup.fuzzy.perceptual_hash_stage import PerceptualHashDeduplicationStage
-    from gristmill.dedup.fuzzy.simhash import SimHashDeduplicationStage
+    from gristmill.dedup.fuzzy.hash_distance import PerceptualHashDeduplicationStage, SimHashDeduplicationStage
     from gristmill.dedup.index.dedup_index import DedupIndex
     from gristmill.dedup.semantic.ranking_strategy import RankingStrategy
     from gristmill.dedup.semantic.semantic_stage import SemanticDeduplicationStage
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
         DeduplicationResult,
         ExactDeduplicationWorkflow,
         FuzzyDeduplicationWorkflow,
+        TextDuplicatesRemovalWorkflow,
     )
-    from gristmill.dedup.workflows.removal_workflow import TextDuplicatesRemovalWorkflow
     from gristmill.dedup.workflows.semantic_workflow import SemanticDeduplicationWorkflow
 
 _HOME = {
@@ -43,14 +42,14 @@ _HOME = {
     "ImageDuplicatesRemovalStage": "clusters.removal_by_id",
     "Keep": "clusters.keep_policy",
     "LineDeduplicationStage": "substring.repeated_lines",
-    "PerceptualHashDeduplicationStage": "fuzzy.perceptual_hash_stage",
+    "PerceptualHashDeduplicationStage": "fuzzy.hash_distance",
     "RankingStrategy": "semantic.ranking_strategy",
     "SemanticDeduplicationStage": "semantic.semantic_stage",
     "SemanticDeduplicationWorkflow": "workflows.semantic_workflow",
-    "SimHashDeduplicationStage": "fuzzy.simhash",
+    "SimHashDeduplicationStage": "fuzzy.hash_distance",
     "SubstringDeduplicationStage": "substring.substring_stage",
     "TextDuplicatesRemovalStage": "clusters.removal_by_id",
-    "TextDuplicatesRemovalWorkflow": "workflows.removal_workflow",
+    "TextDuplicatesRemovalWorkflow": "workflows.deduplication_workflows",
 }
 
 __all__ = [

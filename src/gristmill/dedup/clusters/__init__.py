@@ -1,1 +1,1 @@
-"""Clusters of duplicates: connected components, which row of a cluster is kept, the cluster table, and removal of the rows that it lists."""
+"""Clusters of duplicates: connected components, the choice of the kept row, the cluster table, and removal by id."""

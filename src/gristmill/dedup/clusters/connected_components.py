@@ -1,15 +1,15 @@
-"""Clusters: the connected components of a graph of pairs. A cluster is named after its least id.
+"""Connected components of a graph of pairs. A component is named after its least id.
 
-`components` does it in memory: 24 bytes for each id and edge, some million edges a second. `IncrementalComponents` is given edges bit
-by bit, and holds 16 bytes for each node, 24 while it joins some. For graphs of too many nodes, the rounds below are the
-two steps of the alternating algorithm of Kiveris and others ("Connected components in MapReduce and beyond", 2014).
-Each is a function of the edges that have a node in common, so that edges may be partitioned by node, and a driver can
-alternate them until neither changes anything:
+`components` works in memory, with 24 bytes for each id and edge, at some million edges a second.
+`IncrementalComponents` takes edges in blocks, with 16 bytes for each node, and 24 while it joins some. For graphs of
+too many nodes there are the two steps of the alternating algorithm of Kiveris et al. ("Connected Components in
+MapReduce and Beyond", 2014). Each step needs only the edges that have a node in common, so edges can be partitioned by
+node; a driver alternates the steps until neither changes anything:
 
     edges -> by both ends -> large_star -> by the larger end -> small_star -> edges
 
-Then each id that is not the least of its cluster has exactly one edge, to that least one. It takes about as many
-rounds as the logarithm of the largest cluster.
+Then each id that is not the least of its component has exactly one edge, to the least one. The number of rounds grows
+with the logarithm of the largest component.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ CLUSTERS = pa.schema([("id", pa.int64()), ("cluster", pa.int64())])
 
 
 def components(u: Column, v: Column) -> pa.Table:
-    """For each id in an edge, its `cluster`: the least id that it is connected with. In order of ids."""
+    """The `cluster` of each id that is in an edge: the least id it is connected with. Sorted by id."""
     left, right = numbers(u, np.int64), numbers(v, np.int64)
     if kernels is not None:
         data = kernels.components(np.ascontiguousarray(left), np.ascontiguousarray(right))
         nodes, roots = (np.frombuffer(part, np.int64) for part in data)
     else:
-        found = reference.components(zip(left.tolist(), right.tolist(), strict=True))
-        nodes, roots = np.array(list(found), np.int64), np.array(list(found.values()), np.int64)
+        root_of = reference.components(zip(left.tolist(), right.tolist(), strict=True))
+        nodes, roots = np.array(list(root_of), np.int64), np.array(list(root_of.values()), np.int64)
     order = np.argsort(nodes)
     return pa.table([from_numbers(nodes[order]), from_numbers(roots[order])], schema=CLUSTERS)
 
 
 def spanning_edges(u: Numbers, v: Numbers) -> Numbers:
-    """Whether each edge joins what the edges before it have not: those that do connect the same as all."""
+    """Whether each edge connects two components of the edges before it: these edges are a spanning forest."""
     if kernels is not None:
         joins = kernels.forest(np.ascontiguousarray(u), np.ascontiguousarray(v))
         return np.frombuffer(joins, np.uint8).astype(np.bool_)
@@ -47,37 +47,39 @@ def spanning_edges(u: Numbers, v: Numbers) -> Numbers:
 
 
 class IncrementalComponents:
-    """The components of nodes from 0 to `count`, by edges that come in any number of parts. `roots` has the least node
-    that each is connected with so far."""
+    """The components of the nodes 0 to `count`, from edges that come in blocks.
+
+    `roots` has for each node the least node that it is connected with so far.
+    """
 
     def __init__(self, count: int) -> None:
         self.roots: Numbers = np.arange(count)
-        self._now: Numbers = np.arange(count)
-        """What becomes of roots; all are themselves between two parts."""
+        self._new_root: Numbers = np.arange(count)
+        """The new root of each root while a block is added; the identity between blocks."""
 
     def add(self, u: Numbers, v: Numbers) -> None:
         one, other = self.roots[u], self.roots[v]
         new = one != other
         if not new.any():
             return
-        found = components(from_numbers(one[new]), from_numbers(other[new]))
-        nodes = numbers(found["id"])
-        self._now[nodes] = numbers(found["cluster"])
-        self.roots = self._now[self.roots]
-        self._now[nodes] = nodes
+        joined = components(from_numbers(one[new]), from_numbers(other[new]))
+        nodes = numbers(joined["id"])
+        self._new_root[nodes] = numbers(joined["cluster"])
+        self.roots = self._new_root[self.roots]
+        self._new_root[nodes] = nodes
 
 
 # -- rounds for graphs that do not fit into memory -----------------------------------------------------------
 
 
 def by_both_ends(pairs: pa.Table) -> pa.Table:
-    """Edges `u, v` in both directions, to be partitioned by `u`: the input of `large_star`."""
+    """Edges `u, v` in both directions, to be partitioned by `u`, for `large_star`."""
     u, v = _ends(pairs)
     return distinct_pairs(np.concatenate([u, v]), np.concatenate([v, u]))
 
 
 def by_larger_end(pairs: pa.Table) -> pa.Table:
-    """Edges `u > v`, to be partitioned by `u`: the input of `small_star`."""
+    """Edges `u > v`, to be partitioned by `u`, for `small_star`."""
     u, v = _ends(pairs)
     return distinct_pairs(np.maximum(u, v), np.minimum(u, v))
 
@@ -85,7 +87,7 @@ def by_larger_end(pairs: pa.Table) -> pa.Table:
 def large_star(pairs: pa.Table) -> tuple[pa.Table, int]:
     """Link each larger neighbour of a node to the least of the node and its neighbours.
 
-    The partition holds all edges of each `u` that it has any of. Returns edges, and how many are new.
+    `pairs` has all edges of each `u` that is in it. Returns edges, and how many of them are new.
     """
     u, v, least = _neighbourhoods(pairs)
     larger = v > u
@@ -96,19 +98,19 @@ def large_star(pairs: pa.Table) -> tuple[pa.Table, int]:
 def small_star(pairs: pa.Table) -> tuple[pa.Table, int]:
     """Link each smaller neighbour of a node, and the node, to the least of them.
 
-    The partition holds all edges to smaller nodes of each `u` that it has any of. Returns edges, and how many are new.
+    `pairs` has all edges to smaller nodes of each `u` that is in it. Returns edges, and how many of them are new.
     """
     u, v, least = _neighbourhoods(pairs)
-    found = distinct_pairs(np.concatenate([u, v]), np.concatenate([least, least]))
-    return found, int((v != least).sum())
+    edges = distinct_pairs(np.concatenate([u, v]), np.concatenate([least, least]))
+    return edges, int((v != least).sum())
 
 
 def clusters_of(stars: pa.Table) -> pa.Table:
-    """What `components` would give, of edges that rounds change no more, partitioned by their smaller end."""
+    """The result of `components`, from edges that rounds no longer change, partitioned by their smaller end."""
     u, v = _ends(stars)
     high, low = np.maximum(u, v), np.minimum(u, v)
-    nodes, places = np.unique(np.concatenate([high, low]), return_index=True)
-    roots = np.concatenate([low, low])[places]
+    nodes, positions = np.unique(np.concatenate([high, low]), return_index=True)
+    roots = np.concatenate([low, low])[positions]
     return pa.table([from_numbers(nodes), from_numbers(roots)], schema=CLUSTERS)
 
 
@@ -117,11 +119,11 @@ def _ends(pairs: pa.Table) -> tuple[Numbers, Numbers]:
 
 
 def _neighbourhoods(pairs: pa.Table) -> tuple[Numbers, Numbers, Numbers]:
-    """Edges in order, without repetitions, and with each the least of `u` and all its neighbours."""
+    """Edges, sorted and without repetitions, each with the least of `u` and all its neighbours."""
     ordered = distinct_pairs(*_ends(pairs))
     u, v = _ends(ordered)
     if not len(u):
         return u, v, u
     starts = np.flatnonzero(np.append(True, u[1:] != u[:-1]))
-    least = np.minimum(v[starts], u[starts])  # neighbours are in order, so the first is the least
+    least = np.minimum(v[starts], u[starts])  # neighbours are sorted: the first is the least
     return u, v, np.repeat(least, np.diff(np.append(starts, len(u))))

@@ -1,7 +1,7 @@
-"""Which document of a cluster is kept, and the table that says so.
+"""Keep: the policy that chooses which document of a cluster is kept.
 
-A policy gives each document a rank; in each cluster the highest is kept, and of equal ones the one with the least
-id. So the choice does not depend on how documents arrived. Rank where the documents are, and send ranks, not texts.
+A policy gives each document a rank, where the document is; only ranks are sent. The document with the highest rank of a
+cluster is kept, of equal ones that with the least id, so the choice does not depend on the order of arrival.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from gristmill.dedup.columns.arrow_numpy import Numbers, as_one_array, flags, fr
 
 FIRST, LONGEST, HIGHEST, NEWEST, SOURCE = POLICIES = ("first", "longest", "highest", "newest", "source")
 UNREADABLE, MISSING = "keep_unreadable", "keep_missing"
-"""Counts of a stage: rows whose value the policy cannot use, and rows that have none."""
+"""Counters of a stage: rows whose value the policy cannot use, and rows without a value."""
 
 _SMALLEST = 0.001
-"""Such a share of rows that cannot be ranked is worth a warning."""
+"""The share of rows that cannot be ranked from which on a run warns."""
 
 _FORMS = "2024-05-01, 2024-05-01T10:00:00Z or Wed, 01 May 2024 10:00:00 GMT"
 _WANTED = {
     LONGEST: ("text", "Name a column of text"),
-    HIGHEST: ("number", "Name a column of numbers, or make numbers of its values first"),
+    HIGHEST: ("number", "Name a column of numbers, or convert its values to numbers first"),
     NEWEST: ("time", f"Times are dates, timestamps, Unix time, or text as in {_FORMS}"),
-    SOURCE: ("value of its order", "Look how the values are spelled"),
+    SOURCE: ("value of its order", "Check how the values are spelled"),
 }
-"""What each policy looks for, and what to do if it is not there."""
+"""What each policy expects in its column, and what to do if it is not there."""
 
 
 @dataclass(frozen=True)
 class Keep:
-    """Which document of a cluster is kept.
+    """The policy that chooses which document of a cluster is kept.
 
     first: the first in the order of the input.
-    longest: the longest text, of the column `field`.
+    longest: the longest text in the column `field`.
     highest: the highest number in the column `field`, such as a score.
     newest: the latest time in the column `field`: timestamps, dates, Unix time, or text (`timestamp_parsing.py`).
-    source: by the column `field`: the value that stands first in `order`.
+    source: the document whose value in the column `field` comes first in `order`.
 
-    Null is lowest, as is what cannot be read or is not in `order`; how many rows that are is counted. Of equal ones the
-    first is kept.
+    Null ranks lowest, as do values that cannot be read or are not in `order`; such rows are counted. Of equal documents
+    the first is kept.
     """
 
     policy: str = "first"
@@ -58,11 +58,11 @@ class Keep:
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
-            raise ValueError(f"keep={self.policy!r} is unknown; it is one of {', '.join(POLICIES)}")
+            raise ValueError(f"keep={self.policy!r} is unknown, must be one of {', '.join(POLICIES)}")
         if self.policy != FIRST and not self.field:
-            raise ValueError(f"keep={self.policy!r} needs the column that it looks at: field='...'")
+            raise ValueError(f"keep={self.policy!r} needs a column: field='...'")
         if self.field is not None and not isinstance(self.field, str):
-            raise TypeError(f"keep={self.policy!r}: field is the name of a column, not {self.field!r}")
+            raise TypeError(f"keep={self.policy!r}: field must be the name of a column, not {self.field!r}")
         self._check_order()
 
     def _check_order(self) -> None:
@@ -81,25 +81,25 @@ class Keep:
                 raise TypeError(f"keep='source': order holds text, numbers and the like, not {value!r}")
 
     def rank(self, table: pa.Table, count: Callable[[str, int], None] | None = None) -> pa.DoubleArray:
-        """The rank of each row: the higher the better, null the lowest. `count` is told how many cannot be ranked."""
+        """The rank of each row: higher is better, null is lowest. `count` counts the rows that cannot be ranked."""
         if self.policy == FIRST:
             return from_numbers(np.zeros(table.num_rows))
         if self.field not in table.column_names:
-            there = shorten([name for name in table.column_names if not name.startswith("__")], 12)
-            raise ColumnError(f"keep={self.policy!r} looks at {self.field!r}; there are {there}")
+            columns = shorten([name for name in table.column_names if not name.startswith("__")], 12)
+            raise ColumnError(f"keep={self.policy!r} needs the column {self.field!r}; the columns are {columns}")
         column = as_one_array(table[self.field])
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
-        ranks = _without_nan(found := self._found(column))
+        ranks = _without_nan(values := self._values(column))
         if count is not None and ranks.null_count:
-            absent = _absent(column) | (flags(ranks.is_null()) & flags(found.is_valid()))  # not a number: no value
+            absent = _absent(column) | (flags(ranks.is_null()) & flags(values.is_valid()))  # NaN counts as no value
             missing = int((absent & flags(ranks.is_null())).sum())
             for name, rows in ((MISSING, missing), (UNREADABLE, ranks.null_count - missing)):
                 if rows:
                     count(name, rows)
         return ranks
 
-    def _found(self, column: pa.Array) -> pa.DoubleArray:
+    def _values(self, column: pa.Array) -> pa.DoubleArray:
         if self.policy == LONGEST:
             return _lengths(column)
         if self.policy == NEWEST:
@@ -107,49 +107,49 @@ class Keep:
 
             return unix_seconds(column)
         if self.policy == SOURCE:
-            places = {value: -float(place) for place, value in reversed(list(enumerate(self.order)))}
-            return make_array([_place(places, value) for value in _python(column)], pa.float64())
+            ranks = {value: -float(position) for position, value in reversed(list(enumerate(self.order)))}
+            return make_array([_lookup(ranks, value) for value in _python_values(column)], pa.float64())
         return _scores(column)
 
     def run_warning(self, stage: str, stats: Any) -> str | None:
-        """What to tell, at the end of a run, of a stage whose rows could not all be ranked."""
+        """A warning for the end of a run, if too many rows could not be ranked."""
         unread, missing = (int(stats.counts.get(name, 0)) for name in (UNREADABLE, MISSING))
-        rows, (what, way_out) = stats.rows_in - stats.quarantined, _WANTED.get(self.policy, ("", ""))
-        about = f"stage {stage!r}: keep={self.policy!r} looks at column {self.field!r}"
+        rows, (expected, fix) = stats.rows_in - stats.quarantined, _WANTED.get(self.policy, ("", ""))
+        subject = f"stage {stage!r}: keep={self.policy!r} found no {expected} in column {self.field!r}"
         if rows and unread + missing >= rows:
             return (
-                f"{about}, and finds no {what} in any of {rows:,} rows ({unread:,} have something else there, and "
-                f"{missing:,} nothing): of each cluster it has kept the first row. {way_out}"
+                f"{subject} in any of {rows:,} rows ({unread:,} have another value, {missing:,} have none), so the "
+                f"first row of each cluster was kept. {fix}"
             )
-        is_usual = self.policy == SOURCE  # values that are not in its order
+        is_usual = self.policy == SOURCE  # to have values that are not in `order`
         if is_usual or unread < max(_SMALLEST * rows, 1):
             return None
         return (
-            f"{about}, and finds no {what} in {100 * unread / rows:.3g}% of the rows ({unread:,} of {rows:,}), "
-            f"though there is something: they come after all others. {way_out}"
+            f"{subject} in {100 * unread / rows:.3g}% of the rows ({unread:,} of {rows:,}), which have another value "
+            f"and rank last. {fix}"
         )
 
 
 def policy(stage: str, keep: str | Keep | Mapping[str, Any], text: str | None, score_field: str | None = None) -> Keep:
-    """What the `keep` of a stage means: a policy by its name, or one with all that belongs to it, in a recipe too.
+    """The `Keep` for the parameter `keep` of a stage: the name of a policy, a `Keep`, or a mapping, as in recipes.
 
-    `text` is the column that the longest is chosen by, and `score_field` goes with "highest" and "newest".
+    `text` is the column for "longest", and `score_field` that for "highest" and "newest".
     """
     if isinstance(keep, Keep | Mapping):
         if score_field is not None:
-            raise ValueError(f"{stage}: a Keep names its own column: leave out score_field")
+            raise ValueError(f"{stage}: a Keep has its own column: leave out score_field")
         return keep if isinstance(keep, Keep) else _from_mapping(stage, keep)
     if not isinstance(keep, str):
         raise TypeError(f"{stage}: keep is {keep!r}, must be one of {', '.join(POLICIES)}, or a Keep(...)")
     if keep not in POLICIES:
         raise ValueError(f"{stage}: keep is {keep!r}, must be one of {', '.join(POLICIES)}, or a Keep(...)")
     if keep in (HIGHEST, NEWEST) and score_field is None:
-        raise ValueError(f"{stage}: keep={keep!r} goes with the column to look at, score_field=...")
+        raise ValueError(f"{stage}: keep={keep!r} needs the column to compare: score_field=...")
     if keep not in (HIGHEST, NEWEST) and score_field is not None:
-        raise ValueError(f"{stage}: score_field goes with keep='highest' or keep='newest', not with {keep!r}")
+        raise ValueError(f"{stage}: score_field is for keep='highest' and keep='newest', not for {keep!r}")
     if keep == SOURCE or (keep == LONGEST and text is None):
         order = ", order=[...]" if keep == SOURCE else ""
-        raise ValueError(f"{stage}: keep={keep!r} needs its column: keep=Keep({keep!r}, field=...{order})")
+        raise ValueError(f"{stage}: keep={keep!r} needs a column: keep=Keep({keep!r}, field=...{order})")
     return Keep(keep, text if keep == LONGEST else score_field)
 
 
@@ -157,20 +157,20 @@ def _from_mapping(stage: str, given: Mapping[str, Any]) -> Keep:
     known = ("policy", "field", "order")
     for name in given:
         if name not in known:
-            raise ValueError(f"{stage}: keep has no {name!r}.{did_you_mean(name, known)} There are: {', '.join(known)}")
+            raise ValueError(f"{stage}: keep has no {name!r}.{did_you_mean(name, known)} Its keys: {', '.join(known)}")
     try:
         return Keep(**given)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{stage}: {error}") from None
 
 
-def _python(column: pa.Array) -> list[Any]:
-    """The values of a column; those of JSON as what they stand for."""
+def _python_values(column: pa.Array) -> list[Any]:
+    """The values of a column as Python objects; JSON is parsed."""
     return column_values(pa.chunked_array([column]))
 
 
 def _absent(column: pa.Array) -> Numbers:
-    """The rows that have no value: null, or blank text."""
+    """Which rows have no value: null, or blank text."""
     absent = flags(column.is_null())
     if is_text(column.type) or is_json(column.type):
         texts = column.storage if is_json(column.type) else column
@@ -179,15 +179,15 @@ def _absent(column: pa.Array) -> Numbers:
     return absent
 
 
-def _place(places: Mapping[Any, float], value: Any) -> float | None:
-    return places.get(value) if isinstance(value, Hashable) else None
+def _lookup(ranks: Mapping[Any, float], value: Any) -> float | None:
+    return ranks.get(value) if isinstance(value, Hashable) else None
 
 
 def _lengths(column: pa.Array) -> pa.DoubleArray:
-    """How many characters the text of each value has, or how many bytes; what is no text counts as JSON."""
+    """The length of each value: characters of text, bytes of binary, characters of the JSON of anything else."""
     kind = column.type
     if pa.types.is_nested(kind):
-        texts: Any = ((None if value is None else json_text(value)) for value in _python(column))
+        texts: Any = ((None if value is None else json_text(value)) for value in _python_values(column))
         return make_array([None if text is None else float(len(text)) for text in texts], pa.float64())
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return pc.binary_length(column).cast(pa.float64())
@@ -198,15 +198,15 @@ def _scores(column: pa.Array) -> pa.DoubleArray:
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
         return _ranked(column)
-    values = _python(column)
+    values = _python_values(column)
     ranks = _ranked(make_array([_float(value) for value in values], pa.float64()))
-    whole_ones = [int(value) if isinstance(value, int | Decimal) else 0 for value in values]
-    large = [_EXACT < abs(value) < 2**64 for value in whole_ones]
+    integers = [int(value) if isinstance(value, int | Decimal) else 0 for value in values]
+    large = [_EXACT < abs(value) < 2**64 for value in integers]
     if not any(large):
         return ranks
-    found = [value for value, mine in zip(whole_ones, large, strict=True) if mine]
-    sizes = numbers(_ranked(make_array(list(map(abs, found)), pa.uint64())))
-    signed = from_numbers(np.where([value < 0 for value in found], -sizes, sizes))
+    selected = [value for value, is_large in zip(integers, large, strict=True) if is_large]
+    sizes = numbers(_ranked(make_array(list(map(abs, selected)), pa.uint64())))
+    signed = from_numbers(np.where([value < 0 for value in selected], -sizes, sizes))
     return pc.replace_with_mask(ranks, make_array(large, pa.bool_()), signed)
 
 
@@ -217,12 +217,12 @@ def _float(value: Any) -> float | None:
 
 
 _EXACT, _FINE, _COARSE = 2**53, 2**61, 2**63
-"""Up to the first of them all whole numbers are floats; up to the second each has a rank of its own, up to the third
-four have one, and then 128."""
+"""Up to `_EXACT` all integers are floats. Above it, up to `_FINE` each has a rank of its own, up to `_COARSE` four
+share one, and then 128 do."""
 
 
 def _ranked(column: pa.Array) -> pa.DoubleArray:
-    """Numbers as floats that are in the same order: whole ones that a float cannot tell apart become neighbours."""
+    """Numbers as floats in the same order. Large integers that would become equal floats get adjacent ones."""
     floats = column.cast(pa.float64(), safe=False)
     values = numbers(floats)
     large = np.abs(values) >= _EXACT
@@ -237,7 +237,7 @@ def _ranked(column: pa.Array) -> pa.DoubleArray:
 
 
 def _sizes(column: pa.Array, values: Numbers) -> Numbers:
-    """The numbers without sign and fraction, as far as 64 bits hold them."""
+    """The numbers without sign and fraction, limited to 64 bits."""
     if pa.types.is_unsigned_integer(column.type):
         return numbers(column, np.uint64)
     if pa.types.is_signed_integer(column.type):
@@ -247,7 +247,7 @@ def _sizes(column: pa.Array, values: Numbers) -> Numbers:
 
 
 def _steps(sizes: Numbers) -> Numbers:
-    """How many floats after the first that is large each has its place."""
+    """The rank of each large number, counted in floats from `_EXACT` on."""
     fine, coarse = np.clip(sizes, _EXACT, _FINE) - _EXACT, np.clip(sizes, _FINE, _COARSE) - _FINE
     found: Numbers = fine + coarse // 4 + (np.maximum(sizes, _COARSE) - _COARSE) // 128
     return found.astype(np.int64)
@@ -258,11 +258,11 @@ def _without_nan(ranks: pa.DoubleArray) -> pa.DoubleArray:
 
 
 def choose_kept(clusters: pa.Table, pairs: pa.Table | None = None) -> pa.Table:
-    """The cluster table: `id, cluster, kept, partner, similarity`, in order of cluster and then from the kept one down.
+    """The cluster table: `id, cluster, kept, partner, similarity`, sorted by cluster, the kept document first.
 
-    `clusters` has `id` and `cluster`, whole clusters only, and perhaps `rank`. The partner of a document that is not
-    kept is the one that is. Their similarity is taken from `pairs` (`u, v, similarity`, ids of 64 bits); it is null
-    where these two were never compared, because others link them.
+    `clusters` has whole clusters, with `id`, `cluster` and optionally `rank`. The partner of a dropped document is the
+    kept one. Their similarity is taken from `pairs` (`u, v, similarity`, with 64-bit ids); it is null if the two were
+    never compared, because other documents link them.
     """
     columns = [name for name in ("id", "cluster", "rank") if name in clusters.column_names]
     keys = [("cluster", "ascending"), ("rank", "descending"), ("id", "ascending")]
@@ -303,11 +303,11 @@ def _similarities(ids: pa.Array, partners: pa.Array, kept: Numbers, pairs: pa.Ta
 
 
 def _codes(one: Numbers, other: Numbers, nodes: Numbers) -> Numbers:
-    """A number for each pair of nodes, whichever comes first."""
+    """A number for each pair of nodes, the same in both directions."""
     low, high = np.searchsorted(nodes, np.minimum(one, other)), np.searchsorted(nodes, np.maximum(one, other))
     return low * np.int64(len(nodes)) + high
 
 
 def removed_ids(table: pa.Table) -> pa.Array:
-    """The ids of a cluster table that are not kept."""
+    """The ids of the dropped rows of a cluster table."""
     return as_one_array(table["id"]).filter(from_numbers(~flags(table["kept"])))

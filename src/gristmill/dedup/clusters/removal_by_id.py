@@ -1,9 +1,9 @@
-"""Removal by id: rows whose ids a table lists are dropped, at any time after they were found, in blocks of any size.
+"""Removal by id: drop the rows whose ids are in a table, in a run of its own.
 
-The table is a cluster table (`cluster_table.py`), of which the rows that are not kept are removed, or any Parquet files with
-a column of ids.
+The table is a cluster table (`cluster_table.py`), whose dropped rows are removed, or any Parquet files with a column of
+ids. The input may be read in blocks of any size.
 
-What is given up: 16 bytes of memory in each worker for each id in the table.
+Costs 16 bytes of memory in each worker for each id in the table.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _ROWS = 2**16
 class TextDuplicatesRemovalStage(DecidingStage[Batch], ReportingRole):
     """Drops the rows whose ids are in the Parquet files of `ids_to_remove_path`, such as a cluster table.
 
-    `id_field` is the column with the ids of the rows; without it rows are known by their file and their place in it,
-    as they were when the table was made without one. `duplicate_id_field` is the column of the table.
+    `id_field` is the column with the ids of rows. Without it rows are identified by their file and position, as in a
+    table that was made without one. `duplicate_id_field` is the column of the table.
     """
 
     takes_empty = True
@@ -55,8 +55,8 @@ class TextDuplicatesRemovalStage(DecidingStage[Batch], ReportingRole):
         self.ids_to_remove_path, self.id_field = ids_to_remove_path, id_field
         self.duplicate_id_field, self.storage_options = duplicate_id_field, dict(storage_options or {})
         self.stamp = ""
-        """Changes with the table: what was removed by another one is removed again."""
-        self._gone: tuple[Numbers, Numbers] | None = None
+        """Changes with the table, so that a resumed run with another table starts over."""
+        self._removed: tuple[Numbers, Numbers] | None = None
 
     def inputs(self) -> tuple[list[str], Columns]:
         return ["data"], [self.id_field] if self.id_field else []
@@ -68,41 +68,40 @@ class TextDuplicatesRemovalStage(DecidingStage[Batch], ReportingRole):
         self.stamp = digest([f"{file.name} {file.size} {file.stamp}" for file in self._files()])
 
     def setup(self, worker_metadata: WorkerMetadata) -> None:
-        gone, kept = [np.zeros((0, 2), np.uint64)], [np.zeros((0, 2), np.uint64)]
+        removed, kept = [np.zeros((0, 2), np.uint64)], [np.zeros((0, 2), np.uint64)]
         for names, keep in self._columns():
-            there = flags(names.is_valid())
-            gone.append(_halves(names.filter(from_numbers(there & ~keep))))
-            kept.append(_halves(names.filter(from_numbers(there & keep))))
-        found = np.concatenate(gone)
-        found = found[np.argsort(found[:, 0], kind="stable")]
-        self._gone = found[:, 0], found[:, 1]
+            valid = flags(names.is_valid())
+            removed.append(_halves(names.filter(from_numbers(valid & ~keep))))
+            kept.append(_halves(names.filter(from_numbers(valid & keep))))
+        hashes = np.concatenate(removed)
+        hashes = hashes[np.argsort(hashes[:, 0], kind="stable")]
+        self._removed = hashes[:, 0], hashes[:, 1]
         both = int(self._among(np.concatenate(kept)).sum())
         if both:
             raise InputError(
-                f"stage {self.name!r}: {both:,} ids of the table are those of rows to keep and of rows to remove too: "
-                "they name several rows, and all would be lost. Leave out id_field, here and where duplicates were "
-                "found, or remove them there"
+                f"stage {self.name!r}: {both:,} ids of the table are of rows to keep and of rows to remove. They name "
+                "several rows, all of which would be lost. Leave out id_field, here and where duplicates were found, "
+                "or remove duplicates there"
             )
 
     def run_warning(self, stats: Any) -> str | None:
-        """Fewer rows than the table lists are no reason for doubt: others, or an earlier attempt, may have dropped some
-        of them."""
+        """Warns only of more removed rows than the table lists: earlier stages or attempts may have dropped some."""
         removed = stats.rows_in - stats.rows_out - stats.quarantined
         listed = self.listed() if removed else None
-        return self.doubt(removed, listed) if listed is not None and removed > listed else None
+        return self.count_warning(removed, listed) if listed is not None and removed > listed else None
 
-    def doubt(self, removed: int, listed: int) -> str:
-        """What to tell of a number of rows that is not the one that the table lists."""
+    def count_warning(self, removed: int, listed: int) -> str:
+        """A warning that another number of rows was removed than the table lists."""
         why = (
-            "some ids name several rows, and all of these are gone. Give ids that do not, or leave out id_field, here "
+            "some ids name several rows, and all of these were removed. Use unique ids, or leave out id_field, here "
             "and where duplicates were found"
             if removed > listed
-            else "is it the same input, with the same id_field?"
+            else "check that it is the same input, with the same id_field"
         )
-        return f"stage {self.name!r}: the table lists {listed:,} rows to remove, and {removed:,} were removed: {why}"
+        return f"stage {self.name!r}: the table lists {listed:,} rows to remove, but {removed:,} were removed: {why}"
 
     def listed(self) -> int | None:
-        """How many rows a cluster table wants removed; None for a list of ids, which may be of other rows too."""
+        """How many rows a cluster table lists as dropped; None for a list of ids, which may be of other inputs too."""
         found = [
             flags(batch.column(KEPT))
             for table in self._tables()
@@ -127,12 +126,12 @@ class TextDuplicatesRemovalStage(DecidingStage[Batch], ReportingRole):
                 if self.duplicate_id_field not in names:
                     raise InputError(
                         f"stage {self.name!r}: {path} has no column {self.duplicate_id_field!r}, only "
-                        f"{', '.join(names)}: say which one holds the ids (duplicate_id_field=...)"
+                        f"{', '.join(names)}: set duplicate_id_field to the column with the ids"
                     )
                 yield table
 
     def _columns(self) -> Iterator[tuple[pa.Array, Numbers]]:
-        """Ids, and whether the row of each is to be kept."""
+        """The ids of the table, and whether the row of each is kept."""
         for table in self._tables():
             wanted = [self.duplicate_id_field, *([KEPT] if KEPT in table.schema_arrow.names else [])]
             for batch in table.iter_batches(batch_size=_ROWS, columns=wanted, use_threads=False):
@@ -142,25 +141,25 @@ class TextDuplicatesRemovalStage(DecidingStage[Batch], ReportingRole):
                 yield names, kept
 
     def decide(self, batch: Batch) -> Decision:
-        late = self.id_field not in batch.data.column_names and self.id_field in self._planned.columns
-        if self.id_field and (late or not batch.num_items):  # a block of JSON in which no row has an id
+        lacks_ids = self.id_field not in batch.data.column_names and self.id_field in self._planned.columns
+        if self.id_field and (lacks_ids or not batch.num_items):  # a block of JSON in which no row has an id
             return Decision(from_numbers(np.ones(batch.num_items, np.bool_)))
-        mine = ids(self.name, batch, self.id_field)
-        return Decision(from_numbers(~(self._among(_halves(mine)) & flags(mine.is_valid()))))
+        names = ids(self.name, batch, self.id_field)
+        return Decision(from_numbers(~(self._among(_halves(names)) & flags(names.is_valid()))))
 
     def _among(self, wanted: Numbers) -> Numbers:
         """Whether each hash is that of an id to remove."""
-        assert self._gone is not None, "setup comes before process"
-        low, high = self._gone
-        place = np.searchsorted(low, wanted[:, 0])
-        gone = np.zeros(len(wanted), np.bool_)
-        there = place < len(low)
-        while there.any():  # as a rule once: hashes that share a half are as rare as they are few
-            there[there] = low[place[there]] == wanted[there, 0]
-            gone[there] |= high[place[there]] == wanted[there, 1]
-            place += 1
-            there &= ~gone & (place < len(low))
-        return gone
+        assert self._removed is not None, "setup is called before process"
+        low, high = self._removed
+        position = np.searchsorted(low, wanted[:, 0])
+        among = np.zeros(len(wanted), np.bool_)
+        open_ = position < len(low)
+        while open_.any():  # nearly always once: different hashes with the same lower half are rare
+            open_[open_] = low[position[open_]] == wanted[open_, 0]
+            among[open_] |= high[position[open_]] == wanted[open_, 1]
+            position += 1
+            open_ &= ~among & (position < len(low))
+        return among
 
     def apply(self, batch: Batch, decision: Decision) -> Batch:
         return batch.keep(decision.keep)
@@ -169,7 +168,7 @@ class TextDuplicatesRemovalStage(DecidingStage[Batch], ReportingRole):
 class ImageDuplicatesRemovalStage(TextDuplicatesRemovalStage):
     """Drops the images whose `image_id_field` is among the ids in the Parquet files of `removal_parquets_dir`.
 
-    `verbose` changes nothing: the summary tells what was dropped.
+    `verbose` has no effect: the summary of a run shows what was dropped.
     """
 
     parameter = "removal_parquets_dir"

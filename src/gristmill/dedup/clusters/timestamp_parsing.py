@@ -1,15 +1,15 @@
-"""Times as crawls have them, as seconds since the beginning of 1970. A time without a zone is UTC.
+"""Parses times in the forms that crawls have, as Unix seconds. A time without a zone is UTC.
 
-    times and dates    of Arrow, with a zone or without
-    numbers            Unix time: seconds, or milli-, micro- or nanoseconds if they are as large as those are;
-                       a year, `yyyymmdd` and `yyyymmddhhmmss`, as archives have it
-    text               ISO 8601; dates of HTTP and of mail (RFC 9110, RFC 2822); a month; numbers
+    times and dates    Arrow timestamps and dates, with a zone or without
+    numbers            Unix time in seconds, or in milli-, micro- or nanoseconds if the number is large enough;
+                       a year, `yyyymmdd` and `yyyymmddhhmmss`, as in web archives
+    text               ISO 8601; dates of HTTP and mail (RFC 9110, RFC 2822); a month; numbers
 
-The usual forms of text are read a column at a time, others one by one. Both give the same number, to the last bit, so
-it does not matter what else is in a block. What cannot be read is null.
+The usual forms of text are parsed a column at a time, others one by one. Both give the same number, to the last bit, so
+the result does not depend on what else is in a block. Values that cannot be parsed are null.
 
-What is given up: days and months in an order that depends on the country, such as 01/05/2024; names of months in other
-languages than English; less than a microsecond.
+Gives up dates whose order of day and month depends on the country, such as 01/05/2024; names of months in other
+languages than English; precision below a microsecond.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gristmill.dedup.columns.arrow_numpy import Numbers, flags, from_numbers, nu
 
 _EPOCH, _TICK = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _LARGE = (1e11, 1e14, 1e17)
-"""From here on numbers are milli-, micro- and nanoseconds. As seconds the first is in the year 5138."""
+"""Numbers from these on are milli-, micro- and nanoseconds. As seconds, the first is in the year 5138."""
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6}
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -42,7 +42,7 @@ _HTTP = rf"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun), \d{{2}} (?:{'|'.join(_MONTHS)}) [1-9
 
 
 def unix_seconds(column: pa.Array) -> pa.DoubleArray:
-    """The time of each value; null where there is none, or none that can be read."""
+    """The time of each value; null if it has none, or it cannot be parsed."""
     kind = column.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return _of_times(column)
@@ -68,8 +68,8 @@ def _of_times(column: pa.Array) -> pa.DoubleArray:
 
 
 def _scaled(values: Numbers) -> Numbers:
-    """Numbers as seconds. Those that could be a year, a day or a second of the calendar are: as Unix time, they would
-    be before 1974, or after 2286."""
+    """Numbers as seconds. Numbers that can be a calendar date are read as one: as Unix time, they would be before 1974
+    or after 2286."""
     places = np.searchsorted(np.array(_LARGE), np.abs(values), "right")  # NaN is beyond all, and stays NaN
     found: Numbers = values / np.array([1.0, 1e3, 1e6, 1e9])[places]
     dates = np.zeros(len(values), np.bool_)
@@ -83,7 +83,7 @@ def _scaled(values: Numbers) -> Numbers:
 
 
 def _of_calendar(values: Numbers) -> tuple[Numbers, Numbers]:
-    """The times of years, yyyymmdd and yyyymmddhhmmss; and whether there are such times."""
+    """The times of numbers yyyy, yyyymmdd and yyyymmddhhmmss; and whether each is a valid time."""
     has_clock = values >= 10**13
     clock = np.where(has_clock, values % 10**6, 0)
     days = np.where(has_clock, values // 10**6, np.where(values < 10**4, values * 10**4 + 101, values))
@@ -104,7 +104,7 @@ def _of_texts(column: pa.Array) -> pa.DoubleArray:
     for pattern, read in _FORMS:
         mask = pc.fill_null(pc.match_substring_regex(texts, f"^{pattern}$"), literal(False, pa.bool_()))
         if mask.true_count:
-            with suppress(pa.ArrowInvalid):  # such as the 30th of February: one by one
+            with suppress(pa.ArrowInvalid):  # such as the 30th of February; then one by one
                 found = pc.replace_with_mask(found, mask, unix_seconds(read(texts.filter(mask))))
     rest = from_numbers(flags(texts.is_valid()) & flags(found.is_null()))
     if not rest.true_count:
@@ -125,7 +125,7 @@ def _of_digits(texts: pa.Array) -> pa.Array:
 
 
 def _of_http(texts: pa.Array) -> pa.Array:
-    """`Wed, 01 Jan 2025 10:00:00 GMT`: always as long as this."""
+    """`Wed, 01 Jan 2025 10:00:00 GMT`, which always has this length."""
     day, month, year, clock = (
         pc.utf8_slice_codeunits(texts, *where) for where in ((5, 7), (8, 11), (12, 16), (17, 25))
     )
@@ -156,7 +156,7 @@ _ISO = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _MOST = 100
-"""No time is longer, as text."""
+"""Longer texts are not parsed."""
 
 
 def _second(value: Any) -> float | None:
@@ -181,7 +181,7 @@ def _since(time: datetime) -> float:
 
 
 def _read(text: str) -> float:
-    """The time of a text; a ValueError for one that is none."""
+    """The time of a text. Raises ValueError if it is none."""
     if len(text) > _MOST:
         raise ValueError
     if _NUMBER.fullmatch(text):

@@ -1,1 +1,4 @@
-"""Columns as deduplication reads them: Arrow to numpy, texts, normal forms, hashes; and the reference definition in plain Python of all that the kernels compute."""
+"""Columns as deduplication reads them: Arrow to numpy, texts, normal forms and hashes.
+
+`reference.py` defines in plain Python what the kernels in C compute.
+"""

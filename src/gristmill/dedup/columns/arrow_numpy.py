@@ -1,6 +1,6 @@
-"""Arrow columns for kernels and numpy: what they read, and what they give back, without copies where that can be.
+"""Conversion between Arrow columns and numpy arrays, without copies where possible.
 
-Arrays are made from their buffers: `pyarrow.array` would load pandas (see `core/arrow/array_building.py`).
+Arrays are made from buffers, because `pyarrow.array` would import pandas (see `core/arrow/array_building.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TYPES |= {np.dtype(np.float64): pa.float64(), np.dtype(np.float32): pa.float32(
 
 
 def as_text(column: Column) -> pa.Array:
-    """A column as one array of strings that kernels read; what is no string is turned into one."""
+    """A column as one array of strings, for kernels; other types are cast."""
     array = as_one_array(column)
     kind = array.type
     return array if pa.types.is_string(kind) or pa.types.is_large_string(kind) else array.cast(pa.large_string())
@@ -46,9 +46,9 @@ def as_bytes(column: Column) -> pa.Array:
 
 
 def values_of(column: Column) -> pa.Array:
-    """A column as one array of strings or binary, in which what is no text is the text of its value.
+    """A column as one array of strings or binary; other values become their text.
 
-    The same value has the same text whatever type its column has in one block or another: 5 and 5.0 are "5".
+    A value has the same text whatever type its column has in one block or another: 5 and 5.0 are "5".
     """
     array = as_one_array(column)
     kind = array.type
@@ -60,13 +60,13 @@ def values_of(column: Column) -> pa.Array:
         values = [row["value"] for row in table_to_rows(pa.table({"value": array}))]
         return make_array([_text(value) for value in values], pa.string())
     if pa.types.is_nested(kind):
-        raise ColumnError(f"values of type {kind} cannot be compared: name a column of text or numbers")
+        raise ColumnError(f"values of type {kind} cannot be compared: choose a column of text or numbers")
     return array.cast(pa.large_string())
 
 
 @contextmanager
 def errors_name_column(stage: str, column: str) -> Iterator[None]:
-    """Errors about the values of a column name it, and the stage."""
+    """Add the names of the stage and the column to errors about values of the column."""
     try:
         yield
     except (ColumnError, pa.ArrowInvalid) as error:
@@ -77,19 +77,19 @@ def _text(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, float) and not isfinite(value):
-        return str(value)  # JSON has none of them
+        return str(value)  # JSON has no NaN or infinity
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return json_text(value)
 
 
 def validity(array: pa.Array) -> pa.Buffer | None:
-    """Which rows are not null, as a bitmap that starts with the first row; None when all are not."""
+    """The validity bitmap of an array, starting at its first row; None if no row is null."""
     return pc.is_valid(array).buffers()[1] if array.null_count else None
 
 
 def numbers(column: Column, dtype: Any = None) -> Numbers:
-    """A column of numbers as a numpy array; null has no meaning here."""
+    """A column of numbers as a numpy array; the values of null rows are undefined."""
     array = as_one_array(column)
     if dtype is not None and array.type != _TYPES[np.dtype(dtype)]:
         array = array.cast(_TYPES[np.dtype(dtype)])
@@ -101,7 +101,7 @@ def numbers(column: Column, dtype: Any = None) -> Numbers:
 
 
 def from_numbers(values: Numbers, valid: pa.Buffer | None = None) -> pa.Array:
-    """A numpy array as a column."""
+    """A numpy array as an Arrow array; `valid` is its validity bitmap."""
     values = np.ascontiguousarray(values)
     if values.dtype == np.bool_:
         bits = np.packbits(values, bitorder="little")
@@ -122,7 +122,7 @@ def flags(column: Column) -> Numbers:
 
 
 def key_prefixes(keys: Column) -> Numbers:
-    """The first eight bytes of each key, as a number."""
+    """The first eight bytes of each key, as a 64-bit number."""
     array = as_one_array(keys)
     width = array.type.byte_width
     if not len(array):
@@ -132,20 +132,20 @@ def key_prefixes(keys: Column) -> Numbers:
 
 
 def repeated_keys(keys: Column) -> pa.Array:
-    """Which keys begin like another one."""
+    """Which keys have the same first eight bytes as another one."""
     array = as_one_array(keys)
     if kernels is not None and 0 < len(array) < 2**31:
         width = array.type.byte_width
         bits = kernels.repeated(array.buffers()[1].slice(width * array.offset, width * len(array)), width)
         return pa.Array.from_buffers(pa.bool_(), len(array), [None, pa.py_buffer(bits)])
-    found = np.sort(key_prefixes(array))
-    return keys_among(array, found[1:][found[1:] == found[:-1]])
+    ordered = np.sort(key_prefixes(array))
+    return keys_among(array, ordered[1:][ordered[1:] == ordered[:-1]])
 
 
 def keys_among(keys: Column, wanted: Numbers) -> pa.Array:
-    """Which keys begin like one of some, which are in order."""
-    found = key_prefixes(keys)
+    """Which keys start with one of `wanted`, sorted prefixes of eight bytes."""
+    prefixes = key_prefixes(keys)
     if not len(wanted):
-        return from_numbers(np.zeros(len(found), np.bool_))
-    places = np.minimum(np.searchsorted(wanted, found), len(wanted) - 1)
-    return from_numbers(wanted[places] == found)
+        return from_numbers(np.zeros(len(prefixes), np.bool_))
+    positions = np.minimum(np.searchsorted(wanted, prefixes), len(wanted) - 1)
+    return from_numbers(wanted[positions] == prefixes)

@@ -1,7 +1,7 @@
-"""Texts of a batch, however they are stored, and the batch with others in their place.
+"""Read the texts of a batch, whatever type their column has, and replace some of them.
 
-A column that mixes text with other values holds JSON; what is no text there is as null: it repeats nothing, and stays
-as it is.
+A column that mixes text with other values holds JSON. Values that are not text are read as null, so they are never
+duplicates, and are left unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gristmill.dedup.columns.arrow_numpy import Numbers, as_one_array, from_numb
 
 
 def texts_of(stage: ProcessingStage[Any, Any] | str, table: pa.Table, field: str) -> pa.Array:
-    """A column of strings: null where there is no text."""
+    """A column as strings; null where there is no text."""
     if field not in table.column_names and not isinstance(stage, str) and field in stage._planned.columns:
         return pa.nulls(table.num_rows, pa.string())  # a block of JSON in which no row has it
     column = as_one_array(required_column(table, field))
@@ -32,12 +32,14 @@ def texts_of(stage: ProcessingStage[Any, Any] | str, table: pa.Table, field: str
         return column.cast(kind.value_type)
     if not is_text(kind) and not pa.types.is_null(kind):
         name = stage if isinstance(stage, str) else stage.name
-        raise ColumnError(f"stage {name!r} needs text in column {field!r}, which holds {printable(kind)}: use another")
+        raise ColumnError(
+            f"stage {name!r} needs text in column {field!r}, which holds {printable(kind)}: choose a column of text"
+        )
     return column.cast(pa.string()) if pa.types.is_null(kind) else column
 
 
 def with_texts(table: pa.Table, field: str, texts: pa.Array, changed: Numbers) -> pa.Table:
-    """The table with other texts in the rows that a mask names."""
+    """The table with the texts of some rows, those in the mask `changed`, replaced."""
     if not changed.any():
         return table
     column = as_one_array(table.column(field))

@@ -1,10 +1,9 @@
-"""Hashes of columns: the same on every machine.
+"""Hashes of columns (XXH3, 128 bits), the same on every machine.
 
-They are kept: in indexes (`index.FORMAT`), in Bloom filters (their magic bytes) and in the files of runs
-(`spread.LAYOUT`). Other hashes need another name in each of these, or duplicates of what was kept are missed.
+They are stored in indexes (`dedup_index.FORMAT`), in Bloom filters (their magic bytes) and in shuffle files
+(`hash_partitioning.LAYOUT_VERSION`). If the hash changes, all three must change too, or duplicates are missed.
 
-XXH3 with 128 bits. Gives up secrecy: who wants two texts with the same hash can make them, so nothing that
-depends on trust may be built on it.
+Gives up security: two texts with the same hash can be made on purpose.
 """
 
 from __future__ import annotations
@@ -21,38 +20,38 @@ HASH_TYPE = pa.binary(16)
 
 
 def hash128(column: Column, seed: int = 0) -> pa.FixedSizeBinaryArray:
-    """The hash of each row of a column of strings or binary, 16 bytes; null of null."""
+    """The hash of each row of a column of strings or binary, 16 bytes; null for null."""
     array = as_bytes(column)
     return pa.Array.from_buffers(HASH_TYPE, len(array), [validity(array), pa.py_buffer(_hashes(array, seed))])
 
 
 def hash64(column: Column, seed: int = 0) -> pa.UInt64Array:
-    """The first half of `hash128`, as a number. Of 100 million texts two are the same in 1 of 3,700 cases."""
+    """The first half of `hash128`, as a number. The chance that two of 100 million texts collide is 1 in 3,700."""
     array = as_bytes(column)
     return from_numbers(_halves(array, seed)[:, 0], validity(array))
 
 
 def id64(column: Column) -> pa.Int64Array:
-    """A 64-bit integer for each id of any type: integers themselves, else `hash64`. Graphs are made of these."""
+    """A 64-bit integer for each id: integers as they are, other types by `hash64`."""
     array = as_one_array(column)
     return array.cast(pa.int64()) if pa.types.is_integer(array.type) else hash64(array).view(pa.int64())
 
 
 def hash_columns(columns: Sequence[Column], seed: int = 0) -> pa.FixedSizeBinaryArray:
-    """One hash for the values of several columns together. Null is a value of its own; a row of nulls only has none."""
+    """One hash of the values of several columns. Null is a value of its own; if all values are null, so is the hash."""
     if len(columns) == 1:
         return hash128(columns[0], seed)
     arrays = [as_bytes(column) for column in columns]
     rows = len(arrays[0])
     parts = np.zeros((rows, len(arrays), 3), np.uint64)
-    for place, array in enumerate(arrays):
-        parts[:, place, 0] = _present(array)
-        parts[:, place, 1:] = _halves(array, seed)
+    for position, array in enumerate(arrays):
+        parts[:, position, 0] = _present(array)
+        parts[:, position, 1:] = _halves(array, seed)
     joined = np.ascontiguousarray(parts, "<u8").reshape(rows, len(arrays) * 3)
     ends = np.arange(rows + 1, dtype=np.int64) * joined.shape[1] * 8
     data = pa.Array.from_buffers(pa.large_binary(), rows, [None, pa.py_buffer(ends), pa.py_buffer(joined)])
-    some = parts[:, :, 0].any(axis=1)
-    valid = None if some.all() else pa.py_buffer(np.packbits(some, bitorder="little"))
+    has_value = parts[:, :, 0].any(axis=1)
+    valid = None if has_value.all() else pa.py_buffer(np.packbits(has_value, bitorder="little"))
     return pa.Array.from_buffers(HASH_TYPE, rows, [valid, pa.py_buffer(_hashes(data, seed))])
 
 

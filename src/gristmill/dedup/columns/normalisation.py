@@ -1,7 +1,7 @@
-"""Texts and URLs in a form in which differences that do not matter are gone.
+"""Normal forms of texts and URLs, to ignore differences that do not matter.
 
-Most rows are done in C, character by character. Those with a character that changes with its neighbours, or becomes
-several, go one by one through Python, which knows Unicode.
+Most texts are normalised in C, character by character. A text with a character whose form depends on its neighbours, or
+that becomes several characters, is normalised in Python.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 
 @fast_dataclass(frozen=True)
 class Normalisation:
-    """What is made equal before texts are compared: by default case, white space and Unicode's compositions."""
+    """The differences between texts to remove: by default case, white space and Unicode composition."""
 
     unicode: str | None = "NFC"
     lower: bool = True
@@ -38,7 +38,9 @@ class Normalisation:
 
     def __post_init__(self) -> None:
         if self.unicode is not None and self.unicode not in FORMS:
-            raise ValueError(f"unicode={self.unicode!r} is no normal form; it may be None or one of {', '.join(FORMS)}")
+            raise ValueError(
+                f"unicode={self.unicode!r} is not a normal form, must be None or one of {', '.join(FORMS)}"
+            )
 
     def text(self, text: str) -> str:
         return reference.normalise(text, self.unicode, self.lower, self.punctuation, self.space)
@@ -60,17 +62,17 @@ class Normalisation:
 
 
 DIFFERENCES = ("unicode", "case", "punctuation", "whitespace")
-"""What stages can be told to overlook."""
+"""The differences that the parameter `normalize` of stages can list."""
 
 
 def normalisation_without(stage: str, differences: Sequence[str]) -> Normalisation | None:
-    """The form of texts in which these differences are gone; None if they are none. Unicode's is NFKC."""
+    """The normalisation that removes the listed differences; None if the list is empty. "unicode" is NFKC."""
     if isinstance(differences, str):
         raise TypeError(f'{stage}: normalize must be a list, as in normalize=["{differences}"]')
     for name in differences:
         if name not in DIFFERENCES:
             hint, known = did_you_mean(name, DIFFERENCES), ", ".join(DIFFERENCES)
-            raise ValueError(f"{stage}: normalize has no {name!r}.{hint} There are: {known}")
+            raise ValueError(f"{stage}: normalize has no {name!r}.{hint} Its values: {known}")
     if not differences:
         return None
     unicode, lower, punctuation, space = (name in differences for name in DIFFERENCES)
@@ -79,12 +81,12 @@ def normalisation_without(stage: str, differences: Sequence[str]) -> Normalisati
 
 _KNOWN, _GONE, _UNKNOWN = 0x3100, 0xFFFFFFFF, 0xFFFFFFFE
 _JAMO = frozenset([*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)])
-"""Vowels and finals of Hangul, which make a syllable with what is before them. No decomposition lists that."""
+"""Vowels and finals of Hangul, which combine with the character before them; `decomposition` does not list them."""
 
 
 @lru_cache(maxsize=8)
 def _table(form: Normalisation) -> bytes:
-    """What becomes of each of the first characters, for the kernel."""
+    """The normal form of each character below `_KNOWN`, as a table for the kernel."""
     made_of = [unicodedata.decomposition(chr(code)).split() for code in range(_KNOWN)]
     pairs = (parts for parts in made_of if len(parts) == 2 and not parts[0].startswith("<"))
     composed = {*_JAMO, *(int(second, 16) for _, second in pairs)}
@@ -92,10 +94,10 @@ def _table(form: Normalisation) -> bytes:
 
 
 def _fate(character: str, form: Normalisation, composed: set[int]) -> int:
-    """The character that this one becomes, nothing, or unknown: it depends on others, is several, or longer."""
+    """The normal form of a character; or gone; or unknown, if it depends on neighbours, is several, or is longer."""
     if form.unicode and (unicodedata.combining(character) or ord(character) in composed):
         return _UNKNOWN
-    if "Σ" in replace(form, lower=False).text(character):  # in lower case it has another form at the end of a word
+    if "Σ" in replace(form, lower=False).text(character):  # its lower case differs at the end of a word
         return _UNKNOWN
     new = replace(form, space=False).text(character)
     if not new and form.punctuation:
@@ -117,8 +119,8 @@ TRACKERS = frozenset([
     "phpsessid", "jsessionid",
 ])
 # fmt: on
-"""Parameters of a query that say who came, and not where to; all that begin with `utm_` too. Names that sites also use
-for what a page is about, such as `sid`, are none of them."""
+"""Query parameters that only track visitors, besides all that start with `utm_`. Names that sites also use to select
+a page, such as `sid`, are not among them."""
 
 _URL = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.\-]*):)?//([^/?#]*)([^?#]*)(?:\?([^#]*))?")
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
@@ -126,9 +128,9 @@ _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01234567
 
 
 def normalise_url(url: str) -> str:
-    """A URL such that two of the same page are equal: host and path, and the query in order.
+    """The normal form of a URL: host, path and sorted query, so that two URLs of the same page are equal.
 
-    Gone are scheme, `www.`, user, default port, fragment, a slash at the end, and parameters that only track.
+    Removes scheme, `www.`, user, default port, fragment, a slash at the end, and tracking parameters.
     """
     found = _URL.match(url.strip())
     if not found:
@@ -141,12 +143,12 @@ def normalise_url(url: str) -> str:
 
 
 def normalise_urls(column: Column) -> pa.LargeStringArray:
-    """A column of URLs, normalised; null stays null, and a URL of which nothing is left is none: it is null."""
+    """A column of URLs, normalised; null stays null, and a URL of which nothing is left becomes null."""
     return _map(lambda url: normalise_url(url) or None, as_text(column))
 
 
-def _host(place: str, scheme: str | None) -> str:
-    host = place.rpartition("@")[2].lower()
+def _host(authority: str, scheme: str | None) -> str:
+    host = authority.rpartition("@")[2].lower()
     default = {"http": ":80", "https": ":443", "ftp": ":21"}.get((scheme or "").lower(), ":80")
     return host.removesuffix(default).rstrip(".").removeprefix("www.")
 
@@ -157,7 +159,7 @@ def _tracks(part: str) -> bool:
 
 
 def _unescape(text: str) -> str:
-    """Escapes of characters that need none are undone; the others are in capitals."""
+    """Undo escapes of characters that need none; write the others in capitals."""
 
     def plain(match: re.Match[str]) -> str:
         character = chr(int(match[1], 16))

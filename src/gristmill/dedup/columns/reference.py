@@ -1,11 +1,11 @@
-"""What deduplication computes: the definition of each function, in plain Python.
+"""The reference implementation, in plain Python, of what the kernels in C compute for deduplication.
 
-`_kernels` computes the same in C, many times faster. This file says what is right, and does the work where the
-extension could not be built. All arithmetic is that of unsigned 64-bit numbers.
+It is the definition, and the fallback where the extension could not be built, many times slower. All arithmetic is on
+unsigned 64-bit integers.
 
     tokens       the characters of a text, or its words: what `str.split` gives, where each character of a script
                  without spaces is a word of its own
-    shingles     runs of n tokens; a text of fewer tokens is one shingle, and a blank one has none
+    shingles     runs of n tokens; a text of fewer tokens is one shingle, and a blank text has none
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ N = TypeVar("N", int, np.ndarray[Any, Any])
 
 
 def scramble(x: N) -> N:
-    """Sends each number, or each of an array, to another one, without an order that can be seen."""
+    """Mix the bits of a number, or of each number of an array, one to one (splitmix64)."""
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & ALL
     x = (x ^ x >> 27) * 0x94D049BB133111EB & ALL
     x ^= x >> 31
@@ -38,7 +38,7 @@ def scramble(x: N) -> N:
 
 
 def xxh3(data: bytes, seed: int = 0) -> bytes:
-    """XXH3 with 128 bits, the least first."""
+    """XXH3 with 128 bits, the lowest byte first."""
     return xxhash.xxh3_128_digest(data, seed)[::-1]
 
 
@@ -53,7 +53,7 @@ def _no_punctuation() -> dict[int, None]:
 
 
 def normalise(text: str, unicode: str | None, lower: bool, punctuation: bool, space: bool) -> str:
-    """A text in Unicode's normal form, in lower case, without punctuation, and with one space for white space."""
+    """A text in a Unicode normal form, in lower case, without punctuation, and with white space as single spaces."""
     if unicode:
         text = unicodedata.normalize(unicode, text)  # type: ignore[arg-type]
     if lower:
@@ -82,7 +82,7 @@ def words(text: str) -> list[str]:
 
 
 def shingles(text: str, unit: str, n: int, seed: int) -> np.ndarray[Any, Any]:
-    """The shingles of a text, in order, each as one number: a polynomial of the numbers of its tokens."""
+    """The shingles of a text, in order, each as one number: a polynomial of the hashes of its tokens."""
     if not text.strip():
         return np.zeros(0, np.uint64)
     key = scramble(seed + GOLDEN & ALL)
@@ -106,7 +106,7 @@ def ngram_keys(text: str, n: int, seed: int) -> np.ndarray[Any, Any]:
 
 
 def _word(word: bytes, key: int) -> int:
-    """The number of a word, from eight bytes of it at a time."""
+    """The hash of a word, eight bytes at a time."""
     number = key ^ len(word)
     for start in range(0, len(word), 8):
         product = (number ^ int.from_bytes(word[start : start + 8], "little")) * 0xA0761D6478BD642F
@@ -115,10 +115,10 @@ def _word(word: bytes, key: int) -> int:
 
 
 def signature(found: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, Any]:
-    """The signature of shingles, of `size` bins. A bin holds the least number that a shingle has there.
+    """The MinHash signature of shingles: `size` bins, each with the least hash of the shingles in it.
 
-    In a round, each shingle falls into one bin, and bins that were filled in a round before take no more. What is
-    still free after `size` rounds gets a round of its own, of all shingles.
+    In each round every shingle falls into one bin; bins that were filled in an earlier round are not changed. A bin
+    that is still empty after `size` rounds takes the least hash of all shingles in a round of its own.
     """
     bins = np.full(size, ALL, np.uint64)
     for turn in range(size):
@@ -133,18 +133,18 @@ def signature(found: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, Any]:
 
 
 def _fall(found: np.ndarray[Any, Any], turn: int, size: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """The bin and the number of each shingle in a round."""
+    """The bin and the hash of each shingle in a round."""
     hashes = scramble(found + np.uint64(turn * GOLDEN & ALL))
     places = (hashes >> np.uint64(32)) * np.uint64(size) >> np.uint64(32)
     return places.astype(np.int64), hashes << np.uint64(32) | hashes >> np.uint64(32)
 
 
 def set_code(found: np.ndarray[Any, Any]) -> bytes:
-    """A set of shingles as sorted numbers, of which the gaps are written in Rice's code.
+    """A set of shingles as sorted numbers, whose gaps are Rice-coded.
 
-    Numbers are the upper bits of shingles: 10 more than it takes to count them, and 22 at least, so that different
-    shingles of two documents are seldom the same. Before them stand the least shingle, how many different ones there
-    are, and how many numbers. Bits are filled from the lowest; 8 bytes of zeros are at the end.
+    The numbers are the upper bits of the shingles: 10 bits more than the number of shingles needs, and 22 at least, so
+    that different shingles rarely collide. They follow the least shingle, the count of distinct shingles and the count
+    of numbers. Bits are filled from the lowest; 8 zero bytes are appended.
     """
     different = np.unique(found)
     bits = set_bits(len(different))
@@ -165,7 +165,7 @@ def set_bits(different: int) -> int:
 
 
 def set_values(code: bytes) -> tuple[list[int], int]:
-    """The numbers of a set, and how many bits they have."""
+    """The numbers of a coded set, and how many bits each has."""
     different, count = (int.from_bytes(code[start : start + 4], "little") for start in (8, 12))
     bits = set_bits(different)
     low = bits - (count - 1).bit_length()
@@ -179,7 +179,7 @@ def set_values(code: bytes) -> tuple[list[int], int]:
 
 
 def set_jaccard(left: bytes, right: bytes) -> float:
-    """The Jaccard similarity of two sets, by the bits that both have."""
+    """The Jaccard similarity of two coded sets, by the bits that both have."""
     if not left or not right:
         return 0.0
     (one, bits), (other, more) = set_values(left), set_values(right)
@@ -189,17 +189,17 @@ def set_jaccard(left: bytes, right: bytes) -> float:
 
 
 def simhash(found: np.ndarray[Any, Any]) -> int:
-    """64 bits, each of which is what more than half of the shingles have there."""
+    """64 bits, each set if it is set in more than half of the hashes of shingles."""
     hashes = scramble(found)
     votes = [int((hashes >> np.uint64(bit) & np.uint64(1)).sum()) for bit in range(64)]
     return sum(1 << bit for bit, count in enumerate(votes) if 2 * count > len(found))
 
 
-# -- parts of documents ------------------------------------------------------------------------------------
+# -- repeated content --------------------------------------------------------------------------------------
 
 
 def bloom(bits: bytearray | memoryview, hashes: bytes, probes: int, add: bool) -> bytes:
-    """For each hash of 16 bytes whether all the bits that it names are set; with `add` they are from then on."""
+    """Whether all bits that each 16-byte hash selects are set; with `add` they are set then."""
     seen = bytearray()
     for start in range(0, len(hashes), 16):
         place = int.from_bytes(hashes[start : start + 8], "little")
@@ -215,9 +215,9 @@ def bloom(bits: bytearray | memoryview, hashes: bytes, probes: int, add: bool) -
 
 
 def repeated_spans(texts: Iterable[str | bytes], n: int) -> list[tuple[int, int, int]]:
-    """Row, start and end, in bytes, of all that lies in windows of n bytes that were there before.
+    """Row, start and end, in bytes, of the spans covered by windows of n bytes that occurred before.
 
-    Parts of characters at the ends of a span of text do not belong to it.
+    A span of text is shortened so that it does not begin or end within a character.
     """
     seen: set[bytes] = set()
     spans: list[tuple[int, int, int]] = []
@@ -239,8 +239,10 @@ def repeated_spans(texts: Iterable[str | bytes], n: int) -> list[tuple[int, int,
 
 
 def anchors(text: str, n: int, k: int) -> list[tuple[int, int, int, int]]:
-    """First and last window of n bytes, place of their anchor, and its hash. An anchor is what has the least hash of
-    all k bytes of a window; of equal ones the last."""
+    """First and last window of n bytes that share an anchor, the position of the anchor, and its hash.
+
+    The anchor of a window is the run of k bytes in it with the least hash; of equal ones the last.
+    """
     data, found = text.encode(), list[tuple[int, int, int, int]]()
     for first in range(len(data) - n + 1):
         places = range(first, first + n - k + 1)
@@ -263,7 +265,7 @@ def _bytes_number(data: bytes) -> int:
 
 
 def components(edges: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """For each node of a graph the least node that it is connected with."""
+    """The least node that each node of a graph is connected with."""
     parents: dict[int, int] = {}
 
     def root(node: int) -> int:
@@ -279,7 +281,7 @@ def components(edges: Iterable[tuple[int, int]]) -> dict[int, int]:
 
 
 def forest(edges: Iterable[tuple[int, int]]) -> list[bool]:
-    """For each edge whether it joins what the edges before it have not."""
+    """Whether each edge connects two components of the edges before it."""
     labels: dict[int, set[int]] = {}
     joins = []
     for u, v in edges:

@@ -1,1 +1,1 @@
-"""Documents that contain items of evaluation sets: reading the sets, word n-gram overlap, and dropping, cutting or marking."""
+"""Decontamination: documents that contain items of evaluation sets are dropped, cut or marked."""

@@ -1,10 +1,10 @@
-"""Benchmarks: evaluation sets that training data must not have, read from JSON lines or Parquet on any file system.
+"""Reads benchmarks, the evaluation sets that training data must not contain, from JSON lines or Parquet.
 
-An item is a row; its text is that of some columns, joined. Lists and objects count with all the text in them.
+An item is a row; its text is that of some columns, joined, with all text inside of lists and objects.
 
-A file or a directory is one benchmark, and has its name. The files of a glob are a benchmark each, with the name that a
-file has below the directory where the pattern begins; parts of one (`test-00000-of-00002`) are together. With a `name`
-of its own a glob is one benchmark. So the names do not depend on what else there is.
+A file or directory is one benchmark, named after it. Each file of a glob is a benchmark, named by its path below the
+directory where the pattern begins; parts of one file (`test-00000-of-00002`) are one benchmark. A glob with a `name` is
+one benchmark. So names do not depend on which other files exist.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ _PART = re.compile(r"(.*[^-_.])[-_.]\d{5}-of-\d{5}(?:-[0-9a-f]{16})?", re.ASCII)
 
 @fast_dataclass(frozen=True)
 class Benchmark:
-    """Where an evaluation set is, and which of its columns are its text."""
+    """The path of an evaluation set, and the columns that hold its text."""
 
     path: str
     name: str
     text_fields: tuple[str, ...]
     id_field: str | None = None
     named: bool = True
-    """Whether the name was given. If it was not, and the path is a glob, there is one for each file."""
+    """Whether the user has given the name. If not, each file of a glob is a benchmark."""
     files: tuple[tuple[str, str], ...] = ()
-    """Each file, and its name, as soon as they were listed."""
+    """The path and name of each file, once they have been listed."""
 
 
 @fast_dataclass
 class BenchmarkItems:
-    """The items of all benchmarks, one behind the other."""
+    """The items of all benchmarks, one benchmark after the other."""
 
     texts: list[str] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
@@ -59,24 +59,24 @@ class BenchmarkItems:
 
 
 def benchmarks_of(stage: str, given: Sequence[Any], text_fields: Sequence[str]) -> list[Benchmark]:
-    """What was given, path or mapping, as benchmarks; a wrong one is an error that says what would be right."""
+    """Benchmarks from the paths or mappings that the user has given."""
     if isinstance(given, str | PathLike | Mapping):
         raise TypeError(f"{stage}: benchmarks must be a list, as in benchmarks=[{given!r}]")
     found = [_benchmark(stage, one, text_fields) for one in given]
     if not found:
-        raise ValueError(f"{stage}: benchmarks is empty: give the evaluation sets to look for")
+        raise ValueError(f"{stage}: benchmarks is empty: list the evaluation sets to look for")
     if twice := _same_name(found):
         raise ValueError(f"{stage}: {twice}")
     return found
 
 
 def _same_name(benchmarks: Sequence[Benchmark]) -> str | None:
-    """What is wrong with the names, if something is."""
+    """An error message if two benchmarks have the same name."""
     names = Counter(one.name for one in benchmarks)
     name, times = names.most_common(1)[0]
     if times == 1:
         return None
-    return f'two benchmarks are called {name!r}: name them, as in {{"path": ..., "name": "{name}_2"}}'
+    return f'two benchmarks are named {name!r}: give one another name, as in {{"path": ..., "name": "{name}_2"}}'
 
 
 def _benchmark(stage: str, given: Any, text_fields: Sequence[str]) -> Benchmark:
@@ -87,7 +87,7 @@ def _benchmark(stage: str, given: Any, text_fields: Sequence[str]) -> Benchmark:
     for key in given:
         if key not in KEYS:
             raise ValueError(
-                f"{stage}: a benchmark has no {key!r}.{did_you_mean(key, KEYS)} There are: {', '.join(KEYS)}"
+                f"{stage}: a benchmark has no {key!r}.{did_you_mean(key, KEYS)} Its keys: {', '.join(KEYS)}"
             )
     fields = given.get("text_fields", text_fields)
     fields = (fields,) if isinstance(fields, str) else tuple(fields)
@@ -103,7 +103,7 @@ def _base(path: str) -> str:
 
 
 def _stem(name: str) -> str:
-    """A file's name without its extension, and without the number of a part."""
+    """The name of a file without its extension, and without the number of a part."""
     extensions = sorted(EXTENSIONS, key=len, reverse=True)
     name = next((name[: -len(end)] for end in extensions if name.lower().endswith(end)), name)
     part = _PART.fullmatch(name)
@@ -111,13 +111,13 @@ def _stem(name: str) -> str:
 
 
 def list_benchmarks(benchmarks: Sequence[Benchmark], storage_options: Mapping[str, Any]) -> list[Benchmark]:
-    """Benchmarks with their files; of a glob without a name, one for each file."""
-    found: list[Benchmark] = []
+    """Benchmarks with their files; a glob without a name becomes one for each file."""
+    listed: list[Benchmark] = []
     for benchmark in benchmarks:
-        found += [benchmark] if benchmark.files else _listed(benchmark, storage_options)
-    if twice := _same_name(found):
-        raise InputError(twice)
-    return found
+        listed += [benchmark] if benchmark.files else _listed(benchmark, storage_options)
+    if error := _same_name(listed):
+        raise InputError(error)
+    return listed
 
 
 def _listed(benchmark: Benchmark, storage_options: Mapping[str, Any]) -> list[Benchmark]:
@@ -130,13 +130,13 @@ def _listed(benchmark: Benchmark, storage_options: Mapping[str, Any]) -> list[Be
         one_of_several = GLOB_CHARACTERS & set(benchmark.path) and not benchmark.named
         groups.setdefault(_stem(file.name) if one_of_several else benchmark.name, []).append(file)
     return [
-        replace(benchmark, name=name, files=tuple((file.path, file.name) for file in some))
-        for name, some in groups.items()
+        replace(benchmark, name=name, files=tuple((file.path, file.name) for file in members))
+        for name, members in groups.items()
     ]
 
 
 def read_items(benchmarks: Sequence[Benchmark], storage_options: Mapping[str, Any]) -> BenchmarkItems:
-    """The items of benchmarks whose files were listed. One that has none is an error."""
+    """The items of benchmarks whose files were listed. Raises InputError for a benchmark without text."""
     items = BenchmarkItems()
     for benchmark in benchmarks:
         before = len(items.texts)
@@ -154,25 +154,25 @@ def read_items(benchmarks: Sequence[Benchmark], storage_options: Mapping[str, An
 
 def _read(benchmark: Benchmark, storage_options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     wanted = [*benchmark.text_fields, *([benchmark.id_field] if benchmark.id_field else [])]
-    missing, there = set(wanted), dict[str, None]()
+    missing, columns = set(wanted), dict[str, None]()
     for path, file in benchmark.files:
         for number, row in enumerate(_rows(benchmark, path, storage_options), 1):
             missing.difference_update(row)
-            there.update(dict.fromkeys(row))
+            columns.update(dict.fromkeys(row))
             name = row.get(benchmark.id_field) if benchmark.id_field else None
             text = " ".join(part for column in benchmark.text_fields for part in _texts(row.get(column)))
             yield f"{file}:{number}" if name is None else str(name), text
-    if there:
-        _check_columns(benchmark, sorted(missing), list(there))
+    if columns:
+        _check_columns(benchmark, sorted(missing), list(columns))
 
 
-def _check_columns(benchmark: Benchmark, missing: Sequence[str], there: Sequence[str]) -> None:
+def _check_columns(benchmark: Benchmark, missing: Sequence[str], columns: Sequence[str]) -> None:
     if missing:
-        known = [name for name in there if name != POSITION]
+        known = [name for name in columns if name != POSITION]
         near = did_you_mean(missing[0], known)
         raise InputError(
             f"benchmark {benchmark.name!r}: {benchmark.path} has no column {missing[0]!r}.{near} "
-            f'There are: {shorten(known, 12)}. Name those with its text: {{"path": ..., "text_fields": [...]}}'
+            f'Its columns: {shorten(known, 12)}. List those with its text: {{"path": ..., "text_fields": [...]}}'
         )
 
 
@@ -187,7 +187,7 @@ def _rows(benchmark: Benchmark, path: str, storage_options: Mapping[str, Any]) -
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All text in a value."""
+    """All texts and numbers in a value, as text."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

@@ -1,16 +1,15 @@
-"""Overlap: which documents have words in a row that items of evaluation sets have.
+"""Word n-gram overlap: which documents have runs of words in common with items of evaluation sets.
 
-Texts are compared without case, punctuation, the form of their white space and characters that nobody sees, such as
-soft hyphens. In scripts without spaces each character
-counts as a word. A run of words is known by 64 bits: of a trillion words that are looked up among a million, one in
-twenty times one is taken for a run that it is not.
+Texts are compared without case, punctuation, differences of white space and invisible characters such as soft hyphens.
+In scripts without spaces each character is a word. A run of words is a 64-bit hash: when a trillion runs are looked up
+among a million, there is a false match in one case in twenty.
 
-    runs       of `ngram` words: one that is in the document is enough, or a share of the item's (`min_overlap`)
-    short      an item of fewer words is looked for as a whole, if it has `min_words`
-    fuzzy      of `fuzzy_ngram` words: an item of which most are in the document is there, with some words changed, if
-               these are as many as the shortest such item needs
+    copy     an item is in a document if one of its runs of `ngram` words is, or a share of them (`min_overlap`)
+    short    an item of fewer than `ngram` words must occur as a whole, and have `min_words` words
+    fuzzy    an item with changed words is in a document if most of its runs of `fuzzy_ngram` words are, and at least
+             as many as the shortest such item needs
 
-Runs that more than `max_items` items have are how such items are worded, and say nothing.
+Runs that more than `max_items` items have are common wording, and do not count.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ FORM = Normalisation(punctuation=True)
 _HIT = np.dtype([("row", "<i8"), ("word", "<i8"), ("key", "<u8")])
 
 _INVISIBLE = "\u00ad\u200b-\u200f\u2060-\u2064\ufeff"
-"""Soft hyphens, spaces without width, joiners, marks of direction and of byte order."""
+"""Soft hyphens, zero-width spaces, joiners, direction marks and byte order marks."""
 
 _HIDDEN = re.compile(f"[{_INVISIBLE}]")
 
 
 def prepare_texts(column: Column) -> pa.Array:
-    """Texts as words with spaces between them; null stays null."""
+    """Texts as normalised words separated by spaces; null stays null."""
     texts = as_text(column)
     special = pc.match_substring_regex(texts, f"[{_INVISIBLE}{UNSPACED_CLASS}]")
     rows = pc.fill_null(pc.and_(pc.invert(pc.string_is_ascii(texts)), special), literal(False, pa.bool_()))
@@ -60,7 +59,7 @@ def prepare_word(text: str) -> str:
 
 
 def words_of(text: str) -> list[tuple[int, int]]:
-    """Where each word of the prepared text lies in the text itself."""
+    """The span in the text of each word of its prepared form."""
     return [found.span() for found in re.finditer(WORD, text) if prepare_word(found[0])]
 
 
@@ -71,7 +70,7 @@ def word_counts(texts: pa.Array) -> Numbers:
 
 
 def word_runs(texts: pa.Array, lengths: Sequence[int], table: bytes = b"", keys: Numbers | None = None) -> Numbers:
-    """The runs of words of prepared texts that are in a table, or among its keys, or all: row, first word and key."""
+    """The runs of words of prepared texts: row, first word and key. All of them, or those in a table of `keys`."""
     if kernels is not None:
         found = kernels.ngram_hits(texts, np.array(lengths, np.int64).tobytes(), table, SEED)
         return np.frombuffer(found, _HIT)
@@ -81,8 +80,8 @@ def word_runs(texts: pa.Array, lengths: Sequence[int], table: bytes = b"", keys:
         for n in lengths
         for word, key in enumerate(reference.ngram_keys(text or "", n, SEED).tolist())
     ]
-    all_of_them = np.array(hits, _HIT)
-    return all_of_them if keys is None else all_of_them[np.isin(all_of_them["key"], keys)]
+    runs = np.array(hits, _HIT)
+    return runs if keys is None else runs[np.isin(runs["key"], keys)]
 
 
 class ItemMatch(NamedTuple):
@@ -91,16 +90,16 @@ class ItemMatch(NamedTuple):
     row: int
     item: int
     share: float
-    """Of the runs of the item, those that are in the document: by the rule that finds most."""
+    """The share of the runs of the item that are in the document, by the rule that finds most."""
     fuzzy: bool
     """Whether these are runs of `fuzzy_ngram` words."""
     words: list[tuple[int, int]]
-    """The runs that were found, by the number of their first word and of the one behind their last."""
+    """The found runs, each by the number of its first word and of the word after its last."""
 
 
 @fast_dataclass(frozen=True)
 class OverlapRules:
-    """What counts as overlap. See the top of this file."""
+    """When an item counts as contained in a document; see the top of this file."""
 
     ngram: int = 13
     min_overlap: float = 0.0
@@ -121,7 +120,7 @@ class OverlapRules:
             if share is None and name == "fuzzy_threshold":
                 continue
             if not isinstance(share, int | float) or not 0 <= share <= 1:
-                raise ValueError(f"{name}={share!r} is no share between 0 and 1")
+                raise ValueError(f"{name}={share!r} must be a share between 0 and 1")
         if self.fuzzy_threshold is not None and not 1 <= self.fuzzy_ngram < self.min_words:
             raise ValueError(
                 f"fuzzy_ngram={self.fuzzy_ngram} must be 1 or more, and less than min_words={self.min_words}; "
@@ -132,13 +131,15 @@ class OverlapRules:
 
     @property
     def fuzzy_runs(self) -> int:
-        """So many different runs must be there at least: as many as of the shortest item that is looked for this way.
-        One that says the same again and again, or has few runs that count, is not there with the first of them."""
+        """The least number of distinct runs for a fuzzy match: as many as the shortest item of this kind needs.
+
+        Otherwise an item that repeats itself, or has few runs that count, would match with its first run.
+        """
         return ceil((self.fuzzy_threshold or 0.0) * (self.ngram - self.fuzzy_ngram + 1))
 
 
 def _different_texts(keys: Numbers, items: Numbers, texts: pa.Array) -> Numbers:
-    """For each run of an item how many different items have it: an item that is there twice is one."""
+    """For each run of an item the number of different items that have it; equal items count once."""
     same = numbers(texts.dictionary_encode().indices, np.int64)[items]
     order = np.lexsort((same, keys))
     new = np.append(True, (np.diff(keys[order]) != 0) | (np.diff(same[order]) != 0))[: len(keys)]
@@ -148,7 +149,7 @@ def _different_texts(keys: Numbers, items: Numbers, texts: pa.Array) -> Numbers:
 
 
 class OverlapIndex:
-    """The runs of words of all items, to look documents up in."""
+    """The runs of words of all items, in which documents are looked up."""
 
     def __init__(self, items: Column, rules: OverlapRules) -> None:
         self.rules = rules
@@ -198,17 +199,17 @@ class OverlapIndex:
 
     @property
     def too_short(self) -> Numbers:
-        """The items that have too few words to be looked for."""
+        """Which items have too few words to be found."""
         return self.words < self.rules.min_words
 
     @property
     def too_common(self) -> Numbers:
-        """The items of which most runs do not count, because more than `max_items` items have them."""
+        """Which items have mostly runs that do not count, because more than `max_items` items have them."""
         found: Numbers = self._totals.sum(axis=0) * 2 < self._all
         return found
 
     def matches(self, texts: Column) -> list[ItemMatch]:
-        """The items that are in each text: rows in order, and of each row the items of the largest share first."""
+        """The items that each text contains, sorted by row, and for each row by descending share."""
         if not len(self.keys):
             return []
         hits = word_runs(prepare_texts(texts), self.searched, self._table, self.keys)
@@ -246,7 +247,7 @@ class OverlapIndex:
             words = list(zip(hits["word"][mine].tolist(), ends.tolist(), strict=True))
             row, item = int(rows[one]), int(items[one])
             match, known = ItemMatch(row, item, float(shares[one]), bool(fuzzy[one]), words), best.get((row, item))
-            if known:  # copies come first, and stay if they are as many
+            if known:  # the match as a copy, which stays if its share is as large
                 both = words + known.words
                 match = (match if match.share > known.share else known)._replace(words=both)
             best[row, item] = match

@@ -1,1 +1,1 @@
-"""Rows with the same text: by hash through an exchange, or by a Bloom filter."""
+"""Exact duplicates: by hash through an exchange, or by a Bloom filter."""

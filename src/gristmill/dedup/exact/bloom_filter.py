@@ -1,15 +1,14 @@
-"""A Bloom filter: which texts were there before, in a few bits for each, whatever their length.
+"""A Bloom filter of texts, and the deduplication stage that uses it: a few bits for each text, whatever its length.
 
-It never forgets: what was added is always known. What was not is taken for known with a probability that is chosen
-(`false_positive_rate`, when as many texts are in it as it was made for). The same texts in the same order give the same
-bytes on every machine.
+A text that was added is always found. A text that was not is found with a probability of at most
+`false_positive_rate`, as long as the filter has no more texts than its capacity. The same texts in the same order give
+the same bytes on every machine.
 
 `BloomDeduplicationStage` sends hashes through an exchange to one worker, which looks them up in the order of the input.
-A filter in each worker would know only what that worker has seen, and be lost with it: so the result is the same for
-any number of workers, and a run that was killed goes on. Nothing is sorted, and nothing but the filter is held.
+A filter in each worker would know only the texts of that worker, and be lost with it. With one, the result is the same
+for any number of workers, and a killed run can be resumed. Nothing is sorted, and only the filter is held in memory.
 
-What is given up: who was there: there is no partner to name, and no cluster table. Texts that are new are dropped too,
-one in a thousand at most.
+Gives up the duplicates' partners, and so the cluster table. Up to one new text in a thousand is dropped too.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _HASH = "__hash__"
 
 
 class BloomFilter:
-    """Which texts were there before, with a stated rate of error."""
+    """A set of texts with a bounded rate of false positives."""
 
     def __init__(self, capacity: int, false_positive_rate: float = 0.001, seed: int = 0) -> None:
         _check(capacity, false_positive_rate)
@@ -50,11 +49,11 @@ class BloomFilter:
         self.added = 0
 
     def seen(self, column: Column) -> pa.BooleanArray:
-        """Whether each text was there before; null was not."""
+        """Whether each text is in the filter; null never is."""
         return self._look(column, add=False)
 
     def add(self, column: Column) -> pa.BooleanArray:
-        """Add each text, in order, and tell whether it was there before: the second of two equal ones was."""
+        """Add each text, in order. Returns whether it was in the filter before, as the second of two equal ones is."""
         return self._look(column, add=True)
 
     def _look(self, column: Column, add: bool) -> pa.BooleanArray:
@@ -67,20 +66,22 @@ class BloomFilter:
         known = np.frombuffer(look(self.bits, raw, self.probes, add), np.uint8).astype(np.bool_)
         if add:
             self.added += int((~known).sum())
-        found = np.zeros(len(hashes), np.bool_)
-        found[flags(present)] = known
-        return from_numbers(found)
+        seen = np.zeros(len(hashes), np.bool_)
+        seen[flags(present)] = known
+        return from_numbers(seen)
 
     @property
     def error_rate(self) -> float:
-        """How probable it is now that a text that was not there is taken for one that was."""
+        """The current probability that a text that was not added is found."""
         filled = int(np.bitwise_count(np.frombuffer(self.bits, np.uint64)).sum()) / (len(self.bits) * 8)
         return float(filled**self.probes)
 
     def merge(self, other: BloomFilter) -> None:
-        """Add all that is in another filter, made with the same arguments."""
+        """Add all texts of another filter, which was made with the same arguments."""
         if self._shape() != other._shape():
-            raise ValueError(f"filters of {self._shape()} and {other._shape()} cannot be merged: make both alike")
+            raise ValueError(
+                f"filters of {self._shape()} and {other._shape()} cannot be merged: make both with the same arguments"
+            )
         np.frombuffer(self.bits, np.uint8)[:] |= np.frombuffer(other.bits, np.uint8)
         self.added += other.added
 
@@ -94,11 +95,11 @@ class BloomFilter:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> BloomFilter:
-        """The filter that `to_bytes` made bytes of."""
+        """The filter from the bytes of `to_bytes`."""
         if data[:8] == _OTHER_HASHES:
-            raise ValueError("this Bloom filter was made by an earlier version, with other hashes: make it anew")
+            raise ValueError("this Bloom filter was made by an earlier version, with other hashes: rebuild it")
         if data[:8] != _MAGIC or len(data) < 12:
-            raise ValueError("this is no Bloom filter of gristmill; give the bytes that to_bytes() made")
+            raise ValueError("this is not a Bloom filter of gristmill: pass the bytes that to_bytes() returned")
         size = struct.unpack_from("<I", data, 8)[0]
         head = json.loads(data[12 : 12 + size])
         found = cls(head["capacity"], head["false_positive_rate"], head["seed"])
@@ -111,23 +112,25 @@ class BloomFilter:
 
 def _check(capacity: int, false_positive_rate: float) -> None:
     if not isinstance(capacity, int | np.integer):
-        raise TypeError(f"capacity={capacity!r} is no whole number: say how many different texts there will be")
+        raise TypeError(f"capacity={capacity!r} must be an integer: the number of different texts to expect")
     if capacity < 1:
-        raise ValueError(f"capacity={capacity} is too small: say how many different texts there will be")
+        raise ValueError(f"capacity={capacity} must be 1 or more: the number of different texts to expect")
     if not 0 < false_positive_rate < 1:
-        raise ValueError(f"false_positive_rate={false_positive_rate} is not between 0 and 1")
+        raise ValueError(f"false_positive_rate={false_positive_rate} must be between 0 and 1")
 
 
 class GrowingBloomFilter:
-    """Filters one behind the other: when one is full, the next has room for twice as many, and half the error. So the
-    rate of error stays below what was chosen, however many texts come."""
+    """A list of filters: when one is full, the next has twice the capacity and half the error rate.
+
+    So the total error rate stays below the chosen one, however many texts are added.
+    """
 
     def __init__(self, capacity: int, false_positive_rate: float) -> None:
         self.filters = [BloomFilter(capacity, false_positive_rate / 2)]
 
     def add(self, column: pa.Array) -> Numbers:
-        """Whether each was there before; it is from then on."""
-        found = np.zeros(len(column), np.bool_)
+        """Add each text. Returns whether it was there before."""
+        seen = np.zeros(len(column), np.bool_)
         start = 0
         while start < len(column):
             *full, last = self.filters
@@ -139,19 +142,18 @@ class GrowingBloomFilter:
             for one in full:
                 known |= flags(one.seen(part))
             known[~known] = flags(last.add(part.filter(from_numbers(~known))))
-            found[start : start + len(part)] = known
+            seen[start : start + len(part)] = known
             start += len(part)
-        return found
+        return seen
 
 
 class BloomDeduplicationStage(VerdictStage):
-    """Drops rows whose text was there before, by a filter of a few bits for each text; the first stays.
+    """Drops rows whose text occurred before, by a Bloom filter; the first row with a text stays.
 
-    Of texts that are new, a share of at most `false_positive_rate` is taken for known and dropped too. `capacity` is
-    how many different texts there may be; when there are more, the filter grows, and the rate still holds. It takes
-    two bytes for each text at a rate of 0.001. `normalize` lists differences that do not count: "case", "whitespace",
-    "punctuation", "unicode". Null is never a duplicate. Output files are those that there would be without this stage,
-    in the same order.
+    Of new texts, a share of at most `false_positive_rate` is dropped too. `capacity` is the expected number of
+    different texts; if there are more, the filter grows, and the rate still holds. At a rate of 0.001 it takes two
+    bytes for each text. `normalize` lists differences to ignore: "case", "whitespace", "punctuation", "unicode". Null
+    is never a duplicate. Output files have the same names and order as without this stage.
     """
 
     def __init__(
@@ -184,7 +186,7 @@ class BloomDeduplicationStage(VerdictStage):
 
 
 class BloomLookup(KeyedStage):
-    """Looks up all hashes, in the order of the input."""
+    """Looks up all hashes in one filter, in the order of the input."""
 
     key = ()
     num_partitions = 1
@@ -194,11 +196,11 @@ class BloomLookup(KeyedStage):
         self.name, self.capacity, self.false_positive_rate = name, capacity, false_positive_rate
 
     def outputs(self) -> tuple[list[str], Columns]:
-        return [], []  # what it gives is no part of the rows
+        return [], []  # verdicts are no columns of the rows
 
     def process_sorted(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         known = GrowingBloomFilter(self.capacity, self.false_positive_rate)
         for table in tables:
-            again = from_numbers(known.add(as_one_array(table[_HASH])))
-            found = table.select([TASK, ROW]).filter(again)
-            yield found.append_column(KEEP, from_numbers(np.zeros(found.num_rows, np.bool_)))
+            is_repeated = from_numbers(known.add(as_one_array(table[_HASH])))
+            dropped = table.select([TASK, ROW]).filter(is_repeated)
+            yield dropped.append_column(KEEP, from_numbers(np.zeros(dropped.num_rows, np.bool_)))

@@ -1,10 +1,10 @@
-"""Exact deduplication: of all rows with the same text one is kept.
+"""Exact deduplication: of all rows with the same text, one is kept.
 
-Rows stay in their sources; a hash of each text, and what decides which row is kept, go through an exchange
-(`io/exchange/verdict_stage.py`). The best row of a group comes first when keys are sorted, so a text that half of the rows have needs
-no more memory than others.
+Rows stay in their sources. A hash of each text and the rank of its row go through an exchange
+(`io/exchange/verdict_stage.py`). Keys are sorted so that the best row of a group comes first; a text that half of all
+rows have needs no more memory than others.
 
-What is given up: texts that differ in more than `normalize` allows. Null is no text, and such rows are all kept.
+Gives up texts that differ in more than `normalize` lists. Rows whose text is null are all kept.
 """
 
 from __future__ import annotations
@@ -56,30 +56,30 @@ if TYPE_CHECKING:
     from gristmill.dedup.columns.normalisation import Normalisation
     from gristmill.dedup.index.dedup_index import DedupIndex
     from gristmill.dedup.index.extend_index import DroppedRows, KeyTables
-    from gristmill.dedup.index.index_lookup import StageIndexes
+    from gristmill.dedup.index.stage_indexes import StageIndexes
 
 DEFAULT_TEXT_FIELD = "text"
 _HASH, _RANK = "hash", "rank"
-_ANY = literal(0.0, pa.float64())
-"""The rank of all rows of the input, if the first is kept."""
+_EQUAL_RANK = literal(0.0, pa.float64())
+"""The rank of all rows if the first is kept: rows of an index, with a lower one, come before them."""
 
 
 class ExactDeduplicationStage(IndexedStage):
-    """Drops each row whose text another row has too; of those with the same text, one is kept.
+    """Drops rows with the same text as another row; of all rows with the same text, one is kept.
 
-    Rows are compared by the text in `text_field`, or by all of several `columns`, or by the URL in `url_field` without
-    what does not matter in it: scheme, `www.`, user, default port, fragment, a slash at the end, the order of
-    parameters, and those that only track (`utm_...`, `fbclid` and the like). Numbers are compared as text. Null is
-    never a duplicate, and neither is an empty URL; the empty text is a text like any other.
+    Rows are compared by the text in `text_field`, or by all of several `columns`, or by the URL in `url_field`. URLs
+    are compared without scheme, `www.`, user, default port, fragment, a slash at the end, the order of parameters, and
+    tracking parameters (`utm_...`, `fbclid` and the like). Numbers are compared as text. Null is never a duplicate, and
+    neither is an empty URL; the empty text is a text like any other.
 
-    `normalize` lists differences between texts that do not count: "case", "whitespace", "punctuation", "unicode"
-    (variants of characters, as in NFKC). `keep` says which row is kept: the "first" in the order of the input, the
-    "longest", the one with the "highest" or "newest" `score_field`, or a `Keep`; of equals, the first. `id_field`
-    names the rows in the cluster table. `memory_gb` is what a worker may use for keys. Output files are those that
-    there would be without this stage, in the same order.
+    `normalize` lists differences between texts to ignore: "case", "whitespace", "punctuation", "unicode" (variants of
+    characters, as in NFKC). `keep` chooses the row that is kept: the "first" in the order of the input, the "longest",
+    the one with the "highest" or "newest" `score_field`, or a `Keep`; of equal ones the first. `id_field` is the column
+    that names rows in the cluster table. `memory_gb` is the memory that a worker may use for keys. Output files have
+    the same names and order as without this stage.
 
-    Rows that an index of `against` has are dropped too. Those that are kept are added to the index `extend`, with which
-    they are compared as well (`DedupIndex`).
+    Rows that are in an index of `against` are dropped too. Kept rows are added to the index `extend`, and are compared
+    with it as well (`DedupIndex`).
     """
 
     index_kind = "exact"
@@ -100,7 +100,7 @@ class ExactDeduplicationStage(IndexedStage):
         extend: str | DedupIndex | None = None,
     ) -> None:
         super().__init__()
-        Exchange(num_partitions=num_partitions, memory_gb=memory_gb)  # a wrong number is an error here
+        Exchange(num_partitions=num_partitions, memory_gb=memory_gb)  # raises for wrong numbers
         self.text_field, self.keep, self.score_field = text_field, keep, score_field
         self.normalize, self.id_field, self.num_partitions = normalize, id_field, num_partitions
         self.columns, self.url_field, self.memory_gb = columns, url_field, memory_gb
@@ -113,11 +113,13 @@ class ExactDeduplicationStage(IndexedStage):
         """The columns that rows are compared by."""
         given = [self.text_field != DEFAULT_TEXT_FIELD, self.columns is not None, self.url_field is not None]
         if sum(given) > 1:
-            raise ValueError("ExactDeduplicationStage: give one of text_field, columns and url_field")
+            raise ValueError("ExactDeduplicationStage: set only one of text_field, columns and url_field")
         if self.columns is not None and (isinstance(self.columns, str) or not self.columns):
             raise TypeError(f"ExactDeduplicationStage: columns must be a list of names, not {self.columns!r}")
         if self.url_field and self.normalize:
-            raise ValueError("ExactDeduplicationStage: normalize is for texts: URLs have a normal form of their own")
+            raise ValueError(
+                "ExactDeduplicationStage: normalize is for texts; url_field always compares normalised URLs"
+            )
         return list(self.columns) if self.columns else [self.url_field or self.text_field]
 
     def inputs(self) -> tuple[list[str], Columns]:
@@ -126,22 +128,20 @@ class ExactDeduplicationStage(IndexedStage):
 
     def keys(self, batch: Batch) -> pa.Table:
         hashes = hash_columns([self._values(batch, name) for name in self._fields])
-        columns, alike = (
-            {_HASH: hashes, ROW: consecutive_integers(batch.num_items)},
-            {TASK: literal(batch.lineage.id, pa.string())},
-        )
+        columns = {_HASH: hashes, ROW: consecutive_integers(batch.num_items)}
+        constants = {TASK: literal(batch.lineage.id, pa.string())}
         if self._policy.policy != FIRST:
             rank = self._policy.rank(batch.data, self.count)
-            columns[_RANK] = pc.negate(rank)  # the smaller the better; null is last
+            columns[_RANK] = pc.negate(rank)  # rows are sorted ascending, null last
         elif self._indexed:
-            alike[_RANK] = _ANY
+            constants[_RANK] = _EQUAL_RANK
         if self.id_field is None and not self._indexed:
-            alike[OWNER], columns[ID] = row_name_parts(batch)
+            constants[OWNER], columns[ID] = row_name_parts(batch)
         else:
             columns[ID] = ids(self.name, batch, self.id_field)
         table = pa.table(columns)
         table = table.filter(pc.is_valid(hashes)) if hashes.null_count else table
-        for name, value in alike.items():
+        for name, value in constants.items():
             table = table.append_column(name, constant_column(value, table.num_rows))
         return table
 
@@ -153,7 +153,7 @@ class ExactDeduplicationStage(IndexedStage):
         return self._policy.run_warning(self.name, stats)
 
     def _values(self, batch: Batch, name: str) -> pa.Array:
-        """What is compared of a column."""
+        """The values of a column that are compared."""
         column = required_column(batch.data, name)
         with errors_name_column(self.name, name):
             values = values_of(column)
@@ -168,7 +168,7 @@ class ExactDeduplicationStage(IndexedStage):
 
     def rounds(self) -> Sequence[KeyedStage]:
         ranked = self._policy.policy != FIRST or self._indexed
-        return [KeepOnePerHash(f"{self.name}_groups", self.num_partitions, self._known, ranked)]
+        return [KeepOnePerHash(f"{self.name}_groups", self.num_partitions, self._indexes, ranked)]
 
     def thresholds(self) -> dict[str, str]:
         return {SIMILARITY: "threshold=1"}
@@ -195,59 +195,61 @@ class ExactDeduplicationStage(IndexedStage):
 
 
 class KeepOnePerHash(KeyedStage):
-    """Of the rows with one hash keeps the first; gives a verdict on each row that is not alone."""
+    """Keeps the first row of each hash; gives a verdict on each row whose hash occurs more than once."""
 
     key = _HASH
 
     def __init__(
-        self, name: str, num_partitions: int | None = None, known: StageIndexes | None = None, ranked: bool = False
+        self, name: str, num_partitions: int | None = None, indexes: StageIndexes | None = None, ranked: bool = False
     ) -> None:
-        """Without ranks the first in the order of the input is the first."""
+        """Without `ranked` the rows of a hash stay in the order of the input."""
         super().__init__()
-        self.name, self.num_partitions, self.known, self.ranked = name, num_partitions, known, ranked
+        self.name, self.num_partitions, self.indexes, self.ranked = name, num_partitions, indexes, ranked
         self.order = (_RANK,) if ranked else ()
 
     def lister(self, exchange: Exchange, name: str) -> ListPartitions:
-        if self.known is None:
+        if self.indexes is None:
             return super().lister(exchange, name)
         from gristmill.dedup.index.index_lookup import IndexedPartitions, IndexLookup
 
-        return IndexedPartitions(exchange, name, self.known, IndexLookup(0, _hashes, _known))
+        return IndexedPartitions(exchange, name, self.indexes, IndexLookup(0, _hashes, _known))
 
     def outputs(self) -> tuple[list[str], Columns]:
-        return [], []  # what it gives is no part of the rows, which go on as they were
+        return [], []  # verdicts are no columns of the rows
 
     def worth_sorting(self, table: pa.Table) -> pa.Table:
-        """Rows that may not be alone: as a rule these are few, and no verdict is given on the others."""
+        """Rows whose hash may occur more than once: usually few, and the others get no verdict."""
         return table.filter(repeated_keys(table.column(_HASH)))
 
     def process_sorted(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         best: pa.Table | None = None
-        told = False
+        judged = False
         for table in tables:
-            judged, best, told = self._judge(table, best, told)
-            yield judged.filter(pc.is_valid(judged.column(TASK))) if self.known else judged
+            verdicts, best, judged = self._judge(table, best, judged)
+            yield verdicts.filter(pc.is_valid(verdicts.column(TASK))) if self.indexes else verdicts  # not on index rows
 
     @staticmethod
-    def _judge(table: pa.Table, best: pa.Table | None, told: bool) -> tuple[pa.Table, pa.Table, bool]:
-        """Verdicts on the rows of a table. `best` is the row that the group at its beginning keeps, if that has begun
-        before, and `told` whether there was a verdict on it."""
+    def _judge(table: pa.Table, best: pa.Table | None, judged: bool) -> tuple[pa.Table, pa.Table, bool]:
+        """Verdicts on the rows of a table, and `best` and `judged` for the next one.
+
+        `best` is the kept row of the group that the last table ended with; `judged` is whether it has a verdict.
+        """
         starts = group_starts(best, table, [_HASH])
         if best is not None:
             table = pa.concat_tables([best, table]).combine_chunks()
             starts = pa.concat_arrays([make_array([True], pa.bool_()), starts])
-        places = pc.indices_nonzero(starts)
+        firsts = pc.indices_nonzero(starts)
         group = pc.subtract(pc.cumulative_sum(starts.cast(pa.int64())), literal(1, pa.int64()))
-        named = join_row_names(table)
-        partner = named.take(places.take(group))
-        more = pa.concat_arrays([pc.invert(starts)[1:], make_array([False], pa.bool_())])  # its next one is like it
-        wanted = pc.or_(pc.invert(starts), more)
+        names = join_row_names(table)
+        partner = names.take(firsts.take(group))
+        has_next = pa.concat_arrays([pc.invert(starts)[1:], make_array([False], pa.bool_())])
+        in_group = pc.or_(pc.invert(starts), has_next)  # of two rows or more
         verdicts = pa.table(
             [
                 table.column(TASK),
                 table.column(ROW),
                 starts,
-                named,
+                names,
                 partner,
                 pc.if_else(starts, literal(None, pa.string()), partner),
                 pa.repeat(literal(1.0, pa.float64()), table.num_rows),
@@ -255,13 +257,13 @@ class KeepOnePerHash(KeyedStage):
             [TASK, ROW, KEEP, ID, CLUSTER, PARTNER, SIMILARITY],
         )
         if SNAPSHOT in table.column_names:
-            theirs = table.column(SNAPSHOT).take(places.take(group))
-            verdicts = verdicts.append_column(SNAPSHOT, pc.if_else(starts, literal(None, pa.string()), theirs))
-        last = places[-1].as_py()
-        known = (told and last == 0) or bool(wanted[last].as_py())
-        if told:
-            verdicts, wanted = verdicts.slice(1), wanted[1:]
-        return verdicts.filter(wanted), table.slice(last, 1), known
+            snapshots = table.column(SNAPSHOT).take(firsts.take(group))
+            verdicts = verdicts.append_column(SNAPSHOT, pc.if_else(starts, literal(None, pa.string()), snapshots))
+        last = firsts[-1].as_py()
+        last_judged = (judged and last == 0) or bool(in_group[last].as_py())
+        if judged:
+            verdicts, in_group = verdicts.slice(1), in_group[1:]
+        return verdicts.filter(in_group), table.slice(last, 1), last_judged
 
 
 def _without(normalize: Sequence[str]) -> Normalisation | None:
@@ -275,7 +277,7 @@ def _hashes(keys: pa.Table) -> Numbers:
 
 
 def _known(rows: pa.Table, wanted: Numbers) -> pa.Table:
-    """Rows of an index, as keys that come before all others."""
-    found = rows.filter(keys_among(rows.column(KEY), wanted))
-    rank = pa.repeat(literal(-inf, pa.float64()), found.num_rows)
-    return pa.table([found.column(KEY), rank, found.column(ID)], [_HASH, _RANK, ID])
+    """Rows of an index as keys, with a rank that sorts them before all rows of the run."""
+    known = rows.filter(keys_among(rows.column(KEY), wanted))
+    rank = pa.repeat(literal(-inf, pa.float64()), known.num_rows)
+    return pa.table([known.column(KEY), rank, known.column(ID)], [_HASH, _RANK, ID])

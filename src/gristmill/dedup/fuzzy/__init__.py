@@ -1,1 +1,4 @@
-"""Rows that are nearly the same: candidate pairs by bands, comparison, clusters in memory or in rounds over exchanges; and 64-bit hashes compared by distance."""
+"""Near-duplicate texts by MinHash bands, and 64-bit hashes compared by Hamming distance.
+
+`fuzzy_stage.py` is the entry: candidate pairs, comparison, then clusters, in memory or in rounds over exchanges.
+"""

@@ -1,13 +1,14 @@
-"""Pairs of texts that may be alike, and whether they are: three rounds over exchanges (`exchange_rows.py`).
+"""Candidate pairs of similar texts, and their comparison: three rounds over exchanges (`exchange_rows.py`).
 
-    Pairs      texts that share a band are candidates; pairs go to where the first of the two texts is
-    Senders    what is known of the first text of a pair goes on to where the second is, once for all pairs there
-    Compare    pairs that are similar enough stay
+    FindCandidatePairs   texts that share a band are paired; each pair goes to the partition of its first text
+    SendFirstTexts       the first text of each pair goes to the partition of the second, once for all pairs there
+    ComparePairs         pairs that are similar enough stay
 
-What is known of texts was put into the same partitions at the beginning, and is not moved: `SendFirstTexts` and `ComparePairs` read
-it there.
+The texts themselves (the TEXT rows) lie in the partitions of the spool from the beginning and are not moved:
+`SendFirstTexts` and `ComparePairs` read them there.
 
-If many texts share a band they are paired with the first of them and with their neighbours, not each with each.
+Gives up some pairs: if many texts share a band, they are paired with the first of them and with their neighbours, not
+each with each.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from gristmill.core.batch import Batch
 from gristmill.core.stage import Columns, share_report
 from gristmill.core.stage_roles import ReportingRole
 from gristmill.core.task import digest
+from gristmill.dedup.clusters.cluster_table import SNAPSHOT
 from gristmill.dedup.columns.arrow_numpy import Column, Numbers, as_one_array, from_numbers, numbers
 from gristmill.dedup.fuzzy.exchange_rows import (
     BAND,
@@ -53,7 +55,8 @@ from gristmill.dedup.fuzzy.exchange_rows import (
     without_body,
 )  # fmt: skip
 from gristmill.dedup.fuzzy.fuzzy_index import known_pairs
-from gristmill.dedup.index.index_lookup import SNAPSHOT, IndexedPart, IndexedPartitions, IndexLookup, StageIndexes
+from gristmill.dedup.index.index_lookup import IndexedPart, IndexedPartitions, IndexLookup
+from gristmill.dedup.index.stage_indexes import StageIndexes
 from gristmill.dedup.signatures.document_sketch import BUCKETS, buckets_of, entry_pairs, set_jaccard, signature_jaccard
 from gristmill.dedup.signatures.minhash import Shingling
 from gristmill.dedup.signatures.search_quality import jaccard, sample_pairs
@@ -73,28 +76,33 @@ from gristmill.io.exchange.keyed_stage import KeyedStage, ReducePartition, Reduc
 from gristmill.io.exchange.verdict_stage import SpoolExchange
 
 MAX_FULL_PAIRING = 8
-"""Up to so many texts of a band are compared each with each."""
+"""Up to this many texts that share a band are all paired with each other."""
 
 HELD_PAIRS = 2**20
-"""So many pairs are held before they are sent on: most are found in several bands."""
+"""Pairs held before repetitions are removed and the rest is sent on: most pairs are found in several bands."""
 
 SENT_SHARE = 12
-"""Texts that are sent are held several times over, and may take this part of what is sorted in memory."""
+"""Texts to send may take one part in this many of the memory for sorting, since they are held several times over."""
 
 PAIRS_AT_ONCE = 4096
-"""So many pairs are compared at a time, where that takes a copy of what they are compared by."""
+"""Pairs compared at a time, if the comparison copies their texts or signatures."""
 
 NONE, SIGNATURE, EXACT = VERIFY = ("none", "signature", "exact")
 
 
 class FuzzyRound(KeyedStage):
-    """A round. What it gives is for the next round alone. `match` says how texts of indexes that are `known` join."""
+    """One round of fuzzy deduplication; only the next round reads its output.
 
+    `lookup` says how rows of `indexes` join the rows of a partition.
+    """
+
+    step_name: ClassVar[str]
+    """What is appended to the name of the deduplication stage, in plans, progress and reports."""
     key: str | Sequence[str] = KEY
-    known: StageIndexes | None = None
+    indexes: StageIndexes | None = None
     lookup: IndexLookup | None = None
     side: ClassVar[int | None] = None
-    """Which text of its pairs is in its partition: it gets what is known of those."""
+    """Which text of its pairs (0 or 1) is in its partition; it is given the TEXT rows of those."""
     _spool: SpoolExchange | None = None
 
     def begun(self, first: Exchange) -> None:
@@ -107,11 +115,11 @@ class FuzzyRound(KeyedStage):
 
     def lister(self, exchange: Exchange, name: str) -> ListPartitions:
         spool = self._spool if self.side is not None else None
-        if self.known is None or self.lookup is None:
+        if self.indexes is None or self.lookup is None:
             return TextPartitions.of(exchange, name, spool) if spool else super().lister(exchange, name)
         if spool:
-            return IndexedTextPartitions(exchange, name, self.known, self.lookup, spool)
-        return IndexedPartitions(exchange, name, self.known, self.lookup)
+            return IndexedTextPartitions(exchange, name, self.indexes, self.lookup, spool)
+        return IndexedPartitions(exchange, name, self.indexes, self.lookup)
 
     def outputs(self) -> tuple[list[str], Columns]:
         return [], [KEY]
@@ -120,12 +128,12 @@ class FuzzyRound(KeyedStage):
         return WholePartitionReduce(self)
 
     def process_parts(self, table: pa.Table) -> Iterator[pa.Table]:
-        """What becomes of whole groups, if it need not be held all at a time."""
+        """The output for whole groups, in tables that are not all held at once."""
         yield self.process_groups(table)
 
 
 class SpoolSizedExchange(Exchange):
-    """One with the partitions of the spool."""
+    """An exchange with as many partitions as the spool, so that pairs arrive where the texts are."""
 
     def __init__(
         self, key: Sequence[str], num_partitions: int | None, memory_gb: float | None, spool: SpoolExchange
@@ -138,15 +146,15 @@ class SpoolSizedExchange(Exchange):
 
 
 class TextPartitions(ListPartitions):
-    """Lists partitions with what is known of their texts, which waits in the spool."""
+    """Lists partitions together with their TEXT rows, which lie in the spool."""
 
     _spool: SpoolExchange
 
     @classmethod
     def of(cls, exchange: Exchange, name: str, spool: SpoolExchange) -> ListPartitions:
-        made = cls(exchange, name)
-        made._spool = spool
-        return made
+        lister = cls(exchange, name)
+        lister._spool = spool
+        return lister
 
     def sources(self) -> Iterator[Sequence[PartitionTask]]:
         spool = self._spool.listing
@@ -156,7 +164,7 @@ class TextPartitions(ListPartitions):
     def _with_texts(
         self, part: PartitionTask, texts: list[ShuffleBlockSlice], spool: ShuffleFileListing
     ) -> PartitionTask:
-        if not part.data:  # no pair is here
+        if not part.data:  # no pair in this partition
             return part
         part.data += texts
         part.rows += sum(run.stop for run in texts)
@@ -165,17 +173,17 @@ class TextPartitions(ListPartitions):
 
 
 class IndexedTextPartitions(IndexedPartitions, TextPartitions):
-    """The same, with what is known of their keys."""
+    """Lists partitions together with their TEXT rows and the rows of indexes that have the same keys."""
 
     def __init__(
-        self, exchange: Exchange, name: str, known: StageIndexes, match: IndexLookup, spool: SpoolExchange
+        self, exchange: Exchange, name: str, indexes: StageIndexes, lookup: IndexLookup, spool: SpoolExchange
     ) -> None:
-        IndexedPartitions.__init__(self, exchange, name, known, match)
+        IndexedPartitions.__init__(self, exchange, name, indexes, lookup)
         self._spool = spool
 
 
 class WholePartitionReduce(ReducePartitionToColumns, ReportingRole):
-    """Gives a round the whole of a partition, unsorted, if it fits into memory, and else bucket by bucket."""
+    """Gives a round its whole partition at once, unsorted, if that fits into memory, and otherwise bucket by bucket."""
 
     def run_warning(self, stats: Any) -> str | None:
         return self.keyed.run_warning(stats)
@@ -189,49 +197,56 @@ class WholePartitionReduce(ReducePartitionToColumns, ReportingRole):
         assert isinstance(self.keyed, FuzzyRound)
         if self.keyed.side is not None and not isinstance(task, IndexedPart):
             pieces = _paired_texts(tables_of_size(pieces), self.keyed.side)
-        held, start = list(pieces), 0
-        for made in self.keyed.process_parts(pa.concat_tables(held)) if held else [pa.table({})]:
-            yield partition_batch(task, made, start)
-            start += made.num_rows
+        tables, start = list(pieces), 0
+        for output in self.keyed.process_parts(pa.concat_tables(tables)) if tables else [pa.table({})]:
+            yield partition_batch(task, output, start)
+            start += output.num_rows
 
 
 def _paired_texts(tables: Iterable[pa.Table], side: int) -> Iterator[pa.Table]:
-    """Rows without the texts that no pair has on a side. Most texts are in none, and pairs come before all texts."""
-    asked = [np.zeros(0, np.int64)]
+    """The rows of a partition without the texts that are in no pair, which are most of them.
+
+    Relies on the order of blocks: all pairs of a partition come before its texts.
+    """
+    wanted = [np.zeros(0, np.int64)]
     for table in tables:
-        asked.append(unpack(select_kind(table, PAIR), 2)[:, side])
+        wanted.append(unpack(select_kind(table, PAIR), 2)[:, side])
         texts = numbers(table[KIND]) == TEXT
         if not texts.any():
             yield table
             continue
-        asked = [np.unique(np.concatenate(asked))]
-        yield table.filter(from_numbers(~texts | _is_in(numbers(table[NODE]), asked[0])))
+        wanted = [np.unique(np.concatenate(wanted))]
+        yield table.filter(from_numbers(~texts | _is_in(numbers(table[NODE]), wanted[0])))
 
 
 def _is_in(values: Numbers, ordered: Numbers) -> Numbers:
+    """Whether each value is one of some sorted numbers."""
     if not len(ordered):
         return np.zeros(len(values), np.bool_)
-    found: Numbers = ordered[np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)] == values
-    return found
+    is_in: Numbers = ordered[np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)] == values
+    return is_in
 
 
 class FindCandidatePairs(FuzzyRound):
-    """Pairs the texts of each band, and tells the first of each pair."""
+    """Pairs the texts that share a band, and sends each pair to the partition of its first text."""
+
+    step_name = "candidates"
 
     def process_groups(self, table: pa.Table) -> pa.Table:
         new, known = _entries(select_kind(table, BAND))
-        held, count, asked = [np.zeros((0, 2), np.int64)], 0, list[pa.Table]()
-        for number in sorted(new):
-            found = _paired(new.pop(number), known.get(number, []))
-            held.append(found)
-            count += len(found)
+        held, count, packed = [np.zeros((0, 2), np.int64)], 0, list[pa.Table]()
+        for bucket in sorted(new):
+            pairs = _bucket_pairs(new.pop(bucket), known.get(bucket, []))
+            held.append(pairs)
+            count += len(pairs)
             if count >= HELD_PAIRS:
-                asked.append(_asked(np.concatenate(held)))
+                packed.append(_pack_pairs(np.concatenate(held)))
                 held, count = [], 0
-        asked += [_asked(np.concatenate(held))] if held else []
-        return pa.concat_tables([*asked, self._truth(select_kind(table, SAMPLE))])
+        packed += [_pack_pairs(np.concatenate(held))] if held else []
+        return pa.concat_tables([*packed, self._sample_pairs(select_kind(table, SAMPLE))])
 
-    def _truth(self, sample: pa.Table) -> pa.Table:
+    def _sample_pairs(self, sample: pa.Table) -> pa.Table:
+        """The pairs of the sample with their true similarity, to measure recall by."""
         self.count("sample_documents", sample.num_rows)
         return pack_links(
             TRUTH, *sample_pairs(numbers(sample[OTHER]), numbers(sample[NODE]), as_one_array(sample[BODY]))
@@ -242,33 +257,35 @@ BucketEntries = dict[int, list[memoryview]]
 
 
 def _entries(bands: pa.Table) -> tuple[BucketEntries, BucketEntries]:
-    """The entries of each bucket: those that are new, and those of an index."""
-    found: tuple[BucketEntries, BucketEntries] = {}, {}
+    """The entries of each bucket: first those of new rows, then those of an index."""
+    by_origin: tuple[BucketEntries, BucketEntries] = {}, {}
     parts = [bands]
     if SNAPSHOT in bands.column_names:
         known = pc.is_valid(bands[SNAPSHOT])
         parts = [bands.filter(pc.invert(known)), bands.filter(known)]
-    for part, entries in zip(parts, found, strict=False):
-        for number, some in by_bucket(part):
-            entries.setdefault(number, []).append(some)
-    return found
+    for part, buckets in zip(parts, by_origin, strict=False):
+        for bucket, entries in by_bucket(part):
+            buckets.setdefault(bucket, []).append(entries)
+    return by_origin
 
 
-def _paired(new: Sequence[memoryview], known: Sequence[memoryview]) -> Numbers:
-    """Pairs of the entries of a bucket; those of an index come first, and are not paired with each other."""
+def _bucket_pairs(new: Sequence[memoryview], known: Sequence[memoryview]) -> Numbers:
+    """Pairs of the entries of a bucket; entries of an index come first, and are not paired with each other."""
     entries = b"".join(new)
-    found = entry_pairs(entries, MAX_FULL_PAIRING)
-    return np.concatenate([found, known_pairs(b"".join(known), entries, MAX_FULL_PAIRING)]) if known else found
+    pairs = entry_pairs(entries, MAX_FULL_PAIRING)
+    return np.concatenate([pairs, known_pairs(b"".join(known), entries, MAX_FULL_PAIRING)]) if known else pairs
 
 
-def _asked(pairs: Numbers) -> pa.Table:
+def _pack_pairs(pairs: Numbers) -> pa.Table:
+    """Pairs as rows for the partitions of their first texts."""
     pairs = distinct_rows(pairs)
     return pack(PAIR, buckets_of(pairs[:, 0]), pairs)
 
 
 class SendFirstTexts(FuzzyRound):
-    """Sends what is known of the first text of each pair to the second: to each partition once, for all pairs there."""
+    """Sends the first text of each pair to the partition of the second: once, for all pairs there."""
 
+    step_name = "send_texts"
     side = 0
 
     def process_sorted(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -276,80 +293,81 @@ class SendFirstTexts(FuzzyRound):
             yield from self.process_parts(groups)
 
     def process_parts(self, table: pa.Table) -> Iterator[pa.Table]:
-        """What goes to some of the partitions, then to others."""
+        """The rows to send, in several tables if the texts would take too much memory: each is for some partitions."""
         pairs = distinct_rows(unpack(select_kind(table, PAIR), 2))
         self.count("candidate_pairs", len(pairs))
         buckets = buckets_of(pairs[:, 1])
-        there = self._partitions()[buckets]
-        which = np.cumsum(np.append(0, np.diff(pairs[:, 0]) != 0)[: len(pairs)])
-        _, once = np.unique(which * (there.max(initial=0) + 1) + there, return_index=True)
+        target = self._partitions()[buckets]
+        first = np.cumsum(np.append(0, np.diff(pairs[:, 0]) != 0)[: len(pairs)])  # pairs are sorted by their first text
+        _, once = np.unique(first * (target.max(initial=0) + 1) + target, return_index=True)
         texts, nodes = texts_among(table, pairs[:, 0])
         truth = select_kind(table, TRUTH)
-        size, most = len(once) * texts.nbytes // max(len(nodes), 1), sort_memory_bytes(self.memory_gb) // SENT_SHARE + 1
-        turns = min(1 + size // most, int(there.max(initial=0)) + 1)
+        size, limit = len(once) * texts.nbytes // max(len(nodes), 1), sort_memory_bytes(self.memory_gb) // SENT_SHARE
+        turns = min(1 + size // (limit + 1), int(target.max(initial=0)) + 1)
         for turn in range(turns):
-            mine, some = once[there[once] % turns == turn], there % turns == turn
-            firsts = texts.take(from_numbers(np.searchsorted(nodes, pairs[mine, 0])))
-            sent = make_rows(SENT_TEXT, buckets[mine], **{name: firsts[name] for name in (NODE, *TEXT_COLUMNS)})
-            if self.known is not None:
+            to_send, in_turn = once[target[once] % turns == turn], target % turns == turn
+            firsts = texts.take(from_numbers(np.searchsorted(nodes, pairs[to_send, 0])))
+            sent = make_rows(SENT_TEXT, buckets[to_send], **{name: firsts[name] for name in (NODE, *TEXT_COLUMNS)})
+            if self.indexes is not None:
                 sent = sent.append_column(SNAPSHOT, firsts[SNAPSHOT])
-            told = [sent, pack(PAIR, buckets[some], pairs[some]), truth.select(sent.column_names)]
-            yield pa.concat_tables(told, promote_options="default")
-            truth = truth.slice(0, 0)  # it was told
+            rows = [sent, pack(PAIR, buckets[in_turn], pairs[in_turn]), truth.select(sent.column_names)]
+            yield pa.concat_tables(rows, promote_options="default")
+            truth = truth.slice(0, 0)  # sent with the first table
 
     def _partitions(self) -> Numbers:
         """The partition of each bucket."""
-        every = np.arange(BUCKETS)
+        buckets = np.arange(BUCKETS)
         if self._spool is None:
-            return every
-        keys = pa.table([keys_of(every)], [KEY])
+            return buckets
+        keys = pa.table([keys_of(buckets)], [KEY])
         return numbers(partition_numbers(keys, [KEY], self._spool.partitions)).astype(np.int64)
 
 
 class ComparePairs(FuzzyRound):
-    """Compares the texts of each pair. Of those that are alike gives both, and the pair."""
+    """Compares the texts of each pair; outputs the pairs that are similar enough, and both of their texts."""
 
+    step_name = "compare"
     side = 1
 
-    def __init__(self, verify: str, least: float, how: Shingling) -> None:
+    def __init__(self, verify: str, min_similarity: float, shingling: Shingling) -> None:
         super().__init__()
-        self.verify, self.min_similarity, self.shingling = verify, least, how
+        self.verify, self.min_similarity, self.shingling = verify, min_similarity, shingling
 
     def reducer(self) -> ReducePartition:
         return MultiPassReduce(self)
 
     def process_groups(self, table: pa.Table) -> pa.Table:
         pairs = distinct_rows(unpack(select_kind(table, PAIR), 2))
-        firsts = select_kind(table, SENT_TEXT)  # as they lie: they may be most of what there is
+        firsts = select_kind(table, SENT_TEXT)  # not reordered: they may be most of the partition
         first_nodes, places = np.unique(numbers(firsts[NODE]), return_index=True)
         texts, nodes = texts_among(table, pairs[:, 1])
         one, other = places[np.searchsorted(first_nodes, pairs[:, 0])], np.searchsorted(nodes, pairs[:, 1])
-        found = self._similarities(as_one_array(firsts[BODY]), texts[BODY], one, other)
-        alike = found >= self.min_similarity
-        self.count("pairs_compared", len(found))
+        similarity = self._similarities(as_one_array(firsts[BODY]), texts[BODY], one, other)
+        alike = similarity >= self.min_similarity
+        self.count("pairs_compared", len(similarity))
         self.count("pairs_alike", int(alike.sum()))
         both = [
             without_body(side).take(from_numbers(np.unique(rows[alike])))
             for side, rows in ((firsts, one), (texts, other))
         ]
         members, _ = by_node(pa.concat_tables(both))
-        links = pack_links(LINK, pairs[alike, 0], pairs[alike, 1], found[alike])
+        links = pack_links(LINK, pairs[alike, 0], pairs[alike, 1], similarity[alike])
         return pa.concat_tables([members, links, select_kind(table, TRUTH)], promote_options="default")
 
     def _similarities(self, ones: Column, others: Column, one: Numbers, other: Numbers) -> Numbers:
-        """How similar the texts of some rows are to those of rows of others."""
+        """The similarity of pairs of texts: the rows `one` of the column `ones`, and the rows `other` of `others`."""
         if self.verify == NONE:
             return np.ones(len(one))
         if self.verify == EXACT and self.shingling.unit == "words":
             return set_jaccard(ones, others, one, other)
-        found = [np.zeros(0)]
+        similarities = [np.zeros(0)]
         for start in range(0, len(one), PAIRS_AT_ONCE):
-            some = slice(start, start + PAIRS_AT_ONCE)
+            part = slice(start, start + PAIRS_AT_ONCE)
             left, right = (
-                as_one_array(side.take(from_numbers(rows[some]))) for side, rows in ((ones, one), (others, other))
+                as_one_array(side.take(from_numbers(rows[part]))) for side, rows in ((ones, one), (others, other))
             )
-            found.append(self._similarity(left, right))
-        return np.concatenate(found)
+            similarities.append(self._similarity(left, right))
+        return np.concatenate(similarities)
 
     def _similarity(self, one: pa.Array, other: pa.Array) -> Numbers:
         if self.verify == SIGNATURE:
@@ -358,8 +376,10 @@ class ComparePairs(FuzzyRound):
 
 
 class MultiPassReduce(WholePartitionReduce):
-    """Reads a partition that does not fit into memory several times, each time for the pairs of some buckets: what was
-    sent once is for pairs of many."""
+    """Reads a partition that does not fit into memory several times, each time for the pairs of some buckets.
+
+    It cannot be cut by bucket as others are, since a text that was sent once is for pairs in many buckets.
+    """
 
     def process(self, task: PartitionTask) -> Iterator[Batch]:
         turns = min(-(-sum(run.nbytes for run in task.data) // sort_memory_bytes(self.keyed.memory_gb)), BUCKETS)
@@ -369,15 +389,15 @@ class MultiPassReduce(WholePartitionReduce):
         share_report(self, self.keyed)
         start = 0
         for turn in range(turns):
-            made = self.keyed.process_groups(_of_turn(task, turn, turns))
-            yield partition_batch(task, made, start)
-            start += made.num_rows
+            output = self.keyed.process_groups(_rows_of_turn(task, turn, turns))
+            yield partition_batch(task, output, start)
+            start += output.num_rows
 
 
-def _of_turn(task: PartitionTask, turn: int, loop_turns: int) -> pa.Table:
-    """The pairs of some buckets, and what is known of their texts."""
+def _rows_of_turn(task: PartitionTask, turn: int, turns: int) -> pa.Table:
+    """The pairs of every `turns`-th bucket, and their texts."""
     rows = [
-        piece.filter(from_numbers((bucket_numbers(piece) % loop_turns == turn) & (numbers(piece[KIND]) != SENT_TEXT)))
+        piece.filter(from_numbers((bucket_numbers(piece) % turns == turn) & (numbers(piece[KIND]) != SENT_TEXT)))
         for piece in task.pieces()
     ]
     wanted = unpack(select_kind(pa.concat_tables(rows), PAIR), 2)[:, 0]

@@ -1,13 +1,13 @@
-"""Clusters of the pairs that are alike, and which row of each is kept.
+"""Clusters of similar rows, and which row of each cluster is kept.
 
-A row is in a cluster with each row that it is alike, and with those that these are alike. One row of a cluster is kept,
-and each other one names a partner: the row that is kept, where the two were compared, or else the one that it is most
-similar to. So each row that is dropped is alike some row of its cluster, though perhaps not the one that is kept.
+Clusters are the connected components of the similar pairs. One row of a cluster is kept. Each other row names a
+partner: the kept row, if the two were compared, or else the row it is most similar to. So each dropped row is similar
+to some row of its cluster, though perhaps not to the one that is kept.
 
-One worker makes them if what is known of the rows fits into its memory, and reads the pairs bit by bit, twice; else all
-workers do, in rounds (`clustering_rounds.py`), with the same verdicts.
+One worker does this if the rows, without their texts, fit into its memory; it reads the pairs in blocks, twice.
+Otherwise all workers do it in rounds (`clustering_rounds.py`), with the same verdicts.
 
-What is given up: time, for what does not fit: each round passes all pairs through two exchanges.
+Costs time if the rows do not fit: each round passes all pairs through two exchanges.
 """
 
 from __future__ import annotations
@@ -26,14 +26,12 @@ from gristmill.core.errors import AccountingError
 from gristmill.core.stage import ProcessingStage, share_report
 from gristmill.core.stage_roles import PlanningRole
 from gristmill.core.task import id_sort_key
-from gristmill.dedup.clusters.cluster_table import CLUSTER, ID, PARTNER, SIMILARITY
+from gristmill.dedup.clusters.cluster_table import CLUSTER, ID, PARTNER, SIMILARITY, SNAPSHOT
 from gristmill.dedup.clusters.connected_components import IncrementalComponents
 from gristmill.dedup.columns.arrow_numpy import Numbers, as_one_array, from_numbers, numbers
 from gristmill.dedup.fuzzy.candidate_pairs import NONE
-from gristmill.dedup.fuzzy.clustering_rounds import ClusteringRounds, WholeGraphPart
-from gristmill.dedup.fuzzy.clustering_steps import ChoosePartners, SortedReduce
+from gristmill.dedup.fuzzy.clustering_rounds import ChoosePartners, ClusteringRounds, SortedReduce, WholeGraphPart
 from gristmill.dedup.fuzzy.exchange_rows import LINK, NODE, ORDER, RANK, TRUTH, by_node, select_kind, unpack
-from gristmill.dedup.index.index_lookup import SNAPSHOT
 from gristmill.dedup.signatures.lsh import choose_bands, format_s_curve
 from gristmill.dedup.signatures.search_quality import ClusterCounters, summarise_counts
 from gristmill.io.exchange.exchange import CommitShuffleFiles, PartitionTask, WriteShuffleFiles, partition_batch
@@ -41,18 +39,19 @@ from gristmill.io.exchange.keyed_stage import ReducePartition
 from gristmill.io.exchange.verdict_stage import KEEP, ROW, TASK
 
 LINKS_AT_ONCE, ROWS_AT_ONCE = 2**18, 2**17
-"""Up to so many pairs are looked at together, and there are verdicts on so many rows in one batch."""
+"""Pairs that are read at a time, and rows of a batch of verdicts."""
 
 ESTIMATED = "estimated_recall"
 MIN_SAMPLE_PAIRS, POOR_RECALL = 20, 0.9
-"""A run says so if it finds fewer than this share of the pairs of its sample, and there are more than a few."""
+"""A run warns if it finds a smaller share of the similar pairs of its sample, given so many pairs at least."""
 
 
 class ClusterVerdicts(ChoosePartners):
-    """Makes clusters of all pairs, and gives a verdict on each row that is in one."""
+    """Makes clusters of all pairs, and gives a verdict on each row of a cluster."""
 
+    step_name = "clusters"
     plan_warning: str | None = None
-    """What plans warn of."""
+    """A warning that plans show, such as a low recall at the threshold."""
 
     def __init__(self, verify: str, threshold: float, bands: int, rows: int) -> None:
         super().__init__(ClusterCounters(threshold, bands, rows), scored=verify != NONE)
@@ -81,10 +80,10 @@ class ClusterVerdicts(ChoosePartners):
             return None
         chosen = (self.bands, self.rows) == choose_bands(self.threshold, verified=self.scored)
         return (
-            f"stage {self.name!r}: of the pairs in a sample that are at least {self.threshold} similar, about "
-            f"{counts[ESTIMATED]:.0%} were found with {self.bands} bands of {self.rows}. Give more bands (num_bands), "
-            "or fewer minhashes per band (minhashes_per_band)"
-            + ("" if chosen else ", or neither: then both are chosen by the threshold")
+            f"stage {self.name!r}: {self.bands} bands of {self.rows} minhashes found only about "
+            f"{counts[ESTIMATED]:.0%} of the sampled pairs with a similarity of {self.threshold} or more. Use more "
+            "bands (num_bands) or fewer minhashes per band (minhashes_per_band)"
+            + ("" if chosen else ", or leave out both parameters to have them chosen by the threshold")
         )
 
     # -- in memory -------------------------------------------------------------------------------------------
@@ -92,13 +91,13 @@ class ClusterVerdicts(ChoosePartners):
     def verdicts_in_memory(
         self, others: Iterable[Iterable[pa.Table]], links: Callable[[], Iterable[pa.Table]]
     ) -> Iterator[pa.Table]:
-        """Verdicts on all rows: `others` is what is known of them, by partition, and pairs are read twice."""
+        """Verdicts on all rows. `others` are the rows, by partition; `links` reads all pairs, and is called twice."""
         known, nodes, truth = _rows(others)
         joining = IncrementalComponents(len(nodes))
         for one, other, _ in _links(links(), nodes):
-            half = one < other  # pairs are there both ways
+            half = one < other  # each pair is there in both directions
             joining.add(one[half], other[half])
-        if not known.num_columns:  # there is nothing at all
+        if not known.num_columns:  # no rows at all
             return
         order, keepers = self._keepers(known, joining.roots)
         self._estimate_all(nodes, joining.roots, keepers, truth)
@@ -110,9 +109,11 @@ class ClusterVerdicts(ChoosePartners):
             yield self._table(known, order[start : start + ROWS_AT_ONCE], keepers, best)
 
     def _keepers(self, members: pa.Table, cluster: Numbers) -> tuple[Numbers, Numbers]:
-        """Rows in the order of clusters, the best first, and for each the one that its cluster keeps."""
+        """Rows sorted by cluster, the best of each first; and for each row the one that its cluster keeps."""
         ranks = pc.fill_null(as_one_array(members[RANK]), literal(-np.inf, pa.float64()))
-        order = np.lexsort((_places(members), -numbers(ranks), cluster))  # of equal ones the least number is first
+        order = np.lexsort(
+            (_input_positions(members), -numbers(ranks), cluster)
+        )  # of equal ranks, the first of the input
         first = np.append(True, cluster[order][1:] != cluster[order][:-1])[: len(order)]
         sizes = np.diff(np.append(np.flatnonzero(first), len(order)))
         keepers = np.empty(len(cluster), np.int64)
@@ -121,7 +122,7 @@ class ClusterVerdicts(ChoosePartners):
         return order, keepers
 
     def _estimate_all(self, nodes: Numbers, cluster: Numbers, keepers: Numbers, truth: Numbers) -> None:
-        """Tell how many of the pairs of the sample are in one cluster, and whether what is kept is like what is not."""
+        """Count how many pairs of the sample are in one cluster, and how many consist of a kept and a dropped row."""
         there, places = np.ones(len(truth), np.bool_), []
         for side in (0, 1):
             place = np.minimum(np.searchsorted(nodes, truth[:, side]), max(len(nodes) - 1, 0))
@@ -133,13 +134,13 @@ class ClusterVerdicts(ChoosePartners):
         self.counters.count_sample_pairs(self, truth[:, 2].view(np.float64), truth[:, 0] < truth[:, 1], same, kept)
 
     def _table(self, members: pa.Table, order: Numbers, keepers: Numbers, best: BestPartners) -> pa.Table:
-        """Verdicts on some rows."""
+        """The verdicts on the rows `order`."""
         names, rows = as_one_array(members[ID]), members.take(from_numbers(order))
         partners = from_numbers(best.partners[order])
         kept = from_numbers(keepers[order] == order)
         score = from_numbers(best.scores[order])
         unknown = pa.nulls(len(order), pa.float64())
-        found = pa.table(
+        verdicts = pa.table(
             [
                 rows[TASK],
                 rows[ROW],
@@ -152,13 +153,14 @@ class ClusterVerdicts(ChoosePartners):
             [TASK, ROW, KEEP, ID, CLUSTER, PARTNER, SIMILARITY],
         )
         if SNAPSHOT not in rows.column_names:
-            return found
-        theirs = pc.if_else(kept, literal(None, pa.string()), members[SNAPSHOT].take(partners))
-        return found.append_column(SNAPSHOT, theirs).filter(pc.is_null(rows[SNAPSHOT]))  # none on what is known
+            return verdicts
+        snapshots = pc.if_else(kept, literal(None, pa.string()), members[SNAPSHOT].take(partners))
+        is_new = pc.is_null(rows[SNAPSHOT])  # rows of an index get no verdict
+        return verdicts.append_column(SNAPSHOT, snapshots).filter(is_new)
 
 
 class ClusterVerdictReduce(SortedReduce, PlanningRole):
-    """Gives verdicts: on everything at once, or on a partition of what the rounds have found."""
+    """Gives verdicts on all rows at once, or on one partition after the rounds."""
 
     def plan_notes(self) -> Sequence[str]:
         assert isinstance(self.keyed, ClusterVerdicts)
@@ -185,76 +187,77 @@ class ClusterVerdictReduce(SortedReduce, PlanningRole):
 
 
 def _rows(partitions: Iterable[Iterable[pa.Table]]) -> tuple[pa.Table, Numbers, Numbers]:
-    """What is known of all rows, in the order of their numbers, which come with it, and the pairs of the sample."""
-    found = [_rows_of(pieces) for pieces in partitions]
-    members = [rows for rows, _ in found if rows is not None]
+    """All rows, sorted by number; their numbers; and the pairs of the sample."""
+    parts = [_rows_of(pieces) for pieces in partitions]
+    members = [rows for rows, _ in parts if rows is not None]
     known, nodes = by_node(pa.concat_tables(members)) if members else (pa.table({}), np.zeros(0, np.int64))
-    return known, nodes, np.concatenate([np.zeros((0, 3), np.int64), *(truth for _, truth in found)])
+    return known, nodes, np.concatenate([np.zeros((0, 3), np.int64), *(truth for _, truth in parts)])
 
 
 def _rows_of(pieces: Iterable[pa.Table]) -> tuple[pa.Table | None, Numbers]:
-    """The same of one partition, where rows that are the same are. Copies: what was read is not held."""
+    """The rows and sample pairs of one partition, which has all copies of a row. Copies, so that blocks are freed."""
     tables = list(filter(len, pieces))
     if not tables:
         return None, np.zeros((0, 3), np.int64)
     table = pa.concat_tables(tables)
-    told = [SNAPSHOT] if SNAPSHOT in table.column_names else []
-    rows = table.filter(pc.is_valid(table[NODE])).select([NODE, RANK, ORDER, ID, TASK, ROW, *told])
+    snapshot = [SNAPSHOT] if SNAPSHOT in table.column_names else []
+    rows = table.filter(pc.is_valid(table[NODE])).select([NODE, RANK, ORDER, ID, TASK, ROW, *snapshot])
     return by_node(rows)[0], unpack(select_kind(table, TRUTH), 3).copy()
 
 
 def _links(tables: Iterable[pa.Table], nodes: Numbers) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
-    """Pairs, up to `LINKS_AT_ONCE` at a time: the places of both among the numbers of rows, and how similar they are."""
-    held, room = list[Numbers](), LINKS_AT_ONCE
+    """Pairs, up to `LINKS_AT_ONCE` at a time: the positions of both rows in `nodes`, and their similarity."""
+    held, missing = list[Numbers](), LINKS_AT_ONCE
     for table in tables:
         pairs = unpack(select_kind(table, LINK), 3)
-        while len(pairs) >= room:
-            yield _placed(np.concatenate([*held, pairs[:room]]), nodes)
-            held, pairs, room = [], pairs[room:], LINKS_AT_ONCE
+        while len(pairs) >= missing:
+            yield _with_positions(np.concatenate([*held, pairs[:missing]]), nodes)
+            held, pairs, missing = [], pairs[missing:], LINKS_AT_ONCE
         held.append(pairs)
-        room -= len(pairs)
-    if room < LINKS_AT_ONCE:
-        yield _placed(np.concatenate(held), nodes)
+        missing -= len(pairs)
+    if missing < LINKS_AT_ONCE:
+        yield _with_positions(np.concatenate(held), nodes)
 
 
-def _placed(pairs: Numbers, nodes: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    return _place(pairs[:, 0], nodes), _place(pairs[:, 1], nodes), pairs[:, 2].view(np.float64)
+def _with_positions(pairs: Numbers, nodes: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    return _positions(pairs[:, 0], nodes), _positions(pairs[:, 1], nodes), pairs[:, 2].view(np.float64)
 
 
-def _place(wanted: Numbers, nodes: Numbers) -> Numbers:
-    places = np.searchsorted(nodes, wanted)
-    lost = nodes[np.minimum(places, len(nodes) - 1)] != wanted if len(nodes) else np.ones(len(wanted), np.bool_)
+def _positions(wanted: Numbers, nodes: Numbers) -> Numbers:
+    """The position of each wanted number in the sorted `nodes`."""
+    positions = np.searchsorted(nodes, wanted)
+    lost = nodes[np.minimum(positions, len(nodes) - 1)] != wanted if len(nodes) else np.ones(len(wanted), np.bool_)
     if lost.any():
         raise AccountingError(
-            f"of {len(wanted):,} pairs that are alike {int(lost.sum()):,} name a row of which nothing is known, like "
-            f"number {wanted[lost][0]}; {len(nodes):,} rows are known"
+            f"{int(lost.sum()):,} of {len(wanted):,} similar pairs name a row that was not sent with them, such as "
+            f"number {wanted[lost][0]}; {len(nodes):,} rows were sent"
         )
-    return places
+    return positions
 
 
-def _places(members: pa.Table) -> Numbers:
-    """A number for each row by which they are in the order of the input."""
+def _input_positions(members: pa.Table) -> Numbers:
+    """A number for each row; the numbers are in the order of the input."""
     tasks = as_one_array(members[TASK]).dictionary_encode()
     names, codes = tasks.dictionary.to_pylist(), numbers(tasks.indices.cast(pa.int64()))
     orders = np.zeros(len(names), np.int64)
     orders[codes] = numbers(members[ORDER])
     ranks = sorted(range(len(names)), key=lambda code: (orders[code], id_sort_key(names[code])))
-    place = np.empty(len(names), np.int64)
-    place[ranks] = np.arange(len(names))
+    position = np.empty(len(names), np.int64)
+    position[ranks] = np.arange(len(names))
     rows = numbers(members[ROW], np.int64)
-    found: Numbers = place[codes] * (rows.max(initial=0) + 1) + rows
-    return found
+    positions: Numbers = position[codes] * (rows.max(initial=0) + 1) + rows
+    return positions
 
 
 class BestPartners:
-    """For each row the partner, and how similar it is: the one that is kept, if they were compared."""
+    """The partner of each row and their similarity: the kept row, if the two were compared, or the most similar."""
 
     def __init__(self, keepers: Numbers) -> None:
         self.keepers = keepers
         self.partners, self.scores = np.full(len(keepers), -1, np.int64), np.zeros(len(keepers))
 
     def add(self, one: Numbers, other: Numbers, score: Numbers) -> None:
-        """Look at some more pairs, in any order."""
+        """Take more pairs into account, in any order."""
         rows = np.unique(one)
         rows = rows[self.partners[rows] >= 0]
         one = np.concatenate([one, rows])

@@ -1,15 +1,15 @@
-"""The rows that fuzzy deduplication sends through exchanges, all in one table, by `__key__`.
+"""The rows that fuzzy deduplication sends through exchanges: several kinds in one table, partitioned by `__key__`.
 
-    BAND     entries of one bucket, packed: the key of a band and the number of a text, 16 bytes (`document_sketch.py`)
-    TEXT     what is known of a text, and its body
-    PAIR     pairs `u, v` that are to be compared, packed, 16 bytes, where `u` is, and then where `v` is
-    SENT     what is known of a text `u`, once for all pairs of a partition
-    LINK     pairs that are alike, packed, 24 bytes: `u, v` and their similarity, and `v, u` where `v` is
-    SAMPLE   a text of the sample by which quality is measured, with its least shingle and its set of shingles
-    TRUTH    pairs of the sample, packed like links, with their true similarity
+    BAND        entries of one bucket, packed, 16 bytes each: the key of a band and the number of a text
+    TEXT        a text: its number, rank, id and place, and its body, which is what it is compared by
+    PAIR        pairs `u, v` to compare, packed, 16 bytes each; first in the partition of `u`, then in that of `v`
+    SENT_TEXT   a copy of a TEXT row, sent once for all pairs of a partition
+    LINK        similar pairs, packed, 24 bytes each: `u, v, similarity` where `u` is, and `v, u, ...` where `v` is
+    SAMPLE      a text of the sample by which recall is measured, with its least shingle and its set of shingles
+    TRUTH       pairs of the sample, packed like links, with their true similarity
 
-A text is known by a number of 64 bits. Keys are buckets, of keys of bands or of the numbers of texts: by them rows that
-belong together meet, and there are few, so that what is small need not be a row. `pack` and `unpack` are for all kinds.
+A text is identified by a 64-bit number. The partition key is a bucket, of a band key or of the number of a text. There
+are few buckets (`document_sketch.BUCKETS`), so that small records are packed into one row per bucket, not a row each.
 """
 
 from __future__ import annotations
@@ -21,9 +21,6 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.arrow.native_kernels import kernels
-from gristmill.core.batch import Batch
-from gristmill.core.sample import row_ids
-from gristmill.core.task import digest
 from gristmill.dedup.clusters.cluster_table import ID
 from gristmill.dedup.columns.arrow_numpy import Numbers, as_one_array, from_numbers, numbers
 from gristmill.dedup.signatures.document_sketch import BUCKETS, buckets_of
@@ -45,26 +42,27 @@ COLUMNS = {
     ROW: pa.int64(),
 }
 TEXT_COLUMNS = (BODY, RANK, ORDER, ID, TASK, ROW)
-"""What is known of a text."""
+"""The columns of a TEXT row."""
 
 
 def keys_of(buckets: Numbers) -> pa.Array:
+    """Bucket numbers as keys of 8 bytes."""
     return pa.Array.from_buffers(pa.binary(8), len(buckets), [None, pa.py_buffer(np.ascontiguousarray(buckets, "<u8"))])
 
 
 def make_rows(kind: int, buckets: Numbers, **columns: Any) -> pa.Table:
-    """Rows of a kind, with nulls in the columns that it has no use for."""
+    """Rows of one kind, with nulls in the columns that the kind does not use."""
     count = len(buckets)
-    made = {
+    given = {
         KEY: keys_of(buckets),
         KIND: from_numbers(np.full(count, kind, np.int64)),
         **columns,
     }
-    return pa.table({name: made[name] if name in made else pa.nulls(count, of) for name, of in COLUMNS.items()})
+    return pa.table({name: given[name] if name in given else pa.nulls(count, of) for name, of in COLUMNS.items()})
 
 
 def select_kind(table: pa.Table, kind: int) -> pa.Table:
-    """The rows of a kind. What lies together is as a rule of one, and is not copied."""
+    """The rows of one kind. A record batch is usually of a single kind, and is then not copied."""
     parts = []
     for batch in table.to_batches():
         mine = numbers(batch[KIND]) == kind
@@ -74,8 +72,8 @@ def select_kind(table: pa.Table, kind: int) -> pa.Table:
 
 
 def pack(kind: int, buckets: Numbers, records: Numbers) -> pa.Table:
-    """Records of 8-byte numbers as a row for each bucket, in the order in which they came."""
-    order = np.argsort(buckets.astype(np.uint16), kind="stable")  # short numbers are sorted without comparing them
+    """Records of 8-byte numbers, packed into a row for each bucket; the order within a bucket is kept."""
+    order = np.argsort(buckets.astype(np.uint16), kind="stable")  # numpy sorts 16-bit integers by radix
     ends = np.cumsum(np.bincount(buckets, minlength=BUCKETS))
     return pack_buckets(
         kind, np.ascontiguousarray(records[order]).view(np.uint8).reshape(-1), ends, 8 * records.shape[1]
@@ -83,13 +81,13 @@ def pack(kind: int, buckets: Numbers, records: Numbers) -> pa.Table:
 
 
 def pack_links(kind: int, u: Numbers, v: Numbers, similarity: Numbers) -> pa.Table:
-    """Pairs with their similarity, where each of the two is."""
+    """Pairs with their similarity, each in the partitions of both texts."""
     one, other, score = np.concatenate([u, v]), np.concatenate([v, u]), np.concatenate([similarity, similarity])
     return pack(kind, buckets_of(one), np.stack([one, other, score.view(np.int64)], axis=1))
 
 
 def pack_buckets(kind: int, data: Any, ends: Numbers, size: int) -> pa.Table:
-    """Records of `size` bytes that are in order of buckets, as a row for each; `ends` is where each bucket ends."""
+    """Records of `size` bytes, sorted by bucket, as a row for each bucket; `ends` is where each bucket ends."""
     starts = np.append(0, ends[:-1])
     there = np.flatnonzero(ends > starts)
     offsets = np.ascontiguousarray(np.append(0, ends[there]) * size, np.int32)
@@ -98,13 +96,13 @@ def pack_buckets(kind: int, data: Any, ends: Numbers, size: int) -> pa.Table:
 
 
 def unpack(table: pa.Table, width: int) -> Numbers:
-    """The records of all rows, of `width` numbers, one below the other."""
+    """The records of all rows as one matrix with `width` columns."""
     data, ends = _bodies(table)
     return np.frombuffer(data[int(ends[0]) : int(ends[-1])], np.int64).reshape(-1, width)
 
 
 def by_bucket(table: pa.Table) -> Iterator[tuple[int, memoryview]]:
-    """The records of each bucket; rows are in the order of buckets."""
+    """The records of each bucket; rows are sorted by bucket."""
     data, ends = _bodies(table)
     buckets = bucket_numbers(table)
     starts = np.flatnonzero(np.append(True, buckets[1:] != buckets[:-1])[: len(buckets)])
@@ -119,7 +117,7 @@ def bucket_numbers(table: pa.Table) -> Numbers:
 
 
 def _bodies(table: pa.Table) -> tuple[memoryview, Numbers]:
-    """The bodies of all rows, which have one each, and where they end, from the start of the first on."""
+    """The bodies of all rows, none of which is null, and their offsets."""
     bodies = as_one_array(table[BODY])
     if not len(bodies):
         return memoryview(b""), np.zeros(1, np.int32)
@@ -133,13 +131,13 @@ def without_body(table: pa.Table) -> pa.Table:
 
 
 def by_node(table: pa.Table) -> tuple[pa.Table, Numbers]:
-    """Rows in the order of their numbers, once each."""
+    """Rows sorted by number, once each; and the numbers."""
     nodes, first = np.unique(numbers(table[NODE]), return_index=True)
     return table.take(from_numbers(first)), nodes
 
 
 def texts_among(table: pa.Table, wanted: Numbers) -> tuple[pa.Table, Numbers]:
-    """What is known of some texts, in the order of their numbers, once each."""
+    """The TEXT rows with some numbers, sorted by number, once each; and the numbers."""
     texts = select_kind(table, TEXT)
     every = numbers(texts[NODE])
     rows = np.flatnonzero(np.isin(every, wanted))
@@ -148,25 +146,10 @@ def texts_among(table: pa.Table, wanted: Numbers) -> tuple[pa.Table, Numbers]:
 
 
 def distinct_rows(pairs: Numbers) -> Numbers:
-    """Pairs in order, without repetitions."""
+    """Pairs, sorted, without repetitions."""
     if kernels is not None:
         return np.frombuffer(kernels.distinct_pairs(np.ascontiguousarray(pairs)), np.int64).reshape(-1, 2)
     pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
     new: Numbers = np.append(True, (pairs[1:] != pairs[:-1]).any(axis=1))[: len(pairs)]
-    found: Numbers = pairs[new]
-    return found
-
-
-def row_numbers(batch: Batch) -> Numbers:
-    """A number for each row that depends on its file and its place there alone. Rows that share a place are told
-    apart by their order."""
-    owner, found = row_ids(batch)
-    places = numbers(found, np.uint64)
-    new = np.append(True, places[1:] != places[:-1])[: len(places)]
-    starts = np.flatnonzero(new)
-    again = np.arange(len(places)) - (starts[np.cumsum(new) - 1] if len(places) else 0)
-    bits = places * np.uint64(0x9E3779B97F4A7C15) + np.uint64(int(digest(["row", owner]), 16))
-    bits += again.astype(np.uint64) * np.uint64(0xD1B54A32D192ED03)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
-    return (bits ^ (bits >> np.uint64(31))).view(np.int64)
+    distinct: Numbers = pairs[new]
+    return distinct

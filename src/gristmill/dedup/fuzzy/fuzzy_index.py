@@ -1,9 +1,10 @@
-"""What an index keeps of texts for fuzzy deduplication, and how it meets the rows of a run (`exchange_rows.py`).
+"""The tables of a fuzzy index, and how their rows join the rows of a run (`exchange_rows.py`).
 
-    bands   the entries of a bucket, packed: the key of a band and the number of a text
-    texts   the number of a text, what it is compared by, and its id
+    table 0   bands: the entries of a bucket, packed: the key of a band and the number of a text
+    table 1   texts: the number of a text, its body, which is what it is compared by, and its id
 
-Numbers of texts are changed by a salt when they are added, since files of two snapshots may have the same names.
+Numbers of texts are XORed with a salt when they are added: files of two snapshots may have the same names, and so the
+same numbers.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ INDEX_TABLES = (
 
 
 def rows_to_add(keys: KeyTables, dropped: DroppedRows, salt: int) -> Iterator[pa.Table]:
-    """Rows for the index, from the keys of one source."""
+    """The rows to add to the index, from the keys of one source."""
     change = np.array([salt], np.uint64).view(np.int64)[0]
     kept = [np.zeros(0, np.int64)]
     for table in keys():
@@ -63,8 +64,10 @@ def rows_to_add(keys: KeyTables, dropped: DroppedRows, salt: int) -> Iterator[pa
 
 
 def content_number(keys: pa.Table) -> int:
-    """A number by which the texts of some keys are known again, wherever they are: bands alone would not tell those
-    apart that are nearly the same."""
+    """A checksum of the texts of some keys, whatever their order and partitions.
+
+    Bands alone are not enough: texts that are nearly the same share them.
+    """
     bodies = hash64(select_kind(keys, TEXT)[BODY].drop_null())
     return int(_band_keys(keys).sum()) + int(numbers(bodies).sum())
 
@@ -74,7 +77,7 @@ def _numbered(table: int, rows: pa.Table) -> pa.Table:
     return pa.table([number, rows[BUCKET], rows[NODE], rows[BODY], rows[ID]], [TABLE, KEY, NODE, BODY, ID])
 
 
-# -- meeting new rows ----------------------------------------------------------------------------------------
+# -- joining new rows ----------------------------------------------------------------------------------------
 
 
 def _band_keys(rows: pa.Table) -> Numbers:
@@ -87,33 +90,34 @@ def _known_bands(rows: pa.Table, wanted: Numbers) -> pa.Table:
     return pack(BAND, buckets_of(entries[:, 0]), entries)
 
 
-def _asked_for(rows: pa.Table) -> Numbers:
+def _first_texts(rows: pa.Table) -> Numbers:
+    """The numbers of the first texts of all pairs, the only ones that may be of an index."""
     return unpack(select_kind(rows, PAIR), 2)[:, 0].view(np.uint64)
 
 
 def _known_texts(rows: pa.Table, wanted: Numbers) -> pa.Table:
-    """Texts that come before all others."""
-    found = rows.filter(from_numbers(_are_among(numbers(rows[NODE]).view(np.uint64), wanted)))
-    count = found.num_rows
-    about = {name: found[name] for name in (NODE, BODY, ID)}
+    """Texts of an index as TEXT rows, with the highest rank: they are kept before any new row."""
+    known = rows.filter(from_numbers(_are_among(numbers(rows[NODE]).view(np.uint64), wanted)))
+    count = known.num_rows
+    about = {name: known[name] for name in (NODE, BODY, ID)}
     about |= {RANK: from_numbers(np.full(count, np.inf)), ORDER: from_numbers(np.full(count, -1))}
     about |= {TASK: pa.repeat(literal("", pa.string()), count), ROW: from_numbers(np.zeros(count, np.int64))}
-    return make_rows(TEXT, buckets_of(numbers(found[NODE])), **about)
+    return make_rows(TEXT, buckets_of(numbers(known[NODE])), **about)
 
 
-def _are_among(found: Numbers, wanted: Numbers) -> Numbers:
-    """Which numbers are some that are in order."""
-    same: Numbers = wanted[np.minimum(np.searchsorted(wanted, found), len(wanted) - 1)] == found
-    return same
+def _are_among(values: Numbers, wanted: Numbers) -> Numbers:
+    """Whether each value is one of some sorted numbers, of which there is at least one."""
+    among: Numbers = wanted[np.minimum(np.searchsorted(wanted, values), len(wanted) - 1)] == values
+    return among
 
 
 BAND_LOOKUP = IndexLookup(0, _band_keys, _known_bands)
-TEXT_LOOKUP = IndexLookup(1, _asked_for, _known_texts)
+TEXT_LOOKUP = IndexLookup(1, _first_texts, _known_texts)
 
 
 def known_pairs(known: bytes, new: bytes, most: int) -> Numbers:
-    """Pairs of a number that is known and a new one, whose entries have a key in common, as rows of two; with up to
-    `most` known ones for each key."""
+    """Pairs of a text of the index and a new one that have a band key in common, as rows of two; with up to `most`
+    texts of the index for each key."""
     old, fresh = (np.frombuffer(entries, np.int64).reshape(-1, 2) for entries in (known, new))
     old = old[np.lexsort((old[:, 1], old[:, 0]))]
     old = old[np.arange(len(old)) - np.searchsorted(old[:, 0], old[:, 0]) < most]

@@ -1,19 +1,19 @@
-"""Fuzzy deduplication: of all rows with nearly the same text one is kept.
+"""Fuzzy deduplication: of rows with nearly the same text, one is kept.
 
-Rows stay in their sources. What moves through exchanges is small (`io/exchange/verdict_stage.py`, `exchange_rows.py`):
+Rows stay in their sources. Only small keys move through exchanges (`io/exchange/verdict_stage.py`, `exchange_rows.py`):
 
-    bands      each text has a MinHash signature, which is cut into bands; texts that share a band are candidates
-    pairs      candidates of a band are paired, and the pairs are sent to the first text of each (`candidate_pairs.py`)
-    compare    what the first text is compared by is sent on to the second; pairs that are similar enough stay. What is
-               known of texts lies there since the beginning, and is read twice, not sent on
-    clusters   pairs make clusters, and in each one row is kept (`cluster_verdicts.py`)
+    bands        each text has a MinHash signature, which is cut into bands
+    candidates   texts that share a band are paired (`candidate_pairs.py`)
+    send_texts   the first text of each pair, as a set of shingles or a signature, is sent to the second
+    compare      pairs that are similar enough stay
+    clusters     similar pairs make clusters, and one row of each is kept (`cluster_verdicts.py`)
 
-A row is known by a number that depends only on its file and its place there, so candidates, pairs and clusters are
-the same however the input was cut into blocks.
+A row is identified by a number that depends only on its file and its position there, so candidates, pairs and clusters
+are the same however the input was cut into blocks.
 
-What is given up: texts that nobody has compared. If many share a band they are compared with the first of them and
-with their neighbours, not each with each. Blank texts and null are like no other. Memory, for very many: a bucket of
-keys (`sketch.BUCKETS`) is looked at as a whole, whatever `memory_gb` says.
+Gives up some pairs: if many texts share a band, they are compared with the first of them and with their neighbours, not
+each with each. Blank texts and null are never duplicates. A bucket of band keys (`document_sketch.BUCKETS`) is held in
+memory as a whole, whatever `memory_gb` says.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.batch import Batch
 from gristmill.core.stage import Columns
 from gristmill.core.task import digest
-from gristmill.dedup.clusters.cluster_table import ID, ids
+from gristmill.dedup.clusters.cluster_table import ID, ids, row_numbers
 from gristmill.dedup.clusters.keep_policy import FIRST, Keep, policy
 from gristmill.dedup.columns.arrow_numpy import Numbers, as_one_array, from_numbers, numbers
 from gristmill.dedup.columns.batch_texts import texts_of
@@ -56,7 +56,6 @@ from gristmill.dedup.fuzzy.exchange_rows import (
     TEXT,
     make_rows,
     pack_buckets,
-    row_numbers,
 )
 from gristmill.dedup.fuzzy.fuzzy_index import BAND_LOOKUP, INDEX_TABLES, TEXT_LOOKUP, content_number, rows_to_add
 from gristmill.dedup.index.dedup_index import DedupIndex
@@ -76,37 +75,38 @@ if TYPE_CHECKING:
 WORD_NGRAMS = 5
 
 SIGNATURE_MARGIN = 0.04
-"""What an estimate may lie below the threshold: of pairs just at it, nineteen in twenty are found."""
+"""How far an estimate may lie below the threshold: 95 % of the pairs just at the threshold are accepted."""
 
 POOR_BAND_RECALL = 0.95
-"""Plans warn if a smaller share of the pairs just at the threshold is found."""
+"""Plans warn if bands find a smaller share of the pairs just at the threshold."""
 
 SLICE_BYTES, SLICE_ROWS = 2**28, 2**20
-"""Of a batch, that are looked at together."""
+"""The part of a batch that is sketched at a time."""
 
 
 class FuzzyDeduplicationStage(IndexedStage):
-    """Drops each row whose text is nearly that of another; of those that are alike, one is kept.
+    """Drops rows whose text is nearly that of another row; of each cluster of similar rows, one is kept.
 
-    Alike are texts whose sets of shingles have a Jaccard similarity of at least `threshold`: runs of `word_ngrams`
-    words, or of `char_ngrams` characters if only that is given; without either, of 5 words. In scripts without spaces
-    each character is a word. Rows that are alike make clusters, and a row is also in a cluster with those that its own
-    are alike; each row that is dropped is alike some row of its cluster.
+    Two texts are similar if the Jaccard similarity of their sets of shingles is at least `threshold`. Shingles are runs
+    of `word_ngrams` words, or of `char_ngrams` characters if only that is given; by default of 5 words. In scripts
+    without spaces each character is a word. At a threshold of 1, texts with the same shingles in any order are similar.
+    Clusters are transitive: each dropped row is similar to some row of its cluster, not always to the kept one.
 
-    `num_bands` and `minhashes_per_band` say how candidates are found; without them they are chosen so that of pairs
-    just at the threshold 995 in 1,000 are found, and of more similar ones more: from a threshold of 0.32 on, or of
-    0.69 with `verify="none"`. Below there are fewer (`curve`), and plans warn of less than 0.95. At a threshold of 1
-    the same shingles are alike, in whatever order. `verify` says how candidates are compared: by their "exact"
-    similarity; by "signature", an estimate that may lie 0.04 below the threshold, which moves less and is wrong about
-    some pairs near the threshold; or not at all ("none"). `keep` says which row of a cluster is kept: the "first" in
-    the order of the input, the "longest", the "highest" or "newest" by `score_field`, or a `Keep`. `normalize` lists
-    differences between texts that do not count, as for `ExactDeduplicationStage`. `id_field` names the rows in the
-    cluster table. `use_64_bit_hash` makes signatures of 64-bit numbers. `bands_per_iteration` is for scripts that have
-    it: all bands are looked at in one go. `memory_gb` is what a worker may use for keys. Output files are those that
-    there would be without this stage, in the same order.
+    `num_bands` and `minhashes_per_band` set how candidate pairs are found. By default they are chosen so that 99.5 % of
+    the pairs just at the threshold are found, and more of more similar ones; this works from a threshold of 0.32 on, or
+    of 0.69 with `verify="none"`. Below that fewer are found (see `curve`), and plans warn if it is less than 95 %.
+    `verify` is how candidates are compared: by "exact" similarity; by "signature", an estimate that may lie 0.04 below
+    the threshold, which moves less data and misjudges some pairs near the threshold; or "none", not at all.
 
-    Rows that are like one of an index of `against` are dropped too. Those that are kept are added to the index
-    `extend`, with which they are compared as well (`DedupIndex`).
+    `keep` chooses the row of a cluster that is kept: the "first" in the order of the input, the "longest", the one with
+    the "highest" or "newest" `score_field`, or a `Keep`. `normalize` lists differences between texts to ignore, as for
+    `ExactDeduplicationStage`. `id_field` is the column that names rows in the cluster table. `use_64_bit_hash` makes
+    signatures of 64-bit numbers. `bands_per_iteration` is accepted for compatibility and checked; all bands are always
+    processed together. `memory_gb` is the memory that a worker may use for keys. Output files have the same names and
+    order as without this stage.
+
+    Rows similar to a row of an index in `against` are dropped too. Kept rows are added to the index `extend`, and are
+    compared with it as well (`DedupIndex`).
     """
 
     index_kind = "fuzzy"
@@ -138,8 +138,8 @@ class FuzzyDeduplicationStage(IndexedStage):
             raise ValueError(f"FuzzyDeduplicationStage: verify is {verify!r}, must be one of {', '.join(VERIFY)}")
         _check(threshold, char_ngrams, word_ngrams)
         if (num_bands is None) != (minhashes_per_band is None):
-            raise ValueError("FuzzyDeduplicationStage: give num_bands and minhashes_per_band together, or none of them")
-        Exchange(num_partitions=num_partitions, memory_gb=memory_gb)  # a wrong number is an error here
+            raise ValueError("FuzzyDeduplicationStage: set both num_bands and minhashes_per_band, or neither")
+        Exchange(num_partitions=num_partitions, memory_gb=memory_gb)  # raises for wrong numbers
         self.text_field, self.word_ngrams, self.char_ngrams = text_field, word_ngrams, char_ngrams
         self.threshold, self.num_bands, self.minhashes_per_band = threshold, num_bands, minhashes_per_band
         self.seed, self.verify, self.keep, self.score_field = seed, verify, keep, score_field
@@ -148,7 +148,7 @@ class FuzzyDeduplicationStage(IndexedStage):
         self.normalize, self._form = normalize, None if normalize == () else _without(normalize)
         self.use_indexes(against, extend)
         words = word_ngrams or (None if char_ngrams else WORD_NGRAMS)
-        self._how = Shingling("words", words, seed) if words else Shingling("chars", char_ngrams or 0, seed)
+        self._shingling = Shingling("words", words, seed) if words else Shingling("chars", char_ngrams or 0, seed)
         self._policy = policy("FuzzyDeduplicationStage", keep, text_field, score_field)
         self._share = sample_share(None)
         self.key_share = 1.0 if verify == EXACT and not words else 0.6
@@ -158,21 +158,24 @@ class FuzzyDeduplicationStage(IndexedStage):
         if self._bands < 1 or self._rows < 1:
             raise ValueError("FuzzyDeduplicationStage: num_bands and minhashes_per_band must be 1 or more")
         if bands_per_iteration is not None and not 1 <= bands_per_iteration <= self._bands:
-            raise ValueError(f"FuzzyDeduplicationStage: bands_per_iteration is from 1 to {self._bands}, or None")
+            raise ValueError(
+                f"FuzzyDeduplicationStage: bands_per_iteration is {bands_per_iteration}, must be 1 to "
+                f"{self._bands}, or None"
+            )
 
     def curve(self) -> str:
         """The S-curve as text: for each similarity the share of pairs that become candidates."""
         return format_s_curve(self._bands, self._rows, self.threshold)
 
-    def _doubt(self) -> str | None:
-        """What there is to say of bands that were chosen and still miss many pairs."""
-        found = float(probability(self.threshold, self._bands, self._rows))
-        if self.num_bands is not None or found >= POOR_BAND_RECALL:
+    def _recall_warning(self) -> str | None:
+        """A warning for plans, if the bands that were chosen miss many pairs at the threshold."""
+        recall = float(probability(self.threshold, self._bands, self._rows))
+        if self.num_bands is not None or recall >= POOR_BAND_RECALL:
             return None
-        way_out = "verify candidates" if self.verify == NONE else "give more num_bands, or fewer minhashes_per_band"
+        fix = "verify candidates" if self.verify == NONE else "set more num_bands, or fewer minhashes_per_band"
         return (
-            f"stage {self.name!r}: of pairs just at the threshold of {self.threshold} only {found:.0%} are found with "
-            f"{self._bands} bands of {self._rows}. To find more, {way_out}, or raise the threshold"
+            f"stage {self.name!r}: {self._bands} bands of {self._rows} minhashes find only {recall:.0%} of the pairs "
+            f"just at the threshold of {self.threshold}. To find more, {fix}, or raise the threshold"
         )
 
     def inputs(self) -> tuple[list[str], Columns]:
@@ -184,31 +187,32 @@ class FuzzyDeduplicationStage(IndexedStage):
     def keys(self, batch: Batch) -> pa.Table:
         texts = texts_of(self.name, batch.data, self.text_field)
         texts = self._form.apply(texts) if self._form else texts
-        nodes, known, named = row_numbers(batch), identities(batch), ids(self.name, batch, self.id_field)
+        nodes, known, names = row_numbers(batch), identities(batch), ids(self.name, batch, self.id_field)
         ranks = self._policy.rank(batch.data, self.count)
         tables = []
         for start, count in _slices(texts):
-            some = texts.slice(start, count)
-            mine = nodes[start : start + count]
-            made = sketch(
-                some, mine, self._how, self._bands, self._rows, 64 if self.use_64_bit_hash else 32, self._body
-            )
-            present = made.present
+            part, part_nodes = texts.slice(start, count), nodes[start : start + count]
+            sketches = self._sketch(part, part_nodes)
+            present = sketches.present
             about = {
-                NODE: from_numbers(mine).take(present),
-                BODY: self._bodies(made, some),
+                NODE: from_numbers(part_nodes).take(present),
+                BODY: self._bodies(sketches, part),
                 RANK: ranks.slice(start, count).take(present),
                 ORDER: pa.repeat(literal(batch.lineage.order, pa.int64()), len(present)),
-                ID: named.slice(start, count).take(present),
+                ID: names.slice(start, count).take(present),
                 TASK: known.column(TASK).slice(start, count).take(present),
                 ROW: known.column(ROW).slice(start, count).take(present),
             }
             tables += [
-                pack_buckets(BAND, made.entries, made.ends, 16),
+                pack_buckets(BAND, sketches.entries, sketches.ends, 16),
                 make_rows(TEXT, buckets_of(numbers(about[NODE])), **about),
-                self._sample(made, some, mine),
+                self._sample(sketches, part, part_nodes),
             ]
         return pa.concat_tables(tables)
+
+    def _sketch(self, texts: pa.Array, nodes: Numbers) -> Sketches:
+        bits = 64 if self.use_64_bit_hash else 32
+        return sketch(texts, nodes, self._shingling, self._bands, self._rows, bits, self._body)
 
     def run_warning(self, stats: Any) -> str | None:
         return self._policy.run_warning(self.name, stats)
@@ -220,62 +224,62 @@ class FuzzyDeduplicationStage(IndexedStage):
     def _body(self) -> int:
         if self.verify == SIGNATURE:
             return SIGNATURE_BODY
-        return SET_BODY if self.verify == EXACT and self._how.unit == "words" else NO_BODY
+        return SET_BODY if self.verify == EXACT and self._shingling.unit == "words" else NO_BODY
 
-    def _bodies(self, made: Sketches, texts: pa.Array) -> pa.Array:
-        """What texts are compared by. The set of runs of characters is larger than the text."""
-        if self.verify == EXACT and self._how.unit == "chars":
-            return texts.take(made.present).cast(pa.binary())
-        return made.bodies
+    def _bodies(self, sketches: Sketches, texts: pa.Array) -> pa.Array:
+        """What texts are compared by. For character shingles that is the text: their set would be larger."""
+        if self.verify == EXACT and self._shingling.unit == "chars":
+            return texts.take(sketches.present).cast(pa.binary())
+        return sketches.bodies
 
-    def _sample(self, made: Sketches, texts: pa.Array, nodes: Numbers) -> pa.Table:
-        """The rows by which quality is measured."""
-        chosen, groups = in_sample(made.leasts, self._share)
+    def _sample(self, sketches: Sketches, texts: pa.Array, nodes: Numbers) -> pa.Table:
+        """The SAMPLE rows, by which recall is measured."""
+        chosen, groups = in_sample(sketches.leasts, self._share)
         rows = from_numbers(np.flatnonzero(chosen))
-        places = made.present.take(rows)
-        mine = nodes[numbers(places, np.int64)]
-        sets = made.bodies.take(rows)
+        positions = sketches.present.take(rows)
+        sampled = nodes[numbers(positions, np.int64)]
+        sets = sketches.bodies.take(rows)
         if self._body != SET_BODY:
-            sets = sketch(texts.take(places), mine, self._how, 0, 1, body=SET_BODY).bodies
-        about = {NODE: from_numbers(mine), OTHER: from_numbers(made.leasts[chosen].view(np.int64)), BODY: sets}
+            sets = sketch(texts.take(positions), sampled, self._shingling, 0, 1, body=SET_BODY).bodies
+        about = {NODE: from_numbers(sampled), OTHER: from_numbers(sketches.leasts[chosen].view(np.int64)), BODY: sets}
         return make_rows(SAMPLE, buckets_of(groups[chosen]), **about)
 
     def set_input_bytes(self, nbytes: int | None) -> None:
         self._share = sample_share(nbytes)
 
     def rounds(self) -> Sequence[KeyedStage]:
-        least = {NONE: 0.0, SIGNATURE: self.threshold - SIGNATURE_MARGIN, EXACT: self.threshold}[self.verify]
+        accepted = {NONE: 0.0, SIGNATURE: self.threshold - SIGNATURE_MARGIN, EXACT: self.threshold}[self.verify]
         last = ClusterVerdicts(self.verify, self.threshold, self._bands, self._rows)
-        last.plan_warning = self._doubt()
+        last.plan_warning = self._recall_warning()
         steps: list[FuzzyRound] = [
             FindCandidatePairs(),
             SendFirstTexts(),
-            ComparePairs(self.verify, least, self._how),
+            ComparePairs(self.verify, accepted, self._shingling),
             last,
         ]
         steps[0].lookup, steps[1].lookup = BAND_LOOKUP, TEXT_LOOKUP
         for step in steps:
-            step.known = self._known
-            step.name = f"{self.name}_{type(step).__name__.lower()}"
+            step.indexes = self._indexes
+            step.name = f"{self.name}_{step.step_name}"
             step.num_partitions = self.num_partitions
         return steps
 
     # -- the index ---------------------------------------------------------------------------------------
 
     def index_parameters(self) -> Mapping[str, Any]:
-        words, bits = self._how.unit == "words", 64 if self.use_64_bit_hash else 32
+        words, bits = self._shingling.unit == "words", 64 if self.use_64_bit_hash else 32
         text = make_array(["Raw data in, training data out." + " 磨坊" * words], pa.string())
-        made = sketch(text, np.zeros(1, np.int64), self._how, self._bands, self._rows, bits, self._body)
+        sketches = self._sketch(text, np.zeros(1, np.int64))
         return {
-            "shingles": self._how.unit,
-            "ngrams": self._how.n,
+            "shingles": self._shingling.unit,
+            "ngrams": self._shingling.n,
             "seed": self.seed,
             "num_bands": self._bands,
             "minhashes_per_band": self._rows,
             "bits": bits,
             "verify": self.verify,
             "normalize": sorted(set(self.normalize)),
-            "hash": digest([made.entries.hex(), str(made.bodies.to_pylist())]),
+            "hash": digest([sketches.entries.hex(), str(sketches.bodies.to_pylist())]),  # changes with the algorithm
         }
 
     def index_tables(self) -> Sequence[pa.Schema]:
@@ -291,12 +295,12 @@ class FuzzyDeduplicationStage(IndexedStage):
 def _check(threshold: float, char_ngrams: int | None, word_ngrams: int | None) -> None:
     if not 0 < threshold <= 1:
         raise ValueError(
-            f"FuzzyDeduplicationStage: threshold is {threshold}, must be above 0 and at most 1, where texts have "
-            "the same shingles; ExactDeduplicationStage finds the same texts"
+            f"FuzzyDeduplicationStage: threshold is {threshold}, must be above 0 and at most 1. For identical texts "
+            "use ExactDeduplicationStage"
         )
     for name, count in (("char_ngrams", char_ngrams), ("word_ngrams", word_ngrams)):
         if count is not None and count < 1:
-            raise ValueError(f"FuzzyDeduplicationStage: {name} is {count}, too small: must be 1 or more, or None")
+            raise ValueError(f"FuzzyDeduplicationStage: {name} is {count}, must be 1 or more, or None")
 
 
 def _without(normalize: Sequence[str]) -> Normalisation | None:
@@ -306,7 +310,7 @@ def _without(normalize: Sequence[str]) -> Normalisation | None:
 
 
 def _slices(texts: pa.Array) -> Iterator[tuple[int, int]]:
-    """Parts of a column that are not too large."""
+    """Start and length of parts of a column that are sketched at a time."""
     rows = min(SLICE_ROWS, max(1, SLICE_BYTES * len(texts) // max(texts.nbytes, 1)))
     for start in range(0, max(len(texts), 1), rows):
         yield start, min(rows, len(texts) - start)

@@ -1,12 +1,12 @@
-"""What a run keeps is added to an index.
+"""The stages that add the kept rows of a run to an index.
 
-    KeptKeys      lists the sources of the spool again, each with the verdicts on its rows
-    ReadKept      reads the keys that were spooled, without those of rows that were dropped
-    exchange      keys go to the range of hashes that they are in
-    WriteIndex    writes a file for each range; when all are there, the next version of the index
+    ListKeptKeys      lists the sources of the spool again, each with the verdicts on its rows
+    ReadKeptKeys      reads the spooled keys without those of dropped rows
+    exchange          keys go to the partition of their range of hashes
+    WriteIndexFiles   writes a file for each range and, when all are written, the next version of the index
 
-So keys are computed once. All of it is done before rows go on; a run that fails then and is started again knows what it
-has added.
+Keys are computed only once, before. The index is extended before verdicts are applied; a run that fails later and is
+resumed knows what it has added.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from gristmill.io.exchange.verdict_stage import KEEP, ROW, TASK, SpoolExchange, 
 from gristmill.io.storage.output_directory import OutputDirectory
 
 if TYPE_CHECKING:
-    from gristmill.dedup.index.index_lookup import StageIndexes
     from gristmill.dedup.index.indexed_stage import IndexedStage
+    from gristmill.dedup.index.stage_indexes import StageIndexes
 
 _ROW_BITS = 40
 
@@ -51,24 +51,24 @@ KeyTables = Callable[[], Iterator[pa.Table]]
 
 
 def extend_stages(
-    stage: IndexedStage, known: StageIndexes, spool: SpoolExchange, verdicts: VerdictExchange
+    stage: IndexedStage, indexes: StageIndexes, spool: SpoolExchange, verdicts: VerdictExchange
 ) -> list[ProcessingStage[Any, Any]]:
-    """The stages that add what is kept to an index."""
+    """The stages that add the kept rows of `stage` to an index."""
     exchange = _AdditionExchange([KEY], stage.num_partitions, stage.memory_gb)
     exchange.share = stage.key_share
     name = f"{stage.name}_index"
     return [
-        ListKeptKeys(spool, verdicts, known, exchange, f"{name}_sources"),
+        ListKeptKeys(spool, verdicts, indexes, exchange, f"{name}_sources"),
         ReadKeptKeys(stage, f"{name}_keys"),
         WriteShuffleFiles(exchange, f"{name}_write"),
         CommitShuffleFiles(exchange, f"{name}_commit"),
         ListPartitions(exchange, f"{name}_partitions"),
-        WriteIndexFiles(known, exchange, stage.index_tables(), name),
+        WriteIndexFiles(indexes, exchange, stage.index_tables(), name),
     ]
 
 
 class _AdditionExchange(Exchange):
-    """Keys that are added, which are a `share` of the input."""
+    """The keys to add, whose size is a `share` of the input."""
 
     share = 1.0
 
@@ -78,7 +78,7 @@ class _AdditionExchange(Exchange):
 
 @fast_dataclass
 class SpooledKeys(Task[str]):
-    """A file of the spool: the keys of its rows, and the verdicts on them."""
+    """A file of the spool with the keys of its rows, and the verdicts on them."""
 
     rows: int = field(kw_only=True)
     names: list[str] = field(kw_only=True, repr=False)
@@ -100,24 +100,24 @@ class SpooledKeys(Task[str]):
 
 
 class ListKeptKeys(SourceStage[SpooledKeys], RunStateRole):
-    """Lists the sources of a spool, with the verdicts on their rows."""
+    """Lists the sources of a spool, each with the verdicts on its rows."""
 
     continues = True
 
     def __init__(
-        self, spool: SpoolExchange, verdicts: VerdictExchange, known: StageIndexes, exchange: Exchange, name: str
+        self, spool: SpoolExchange, verdicts: VerdictExchange, indexes: StageIndexes, exchange: Exchange, name: str
     ) -> None:
         super().__init__()
-        self.spool, self.verdicts, self.known, self.name = spool, verdicts, known, name
+        self.spool, self.verdicts, self.indexes, self.name = spool, verdicts, indexes, name
         self.exchange = exchange
-        self._place = ""
+        self._segment_name = ""
 
     def assign_directories(self, url: str, storage_options: Mapping[str, Any], lasting: RecordsLocation = None) -> None:
-        self._place = url.rpartition("/")[2]
+        self._segment_name = url.rpartition("/")[2]
 
     def sources(self) -> Iterator[Sequence[SpooledKeys]]:
         spool, verdicts = self.spool.listing, self.verdicts.listing
-        addition = self.known.name_addition(spool, verdicts, self.exchange.partitions)
+        addition = self.indexes.name_addition(spool, verdicts, self.exchange.partitions)
         stamp = digest([spool.stamp, verdicts.stamp, addition])
         number = 0
         for source, path, chunks in zip(spool.sources, spool.paths, self.spool.sources, strict=True):
@@ -130,7 +130,7 @@ class ListKeptKeys(SourceStage[SpooledKeys], RunStateRole):
                     names=[name for chunk in chunks for name in chunk.names],
                     verdicts=judged,
                     target=spool.target,
-                    source=f"{source}-{self._place}",
+                    source=f"{source}-{self._segment_name}",
                     stamp=stamp,
                     salt=int(digest(["salt", addition]), 16),
                 )
@@ -138,28 +138,29 @@ class ListKeptKeys(SourceStage[SpooledKeys], RunStateRole):
 
 
 class DroppedRows:
-    """The rows of a source that were dropped."""
+    """Which rows of a source were dropped."""
 
     def __init__(self, task: SpooledKeys) -> None:
         self._names = make_array(task.names, pa.string())
-        found = [np.zeros(0, np.int64)]
+        codes = [np.zeros(0, np.int64)]
         for part in task.verdicts:
             for table in part.pieces():
-                gone = ~flags(table.column(KEEP)) if KEEP in table.column_names else np.ones(table.num_rows, np.bool_)
-                found.append(self._codes(table.filter(from_numbers(gone))))
-        self._gone = np.unique(np.concatenate(found))
+                drop = ~flags(table.column(KEEP)) if KEEP in table.column_names else np.ones(table.num_rows, np.bool_)
+                codes.append(self._codes(table.filter(from_numbers(drop))))
+        self._dropped = np.unique(np.concatenate(codes))
 
     def is_kept(self, keys: pa.Table) -> Numbers:
-        """Whether each row is kept."""
-        return ~np.isin(self._codes(keys), self._gone)
+        """Whether the row of each key is kept."""
+        return ~np.isin(self._codes(keys), self._dropped)
 
     def _codes(self, table: pa.Table) -> Numbers:
+        """A number for each row of the source: its batch in the upper bits, its position there in the lower ones."""
         batches = pc.index_in(table.column(TASK), value_set=self._names).cast(pa.int64())
         return (numbers(batches) << _ROW_BITS) | numbers(table.column(ROW), np.int64)
 
 
 class ReadKeptKeys(ProcessingStage[SpooledKeys, Batch], WholeInputRole):
-    """Reads the keys of rows that were kept."""
+    """Reads the keys of kept rows."""
 
     def __init__(self, stage: IndexedStage, name: str) -> None:
         super().__init__()
@@ -176,29 +177,29 @@ class ReadKeptKeys(ProcessingStage[SpooledKeys, Batch], WholeInputRole):
             for run in runs:
                 yield read_shuffle_block(task.target, task.data, run.offset, run.length)
 
-        some = False
+        has_rows = False
         for table in self.stage.index_rows(keys, DroppedRows(task), task.salt):
             if table.num_rows:
-                some = True
+                has_rows = True
                 yield Batch(table)
-        if not some:
+        if not has_rows:
             yield Batch(pa.table({}))
 
 
 class WriteIndexFiles(ProcessingStage[PartitionTask, WrittenFiles], WholeInputRole, WriterRole, CommitRole):
-    """Writes what a run adds to an index, a file for each range of hashes, and then the next version."""
+    """Writes what a run adds to an index: a file for each range of hashes, and then the next version."""
 
-    def __init__(self, known: StageIndexes, exchange: Exchange, tables: Sequence[pa.Schema], name: str) -> None:
+    def __init__(self, indexes: StageIndexes, exchange: Exchange, tables: Sequence[pa.Schema], name: str) -> None:
         super().__init__()
-        self.known, self.exchange, self.name = known, exchange, name
+        self.indexes, self.exchange, self.name = indexes, exchange, name
         self._tables = tables
-        self._there: dict[str, int] | None = None
+        self._file_sizes: dict[str, int] | None = None
 
     def check(self) -> None:
-        self.known.check()
+        self.indexes.check()
 
     def process(self, task: PartitionTask) -> WrittenFiles:
-        target = self.known.addition_target
+        target = self.indexes.addition_target
         part = int(task.name.rpartition("-")[2])
         path = target.file(f"{part:05}.runs")
         if not task.rows:
@@ -211,21 +212,21 @@ class WriteIndexFiles(ProcessingStage[PartitionTask, WrittenFiles], WholeInputRo
         return WrittenFiles([path], rows=task.rows, written=(written,))
 
     def has_files(self, files: Sequence[WrittenFile]) -> bool:
-        if self._there is None:
-            self._there = self.known.addition_target.sizes()
-        there = self._there
-        return all(there.get(file.path.rpartition("/")[2]) == file.size for file in files)
+        if self._file_sizes is None:
+            self._file_sizes = self.indexes.addition_target.sizes()
+        sizes = self._file_sizes
+        return all(sizes.get(file.path.rpartition("/")[2]) == file.size for file in files)
 
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
-        if not info:  # somebody wants to know what a run would do
+        if not info:  # a dry run: nothing was written
             return
-        described, documents, room = [], 0, self.known.addition_target
+        described, documents, target = [], 0, self.indexes.addition_target
         for output in outputs:
             for file in output.written:
-                about, rows = describe_index_file(room, file.path.rpartition("/")[2], file.size, file.checksum)
+                about, rows = describe_index_file(target, file.path.rpartition("/")[2], file.size, file.checksum)
                 described.append(about)
                 documents += rows.get(len(self._tables) - 1, 0)
         described.sort(key=lambda file: file.part)
-        for name in set(room.names()) - {file.name for file in described}:  # of attempts that were killed
-            room.remove(room.file(name))
-        self.known.publish(IndexAddition("", "", documents, 0, files=tuple(described)))
+        for name in set(target.names()) - {file.name for file in described}:  # of attempts that were killed
+            target.remove(target.file(name))
+        self.indexes.publish(IndexAddition("", "", documents, 0, files=tuple(described)))

@@ -1,8 +1,8 @@
 """The files of an index: keys of documents, by ranges of their hash.
 
-A file holds the rows whose keys are in one range of hashes, as runs (`io/exchange/shuffle_files.py`) with a checksum each: first those of
-the first table, from the lowest hash up. Ranges of any two sizes can be laid beside each other, so the number of
-partitions of a run that reads need not be that of the run that wrote.
+A file holds the rows whose keys are in one range of hashes, as blocks (`io/exchange/shuffle_files.py`) with a checksum
+each: first those of the first table, by ascending hash. Ranges of any two sizes can be compared, so a run that reads
+need not have the same number of partitions as the run that wrote.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MOST_CUTS = 256
 
 
 def overlapping_ranges(part: int, of: int, parts: int) -> range:
-    """Which of `parts` equal ranges have a hash in common with range `part` of `of`. See `core/arrow/hash_partitioning.py`."""
+    """Which of `parts` equal ranges overlap range `part` of `of` (see `core/arrow/hash_partitioning.py`)."""
     low, high = -(-(part << 32) // of), -(-((part + 1) << 32) // of) - 1
     return range(low * parts >> 32, (high * parts >> 32) + 1)
 
@@ -50,7 +50,7 @@ def overlapping_ranges(part: int, of: int, parts: int) -> range:
 
 
 class _ChecksummedRunsWriter(ShuffleFileWriter):
-    """Writes runs with a checksum of each."""
+    """Writes blocks with a checksum of each."""
 
     def copy_block(
         self, partition: int, raw: pa.Buffer, rows: int, nbytes: int, name: str = "", content: str = ""
@@ -65,22 +65,21 @@ def count_cuts(rows: int) -> int:
 def write_rows(
     file: BinaryIO, pieces: Iterable[pa.Table], tables: Sequence[pa.Schema], part: int, of: int, cuts: int
 ) -> None:
-    """Write the rows of range `part` of `of`. `TABLE` tells to which table a row belongs."""
+    """Write the rows of range `part` of `of`. The column `TABLE` is the number of the table that a row belongs to."""
     about = {"part": part, "of": of, "cuts": cuts}
     writer = _ChecksummedRunsWriter(file, ShuffleFileIndex(pa.schema([]), dataset_name=orjson.dumps(about).decode()))
-    for held in _held(pieces):
+    for held in _in_large_tables(pieces):
         for number, schema in enumerate(tables):
             mine = held.filter(from_numbers(numbers(held.column(TABLE)) == number)).select(schema.names)
             mine = mine.cast(schema)
-            for place, rows in split_by_partition(mine, partition_numbers(mine, [KEY], of * cuts)):
+            for cut, rows in split_by_partition(mine, partition_numbers(mine, [KEY], of * cuts)):
                 table = rows.combine_chunks()
-                writer.copy_block(
-                    number * of * cuts + place, table_to_stream(table), table.num_rows, value_bytes(table)
-                )
+                writer.copy_block(number * of * cuts + cut, table_to_stream(table), table.num_rows, value_bytes(table))
     writer.close()
 
 
-def _held(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+def _in_large_tables(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Pieces joined to tables of about `HELD_BYTES`."""
     waiting: list[pa.Table] = []
     size = 0
     for piece in pieces:
@@ -96,7 +95,7 @@ def _held(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
 def describe_index_file(
     target: OutputDirectory, name: str, size: int, checksum: str
 ) -> tuple[IndexFile, dict[int, int]]:
-    """What is in a file that was written, and how many rows there are of each table."""
+    """The description of a file that was written, and the number of rows of each table."""
     index = read_index(target, target.file(name))
     about = orjson.loads(index.dataset_name)
     ranges = about["of"] * about["cuts"]
@@ -111,7 +110,7 @@ def describe_index_file(
 
 @fast_dataclass(frozen=True)
 class IndexFileReader:
-    """A file of an index, and what is told of its documents."""
+    """Reads one file of an index. `snapshot` is the name of what its rows were added with."""
 
     target: OutputDirectory
     file: IndexFile
@@ -122,11 +121,11 @@ class IndexFileReader:
         return self.target.file(self.file.name)
 
     def touches(self, part: int, of: int) -> bool:
-        """Whether it may hold rows of a partition."""
+        """Whether it may have rows of partition `part` of `of`."""
         return self.file.part in overlapping_ranges(part, of, self.file.of)
 
     def rows(self, table: int, part: int, of: int) -> Iterator[pa.Table]:
-        """The rows of a table that may be in a partition; some that are not come with them."""
+        """The rows of a table that may be in partition `part` of `of`, and some rows of others."""
         ranges = self.file.of * self.file.cuts
         wanted = overlapping_ranges(part, of, ranges)
         runs = [run for run in self._runs() if run.partition - table * ranges in wanted]
@@ -136,21 +135,21 @@ class IndexFileReader:
     def _runs(self) -> list[ShuffleBlock]:
         try:
             size = self.target.size(self.path)
-            found = read_index(self.target, self.path).blocks if size == self.file.size else None
+            blocks = read_index(self.target, self.path).blocks if size == self.file.size else None
         except FileNotFoundError as error:
-            raise self._damaged("it is not there") from error
+            raise self._damaged("it does not exist") from error
         except (InputError, ValueError, KeyError, TypeError) as error:
             raise self._damaged("its end has changed") from error
-        if found is None:
-            raise self._damaged(f"it has {size:,} bytes, and should have {self.file.size:,}")
-        return found
+        if blocks is None:
+            raise self._damaged(f"it has {size:,} bytes, but should have {self.file.size:,}")
+        return blocks
 
     def _tables(self, runs: Sequence[ShuffleBlock]) -> Iterator[pa.Table]:
         start, end = runs[0].offset, runs[-1].offset + runs[-1].length
         try:
             raw = memoryview(self.target.read(self.path, start, end - start))
         except FileNotFoundError as error:
-            raise self._damaged("it is not there") from error
+            raise self._damaged("it does not exist") from error
         for run in runs:
             mine = raw[run.offset - start : run.offset - start + run.length]
             if len(mine) != run.length or f"{zlib.crc32(mine):08x}" != run.name:
@@ -159,13 +158,13 @@ class IndexFileReader:
 
     def _damaged(self, why: str) -> InputError:
         return InputError(
-            f"{self.path}, a part of an index, cannot be read: {why}. Restore the file, or read an earlier version of "
-            "the index that does without it (DedupIndex(..., version=...))"
+            f"{self.path}, a file of an index, cannot be read: {why}. Restore the file, or read an earlier version of "
+            "the index that does not use it (DedupIndex(..., version=...))"
         )
 
 
 def _adjacent(runs: Sequence[ShuffleBlock]) -> Iterator[list[ShuffleBlock]]:
-    """Runs that lie one after the other, and are not too much to be read at once."""
+    """Groups of adjacent blocks that are read at once, up to about `SHUFFLE_BLOCK_BYTES`."""
     waiting: list[ShuffleBlock] = []
     for run in runs:
         end = waiting[-1].offset + waiting[-1].length if waiting else 0

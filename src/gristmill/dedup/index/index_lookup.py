@@ -1,18 +1,16 @@
-"""What is known from indexes joins the new rows, partition by partition.
+"""Partitions of new rows joined with the rows of indexes that have the same keys.
 
-The rows of an index are read with the partition that new rows of the same key are in, and only those whose key one of
-them has are kept. They have the columns of the new ones, a `snapshot`, and no row in this run that they belong to: a
-stage ranks them first, and gives no verdict on them.
+The rows of an index are read together with the partition that new rows of the same key are in; only those whose key a
+new row has are kept. They have the columns of new rows and a `snapshot`, but no row of this run: a stage ranks them
+first and gives no verdict on them.
 
-What is given up: memory for eight bytes for each key of a partition.
+Costs eight bytes of memory for each key of a partition.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, fields, replace
-from itertools import chain, count
+from dataclasses import field, fields
 from typing import Any
 
 import numpy as np
@@ -21,298 +19,45 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import conform_to_schema
-from gristmill.core.errors import PlanError
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.stage import ProcessingStage
-from gristmill.core.stage_roles import PlanningRole, RecordsLocation, output_directory_of
-from gristmill.core.task import digest
-from gristmill.dedup.clusters.cluster_table import ID
-from gristmill.dedup.clusters.cluster_table import SNAPSHOT as SNAPSHOT  # noqa: PLC0414  of rows of an index; new ones have none
+from gristmill.core.stage_roles import PlanningRole, RecordsLocation
+from gristmill.dedup.clusters.cluster_table import ID, SNAPSHOT
 from gristmill.dedup.columns.arrow_numpy import Numbers
-from gristmill.dedup.index.dedup_index import (
-    DedupIndex,
-    IndexAddition,
-    IndexVersion,
-    canonical_url,
-    check_index_matches,
-)
 from gristmill.dedup.index.index_files import IndexFileReader
-from gristmill.dedup.index.rerun_detection import AdditionOrigin, find_own_additions
-from gristmill.io.exchange.exchange import (
-    DEFAULT_SORT_BYTES,
-    MAX_PARTITIONS,
-    Exchange,
-    ListPartitions,
-    PartitionTask,
-    ShuffleFileListing,
-)
-from gristmill.io.read.file_partitions import FilePartitioningStage
-from gristmill.io.storage.output_directory import OutputDirectory
-
-READ_BYTES = 256 * 2**20
-"""Of an index, for each partition, if nobody says how many there should be."""
-
-
-class StageIndexes:
-    """The indexes of a stage: those that its rows are compared with, and the one that they are added to."""
-
-    def __init__(
-        self,
-        stage: str,
-        kind: str,
-        parameters: Mapping[str, Any],
-        against: Sequence[str | DedupIndex],
-        extend: str | DedupIndex | None,
-        made_names: bool = False,
-    ) -> None:
-        """`made_names`: rows are named by their files, and files of several snapshots may have the same names."""
-        self.made_names = made_names
-        self.stage, self.kind, self.parameters = stage, kind, parameters
-        self.extends = None if extend is None else _open_index(extend)
-        self._given = [*map(_open_index, against), *([self.extends] if self.extends else [])]
-        self.indexes = [
-            index
-            for number, index in enumerate(self._given, 1)
-            if not any(index.is_at(later) for later in self._given[number:])
-        ]
-        self._compared_additions: list[tuple[DedupIndex, IndexAddition]] | None = None
-        self._last: IndexVersion | None = None
-        self._own_additions: list[IndexAddition] = []
-        self._is_rerun = False
-        self._name, self._run, self._origin = "", "", AdditionOrigin()
-        self._token, self._outputs = "", list[str]()
-        self._files: Mapping[str, str] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        left_out: dict[str, Any] = {"_seen": None, "_last": None, "_own": [], "_made": AdditionOrigin(), "_files": {}}
-        return {**self.__dict__, **left_out}  # they may be large, and are the driver's
-
-    def check(self) -> None:
-        """Raise if an index is not there, or is not for this."""
-        if self.extends is not None and self.extends.version is not None:
-            raise PlanError(f"stage {self.stage!r}: what is added makes a new version: give extend no version")
-        for index in self.indexes:
-            self._refuse_versions(index)
-            version = index.read() if index is self.extends else index.there()
-            if version is not None:
-                check_index_matches(self.stage, index, version, self.kind, self.parameters)
-
-    def _refuse_versions(self, index: DedupIndex) -> None:
-        versions = {one.version for one in self._given if one.is_at(index)}
-        if len(versions) > 1:
-            told = " and as ".join("the last" if one is None else f"version {one}" for one in sorted(versions, key=str))
-            raise PlanError(
-                f"stage {self.stage!r}: the index at {index.url} is given as {told}: give it once. What extend is "
-                "given is compared with too, as the last version"
-            )
-
-    def partitions(self) -> int:
-        """How many partitions there should be at least. It doubles now and then, so that a run that goes on after an
-        index has grown seldom has another number."""
-        versions = [index.read() for index in self.indexes]
-        wanted = sum(version.size for version in versions if version) // READ_BYTES
-        return min(1 << wanted.bit_length(), MAX_PARTITIONS) if wanted else 1
-
-    def load_run_token(self, memory: dict[str, Any]) -> None:
-        """Have something by which a run that goes on is told from another one whose directory has the same name."""
-        self._token = memory.setdefault("token", os.urandom(8).hex())
-
-    def settle(self, url: str, lasting: RecordsLocation) -> None:
-        """Remember the directory of the run, if the user has given it one."""
-        self._run = (
-            canonical_url(OutputDirectory(lasting[0]).url) if lasting and url.startswith(f"{lasting[0]}/") else ""
-        )
-
-    def meet(self, stages: Sequence[ProcessingStage[Any, Any]]) -> None:
-        """Remember the files that the pipeline reads, and what changes with each of them."""
-        for other in (getattr(stage, "known", None) for stage in stages):
-            if isinstance(other, StageIndexes) and other is not self:
-                self._refuse_sharing(other)
-        self._outputs = sorted(canonical_url(url) for stage in stages if (url := output_directory_of(stage)))
-        if self.extends is not None and isinstance(stages[0], FilePartitioningStage):
-            files = stages[0].files()
-            self._files = {file.path: f"{file.size} {file.stamp}" if file.stamp else "" for file in files}
-
-    def _refuse_sharing(self, other: StageIndexes) -> None:
-        if self.extends and any(self.extends.is_at(index) for index in other.indexes):
-            raise PlanError(
-                f"stages {self.stage!r} and {other.stage!r} share the index at {self.extends.url}, and "
-                f"{self.stage!r} adds to it: the other would find there what this run adds. Give each stage an index "
-                "of its own"
-            )
-
-    # -- once the rows are there ---------------------------------------------------------------------------
-
-    def choose_additions(self, rows: ShuffleFileListing) -> None:
-        """Decide which additions the rows of a run are compared with, for all of its rounds."""
-        if self._compared_additions is not None:
-            return
-        seen: list[tuple[DedupIndex, IndexAddition]] = []
-        for index in reversed(self.indexes):  # first the one that is added to
-            version = index.read() or IndexVersion()
-            if version.number:  # it may be another one than before
-                check_index_matches(self.stage, index, version, self.kind, self.parameters)
-            if index is self.extends:
-                found = self._additions_of_others(index, version, rows)
-            else:
-                found = version.additions
-                self._refuse_copies(index, found)
-            seen = [*((index, addition) for addition in found), *seen]
-        self._compared_additions = seen
-
-    def _additions_of_others(
-        self, index: DedupIndex, version: IndexVersion, rows: ShuffleFileListing
-    ) -> Sequence[IndexAddition]:
-        """The additions that are not this run's."""
-        there = version.additions
-        mark = digest([self._token, *self._outputs]) if self._run and self._outputs else ""
-        self._last, self._origin = version, AdditionOrigin.of(rows, self._files, self._run, mark)
-        who = f"stage {self.stage!r}, the index at {index.url}"
-        self._own_additions, self._is_rerun = find_own_additions(
-            who, self._origin, there, index.snapshot or None, index.origins
-        )
-        base = self._own_additions[0].base if self._is_rerun else ()
-        return [one for one in there if (one.name in base if self._is_rerun else one not in self._own_additions)]
-
-    def _refuse_copies(self, index: DedupIndex, additions: Sequence[IndexAddition]) -> None:
-        own = {one.name for one in self._own_additions}
-        for one in additions:
-            if one.name in own and self.extends:
-                raise PlanError(
-                    f"stage {self.stage!r}: the index at {index.url} has what this run has added to the one at "
-                    f"{self.extends.url} before ({one.snapshot!r}), and all of it would be dropped. If they are the "
-                    "same index, or one is a copy of the other, leave it out of against"
-                )
-
-    @property
-    def compared_additions(self) -> Sequence[tuple[DedupIndex, IndexAddition]]:
-        assert self._compared_additions is not None, "the rows are there before they are compared"
-        return self._compared_additions
-
-    def stamp(self, rows: str) -> str:
-        """What partitions depend on. Snapshots are told with the rows that are found in them."""
-        return digest([rows, *(f"{addition.name} {addition.snapshot}" for _, addition in self.compared_additions)], 16)
-
-    def files(self) -> list[IndexFileReader]:
-        return [
-            IndexFileReader(index.data(addition.name), file, addition.snapshot)
-            for index, addition in self.compared_additions
-            for file in addition.files
-        ]
-
-    # -- adding --------------------------------------------------------------------------------------------
-
-    def name_addition(self, rows: ShuffleFileListing, verdicts: ShuffleFileListing, partitions: int) -> str:
-        """The name of what this run adds. Its files are others with another number of partitions, and those of an
-        addition that is in a version are never written again."""
-        self.choose_additions(rows)
-        made = [rows.moved_rows_stamp, verdicts.stamp, f"{partitions}"]
-        self._name = digest([*made, *(addition.name for _, addition in self.compared_additions)], 8)
-        return self._name
-
-    @property
-    def addition_target(self) -> OutputDirectory:
-        """Where what this run adds is written to."""
-        assert self.extends is not None
-        return self.extends.data(self._name)
-
-    def publish(self, addition: IndexAddition) -> None:
-        """Make what this run has added a part of the next version, once."""
-        index, last = self.extends, self._last
-        assert index is not None
-        assert last is not None
-        now = index.read() or IndexVersion()
-        own = {one.name for one in self._own_additions}
-        there = next((one for one in now.additions if one.name == self._name), None)
-        if there is not None:
-            if there.name not in own:  # it was not there when rows were compared: another run has kept the same
-                raise self._conflict_error(index, now)
-            if own == {there.name} and (told := self._with_snapshot_name(self._with_origin(there), now)) != there:
-                self._write(now, [told if one is there else one for one in now.additions])
-            return
-        if not addition.documents and not own and now.number:
-            return
-        base = tuple(one.name for of, one in self.compared_additions if of is index)
-        rest = [one for one in now.additions if one.name not in own]
-        gone = own - {one.name for one in now.additions}
-        if gone or (not self._is_rerun and tuple(one.name for one in rest) != base):
-            raise self._conflict_error(index, now)
-        for place, one in enumerate(rest):  # what was compared with what is replaced was compared with these
-            names = dict.fromkeys(self._name if name in own else name for name in one.base)
-            rest[place] = replace(one, base=tuple(names))
-        mine = self._with_origin(replace(addition, name=self._name, since=now.number + 1, base=base))
-        self._write(now, [*rest, self._with_snapshot_name(mine, now)] if addition.documents else rest)
-
-    def _with_origin(self, mine: IndexAddition) -> IndexAddition:
-        """An addition with what it was made of."""
-        assert self.extends is not None
-        source, first = self._origin.source, self._own_additions[0] if self._is_rerun else None
-        if first and first.source == source:  # which may come back with more, from where it was run
-            return replace(mine, source=source, run=first.run, mark=first.mark, origins=first.origins)
-        return replace(mine, source=source, origins=self.extends.tell_origins(self._origin.origins))
-
-    def _with_snapshot_name(self, mine: IndexAddition, now: IndexVersion) -> IndexAddition:
-        """An addition with the name and the directory of this run, unless it has a name or a directory."""
-        assert self.extends is not None
-        given = self.extends.snapshot or next((one.snapshot for one in self._own_additions if one.named), None)
-        taken, made = {one.snapshot for one in now.additions}, f"v{now.number + 1}"
-        free = next(name for name in chain([made], (f"{made}.{n}" for n in count(1))) if name not in taken)
-        snapshot = given or (self._own_additions[0].snapshot if self._own_additions else free)
-        run, mark = mine.run or self._origin.run, mine.mark or self._origin.mark
-        return replace(mine, snapshot=snapshot, named=given is not None, run=run, mark=mark)
-
-    def _write(self, now: IndexVersion, additions: Sequence[IndexAddition]) -> None:
-        assert self.extends is not None
-        try:
-            self.extends.publish(IndexVersion(now.number + 1, self.kind, self.parameters, tuple(additions)))
-        except FileExistsError as error:
-            raise self._conflict_error(self.extends, self.extends.read() or now) from error
-
-    def _conflict_error(self, index: DedupIndex, now: IndexVersion) -> PlanError:
-        others = [one.snapshot for one in now.additions if one.since > (self._last or now).number]
-        return PlanError(
-            f"stage {self.stage!r}: the index at {index.url} is at version {now.number} since another run has added "
-            f"to it ({', '.join(others) or 'nothing new'}), and these rows were compared with version "
-            f"{(self._last or now).number}. Nothing is lost: start the run again, and they are compared with the last "
-            "version. With the same run_dir, what is done up to there is not done again"
-        )
-
-
-def _open_index(index: str | DedupIndex) -> DedupIndex:
-    return index if isinstance(index, DedupIndex) else DedupIndex(index)
-
-
-# -- partitions ----------------------------------------------------------------------------------------------
+from gristmill.dedup.index.stage_indexes import StageIndexes
+from gristmill.io.exchange.exchange import DEFAULT_SORT_BYTES, Exchange, ListPartitions, PartitionTask
 
 
 @fast_dataclass(frozen=True)
 class IndexLookup:
-    """How rows of a table of an index meet new ones."""
+    """How the rows of one table of an index are joined with new rows."""
 
     table: int
     keys: Callable[[pa.Table], Numbers]
-    """The keys of new rows, as numbers of 64 bits."""
+    """The keys of new rows, as 64-bit numbers."""
     rows: Callable[[pa.Table, Numbers], pa.Table]
-    """The rows of the table that have one of some keys, which are in order, with the columns of new rows."""
+    """The rows of the table that have one of the given sorted keys, with the columns of new rows."""
 
 
 @fast_dataclass
 class IndexedPart(PartitionTask):
-    """A partition of new rows, with what is known of the same keys."""
+    """A partition of new rows, and the files of indexes that may have the same keys."""
 
-    known: tuple[IndexFileReader, ...] = field(default=(), kw_only=True, repr=False)
+    index_files: tuple[IndexFileReader, ...] = field(default=(), kw_only=True, repr=False)
     lookup: IndexLookup = field(kw_only=True, repr=False)
     key_range: tuple[int, int] = field(default=(0, 1), kw_only=True)
-    made_names: bool = field(default=False, kw_only=True)
+    prefix_ids: bool = field(default=False, kw_only=True)
 
     def pieces(self) -> Iterator[pa.Table]:
-        if not self.known or not self.rows:
+        if not self.index_files or not self.rows:
             yield from super().pieces()
             return
+        # Pieces are read twice: for their keys, and to be passed on. A small partition is held instead.
         held = list(super().pieces()) if sum(run.nbytes for run in self.data) <= DEFAULT_SORT_BYTES else None
-        found = [np.unique(self.lookup.keys(piece)) for piece in (super().pieces() if held is None else held)]
-        wanted = np.unique(np.concatenate(found))
-        for file in self.known if len(wanted) else ():
+        keys = [np.unique(self.lookup.keys(piece)) for piece in (super().pieces() if held is None else held)]
+        wanted = np.unique(np.concatenate(keys))
+        for file in self.index_files if len(wanted) else ():
             for rows in file.rows(self.lookup.table, *self.key_range):
                 known = self.lookup.rows(rows, wanted)
                 if known.num_rows:
@@ -320,49 +65,59 @@ class IndexedPart(PartitionTask):
         yield from super().pieces() if held is None else held
 
     def _with_snapshot(self, known: pa.Table, snapshot: str) -> pa.Table:
-        """Rows with what they were added with: in a column, and before names that only mean something with it."""
-        told = pa.repeat(literal(snapshot, pa.string()), known.num_rows)
-        if self.made_names:
-            named = pc.binary_join_element_wise(told, known[ID], literal(":", pa.string()))
-            known = known.set_column(known.column_names.index(ID), ID, named)
-        return known.append_column(SNAPSHOT, told)
+        """Rows of an index with the name of their snapshot: in a column and, with `prefix_ids`, before their ids."""
+        snapshots = pa.repeat(literal(snapshot, pa.string()), known.num_rows)
+        if self.prefix_ids:
+            ids = pc.binary_join_element_wise(snapshots, known[ID], literal(":", pa.string()))
+            known = known.set_column(known.column_names.index(ID), ID, ids)
+        return known.append_column(SNAPSHOT, snapshots)
+
+
+def part_fields(part: PartitionTask) -> dict[str, Any]:
+    """The arguments that make a copy of a partition, as a subclass of `PartitionTask` with more fields."""
+    return {entry.name: getattr(part, entry.name) for entry in fields(PartitionTask) if entry.init}
 
 
 class IndexedPartitions(ListPartitions, PlanningRole):
-    """Lists partitions with what is known of their keys."""
+    """Lists partitions, each with the files of indexes that may have its keys."""
 
-    def __init__(self, exchange: Exchange, name: str, known: StageIndexes, match: IndexLookup) -> None:
+    def __init__(self, exchange: Exchange, name: str, indexes: StageIndexes, lookup: IndexLookup) -> None:
         super().__init__(exchange, name)
-        self.known, self.lookup = known, match
+        self.indexes, self.lookup = indexes, lookup
 
     def check(self) -> None:
-        self.known.check()
+        self.indexes.check()
 
     def set_input_bytes(self, nbytes: int | None) -> None:
         if self.exchange.num_partitions is None:
-            self.exchange.partitions = max(self.exchange.partitions, self.known.partitions())
+            self.exchange.partitions = max(self.exchange.partitions, self.indexes.partitions())
 
     def prepare_run(self, memory: dict[str, Any]) -> None:
-        self.known.load_run_token(memory)
+        self.indexes.load_run_token(memory)
 
     def assign_directories(self, url: str, storage_options: Mapping[str, Any], lasting: RecordsLocation = None) -> None:
         super().assign_directories(url, storage_options, lasting)
-        self.known.settle(url, lasting)
+        self.indexes.set_run_directory(url, lasting)
 
     def see_pipeline(self, stages: Sequence[ProcessingStage[Any, Any]]) -> None:
-        self.known.meet(stages)
+        others = (stage.indexes for stage in stages if isinstance(stage, IndexedPartitions))
+        self.indexes.see_pipeline(stages, others)
 
     def sources(self) -> Iterator[Sequence[PartitionTask]]:
-        self.known.choose_additions(self.exchange.listing)
-        files, of = self.known.files(), self.exchange.partitions
+        self.indexes.choose_additions(self.exchange.listing)
+        files, of = self.indexes.files(), self.exchange.partitions
         for number, parts in enumerate(super().sources()):
             yield [self._joined(part, number, of, files) for part in parts]
 
     def _joined(self, part: PartitionTask, number: int, of: int, files: Sequence[IndexFileReader]) -> IndexedPart:
-        told = {entry.name: getattr(part, entry.name) for entry in fields(PartitionTask) if entry.init}
-        told["stamp"] = self.known.stamp(part.stamp)
+        arguments = part_fields(part)
+        arguments["stamp"] = self.indexes.stamp(part.stamp)
         if part.schema.names:
-            told["schema"] = part.schema.append(pa.field(SNAPSHOT, pa.string()))
-        touching = tuple(file for file in files if file.touches(number, of))
-        told["made_names"] = self.known.made_names
-        return IndexedPart(**told, known=touching, lookup=self.lookup, key_range=(number, of))
+            arguments["schema"] = part.schema.append(pa.field(SNAPSHOT, pa.string()))
+        return IndexedPart(
+            **arguments,
+            index_files=tuple(file for file in files if file.touches(number, of)),
+            lookup=self.lookup,
+            key_range=(number, of),
+            prefix_ids=self.indexes.prefix_ids,
+        )

@@ -1,4 +1,7 @@
-"""IndexedStage: what deduplication stages have in common: verdicts, a table of them, and indexes (`dedup_index.py`)."""
+"""IndexedStage: the base of deduplication stages that can be compared with indexes (`dedup_index.py`) and extend one.
+
+Modules of indexes are imported only if a stage uses one: most runs do not, and start faster.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ from gristmill.io.exchange.verdict_stage import SpoolExchange, VerdictExchange, 
 if TYPE_CHECKING:
     from gristmill.dedup.index.dedup_index import DedupIndex
     from gristmill.dedup.index.extend_index import DroppedRows, KeyTables
-    from gristmill.dedup.index.index_lookup import StageIndexes
+    from gristmill.dedup.index.stage_indexes import StageIndexes
 
 
 class IndexedStage(VerdictStage):
-    """Drops rows that are like others, of this run or of an index."""
+    """Drops rows that are duplicates of rows of this run or of an index."""
 
     is_base: ClassVar[bool] = True
     against: Sequence[str | DedupIndex] = ()
@@ -27,10 +30,10 @@ class IndexedStage(VerdictStage):
     num_partitions: int | None = None
     id_field: str | None = None
     index_kind: ClassVar[str]
-    _known: StageIndexes | None = None
+    _indexes: StageIndexes | None = None
 
     def use_indexes(self, against: Sequence[str | DedupIndex], extend: str | DedupIndex | None) -> None:
-        """For the constructor of a stage that takes `against` and `extend`."""
+        """Set the indexes; to be called by the constructor of a stage that takes `against` and `extend`."""
         if against != () and isinstance(against, str | _index_type()):
             raise TypeError(f"stage {self.name!r}: against must be a list of indexes, as in against=[{against!r}]")
         self.against, self.extend = against, extend
@@ -40,39 +43,41 @@ class IndexedStage(VerdictStage):
         return self.extend is not None
 
     def index_parameters(self) -> Mapping[str, Any]:
-        """What must be the same for an index to be of use."""
+        """The parameters that must be the same for an index to be usable."""
         raise NotImplementedError
 
     def index_tables(self) -> Sequence[pa.Schema]:
-        """The tables of the index; the first column of each is `KEY`, and the last has a row for each document."""
+        """The tables of the index. The first column of each is `KEY`; the last table has a row for each document."""
         raise NotImplementedError
 
     def index_rows(self, keys: KeyTables, dropped: DroppedRows, salt: int) -> Iterator[pa.Table]:
-        """Rows for the index, from the keys of one source, which can be read more than once: `KEY`, `TABLE`, and the
-        columns of all tables. `salt` is another number for each addition."""
+        """The rows to add to the index: `KEY`, `TABLE`, and the columns of all tables.
+
+        `keys` reads the keys of one source, and can be called more than once. `salt` differs for each addition.
+        """
         raise NotImplementedError
 
     def judging(self, spools: bool = True) -> tuple[SpoolExchange, VerdictExchange, list[ProcessingStage[Any, Any]]]:
-        self._known = self._opened() if self.against or self.extend is not None else None
+        self._indexes = self._open_indexes() if self.against or self.extend is not None else None
         return super().judging(spools)
 
-    def _opened(self) -> StageIndexes:
-        from gristmill.dedup.index.index_lookup import StageIndexes
+    def _open_indexes(self) -> StageIndexes:
+        from gristmill.dedup.index.stage_indexes import StageIndexes
 
-        made_names = self.id_field is None
-        return StageIndexes(self.name, self.index_kind, self.index_parameters(), self.against, self.extend, made_names)
+        prefix_ids = self.id_field is None
+        return StageIndexes(self.name, self.index_kind, self.index_parameters(), self.against, self.extend, prefix_ids)
 
     def commit(self, verdicts: Exchange) -> CommitShuffleFiles:
         return CommitVerdicts(
-            verdicts, f"{self.name}_commit_verdicts", [SNAPSHOT] if self._known else [], self.memory_gb
+            verdicts, f"{self.name}_commit_verdicts", [SNAPSHOT] if self._indexes else [], self.memory_gb
         )
 
     def afterwards(self, spool: SpoolExchange, verdicts: VerdictExchange) -> Sequence[ProcessingStage[Any, Any]]:
-        if self._known is None or self._known.extends is None:
+        if self._indexes is None or self._indexes.extends is None:
             return ()
         from gristmill.dedup.index.extend_index import extend_stages
 
-        return extend_stages(self, self._known, spool, verdicts)
+        return extend_stages(self, self._indexes, spool, verdicts)
 
 
 def _index_type() -> type[DedupIndex]:

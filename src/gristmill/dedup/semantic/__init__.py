@@ -1,1 +1,1 @@
-"""Rows whose embeddings are nearly the same: k-means cells, comparison inside a cell, greedy selection by rank."""
+"""Rows with nearly the same embedding: k-means cells, comparison within a cell, greedy selection by rank."""

@@ -1,13 +1,13 @@
-"""Rows of one cell, compared with each other, in the order of their rank.
+"""Compares the embeddings of one cell with each other, in the order of their rank.
 
-Each row is compared with rows before it, block by block: a product of two matrices of float32. Of long rows a short
-form is compared first: where they point in the directions that matter, and the length of the rest. By it no two rows
-are less similar than they are, so that only pairs that it lets pass need to be looked at. Pairs that lie just at the
-threshold are computed once more in float64. Of the rows before it that are near, a row is linked with all that
-would be kept if this cell were all there is, and with some of the others: what is kept in the end depends on other
-cells too (`greedy_selection.py`).
+Each row is compared with the rows before it, block by block, as a product of two float32 matrices. Long embeddings are
+first compared in a short form: their components in the principal directions, and the length of the rest. The similarity
+of short forms is never below the true one, so only pairs that it lets pass are compared in full. Pairs just at the
+threshold are computed again in float64. Of the near rows before it, a row is linked with all that would be kept if this
+cell were the whole input, and with some of the others: which rows are kept depends on other cells too
+(`greedy_selection.py`).
 
-What is given up: of a cell with thousands of rows that are near each other, links with those that others stand for.
+Gives up some links in a cell with thousands of rows that are near each other: those with rows that would be dropped.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ import numpy as np
 from gristmill.dedup.columns.arrow_numpy import Numbers
 
 BLOCK, STORE = 1024, 4096
-"""Rows that are compared at a time, and with so many."""
+"""The rows of a block, and of a store that blocks are compared with."""
 
 SLACK = 1e-6
-"""What a similarity may lie below the threshold: so much is lost when numbers are rounded to float32."""
+"""How far a similarity may lie below the threshold: rounding to float32 loses up to so much."""
 
 FEW = 0.005
-"""Up to this share of pairs, those that the short form lets pass are looked at one by one."""
+"""If the short form lets at most this share of pairs pass, they are compared one by one, and otherwise as matrices."""
 
 NEAR = 1e-5
-"""Similarities of float32 that are so near to the threshold are computed in float64."""
+"""float32 similarities this close to the threshold are computed again in float64."""
 
 SAME = 1 - 2e-6
 OTHERS = 16
-"""Of rows that would not be kept, a row is linked with so many, the most similar ones."""
+"""The number of rows that would be dropped, the most similar ones, that a row is linked with."""
 
 REMEMBERED = 4096
-"""So many rows of a cell that would not be kept are compared with others."""
+"""The number of rows of a cell that would be dropped and are still compared with later rows."""
 
 
 def exact_similarity(one: Numbers, other: Numbers) -> Numbers:
-    """The similarity of the rows of two matrices, in float64. It does not depend on which rows are beside them."""
-    found: Numbers = np.einsum("ij,ij->i", one.astype(np.float64), other.astype(np.float64))
-    return found
+    """The similarity of the rows of two matrices, in float64. Unlike a matrix product, it is the same in any block."""
+    similarity: Numbers = np.einsum("ij,ij->i", one.astype(np.float64), other.astype(np.float64))
+    return similarity
 
 
 def short_form(rows: Numbers, basis: Numbers) -> Numbers:
-    """A short form of rows of unit length, whose products are not below those of the rows themselves."""
+    """The short form of rows of unit length, whose products are never below those of the rows themselves."""
     inside = rows @ basis.T
     rest = np.sqrt(np.maximum(1 - np.einsum("ij,ij->i", inside, inside), 0))
     return np.concatenate([inside, rest[:, None]], axis=1)
@@ -63,7 +63,7 @@ def near_pairs(
     before: bool = False,
     short: tuple[Numbers, Numbers] | None = None,
 ) -> SimilarPairs:
-    """Pairs of a row and another with at least such a similarity; with `before`, others are the rows before it."""
+    """Pairs of a row and another with a similarity of `least` or more; with `before`, only rows before it."""
     low = np.float32(least - NEAR)
     if short is not None:
         v, u = _above(short[0] @ short[1].T, low, before)
@@ -73,30 +73,31 @@ def near_pairs(
             ]
             scores = np.concatenate([np.zeros(0), *parts])
             return v[scores >= least], u[scores >= least], scores[scores >= least]
-    found = rows @ others.T
-    v, u = _above(found, low, before)
-    scores = found[v, u].astype(np.float64)
+    products = rows @ others.T
+    v, u = _above(products, low, before)
+    scores = products[v, u].astype(np.float64)
     unsure = np.flatnonzero(scores < least + NEAR)
     for start in range(0, len(unsure), STORE):
-        some = unsure[start : start + STORE]
-        scores[some] = exact_similarity(rows[v[some]], others[u[some]])
+        part = unsure[start : start + STORE]
+        scores[part] = exact_similarity(rows[v[part]], others[u[part]])
     sure = scores >= least
     return v[sure], u[sure], scores[sure]
 
 
-def _above(found: Numbers, low: np.float32, before: bool) -> tuple[Numbers, Numbers]:
-    if not found.size or found.max() < low:
+def _above(products: Numbers, low: np.float32, before: bool) -> tuple[Numbers, Numbers]:
+    """Row and column of the products from `low` on."""
+    if not products.size or products.max() < low:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    v, u = np.divmod(np.flatnonzero(found >= low), found.shape[1])
+    v, u = np.divmod(np.flatnonzero(products >= low), products.shape[1])
     return (v[u < v], u[u < v]) if before else (v, u)
 
 
 class CellLinks:
-    """The rows of a cell, which come in the order of their rank, and the links between them."""
+    """The rows of a cell, added in the order of their rank, and the links between them."""
 
     def __init__(self, number: int, least: float, greedy: bool, most_bytes: int, basis: Numbers | None = None) -> None:
-        """Without `greedy`, a row that is not kept is as good a reason to drop others as one that is. `basis` are the
-        directions of the short form."""
+        """Without `greedy`, a dropped row is as good a reason to drop others as a kept one. `basis` has the directions
+        of the short form."""
         self.basis = basis if basis is not None and len(basis) else None
         self.number, self.least, self.greedy, self.most_bytes = number, least, greedy, most_bytes
         self.rows = self.others = 0
@@ -108,7 +109,7 @@ class CellLinks:
             self._block(rows[start : start + BLOCK])
 
     def links(self) -> SimilarPairs:
-        """Pairs of rows `u` before `v`, by their numbers in the cell, and how similar they are."""
+        """Pairs of rows `u` before `v`, by their numbers in the cell, and their similarity."""
         parts = [np.concatenate(part) for part in zip(*self._links, strict=True)] if self._links else []
         return (parts[1], parts[0], parts[2]) if parts else (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
 
@@ -146,9 +147,9 @@ class CellLinks:
         stands: Numbers,
         numbers: Numbers,
     ) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-        """Links that matter, with their similarity to the last digit."""
-        some = best_links(v, scores, stands, u) if self.greedy else best_links(v, scores, np.zeros_like(stands), u, 1)
-        v, u, stands = v[some], u[some], stands[some]
+        """The links to keep, with their exact similarity."""
+        best = best_links(v, scores, stands, u) if self.greedy else best_links(v, scores, np.zeros_like(stands), u, 1)
+        v, u, stands = v[best], u[best], stands[best]
         parts = [
             exact_similarity(rows[v[at : at + STORE]], others[u[at : at + STORE]]) for at in range(0, len(v), STORE)
         ]
@@ -156,14 +157,14 @@ class CellLinks:
 
     def _hold_links(self, found: Sequence[tuple[Numbers, Numbers, Numbers, Numbers]]) -> None:
         v, u, scores, stands = (np.concatenate(part) for part in zip(*found, strict=True))
-        some = best_links(v, scores, stands, u) if self.greedy else best_links(v, scores, np.zeros_like(stands), u, 1)
-        if len(some):
-            self._links.append((v[some], u[some], scores[some]))
+        best = best_links(v, scores, stands, u) if self.greedy else best_links(v, scores, np.zeros_like(stands), u, 1)
+        if len(best):
+            self._links.append((v[best], u[best], scores[best]))
 
     def _store_rows(
         self, rows: Numbers, short: Numbers | None, keeps: Numbers, same: Numbers, numbers: Numbers
     ) -> None:
-        """What later rows are compared with."""
+        """Store the rows that later rows are compared with."""
         more = ~keeps & ~same
         if self.greedy:
             more &= np.cumsum(more) <= REMEMBERED - self.others
@@ -174,8 +175,8 @@ class CellLinks:
                 held = len(self._stores) * STORE * rows.shape[1] * 4
                 width = 0 if short is None else short.shape[1]
                 self._stores.append(_RowStore(rows.shape[1], width, held > self.most_bytes))
-            some, chosen = np.split(chosen, [self._stores[-1].capacity])
-            self._stores[-1].add(rows[some], None if short is None else short[some], keeps[some], numbers[some])
+            part, chosen = np.split(chosen, [self._stores[-1].capacity])
+            self._stores[-1].add(rows[part], None if short is None else short[part], keeps[part], numbers[part])
 
 
 def _both(one: Numbers | None, other: Numbers | None) -> tuple[Numbers, Numbers] | None:
@@ -183,22 +184,22 @@ def _both(one: Numbers | None, other: Numbers | None) -> tuple[Numbers, Numbers]
 
 
 def best_links(v: Numbers, scores: Numbers, stands: Numbers, u: Numbers, most: int = OTHERS) -> Numbers:
-    """Of the links of each row, those with rows that stand, and the best of the others."""
+    """Of the links of each row, all with rows that are kept (`stands`), and the `most` best of the others."""
     order = np.lexsort((u, -scores, stands, v))
     group = v[order] * 2 + stands[order]
     first = np.flatnonzero(np.append(True, group[1:] != group[:-1])[: len(group)])
-    place = np.arange(len(group)) - np.repeat(first, np.diff(np.append(first, len(group))))
-    found: Numbers = order[stands[order] | (place < most)]
-    return found
+    position = np.arange(len(group)) - np.repeat(first, np.diff(np.append(first, len(group))))
+    best: Numbers = order[stands[order] | (position < most)]
+    return best
 
 
 class _RowStore:
-    """Rows that others are compared with; on disk, if there are too many."""
+    """Rows that later rows are compared with, in memory or in a temporary file."""
 
     def __init__(self, width: int, short: int, on_disk: bool) -> None:
         self._rows: Numbers = np.empty((0 if on_disk else STORE, width), np.float32)
         if on_disk:
-            with tempfile.TemporaryFile(prefix="gristmill-cell-") as file:  # its pages stay as long as they are used
+            with tempfile.TemporaryFile(prefix="gristmill-cell-") as file:  # unlinked, but mapped as long as it is used
                 self._rows = np.memmap(file, np.float32, "w+", shape=(STORE, width))
         self._keeps, self._numbers = np.zeros(STORE, np.bool_), np.zeros(STORE, np.int64)
         self._short = np.empty((STORE, short), np.float32) if short else None

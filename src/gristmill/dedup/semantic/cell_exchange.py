@@ -1,13 +1,13 @@
-"""The two rounds of semantic deduplication in which embeddings move: to which cells rows go, and what they meet there.
+"""The two rounds of semantic deduplication that move embeddings: assign rows to cells, and compare the rows of a cell.
 
-Rows that go to several cells are written for each of them. A cell that does not fit into memory is sorted on disk, and
-rows are compared as they come.
+A row that goes to several cells is written for each of them. A cell that does not fit into memory is sorted on disk,
+and its rows are compared as they are read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
     from gristmill.io.exchange.exchange import Exchange
 
 NOTED_PER_BLOCK = 64
-"""Of rows of a block that are near one that is compared with all, so many are noted."""
+"""For each query, at most so many near rows of a block are recorded."""
 
 EXCHANGE_COLUMNS = {CELL: pa.int64(), **MEMBER, VECTOR: pa.binary(), LINKS: pa.large_binary()}
 
 
 @fast_dataclass(frozen=True)
 class CellPlan:
-    """What is known when all rows have been seen: the cells, rows that are compared with all others, and the directions
-    of the short form."""
+    """What the driver computes from a sample when all rows have been read: the cells, the queries, which are rows that
+    are compared with all others, and the directions of the short form."""
 
     cells: CentroidCells
     sample_numbers: Numbers
@@ -53,7 +53,7 @@ class CellPlan:
 
 
 def exchange_table(rows: int, **columns: Any) -> pa.Table:
-    """Rows for the next round, with nulls in the columns that they have no use for."""
+    """Rows for the next round, with nulls in the columns that are not given."""
     return pa.table(
         {
             name: columns[name].cast(kind) if name in columns else pa.nulls(rows, kind)
@@ -63,22 +63,22 @@ def exchange_table(rows: int, **columns: Any) -> pa.Table:
 
 
 class UnsortedReduce(ReducePartitionToColumns):
-    """Gives a round the rows of a partition as they come."""
+    """Gives a round the rows of a partition unsorted, usually all at once."""
 
     def process(self, task: PartitionTask) -> Iterator[Batch]:
         start = 0
-        for table in tables_of_size(
-            task.pieces(), sort_memory_bytes(self.keyed.memory_gb)
-        ):  # at once, as a rule: it is one file then
-            made = self.keyed.process_groups(table)
-            yield partition_batch(task, made, start)
-            start += made.num_rows
+        for table in tables_of_size(task.pieces(), sort_memory_bytes(self.keyed.memory_gb)):
+            output = self.keyed.process_groups(table)
+            yield partition_batch(task, output, start)
+            start += output.num_rows
         if not start:
             yield partition_batch(task, exchange_table(0), 0)
 
 
 class AssignCells(KeyedStage):
-    """Sends each row to the cell of its nearest centroid, and to those whose border is near."""
+    """Sends each row to the cell of its nearest centroid, and to other cells whose border is near."""
+
+    step_name: ClassVar[str] = "assign_cells"
 
     def __init__(self, key: str, which_to_keep: str | None, metric: str, eps: float) -> None:
         super().__init__()
@@ -115,38 +115,34 @@ class AssignCells(KeyedStage):
         known = {name: table[name] for name in (*MEMBER, VECTOR)}
         if self.which_to_keep:
             known[RANK] = self._ranked(rows, cells.centroids, home, as_one_array(table[RANK]))
-        there = exchange_table(len(home), **known, **{CELL: from_numbers(home)})
-        places = from_numbers(row)
-        again = {name: column.take(places) for name, column in known.items()}
-        copies = exchange_table(len(row), **again, **{CELL: from_numbers(cell)})
-        return pa.concat_tables([there, copies, self._truth(table, known[RANK], rows)])
+        at_home = exchange_table(len(home), **known, **{CELL: from_numbers(home)})
+        copied = {name: column.take(from_numbers(row)) for name, column in known.items()}
+        copies = exchange_table(len(row), **copied, **{CELL: from_numbers(cell)})
+        return pa.concat_tables([at_home, copies, self._truth(table, known[RANK], rows)])
 
     def _ranked(self, rows: Numbers, centroids: Numbers, home: Numbers, ranks: pa.Array) -> pa.Array:
-        """Ranks by the distance to the centroid, and then as they were."""
+        """Ranks by the distance to the centroid, and then by the given ranks."""
         distances = np.empty(len(rows))
         for start in range(0, len(rows), 4096):
             mine = rows[start : start + 4096].astype(np.float64)
             centre = centroids[home[start : start + 4096]].astype(np.float64)
             if self.metric == "l2":
-                found = np.sqrt(((mine - centre) ** 2).sum(axis=1))
+                distance = np.sqrt(((mine - centre) ** 2).sum(axis=1))
             else:
                 lengths = np.sqrt(np.einsum("ij,ij->i", centre, centre))
-                found = 1 - np.einsum("ij,ij->i", mine, centre) / np.maximum(lengths, 1e-30)
-            distances[start : start + 4096] = found
-        begins = float_sort_bytes(np.round(-distances if self.which_to_keep == HARD else distances, 12))
-        made = [begin.tobytes() + rest for begin, rest in zip(begins, ranks.to_pylist(), strict=True)]
-        return binary_column(made)
+                distance = 1 - np.einsum("ij,ij->i", mine, centre) / np.maximum(lengths, 1e-30)
+            distances[start : start + 4096] = distance
+        prefixes = float_sort_bytes(np.round(-distances if self.which_to_keep == HARD else distances, 12))
+        return binary_column([head.tobytes() + rest for head, rest in zip(prefixes, ranks.to_pylist(), strict=True)])
 
     def _truth(self, table: pa.Table, ranks: pa.Array, rows: Numbers) -> pa.Table:
-        """Pairs of rows that are compared with all, and rows that are near them, with the rank of these."""
+        """Pairs of a query and a row near it, with the rank of the row, to measure recall by."""
         plan, nodes = self.load_plan(), numbers(table[NODE], np.int64)
         asked, basis = plan.sample_numbers, plan.short_basis
         short = (short_form(rows, basis), short_form(plan.queries, basis)) if len(basis) else None
         v, u, scores = near_pairs(rows, plan.queries, 1 - self.eps - SLACK, short=short)
-        some = best_links(
-            u, scores, np.zeros(len(u), np.bool_), v, NOTED_PER_BLOCK
-        )  # the row itself is the most similar one
-        v, u, scores = v[some], u[some], scores[some]
+        best = best_links(u, scores, np.zeros(len(u), np.bool_), v, NOTED_PER_BLOCK)  # a query itself is among them
+        v, u, scores = v[best], u[best], scores[best]
         links = pack_links(np.arange(len(v)), nodes[v], scores, len(v))
         cell = pa.repeat(literal(SAMPLE_TRUTH, pa.int64()), len(v))
         ranks = as_one_array(ranks).take(from_numbers(v))
@@ -154,8 +150,9 @@ class AssignCells(KeyedStage):
 
 
 class CompareCells(KeyedStage):
-    """Compares the rows of each cell, and links those that are near each other."""
+    """Compares the rows of each cell, and links rows that are near each other."""
 
+    step_name: ClassVar[str] = "compare_cells"
     key: str | Sequence[str] = CELL
     order = (RANK,)
 
@@ -188,7 +185,7 @@ class CompareCells(KeyedStage):
         yield from self._linked(cell, about)
 
     def _linked(self, cell: CellLinks | None, about: Sequence[pa.Table]) -> Iterator[pa.Table]:
-        """The rows of a cell that are near another, each with its links to rows before it."""
+        """The rows of a cell that have links, each with its links to rows before it."""
         if cell is None:
             return
         self.count("n_clusters")
@@ -197,7 +194,7 @@ class CompareCells(KeyedStage):
         if not len(u):
             return
         members = pa.concat_tables(about)
-        there, places = np.unique(np.concatenate([u, v]), return_inverse=True)
+        linked, positions = np.unique(np.concatenate([u, v]), return_inverse=True)
         nodes = numbers(members[NODE], np.int64)
-        links = pack_links(places[len(u) :], nodes[u], scores, len(there))
-        yield members.take(from_numbers(there)).append_column(LINKS, links)
+        links = pack_links(positions[len(u) :], nodes[u], scores, len(linked))
+        yield members.take(from_numbers(linked)).append_column(LINKS, links)

@@ -1,10 +1,9 @@
-"""Embeddings of a batch as rows of unit length, float32, and what becomes of rows that have none.
+"""Reads the embeddings of a batch as float32 rows of unit length.
 
-Fixed-size and variable lists of any kind of number are read. Null, and a row of zeros, which points nowhere, are like
-no other row. What cannot be meant is an error that names its row: a number that is none, or another length than the
-stage was told of.
+Fixed-size and variable lists of any number type are read. Null and rows of zeros, which have no direction, are never
+duplicates. NaN, and a length other than `embedding_dim`, raise an error that quarantines the row.
 
-What is given up: digits beyond the seventh, and the length of embeddings. Only directions are compared.
+Gives up digits beyond the seventh, and the length of embeddings: only directions are compared.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class BadEmbedding(ValueError):
 def embeddings_of(
     stage: ProcessingStage[Any, Any], table: pa.Table, field: str, dim: int | None
 ) -> tuple[Numbers, pa.Array]:
-    """The numbers of the rows that have a direction, and their embeddings as bytes of float32, of unit length."""
+    """The rows that have a direction, and their embeddings, scaled to unit length, as bytes of float32."""
     if field not in table.column_names and field in stage._planned.columns:
         return np.zeros(0, np.int64), pa.nulls(0, pa.binary())  # a block of JSON in which no row has it
     column = as_one_array(required_column(table, field))
@@ -43,7 +42,7 @@ def embeddings_of(
     if not _is_list(kind) or not _is_number(kind.value_type):
         raise ColumnError(
             f"stage {stage.name!r} needs lists of numbers in column {field!r}, which holds {printable(kind)}: "
-            "name the column with the embeddings, embedding_field=..."
+            "set embedding_field to the column with the embeddings"
         )
     rows = numbers(pc.indices_nonzero(column.is_valid()), np.int64)
     column = column.drop_null()
@@ -63,9 +62,9 @@ def _unit(rows: Numbers, lengths: Numbers, flat: Numbers) -> tuple[Numbers, pa.A
         matrix = flat.reshape(-1, length) if len(mine) == len(rows) else _gathered(flat, ends[mine] - length, length)
         wide = np.einsum("ij,ij->i", matrix, matrix, dtype=np.float64)
         if not np.isfinite(wide).all() and np.isfinite(matrix).all():
-            raise BadEmbedding("the embedding has numbers that are too large to be compared: scale them")
+            raise BadEmbedding("the embedding has numbers that are too large to compare: scale them down")
         if not np.isfinite(wide).all():
-            raise BadEmbedding("the embedding has NaN, infinity or null among its numbers")
+            raise BadEmbedding("the embedding contains NaN, infinity or null")
         there = wide > 0
         unit = (matrix[there] / np.sqrt(wide[there])[:, None]).astype(np.float32)
         found.append(rows[mine[there]])
@@ -86,14 +85,14 @@ def _gathered(flat: Numbers, starts: Numbers, length: int) -> Numbers:
 def _check_lengths(lengths: Numbers, dim: int | None) -> None:
     if dim is not None and (lengths != dim).any():
         other = lengths[lengths != dim][0]
-        raise BadEmbedding(f"the embedding has {other} numbers, and embedding_dim is {dim}")
+        raise BadEmbedding(f"the embedding has {other} numbers, but embedding_dim is {dim}")
 
 
 def _from_rows(field: str, values: list[Any]) -> pa.Array:
     try:
         return pa.array(values, pa.list_(pa.float64()))
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise BadEmbedding(f"column {field!r} holds no list of numbers here: {error}") from error
+        raise BadEmbedding(f"column {field!r} is not a list of numbers in this row: {error}") from error
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -104,11 +103,11 @@ def _is_number(kind: pa.DataType) -> bool:
     return any(check(kind) for check in (pa.types.is_floating, pa.types.is_integer, pa.types.is_null))
 
 
-# -- as they travel ------------------------------------------------------------------------------------------
+# -- in exchanges --------------------------------------------------------------------------------------------
 
 
 def as_bytes_column(matrix: Numbers) -> pa.Array:
-    """The rows of a matrix of float32 as values of bytes."""
+    """The rows of a float32 matrix as a binary column."""
     width = 4 * matrix.shape[1]
     offsets = np.arange(len(matrix) + 1, dtype=np.int64) * width
     kind, offsets = (pa.binary(), offsets.astype(np.int32)) if offsets[-1] < 2**31 else (pa.large_binary(), offsets)
@@ -117,7 +116,7 @@ def as_bytes_column(matrix: Numbers) -> pa.Array:
 
 
 def matrix_of(column: pa.Array | pa.ChunkedArray, dim: int) -> Numbers:
-    """The matrix of a column of bytes; an error if a row has another length."""
+    """The float32 matrix of a binary column. Raises ColumnError if a row has another length than `dim`."""
     array = as_one_array(column)
     if not len(array):
         return np.zeros((0, dim), np.float32)
@@ -128,7 +127,7 @@ def matrix_of(column: pa.Array | pa.ChunkedArray, dim: int) -> Numbers:
     if (lengths != 4 * dim).any():
         other = int(lengths[lengths != 4 * dim][0]) // 4
         raise ColumnError(
-            f"there are embeddings of {dim} numbers and of {other}: say which are right with embedding_dim=..., and "
-            "the other rows go to quarantine"
+            f"there are embeddings of {dim} numbers and of {other}: set embedding_dim to the right length, and the "
+            "other rows go to quarantine"
         )
     return np.frombuffer(data, np.float32, len(array) * dim, int(ends[0])).reshape(-1, dim)

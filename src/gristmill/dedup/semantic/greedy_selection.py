@@ -1,16 +1,16 @@
-"""Which rows are kept, from links between rows that are near each other.
+"""Chooses the rows to keep, from the links between near rows.
 
-Rows are gone through in the order of their rank. One that is near a row that was kept before it is dropped, and all
-others are kept. So no two rows that are kept are near each other, as far as they were compared, and each row that is
-dropped has a partner that is kept and near: chains of rows, each near the next, are not one cluster.
+Rows are visited in the order of their rank. A row that is near a row that was kept before it is dropped, and all others
+are kept. So no two kept rows are near each other, as far as they were compared, and each dropped row has a partner that
+is kept and near: clusters are not transitive.
 
-What is given up: this is done in the memory of one worker, with about 300 bytes for each row that is near another.
+Costs memory: one worker holds about 300 bytes for each row that has a link.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,21 +26,21 @@ from gristmill.io.exchange.verdict_stage import KEEP, ROW, TASK
 
 CELL, NODE, VECTOR, RANK, LINKS = "__cell__", "__node__", "__vector__", "__rank__", "__links__"
 MEMBER = {NODE: pa.int64(), RANK: pa.binary(), ID: pa.string(), TASK: pa.string(), ROW: pa.int64()}
-"""What is known of a row."""
+"""The columns that describe a row."""
 
 SAMPLE_TRUTH = -1
-"""The cell of pairs of the sample by which recall is measured."""
+"""The cell number of sample pairs, by which recall is measured."""
 
 ESTIMATED = "estimated_recall"
 MIN_SAMPLE_PAIRS, POOR_RECALL = 20, 0.9
-"""A run says so if it drops fewer than this share of the rows of its sample that it should, if these are not a few."""
+"""A run warns if it drops a smaller share of the sampled rows that it should drop, given so many of them at least."""
 
 VECTORISED_PASSES = 16
-"""So often all rows are looked at together, before what is left is gone through one by one."""
+"""Passes over all rows at once, before the remaining ones are visited one by one."""
 
 
 def pack_links(owner: Numbers, others: Numbers, scores: Numbers, rows: int) -> pa.Array:
-    """Bytes for each of some rows: the others that each is linked with, 16 bytes for each of them."""
+    """The links of each row as bytes, 16 for each link: the number of the other row, and the similarity."""
     order = np.argsort(owner, kind="stable")
     data = np.stack([others[order], scores[order].view(np.int64)], axis=1)
     ends = np.append(0, np.cumsum(np.bincount(owner, minlength=rows))) * 16
@@ -50,7 +50,7 @@ def pack_links(owner: Numbers, others: Numbers, scores: Numbers, rows: int) -> p
 
 
 def unpack_links(column: pa.Array) -> tuple[Numbers, Numbers, Numbers]:
-    """The number of the row, the other, and the similarity, of all links of a column."""
+    """All links of a column: the position of the row, the number of the other row, and the similarity."""
     array = column.cast(pa.large_binary())
     if not len(array):
         return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
@@ -61,7 +61,10 @@ def unpack_links(column: pa.Array) -> tuple[Numbers, Numbers, Numbers]:
 
 
 def kept_in_order(count: int, u: Numbers, v: Numbers) -> Numbers:
-    """Which of `count` rows are kept, when each is dropped that is linked with one before it that is kept."""
+    """Which of `count` rows are kept, if a row is dropped when it is linked with a kept row before it.
+
+    Vectorised passes decide all rows whose earlier neighbours are decided; long chains are left for the loop below.
+    """
     kept, known = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
     for _ in range(VECTORISED_PASSES):
         waits = np.zeros(count, np.bool_)
@@ -86,15 +89,16 @@ def kept_in_order(count: int, u: Numbers, v: Numbers) -> Numbers:
 
 
 class RemarkingReduce(ReducePartitionToColumns, ReportingRole):
-    """One that has something to remark when all is done."""
+    """Passes the warning of its keyed stage on."""
 
     def run_warning(self, stats: Any) -> str | None:
         return self.keyed.run_warning(stats)
 
 
 class GreedySelection(KeyedStage):
-    """Goes through all rows that are near another, and gives a verdict on each that is in a cluster."""
+    """Visits all rows that have links, by rank, and gives a verdict on each row of a cluster."""
 
+    step_name: ClassVar[str] = "select"
     key: str | Sequence[str] = ()
 
     def __init__(self, greedy: bool, eps: float) -> None:
@@ -102,7 +106,7 @@ class GreedySelection(KeyedStage):
         self.greedy, self.eps = greedy, eps
 
     def outputs(self) -> tuple[list[str], Columns]:
-        return [], []  # what it gives is no part of the rows
+        return [], []  # verdicts are no columns of the rows
 
     def reducer(self) -> ReducePartition:
         return RemarkingReduce(self)
@@ -121,17 +125,17 @@ class GreedySelection(KeyedStage):
             yield judged
 
     def _judged(self, table: pa.Table) -> tuple[pa.Table, Numbers]:
-        """The verdicts, and the nodes that are dropped."""
+        """The verdicts, and the numbers of dropped rows."""
         found = numbers(table[NODE], np.int64)
         _, first, node = np.unique(found, return_index=True, return_inverse=True)
         order = numbers(pc.sort_indices(as_one_array(table[RANK]).take(from_numbers(first))), np.int64)
         members = table.select(list(MEMBER)).take(from_numbers(first[order]))
-        place = np.empty(len(order), np.int64)  # of each node in the order of ranks
-        place[order] = np.arange(len(order))
+        position = np.empty(len(order), np.int64)  # of each node in the order of ranks
+        position[order] = np.arange(len(order))
         nodes = numbers(members[NODE], np.int64)
         by_node = np.argsort(nodes)
         row, other, scores = unpack_links(as_one_array(table[LINKS]))
-        v = place[node[row]]
+        v = position[node[row]]
         u = by_node[np.searchsorted(nodes[by_node], other)]
         kept = kept_in_order(len(nodes), u, v) if self.greedy else ~np.isin(np.arange(len(nodes)), v)
         counts = kept[u] if self.greedy else np.ones(len(u), np.bool_)
@@ -141,14 +145,14 @@ class GreedySelection(KeyedStage):
 
     def _table(self, members: pa.Table, kept: Numbers, partner: Numbers, similarity: Numbers) -> pa.Table:
         roots = partner.copy()
-        while (roots[roots] != roots).any():  # only without `greedy`: a partner may have been dropped too
+        while (roots[roots] != roots).any():  # without `greedy` a partner may be dropped too
             roots = roots[roots]
         sizes = np.bincount(roots, minlength=len(roots))
         shown = np.flatnonzero(sizes[roots] > 1)
         self.count("clusters", int((sizes > 1).sum()))
         self.count("largest_cluster", int(sizes.max(initial=0)))
         names, gone = as_one_array(members[ID]), from_numbers(~kept[shown])
-        nobody, unknown = pa.nulls(len(shown), pa.string()), pa.nulls(len(shown), pa.float64())
+        no_partner, unknown = pa.nulls(len(shown), pa.string()), pa.nulls(len(shown), pa.float64())
         rows = members.take(from_numbers(shown))
         return pa.table(
             [
@@ -157,26 +161,27 @@ class GreedySelection(KeyedStage):
                 from_numbers(kept[shown]),
                 rows[ID],
                 names.take(from_numbers(roots[shown])),
-                pc.if_else(gone, names.take(from_numbers(partner[shown])), nobody),
+                pc.if_else(gone, names.take(from_numbers(partner[shown])), no_partner),
                 pc.if_else(gone, from_numbers(similarity[shown]), unknown),
             ],
             [TASK, ROW, KEEP, ID, CLUSTER, PARTNER, SIMILARITY],
         )
 
     def _estimate(self, truth: pa.Table, dropped: Numbers) -> None:
-        """Of rows that were compared with all others, and have to go, tell how many do."""
-        asked = numbers(truth[NODE], np.int64)
+        """Count the queries that should be dropped, since they are near a kept row before them, and how many were."""
+        queries = numbers(truth[NODE], np.int64)
         _, other, _ = unpack_links(as_one_array(truth[LINKS]))
-        place = np.empty(len(asked), np.int64)
-        place[numbers(pc.sort_indices(truth[RANK]), np.int64)] = np.arange(len(asked))
-        own = {int(node): int(at) for node, at in zip(asked[asked == other], place[asked == other], strict=True)}
-        gone = set(dropped.tolist())
-        reason = {
+        position = np.empty(len(queries), np.int64)
+        position[numbers(pc.sort_indices(truth[RANK]), np.int64)] = np.arange(len(queries))
+        itself = queries == other
+        own = {int(node): int(at) for node, at in zip(queries[itself], position[itself], strict=True)}
+        dropped_nodes = set(dropped.tolist())
+        to_drop = {
             query
-            for query, row, at in zip(asked.tolist(), other.tolist(), place.tolist(), strict=True)
-            if query != row and at < own.get(query, -1) and not (self.greedy and row in gone)
+            for query, row, at in zip(queries.tolist(), other.tolist(), position.tolist(), strict=True)
+            if query != row and at < own.get(query, -1) and not (self.greedy and row in dropped_nodes)
         }
-        right, missed = len(gone & set(own)), len(reason - gone)
+        right, missed = len(dropped_nodes & set(own)), len(to_drop - dropped_nodes)
         if right + missed:
             self.count("sample_rows", right + missed)
             self.count("sample_rows_dropped", right)
@@ -187,14 +192,14 @@ class GreedySelection(KeyedStage):
         if counts.get("sample_rows", 0) < MIN_SAMPLE_PAIRS or counts.get(ESTIMATED, 1.0) >= POOR_RECALL:
             return None
         return (
-            f"stage {self.name!r}: of the rows in a sample that are within eps={self.eps} of one that is kept, about "
-            f"{counts[ESTIMATED]:.0%} were found. Give fewer clusters (n_clusters), or compare more rows near borders "
-            "with those of other clusters (n_probe, border)"
+            f"stage {self.name!r}: only about {counts[ESTIMATED]:.0%} of the sampled rows within eps={self.eps} of a "
+            "kept row were found. Use fewer clusters (n_clusters), or compare more rows with neighbouring clusters "
+            "(larger n_probe or border)"
         )
 
 
 def _partners(count: int, u: Numbers, v: Numbers, scores: Numbers, kept: Numbers) -> tuple[Numbers, Numbers]:
-    """For each row that is dropped the most similar row of its links, and how similar; for others themselves."""
+    """The most similar linked row of each dropped row, and their similarity; kept rows are their own partners."""
     partner, similarity = np.arange(count), np.ones(count)
     order = np.lexsort((u, -scores, v))
     first = order[np.append(True, v[order][1:] != v[order][:-1])[: len(order)]]

@@ -1,14 +1,13 @@
-"""K-means on the CPU: cells of rows that are near each other, and which rows are near the border of another cell.
+"""K-means on the CPU: assigns rows to cells, and finds rows near the border of another cell.
 
-Two rows that are within a distance `r` of each other and in different cells lie on both sides of the plane between the
-two centroids, so at least one of them is within `r / 2` of that plane. If such rows are also sent to the other cell,
-every pair meets. Few pairs lie just across the plane, so a share of that distance finds nearly all of them.
+If two rows within a distance `r` of each other are in different cells, the plane halfway between the two centroids lies
+between them, so at least one of them is within `r / 2` of that plane. If such rows are also sent to the other cell, all
+pairs are found. Few pairs lie just across the plane, so a share of that distance finds nearly all of them.
 
-Rows go through in chunks of one size, and near ties are decided in float64: to which cell a row belongs does not
-depend on who else is in its block.
+Rows are processed in chunks of one size, and near ties are decided in float64, so the cell of a row does not depend on
+the other rows of its block.
 
-What is given up: the best clusters there are. Iteration begins with rows drawn by lot, and ends early; which pairs are
-found hardly depends on it.
+Gives up optimal clusters: iteration starts from random rows and ends early. Which pairs are found hardly depends on it.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.dedup.columns.arrow_numpy import Numbers
 
 CHUNK = 512
-"""Rows that are compared with all centroids at a time."""
+"""The number of rows that are compared with all centroids at a time."""
 
 NEAR_TIE = 1e-4
-"""Squared distances that differ by less are computed once more, with all digits."""
+"""Squared distances that differ by less are computed again in float64."""
 
 TABLE = 4096
-"""Up to so many centroids, the distances between them are held in a table."""
+"""Up to this many centroids, the distances between them are precomputed."""
 
 
 def fit_centroids(sample: Numbers, k: int, seed: int, max_iter: int, tol: float) -> Numbers:
     """Up to `k` centroids of the rows of a sample."""
-    different = np.ascontiguousarray(sample).view(np.dtype((np.void, 4 * sample.shape[1]))).reshape(-1)
-    firsts = np.unique(different, return_index=True)[1]
+    as_bytes = np.ascontiguousarray(sample).view(np.dtype((np.void, 4 * sample.shape[1]))).reshape(-1)
+    firsts = np.unique(as_bytes, return_index=True)[1]  # start from distinct rows
     start = np.random.default_rng(seed).permutation(np.sort(firsts))[:k]
     centroids: Numbers = sample[np.sort(start)].copy()
     before = np.inf
@@ -48,7 +47,7 @@ def fit_centroids(sample: Numbers, k: int, seed: int, max_iter: int, tol: float)
 
 
 def principal_directions(sample: Numbers, count: int, seed: int) -> Numbers:
-    """Directions at right angles to each other, in which the rows of a sample have most of their length."""
+    """Orthonormal directions in which the rows of a sample have most of their length, by power iteration."""
     products = sample.T @ sample
     found = np.random.default_rng(seed).normal(size=(sample.shape[1], count))
     for _ in range(6):
@@ -69,7 +68,7 @@ def _nearest(rows: Numbers, centroids: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def _means(rows: Numbers, labels: Numbers, before: Numbers) -> Numbers:
-    """The mean of each cell. One without rows takes half of the largest that is left."""
+    """The mean of each cell. An empty cell takes the farthest row of one of the largest cells."""
     k = len(before)
     order = np.argsort(labels, kind="stable")
     sizes = np.bincount(labels, minlength=k)
@@ -87,12 +86,12 @@ def _means(rows: Numbers, labels: Numbers, before: Numbers) -> Numbers:
 
 @fast_dataclass
 class CentroidCells:
-    """Centroids, and how near to the border of a cell a row must be to be sent there too."""
+    """Centroids; and `margin`, how near to the border of another cell a row must be to be sent there too."""
 
     centroids: Numbers
     margin: float
     most: int
-    """Cells that a row is sent to, at most."""
+    """The largest number of cells that a row is sent to."""
 
     def __post_init__(self) -> None:
         self._lengths = np.einsum("ij,ij->i", self.centroids, self.centroids)
@@ -104,7 +103,7 @@ class CentroidCells:
         return gaps
 
     def assign(self, rows: Numbers) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
-        """By chunks: the cell of each row, and rows of the chunk with other cells that they are sent to."""
+        """For each chunk: the cell of each row; and pairs of a row of the chunk and another cell that it is sent to."""
         padded = np.zeros((CHUNK, rows.shape[1]), np.float32)
         for start in range(0, len(rows), CHUNK):
             some = rows[start : start + CHUNK]
@@ -132,7 +131,7 @@ class CentroidCells:
         return near
 
     def _gap(self, near: Numbers) -> Numbers:
-        """How far the centroids of other cells are from that of the first."""
+        """The distance from the nearest centroid to each of the other near ones."""
         if self._gaps is not None:
             gaps: Numbers = self._gaps[near[:, :1], near[:, 1:]]
             return gaps

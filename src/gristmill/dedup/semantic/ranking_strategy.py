@@ -1,7 +1,7 @@
-"""Which of rows that are alike comes first: bytes for each row, whose order is that of the rows.
+"""Ranks of rows as bytes that sort in the order in which rows are preferred.
 
-Bytes are compared where rows meet, so that the order is the same in every cluster, in every partition and at the end.
-The last bytes are the place in the input: no two rows are equal.
+Bytes sort the same in every cell and every partition. The last bytes are the position in the input, so no two rows are
+equal.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ HARD, EASY, RANDOM = WHICH_TO_KEEP = ("hard", "easy", "random")
 
 @dataclass(frozen=True)
 class RankingStrategy:
-    """Which of rows that are alike is kept, by the columns `metadata_cols`: the first when they are sorted.
+    """Keeps the first of similar rows when they are sorted by the columns `metadata_cols`.
 
-    `ascending` is for all columns, or one for each. Null comes last, and of equal rows the first of the input is kept.
-    With strategy="random" columns are not looked at: rows are in an order that depends on `random_seed` alone.
+    `ascending` is for all columns, or a list with one value for each. Null comes last, and of equal rows the first of
+    the input is kept. With strategy="random" columns are ignored, and the order depends only on `random_seed`.
     """
 
     metadata_cols: Sequence[str] = ()
@@ -47,7 +47,7 @@ class RankingStrategy:
         if self.strategy == "sort" and not self.metadata_cols:
             raise ValueError("RankingStrategy: name the columns to rank by, metadata_cols=[...]")
         if not isinstance(self.ascending, bool) and len(self.ascending) != len(self.metadata_cols):
-            raise ValueError(f"RankingStrategy: ascending={self.ascending!r}: give one, or one for each column")
+            raise ValueError(f"RankingStrategy: ascending={self.ascending!r} must be one value, or one for each column")
 
     @property
     def columns(self) -> list[tuple[str, bool]]:
@@ -59,7 +59,7 @@ class RankingStrategy:
 def column_sort_bytes(
     stage: ProcessingStage[Any, Any], table: pa.Table, columns: Sequence[tuple[str, bool]]
 ) -> list[bytes]:
-    """Bytes for each row, by which rows are in the order of the columns."""
+    """Bytes for each row that sort in the order of the columns."""
     keys = [b""] * table.num_rows
     for name, ascending in columns:
         column = as_one_array(required_column(table, name))
@@ -68,8 +68,8 @@ def column_sort_bytes(
             made = [_text(value, ascending) for value in column.to_pylist()]
         elif pa.types.is_nested(kind) or pa.types.is_binary(kind):
             raise ColumnError(
-                f"stage {stage.name!r} cannot rank by column {name!r}, which holds {printable(kind)}: name one of "
-                "numbers, times or text"
+                f"stage {stage.name!r} cannot rank by column {name!r}, which holds {printable(kind)}: choose a "
+                "column of numbers, times or text"
             )
         else:
             if pa.types.is_temporal(kind):
@@ -80,19 +80,19 @@ def column_sort_bytes(
 
 
 def number_sort_bytes(column: pa.Array, ascending: bool = True) -> list[bytes]:
-    """Nine bytes for each number; null and NaN are last, whatever the direction."""
-    there = flags(column.is_valid())
+    """Nine bytes for each number; null and NaN are last in both directions."""
+    valid = flags(column.is_valid())
     values = numbers(pc.fill_null(column.cast(pa.float64(), safe=False), literal(0.0, pa.float64())))
-    last = ~there | np.isnan(values)
-    found = np.zeros((len(values), 9), np.uint8)
-    found[:, 0] = last
-    found[:, 1:] = float_sort_bytes(np.where(last, 0.0, values if ascending else -values))
-    return _rows(found)
+    last = ~valid | np.isnan(values)
+    ranks = np.zeros((len(values), 9), np.uint8)
+    ranks[:, 0] = last
+    ranks[:, 1:] = float_sort_bytes(np.where(last, 0.0, values if ascending else -values))
+    return _rows(ranks)
 
 
 def float_sort_bytes(values: Numbers) -> Numbers:
-    """Eight bytes for each number of float64, in the order of the numbers."""
-    bits = np.ascontiguousarray(values + 0.0, np.float64).view(np.uint64)  # -0.0 is 0.0
+    """Eight bytes for each float64 that sort in the order of the numbers."""
+    bits = np.ascontiguousarray(values + 0.0, np.float64).view(np.uint64)  # makes -0.0 equal to 0.0
     high = np.uint64(1 << 63)
     return big_endian(np.where(bits & high, ~bits, bits | high))
 
@@ -114,13 +114,13 @@ def _text(value: str | None, ascending: bool) -> bytes:
 
 
 def binary_column(values: Sequence[bytes]) -> pa.Array:
-    """A column of bytes. `pyarrow.array` would load pandas."""
+    """A column of bytes, made from buffers because `pyarrow.array` would import pandas."""
     ends = np.cumsum([0, *map(len, values)], dtype=np.int32)
     return pa.Array.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))])
 
 
 def position_bytes(batch: Batch) -> tuple[bytes, Numbers]:
-    """Where rows stand in the input: bytes for the batch, and eight for each row."""
+    """The position of rows in the input: bytes for the batch, and eight bytes for each row."""
     parts = [part for _, part in id_sort_key(batch.lineage.id)]
     text = ".".join(f"{part:012d}" if isinstance(part, int) else part for part in [batch.lineage.order, *parts])
     return text.encode() + b"\x00", big_endian(np.arange(batch.num_items, dtype=np.uint64))

@@ -1,16 +1,17 @@
-"""Semantic deduplication: of rows whose embeddings point in nearly the same direction one is kept.
+"""Semantic deduplication: of rows whose embeddings point in nearly the same direction, one is kept.
 
-Rows of any modality stay in their sources; their embeddings, of unit length, go through exchanges (`io/exchange/verdict_stage.py`):
+Rows of any modality stay in their sources. Their embeddings, scaled to unit length, go through exchanges
+(`io/exchange/verdict_stage.py`):
 
-    spool      when all embeddings are written, the driver makes centroids of a sample, by hash of rows (`kmeans.py`)
-    assign     each row goes to the cell of its nearest centroid, and to others whose border is near (`cell_exchange.py`)
-    compare    rows of a cell are compared with each other, in the order of their rank (`cell_comparison.py`)
-    in order   a row that is near one that was kept before it is dropped (`greedy_selection.py`)
+    spool           when all embeddings are written, the driver computes centroids of a sample (`kmeans.py`)
+    assign_cells    each row goes to the cell of its nearest centroid, and to cells whose border is near it
+    compare_cells   rows of a cell are compared with each other, in the order of their rank (`cell_comparison.py`)
+    select          a row that is near a row that was kept before it is dropped (`greedy_selection.py`)
 
-What is found is the same however the input was cut, and whoever does it.
+The result does not depend on blocks, workers or executors.
 
-What is given up: pairs on both sides of a border that neither of them is near; a run tells how many, by a sample that
-is compared with all rows. `border=1` and a large `n_probe` find all.
+Gives up pairs across a border that neither row is near. A run estimates how many, by comparing a sample with all rows.
+`border=1` and a large `n_probe` find all pairs.
 """
 
 from __future__ import annotations
@@ -26,10 +27,9 @@ import pyarrow as pa
 from gristmill.core.batch import Batch
 from gristmill.core.stage import Columns
 from gristmill.core.task import WrittenFiles
-from gristmill.dedup.clusters.cluster_table import ID, SIMILARITY, CommitVerdicts, ids
+from gristmill.dedup.clusters.cluster_table import ID, SIMILARITY, CommitVerdicts, ids, row_numbers
 from gristmill.dedup.columns import reference
 from gristmill.dedup.columns.arrow_numpy import Numbers, from_numbers, numbers
-from gristmill.dedup.fuzzy.exchange_rows import row_numbers
 from gristmill.dedup.semantic.cell_exchange import AssignCells, CellPlan, CompareCells
 from gristmill.dedup.semantic.embedding_columns import embeddings_of, matrix_of
 from gristmill.dedup.semantic.greedy_selection import NODE, RANK, VECTOR, GreedySelection
@@ -50,39 +50,39 @@ from gristmill.io.exchange.verdict_stage import ROW, TASK, SpoolExchange, Verdic
 
 AUTO = "auto"
 CLUSTER_ROWS = 8192
-"""Rows of a cluster, on average, if nobody says how many there are: fewer are compared quickly, and more clusters have
-more borders. Of very many rows there are more in a cluster."""
+"""Rows of a cluster on average, with n_clusters="auto". Smaller clusters are compared faster, but more clusters have
+more borders. With very many rows, clusters are larger."""
 
 PER_CLUSTER, SAMPLE_ROWS = 64, 8192
-"""Rows of the sample that centroids are made of: for each of them, and at least."""
+"""The size of the sample that centroids are computed from: rows for each centroid, and at least."""
 
 SHORT, SHARE = 64, 8
-"""Embeddings of more numbers than this have a short form, of one number for each eight."""
+"""Embeddings longer than `SHORT` are first compared in a short form, one part in `SHARE` as long."""
 
 QUERIES = 512
-"""Rows that are compared with all others, so that a run can tell what it has missed."""
+"""The number of rows that are compared with all others, to estimate recall."""
 
 _KEY = "__key__"
 
 
 class SemanticDeduplicationStage(VerdictStage):
-    """Drops each row whose embedding is nearly that of another; of those that are alike, the first by rank is kept.
+    """Drops rows whose embedding is nearly that of another row; of similar rows, the first by rank is kept.
 
-    Alike are rows whose embeddings, in `embedding_field`, have a cosine similarity of at least 1 - `eps`. Rows are gone
-    through in the order of their rank; one that is alike a row that was kept before it is dropped. With greedy=False it
-    is dropped too if it is alike a row before it that is dropped itself, so that less is kept.
+    Two rows are similar if their embeddings, in `embedding_field`, have a cosine similarity of at least 1 - `eps`. Rows
+    are visited in the order of their rank; one that is similar to a row that was kept before it is dropped. With
+    greedy=False it is also dropped if it is similar to a dropped row before it, so that fewer rows are kept.
 
-    `which_to_keep` ranks rows by their distance to the centre of their cluster: "hard" keeps the farthest, "easy" the
-    nearest, and "random" draws lots by `random_state`; `distance_metric`, "cosine" or "l2", is that of this distance.
-    `ranking_strategy` ranks by columns instead: a `RankingStrategy`, or a dict of what it takes.
+    `which_to_keep` ranks rows by their distance to the centroid of their cluster: "hard" keeps the farthest, "easy" the
+    nearest, and "random" a random one, by `random_state`. `distance_metric` of this distance is "cosine" or "l2".
+    `ranking_strategy` ranks by columns instead: a `RankingStrategy`, or a dict of its parameters.
 
-    Rows are compared in `n_clusters` clusters ("auto": by their number). Those near a border are also compared with the
-    rows beyond it: `n_probe` clusters at most for each row, and `border` is how near, from 0, not at all, to 1, which
-    misses no pair. The run tells its recall: `estimated_recall`, by rows that are compared with all.
+    Rows are compared within `n_clusters` clusters ("auto": by the number of rows). Rows near a border are also compared
+    with the clusters beyond it: each row with at most `n_probe` clusters. `border` is how near, from 0, not at all, to
+    1, which misses no pair. The run reports an estimate of its recall, `estimated_recall`.
 
-    Null and zeros are like no other row. NaN, and a length that is not `embedding_dim`, go to quarantine. `id_field`
-    names rows in the cluster table. `memory_gb` is what a worker may use. Output files are those that there would be
-    without this stage, in the same order.
+    Null and zeros are never duplicates. Rows with NaN, or with a length other than `embedding_dim`, go to quarantine.
+    `id_field` is the column that names rows in the cluster table. `memory_gb` is the memory that a worker may use.
+    Output files have the same names and order as without this stage.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class SemanticDeduplicationStage(VerdictStage):
         memory_gb: float | None = None,
     ) -> None:
         super().__init__()
-        Exchange(num_partitions=num_partitions, memory_gb=memory_gb)  # a wrong number is an error here
+        Exchange(num_partitions=num_partitions, memory_gb=memory_gb)  # raises for wrong numbers
         self.id_field, self.embedding_field, self.n_clusters, self.eps = id_field, embedding_field, n_clusters, eps
         self.which_to_keep, self.distance_metric = which_to_keep, distance_metric
         self.ranking_strategy, self.greedy = ranking_strategy, greedy
@@ -119,19 +119,23 @@ class SemanticDeduplicationStage(VerdictStage):
         self._check_arguments()
 
     def _check_arguments(self) -> None:
-        def whole(value: Any, least: int = 1) -> bool:
+        def is_integer(value: Any, least: int = 1) -> bool:
             return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
         rules = [
             ("eps", isinstance(self.eps, int | float) and 0 <= self.eps < 1, "a number from 0 up to 1, such as 0.05"),
-            ("n_clusters", self.n_clusters == AUTO or whole(self.n_clusters), "a whole number, 1 or more, or 'auto'"),
+            (
+                "n_clusters",
+                self.n_clusters == AUTO or is_integer(self.n_clusters),
+                "a whole number, 1 or more, or 'auto'",
+            ),
             ("which_to_keep", self.which_to_keep in WHICH_TO_KEEP, f"one of {', '.join(WHICH_TO_KEEP)}"),
             ("distance_metric", self.distance_metric in ("cosine", "l2"), "'cosine' or 'l2'"),
-            ("n_probe", whole(self.n_probe), "a whole number, 1 or more"),
+            ("n_probe", is_integer(self.n_probe), "a whole number, 1 or more"),
             ("border", isinstance(self.border, int | float) and 0 <= self.border <= 1, "a share from 0 to 1"),
-            ("embedding_dim", self.embedding_dim is None or whole(self.embedding_dim), "a whole number, or None"),
-            ("random_state", whole(self.random_state, 0), "a whole number, 0 or more"),
-            ("max_iter", whole(self.max_iter), "a whole number, 1 or more"),
+            ("embedding_dim", self.embedding_dim is None or is_integer(self.embedding_dim), "a whole number, or None"),
+            ("random_state", is_integer(self.random_state, 0), "a whole number, 0 or more"),
+            ("max_iter", is_integer(self.max_iter), "a whole number, 1 or more"),
             ("tol", isinstance(self.tol, int | float) and self.tol >= 0, "a number, 0 or more"),
         ]
         for name, valid, wanted in rules:
@@ -162,9 +166,9 @@ class SemanticDeduplicationStage(VerdictStage):
         )
 
     def _ranks(self, batch: Batch, nodes: Numbers, rows: Numbers) -> list[bytes]:
-        """What is known of the order of rows before there are clusters."""
-        place, inside = position_bytes(batch)
-        ends = [place + row.tobytes() for row in inside[rows]]
+        """The rank of each row, as far as it does not depend on clusters."""
+        batch_position, row_positions = position_bytes(batch)
+        ends = [batch_position + row.tobytes() for row in row_positions[rows]]
         if self._ranking and self._ranking.columns:
             begins = column_sort_bytes(self, batch.data, self._ranking.columns)
             return [begins[row] + end for row, end in zip(rows.tolist(), ends, strict=True)]
@@ -177,7 +181,7 @@ class SemanticDeduplicationStage(VerdictStage):
 
     @property
     def _random_seed(self) -> int | None:
-        """The seed, if lots are drawn."""
+        """The seed, if rows are ranked at random."""
         if self._ranking:
             return self._ranking.random_seed
         return self.random_state if self.which_to_keep == RANDOM else None
@@ -188,13 +192,13 @@ class SemanticDeduplicationStage(VerdictStage):
     def rounds(self) -> Sequence[KeyedStage]:
         by_distance = None if self._ranking or self.which_to_keep == RANDOM else self.which_to_keep
         assign = AssignCells(_KEY, by_distance, self.distance_metric, self.eps)
-        steps: list[KeyedStage] = [
+        steps: list[AssignCells | CompareCells | GreedySelection] = [
             assign,
             CompareCells(assign, self.eps, self.greedy),
             GreedySelection(self.greedy, self.eps),
         ]
         for step in steps:
-            step.name = f"{self.name}_{type(step).__name__.lower()}"
+            step.name = f"{self.name}_{step.step_name}"
             step.num_partitions = self.num_partitions
         return steps
 
@@ -206,7 +210,7 @@ class SemanticDeduplicationStage(VerdictStage):
 
 
 class CentroidSpool(SpoolExchange):
-    """Batches, and their embeddings by hash of the row. When all are there, it makes centroids of some of them."""
+    """The spool, with embeddings partitioned by a hash of the row; computes centroids when all are written."""
 
     stage: SemanticDeduplicationStage
     _file = "centroids.npy"
@@ -216,9 +220,9 @@ class CentroidSpool(SpoolExchange):
     ) -> None:
         super().__init__(stage, key, num_partitions, spools)
         self.cells = 0
-        """How many clusters there are."""
+        """The number of clusters."""
         self.queries = np.zeros(0, np.int64)
-        """The rows that are compared with all others."""
+        """The numbers of the rows that are compared with all others."""
         self._loaded: CellPlan | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -248,7 +252,7 @@ class CentroidSpool(SpoolExchange):
         return min(max(wanted, 1), rows)
 
     def _sample(self, rows: int) -> tuple[Numbers, Numbers]:
-        """Some rows, drawn by lot: partitions are made by hash, so that any of them is a sample."""
+        """A random sample of rows. Partitions are by hash, so the first ones are a sample already."""
         nodes, parts, dim, held = [], [], 0, 0
         for number in range(self.partitions):
             for table in self.listing.tables(number):
@@ -267,7 +271,7 @@ class CentroidSpool(SpoolExchange):
         return min(rows, max(PER_CLUSTER * self._wanted(rows), SAMPLE_ROWS), max(most, 1))
 
     def load(self) -> CellPlan:
-        """For workers."""
+        """The cell plan, read by each worker once."""
         if self._loaded is None:
             with self.target.open(self.target.file(self._file)) as file:
                 found = np.load(BytesIO(file.read()), allow_pickle=False)

@@ -1,1 +1,1 @@
-"""What similarity is estimated by: MinHash signatures, LSH bands, sketches of documents, and how well a search by bands finds similar pairs."""
+"""Estimates of similarity: MinHash signatures, LSH bands, sketches of documents, and the recall of bands."""

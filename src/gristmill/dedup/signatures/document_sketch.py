@@ -1,11 +1,11 @@
-"""Sketches: what of a document goes through exchanges to find those that are like it.
+"""Sketches: the small part of a document that goes through exchanges to find similar documents.
 
-    entries    for each band of its signature a key of 64 bits (`lsh.py`), with the number that the document is known by
-    body       what it is compared by: the set of its shingles, in about two bytes for each, or a byte of each
-               number of its signature
+    entries    a 64-bit key for each band of its signature (`lsh.py`), with the number of the document
+    body       what it is compared by: the set of its shingles, in about two bytes each, or one byte of each number of
+               its signature
 
-Both come from one pass over the texts. The set of shingles is as good as the text: some shingle in many thousands is
-taken for another one.
+Both are computed in one pass over the texts. The set of shingles is nearly as exact as the text: one shingle in many
+thousands collides with another one.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from gristmill.dedup.signatures.minhash import Shingling, signature_matrix, sign
 NO_BODY, SET_BODY, SIGNATURE_BODY = range(3)
 
 BUCKETS = 1024
-"""Entries are shared out by the upper ten bits of their keys. A bucket is looked at as a whole, so more of them would
-take less memory for billions of texts; but each is a row of every batch, which costs more than a few entries do."""
+"""Entries are partitioned by the upper ten bits of their keys. A bucket is held in memory as a whole, so more buckets
+would need less memory for billions of texts; but each is a row of every batch, which costs more than a few entries."""
 
 
 @fast_dataclass(frozen=True)
@@ -33,15 +33,15 @@ class Sketches:
     """The sketches of some texts."""
 
     present: pa.Array
-    """The rows that have one: blank texts have none."""
+    """The rows that have a sketch: blank texts have none."""
     entries: bytes
-    """16 bytes each, a key and a number, by bucket; those of a bucket are in the order of rows and bands."""
+    """A key and the number of a document, 16 bytes each, by bucket; within a bucket in the order of rows and bands."""
     ends: Numbers
     """Where each bucket ends, as a number of entries."""
     bodies: pa.Array
-    """For each row that is present; null if none were asked for."""
+    """The body of each present row; null with `NO_BODY`."""
     leasts: Numbers
-    """The least shingle of each row that is present: two texts have the same one as often as they are similar."""
+    """The least shingle of each present row. Two texts share it with a probability equal to their similarity."""
 
 
 def sketch(
@@ -53,35 +53,36 @@ def sketch(
     bits: int = 32,
     body: int = SET_BODY,
 ) -> Sketches:
-    """The sketches of texts that are known by `nodes`, numbers of 64 bits."""
+    """The sketches of texts; `nodes` are their 64-bit numbers."""
     texts, nodes = as_text(column), np.ascontiguousarray(nodes)
     arguments = (shingling.unit, shingling.n, shingling.seed, bands, rows, bits == 64, BUCKETS, body)
     if kernels is not None:
         bitmap, entries, ends, stops, bodies, leasts = kernels.sketch(texts, nodes, *arguments)
     else:
         bitmap, entries, ends, stops, bodies, leasts = _slowly(texts, nodes, shingling, bands, rows, bits, body)
-    there = pa.Array.from_buffers(pa.bool_(), len(texts), [None, pa.py_buffer(bitmap)])
-    present = pc.indices_nonzero(there)
-    made = pa.Array.from_buffers(pa.large_binary(), len(present), [None, pa.py_buffer(stops), pa.py_buffer(bodies)])
+    has_sketch = pa.Array.from_buffers(pa.bool_(), len(texts), [None, pa.py_buffer(bitmap)])
+    present = pc.indices_nonzero(has_sketch)
+    column_of_bodies = pa.Array.from_buffers(
+        pa.large_binary(), len(present), [None, pa.py_buffer(stops), pa.py_buffer(bodies)]
+    )
     if body == NO_BODY:
-        made = pa.nulls(len(present), pa.large_binary())
-    told = np.frombuffer(ends, np.int64), made.cast(pa.binary()), np.frombuffer(leasts, np.uint64)
-    return Sketches(present, entries, *told)
+        column_of_bodies = pa.nulls(len(present), pa.large_binary())
+    bucket_ends, least_shingles = np.frombuffer(ends, np.int64), np.frombuffer(leasts, np.uint64)
+    return Sketches(present, entries, bucket_ends, column_of_bodies.cast(pa.binary()), least_shingles)
 
 
 def _slowly(
     texts: pa.Array, nodes: Numbers, how: Shingling, bands: int, rows: int, bits: int, body: int
 ) -> tuple[bytes, bytes, bytes, bytes, bytes, bytes]:
     signed = signatures(texts, how, bands * rows, bits)
-    there = signed.is_valid()
-    present = numbers(pc.indices_nonzero(there), np.int64)
+    present = numbers(pc.indices_nonzero(signed.is_valid()), np.int64)
     keys = band_hashes(signed, bands, rows)[present].reshape(-1)
     order = np.argsort(buckets_of(keys), kind="stable")
     entries = np.stack([keys[order], np.repeat(nodes[present], bands)[order].view(np.uint64)], axis=1)
     ends = np.cumsum(np.bincount(buckets_of(keys), minlength=BUCKETS)).astype(np.int64)
     if body == SIGNATURE_BODY:
-        whole = signature_matrix(signed)[present]
-        short = (whole >> np.uint64(32) if bits == 64 else whole) & 0xFF
+        full = signature_matrix(signed)[present]
+        short = (full >> np.uint64(32) if bits == 64 else full) & 0xFF
         bodies = [row.astype(np.uint8).tobytes() for row in short]
     elif body == SET_BODY:
         bodies = [reference.set_code(how.shingles(texts[row].as_py())) for row in present.tolist()]
@@ -90,29 +91,35 @@ def _slowly(
     leasts = np.array([how.shingles(texts[row].as_py()).min() for row in present.tolist()], np.uint64)
     stops = np.cumsum([0, *map(len, bodies)]).astype(np.int64)
     bitmap = np.packbits(np.isin(np.arange(len(texts)), present), bitorder="little").tobytes()
-    made = entries.astype("<u8").tobytes(), ends.tobytes(), stops.tobytes(), b"".join(bodies)
-    return bitmap, *made, leasts.tobytes()
+    return (
+        bitmap,
+        entries.astype("<u8").tobytes(),
+        ends.tobytes(),
+        stops.tobytes(),
+        b"".join(bodies),
+        leasts.tobytes(),
+    )
 
 
 def buckets_of(keys: Numbers) -> Numbers:
-    """The bucket of each key, of 64 bits."""
+    """The bucket of each 64-bit key."""
     return ((keys.view(np.uint64) >> np.uint64(32)) * np.uint64(BUCKETS) >> np.uint64(32)).astype(np.int64)
 
 
 def entry_pairs(entries: bytes | memoryview, all_up_to: int) -> Numbers:
-    """Pairs of the numbers that have a key in common, as rows of two, each smaller one first. See `bucket_pairs`."""
+    """Pairs of numbers that have a key in common, as rows of two, the smaller first. See `bucket_pairs`."""
     if kernels is not None:
         return np.frombuffer(kernels.entry_pairs(entries, all_up_to), np.int64).reshape(-1, 2)
-    found = np.frombuffer(entries, np.int64).reshape(-1, 2)
-    pairs = bucket_pairs(from_numbers(found[:, 0].view(np.uint64)), from_numbers(found[:, 1]), all_up_to)
+    parsed = np.frombuffer(entries, np.int64).reshape(-1, 2)
+    pairs = bucket_pairs(from_numbers(parsed[:, 0].view(np.uint64)), from_numbers(parsed[:, 1]), all_up_to)
     return np.stack([numbers(pairs["u"]), numbers(pairs["v"])], axis=1)
 
 
 def set_jaccard(
     left: Column, right: Column, left_rows: Numbers | None = None, right_rows: Numbers | None = None
 ) -> Numbers:
-    """The Jaccard similarity of pairs of sets of shingles, of which one is a row of the left column and the other one
-    of the right; without rows those of the same place. It is 0 where there is none."""
+    """The Jaccard similarity of pairs of sets of shingles: `left_rows` of the left column with `right_rows` of the
+    right one, by default row by row. 0 where a set is missing."""
     one, other = (
         np.arange(len(side)) if rows is None else np.ascontiguousarray(rows, np.int64)
         for side, rows in ((left, left_rows), (right, right_rows))
@@ -126,7 +133,7 @@ def set_jaccard(
 def signature_jaccard(left: pa.Array, right: pa.Array) -> Numbers:
     """The Jaccard similarity of each row, estimated from the bytes of two signatures."""
     same: Numbers = (_bytes(left) == _bytes(right)).mean(axis=1)
-    return np.maximum((same - 1 / 256) / (1 - 1 / 256), 0.0)  # bytes are the same by chance too
+    return np.maximum((same - 1 / 256) / (1 - 1 / 256), 0.0)  # one byte in 256 is equal by chance
 
 
 def _bytes(bodies: pa.Array) -> Numbers:

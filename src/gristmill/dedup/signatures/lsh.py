@@ -1,8 +1,8 @@
-"""Which documents are worth comparing: those whose signatures agree in a whole band.
+"""Locality-sensitive hashing: documents whose signatures agree in a whole band are candidates for comparison.
 
-A signature is cut into bands of some numbers each. Documents with Jaccard similarity s share a given band with
-probability s ** rows, and at least one of them with 1 - (1 - s ** rows) ** bands: an S-shaped curve, which is steep
-where bands and rows put it. Keys hold the number of their band, so keys of different bands never meet.
+A signature is cut into bands of `rows` numbers each. Documents with Jaccard similarity s share a given band with
+probability s ** rows, and at least one band with 1 - (1 - s ** rows) ** bands: an S-shaped curve whose steep part is
+set by bands and rows. The number of a band is part of its keys, so keys of different bands never match.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from gristmill.dedup.columns.arrow_numpy import Column, Numbers, as_one_array, f
 from gristmill.dedup.signatures.minhash import signature_matrix
 
 SURE_PROBABILITY = 0.995
-"""How probable it should be that a pair just at the threshold is found."""
+"""The wanted probability that a pair just at the threshold is found."""
 
 SIZE = 260
-"""Numbers of a signature, at first."""
+"""Numbers of a signature, unless a low threshold needs more."""
 
 FEW_FALSE, MORE_FALSE = 0.05, (0.1, 0.2, 0.3, 0.5)
-"""The share of pairs half as similar as the threshold that may be found in vain; and if that is too few to find those
-at the threshold."""
+"""The share of pairs half as similar as the threshold that may become candidates; and larger shares, tried in turn if
+too few pairs at the threshold would be found."""
 
 CIRCLE = 256
-"""Of many documents of a bucket so many are paired with one of them."""
+"""In a large bucket, documents in groups of this size are paired with the first of their group."""
 
 PAIRS = pa.schema([("u", pa.int64()), ("v", pa.int64())])
 
@@ -38,7 +38,7 @@ PAIRS = pa.schema([("u", pa.int64()), ("v", pa.int64())])
 
 
 def probability(similarity: Numbers | float, bands: Numbers | int, rows: int) -> Numbers:
-    """How probable it is that documents so similar share a band."""
+    """The probability that documents of a similarity share a band."""
     return 1.0 - (1.0 - np.asarray(similarity, np.float64) ** rows) ** bands
 
 
@@ -51,34 +51,34 @@ def choose_bands(
     sure: float = SURE_PROBABILITY,
     verified: bool = True,
 ) -> tuple[int, int]:
-    """How many bands of how many rows find pairs from a threshold on best, with signatures of `size` numbers.
+    """The number of bands and of rows that find pairs from a threshold on best, with signatures of `size` numbers.
 
-    Weighed are the pairs below the threshold that are found, and those above that are not, for similarities that are
-    all as frequent. Pairs found in vain are by default cheap, since they can be verified; pairs not found are lost.
-    Of those that are half as similar, which are many more, at most one in twenty is found. Of pairs just at the
-    threshold at least the share `sure` is found, if that can be.
+    Minimises the weighted sum of pairs below the threshold that are found and pairs above it that are missed, for
+    uniformly distributed similarities. By default false candidates are cheap, since they can be verified, and missed
+    pairs are lost. Of pairs half as similar as the threshold, which are many more, at most one in twenty is found. Of
+    pairs just at the threshold at least the share `sure` is found, if possible.
 
-    Without `size` there are 260 numbers, or up to twice as many if the threshold is so low that it takes them. If that
-    is still too few and pairs are `verified`, more of those that are half as similar are let through, up to one in two,
-    and at last as many pairs at the threshold are found as that allows.
+    Without `size`, signatures have 260 numbers, or up to twice as many if a low threshold needs them. If that is still
+    too few and pairs are `verified`, more of the pairs half as similar are let through, up to one in two; in the end
+    as many pairs at the threshold are found as that allows.
     """
     weights = false_positive_weight, false_negative_weight
     if not 0 < threshold <= 1:
-        raise ValueError(f"threshold={threshold} is not above 0 and at most 1")
+        raise ValueError(f"threshold={threshold} must be above 0 and at most 1")
     if size is not None:
         return _best_bands(threshold, size, *weights, sure, FEW_FALSE)
     tries = [(SIZE, FEW_FALSE), (2 * SIZE, FEW_FALSE), *((2 * SIZE, most) for most in MORE_FALSE if verified)]
-    for numbers_of, most in tries:
-        found = _best_bands(threshold, numbers_of, *weights, sure, most)
-        if probability(threshold, *found) >= sure:
-            return found
+    for length, most in tries:
+        chosen = _best_bands(threshold, length, *weights, sure, most)
+        if probability(threshold, *chosen) >= sure:
+            return chosen
     if verified:
         return _most_bands(threshold, 2 * SIZE, MORE_FALSE[-1])
     return _best_bands(threshold, SIZE, *weights, sure, FEW_FALSE)
 
 
 def _cuts(size: int) -> Iterator[tuple[int, Numbers]]:
-    """All ways to cut a signature: rows, and numbers of bands, one below the other."""
+    """All ways to cut a signature: the rows of a band, and a column of possible numbers of bands."""
     for rows in range(1, size + 1):
         yield rows, np.arange(1, size // rows + 1)[:, None]
 
@@ -86,7 +86,7 @@ def _cuts(size: int) -> Iterator[tuple[int, Numbers]]:
 def _best_bands(
     threshold: float, size: int, false_positive_weight: float, false_negative_weight: float, sure: float, most: float
 ) -> tuple[int, int]:
-    """Those of the least error that find no more than the share `most` of pairs half as similar."""
+    """The bands and rows of the least error that find at most the share `most` of pairs half as similar."""
     if size < 1:
         raise ValueError(f"size={size} is too small: a signature has 1 or more numbers")
     steps = (np.arange(100) + 0.5) / 100
@@ -103,24 +103,24 @@ def _best_bands(
 
 
 def _most_bands(threshold: float, size: int, most: float) -> tuple[int, int]:
-    """Those that find most pairs at the threshold, and no more than the share `most` of pairs half as similar."""
-    found = [(0.0, (1, 1))]
+    """The bands and rows that find most pairs at the threshold, and at most the share `most` half as similar."""
+    options = [(0.0, (1, 1))]
     for rows, bands in _cuts(size):
         allowed = np.flatnonzero(probability(threshold / 2, bands, rows)[:, 0] <= most)
         if len(allowed):
             count = int(allowed[-1]) + 1
-            found.append((float(probability(threshold, count, rows)), (count, rows)))
-    return max(found)[1]
+            options.append((float(probability(threshold, count, rows)), (count, rows)))
+    return max(options)[1]
 
 
 def s_curve(bands: int, rows: int, step: float = 0.1) -> list[tuple[float, float]]:
-    """The S-curve: similarity, and the probability that a pair of it is found."""
+    """Points of the S-curve: a similarity, and the probability that a pair of that similarity is found."""
     points = np.arange(step, 1.0 + step / 2, step).round(6)
     return [(float(point), float(probability(point, bands, rows))) for point in points]
 
 
 def format_s_curve(bands: int, rows: int, threshold: float | None = None) -> str:
-    """The S-curve as text, a line for each tenth, and what is found of pairs just at a threshold."""
+    """The S-curve as text, a line for each tenth, and the share of pairs found just at a threshold."""
     at = f"; {probability(threshold, bands, rows):.1%} at {threshold:g}, the threshold" if threshold else ""
     lines = [f"{bands} bands of {rows} rows: how many pairs of a similarity are found{at}"]
     lines += [f"  {point:.1f}  {found:7.2%}  {'█' * round(30 * found)}" for point, found in s_curve(bands, rows)]
@@ -131,7 +131,7 @@ def format_s_curve(bands: int, rows: int, threshold: float | None = None) -> str
 
 
 def band_hashes(signatures: Column, bands: int, rows: int, only: range | None = None) -> Numbers:
-    """The key of each band of each signature as a matrix of 64-bit numbers; rows of null mean nothing."""
+    """The keys of the bands of each signature, as a matrix of 64-bit numbers; rows of null signatures are undefined."""
     only = range(bands) if only is None else only
     size = signatures.type.list_size
     if bands < 1 or rows < 1 or bands * rows > size:
@@ -178,12 +178,12 @@ def band_rows(ids: Column, signatures: Column, bands: int, rows: int, only: rang
 
 
 def bucket_pairs(keys: Column, ids: Column, all_up_to: int = 2) -> pa.Table:
-    """Pairs `u < v` of ids (64-bit integers) that have a key in common.
+    """Distinct pairs `u < v` of ids (64-bit integers) that have a key in common.
 
-    A bucket of more than `all_up_to` documents gives neighbours in the order of ids, and its first document with each
-    other one; if they are more than `CIRCLE`, the first of each so many with these, and with the first of all. That is
-    enough for clusters, no more than twice as many as there are documents, and not too many for any of them. Smaller
-    ones give all pairs, so that each can be verified. No pair comes twice, nor a document with itself.
+    Documents with the same key are a bucket. A bucket of up to `all_up_to` documents gives all pairs, so that each can
+    be verified. A larger one gives neighbours in the order of ids, and pairs each document with the first of its group
+    of `CIRCLE` documents, and the first of each group with the first of all. That suffices for clusters, is at most
+    twice as many pairs as documents, and does not put too many pairs on one document.
     """
     key, node = _repeated(numbers(keys, np.uint64), numbers(ids, np.int64))
     starts = np.flatnonzero(np.append(True, key[1:] != key[:-1])) if len(key) else np.zeros(0, np.int64)
@@ -205,7 +205,7 @@ def bucket_pairs(keys: Column, ids: Column, all_up_to: int = 2) -> pa.Table:
 
 
 def _repeated(keys: Numbers, ids: Numbers) -> tuple[Numbers, Numbers]:
-    """The rows whose key is not alone, in order of key and id, without repetitions."""
+    """The rows whose key occurs more than once, sorted by key and id, without repetitions."""
     order = np.argsort(keys)
     ordered = keys[order]
     same = ordered[1:] == ordered[:-1]
@@ -218,7 +218,7 @@ def _repeated(keys: Numbers, ids: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def distinct_pairs(u: Numbers, v: Numbers) -> pa.Table:
-    """Pairs as a table `u, v`, in order, without repetitions and without pairs of one."""
+    """Pairs as a table `u, v`, sorted, without repetitions and without pairs of an id with itself."""
     u, v = u[u != v], v[u != v]
     order = np.lexsort((v, u))
     u, v = u[order], v[order]
@@ -227,7 +227,6 @@ def distinct_pairs(u: Numbers, v: Numbers) -> pa.Table:
 
 
 def kept_pairs(pairs: pa.Table, similarity: Column, threshold: float) -> pa.Table:
-    """The pairs that are at least so similar, with their `similarity`."""
-    found = numbers(similarity, np.float64)
-    with_it = pairs.append_column("similarity", from_numbers(found))
-    return with_it.filter(from_numbers(found >= threshold))
+    """The pairs whose similarity is at least `threshold`, with a column `similarity`."""
+    values = numbers(similarity, np.float64)
+    return pairs.append_column("similarity", from_numbers(values)).filter(from_numbers(values >= threshold))

@@ -1,8 +1,8 @@
-"""MinHash signatures: a few hundred numbers per document, by which the similarity of two documents is known.
+"""MinHash signatures: a few hundred numbers per document, from which the similarity of two documents is estimated.
 
-The share of numbers that two signatures have in common is an estimate, without bias, of the Jaccard similarity of
-the documents' sets of shingles. Each shingle is hashed once (some times, in short documents), whatever the size
-of the signature. Blank documents and null have no signature: nothing is known of them, so they are like no other.
+The share of equal numbers of two signatures is an unbiased estimate of the Jaccard similarity of the documents' sets of
+shingles. Each shingle is hashed once (several times in short documents), whatever the size of the signature. Blank
+documents and null have no signature, and are never similar to another.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ SIZE = 260
 
 @fast_dataclass(frozen=True)
 class Shingling:
-    """What documents are compared by: runs of `n` characters, or of words.
+    """How documents are cut into shingles: runs of `n` characters, or of `n` words.
 
-    A document that is shorter is one shingle, as it is. In scripts without spaces each character is a word.
+    A shorter document is one shingle. In scripts without spaces each character is a word.
     """
 
     unit: str = "chars"
@@ -31,9 +31,9 @@ class Shingling:
 
     def __post_init__(self) -> None:
         if self.unit not in ("chars", "words"):
-            raise ValueError(f"unit={self.unit!r} is neither 'chars' nor 'words'")
+            raise ValueError(f"unit={self.unit!r} must be 'chars' or 'words'")
         if self.n < 1:
-            raise ValueError(f"n={self.n} is too small: shingles have 1 or more {self.unit}")
+            raise ValueError(f"n={self.n} must be 1 or more {self.unit}")
 
     def shingles(self, text: str) -> Numbers:
         """The shingles of a text as numbers, in order, with repetitions."""
@@ -45,8 +45,7 @@ def signatures(
 ) -> pa.FixedSizeListArray:
     """A signature of `size` numbers for each text; null for blank texts.
 
-    With 32 bits, numbers of different shingles are the same once in four billion. They are the upper halves of those
-    with 64.
+    32-bit numbers are the upper halves of the 64-bit ones; those of different shingles collide once in four billion.
     """
     if bits not in (32, 64):
         raise ValueError(f"bits={bits} is neither 32 nor 64")
@@ -76,7 +75,7 @@ def _slowly(texts: pa.Array, how: Shingling, size: int, bits: int) -> tuple[byte
 
 
 def signature_matrix(column: Column) -> Numbers:
-    """Signatures as a numpy matrix, a row each; what stands in the rows of null means nothing."""
+    """Signatures as a numpy matrix, a row each; rows of null signatures are undefined."""
     array = as_one_array(column)
     size = array.type.list_size
     return numbers(array.values.slice(array.offset * size, len(array) * size)).reshape(len(array), size)

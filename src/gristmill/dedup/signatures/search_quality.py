@@ -1,8 +1,10 @@
-"""The true similarity of documents, and how well a search by bands finds the pairs that are similar.
+"""Recall and precision of a search by bands, measured on a sample.
 
-All pairs of a sample are compared by brute force, and what the bands find is held against it: recall is the share
-of true pairs that are found, precision the share of found pairs that are true. Gives up pairs of which one document
-is not in the sample; take a sample that keeps candidates together to see more of them.
+All pairs of a sample are compared by brute force, and compared with what the bands find: recall is the share of true
+pairs that are found, precision the share of found pairs that are true.
+
+Gives up pairs with a document outside of the sample; a sample that keeps similar documents together (`in_sample`) has
+more pairs.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ def jaccard(left: Column, right: Column, shingling: Shingling | None = None) -> 
 
 
 def similar_pairs(column: Column, least: float, shingling: Shingling | None = None) -> pa.Table:
-    """All pairs of rows `u < v` whose Jaccard similarity, `jaccard`, is `least` or more: brute force, for samples."""
+    """All pairs of rows `u < v` with a Jaccard similarity of `least` or more, by brute force, for samples."""
     how, texts = shingling or Shingling(), as_text(column)
     if kernels is not None:
         found = np.frombuffer(kernels.similar_pairs(texts, how.unit, how.n, how.seed, least), _PAIR)
@@ -59,7 +61,7 @@ def _jaccard(one: set[int], other: set[int]) -> float:
 
 @fast_dataclass(frozen=True)
 class BandQuality:
-    """What a search by bands found in a sample, held against brute force."""
+    """The result of a search by bands in a sample, compared with brute force."""
 
     documents: int
     threshold: float
@@ -70,35 +72,35 @@ class BandQuality:
     found: int
     """True pairs that are candidates."""
     accepted: int
-    """Candidates that are at or above the threshold by their signatures."""
+    """Candidates at or above the threshold by their signatures."""
     right: int
     """Accepted pairs that are true ones."""
 
     @property
     def recall(self) -> float:
-        """The share of true pairs that are found; 1 when there is none."""
+        """The share of true pairs that are found; 1 if there are none."""
         return self.found / self.true_pairs if self.true_pairs else 1.0
 
     @property
     def precision(self) -> float:
-        """The share of candidates that are true pairs; 1 when there is none."""
+        """The share of candidates that are true pairs; 1 if there are none."""
         return self.found / self.candidates if self.candidates else 1.0
 
     @property
     def verified_recall(self) -> float:
-        """The share of true pairs that are left when candidates are verified by their signatures."""
+        """The share of true pairs among all, after candidates were verified by their signatures."""
         return self.right / self.true_pairs if self.true_pairs else 1.0
 
     @property
     def verified_precision(self) -> float:
-        """The share of true pairs among candidates that are verified by their signatures."""
+        """The share of true pairs among the candidates that were accepted by their signatures."""
         return self.right / self.accepted if self.accepted else 1.0
 
 
 def measure_bands(
     column: Column, threshold: float, bands: int, rows: int, shingling: Shingling | None = None, bits: int = 32
 ) -> BandQuality:
-    """How well bands find the similar pairs of a sample of texts."""
+    """Measure how well bands find the similar pairs of a sample of texts."""
     texts, how = as_text(column), shingling or Shingling()
     true = similar_pairs(texts, threshold, how)
     signed = signatures(texts, how, bands * rows, bits)
@@ -127,22 +129,22 @@ def _codes(pairs: pa.Table, rows: int) -> Numbers:
 # -- in a run ------------------------------------------------------------------------------------------------
 
 SAMPLE_BYTES, SAMPLE_SHARE = 16 * 2**20, 1 / 64
-"""Of the texts of a run, that are in its sample: so many bytes, and this share of them at least."""
+"""The size of the sample of a run, and the least share of its texts that are in it."""
 
 SAMPLE_GROUP = 32
-"""Of texts with the same least shingle, that are compared."""
+"""At most so many texts with the same least shingle are compared."""
 
 
 def sample_share(nbytes: int | None) -> float:
-    """The share of documents that are in the sample of a run, which reads so many bytes."""
+    """The share of documents in the sample of a run that reads `nbytes` bytes."""
     return 1 / 16 if nbytes is None else min(1.0, max(SAMPLE_SHARE, SAMPLE_BYTES / max(nbytes, 1)))
 
 
 def in_sample(leasts: Numbers, share: float) -> tuple[Numbers, Numbers]:
     """Which documents are in the sample, by their least shingles, and a number for each least shingle.
 
-    Similar documents mostly have the same least shingle, and are in the sample together. Of one in a hundred that were
-    chosen one by one, only one pair in ten thousand would be.
+    Similar documents mostly have the same least shingle, and so are in the sample together. If one document in a
+    hundred were drawn independently, only one pair in ten thousand would be in the sample.
     """
     mixed = reference.scramble(leasts)
     return mixed <= np.uint64(min(int(share * 2**64), 2**64 - 1)), reference.scramble(mixed)
@@ -165,16 +167,16 @@ def sample_pairs(leasts: Numbers, nodes: Numbers, sets: pa.Array) -> tuple[Numbe
 
 
 SIZES = (2, 3, 5, 10, 100, 1000)
-"""Clusters are counted by size, from each of these on."""
+"""Clusters are counted by size, in ranges that start at each of these."""
 
 _WEIGHT, _FOUND, _PROMISED, _KEPT, _RIGHT, _LARGEST = "_all", "_found", "_promised", "_kept", "_right", "_largest "
 
 
 @fast_dataclass(frozen=True)
 class ClusterCounters:
-    """Counts what was found, in parts that add up; `summarise_counts` makes of their sums what people are to see.
+    """Counts clusters and sample pairs as sums over partitions; `summarise_counts` turns the sums into shares.
 
-    Pairs of a sample stand for all: similar ones are in it more often, and weigh less.
+    More similar pairs are in the sample more often, so pairs are weighted by the inverse of their similarity.
     """
 
     threshold: float = 0.0
@@ -182,15 +184,15 @@ class ClusterCounters:
     rows: int = 1
 
     def count_sizes(self, stage: CountingStage, sizes: Numbers, largest: bool = True) -> None:
-        """Clusters of these sizes were found."""
+        """Count clusters of these sizes."""
         if not len(sizes):
             return
         stage.count("clusters", len(sizes))
         for low, high in zip(SIZES, [*SIZES[1:], np.inf], strict=True):
-            there = int(((sizes >= low) & (sizes < high)).sum())
-            if there:
-                most = "" if high == np.inf else f"_to_{int(high) - 1}"
-                stage.count(f"clusters_of_{low}{most if int(low) + 1 != high else ''}", there)
+            count = int(((sizes >= low) & (sizes < high)).sum())
+            if count:
+                upper = "" if high == np.inf else f"_to_{int(high) - 1}"
+                stage.count(f"clusters_of_{low}{upper if int(low) + 1 != high else ''}", count)
         if largest:
             self.count_largest(stage, int(sizes.max()))
 
@@ -200,8 +202,8 @@ class ClusterCounters:
     def count_sample_pairs(
         self, stage: CountingStage, similarity: Numbers, once: Numbers, same: Numbers, kept: Numbers
     ) -> None:
-        """Pairs of the sample, each both ways: which of them are the first of the two, which are of one cluster, and
-        which of a row that was dropped and the one that was kept."""
+        """Count pairs of the sample, each in both directions. `once` is true for one direction, `same` if both rows are
+        in one cluster, and `kept` if the first was dropped and the second is the row that was kept."""
         alike = similarity >= self.threshold
         weights = 1 / np.maximum(similarity, 1e-3)
         true = once & alike
@@ -219,19 +221,19 @@ class ClusterCounters:
 
 
 class CountingStage(Protocol):
-    """What can count, as stages do."""
+    """An object that counts, as stages do."""
 
     def count(self, name: str, value: float = 1) -> None: ...
 
 
 def summarise_counts(counts: Mapping[str, float]) -> dict[str, float]:
-    """The counts as people are to see them."""
-    told = {name: value for name, value in counts.items() if not name.startswith("_")}
+    """The counters for display: without internal sums, with shares and the largest cluster."""
+    shown = {name: value for name, value in counts.items() if not name.startswith("_")}
     sizes = [int(name.removeprefix(_LARGEST)) for name in counts if name.startswith(_LARGEST)]
     if sizes:
-        told["largest_cluster"] = max(sizes)
+        shown["largest_cluster"] = max(sizes)
     shares = [("estimated_recall", _FOUND, _WEIGHT), ("expected_recall", _PROMISED, _WEIGHT)]
-    for name, part, whole in [*shares, ("estimated_precision", _RIGHT, _KEPT)]:
-        if counts.get(whole):
-            told[name] = round(counts.get(part, 0.0) / counts[whole], 4)
-    return told
+    for name, part, total in [*shares, ("estimated_precision", _RIGHT, _KEPT)]:
+        if counts.get(total):
+            shown[name] = round(counts.get(part, 0.0) / counts[total], 4)
+    return shown

@@ -1,1 +1,1 @@
-"""Parts of documents that occur elsewhere: lines, paragraphs, sentences and byte spans, found across the corpus and cut out."""
+"""Repeated parts of documents (lines, paragraphs, sentences, byte spans), found in the whole corpus and cut out."""

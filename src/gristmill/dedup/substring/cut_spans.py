@@ -1,7 +1,7 @@
-"""Spans: parts of documents that are to be cut out, as verdicts that come back to their rows (`io/exchange/verdict_stage.py`).
+"""Cuts spans out of documents: the common part of stages that find repeated parts (`SpanStage`).
 
-A stage that finds them is a `SpanStage`. Its last round but one gives rows with a span each; here they are put together
-for each row, cut out, and the rows of which only white space is left are dropped.
+Spans are verdicts that come back to their rows (`io/exchange/verdict_stage.py`). The rounds of a stage find spans, one
+in a row; here they are collected for each document and cut out, and documents with only white space left are dropped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gristmill.io.exchange.keyed_stage import KeyedStage
 from gristmill.io.exchange.verdict_stage import KEEP, ROW, TASK, ApplyVerdicts, VerdictStage
 
 START, END = "__start__", "__end__"
-"""Where a span lies in its document, in bytes."""
+"""Start and end of a span in its document, in bytes."""
 
 REMOVED = "removed_bytes"
 SPANS = "__spans__"
@@ -38,19 +38,19 @@ _NONE = np.zeros(1, np.int64)
 
 
 class SpanStage(VerdictStage):
-    """Cuts spans out of documents by what the keys of all of them say. Write `keys` and `finders`."""
+    """Cuts spans out of documents, found from the keys of all documents. Implement `keys` and `finders`."""
 
     is_base = True
     text_field: str
     num_partitions: int | None
     passing: Sequence[str] = ()
-    """Columns that an earlier stage has added for this one, and that nobody needs after it."""
+    """Columns that an earlier stage has added for this one only; they are removed."""
 
     def inputs(self) -> tuple[list[str], Columns]:
         return ["data"], [self.text_field]
 
     def finders(self) -> Sequence[KeyedStage]:
-        """Keyed stages; the last gives spans: rows with the columns of `identities`, and their start and end."""
+        """Keyed stages. The last one outputs spans: rows with the columns of `identities`, `START` and `END`."""
         raise NotImplementedError
 
     def rounds(self) -> Sequence[KeyedStage]:
@@ -62,18 +62,19 @@ class SpanStage(VerdictStage):
 
 
 def check_exchange(num_partitions: int | None, memory_gb: float | None) -> None:
-    Exchange(num_partitions=num_partitions, memory_gb=memory_gb)  # which raises for a wrong number
+    """Raise for wrong numbers when a stage is built, not when it is planned."""
+    Exchange(num_partitions=num_partitions, memory_gb=memory_gb)
 
 
 def span_table(known: pa.Table, rows: Numbers, starts: Numbers, ends: Numbers, **keys: pa.Array) -> pa.Table:
-    """Spans of the rows of a batch, with the keys by which they meet others."""
-    places = from_numbers(rows.astype(np.int64))
-    columns = [known[TASK].take(places), known[ROW].take(places), from_numbers(starts), from_numbers(ends)]
+    """Spans of the rows of a batch, with the keys by which they are compared."""
+    positions = from_numbers(rows.astype(np.int64))
+    columns = [known[TASK].take(positions), known[ROW].take(positions), from_numbers(starts), from_numbers(ends)]
     return pa.table([*keys.values(), *columns], [*keys, TASK, ROW, START, END])
 
 
 class RowSpans(KeyedStage):
-    """The spans of each row, in one verdict."""
+    """Collects the spans of each row in one verdict."""
 
     key = (TASK, ROW)
     order = (START,)
@@ -83,7 +84,7 @@ class RowSpans(KeyedStage):
         self.name, self.num_partitions, self.field = name, num_partitions, field
 
     def outputs(self) -> tuple[list[str], Columns]:
-        return [], []  # what it gives is no part of the rows
+        return [], []  # verdicts are no columns of the rows
 
     def process_groups(self, table: pa.Table) -> pa.Table:
         firsts = pc.indices_nonzero(group_starts(None, table, self.columns))
@@ -96,7 +97,7 @@ class RowSpans(KeyedStage):
 
 
 class CutSpans(ProcessingStage[Batch, Batch]):
-    """Cuts out the spans of each row. A row of which nothing is left keeps its text, and is to be dropped."""
+    """Cuts out the spans of each row. A row of which nothing is left keeps its text, and is marked to be dropped."""
 
     takes_empty = True
 
@@ -127,7 +128,7 @@ class CutSpans(ProcessingStage[Batch, Batch]):
 
 
 class DropEmpty(ApplyVerdicts):
-    """Drops rows of which nothing is left, and counts what was cut."""
+    """Drops rows of which nothing is left, and counts documents and bytes that were cut."""
 
     def decide(self, batch: Batch) -> Decision:
         table = batch.data
@@ -138,41 +139,45 @@ class DropEmpty(ApplyVerdicts):
         return super().decide(batch)
 
 
-def cut_out(found: StringLayout, spans: pa.Array) -> tuple[pa.LargeStringArray, Numbers]:
-    """Texts without their spans (pairs of 64-bit numbers), and how many bytes each has lost. Spans may overlap; parts
-    of characters at the ends of what they cover together stay."""
+def cut_out(texts: StringLayout, spans: pa.Array) -> tuple[pa.LargeStringArray, Numbers]:
+    """Texts without their spans (pairs of 64-bit numbers), and how many bytes each has lost.
+
+    Spans may overlap. Parts of characters at the ends of merged spans are not cut.
+    """
     rows, pairs = unpack_spans(spans)
-    starts, ends = _whole_characters(found, *_merged(found.offsets[rows, None] + pairs))
-    pieces = cut_at_bytes(found, np.concatenate([starts, ends]))
+    starts, ends = _whole_characters(texts, *_merged(texts.offsets[rows, None] + pairs))
+    pieces = cut_at_bytes(texts, np.concatenate([starts, ends]))
     begins = pieces.bounds[:-1]
-    drop = np.searchsorted(starts, begins, "right") > np.searchsorted(ends, begins, "right")  # in a span that is open
+    drop = np.searchsorted(starts, begins, "right") > np.searchsorted(
+        ends, begins, "right"
+    )  # more spans begun than ended
     left = pieces.without(drop)
     kept = np.frombuffer(left.buffers()[1], np.int64)[: len(left) + 1]
-    return left, np.diff(found.offsets) - np.diff(kept)
+    return left, np.diff(texts.offsets) - np.diff(kept)
 
 
 def unpack_spans(spans: pa.Array) -> tuple[Numbers, Numbers]:
     """The row of each span, and the spans."""
-    there = spans.drop_null()
-    bounds = np.frombuffer(there.buffers()[1], np.int64, len(there) + 1, there.offset * 8) if len(there) else _NONE
+    valid = spans.drop_null()
+    bounds = np.frombuffer(valid.buffers()[1], np.int64, len(valid) + 1, valid.offset * 8) if len(valid) else _NONE
     count = int(bounds[-1] - bounds[0]) // _PAIR
-    data = there.buffers()[2] if count else b""
+    data = valid.buffers()[2] if count else b""
     pairs = np.frombuffer(data, np.int64, count * 2, int(bounds[0])).reshape(-1, 2)
     return np.repeat(np.flatnonzero(flags(spans.is_valid())), np.diff(bounds) // _PAIR), pairs
 
 
 def _merged(pairs: Numbers) -> tuple[Numbers, Numbers]:
-    """Spans that touch or overlap as one."""
+    """Spans, with those that touch or overlap merged."""
     pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
     reach = np.maximum.accumulate(pairs[:, 1])
     new = np.append(True, pairs[1:, 0] > reach[:-1])[: len(pairs)]
     return pairs[new, 0], reach[np.append(new[1:], True)[: len(pairs)]]
 
 
-def _whole_characters(found: StringLayout, starts: Numbers, ends: Numbers) -> tuple[Numbers, Numbers]:
+def _whole_characters(texts: StringLayout, starts: Numbers, ends: Numbers) -> tuple[Numbers, Numbers]:
     """Spans without parts of characters at their ends."""
-    data = np.append(found.data, np.zeros(1, np.uint8))
-    for _ in range(3):
+    data = np.append(texts.data, np.zeros(1, np.uint8))
+    for _ in range(3):  # a UTF-8 character has up to three continuation bytes
         starts = starts + ((data[starts] & 0xC0 == 0x80) & (starts < ends))
         ends = ends - ((data[ends] & 0xC0 == 0x80) & (starts < ends))
     return starts, ends

@@ -1,10 +1,10 @@
-"""Lines, paragraphs or sentences that many documents have are cut out of them, wherever in the corpus they are.
+"""Cuts out lines, paragraphs or sentences that many documents of the corpus have.
 
-Documents stay in their sources. A hash of each unit goes through an exchange, and the places of those that come too
-often come back to their rows (`cut_spans.py`). Only as many places of a unit are held in memory as make it one of them, so
-a line that half of the documents have needs no more than others.
+Documents stay in their sources. A hash of each unit goes through an exchange, and the positions of units that occur too
+often come back to their rows (`cut_spans.py`). At most `min_count` positions of a unit are held in memory, so a line
+that half of the documents have needs no more memory than others.
 
-What is given up: units that differ in more than `normalize` allows, and grammar (`text_units.py`).
+Gives up units that differ in more than `normalize` lists, and grammar (`text_units.py`).
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ HASH_COLUMN = "__hash__"
 
 
 class LineDeduplicationStage(SpanStage):
-    """Cuts lines, paragraphs or sentences out of documents that many documents have.
+    """Cuts lines, paragraphs or sentences out of documents if many documents have them.
 
-    `unit` is "line", "paragraph" (ended by blank lines) or "sentence". Cut out are units that at least
-    `min_count` documents have, or that come so many times (`count_by="occurrences"`), all but the "first" or all
-    (`keep="none"`). Units of fewer than `min_length` characters stay, without the white space around them, which never
-    counts. `normalize` lists differences that do not count: "case", "whitespace", "punctuation", "unicode". Documents
-    of which only white space is left are dropped. Output files are those that there would be without this stage.
+    `unit` is "line", "paragraph" (ended by blank lines) or "sentence". Units that at least `min_count` documents have,
+    or that occur that many times (`count_by="occurrences"`), are cut out: all but the first (`keep="first"`), or all
+    (`keep="none"`). Units of fewer than `min_length` characters stay. White space around a unit never counts.
+    `normalize` lists differences to ignore: "case", "whitespace", "punctuation", "unicode". Documents with only white
+    space left are dropped. Output files have the same names and order as without this stage.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class LineDeduplicationStage(SpanStage):
                 raise ValueError(f"LineDeduplicationStage: {name} is {value!r}, must be one of {', '.join(known)}")
         if min_count < 2 or min_length < 1:
             raise ValueError(
-                f"LineDeduplicationStage: min_count is {min_count} and min_length {min_length}: what comes again comes "
-                "2 times or more, and has 1 character or more"
+                f"LineDeduplicationStage: min_count is {min_count}, must be 2 or more, and min_length is {min_length}, "
+                "must be 1 or more"
             )
         check_exchange(num_partitions, memory_gb)
         self.text_field, self.unit, self.min_count, self.min_length = text_field, unit, min_count, min_length
@@ -88,16 +88,16 @@ class LineDeduplicationStage(SpanStage):
 
 @fast_dataclass
 class _OpenGroup:
-    """The group at the end of what was seen, which may go on."""
+    """The last group of the tables seen so far, which may continue in the next one."""
 
     held: pa.Table | None = None
-    """Its rows, while there are too few."""
+    """Its rows, as long as they are fewer than `min_count`."""
     known: Numbers | None = None
-    """Its hash, once there are enough: what comes is cut out."""
+    """Its hash, once there are enough rows: all later rows of it are cut out."""
 
 
 class FindRepeatedUnits(KeyedStage):
-    """The places of units that come too often."""
+    """Outputs the positions of units that occur too often."""
 
     key = HASH_COLUMN
 
@@ -116,7 +116,7 @@ class FindRepeatedUnits(KeyedStage):
                 yield self._judge(table, group)
 
     def _judge(self, table: pa.Table, group: _OpenGroup) -> pa.Table:
-        """The places among these that are to be cut out; `group` is brought up to date."""
+        """The positions to cut out of a table; updates `group`."""
         if group.held is not None:
             table = pa.concat_tables([group.held, table]).combine_chunks()
         hashes = _halves(table)
@@ -137,7 +137,7 @@ class FindRepeatedUnits(KeyedStage):
 
 
 def _halves(table: pa.Table) -> Numbers:
-    """Hashes of 8 bytes or 16 as numbers, a row each."""
+    """Hashes of 8 or 16 bytes as a matrix of 64-bit numbers."""
     hashes = as_one_array(table[HASH_COLUMN])
     width = hashes.type.byte_width // 8
     return np.frombuffer(hashes.buffers()[1], np.uint64, width * len(hashes), hashes.offset * width * 8).reshape(

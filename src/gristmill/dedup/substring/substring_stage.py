@@ -1,20 +1,20 @@
-"""Spans of text that were there before, in the same document or in an earlier one.
+"""Finds spans of text that occurred before, in the same document or in an earlier one, and cuts them out.
 
-In memory (`repeated_spans`) all windows of n bytes are looked up among those before them, in a table with a place for
-each. What is found is what a suffix array finds: each byte that lies in a repetition of n bytes or more, other than its
-first occurrence. It takes 12 bytes of memory for each byte of text.
+In memory (`repeated_spans`) all windows of n bytes are looked up in a hash table of the windows before them. This finds
+what a suffix array finds: each byte in a repetition of n bytes or more, other than its first occurrence. It takes 12
+bytes of memory for each byte of text.
 
-For a corpus of any size (`SubstringDeduplicationStage`) the same is found in two steps:
+For a corpus of any size (`SubstringDeduplicationStage`) the same spans are found in two steps:
 
-    anchors    of each window the half of it whose hash is least is its anchor; neighbours share one, so there are few.
-               Hashes of all anchors go through an exchange, and those that come again come back to their rows
-    windows    what is around such an anchor goes through a second exchange, to where all windows that have it meet.
-               They are looked up as in memory, byte by byte; the spans come back and are cut out
+    anchors    The anchor of a window is the run of n / 2 bytes in it with the least hash. Neighbouring windows share
+               one, so there are few. Hashes of all anchors go through an exchange, and repeated ones come back.
+    windows    The text around each repeated anchor goes through a second exchange, so that all windows with the same
+               anchor are in one partition. They are looked up as in memory; the spans come back and are cut out.
 
-Equal windows have equal anchors, so nothing is missed.
+Equal windows have equal anchors, so no repetition is missed.
 
-What is given up: two passes over the corpus through the spool; memory, where very many documents have a passage of half
-the length with something else around it each time: all that is around it is held at once.
+Costs two passes over the corpus through the spool. Costs memory if very many documents have a passage of half the
+length in different contexts: all text around it is held at once.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ SHORTEST_SPAN = 16
 
 
 def repeated_spans(column: Column, n: int = 100) -> pa.Table:
-    """The spans of at least `n` bytes that were there before: `row`, `start` and `end`, in bytes, in order.
+    """The spans of at least `n` bytes that occurred before: `row`, `start` and `end`, in bytes, sorted.
 
-    In a column of text, a span neither begins nor ends within a character, and may be a few bytes shorter for it. Null
-    has none.
+    In a column of text, a span neither begins nor ends within a character, so it may be a few bytes shorter. Null has
+    none.
     """
     if n < 1:
-        raise ValueError(f"n={n} is too small: spans have 1 byte or more")
+        raise ValueError(f"n={n} must be 1 byte or more")
     texts = as_bytes(column)
     if kernels is not None:
         found = np.frombuffer(kernels.repeated_spans(texts, n), _SPAN)
@@ -69,13 +69,15 @@ def repeated_spans(column: Column, n: int = 100) -> pa.Table:
 
 
 def without_spans(column: Column, spans: pa.Table) -> pa.LargeStringArray:
-    """The texts without some spans of theirs, which do not overlap; null stays null."""
+    """The texts without the given spans, which must not overlap; null stays null."""
     found = string_layout(column)
     rows, starts, ends = (numbers(spans[name], np.int64) for name in ("row", "start", "end"))
     starts, ends = np.sort(found.offsets[rows] + starts), np.sort(found.offsets[rows] + ends)
     pieces = cut_at_bytes(found, np.concatenate([starts, ends]))
     begins = pieces.bounds[:-1]
-    drop = np.searchsorted(starts, begins, "right") > np.searchsorted(ends, begins, "right")  # in a span that is open
+    drop = np.searchsorted(starts, begins, "right") > np.searchsorted(
+        ends, begins, "right"
+    )  # more spans begun than ended
     return pieces.without(drop)
 
 
@@ -83,11 +85,11 @@ def without_spans(column: Column, spans: pa.Table) -> pa.LargeStringArray:
 
 
 class SubstringDeduplicationStage(CompositeStage[Batch, Batch]):
-    """Cuts passages out of documents that were there before, word for word, anywhere in the corpus.
+    """Cuts passages out of documents that occurred before, word for word, anywhere in the corpus.
 
-    Cut out is each byte that lies in a passage of `min_length` bytes or more which was in an earlier document, or
-    earlier in the same one; the first occurrence stays. 200 bytes are about 50 tokens of English. Parts of characters
-    are never cut. Documents of which only white space is left are dropped. Output files are those that there would be
+    Each byte is cut that is in a passage of `min_length` bytes or more that also occurs in an earlier document, or
+    earlier in the same one; the first occurrence stays. 200 bytes are about 50 tokens of English. Characters are never
+    cut in parts. Documents with only white space left are dropped. Output files have the same names and order as
     without this stage.
     """
 
@@ -103,8 +105,8 @@ class SubstringDeduplicationStage(CompositeStage[Batch, Batch]):
         super().__init__()
         if min_length < SHORTEST_SPAN:
             raise ValueError(
-                f"SubstringDeduplicationStage: min_length is {min_length}, must be {SHORTEST_SPAN} bytes or more: shorter "
-                "passages come again in all texts"
+                f"SubstringDeduplicationStage: min_length is {min_length}, must be {SHORTEST_SPAN} bytes or "
+                "more: shorter passages repeat in all texts"
             )
         check_exchange(num_partitions, memory_gb)
         self.text_field, self.min_length = text_field, min_length
@@ -121,15 +123,15 @@ class SubstringDeduplicationStage(CompositeStage[Batch, Batch]):
 
 
 class RepeatedAnchors(VerdictStage):
-    """Tells each row which of its anchors come again."""
+    """Adds a column with the repeated anchors of each row."""
 
     adds = (_ANCHORS,)
 
-    def __init__(self, whole: SubstringDeduplicationStage) -> None:
+    def __init__(self, parent: SubstringDeduplicationStage) -> None:
         super().__init__()
-        self.name = f"{whole.name}_anchors"
-        self.text_field, self.length = whole.text_field, whole.min_length
-        self.num_partitions, self.memory_gb = whole.num_partitions, whole.memory_gb
+        self.name = f"{parent.name}_anchors"
+        self.text_field, self.length = parent.text_field, parent.min_length
+        self.num_partitions, self.memory_gb = parent.num_partitions, parent.memory_gb
 
     def inputs(self) -> tuple[list[str], Columns]:
         return ["data"], [self.text_field]
@@ -146,18 +148,18 @@ class RepeatedAnchors(VerdictStage):
 
 
 class RepeatedWindows(SpanStage):
-    """Cuts out the windows around such anchors that were there before."""
+    """Cuts out the windows around repeated anchors that occurred before."""
 
     passing = (_ANCHORS,)
 
-    def __init__(self, whole: SubstringDeduplicationStage) -> None:
+    def __init__(self, parent: SubstringDeduplicationStage) -> None:
         super().__init__()
-        self.name = whole.name
-        self.text_field, self.length = whole.text_field, whole.min_length
-        self.num_partitions, self.memory_gb = whole.num_partitions, whole.memory_gb
+        self.name = parent.name
+        self.text_field, self.length = parent.text_field, parent.min_length
+        self.num_partitions, self.memory_gb = parent.num_partitions, parent.memory_gb
 
     def keys(self, batch: Batch) -> pa.Table:
-        """What is around each anchor that comes again: all windows that have it, and nothing else."""
+        """The text around each repeated anchor: exactly the windows that have it."""
         table = batch.data
         if _ANCHORS not in table.column_names:
             table = table.slice(0, 0).append_column(_ANCHORS, pa.nulls(0, pa.large_binary()))
@@ -178,7 +180,7 @@ class RepeatedWindows(SpanStage):
 
 
 class FindRepeatedWindows(KeyedStage):
-    """The spans of what is around an anchor that were there before."""
+    """Finds the repeated spans in the texts around one anchor."""
 
     key = HASH_COLUMN
 
@@ -196,25 +198,25 @@ class FindRepeatedWindows(KeyedStage):
             yield spans
 
     def _spans(self, table: pa.Table, held: pa.Table | None) -> tuple[pa.Table, pa.Table]:
-        """The spans of a table, and what is to be held of the group at its end, which may go on: what was new there.
-        It is looked through again with the next table."""
+        """The repeated spans of a table, and the new texts of its last group, which may continue in the next table:
+        they are searched again together with it."""
         before = held.num_rows if held is not None else 0
         table = pa.concat_tables([held, table]).combine_chunks() if held is not None else table
         spans = repeated_spans(table[_BODY], self.length)
         rows, starts, ends = (numbers(spans[name]) for name in ("row", "start", "end"))
-        places, base = np.arange(table.num_rows), numbers(table[START])
+        positions, base = np.arange(table.num_rows), numbers(table[START])
         known = np.bincount(rows, ends - starts, table.num_rows)
         last = int(np.flatnonzero(flags(group_starts(None, table, [HASH_COLUMN])))[-1])
-        new = (known < numbers(table[END]) - base) & (places >= last)
-        told = rows >= before
-        rows, starts, ends = rows[told], starts[told], ends[told]
+        new = (known < numbers(table[END]) - base) & (positions >= last)
+        fresh = rows >= before  # spans of held rows were output with the table before
+        rows, starts, ends = rows[fresh], starts[fresh], ends[fresh]
         known_rows = table.select([TASK, ROW]).take(from_numbers(rows))
         found = [known_rows[TASK], known_rows[ROW], from_numbers(base[rows] + starts), from_numbers(base[rows] + ends)]
         return pa.table(found, [TASK, ROW, START, END]), table.filter(from_numbers(new))
 
 
 def anchors(texts: pa.Array, length: int) -> Numbers:
-    """The anchors of texts: row, first and last window that have it, place and hash."""
+    """The anchors of texts: row, first and last window that have it, position and hash."""
     if kernels is not None:
         return np.frombuffer(kernels.anchors(texts, length, length // 2), _ANCHOR)
     found = [
@@ -230,7 +232,7 @@ def _hashes(found: Numbers) -> pa.Array:
 
 
 def _parts(texts: pa.Array, rows: Numbers, starts: Numbers, ends: Numbers) -> pa.Array:
-    """Parts of texts, from some bytes to others, as binary: they may begin and end within a character."""
+    """Byte ranges of texts as binary: they may begin and end within a character."""
     found = string_layout(texts)
     raw, begins = found.data.data, found.offsets[rows]
     pieces = zip((begins + starts).tolist(), (begins + ends).tolist(), strict=True)

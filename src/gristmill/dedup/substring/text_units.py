@@ -1,8 +1,9 @@
-"""Documents in pieces: lines, paragraphs or sentences, so that those which come again can be left out.
+"""Cuts documents into lines, paragraphs or sentences.
 
-Pieces of a document, joined, are the document: each has its line feeds at its end. So they lie in the memory of the
-column that they were cut from, and what is left after some are dropped keeps its form. Blank pieces have no key:
-they repeat nothing. Gives up grammar: a sentence ends where a mark and a space are, also after an abbreviation.
+The pieces of a document, joined, are the document: each ends with its line feeds. So pieces share the memory of their
+column, and what is left after some are dropped keeps its layout. Blank pieces have no key, and are never repeated.
+
+Gives up grammar: a sentence ends at a mark and a space, also after an abbreviation.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from gristmill.dedup.columns.normalisation import Normalisation
 
 UNITS = ("line", "paragraph", "sentence")
 
-_SPACE, _MARK, _CLOSER = (np.isin(np.arange(256), list(some)) for some in (b" \t\r\n", b".!?", b"\"')]"))
+_SPACE, _MARK, _CLOSER = (np.isin(np.arange(256), list(characters)) for characters in (b" \t\r\n", b".!?", b"\"')]"))
 _ELLIPSIS, _FULL_STOP = b"\xe2\x80\xa6", b"\xe3\x80\x82"
 _LONG_CLOSERS = (b"\xe2\x80\x99", b"\xe2\x80\x9d", b"\xc2\xbb")
 _LONG_MARKS = (_FULL_STOP, b"\xef\xbc\x81", b"\xef\xbc\x9f")
@@ -36,7 +37,7 @@ class TextPieces:
     bounds: Numbers
     """Where each piece starts, and where the last one ends."""
     firsts: Numbers
-    """The number of each document's first piece, and at the end how many pieces there are."""
+    """The number of the first piece of each document, and at the end the number of pieces."""
     valid: pa.Buffer | None
     """Which documents are not null."""
 
@@ -48,17 +49,17 @@ class TextPieces:
     @property
     def places(self) -> Numbers:
         """The number of each piece in its document."""
-        found: Numbers = np.arange(len(self.texts)) - np.repeat(self.firsts[:-1], np.diff(self.firsts))
-        return found
+        places: Numbers = np.arange(len(self.texts)) - np.repeat(self.firsts[:-1], np.diff(self.firsts))
+        return places
 
     def keys(self, normalisation: Normalisation | None = None) -> pa.FixedSizeBinaryArray:
-        """A hash for each piece, by which it is known again, without the white space around it; null for blank ones."""
+        """The hash of each piece without the white space around it; null for blank pieces."""
         bare = pc.utf8_trim_whitespace(normalisation.apply(self.texts) if normalisation else self.texts)
         blank = pc.equal(pc.binary_length(bare), literal(0, pa.int64()))
         return pc.if_else(blank, pa.nulls(len(bare), HASH_TYPE), hash128(bare))
 
     def without(self, drop: Numbers) -> pa.LargeStringArray:
-        """The documents without the pieces that a mask names; null stays null."""
+        """The documents without the pieces of the mask `drop`; null stays null."""
         kept = self.texts.filter(from_numbers(~drop))
         sizes = np.where(drop, 0, np.diff(self.bounds))
         ends = np.append(0, np.cumsum(sizes))[self.firsts].astype(np.int64)
@@ -67,7 +68,7 @@ class TextPieces:
 
 
 class StringLayout(NamedTuple):
-    """Where the bytes of a column of strings lie: one row behind the other, and nothing for null."""
+    """The bytes of a column of strings, row after row, and none for null."""
 
     offsets: Numbers
     """Where each row starts, and where the last one ends."""
@@ -92,7 +93,7 @@ def string_layout(column: Column) -> StringLayout:
 def cut_units(column: Column, unit: str = "line") -> TextPieces:
     """Cut documents into lines, paragraphs (ended by blank lines, whatever white space those hold) or sentences."""
     if unit not in UNITS:
-        raise ValueError(f"unit={unit!r} is unknown; it is one of {', '.join(UNITS)}")
+        raise ValueError(f"unit={unit!r} is unknown, must be one of {', '.join(UNITS)}")
     found = string_layout(column)
     if unit == "sentence":
         return cut_at_bytes(found, _sentence_ends(found))
@@ -101,19 +102,19 @@ def cut_units(column: Column, unit: str = "line") -> TextPieces:
 
 
 def _paragraph_ends(found: StringLayout, lines: TextPieces) -> Numbers:
-    """Where a paragraph ends: behind blank lines that follow another line of the document."""
+    """Where paragraphs end: after blank lines that follow another line of the document."""
     starts, ends = lines.bounds[:-1], lines.bounds[1:]
     first = found.data[starts]
     perhaps = np.flatnonzero(((first <= ord(" ")) | (first >= 0x80)) & (found.data[ends - 1] == ord("\n")))
     bare = pc.utf8_trim_whitespace(lines.texts.take(from_numbers(perhaps)))
     blank = np.zeros(len(starts) + 1, np.bool_)
     blank[perhaps[numbers(pc.binary_length(bare)) == 0]] = True
-    blank[lines.firsts] = False  # nothing is before it
+    blank[lines.firsts] = False  # the first line of a document ends no paragraph
     return ends[blank[:-1] & ~blank[1:]]
 
 
 def _sentence_ends(found: StringLayout) -> Numbers:
-    """Where a sentence ends: a mark, what closes after it, and white space; a full-width mark; or the end of a line."""
+    """Where sentences end: after a mark, closing quotes and white space; a full-width mark; or the end of a line."""
     data = np.append(found.data, np.zeros(4, np.uint8))
     limits = found.offsets[1:]
     marks = np.flatnonzero(_MARK[data]) + 1
@@ -126,25 +127,25 @@ def _sentence_ends(found: StringLayout) -> Numbers:
     good = ends > places
     starts, ends = starts[good], ends[good]
     feeds = np.flatnonzero(found.data == ord("\n")) + 1
-    inside = np.searchsorted(starts, feeds, "left")  # of the white space after a mark, whose end counts
+    inside = np.searchsorted(starts, feeds, "left")  # in the white space after a mark, which ends the sentence
     feeds = feeds[(inside == 0) | (np.append(0, ends)[inside] < feeds)]
     limit = limits[np.searchsorted(limits, feeds - 1, "right")] if len(feeds) else feeds
-    blank = np.minimum(words[np.searchsorted(words, feeds)], limit)  # up to where nothing but white space follows
-    last = np.append(blank[1:] != blank[:-1], True)[: len(feeds)]  # of those with nothing between them
+    blank = np.minimum(words[np.searchsorted(words, feeds)], limit)  # the end of the white space after each line feed
+    last = np.append(blank[1:] != blank[:-1], True)[: len(feeds)]  # of line feeds with only white space between them
     last |= np.isin(feeds, limits)
     return np.concatenate([ends, feeds[last], *(_after(data, mark) for mark in _LONG_MARKS)])
 
 
 def _after(data: Numbers, mark: bytes) -> Numbers:
-    """Where a mark of some bytes ends."""
-    there = np.flatnonzero(data == mark[0])
-    for place, byte in enumerate(mark[1:], 1):
-        there = there[data[there + place] == byte]
-    return there + len(mark)
+    """Where each occurrence of a mark ends."""
+    starts = np.flatnonzero(data == mark[0])
+    for offset, byte in enumerate(mark[1:], 1):
+        starts = starts[data[starts + offset] == byte]
+    return starts + len(mark)
 
 
 def _behind_closers(data: Numbers, places: Numbers) -> Numbers:
-    """Places, each moved behind the quotes and brackets that close there."""
+    """Positions, each moved after the closing quotes and brackets there."""
     closing = np.zeros(len(data), np.bool_)
     closing[np.flatnonzero(_CLOSER[data])] = True
     for mark in _LONG_CLOSERS:
@@ -155,8 +156,8 @@ def _behind_closers(data: Numbers, places: Numbers) -> Numbers:
 
 
 def cut_at_bytes(found: StringLayout, ends: Numbers) -> TextPieces:
-    """Documents cut at some bytes, counted from the first byte of the first document, and at the end of each."""
-    bounds = np.sort(np.concatenate([found.offsets, ends.astype(np.int64)]), kind="stable")  # of runs that are in order
+    """Documents cut at byte positions, counted from the first byte of the first document, and at their ends."""
+    bounds = np.sort(np.concatenate([found.offsets, ends.astype(np.int64)]), kind="stable")  # fast for sorted runs
     bounds = bounds[np.append(True, bounds[1:] != bounds[:-1])]
     buffers = [None, pa.py_buffer(bounds), pa.py_buffer(found.data)]
     pieces = pa.Array.from_buffers(pa.large_string(), len(bounds) - 1, buffers)
@@ -164,7 +165,7 @@ def cut_at_bytes(found: StringLayout, ends: Numbers) -> TextPieces:
 
 
 def repeated_pieces(keys: Column, at_least: int = 2) -> Numbers:
-    """Which pieces of a column of keys come `at_least` times or more, and are not the first of theirs; null is not."""
+    """Which keys occur `at_least` times and are not the first of their kind; null is never repeated."""
     codes = as_one_array(keys).dictionary_encode().indices.cast(pa.int64())
     numbered = numbers(pc.fill_null(codes, literal(-1, pa.int64())))
     _, firsts, inverse, counts = np.unique(numbered, return_index=True, return_inverse=True, return_counts=True)

@@ -1,1 +1,1 @@
-"""Deduplication from files to files, without a pipeline of one's own."""
+"""Workflows: deduplication from files to files, without writing a pipeline."""

@@ -1,17 +1,17 @@
-"""Workflows: from files to files, for those who want deduplication alone and no pipeline of their own.
+"""Deduplication workflows: from files to files, without writing a pipeline.
 
-    ExactDeduplicationWorkflow       the same text, columns or URL
-    FuzzyDeduplicationWorkflow       nearly the same text
+    ExactDeduplicationWorkflow      the same text, columns or URL
+    FuzzyDeduplicationWorkflow      nearly the same text
+    TextDuplicatesRemovalWorkflow   removes later what one of these has found with perform_removal=False
 
-What one of these has found with perform_removal=False is removed at another time by `removal_workflow.py`.
-
-Each is a pipeline of a reader, a stage and a writer, so what holds for pipelines holds here: any executor, the same
-bytes, resuming (with `cache_path`). Input is JSON lines or Parquet at any fsspec path, output of the same kind.
+Each runs a pipeline of a reader, a stage and a writer, and has its properties: any executor, the same output bytes,
+resuming (with `cache_path`). Input is JSON lines or Parquet at any fsspec path; output is of the same format.
 """
 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -23,8 +23,9 @@ from gristmill.core.records.record_store import RecordStore
 from gristmill.core.result import count_noun
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import WrittenFiles
-from gristmill.dedup.clusters.cluster_table import CLUSTERS_DIRECTORY, CommitVerdicts, count_clusters
+from gristmill.dedup.clusters.cluster_table import CLUSTERS_DIRECTORY, ID, CommitVerdicts, count_clusters
 from gristmill.dedup.clusters.keep_policy import FIRST, Keep
+from gristmill.dedup.clusters.removal_by_id import TextDuplicatesRemovalStage
 from gristmill.dedup.exact.exact_stage import DEFAULT_TEXT_FIELD, ExactDeduplicationStage
 from gristmill.dedup.fuzzy.fuzzy_stage import FuzzyDeduplicationStage
 from gristmill.dedup.index.dedup_index import DedupIndex
@@ -38,38 +39,38 @@ if TYPE_CHECKING:
     from gristmill.core.result import Result
 
 NUM_BANDS, MINHASHES_PER_BAND = 20, 13
-"""What scripts for NeMo Curator that give one of the two expect of the other."""
+"""The defaults of NeMo Curator, used if a script sets only one of the two."""
 
 
 @dataclass(frozen=True)
 class DeduplicationResult:
-    """What a workflow has found and done. Counts of a resumed run are those of all its attempts."""
+    """The result of a workflow. Counts of a resumed run are those of all its attempts."""
 
     output_path: str
-    """Where the output is: files, or only the cluster table."""
+    """The output directory: files, or only the cluster table."""
     clusters_path: str | None
-    """The cluster table, if this workflow has made one."""
+    """The directory of the cluster table, if this workflow writes one."""
     documents: int
     """Rows that were read."""
     duplicates: int
-    """Rows that were removed, or are to be."""
+    """Rows that were removed, or that the cluster table lists for removal."""
     clusters: int
-    """How many different rows have duplicates."""
+    """The number of clusters of duplicates."""
     run: Result
-    """The run itself: `files()`, `quarantined()`, and the `summary()` of its last attempt."""
+    """The result of the run: `files()`, `quarantined()`, and the `summary()` of its last attempt."""
     quality: str = ""
-    """How well near duplicates are found: shares of a sample, and the curve."""
+    """Estimated recall and precision of fuzzy deduplication, and the S-curve of its bands."""
     counts: Mapping[str, float] = field(default_factory=dict)
-    """What the stage that finds them has counted, such as `estimated_recall`."""
+    """The counters of the deduplication stage, such as `estimated_recall`."""
 
     def __str__(self) -> str:
-        read, again = count_noun(self.documents, "document"), count_noun(self.duplicates, "duplicate")
-        found = f"{read} read, {again} in {count_noun(self.clusters, 'cluster')}"
-        return f"{found}; output in {self.output_path}" + (f"\n{self.quality}" if self.quality else "")
+        documents, duplicates = count_noun(self.documents, "document"), count_noun(self.duplicates, "duplicate")
+        counts = f"{documents} read, {duplicates} in {count_noun(self.clusters, 'cluster')}"
+        return f"{counts}; output in {self.output_path}" + (f"\n{self.quality}" if self.quality else "")
 
 
 class DuplicateFindingWorkflow(FilesWorkflow):
-    """A workflow that finds duplicates, and removes them if that is wanted."""
+    """A workflow that finds duplicates and, with `perform_removal`, removes them."""
 
     perform_removal: bool
     extend: str | DedupIndex | None
@@ -78,31 +79,29 @@ class DuplicateFindingWorkflow(FilesWorkflow):
 
     def name_rows_by(self, id_field: str | None, assign_id: bool) -> None:
         if not assign_id and id_field is None:
-            raise ValueError(f"{self.name}: with assign_id=False name the column that holds ids, id_field=...")
+            raise ValueError(f"{self.name}: assign_id=False needs the column with ids: id_field=...")
         self.id_field, self.assign_id = id_field, assign_id
 
     def stage(self) -> VerdictStage:
         raise NotImplementedError
 
     def run(self, executor: Executor | None = None, **settings: Any) -> DeduplicationResult:
-        """Find duplicates and, with `perform_removal`, write the rest. `settings` are those of `Pipeline.run`."""
+        """Find duplicates and, with `perform_removal`, write the kept rows. `settings` are those of `Pipeline.run`."""
         if self.extend is not None and not self.perform_removal:
-            raise PlanError(
-                f"{self.name}: an index is extended by the rows that are kept: extend needs perform_removal"
-            )
+            raise PlanError(f"{self.name}: extend adds the kept rows to an index, and needs perform_removal=True")
         if self.output_mode is not None and not self.perform_removal:
-            raise PlanError(f"{self.name}: output_mode is for the rows that are left: it needs perform_removal")
+            raise PlanError(f"{self.name}: output_mode is for the files of kept rows, and needs perform_removal=True")
         kind = self.filetype()
         stage = self.stage()
         if self.perform_removal:
             result = self.write_rest(kind, stage, executor, settings)
-            place = f"{self.cache_path or f'{self.output_path}/{RECORDS_DIRECTORY}'}"
+            directory = self.cache_path or f"{self.output_path}/{RECORDS_DIRECTORY}"
             options = self.cache_kwargs.get("storage_options") if self.cache_path else self.output_options
         else:
             target = OutputDirectory(self.output_path, self.output_options)
             result = self.run_stages([self.reader(kind), IdentifyDuplicates(stage, target)], executor, settings)
-            place, options = self.output_path, self.output_options
-        table = OutputDirectory(f"{place}/{CLUSTERS_DIRECTORY}", options)
+            directory, options = self.output_path, self.output_options
+        table = OutputDirectory(f"{directory}/{CLUSTERS_DIRECTORY}", options)
         duplicates, clusters = count_clusters(table)
         counts = self._counts(stage, result, settings)
         return DeduplicationResult(
@@ -117,7 +116,7 @@ class DuplicateFindingWorkflow(FilesWorkflow):
         )
 
     def _counts(self, stage: VerdictStage, result: Result, settings: Mapping[str, Any]) -> dict[str, float]:
-        """What the stage has counted in all attempts, which the report knows; the summary is of the last one."""
+        """The counters of the stage over all attempts, from the report; the summary has only those of the last."""
         last = [{"name": line.name, "counts": line.counts} for line in result.summary().stages]
         counts = _counts_of(stage, last)
         if self.cache_path is None or (counts and settings.get("report", True) is not True):
@@ -143,12 +142,12 @@ def _quality(stage: VerdictStage, counts: Mapping[str, float]) -> str:
     if not isinstance(stage, FuzzyDeduplicationStage):
         return ""
     shares = [(what, counts.get(f"estimated_{what}")) for what in ("recall", "precision")]
-    told = [f"{what} of about {share:.1%}" for what, share in shares if share is not None]
-    return "\n".join([*([f"{', '.join(told)}, by a sample"] if told else []), stage.curve()])
+    estimates = [f"{what} of about {share:.1%}" for what, share in shares if share is not None]
+    return "\n".join([*([f"{', '.join(estimates)}, by a sample"] if estimates else []), stage.curve()])
 
 
 class IdentifyDuplicates(CompositeStage[Batch, WrittenFiles]):
-    """The part of a stage that finds out which rows to drop, and writes the table of them."""
+    """The part of a stage that finds duplicates and writes the cluster table, without removing them."""
 
     def __init__(self, stage: VerdictStage, target: OutputDirectory) -> None:
         super().__init__()
@@ -163,8 +162,8 @@ class IdentifyDuplicates(CompositeStage[Batch, WrittenFiles]):
 
 
 def ignored_differences(normalize: Sequence[str], normalize_text: bool) -> Sequence[str]:
-    """The differences between texts that do not count: those that are listed, and those that have a short name."""
-    if not normalize_text or isinstance(normalize, str):  # which is an error of its own
+    """The differences between texts to ignore: those listed, and those that `normalize_text` stands for."""
+    if not normalize_text or isinstance(normalize, str):  # the stage raises for a str
         return normalize
     return list(dict.fromkeys(["case", "whitespace", *normalize]))
 
@@ -172,12 +171,12 @@ def ignored_differences(normalize: Sequence[str], normalize_text: bool) -> Seque
 class ExactDeduplicationWorkflow(DuplicateFindingWorkflow):
     """Removes rows with the same text from files; or only finds them, with perform_removal=False.
 
-    What is compared, and which row is kept, is said as for `ExactDeduplicationStage`; `normalize_text` adds "case" and
-    "whitespace" to `normalize`. Rows are known by `id_field`, or by their file and place (`assign_id`). With
-    `cache_path`, a directory, a run that was killed goes on. `read_kwargs`, `write_kwargs` and `cache_kwargs` may hold
-    `storage_options`. `output_mode` says what becomes of files that are in `output_path`, as `mode` of a writer does;
-    without it those of the same name are replaced, and if there are others the run does not start. Without removal the
-    cluster table is written to `clusters` in `output_path`.
+    Parameters are those of `ExactDeduplicationStage`; `normalize_text` adds "case" and "whitespace" to `normalize`.
+    Rows are identified by `id_field`, or by their file and position (`assign_id`). With `cache_path`, a directory, a
+    killed run can be resumed. `read_kwargs`, `write_kwargs` and `cache_kwargs` may contain `storage_options`.
+    `output_mode` is the `mode` of the writer for files that are already in `output_path`; without it files of the same
+    name are replaced, and the run does not start if there are others. Without removal the cluster table is written to
+    `clusters` in `output_path`.
     """
 
     def __init__(
@@ -207,15 +206,11 @@ class ExactDeduplicationWorkflow(DuplicateFindingWorkflow):
         super().__init__(input_path, output_path, cache_path, **files)
         self.name_rows_by(id_field, assign_id)
         self.text_field, self.perform_removal = text_field, perform_removal
-        self.columns, self.url_field, self.normalize, self.normalize_text = (
-            columns,
-            url_field,
-            normalize,
-            normalize_text,
-        )
+        self.columns, self.url_field = columns, url_field
+        self.normalize, self.normalize_text = normalize, normalize_text
         self.keep, self.score_field = keep, score_field
         self.num_partitions, self.memory_gb, self.against, self.extend = num_partitions, memory_gb, against, extend
-        self.stage()  # wrong parameters are errors here
+        self.stage()  # raises for wrong parameters
 
     def stage(self) -> ExactDeduplicationStage:
         return ExactDeduplicationStage(
@@ -236,10 +231,10 @@ class ExactDeduplicationWorkflow(DuplicateFindingWorkflow):
 class FuzzyDeduplicationWorkflow(DuplicateFindingWorkflow):
     """Removes rows with nearly the same text from files; or only finds them, with perform_removal=False.
 
-    Texts are compared as by `FuzzyDeduplicationStage`: by runs of `char_ngrams` characters, or of `word_ngrams` words
-    if that is given. Bands are chosen by the `threshold`, unless `num_bands` or `minhashes_per_band` is given; without
-    the other, there are 20 bands, or 13 minhashes in each. The other parameters are those of
-    `ExactDeduplicationWorkflow`, and all but the two paths go by name.
+    Texts are compared as by `FuzzyDeduplicationStage`, by runs of `char_ngrams` characters, or of `word_ngrams` words
+    if that is given. Bands are chosen by the `threshold`, unless `num_bands` or `minhashes_per_band` is set; if only
+    one is, the other is 20 bands, or 13 minhashes for each. The other parameters are those of
+    `ExactDeduplicationWorkflow`; all but the two paths are keyword-only.
     """
 
     def __init__(
@@ -281,16 +276,14 @@ class FuzzyDeduplicationWorkflow(DuplicateFindingWorkflow):
         self.use_64_bit_hash, self.bands_per_iteration = use_64_bit_hash, bands_per_iteration
         self.keep, self.score_field = keep, score_field
         self.num_partitions, self.memory_gb, self.against, self.extend = num_partitions, memory_gb, against, extend
-        self.stage()  # wrong parameters are errors here
+        self.stage()  # raises for wrong parameters
 
     def stage(self) -> FuzzyDeduplicationStage:
         bands, rows = self.num_bands, self.minhashes_per_band
         if bands is not None or rows is not None:
             bands, rows = NUM_BANDS if bands is None else bands, MINHASHES_PER_BAND if rows is None else rows
-        more: dict[str, Any] = {}
-        for name in ("bands_per_iteration", "verify"):
-            if getattr(self, name) is not None:
-                more[name] = getattr(self, name)
+        optional = {"bands_per_iteration": self.bands_per_iteration, "verify": self.verify}
+        given: dict[str, Any] = {name: value for name, value in optional.items() if value is not None}
         return FuzzyDeduplicationStage(
             text_field=self.text_field,
             word_ngrams=self.word_ngrams,
@@ -308,5 +301,42 @@ class FuzzyDeduplicationWorkflow(DuplicateFindingWorkflow):
             against=self.against,
             extend=self.extend,
             memory_gb=self.memory_gb,
-            **more,
+            **given,
         )
+
+
+class TextDuplicatesRemovalWorkflow(FilesWorkflow):
+    """Removes rows by their ids: the dropped rows of a cluster table, or all rows of a table of ids.
+
+    The input and `id_field` must be those with which the table was made; blocks may be of any size.
+    """
+
+    def __init__(
+        self,
+        input_path: Paths,
+        ids_to_remove_path: Paths,
+        output_path: str | os.PathLike[str],
+        id_field: str | None = None,
+        duplicate_id_field: str = ID,
+        duplicate_id_read_kwargs: Mapping[str, Any] | None = None,
+        cache_path: str | os.PathLike[str] | None = None,
+        **files: Any,
+    ) -> None:
+        """`files`: as for `ExactDeduplicationWorkflow`."""
+        super().__init__(input_path, output_path, cache_path, **files)
+        self.ids_to_remove_path, self.id_field = ids_to_remove_path, id_field
+        self.duplicate_id_field = duplicate_id_field
+        self.duplicate_id_read_kwargs = dict(duplicate_id_read_kwargs or {})
+
+    def run(self, executor: Executor | None = None, **settings: Any) -> DeduplicationResult:
+        """Write the input without the rows to remove. `settings` are those of `Pipeline.run`."""
+        kind = self.filetype()
+        options = self.duplicate_id_read_kwargs.get("storage_options")
+        stage = TextDuplicatesRemovalStage(self.ids_to_remove_path, self.id_field, self.duplicate_id_field, options)
+        result = self.write_rest(kind, stage, executor, settings)
+        written = sum(task.rows for task in result if isinstance(task, WrittenFiles))
+        removed, listed = result.rows_read - written - len(result.quarantined()), stage.listed()
+        warned = stage.run_warning(result.summary()[stage.name])  # by the run, of its last attempt
+        if listed is not None and removed != listed and not warned:
+            warnings.warn(stage.count_warning(removed, listed), RuntimeWarning, stacklevel=2)
+        return DeduplicationResult(self.output_path, None, result.rows_read, removed, 0, result)

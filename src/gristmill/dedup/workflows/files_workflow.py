@@ -1,7 +1,7 @@
-"""What workflows share: which files rows come from, and which they go to.
+"""FilesWorkflow: the base of workflows, which reads files and writes files.
 
-A run replaces files of the same name in its output directory. If others of the same format are there, it does not
-start: nobody who reads the directory could tell which run wrote what. `output_mode` says what is wanted instead.
+A run replaces files of the same name in its output directory. It does not start if there are other files of the same
+format, since readers of the directory could not tell them from its output; `output_mode` allows it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FILETYPES = ("jsonl", "parquet")
 
 
 class FilesWorkflow:
-    """What the workflows share: where rows come from, and where they go."""
+    """A workflow that reads input files and writes output files."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class FilesWorkflow:
         if unknown:
             known = [*signature(type(self)).parameters, *list(signature(FilesWorkflow).parameters)[3:]]
             hint = did_you_mean(wrong := next(iter(unknown)), known)
-            raise TypeError(f"{self.name}: there is no parameter {wrong!r}.{hint}")
+            raise TypeError(f"{self.name} has no parameter {wrong!r}.{hint}")
         self.input_path, self.output_path = input_path, os.fspath(output_path)
         self.cache_path = None if cache_path is None else os.fspath(cache_path)
         self.input_filetype, self.input_blocksize = input_filetype, input_blocksize
@@ -63,10 +63,10 @@ class FilesWorkflow:
                 raise ValueError(f"{self.name}: {what} is {given!r}, must be 'jsonl' or 'parquet'")
         self.output_mode: str | None = self.write_kwargs.pop("mode", output_mode)
         if output_mode not in (None, self.output_mode):
-            raise ValueError(f"{self.name}: output_mode is {output_mode!r}, and write_kwargs have another mode")
+            raise ValueError(f"{self.name}: output_mode is {output_mode!r}, but write_kwargs has another mode")
         if self.output_mode not in (None, *WRITE_MODES):
-            told = ", ".join(map(repr, WRITE_MODES))
-            raise ValueError(f"{self.name}: output_mode is {self.output_mode!r}, must be one of {told}, or None")
+            modes = ", ".join(map(repr, WRITE_MODES))
+            raise ValueError(f"{self.name}: output_mode is {self.output_mode!r}, must be one of {modes}, or None")
 
     @property
     def name(self) -> str:
@@ -77,7 +77,7 @@ class FilesWorkflow:
         return dict(self.write_kwargs.get("storage_options") or {})
 
     def filetype(self) -> str:
-        """The kind of the input: what was said, or what its files are called."""
+        """The format of the input: `input_filetype`, or by the extensions of its files."""
         if self.input_filetype:
             return self.input_filetype
         lines = with_compressed_extensions(JSONL_EXTENSIONS)
@@ -88,55 +88,58 @@ class FilesWorkflow:
             raise InputError(f"{self.name}: {error}") from error
         kinds = {"parquet" if extension_of(file.path) in PARQUET_EXTENSIONS else "jsonl" for file in files}
         if len(kinds) > 1:
-            raise PlanError(f"{self.name}: the input has JSON lines and Parquet: say which with input_filetype=...")
+            raise PlanError(
+                f"{self.name}: the input has JSON lines and Parquet files: choose one with input_filetype=..."
+            )
         return kinds.pop()
 
     def reader(self, kind: str) -> ProcessingStage[Any, Any]:
-        made: ProcessingStage[Any, Any] = default_format_stages(kind)[0](
+        reader: ProcessingStage[Any, Any] = default_format_stages(kind)[0](
             self.input_path,
             blocksize=self.input_blocksize,
             file_extensions=self.input_file_extensions,
             read_kwargs=self.read_kwargs,
         )
-        return made
+        return reader
 
     def writer(self, kind: str) -> ProcessingStage[Any, Any]:
         options = {name: value for name, value in self.write_kwargs.items() if name != "storage_options"}
         compression = options.pop("compression", None)
-        made: ProcessingStage[Any, Any] = default_format_stages(self.output_filetype or kind)[1](
+        writer: ProcessingStage[Any, Any] = default_format_stages(self.output_filetype or kind)[1](
             self.output_path,
             write_kwargs=options,
             mode=self.output_mode or "ignore",
             compression=compression,
             storage_options=self.output_options,
         )
-        return made
+        return writer
 
     def write_rest(self, kind: str, stage: Any, executor: Executor | None, settings: Mapping[str, Any]) -> Result:
-        """Write the rows that a stage leaves."""
+        """Write the rows that a stage keeps."""
         reader, writer = self.reader(kind), self.writer(kind)
         stages = [reader, stage, writer]
-        if self.output_mode is None and (strangers := self._unrelated_files(reader, writer)):
-            Pipeline(self.name, stages=stages).plan()  # there may be a better reason, such as the input in that place
+        if self.output_mode is None and (others := self._unrelated_files(reader, writer)):
+            Pipeline(
+                self.name, stages=stages
+            ).plan()  # may raise a better error, as when the input is in that directory
             raise InputError(
-                f"{self.name}: {self.output_path} has {shorten(strangers)}, which this run does not write: beside "
-                "its own output there would be rows that were not compared with it. Choose another directory, or "
-                "output_mode='overwrite' to delete all files of the format in it first, 'ignore' to leave those of "
-                "other names, 'append' to leave all"
+                f"{self.name}: {self.output_path} has {shorten(others)}, which this run does not write: their rows "
+                "would not be compared with its output. Choose another directory, or output_mode='overwrite' to delete "
+                "all files of the format in it first, 'ignore' to leave files with other names, 'append' to leave all"
             )
         return self.run_stages(stages, executor, settings)
 
     def _unrelated_files(self, reader: Any, writer: Any) -> list[str]:
-        """Files in the output directory that would be taken for output of this run."""
+        """Files in the output directory that this run does not write."""
         write, listing = writer.decompose()[0], reader.decompose()[0]
-        there = data_files(write.target, write.form)
-        if not there:
+        files = data_files(write.target, write.form)
+        if not files:
             return []
         ours = {f"{safe_file_name(name)}{write.form.extension}" for name in listing.partitions()} | self._done_before()
-        return [name for name in there if name not in ours]
+        return [name for name in files if name not in ours]
 
     def _done_before(self) -> set[str]:
-        """Files of a run that is resumed. It removes those of input that is gone, if rows of others depend on it."""
+        """Output files of the run that is resumed; it may remove some of them itself."""
         return set()
 
     def run_stages(self, stages: Sequence[Any], executor: Executor | None, settings: Mapping[str, Any]) -> Result:

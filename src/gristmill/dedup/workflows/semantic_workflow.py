@@ -1,7 +1,6 @@
-"""SemanticDeduplicationWorkflow: from files with embeddings to files without rows that are alike.
+"""SemanticDeduplicationWorkflow: from files with embeddings to files without semantic duplicates.
 
-It takes the parameters that scripts for NeMo Curator have. Those that are about how clusters are made on GPUs are
-accepted, checked by name alone, and change nothing.
+It accepts the parameters of NeMo Curator. Those for clustering on GPUs are checked by name only, and have no effect.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ UNUSED = (
     "init", "n_init", "oversampling_factor", "max_samples_per_batch", "fit_data_fraction", "pairwise_batch_size",
     "pairwise_compute_dtype", "kmeans_embedding_output_dtype", "metadata_fields", "clear_output", "verbose",
 )  # fmt: skip
-"""What other systems need to be told, and this one does not."""
+"""Parameters of NeMo Curator that are accepted and have no effect."""
 
 
 class SemanticDeduplicationWorkflow(DuplicateFindingWorkflow):
     """Removes rows whose embeddings are nearly the same from files; or only finds them, with perform_removal=False.
 
-    Rows are compared, and one of them chosen, as by `SemanticDeduplicationStage`. The input is Parquet or JSON lines
-    with embeddings in `embedding_field`. With `cache_path`, a directory, a run that was killed goes on. `read_kwargs`,
-    `write_kwargs` and `cache_kwargs` may hold `storage_options`. Without removal the cluster table is written to
-    `clusters` in `output_path`. Parameters that only other systems need, such as `init`, are accepted and not used.
+    Rows are compared and chosen as by `SemanticDeduplicationStage`. The input is Parquet or JSON lines with embeddings
+    in `embedding_field`. With `cache_path`, a directory, a killed run can be resumed. `read_kwargs`, `write_kwargs` and
+    `cache_kwargs` may contain `storage_options`. Without removal the cluster table is written to `clusters` in
+    `output_path`. Parameters of NeMo Curator that are not needed, such as `init`, are accepted and ignored.
     """
 
     extend = None
@@ -61,8 +60,8 @@ class SemanticDeduplicationWorkflow(DuplicateFindingWorkflow):
         input_file_extensions: Sequence[str] | None = None,
         **more: Any,
     ) -> None:
-        """`more`: input_blocksize, output_filetype, output_mode, read_kwargs, write_kwargs, cache_kwargs; and what is
-        not used."""
+        """`more`: input_blocksize, output_filetype, output_mode, read_kwargs, write_kwargs, cache_kwargs; and
+        ignored ones."""
         files = {name: value for name, value in more.items() if name not in UNUSED}
         super().__init__(
             input_path,
@@ -78,7 +77,7 @@ class SemanticDeduplicationWorkflow(DuplicateFindingWorkflow):
         self.n_probe, self.border, self.embedding_dim = n_probe, border, embedding_dim
         self.random_state, self.max_iter, self.tol = random_state, max_iter, tol
         self.num_partitions, self.memory_gb = num_partitions, memory_gb
-        self.stage()  # wrong parameters are errors here
+        self.stage()  # raises for wrong parameters
 
     def stage(self) -> SemanticDeduplicationStage:
         names = signature(SemanticDeduplicationStage).parameters

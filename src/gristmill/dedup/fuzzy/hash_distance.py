@@ -1,13 +1,16 @@
-"""SimHash: 64 bits per document, few of which differ between documents that are nearly the same.
+"""Deduplication by 64-bit hashes that differ in few bits: SimHash of texts, perceptual hashes of images.
 
-It costs less room than MinHash and tells less: similarity counts repetitions, and a search finds only what differs
-in a few bits. Blank documents and null have none.
+    SimHashDeduplicationStage          computes a SimHash of each text
+    PerceptualHashDeduplicationStage   reads a column of perceptual hashes
 
-`SimHashDeduplicationStage` sends the hash of each text by several keys, so that all that differ in a few bits meet
-(`search_rows`), and makes clusters of those that do. All pairs are found.
+Each hash is sent under several keys, so that hashes that differ in few bits have a key in common (`search_rows`); pairs
+are verified, and similar rows make clusters. All pairs within the radius are found. A SimHash is smaller than a MinHash
+signature and tells less: its similarity counts repetitions, and only texts with few changes are found. Blank texts and
+null have none.
 
-What is given up: bounds on memory other than for sorting. All texts with a key in common are looked at together, and
-clusters are made by one worker, from all pairs: about 200 bytes for each.
+Gives up bounded memory other than for sorting: all rows with a key in common are held together, and one worker makes
+the clusters from all pairs, at about 200 bytes for each. Clusters are transitive, so a large radius may link images
+that differ.
 """
 
 from __future__ import annotations
@@ -19,15 +22,18 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.arrow.array_building import literal
+from gristmill.core.arrow.array_building import literal, make_array
+from gristmill.core.arrow.hash_partitioning import required_column
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.native_kernels import kernels
+from gristmill.core.arrow.table_conversion import is_text
 from gristmill.core.batch import Batch
+from gristmill.core.errors import ColumnError, printable
 from gristmill.core.stage import Columns
 from gristmill.core.task import id_sort_key
 from gristmill.dedup.clusters.cluster_table import CLUSTER, ID, PARTNER, SIMILARITY, CommitVerdicts, ids
 from gristmill.dedup.clusters.connected_components import components
-from gristmill.dedup.clusters.keep_policy import Keep, choose_kept, policy
+from gristmill.dedup.clusters.keep_policy import FIRST, Keep, choose_kept, policy
 from gristmill.dedup.columns import reference
 from gristmill.dedup.columns.arrow_numpy import Column, Numbers, as_one_array, as_text, from_numbers, numbers
 from gristmill.dedup.columns.batch_texts import texts_of
@@ -40,11 +46,13 @@ from gristmill.io.exchange.verdict_stage import KEEP, ROW, TASK, VerdictStage, i
 
 WORDS = Shingling("words", 3)
 MOST_PAIRS = 2**22
-"""So many are compared at a time."""
+"""Pairs that are compared at a time."""
+
+MAX_PERCEPTUAL_RADIUS = 12
 
 _KEY, _NODE, _OTHER, _BITS, _RANK, _PLACE = "__key__", "__node__", "__other__", "__bits__", "__rank__", "__place__"
 _ABOUT = [_NODE, _RANK, _PLACE, ID, TASK, ROW]
-"""What is known of a text."""
+"""The columns that describe a row."""
 
 
 def simhashes(column: Column, shingling: Shingling = WORDS) -> pa.UInt64Array:
@@ -53,23 +61,22 @@ def simhashes(column: Column, shingling: Shingling = WORDS) -> pa.UInt64Array:
     if kernels is not None:
         data, bitmap = kernels.simhash(texts, shingling.unit, shingling.n, shingling.seed)
     else:
-        found = [shingling.shingles(text or "") for text in texts.to_pylist()]
-        data = np.array([reference.simhash(one) if len(one) else 0 for one in found], np.uint64).tobytes()
-        bitmap = np.packbits(np.array([len(one) > 0 for one in found], np.bool_), bitorder="little").tobytes()
+        shingles = [shingling.shingles(text or "") for text in texts.to_pylist()]
+        data = np.array([reference.simhash(one) if len(one) else 0 for one in shingles], np.uint64).tobytes()
+        bitmap = np.packbits(np.array([len(one) > 0 for one in shingles], np.bool_), bitorder="little").tobytes()
     return from_numbers(np.frombuffer(data, np.uint64), pa.py_buffer(bitmap))
 
 
 def distance(left: Column, right: Column) -> pa.Int64Array:
-    """In how many bits the hashes of each row differ."""
+    """The number of bits in which the hashes of each row differ."""
     return from_numbers(np.bitwise_count(numbers(left) ^ numbers(right)).astype(np.int64))
 
 
 def search_rows(ids: Column, hashes: Column, within: int = 3, blocks: int = 6) -> pa.Table:
     """Rows `key` and `id`: documents whose hashes differ in at most `within` bits have a key in common.
 
-    Hashes are cut into blocks. Of two that differ in so few bits, at least `blocks - within` blocks are equal,
-    whichever these are; there is a key for each choice of as many. More blocks make more keys, with fewer documents to
-    each.
+    Hashes are cut into blocks. Two hashes that differ in so few bits have at least `blocks - within` equal blocks;
+    there is a key for each choice of that many blocks. More blocks make more keys, with fewer documents for each.
     """
     if not 0 <= within < blocks <= 64:
         raise ValueError(f"within={within} must be less than blocks={blocks}, and blocks at most 64")
@@ -81,9 +88,9 @@ def search_rows(ids: Column, hashes: Column, within: int = 3, blocks: int = 6) -
     for number, chosen in enumerate(combinations(masks, blocks - within)):
         part = values & np.bitwise_or.reduce(np.array(chosen))
         keys.append(reference.scramble(part + np.uint64((number + 1) * reference.GOLDEN & reference.ALL)))
-    found = np.stack(keys, axis=1)
-    places = from_numbers(np.repeat(np.arange(len(values)), found.shape[1]))
-    return pa.table([from_numbers(found.reshape(-1)), names.take(places)], ["key", "id"])
+    matrix = np.stack(keys, axis=1)
+    rows = from_numbers(np.repeat(np.arange(len(values)), matrix.shape[1]))
+    return pa.table([from_numbers(matrix.reshape(-1)), names.take(rows)], ["key", "id"])
 
 
 def near_pairs(hashes: Column, within: int = 3, blocks: int = 6) -> pa.Table:
@@ -96,11 +103,11 @@ def near_pairs(hashes: Column, within: int = 3, blocks: int = 6) -> pa.Table:
     return distinct_pairs(u[near], v[near])
 
 
-# -- as a stage ----------------------------------------------------------------------------------------------
+# -- stages --------------------------------------------------------------------------------------------------
 
 
 class HashDistanceStage(VerdictStage):
-    """Drops each row of which 64 bits are nearly those of another; of those that are alike, one is kept."""
+    """Drops rows whose 64-bit hash is nearly that of another; of each cluster, one row is kept."""
 
     is_base: ClassVar[bool] = True
     radius: int
@@ -109,7 +116,7 @@ class HashDistanceStage(VerdictStage):
     _policy: Keep
 
     def hashes(self, batch: Batch) -> pa.Array:
-        """The bits of each row, as uint64; null for one that is like no other."""
+        """The hash of each row, as uint64; null for a row that is never a duplicate."""
         raise NotImplementedError
 
     def keys(self, batch: Batch) -> pa.Table:
@@ -117,9 +124,9 @@ class HashDistanceStage(VerdictStage):
         known = identities(batch)
         about = pa.table(
             [
-                from_numbers(_numbered(known)),
+                from_numbers(_row_numbers(known)),
                 self._policy.rank(batch.data, self.count),
-                pa.repeat(literal(_place(batch), pa.string()), batch.num_items),
+                pa.repeat(literal(_sortable_position(batch), pa.string()), batch.num_items),
                 ids(self.name, batch, self.id_field),
                 known[TASK],
                 known[ROW],
@@ -127,17 +134,17 @@ class HashDistanceStage(VerdictStage):
             _ABOUT,
         )
         rows = search_rows(from_numbers(np.arange(batch.num_items)), hashes, self.radius, self.radius + 2)
-        found = about.take(rows["id"]).append_column(_BITS, hashes.take(rows["id"]))
+        keyed = about.take(rows["id"]).append_column(_BITS, hashes.take(rows["id"]))
         key = pa.Array.from_buffers(pa.binary(8), len(rows), [None, as_one_array(rows["key"]).buffers()[1]])
-        return found.append_column(_KEY, key)
+        return keyed.append_column(_KEY, key)
 
     def run_warning(self, stats: Any) -> str | None:
         return self._policy.run_warning(self.name, stats)
 
     def rounds(self) -> Sequence[KeyedStage]:
-        steps: list[KeyedStage] = [NearHashes(self.radius), NearClusters()]
+        steps: list[NearHashes | NearClusters] = [NearHashes(self.radius), NearClusters()]
         for step in steps:
-            step.name = f"{self.name}_{type(step).__name__.lower()}"
+            step.name = f"{self.name}_{step.step_name}"
             step.num_partitions = self.num_partitions
         return steps
 
@@ -149,15 +156,17 @@ class HashDistanceStage(VerdictStage):
 
 
 class SimHashDeduplicationStage(HashDistanceStage):
-    """Drops each row whose text is nearly that of another, by 64 bits for each; of those that are alike, one is kept.
+    """Drops rows whose text is nearly that of another row, by a 64-bit SimHash of each text.
 
-    Alike are texts whose SimHashes, of runs of `word_ngrams` words, differ in at most `radius` bits, and those that
-    others link. In scripts without spaces each character is a word. At a radius of 3, texts of which one word in 200
-    differs are found two times of three, at 6 nearly always; for more than that there is `FuzzyDeduplicationStage`.
+    Two texts are similar if their SimHashes, of runs of `word_ngrams` words, differ in at most `radius` bits; clusters
+    of similar rows are transitive, and one row of each is kept. In scripts without spaces each character is a word. At
+    a radius of 3, texts of which one word in 200 differs are found two times in three, at 6 nearly always. Use
+    `FuzzyDeduplicationStage` for larger differences.
+
     `keep` is "first" in the order of the input, "longest", the one with the "highest" or "newest" `score_field`, or a
-    `Keep`. `id_field` names the rows in the cluster table, whose similarity is the share of equal bits. Blank texts
-    and null are like no other. `memory_gb` is what a worker may use for sorting keys, and bounds nothing else. Output
-    files are those that there would be without this stage, in the same order.
+    `Keep`. `id_field` is the column that names rows in the cluster table, where similarity is the share of equal bits.
+    Blank texts and null are never duplicates. `memory_gb` is the memory that a worker may use for sorting keys; nothing
+    else is bounded. Output files have the same names and order as without this stage.
     """
 
     def __init__(
@@ -165,7 +174,7 @@ class SimHashDeduplicationStage(HashDistanceStage):
         text_field: str = "text",
         radius: int = 3,
         word_ngrams: int = 3,
-        keep: str | Keep | Mapping[str, Any] = "first",
+        keep: str | Keep | Mapping[str, Any] = FIRST,
         score_field: str | None = None,
         id_field: str | None = None,
         num_partitions: int | None = None,
@@ -176,11 +185,11 @@ class SimHashDeduplicationStage(HashDistanceStage):
             raise ValueError(f"SimHashDeduplicationStage: radius is {radius}, must be 0 to 8 bits")
         if word_ngrams < 1:
             raise ValueError(f"SimHashDeduplicationStage: word_ngrams is {word_ngrams}, must be 1 or more")
-        Exchange(num_partitions=num_partitions, memory_gb=memory_gb)  # a wrong number is an error here
+        Exchange(num_partitions=num_partitions, memory_gb=memory_gb)  # raises for wrong numbers
         self.text_field, self.radius, self.word_ngrams, self.keep = text_field, radius, word_ngrams, keep
         self.score_field, self.id_field = score_field, id_field
         self.num_partitions, self.memory_gb = num_partitions, memory_gb
-        self._how = Shingling("words", word_ngrams)
+        self._shingling = Shingling("words", word_ngrams)
         self._policy = policy("SimHashDeduplicationStage", keep, text_field, score_field)
 
     def inputs(self) -> tuple[list[str], Columns]:
@@ -190,26 +199,94 @@ class SimHashDeduplicationStage(HashDistanceStage):
         }
 
     def hashes(self, batch: Batch) -> pa.Array:
-        return simhashes(texts_of(self.name, batch.data, self.text_field), self._how)
+        return simhashes(texts_of(self.name, batch.data, self.text_field), self._shingling)
 
 
-def _numbered(known: pa.Table) -> Numbers:
-    """A number for each row that no other has."""
+class PerceptualHashDeduplicationStage(HashDistanceStage):
+    """Drops rows whose perceptual hash is nearly that of another row; of each cluster, one row is kept.
+
+    `hash_field` is a column of 64-bit hashes, as `ImagePerceptualHashStage` makes it: integers, eight bytes, or sixteen
+    hexadecimal digits. Two rows are similar if their hashes differ in at most `radius` bits, 0 to 12; clusters are
+    transitive. Copies that were resized or recompressed differ in up to about 6 bits, different images in 20 to 40.
+
+    `keep` is "first" in the order of the input, the one with the "highest" or "newest" `score_field`, such as width, or
+    a `Keep`. `id_field` is the column that names rows in the cluster table, where similarity is the share of equal
+    bits. Null is never a duplicate. Output files have the same names and order as without this stage.
+    """
+
+    def __init__(
+        self,
+        hash_field: str = "phash",
+        radius: int = 6,
+        keep: str | Keep | Mapping[str, Any] = FIRST,
+        score_field: str | None = None,
+        id_field: str | None = None,
+        num_partitions: int | None = None,
+        memory_gb: float | None = None,
+    ) -> None:
+        super().__init__()
+        if isinstance(radius, bool) or not isinstance(radius, int) or not 0 <= radius <= MAX_PERCEPTUAL_RADIUS:
+            raise ValueError(
+                f"PerceptualHashDeduplicationStage: radius is {radius!r}, must be 0 to {MAX_PERCEPTUAL_RADIUS} bits"
+            )
+        Exchange(num_partitions=num_partitions, memory_gb=memory_gb)  # raises for wrong numbers
+        self.hash_field, self.radius, self.keep, self.score_field = hash_field, radius, keep, score_field
+        self.id_field, self.num_partitions, self.memory_gb = id_field, num_partitions, memory_gb
+        self._policy = policy("PerceptualHashDeduplicationStage", keep, None, score_field)
+
+    def inputs(self) -> tuple[list[str], Columns]:
+        named = [self.hash_field, self._policy.field, self.id_field]
+        return ["data"], list(dict.fromkeys(name for name in named if name))
+
+    def hashes(self, batch: Batch) -> pa.Array:
+        column = as_one_array(required_column(batch.data, self.hash_field))
+        kind = column.type
+        if kind == pa.uint64():
+            return column
+        if pa.types.is_integer(kind):
+            return column.cast(pa.int64()).view(pa.uint64())
+        if pa.types.is_null(kind):
+            return column.cast(pa.uint64())
+        if is_text(kind):
+            return make_array([_bits(value) for value in column.to_pylist()], pa.uint64())
+        if pa.types.is_fixed_size_binary(kind) and kind.byte_width == 8:
+            values = (None if value is None else int.from_bytes(value, "big") for value in column.to_pylist())
+            return make_array(list(values), pa.uint64())
+        raise ColumnError(
+            f"stage {self.name!r} needs 64-bit hashes in column {self.hash_field!r}, which holds {printable(kind)}. "
+            "Set hash_field to the column that ImagePerceptualHashStage has added"
+        )
+
+
+def _bits(text: str | None) -> int | None:
+    """The number that 16 hexadecimal digits stand for; any other text raises, and its row goes to quarantine."""
+    if text is None:
+        return None
+    if len(text) != 16:
+        raise ValueError(f"{text[:40]!r} is not a 64-bit hash of 16 hexadecimal digits")
+    return int(text, 16)
+
+
+def _row_numbers(known: pa.Table) -> Numbers:
+    """A unique 64-bit number for each row."""
     tasks = numbers(hash64(known[TASK]))
-    found: Numbers = reference.scramble(tasks + numbers(known[ROW]).astype(np.uint64) * np.uint64(reference.GOLDEN))
-    return found.view(np.int64)
+    mixed: Numbers = reference.scramble(tasks + numbers(known[ROW]).astype(np.uint64) * np.uint64(reference.GOLDEN))
+    return mixed.view(np.int64)
 
 
-def _place(batch: Batch) -> str:
-    """Where a batch stands in the input, as text that sorts so."""
+def _sortable_position(batch: Batch) -> str:
+    """The position of a batch in the input, as text that sorts in that order."""
     parts = [part for _, part in id_sort_key(batch.lineage.id)]
     return ".".join(f"{part:012d}" if isinstance(part, int) else part for part in [batch.lineage.order, *parts])
 
 
 class NearHashes(KeyedStage):
-    """Pairs of texts with a key in common whose hashes differ in few bits: the first of each pair, with the other, and
-    the other itself."""
+    """Finds rows with a key in common whose hashes differ in few bits.
 
+    For each pair it outputs the first row, linked with the other, and the other row.
+    """
+
+    step_name: ClassVar[str] = "near_hashes"
     key = _KEY
 
     def __init__(self, radius: int) -> None:
@@ -239,22 +316,22 @@ def _as_numbers(column: Column) -> pa.Array:
 
 
 def _pairs(keys: Numbers) -> Iterator[tuple[Numbers, Numbers]]:
-    """All pairs of places with the same key, some at a time; equal keys are neighbours."""
+    """All pairs of positions with the same key, at most `MOST_PAIRS` at a time if possible; keys are sorted."""
     starts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
     sizes = np.diff(np.append(starts, len(keys)))
     for size in np.unique(sizes[sizes > 1]).tolist():
         begins = starts[sizes == size]
         if size * size > MOST_PAIRS:
             for begin in begins.tolist():
-                for place in range(begin, begin + size - 1):
-                    others = np.arange(place + 1, begin + size)
-                    yield np.full(len(others), place), others
+                for position in range(begin, begin + size - 1):
+                    others = np.arange(position + 1, begin + size)
+                    yield np.full(len(others), position), others
             continue
         left, right = np.triu_indices(size, 1)
         step = max(MOST_PAIRS // len(left), 1)
         for at in range(0, len(begins), step):
-            some = begins[at : at + step, None]
-            yield (some + left).reshape(-1), (some + right).reshape(-1)
+            group_starts = begins[at : at + step, None]
+            yield (group_starts + left).reshape(-1), (group_starts + right).reshape(-1)
 
 
 def _links(table: pa.Table, u: Numbers, v: Numbers, bits: Numbers) -> pa.Table:
@@ -267,12 +344,13 @@ def _links(table: pa.Table, u: Numbers, v: Numbers, bits: Numbers) -> pa.Table:
 
 
 class NearClusters(KeyedStage):
-    """Makes clusters of all pairs, and gives a verdict on each row that is in one."""
+    """Makes clusters of all pairs, and gives a verdict on each row of a cluster."""
 
+    step_name: ClassVar[str] = "clusters"
     key = ()
 
     def outputs(self) -> tuple[list[str], Columns]:
-        return [], []  # what it gives is no part of the rows
+        return [], []  # verdicts are no columns of the rows
 
     def process_groups(self, table: pa.Table) -> pa.Table:
         _, first = np.unique(numbers(table[_NODE]), return_index=True)
