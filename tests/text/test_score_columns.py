@@ -191,5 +191,5 @@ def test_verbose_is_taken_and_changes_nothing() -> None:
 
 def test_a_function_that_returns_bytes_is_refused() -> None:
     for stage in (Modify(str.encode), Modify(lambda text, n: b"x", ["text", "n"], "out")):
-        with pytest.raises(ContractError, match="returned bytes: return text"):
+        with pytest.raises(ContractError, match="returned bytes: return a string"):
             stage.process(DocumentBatch([{"text": "a", "n": 1}]))

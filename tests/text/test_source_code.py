@@ -23,8 +23,7 @@ from gristmill.text import (
     TokenizerFertilityFilter,
     XMLHeaderFilter,
 )
-from gristmill.text.filters.comment_syntax import COMMENT_SYNTAX, LANGUAGE_OF_MIME_TYPE
-from gristmill.text.filters.per_extension import SOURCE_FILE_RULES
+from gristmill.text.filters.source_code import COMMENT_SYNTAX, LANGUAGE_OF_MIME_TYPE, SOURCE_FILE_RULES
 
 PYTHON = PythonCommentToCodeFilter()
 JAVA = GeneralCommentToCodeFilter("text/x-java-source")

@@ -108,7 +108,7 @@ def test_a_commit_may_be_repeated(make, tmp_path: Path) -> None:
     tokenize, write, commit = make(str(tmp_path / "out")).decompose()
     for stage in (tokenize, write, commit):
         stage.check()
-        stage.prepare({})
+        stage.prepare_run({})
     tokenize.setup(WorkerMetadata())
     rows = [{"text": text} for text in TEXTS]
     fragments = [write.process(tokenize.process(batch)).named(batch.lineage) for batch in batches(rows, [2, 4])]

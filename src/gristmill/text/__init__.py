@@ -12,15 +12,15 @@ from gristmill.core.lazy import lazy
 if TYPE_CHECKING:
     from gristmill.text.blend import Blend as Blend
     from gristmill.text.document_filter import DocumentFilter as DocumentFilter
-    from gristmill.text.document_filter import IncompleteStoryFilter as IncompleteStoryFilter
-    from gristmill.text.document_filter import SubstringFilter as SubstringFilter
     from gristmill.text.document_ids import AddId as AddId
+    from gristmill.text.document_modifier import DocumentModifier as DocumentModifier
     from gristmill.text.filters.character_histogram import HistogramFilter as HistogramFilter
     from gristmill.text.filters.fasttext_quality import FastTextQualityFilter as FastTextQualityFilter
     from gristmill.text.filters.heuristics import BoilerPlateStringFilter as BoilerPlateStringFilter
     from gristmill.text.filters.heuristics import BulletsFilter as BulletsFilter
     from gristmill.text.filters.heuristics import CommonEnglishWordsFilter as CommonEnglishWordsFilter
     from gristmill.text.filters.heuristics import EllipsisFilter as EllipsisFilter
+    from gristmill.text.filters.heuristics import IncompleteStoryFilter as IncompleteStoryFilter
     from gristmill.text.filters.heuristics import LongWordFilter as LongWordFilter
     from gristmill.text.filters.heuristics import MeanWordLengthFilter as MeanWordLengthFilter
     from gristmill.text.filters.heuristics import NonAlphaNumericFilter as NonAlphaNumericFilter
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from gristmill.text.filters.heuristics import WhiteSpaceFilter as WhiteSpaceFilter
     from gristmill.text.filters.heuristics import WordCountFilter as WordCountFilter
     from gristmill.text.filters.heuristics import WordsWithoutAlphabetsFilter as WordsWithoutAlphabetsFilter
-    from gristmill.text.filters.per_extension import PerExtensionFilter as PerExtensionFilter
     from gristmill.text.filters.quality_presets import C4ParagraphFilter as C4ParagraphFilter
     from gristmill.text.filters.quality_presets import C4QualityFilter as C4QualityFilter
     from gristmill.text.filters.quality_presets import FineWebQualityFilter as FineWebQualityFilter
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from gristmill.text.filters.source_code import GeneralCommentToCodeFilter as GeneralCommentToCodeFilter
     from gristmill.text.filters.source_code import HTMLBoilerplateFilter as HTMLBoilerplateFilter
     from gristmill.text.filters.source_code import NumberOfLinesOfCodeFilter as NumberOfLinesOfCodeFilter
+    from gristmill.text.filters.source_code import PerExtensionFilter as PerExtensionFilter
     from gristmill.text.filters.source_code import PythonCommentToCodeFilter as PythonCommentToCodeFilter
     from gristmill.text.filters.source_code import TokenizerFertilityFilter as TokenizerFertilityFilter
     from gristmill.text.filters.source_code import XMLHeaderFilter as XMLHeaderFilter
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from gristmill.text.filters.url_blocklist import UrlBlocklistFilter as UrlBlocklistFilter
     from gristmill.text.filters.user_rules import LambdaFilter as LambdaFilter
     from gristmill.text.filters.user_rules import RegexFilter as RegexFilter
+    from gristmill.text.filters.user_rules import SubstringFilter as SubstringFilter
     from gristmill.text.filters.vocabulary import C4BadWordsFilter as C4BadWordsFilter
     from gristmill.text.filters.vocabulary import FlaggedWordsFilter as FlaggedWordsFilter
     from gristmill.text.filters.vocabulary import StopWordRatioFilter as StopWordRatioFilter
@@ -63,21 +64,20 @@ if TYPE_CHECKING:
     from gristmill.text.filters.vocabulary import write_unigrams as write_unigrams
     from gristmill.text.language_identification import FastTextLangId as FastTextLangId
     from gristmill.text.language_identification import IdentifyLanguage as IdentifyLanguage
-    from gristmill.text.modifiers.boilerplate import BoilerPlateStringModifier as BoilerPlateStringModifier
-    from gristmill.text.modifiers.document_modifier import DocumentModifier as DocumentModifier
-    from gristmill.text.modifiers.document_modifier import NewlineNormalizer as NewlineNormalizer
-    from gristmill.text.modifiers.document_modifier import QuotationUnifier as QuotationUnifier
-    from gristmill.text.modifiers.document_modifier import UnicodeReformatter as UnicodeReformatter
-    from gristmill.text.modifiers.document_modifier import UrlRemover as UrlRemover
     from gristmill.text.modifiers.html_markup import HtmlEntityDecoder as HtmlEntityDecoder
     from gristmill.text.modifiers.html_markup import HtmlRemover as HtmlRemover
     from gristmill.text.modifiers.line_cleaners import LineCleaner as LineCleaner
     from gristmill.text.modifiers.line_cleaners import ParagraphCleaner as ParagraphCleaner
+    from gristmill.text.modifiers.removers import BoilerPlateStringModifier as BoilerPlateStringModifier
     from gristmill.text.modifiers.removers import FastTextLabelModifier as FastTextLabelModifier
     from gristmill.text.modifiers.removers import LineRemover as LineRemover
     from gristmill.text.modifiers.removers import MarkdownRemover as MarkdownRemover
+    from gristmill.text.modifiers.removers import NewlineNormalizer as NewlineNormalizer
     from gristmill.text.modifiers.removers import QuotationRemover as QuotationRemover
+    from gristmill.text.modifiers.removers import QuotationUnifier as QuotationUnifier
     from gristmill.text.modifiers.removers import Slicer as Slicer
+    from gristmill.text.modifiers.removers import UrlRemover as UrlRemover
+    from gristmill.text.modifiers.unicode_repair import UnicodeReformatter as UnicodeReformatter
     from gristmill.text.pii.redaction import PiiFilter as PiiFilter
     from gristmill.text.pii.redaction import PiiRedactor as PiiRedactor
     from gristmill.text.pii.redaction import RedactPii as RedactPii

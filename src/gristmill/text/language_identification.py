@@ -14,13 +14,14 @@ from gristmill.core.decision import Decision
 from gristmill.core.errors import PlanError, did_you_mean, shorten
 from gristmill.core.stage import ProcessingStage
 from gristmill.models.fasttext_model import UNKNOWN, FastTextModel
-from gristmill.text.document_filter import DocumentFilter, as_array, check_count, check_ratio, python_values
+from gristmill.text.argument_checks import check_count, check_ratio
+from gristmill.text.document_filter import DocumentFilter
 from gristmill.text.statistics import column_statistics
-from gristmill.text.text_columns import text_column
+from gristmill.text.text_columns import as_array, python_values, text_column
 
 if TYPE_CHECKING:
     from gristmill.core.stage import Columns, WorkerMetadata
-    from gristmill.text.document_filter import Texts
+    from gristmill.text.text_columns import Texts
 
 
 class FastTextLangId(DocumentFilter):

@@ -18,8 +18,7 @@ from gristmill.core.batch import Batch
 from gristmill.core.sample import draw_uniform, row_ids
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.task import digest
-from gristmill.text.document_filter import python_values
-from gristmill.text.text_columns import batch_column
+from gristmill.text.text_columns import batch_column, python_values
 
 if TYPE_CHECKING:
     from gristmill.core.stage import Columns

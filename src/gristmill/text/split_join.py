@@ -21,7 +21,7 @@ from gristmill.core.batch import DocumentBatch
 from gristmill.core.errors import ColumnError
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.task import GatherTask
-from gristmill.text.document_filter import check_count
+from gristmill.text.argument_checks import check_count
 from gristmill.text.text_columns import any_column, text_column
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from gristmill.core.errors import did_you_mean
 from gristmill.core.sample import draw_uniform, row_ids
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.task import digest
-from gristmill.text.document_filter import check_count, check_ratio
+from gristmill.text.argument_checks import check_count, check_ratio
 from gristmill.text.text_columns import text_column
 
 if TYPE_CHECKING:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.errors import InputError
-from gristmill.text.document_filter import DocumentFilter, Texts, as_array, check_ratio
+from gristmill.text.argument_checks import check_ratio
+from gristmill.text.document_filter import DocumentFilter
+from gristmill.text.text_columns import Texts, as_array
 
 _MARKS = " \t\n\r.,;:!?'\"()-–—‘’“”…0123456789%/&"
 _LATIN = "abcdefghijklmnopqrstuvwxyz"
@@ -75,6 +76,7 @@ class HistogramFilter(DocumentFilter):
     """
 
     score_type = pa.float64()
+    _not_pickled = ("_characters",)
     threshold: float  # type: ignore[assignment]  # the name that users know, which is a method of other filters
 
     def __init__(
@@ -106,9 +108,6 @@ class HistogramFilter(DocumentFilter):
             return {ord(character): None for character in firsts[:end]}
         letters = ALPHABETS[self.lang]
         return {ord(character): None for character in letters + letters.upper() + _MARKS if len(character) == 1}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in vars(self).items() if key != "_characters"}
 
     def score_document(self, text: str) -> float:
         text = text.strip()

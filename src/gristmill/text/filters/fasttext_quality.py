@@ -11,11 +11,12 @@ from gristmill.core.arrow.array_building import make_array
 from gristmill.core.sample import draw_uniform, row_ids
 from gristmill.core.task import digest
 from gristmill.models.fasttext_model import FastTextModel
-from gristmill.text.document_filter import DocumentFilter, as_array
+from gristmill.text.document_filter import DocumentFilter
+from gristmill.text.text_columns import as_array
 
 if TYPE_CHECKING:
     from gristmill.core.batch import Batch
-    from gristmill.text.document_filter import Texts
+    from gristmill.text.text_columns import Texts
 
 
 class FastTextQualityFilter(DocumentFilter):

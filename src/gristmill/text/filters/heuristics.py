@@ -1,30 +1,26 @@
-"""Heuristic filters: shares of characters, words, lines and paragraphs that tell prose from what is not.
+"""Heuristic filters: ratios and counts of characters, words, lines and paragraphs that separate prose from the rest.
 
-They come from Gopher, C4 and their successors, and give the scores of NeMo Curator's filters of the same names, so
-that the same documents are dropped. Where those differ from the papers, the docstring says so. Curator fails on
-documents without words or lines; here they have the score that is furthest from being kept.
+They come from Gopher, C4 and their successors, and compute the scores of the NeMo Curator filters of the same names, so
+that the same documents are dropped. Where those differ from the papers, the docstring says so. NeMo Curator fails on
+documents without words or lines; here they get the score that is furthest from being kept.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
 from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.text.document_filter import (
-    DocumentFilter,
-    StatisticFilter,
-    Texts,
-    check_bounds,
-    check_language,
-    check_ratio,
-    safe_ratio,
-)
+from gristmill.text.argument_checks import check_bounds, check_language, check_ratio
+from gristmill.text.document_filter import BoundedFilter, DocumentFilter, StatisticFilter, safe_ratio
 from gristmill.text.statistics.reference import SCORED_URL
+
+if TYPE_CHECKING:
+    from gristmill.text.text_columns import Texts
 
 
 class RatioFilter(StatisticFilter):
@@ -379,3 +375,28 @@ class BoilerPlateStringFilter(StatisticFilter):
 
     def bounds(self) -> tuple[None, float]:
         return None, self.max_boilerplate_string_ratio
+
+
+class IncompleteStoryFilter(BoundedFilter):
+    """1 if the text ends as a story ends, else 0; keeps 1. A blank document has 0.
+
+    White space at the end is ignored. The last character must be a mark that ends a sentence (. ! ? and an
+    ellipsis, and those of Chinese, Japanese, Hindi, Arabic, Urdu, Armenian, Ethiopic, Burmese and Khmer),
+    which quotes and brackets may follow. A closing guillemet may stand off by a space, as in French. Quotes
+    that follow no such mark do not end a story.
+    """
+
+    score_type = pa.int64()
+
+    _MARKS = frozenset(".!?…‼⁇⁈⁉‽。．｡！？।॥؟۔։።፧။។")
+    _CLOSERS = "\"'’‘”“»«›‹)]}）］｝」』】》〉〕｣"
+
+    def score_document(self, text: str) -> int:
+        text = text.rstrip()
+        story = text.rstrip(self._CLOSERS)
+        if text[len(story) : len(story) + 1] in ("»", "›"):
+            story = story.rstrip()
+        return int(story[-1:] in self._MARKS)
+
+    def bounds(self) -> tuple[float, float]:
+        return 1, 1

@@ -1,8 +1,9 @@
-"""The quality filters of C4, Gopher and FineWeb, each under its own name.
+"""The quality filters of C4, Gopher and FineWeb.
 
-The score of those of Gopher and FineWeb is the name of the first rule that a document breaks, and empty when it breaks
-none, so that a column of scores says why. Words are those of `split_words`, also in languages that are written without
-spaces; those of `GopherRepetitionFilter`, which is counted in C with other heuristics, stand between spaces.
+The score of the Gopher and FineWeb filters is the name of the first rule that a document breaks, or empty, so that a
+score column shows why a document was dropped. Words are those of `split_words`, also in languages that are written
+without spaces. `GopherRepetitionFilter` is counted in C together with other heuristics; its words are separated by
+white space only.
 """
 
 from __future__ import annotations
@@ -15,34 +16,26 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.text.document_filter import (
-    DocumentFilter,
-    as_array,
-    check_count,
-    check_number,
-    check_ratio,
-    python_values,
-    safe_ratio,
-    within_bounds,
-)
+from gristmill.text.argument_checks import check_count, check_not_negative, check_ratio
+from gristmill.text.document_filter import BoundedFilter, DocumentFilter, safe_ratio
 from gristmill.text.modifiers.line_cleaners import LineCleaner
 from gristmill.text.statistics import column_statistics, reference
-from gristmill.text.statistics.reference import MAX_NGRAM_WORDS
+from gristmill.text.statistics.reference import COMMON_WORDS, LOREM_IPSUM, MAX_NGRAM_WORDS
 from gristmill.text.statistics.word_segmentation import split_words
+from gristmill.text.text_columns import as_array, python_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from gristmill.text.document_filter import Texts
+    from gristmill.text.text_columns import Texts
 
 _SENTENCE = re.compile(r"[.!?…]+[\"'”’)\]]*(?=\s|$)|[。！？।؟]+")
 _STOP_CHARS = (".", "'", '"', "!", "?", "”", "’", "…", "。", "！", "？", "।", "؟")
-_GOPHER_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 _TOP_N_GRAMS = {2: 0.2, 3: 0.18, 4: 0.16}
 _DUP_N_GRAMS = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.1}
 
 
-class C4QualityFilter(DocumentFilter):
+class C4QualityFilter(BoundedFilter):
     """The number of sentences in the lines that C4 would keep; keeps documents with at least `min_num_sentences`.
 
     It is 0 for documents with "lorem ipsum" or a curly bracket, which C4 drops. Which lines are kept is told by
@@ -63,18 +56,15 @@ class C4QualityFilter(DocumentFilter):
     def score_document(self, text: str) -> int:
         if self.filter_curly_bracket and "{" in text:
             return 0
-        if self.filter_lorem_ipsum and "lorem ipsum" in text.lower():
+        if self.filter_lorem_ipsum and LOREM_IPSUM in text.lower():
             return 0
         return sum(len(_SENTENCE.findall(line)) for line in self._cleaner.lines(text))
 
-    def keep_document(self, score: float) -> bool:
-        return score >= self.min_num_sentences
-
-    def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
-        return within_bounds(scores, low=self.min_num_sentences)
+    def bounds(self) -> tuple[float, None]:
+        return self.min_num_sentences, None
 
 
-class C4ParagraphFilter(DocumentFilter):
+class C4ParagraphFilter(BoundedFilter):
     """The number of long paragraphs, which are lines here; keeps documents with at least `min_paragraphs`.
 
     A line is long when it has at least `min_paragraph_len` characters. This is a rule of multilingual C4.
@@ -93,11 +83,8 @@ class C4ParagraphFilter(DocumentFilter):
     def score_document(self, text: str) -> int:
         return sum(len(line) >= self.min_paragraph_len for line in text.split(self.line_delimiter) if line)
 
-    def keep_document(self, score: float) -> bool:
-        return score >= self.min_paragraphs
-
-    def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
-        return within_bounds(scores, low=self.min_paragraphs)
+    def bounds(self) -> tuple[float, None]:
+        return self.min_paragraphs, None
 
 
 class _FirstBrokenRuleFilter(DocumentFilter):
@@ -194,7 +181,7 @@ class GopherQualityFilter(_FirstBrokenRuleFilter):
         lettered = sum(any(map(str.isalpha, word)) for word in words)
         yield "letters", _outside(lettered / whole, self.max_non_alpha_words_ratio, None)
         if self.min_stop_words is not None:
-            wanted = set(self.stop_words if self.stop_words is not None else _GOPHER_WORDS)
+            wanted = set(self.stop_words if self.stop_words is not None else COMMON_WORDS)
             yield "stop_words", len(wanted.intersection(words)) < self.min_stop_words
 
 
@@ -336,12 +323,6 @@ def _check_unless_none(name: str, check: Callable[[str, str, Any], None], **valu
     for parameter, value in values.items():
         if value is not None:
             check(name, parameter, value)
-
-
-def check_not_negative(name: str, parameter: str, value: Any) -> None:
-    check_number(name, parameter, value)
-    if value < 0:
-        raise ValueError(f"{name}: {parameter} is {value!r}, must be 0 or more")
 
 
 def _outside(value: float, low: float | None, high: float | None) -> bool:

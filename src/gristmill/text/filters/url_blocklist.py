@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
-from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from gristmill.text.document_filter import DocumentFilter, within_bounds
+from gristmill.text.document_filter import BoundedFilter
 from gristmill.text.filters.user_lists import EntriesOrFile, check_entries_file, read_entries
 
 _HOSTS_FILE_PREFIX = re.compile(r"^(?:0\.0\.0\.0|127\.0\.0\.1|::1?)\s+")  # as in files that stop advertising
 
 
-class UrlBlocklistFilter(DocumentFilter):
+class UrlBlocklistFilter(BoundedFilter):
     """1 if a URL is on a list, else 0; keeps 0. Give the column of URLs to `ScoreFilter` as `text_field`.
 
     A URL is blocked when its host is one of `domains` or below one, when it is one of `urls` (with or without scheme,
@@ -29,6 +28,7 @@ class UrlBlocklistFilter(DocumentFilter):
     """
 
     score_type = pa.int64()
+    _not_pickled = ("_lists",)
 
     def __init__(
         self,
@@ -55,9 +55,6 @@ class UrlBlocklistFilter(DocumentFilter):
         words, subwords = ([entry.lower() for entry in entries if entry] for entries in read[2:])
         return domains - {""}, frozenset(map(_normalise_url, read[1])) - {""}, frozenset(words), tuple(subwords)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in vars(self).items() if key != "_lists"}
-
     def score_document(self, text: str) -> int:
         domains, urls, words, subwords = self._lists
         url = text.strip().lower()
@@ -72,11 +69,8 @@ class UrlBlocklistFilter(DocumentFilter):
             return 1
         return int(any(part in url for part in subwords))
 
-    def keep_document(self, score: float) -> bool:
-        return score == 0
-
-    def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
-        return within_bounds(scores, 0, 0)
+    def bounds(self) -> tuple[float, float]:
+        return 0, 0
 
 
 def _host(url: str) -> str:

@@ -7,13 +7,14 @@ import re
 from collections import Counter
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from gristmill.core.errors import InputError
 from gristmill.core.task import digest
-from gristmill.text.document_filter import DocumentFilter, check_count, check_number, check_ratio, within_bounds
+from gristmill.text.argument_checks import check_count, check_number, check_ratio
+from gristmill.text.document_filter import BoundedFilter, DocumentFilter
 from gristmill.text.filters.user_lists import EntriesOrFile, check_entries_file, read_entries
 from gristmill.text.statistics.stop_words import STOP_WORDS
 from gristmill.text.statistics.word_segmentation import is_written_without_spaces, split_words
@@ -33,7 +34,7 @@ def normalised_words(text: str, lang: str | None = None) -> list[str]:
     return [word for word in (_EDGES.sub("", word) for word in split_words(text.lower(), lang)) if word]
 
 
-class FlaggedWordsFilter(DocumentFilter):
+class FlaggedWordsFilter(BoundedFilter):
     """The share of words that are on a list, in any case; keeps shares up to `max_ratio`. A blank document has 0.0.
 
     `words` is a list, or a file with one word to a line. Marks around a word do not count.
@@ -56,14 +57,11 @@ class FlaggedWordsFilter(DocumentFilter):
         words = normalised_words(text, self.lang)
         return sum(word in self._flagged for word in words) / len(words) if words else 0.0
 
-    def keep_document(self, score: float) -> bool:
-        return score <= self.max_ratio
-
-    def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
-        return within_bounds(scores, high=self.max_ratio)
+    def bounds(self) -> tuple[None, float]:
+        return None, self.max_ratio
 
 
-class C4BadWordsFilter(DocumentFilter):
+class C4BadWordsFilter(BoundedFilter):
     """1 if a document has a word or phrase of a list, else 0; keeps 0.
 
     In languages with spaces an entry must stand as a word. `keep_fraction` lets that share of such documents pass with
@@ -93,14 +91,11 @@ class C4BadWordsFilter(DocumentFilter):
         drawn = int(digest([str(self.seed), "C4BadWordsFilter", text]), 16) / 2**64
         return int(drawn >= self.keep_fraction)
 
-    def keep_document(self, score: float) -> bool:
-        return score == 0
-
-    def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
-        return within_bounds(scores, 0, 0)
+    def bounds(self) -> tuple[float, float]:
+        return 0, 0
 
 
-class StopWordRatioFilter(DocumentFilter):
+class StopWordRatioFilter(BoundedFilter):
     """The share of words that are small words of a language, such as "the" and "of"; a blank document has 0.0.
 
     Prose has many of them, and lists, tables and keywords few. `lang` is one of 25 languages, or give `words`, a list
@@ -134,11 +129,8 @@ class StopWordRatioFilter(DocumentFilter):
         words = normalised_words(text, self.lang)
         return sum(word in self._small for word in words) / len(words) if words else 0.0
 
-    def keep_document(self, score: float) -> bool:
-        return self.min_ratio <= score <= self.max_ratio
-
-    def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
-        return within_bounds(scores, self.min_ratio, self.max_ratio)
+    def bounds(self) -> tuple[float, float]:
+        return self.min_ratio, self.max_ratio
 
 
 class UnigramLogProbFilter(DocumentFilter):
@@ -150,6 +142,7 @@ class UnigramLogProbFilter(DocumentFilter):
     """
 
     score_type = pa.float64()
+    _not_pickled = ("_logs",)
 
     def __init__(
         self,
@@ -175,9 +168,6 @@ class UnigramLogProbFilter(DocumentFilter):
         counts = _lower_case_counts("UnigramLogProbFilter", counts)
         total = sum(counts.values())
         return {word: math.log(max(count / total, UNKNOWN_WORD_PROBABILITY)) for word, count in counts.items()}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in vars(self).items() if key != "_logs"}
 
     def score_document(self, text: str) -> float:
         words = normalised_words(text, self.lang)

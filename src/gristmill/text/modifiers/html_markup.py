@@ -12,14 +12,14 @@ from html import unescape
 from typing import TYPE_CHECKING
 
 from gristmill.io.formats.html_tags import END, START, TEXT, read_tags
-from gristmill.text.document_filter import check_count
-from gristmill.text.modifiers.document_modifier import DocumentModifier
+from gristmill.text.argument_checks import check_count
+from gristmill.text.document_modifier import DocumentModifier
 from gristmill.text.modifiers.removers import modify_matching_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from gristmill.text.document_filter import Texts
+    from gristmill.text.text_columns import Texts
 
 _BLOCKS = frozenset({
     "address", "article", "aside", "blockquote", "body", "br", "caption", "dd", "details", "dialog", "div", "dl",

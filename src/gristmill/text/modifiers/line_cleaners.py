@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from gristmill.text.document_filter import check_count
-from gristmill.text.modifiers.document_modifier import DocumentModifier
+from gristmill.text.argument_checks import check_count
+from gristmill.text.document_modifier import DocumentModifier
 from gristmill.text.statistics.reference import POLICY_PHRASES
 
 if TYPE_CHECKING:

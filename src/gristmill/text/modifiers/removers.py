@@ -1,7 +1,7 @@
-"""Modifiers that take something off a document: lines, quotes, Markdown, all but a part; and one that adds a label.
+"""Modifiers that remove or replace parts of a document: lines, quotes, Markdown, URLs, policies; one adds a label.
 
-Each works on a whole column where Arrow gives exactly the result of `modify_document`, or else only on the rows that
-a cheap look over the column has found something in.
+Each works on a whole column where Arrow gives exactly the result of `modify_document`. The others are applied only to
+the rows that a fast search of the column has found.
 """
 
 from __future__ import annotations
@@ -13,13 +13,31 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.text.document_filter import as_array, check_count
-from gristmill.text.modifiers.document_modifier import DocumentModifier, replace_patterns
+from gristmill.text.argument_checks import check_count
+from gristmill.text.document_modifier import DocumentModifier
+from gristmill.text.statistics.reference import LOREM_IPSUM, POLICY_PHRASES
+from gristmill.text.text_columns import as_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gristmill.text.document_filter import Texts
+    from gristmill.text.text_columns import Texts
+
+ROWS_PER_REPLACE = 1024
+"""Rows in which text is replaced at a time: what Arrow makes on the way is as large as these, and not as the column."""
+
+REMOVED_URL = r"https?://\S+|www\.\S+"
+"""What counts as a URL in `UrlRemover`. Scores are stricter (`reference.py`)."""
+
+
+def replace_patterns(texts: Texts, rules: Sequence[tuple[str, str]]) -> pa.Array:
+    """The column with what matches RE2 patterns replaced, by one after the other."""
+    column = as_array(texts)
+    pieces = [column.slice(start, ROWS_PER_REPLACE) for start in range(0, len(column), ROWS_PER_REPLACE)]
+    for place in range(len(pieces)):
+        for pattern, new in rules:
+            pieces[place] = pc.replace_substring_regex(pieces[place], pattern, new)
+    return pa.concat_arrays(pieces) if pieces else column
 
 
 def modify_matching_rows(texts: Texts, suspect: str, modify: Callable[[str], str]) -> pa.Array:
@@ -139,6 +157,80 @@ class Slicer(DocumentModifier):
             end = found + len(end) if self.include_right else found
         part = text[start:end]
         return part.strip() if self.strip else part
+
+
+class NewlineNormalizer(DocumentModifier):
+    """Three or more line ends in a row become two. Holds for \\n and for \\r\\n, which stay what they are."""
+
+    _RULES = ((r"\n{3,}", "\n\n"), (r"(?:\r\n){3,}", "\r\n\r\n"))
+
+    def modify_document(self, text: str) -> str:
+        for pattern, line_ends in self._RULES:
+            text = re.sub(pattern, line_ends, text)
+        return text
+
+    def modify_batch(self, texts: Texts) -> pa.Array:
+        return replace_patterns(texts, self._RULES)
+
+
+class QuotationUnifier(DocumentModifier):
+    """Curly quotes become straight ones: ‘ ’ ‚ ‛ become ', and “ ” „ ‟ become \". Guillemets stay."""
+
+    _RULES = (("[‘’‚‛]", "'"), ("[“”„‟]", '"'))
+
+    def modify_document(self, text: str) -> str:
+        for pattern, quote in self._RULES:
+            text = re.sub(pattern, quote, text)
+        return text
+
+    def modify_batch(self, texts: Texts) -> pa.Array:
+        return replace_patterns(texts, self._RULES)
+
+
+class UrlRemover(DocumentModifier):
+    """Removes URLs: `https?://\\S+|www\\.\\S+`. The white space around them stays."""
+
+    # Arrow's \S knows ASCII only; this is the white space of Python
+    _SPACE = r"\x{9}-\x{d}\x{1c}-\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}"
+
+    def modify_document(self, text: str) -> str:
+        return re.sub(REMOVED_URL, "", text)
+
+    def modify_batch(self, texts: Texts) -> pa.Array:
+        return as_array(pc.replace_substring_regex(texts, REMOVED_URL.replace(r"\S", f"[^{self._SPACE}]"), ""))
+
+
+class BoilerPlateStringModifier(DocumentModifier):
+    """Removes paragraphs that hold a policy phrase, such as "privacy policy", from the top and bottom of a document.
+
+    Paragraphs are separated by blank lines (\\n\\n). Those at the top, down to the first without such a phrase, and
+    those at the bottom are removed; with `remove_if_at_top_or_bottom=False` all are, wherever they stand. A document
+    with "lorem ipsum" in it becomes empty. Case does not matter.
+    """
+
+    _SUSPECT = "(?i)" + "|".join([LOREM_IPSUM, *POLICY_PHRASES])
+
+    def __init__(self, remove_if_at_top_or_bottom: bool = True) -> None:
+        self.remove_if_at_top_or_bottom = remove_if_at_top_or_bottom
+
+    def modify_document(self, text: str) -> str:
+        if LOREM_IPSUM in text.lower():
+            return ""
+        paragraphs = text.split("\n\n")
+        notices = [any(phrase in paragraph.lower() for phrase in POLICY_PHRASES) for paragraph in paragraphs]
+        if not any(notices):
+            return text
+        first, last = 0, len(paragraphs)
+        if self.remove_if_at_top_or_bottom:
+            while first < last and notices[first]:
+                first += 1
+            while first < last and notices[last - 1]:
+                last -= 1
+            return "\n\n".join(paragraphs[first:last])
+        return "\n\n".join([part for part, notice in zip(paragraphs, notices, strict=True) if not notice])
+
+    def modify_batch(self, texts: Texts) -> pa.Array:
+        return modify_matching_rows(texts, self._SUSPECT, self.modify_document)
 
 
 class FastTextLabelModifier(DocumentModifier):

@@ -27,16 +27,17 @@ from gristmill.core.batch import DocumentBatch
 from gristmill.core.decision import Decision
 from gristmill.core.errors import did_you_mean
 from gristmill.core.stage import ProcessingStage
-from gristmill.text.document_filter import DocumentFilter, as_array, check_count, within_bounds
-from gristmill.text.modifiers.document_modifier import DocumentModifier
+from gristmill.text.argument_checks import check_count
+from gristmill.text.document_filter import BoundedFilter
+from gristmill.text.document_modifier import DocumentModifier
 from gristmill.text.pii.identifiers import find_cards, find_emails, find_ibans, find_ipv4, find_ipv6
 from gristmill.text.pii.phone_numbers import PHONE_FORMATS, find_phones
 from gristmill.text.pii.secrets import find_secrets
-from gristmill.text.text_columns import text_column
+from gristmill.text.text_columns import as_array, text_column
 
 if TYPE_CHECKING:
     from gristmill.core.stage import Columns
-    from gristmill.text.document_filter import Texts
+    from gristmill.text.text_columns import Texts
 
 PII_ACTIONS = ("redact", "hash", "drop")
 PiiActions: TypeAlias = "str | Mapping[str, str]"
@@ -216,7 +217,7 @@ class PiiRedactor(DocumentModifier):
         return _replace_in_column(texts, self._finder.find_in_column(texts), self._actions, self.key)
 
 
-class PiiFilter(DocumentFilter):
+class PiiFilter(BoundedFilter):
     """The number of pieces of personal data in a document; keeps those with at most `max_findings`."""
 
     score_type = pa.int64()
@@ -241,11 +242,8 @@ class PiiFilter(DocumentFilter):
         found = self._finder.find_in_column(texts)
         return make_array([len(found.get(row, ())) for row in range(len(texts))], pa.int64())
 
-    def keep_document(self, score: float) -> bool:
-        return score <= self.max_findings
-
-    def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
-        return within_bounds(scores, high=self.max_findings)
+    def bounds(self) -> tuple[None, float]:
+        return None, self.max_findings
 
 
 def _finder(name: str, entities: Sequence[str] | None, countries: Sequence[str], private_ips: bool) -> PiiFinder:

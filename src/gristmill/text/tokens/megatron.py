@@ -27,7 +27,7 @@ from gristmill.core.task import GatherTask, WrittenFiles
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.commit import WRITE_MODES, CommitFiles, OutputFiles, WriteFragments, partition_name
 from gristmill.io.write.parquet_format import ONE_THREAD
-from gristmill.text.document_filter import check_count
+from gristmill.text.argument_checks import check_count
 from gristmill.text.tokens.tokenize_documents import TOKENS_COLUMN, TokenizeDocuments
 from gristmill.text.tokens.tokenizer import ENCODE_BATCH_DOCUMENTS, check_no_kwargs
 

@@ -18,7 +18,7 @@ from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import WrittenFiles
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.commit import CommitFiles, WriteFragments
-from gristmill.text.document_filter import check_count
+from gristmill.text.argument_checks import check_count
 from gristmill.text.tokens.megatron import (
     check_writer_arguments,
     little_endian_bytes,

@@ -12,7 +12,7 @@ from gristmill.core.batch import DocumentBatch
 from gristmill.core.decision import Decision
 from gristmill.core.errors import PlanError
 from gristmill.core.stage import ProcessingStage
-from gristmill.text.document_filter import check_count
+from gristmill.text.argument_checks import check_count
 from gristmill.text.text_columns import text_column
 from gristmill.text.tokens.tokenizer import ENCODE_BATCH_DOCUMENTS, HubAccess, Tokenizer
 

@@ -18,10 +18,11 @@ from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.native_kernels import kernels
 from gristmill.core.arrow.table_conversion import is_text
 from gristmill.text.language_identification import is_language
-from gristmill.text.text_columns import StageOrName, batch_column, batch_statistics
+from gristmill.text.text_columns import batch_column, batch_statistics
 
 if TYPE_CHECKING:
     from gristmill.core.batch import Batch
+    from gristmill.core.stage import ProcessingStage
 
 ENGLISH_STATISTICS = ("words", "common_words", "chars", "plain")
 counting_is_free = kernels is not None
@@ -35,7 +36,7 @@ _MIN_DOCUMENTS, _MIN_SHARE = 10, 0.01
 """So many documents, and such a share of them, are worth a warning."""
 
 
-def count_not_english(stage: StageOrName, batch: Batch, field: str) -> int:
+def count_not_english(stage: ProcessingStage[Any, Any], batch: Batch, field: str) -> int:
     """Documents of a batch that are not in English. 0 if an earlier stage has counted them, or counting is costly."""
     seen = f"{field} {NOT_ENGLISH_COUNTER}"
     if not counting_is_free or not batch.num_items or seen in batch.memo:

@@ -1,0 +1,43 @@
+"""Checks of constructor arguments. Each raises an error that names the class, the parameter and its value."""
+
+from __future__ import annotations
+
+import math
+import re
+from numbers import Integral, Real
+from typing import Any
+
+
+def check_number(name: str, parameter: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
+        raise TypeError(f"{name}: {parameter} is {value!r}, must be a number")
+
+
+def check_not_negative(name: str, parameter: str, value: Any) -> None:
+    check_number(name, parameter, value)
+    if value < 0:
+        raise ValueError(f"{name}: {parameter} is {value!r}, must be 0 or more")
+
+
+def check_count(name: str, parameter: str, value: Any, least: int = 0) -> None:
+    check_number(name, parameter, value)
+    if value < least or not isinstance(value, Integral):
+        raise ValueError(f"{name}: {parameter} is {value!r}, must be a whole number, {least} or more")
+
+
+def check_bounds(name: str, what: str, low: float, high: float) -> None:
+    check_number(name, f"min_{what}", low)
+    check_number(name, f"max_{what}", high)
+    if not 0 <= low <= high:
+        raise ValueError(f"{name}: min_{what}={low} and max_{what}={high} must be 0 or more, and min not above max")
+
+
+def check_ratio(name: str, parameter: str, ratio: float) -> None:
+    check_number(name, parameter, ratio)
+    if not 0 <= ratio <= 1:
+        raise ValueError(f"{name}: {parameter} is {ratio!r}, must be a share from 0 to 1")
+
+
+def check_language(name: str, lang: str) -> None:
+    if not isinstance(lang, str) or not re.fullmatch(r"[a-z]{2,3}(?:[_-][A-Za-z]{2,4})?", lang):
+        raise ValueError(f"{name}: lang is {lang!r}, must be the code of a language, such as 'en', 'zh' or 'tha'")
