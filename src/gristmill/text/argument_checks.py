@@ -25,19 +25,21 @@ def check_count(name: str, parameter: str, value: Any, least: int = 0) -> None:
         raise ValueError(f"{name}: {parameter} is {value!r}, must be a whole number, {least} or more")
 
 
-def check_bounds(name: str, what: str, low: float, high: float) -> None:
-    check_number(name, f"min_{what}", low)
-    check_number(name, f"max_{what}", high)
+def check_bounds(name: str, quantity: str, low: float, high: float) -> None:
+    check_number(name, f"min_{quantity}", low)
+    check_number(name, f"max_{quantity}", high)
     if not 0 <= low <= high:
-        raise ValueError(f"{name}: min_{what}={low} and max_{what}={high} must be 0 or more, and min not above max")
+        raise ValueError(
+            f"{name}: min_{quantity}={low} and max_{quantity}={high} must be 0 or more, and min at most max"
+        )
 
 
 def check_ratio(name: str, parameter: str, ratio: float) -> None:
     check_number(name, parameter, ratio)
     if not 0 <= ratio <= 1:
-        raise ValueError(f"{name}: {parameter} is {ratio!r}, must be a share from 0 to 1")
+        raise ValueError(f"{name}: {parameter} is {ratio!r}, must be a number from 0 to 1")
 
 
 def check_language(name: str, lang: str) -> None:
     if not isinstance(lang, str) or not re.fullmatch(r"[a-z]{2,3}(?:[_-][A-Za-z]{2,4})?", lang):
-        raise ValueError(f"{name}: lang is {lang!r}, must be the code of a language, such as 'en', 'zh' or 'tha'")
+        raise ValueError(f"{name}: lang is {lang!r}, must be a language code, such as 'en', 'zh' or 'tha'")

@@ -1,10 +1,10 @@
-"""How many documents are not in English, where a filter is made for English. One warning at the end of a run tells.
+"""Counts documents in other languages where a filter is made for English, and warns once at the end of a run.
 
-Where there is a column `language`, as `IdentifyLanguage` makes it, that tells. Else it is seen from what the heuristics
-count anyway, so it costs nothing: a text of some length without one of the eight most common words, or of which less
-than half is ASCII. Each batch is looked at by the first such filter that it meets.
+A column `language`, as `IdentifyLanguage` adds it, is used if there is one. Otherwise a document counts as not English
+if it is long and has none of the eight most common words, or if less than half of it is ASCII. These are statistics
+that the heuristics need anyway, so the check costs nothing. The first such filter counts each batch.
 
-Gives up: telling other languages from what is no language, such as tables and lists of keywords.
+Gives up: telling other languages from text without language, such as tables and lists of keywords.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ if TYPE_CHECKING:
 
 ENGLISH_STATISTICS = ("words", "common_words", "chars", "plain")
 counting_is_free = kernels is not None
-"""Whether counting costs nothing."""
+"""Without the C extension, counting is slow, and there is no warning."""
 
 NOT_ENGLISH_COUNTER = "not_english"
 LANGUAGE_COLUMN = "language"
 _MIN_LENGTH = literal(50, pa.int64())
 _NONE, _TWO = literal(0, pa.int64()), literal(2, pa.int64())
 _MIN_DOCUMENTS, _MIN_SHARE = 10, 0.01
-"""So many documents, and such a share of them, are worth a warning."""
+"""The smallest number and share of documents that cause a warning."""
 
 
 def count_not_english(stage: ProcessingStage[Any, Any], batch: Batch, field: str) -> int:
-    """Documents of a batch that are not in English. 0 if an earlier stage has counted them, or counting is costly."""
-    seen = f"{field} {NOT_ENGLISH_COUNTER}"
-    if not counting_is_free or not batch.num_items or seen in batch.memo:
+    """How many documents of a batch are not in English; 0 if an earlier stage has counted them, or counting is slow."""
+    memo_key = f"{field} {NOT_ENGLISH_COUNTER}"
+    if not counting_is_free or not batch.num_items or memo_key in batch.memo:
         return 0
-    batch.memo[seen] = True
+    batch.memo[memo_key] = True
     codes = batch_column(stage, batch, LANGUAGE_COLUMN) if LANGUAGE_COLUMN in batch.get_columns() else None
     if codes is not None and is_text(codes.type):
         return sum(1 for code in codes.to_pylist() if isinstance(code, str) and not is_language(code, ("en", "eng")))
-    found = batch_statistics(stage, batch, field, ENGLISH_STATISTICS)
-    words, common, chars, plain = (found[name] for name in ENGLISH_STATISTICS)
-    without = pc.and_(pc.greater_equal(words, _MIN_LENGTH), pc.equal(common, _NONE))
-    script = pc.and_(pc.greater_equal(chars, _MIN_LENGTH), pc.less(pc.multiply(plain, _TWO), chars))
-    return int(pc.or_(without, script).true_count)
+    counts = batch_statistics(stage, batch, field, ENGLISH_STATISTICS)
+    words, common, chars, plain = (counts[name] for name in ENGLISH_STATISTICS)
+    no_common_words = pc.and_(pc.greater_equal(words, _MIN_LENGTH), pc.equal(common, _NONE))
+    mostly_not_ascii = pc.and_(pc.greater_equal(chars, _MIN_LENGTH), pc.less(pc.multiply(plain, _TWO), chars))
+    return int(pc.or_(no_common_words, mostly_not_ascii).true_count)
 
 
 def not_english_warning(stage: str, stats: Any) -> str | None:
-    """What to tell of a stage that has met documents in other languages."""
+    """The warning of a stage that got many documents in other languages."""
     others, rows = int(stats.counts.get(NOT_ENGLISH_COUNTER, 0)), stats.rows_in
     if others < _MIN_DOCUMENTS or others < _MIN_SHARE * rows:
         return None
     return (
-        f"stage {stage!r} is made for English, and {100 * others / rows:.3g}% of the documents that it met "
-        f"({others:,} of {rows:,}) are in another language, or are no prose. Part the languages first "
-        "(IdentifyLanguage, Route), or use filters for all of them, as the recipe heuristic-multilingual does"
+        f"stage {stage!r} is made for English, and {100 * others / rows:.3g}% of its documents "
+        f"({others:,} of {rows:,}) are in another language, or are not prose. Separate the languages first "
+        "(IdentifyLanguage, Route), or use filters for all languages, as the recipe heuristic-multilingual does"
     )

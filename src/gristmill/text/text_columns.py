@@ -40,7 +40,7 @@ def text_column(stage: ProcessingStage[Any, Any], table: pa.Table, field: str) -
     encodes_text = pa.types.is_dictionary(kind) and (is_text(kind.value_type) or pa.types.is_null(kind.value_type))
     if is_text(kind) or pa.types.is_null(kind) or encodes_text:
         return column if pa.types.is_string(kind) else column.cast(pa.string())
-    if field in stage.planned_columns:
+    if _is_planned(stage, field):
         return json_array(python_values(column)).cast(pa.string())
     raise ColumnError(
         f"stage {stage.name!r} needs text in column {field!r}, which holds {printable(kind)}: use another column"
@@ -53,7 +53,7 @@ def any_column(stage: ProcessingStage[Any, Any], table: pa.Table, field: str) ->
         return as_array(table.column(field))
     if not table.num_rows:
         return make_array([], pa.string())
-    if field in stage.planned_columns:
+    if _is_planned(stage, field):
         return pa.nulls(table.num_rows)
     names = [name for name in table.column_names if not name.startswith("_")]
     raise ColumnError(
@@ -61,6 +61,10 @@ def any_column(stage: ProcessingStage[Any, Any], table: pa.Table, field: str) ->
         f"{did_you_mean(field, names)} Name the right column in the stage (text_field=..., input_fields=...). If only "
         "some rows have it, declare it in outputs() of the stage that adds it: the other rows are then null"
     )
+
+
+def _is_planned(stage: ProcessingStage[Any, Any], field: str) -> bool:
+    return field in stage.planned_columns
 
 
 def batch_texts(stage: ProcessingStage[Any, Any], batch: Batch, field: str) -> pa.Array:

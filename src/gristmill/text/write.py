@@ -1,4 +1,4 @@
-"""Write documents as JSON lines or Parquet: one file per partition of the input, or files of a target size."""
+"""Writers of JSON lines and Parquet: one file per partition of the input, or files of a target size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 _PANDAS = {"index": False, "lines": True, "orient": "records", "force_ascii": False, "engine": "pyarrow"}
-"""What users of pandas are used to asking for, and get in any case."""
+"""Options of pandas writers that are accepted only with the value that always applies here."""
 
 
 class _Writer(CompositeStage[DocumentBatch, WrittenFiles]):
@@ -39,7 +39,7 @@ class _Writer(CompositeStage[DocumentBatch, WrittenFiles]):
         self._one_of("mode", mode, WRITE_MODES)
         if isinstance(fields, str):
             raise TypeError(f'{self.name}: fields must be a list of names, as in fields=["{fields}"]')
-        self._format()  # a wrong option is an error here, not at run time
+        self._format()  # so that a wrong option is an error now, not in the run
 
     def decompose(self) -> list[ProcessingStage[Any, Any]]:
         fields = None if self.fields is None else list(self.fields)
@@ -71,9 +71,9 @@ class _Writer(CompositeStage[DocumentBatch, WrittenFiles]):
 class JsonlWriter(_Writer):
     """Writes one JSON object per line, with the columns of the rows or only the `fields`, in that order.
 
-    `mode` says what becomes of files that are in the directory: "ignore" replaces those of the same name,
-    "overwrite" deletes all JSON lines files in it, "append" leaves them and chooses new names, "error" refuses.
-    `compression` is "gzip", "zstd" or None. Files of a `target_file_size` are cut by their size before compression.
+    `mode` is what to do with files that are in the directory already: "ignore" replaces those of the same name,
+    "overwrite" deletes all JSON lines files in it, "append" keeps them and chooses new names, "error" raises an error.
+    `compression` is "gzip", "zstd" or None. `target_file_size` is the size before compression.
     """
 
     def _format(self) -> OutputFormat:
@@ -83,7 +83,7 @@ class JsonlWriter(_Writer):
                 "compression", self.compression, [name for name in jsonl_format.EXTENSION_BY_COMPRESSION if name]
             )
         if "compression_level" in options and self.compression != "gzip":
-            raise ValueError(f"{self.name}: compression_level is an option of compression='gzip'")
+            raise ValueError(f"{self.name}: compression_level needs compression='gzip'")
         return jsonl_format.JsonlFormat(self.compression, target_file_size=self._size(), **options)
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gristmill.text.text_columns import Texts
 
 UNPARSED_SCORE = 9999.0
-"""The score of code whose comments cannot be told."""
+"""The score of code with a comment that does not end."""
 
 
 _DOUBLE, _SINGLE = r'"(?:\\.|[^"\\\n])*"', r"'(?:\\.|[^'\\\n])*'"
@@ -45,7 +45,7 @@ _TRIPLE = r'"""(?:\\.|[^\\])*?"""' + r"|'''(?:\\.|[^\\])*?'''"
 
 @dataclass(frozen=True)
 class CommentSyntax:
-    """What comments and strings of a language begin and end with. `line` marks are patterns."""
+    """The delimiters of comments and strings of a language. `line` and `strings` are regular expressions."""
 
     line: tuple[str, ...] = ()
     block: tuple[tuple[str, str], ...] = ()
@@ -59,15 +59,15 @@ class CommentSyntax:
         return re.compile("|".join([*blocks, *opened, *lines, *self.strings]), re.DOTALL)
 
     def comments(self, source: str) -> list[str]:
-        """The text of all comments, without their marks. Raises ValueError when one does not end."""
-        found = []
+        """The text of all comments, without their delimiters. Raises ValueError when one does not end."""
+        comments = []
         for match in self.pattern.finditer(source):
-            kind = match.lastgroup
-            if kind and kind.startswith("open"):
+            group = match.lastgroup  # none for a string literal, in which comment delimiters mean nothing
+            if group and group.startswith("open"):
                 raise ValueError(f"a comment that begins at {match.start()} does not end")
-            if kind:
-                found.append(match[kind])
-        return found
+            if group:
+                comments.append(match[group])
+        return comments
 
 
 _C = CommentSyntax((r"//",), (("/*", "*/"),))
@@ -103,7 +103,7 @@ COMMENT_SYNTAX = {
     "xml": _MARKUP,
     "yaml": CommentSyntax((r"(?:(?<=\s)|(?<![\s\S]))#",)),
 }
-"""The languages that are known, by name."""
+"""By the name of the language."""
 
 LANGUAGE_OF_MIME_TYPE = {
     "application/javascript": "javascript",
@@ -138,10 +138,12 @@ LANGUAGE_OF_MIME_TYPE = {
     "text/x-yaml": "yaml",
     "text/xml": "xml",
 }
-"""The same by MIME type."""
+"""The name of the language in `COMMENT_SYNTAX`, by MIME type."""
 
 
 class _CommentFilter(BoundedFilter):
+    """Base of the filters of the comment-to-code ratio."""
+
     score_type = pa.float64()
     min_comment_to_code_ratio: float
     max_comment_to_code_ratio: float
@@ -175,7 +177,7 @@ class PythonCommentToCodeFilter(_CommentFilter):
 
 def _python_comments(source: str) -> int:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the code's own faults are not ours
+        warnings.simplefilter("ignore")  # SyntaxWarnings about the code that is scored
         tree = ast.parse(source)
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     docstrings = [ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, kinds)]
@@ -187,7 +189,7 @@ def _python_comments(source: str) -> int:
 
 
 class GeneralCommentToCodeFilter(_CommentFilter):
-    """The characters of comments, without their marks, per character of code.
+    """The characters of comments, without their delimiters, per character of code.
 
     `language` is a MIME type, such as "text/x-java", or a name, such as "java". Code with a comment that does not end
     has 9999, and an empty file 0.0.
@@ -199,7 +201,7 @@ class GeneralCommentToCodeFilter(_CommentFilter):
         if language not in LANGUAGE_OF_MIME_TYPE and language not in COMMENT_SYNTAX:
             hint = did_you_mean(language, [*COMMENT_SYNTAX, *LANGUAGE_OF_MIME_TYPE])
             raise ValueError(
-                f"GeneralCommentToCodeFilter: the comments of {language!r} are not known.{hint} "
+                f"GeneralCommentToCodeFilter: the comment syntax of {language!r} is not known.{hint} "
                 f"There are: {', '.join(COMMENT_SYNTAX)}"
             )
         self.language = language
@@ -246,7 +248,7 @@ class TokenizerFertilityFilter(BoundedFilter):
 
     def __init__(self, path_to_tokenizer: str | os.PathLike[str], min_char_to_token_ratio: float = 2.5) -> None:
         if not path_to_tokenizer:
-            raise ValueError("TokenizerFertilityFilter: path_to_tokenizer is empty: give the file of a tokenizer")
+            raise ValueError("TokenizerFertilityFilter: path_to_tokenizer is empty: give a file or a tiktoken encoding")
         check_number("TokenizerFertilityFilter", "min_char_to_token_ratio", min_char_to_token_ratio)
         self.path_to_tokenizer, self.min_char_to_token_ratio = path_to_tokenizer, min_char_to_token_ratio
 
@@ -344,14 +346,14 @@ class HTMLBoilerplateFilter(BoundedFilter):
 # -- rules per language and extension ------------------------------------------------------------------------
 
 BUNDLED_TABLE = "code_meta.csv"
-"""What stands for the table that comes with Gristmill."""
+"""The value of `metadata_file` for the table that comes with Gristmill."""
 
 _COLUMNS = ("language", "extension", "max_line_length", "max_mean_line_length", "min_alphanum", "min_alpha")
 
 
 @dataclass(frozen=True)
 class SourceFileRule:
-    """What a file must keep to. None: anything."""
+    """The limits of a source file. None is no limit."""
 
     max_line_length: int | None = 1000
     max_mean_line_length: float | None = 100
@@ -371,15 +373,14 @@ class SourceFileRule:
 
 
 _CODE = SourceFileRule()
-_SIGNS = SourceFileRule(min_alphanum=None)  # written in brackets and signs
-_DATA = SourceFileRule(
-    max_line_length=100_000, max_mean_line_length=None, min_alpha=0.25
-)  # long lines, but not of numbers
-_PROSE = SourceFileRule(max_line_length=100_000, max_mean_line_length=None, min_alpha=0.25)
+_SYMBOLS = SourceFileRule(min_alphanum=None)  # languages written mostly in symbols
+# Data and prose may have long lines, but not of numbers only.
+_DATA = SourceFileRule(max_line_length=100_000, max_mean_line_length=None, min_alpha=0.25)
+
 _SHEET = SourceFileRule(max_line_length=100_000, max_mean_line_length=None)
 
 _LANGUAGES: dict[str, tuple[str, SourceFileRule]] = {
-    "ada": ("adb ads ada", _CODE), "agda": ("agda", _SIGNS), "alloy": ("als", _CODE), "antlr": ("g4", _CODE),
+    "ada": ("adb ads ada", _CODE), "agda": ("agda", _SYMBOLS), "alloy": ("als", _CODE), "antlr": ("g4", _CODE),
     "applescript": ("applescript scpt", _CODE), "assembly": ("asm s nasm", _CODE), "augeas": ("aug", _CODE),
     "awk": ("awk", _CODE), "batchfile": ("bat cmd", _CODE), "bluespec": ("bsv", _CODE), "c": ("c h", _CODE),
     "c#": ("cs csx", _CODE), "c++": ("cpp cc cxx hpp hh hxx h++ c++ inl ipp", _CODE),
@@ -390,24 +391,24 @@ _LANGUAGES: dict[str, tuple[str, SourceFileRule]] = {
     "f#": ("fs fsi fsx", _CODE), "fortran": ("f f77 f90 f95 f03 for", _CODE),
     "glsl": ("glsl vert frag geom comp", _CODE), "go": ("go", _CODE), "graphql": ("graphql gql", _CODE),
     "groovy": ("groovy gradle", _CODE), "haskell": ("hs hsc lhs", _CODE), "html": ("html htm xhtml", _DATA),
-    "idris": ("idr", _SIGNS), "ini": ("ini cfg", _CODE), "isabelle": ("thy", _SIGNS), "java": ("java", _CODE),
+    "idris": ("idr", _SYMBOLS), "ini": ("ini cfg", _CODE), "isabelle": ("thy", _SYMBOLS), "java": ("java", _CODE),
     "java-server-pages": ("jsp", _CODE), "javascript": ("js jsx mjs cjs", _CODE),
     "json": ("json jsonl geojson", _DATA), "julia": ("jl", _CODE), "jupyter-notebook": ("ipynb", _DATA),
-    "kotlin": ("kt kts", _CODE), "lean": ("lean", _SIGNS), "less": ("less", _CODE),
-    "literate-agda": ("lagda", _SIGNS), "lua": ("lua", _CODE), "makefile": ("mk mak makefile", _CODE),
-    "maple": ("mpl", _CODE), "markdown": ("md markdown", _PROSE), "mathematica": ("nb wl", _DATA),
+    "kotlin": ("kt kts", _CODE), "lean": ("lean", _SYMBOLS), "less": ("less", _CODE),
+    "literate-agda": ("lagda", _SYMBOLS), "lua": ("lua", _CODE), "makefile": ("mk mak makefile", _CODE),
+    "maple": ("mpl", _CODE), "markdown": ("md markdown", _DATA), "mathematica": ("nb wl", _DATA),
     "matlab": ("m", _CODE), "nim": ("nim", _CODE), "nix": ("nix", _CODE), "objective-c": ("m mm h", _CODE),
     "ocaml": ("ml mli", _CODE), "pascal": ("pas pp dpr", _CODE), "perl": ("pl pm t", _CODE),
     "php": ("php phtml", _CODE), "powershell": ("ps1 psm1 psd1", _CODE), "prolog": ("pro prolog yap", _CODE),
     "protocol-buffer": ("proto", _CODE), "python": ("py pyi pyw", _CODE), "r": ("r rd rsx", _CODE),
-    "racket": ("rkt", _CODE), "restructuredtext": ("rst rest", _PROSE), "rmarkdown": ("rmd", _PROSE),
+    "racket": ("rkt", _CODE), "restructuredtext": ("rst rest", _DATA), "rmarkdown": ("rmd", _DATA),
     "ruby": ("rb rake gemspec", _CODE), "rust": ("rs", _CODE), "sas": ("sas", _CODE),
     "scala": ("scala sbt sc", _CODE), "scheme": ("scm ss sld", _CODE), "scss": ("scss sass", _CODE),
     "shell": ("sh bash zsh ksh", _CODE), "smalltalk": ("st", _CODE), "solidity": ("sol", _CODE),
     "sparql": ("sparql rq", _CODE), "sql": ("sql", _DATA), "stan": ("stan", _CODE),
     "standard-ml": ("sml sig fun", _CODE), "stata": ("do ado", _CODE), "svelte": ("svelte", _CODE),
     "swift": ("swift", _CODE), "systemverilog": ("sv svh", _CODE), "tcl": ("tcl tm", _CODE),
-    "tcsh": ("tcsh csh", _CODE), "tex": ("tex sty cls bib", _PROSE), "text": ("txt", _PROSE),
+    "tcsh": ("tcsh csh", _CODE), "tex": ("tex sty cls bib", _DATA), "text": ("txt", _DATA),
     "thrift": ("thrift", _CODE), "toml": ("toml", _CODE), "typescript": ("ts tsx mts cts", _CODE),
     "verilog": ("v vh", _CODE), "vhdl": ("vhd vhdl", _CODE), "visual-basic": ("vb bas vbs", _CODE),
     "vue": ("vue", _CODE), "xml": ("xml xsd xsl xslt svg", _DATA), "xslt": ("xsl xslt", _DATA),
@@ -417,16 +418,16 @@ _LANGUAGES: dict[str, tuple[str, SourceFileRule]] = {
 SOURCE_FILE_RULES = {
     (language, extension): rule for language, (names, rule) in _LANGUAGES.items() for extension in names.split()
 }
-"""The rule of each language and extension."""
+"""By language and extension."""
 
 
 class PerExtensionFilter(BoundedFilter):
-    """1 if a source file keeps to the rules of its language and extension, else 0; keeps 1.
+    """1 if a source file is within the limits of its language and extension, else 0; keeps 1.
 
-    The rules are the longest line, the mean length of lines, and the shares of letters and digits, and of letters. They
-    come from a table of Gristmill's, or from a CSV file of your own: `metadata_file`, with the columns language,
-    extension, max_line_length, max_mean_line_length, min_alphanum and min_alpha; what is left empty is not asked for.
-    An empty file has no letters: 0 where they are asked for.
+    There are limits of the longest line, the mean line length, and the shares of alphanumeric characters and letters.
+    They come with Gristmill, or from a CSV file of yours, `metadata_file`, with the columns language, extension,
+    max_line_length, max_mean_line_length, min_alphanum and min_alpha. An empty cell is no limit. An empty file has no
+    letters, and so 0 where a share is required.
     """
 
     score_type = pa.int64()
@@ -434,27 +435,31 @@ class PerExtensionFilter(BoundedFilter):
     def __init__(self, lang: str, extension: str, metadata_file: str = BUNDLED_TABLE) -> None:
         self.lang, self.extension, self.metadata_file = lang, extension, metadata_file
         if metadata_file == BUNDLED_TABLE:
-            self._found(SOURCE_FILE_RULES)
+            self._find_rule(SOURCE_FILE_RULES)
 
     def check(self) -> None:
         self._rule  # noqa: B018  (reads the table)
 
     @cached_property
     def _rule(self) -> SourceFileRule:
-        return self._found(
+        return self._find_rule(
             SOURCE_FILE_RULES if self.metadata_file == BUNDLED_TABLE else read_source_file_rules(self.metadata_file)
         )
 
-    def _found(self, rules: dict[tuple[str, str], SourceFileRule]) -> SourceFileRule:
+    def _find_rule(self, rules: dict[tuple[str, str], SourceFileRule]) -> SourceFileRule:
         key = self.lang.lower(), self.extension.lower().lstrip(".")
         if key in rules:
             return rules[key]
         languages = list(dict.fromkeys(language for language, _ in rules))
         if key[0] not in languages:
             hint = did_you_mean(key[0], languages)
-            raise ValueError(f"PerExtensionFilter: no language {self.lang!r}.{hint} There are: {', '.join(languages)}")
+            raise ValueError(
+                f"PerExtensionFilter: the language {self.lang!r} is not known.{hint} There are: {', '.join(languages)}"
+            )
         known = ", ".join(extension for language, extension in rules if language == key[0])
-        raise ValueError(f"PerExtensionFilter: {self.lang} has no extension {self.extension!r}. It has: {known}")
+        raise ValueError(
+            f"PerExtensionFilter: the extension {self.extension!r} is not known for {self.lang}. There are: {known}"
+        )
 
     def score_document(self, text: str) -> int:
         return int(self._rule.allows(text))
@@ -464,7 +469,7 @@ class PerExtensionFilter(BoundedFilter):
 
 
 def read_source_file_rules(path: str) -> dict[tuple[str, str], SourceFileRule]:
-    """The rules of a CSV file."""
+    """The limits in a CSV file, by language and extension."""
     try:
         with Path(path).expanduser().open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
@@ -478,7 +483,7 @@ def read_source_file_rules(path: str) -> dict[tuple[str, str], SourceFileRule]:
     except OSError as error:
         raise InputError(f"PerExtensionFilter: {path} cannot be read: {error}") from error
     except ValueError as error:
-        raise InputError(f"PerExtensionFilter: {path}: a limit is no number: {error}") from error
+        raise InputError(f"PerExtensionFilter: {path}: a limit is not a number: {error}") from error
 
 
 def _rule(row: dict[str, Any]) -> SourceFileRule:

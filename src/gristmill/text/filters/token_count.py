@@ -1,4 +1,4 @@
-"""Counting tokens."""
+"""TokenCountFilter: keeps documents by their number of tokens."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class TokenCountFilter(BoundedFilter):
-    """The number of tokens, with those that the tokenizer adds to every text, such as a mark of the beginning.
+    """The number of tokens, including those that the tokenizer adds to every text, such as a start token.
 
-    `tokenizer` is a `tokenizer.json` file of Hugging Face, a directory with one, a `.model` file of SentencePiece, the
-    name of a tiktoken encoding ("o200k_base"), or an object with `encode`. `hf_model_name` instead names a model on the
-    Hugging Face hub, from which workers fetch its tokenizer, with `hf_token` if it takes one.
+    `tokenizer` is a Hugging Face `tokenizer.json`, a directory with one, a SentencePiece `.model` file, the name of a
+    tiktoken encoding ("o200k_base"), or an object with `encode`. `hf_model_name` instead names a model on the Hugging
+    Face hub, from which workers download the tokenizer, with `hf_token` if it needs one.
     """
 
     score_type = pa.int64()

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class SubstringFilter(BoundedFilter):
-    """1 if the text has the substring at the position, else 0; keeps 1. The empty document has none: 0."""
+    """1 if the text has the substring at the position, else 0; keeps 1. The empty document has 0."""
 
     score_type = pa.int64()
 
     def __init__(self, substring: str, position: Literal["prefix", "suffix", "any"]) -> None:
         if not substring:
-            raise ValueError("SubstringFilter: the substring is empty, so every document would have it")
+            raise ValueError("SubstringFilter: the substring is empty, so every document contains it: give some text")
         if position not in ("prefix", "suffix", "any"):
             raise ValueError(f"SubstringFilter: position is {position!r}, must be 'prefix', 'suffix' or 'any'")
         self.substring, self.position = substring, position
@@ -48,8 +48,8 @@ class SubstringFilter(BoundedFilter):
 class RegexFilter(BoundedFilter):
     """The number of matches of a regular expression; by default keeps documents without any.
 
-    With `min_matches=1` and `max_matches=None`, only documents that match are kept. The expression is Python's; its
-    flags are written in it, as in `(?i)`.
+    With `min_matches=1` and `max_matches=None`, only documents that match are kept. The syntax is that of `re`, with
+    flags inside the expression, as in `(?i)`.
     """
 
     score_type = pa.int64()
@@ -72,7 +72,7 @@ class RegexFilter(BoundedFilter):
 class LambdaFilter(DocumentFilter):
     """What a function of the text returns; keeps documents for which it is true.
 
-    For a function of another column, or without a score, use `Filter`. A recipe cannot hold a function.
+    For a function of another column, or without a score, use `Filter`. A recipe cannot contain a function.
     """
 
     def __init__(self, function: Callable[[str], Any]) -> None:

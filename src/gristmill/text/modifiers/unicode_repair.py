@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from gristmill.text.text_columns import Texts
 
 REPAIRED_CHARACTERS = r"&\x00-\x08\x0b\x0e-\x1f\x7f-\x9f" + "\u206a-\u206f\ufeff\ufff9-\ufffc"
-"""Entities, controls and escapes: what ftfy repairs besides mojibake."""
+"""What ftfy repairs besides mojibake: entities, control characters and escapes."""
 
 SUSPECT_PATTERN = rf"[{REPAIRED_CHARACTERS}ŒœÃÂØÙ]|[^\x00-\x7f][^\x00-\x7f]"
-"""In all that ftfy takes for mojibake there are two neighbours outside ASCII, or one of these letters."""
+"""Matches all that ftfy may change: mojibake always has two adjacent non-ASCII characters, or one of these letters."""
 
 _REGEX_PART = re.compile(r"\[(?:\\.|[^\]\\])*\]|\\.|\s+|#[^\n]*|.", re.DOTALL)
 _WIDER_REGEX_PART = {r"\s": r"(?:.|\n)", r"\w": r"[^\x00-/:-@\[-^`{-\x7f]", ".": r"(?:.|\n)"}
@@ -39,8 +39,8 @@ _MAX_REPAIR_PASSES = 8
 class UnicodeReformatter(DocumentModifier):
     """Repairs text with ftfy: mojibake, HTML entities, control characters.
 
-    The keywords are those of `ftfy.TextFixerConfig`. What changes good text is off here: normalization, curly
-    quotes, line breaks, ligatures, character width. Leave `explain` on: without it, ftfy ignores
+    The keywords are those of `ftfy.TextFixerConfig`. Options that change good text are off by default: normalization,
+    curly quotes, line breaks, ligatures, character width. Leave `explain` on: without it, ftfy ignores
     `restore_byte_a0`, `replace_lossy_sequences` and `decode_inconsistent_utf8`.
     """
 
@@ -116,49 +116,49 @@ class UnicodeReformatter(DocumentModifier):
 
     @property
     def _suspect(self) -> str:
-        """Matches what ftfy might change. In printable ASCII, that is only an entity or a carriage return."""
+        """Matches what ftfy may change. In printable ASCII, that is only an entity or a carriage return."""
         if not self._changes_good_text:
             return SUSPECT_PATTERN
         return r"[^\t\n\x0c -%'-~]" if self.fix_line_breaks else r"[^\t\n\r\x0c -%'-~]"
 
 
 def repair_texts(texts: Sequence[str], config: Any) -> list[str]:
-    """What `ftfy.fix_text` gives for each text, if `config` changes nothing in good text, and explains."""
-    most = config.max_decode_length
-    line = re.compile(rf"[^\n]{{0,{most - 1}}}\n|[^\n]{{1,{most}}}")  # ftfy repairs line by line too
+    """What `ftfy.fix_text` returns for each text, if `config` has `explain` and changes nothing in good text."""
+    longest = config.max_decode_length
+    line = re.compile(rf"[^\n]{{0,{longest - 1}}}\n|[^\n]{{1,{longest}}}")  # ftfy repairs line by line too
     documents = [line.findall(text) for text in texts]
-    suspects = [(lines, *found) for lines in documents for found in _suspect_lines(lines, config.unescape_html)]
-    fixed = _repair_lines([lines[place] for lines, place, _ in suspects], [html for *_, html in suspects], config)
-    for (lines, place, _), new in zip(suspects, fixed, strict=True):
-        lines[place] = new
+    suspects = [(lines, *suspect) for lines in documents for suspect in _suspect_lines(lines, config.unescape_html)]
+    repaired = _repair_lines([lines[index] for lines, index, _ in suspects], [html for *_, html in suspects], config)
+    for (lines, index, _), new in zip(suspects, repaired, strict=True):
+        lines[index] = new
     return ["".join(lines) for lines in documents]
 
 
 def _suspect_lines(lines: Sequence[str], unescape: str | bool) -> Iterator[tuple[int, bool]]:
-    """The places of lines that ftfy might change, and whether it replaces entities there: not in HTML, if "auto"."""
+    """The indices of lines that ftfy may change, and whether it replaces entities there: with "auto", not in HTML."""
     suspect, html = re.compile(SUSPECT_PATTERN), bool(unescape)
-    for place, line in enumerate(lines):
+    for index, line in enumerate(lines):
         html = html and not (unescape == "auto" and "<" in line)
         if suspect.search(line):
-            yield place, html
+            yield index, html
 
 
 def _repair_lines(lines: Sequence[str], unescape: Sequence[bool], config: Any) -> list[str]:
-    """Each line as ftfy gives it. Its rounds are done for all lines at once; it does what these leave undone itself."""
+    """Each line as ftfy repairs it. Steps run over all lines at once; ftfy redoes the lines that need more."""
     ftfy = require("ftfy", "text", "UnicodeReformatter")
     unescaped = require("ftfy.fixes", "text", "UnicodeReformatter").unescape_html
     pairs = zip(lines, unescape, strict=True)
     new = [unescaped(line) if html and "&" in line else line for line, html in pairs]
     for _ in range(_MAX_REPAIR_PASSES):
         changed = False
-        for place in _mojibake_candidates(new):
-            before, new[place] = new[place], _repair_once(new[place], config)
-            changed = changed or new[place] != before
+        for index in _mojibake_candidates(new):
+            before, new[index] = new[index], _repair_once(new[index], config)
+            changed = changed or new[index] != before
         if not changed:
             break
-    for place, html in enumerate(unescape):
-        if _needs_full_repair(new[place], html and unescaped):
-            new[place] = ftfy.fix_text(lines[place], config._replace(unescape_html=html))
+    for index, html in enumerate(unescape):
+        if _needs_full_repair(new[index], html and unescaped):
+            new[index] = ftfy.fix_text(lines[index], config._replace(unescape_html=html))
     return new
 
 
@@ -169,22 +169,22 @@ def _needs_full_repair(line: str, unescaped: Any) -> bool:
 
 
 def _repair_once(text: str, config: Any) -> str:
-    """One step of `ftfy.fix_encoding`; all of them, if this ftfy has no such function."""
+    """One step of `ftfy.fix_encoding`, or all steps if this version of ftfy lacks the private function."""
     ftfy = require("ftfy", "text", "UnicodeReformatter")
     step = getattr(ftfy, "_fix_encoding_one_step_and_explain", ftfy.fix_encoding_and_explain)
-    found: str = step(text, config).text
-    return found
+    repaired: str = step(text, config).text
+    return repaired
 
 
 def _mojibake_candidates(lines: Sequence[str]) -> Iterator[int]:
-    """The places of lines that may hold mojibake."""
-    found = pc.match_substring_regex(make_array(list(lines), pa.string()), _mojibake_regex())
-    return iter(pc.indices_nonzero(found).to_pylist())
+    """The indices of lines that may hold mojibake."""
+    matches = pc.match_substring_regex(make_array(list(lines), pa.string()), _mojibake_regex())
+    return iter(pc.indices_nonzero(matches).to_pylist())
 
 
 @cache
 def _mojibake_regex() -> str:
-    """An expression for RE2 that matches all that ftfy's does."""
+    """An RE2 expression that matches everything that the one of ftfy matches."""
     pattern: str = require("ftfy.badness", "text", "UnicodeReformatter").BADNESS_RE.pattern
     parts = (part for part in _REGEX_PART.findall(pattern) if not part.isspace() and not part.startswith("#"))
     return "".join(_WIDER_REGEX_PART.get(part, part) for part in parts)
