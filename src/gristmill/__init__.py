@@ -1,6 +1,6 @@
 """Gristmill: raw data in, training data out.
 
-The names below are loaded when first used, so that `import gristmill` stays quick.
+The names below are imported on first use, so that `import gristmill` is fast.
 """
 
 from __future__ import annotations

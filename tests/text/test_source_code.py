@@ -153,7 +153,7 @@ def test_rules_of_ones_own(tmp_path: Path) -> None:
         (lambda: GeneralCommentToCodeFilter("text/x-jav"), "java"),
         (lambda: PerExtensionFilter("pyhton", "py"), "python"),
         (lambda: PerExtensionFilter("python", "rb"), "It has: py, pyi, pyw"),
-        (lambda: NumberOfLinesOfCodeFilter(5, 1), "min not above max"),
+        (lambda: NumberOfLinesOfCodeFilter(5, 1), "min at most max"),
         (lambda: XMLHeaderFilter(0), "1 or more"),
         (lambda: TokenizerFertilityFilter(""), "is empty"),
         (lambda: AlphaFilter(2), "from 0 to 1"),

@@ -158,5 +158,5 @@ def test_what_is_missing_is_told_by_the_planner(words: Path, tmp_path: Path, mon
 def test_bad_parameters_are_refused() -> None:
     with pytest.raises(ValueError, match="either tokenizer"):
         TokenCountFilter()
-    with pytest.raises(ValueError, match="min not above max"):
+    with pytest.raises(ValueError, match="min at most max"):
         TokenCountFilter("x", min_tokens=5, max_tokens=1)

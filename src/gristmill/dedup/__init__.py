@@ -1,6 +1,6 @@
-"""Deduplication: stages that drop rows of which there is another one, on any executor, out of core.
+"""Deduplication: stages that drop duplicate rows, on any executor, of data that is larger than memory.
 
-The names below are loaded when first used.
+The names below are imported on first use.
 """
 
 from __future__ import annotations

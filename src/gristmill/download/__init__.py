@@ -1,6 +1,6 @@
-"""Sources on the web: what to fetch, how, and the text in it.
+"""Web sources: which URLs to download, how, and extraction of the text.
 
-The names below are loaded when first used.
+The names below are imported on first use.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Images: readers, writers, filters and embeddings.
 
-The names below are loaded when first used.
+The names below are imported on first use.
 """
 
 from __future__ import annotations

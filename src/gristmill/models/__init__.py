@@ -1,6 +1,6 @@
-"""Models: one small interface over the engines that run them.
+"""Inference: one small interface over the engines that run models.
 
-The names below are loaded when first used.
+The names below are imported on first use.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What is shown of a run while it runs, and how its counts read.
+"""Progress of a run while it runs: terminal output, events, metrics and traces.
 
-The names below are loaded when first used.
+The names below are imported on first use.
 """
 
 from __future__ import annotations

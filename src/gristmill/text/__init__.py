@@ -1,6 +1,6 @@
 """Text: readers, writers, filters and modifiers, and the stages that run them.
 
-The names below are loaded when first used.
+The names below are imported on first use.
 """
 
 from __future__ import annotations

@@ -235,7 +235,7 @@ def merge_megatron(path: str | os.PathLike[str], prefix: str | os.PathLike[str])
     kinds = {kind for _, kind in read}
     if len(kinds) > 1:
         raise InputError(
-            f"{os.fspath(path)} holds tokens of several types, from different tokenizers: merge those of each tokenizer separately"
+            f"{os.fspath(path)} holds tokens of several types, from different tokenizers: merge them separately"
         )
     target = OutputDirectory(merged.parent)
     target.create_directory()

@@ -44,8 +44,8 @@ class PackedSequenceWriter(CompositeStage[DocumentBatch, WrittenFiles]):
 
     Documents are concatenated, each followed by `eod_token` (a name or an id; by default it is found in the tokenizer),
     and split. The last sequence of a partition is padded with the id `pad_token`, or with the end token;
-    `remainder="drop"` drops it. A `.npy` file holds a table with one row per sequence; Parquet has a column `input_ids`.
-    `tokenizer` is the `model_identifier` of `MegatronTokenizerWriter`, and `mode` that of `JsonlWriter`.
+    `remainder="drop"` drops it. A `.npy` file holds a table with one row per sequence; Parquet has a column
+    `input_ids`. `tokenizer` is the `model_identifier` of `MegatronTokenizerWriter`, and `mode` that of `JsonlWriter`.
     """
 
     def __init__(
