@@ -135,7 +135,7 @@ def test_rules_of_ones_own(tmp_path: Path) -> None:
     one = PerExtensionFilter("mine", "x", str(table))
     one.check()
     assert [one.score_document(text) for text in ("abc", "abcd", "1 a")] == [1, 0, 0]
-    with pytest.raises(ValueError, match="no language 'other'"):
+    with pytest.raises(ValueError, match="the language 'other' is not known"):
         PerExtensionFilter("other", "x", str(table)).check()
     with pytest.raises(InputError, match="cannot be read"):
         PerExtensionFilter("mine", "x", str(tmp_path / "none.csv")).check()

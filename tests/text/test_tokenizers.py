@@ -141,7 +141,7 @@ def test_what_is_missing_is_told_by_the_planner(words: Path, tmp_path: Path, mon
             ScoreFilter(TokenCountFilter(wrong)).check()
     for name, content in {"a.json": "{}", "b.json": "[", "tokenizer.json": "[1]"}.items():
         (tmp_path / name).write_text(content)
-        with pytest.raises(InputError, match=f"TokenCountFilter: .*{name} is no tokenizer.json"):
+        with pytest.raises(InputError, match=f"TokenCountFilter: .*{name} is not a tokenizer.json"):
             TokenCountFilter(str(tmp_path / name)).check()
     for name in ("c.json", "d.model"):
         (tmp_path / name).write_text('{"model": 1}')

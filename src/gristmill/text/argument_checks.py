@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
+
+from gristmill.core.errors import did_you_mean
 
 
 def check_number(name: str, parameter: str, value: Any) -> None:
@@ -43,3 +47,15 @@ def check_ratio(name: str, parameter: str, ratio: float) -> None:
 def check_language(name: str, lang: str) -> None:
     if not isinstance(lang, str) or not re.fullmatch(r"[a-z]{2,3}(?:[_-][A-Za-z]{2,4})?", lang):
         raise ValueError(f"{name}: lang is {lang!r}, must be a language code, such as 'en', 'zh' or 'tha'")
+
+
+def check_choice(name: str, parameter: str, value: Any, choices: Iterable[str]) -> None:
+    known = list(choices)
+    if value not in known:
+        hint = did_you_mean(str(value), known)
+        raise ValueError(f"{name}: {parameter} is {value!r}, must be one of: {', '.join(known)}.{hint}")
+
+
+def check_output_path(name: str, path: str | os.PathLike[str]) -> None:
+    if not os.fspath(path):
+        raise ValueError(f"{name}: path is empty: name the directory to write to")

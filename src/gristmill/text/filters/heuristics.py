@@ -114,6 +114,7 @@ class ParenthesesFilter(RatioFilter):
 class _UrlFilter(StatisticFilter):
     """Base of the URL filters. With a `url_regex` of the user, the text is searched in Python, not in C."""
 
+    _statistic_names: ClassVar[tuple[str, ...]]
     url_regex: str | re.Pattern[str] | None
 
     def _set_regex(self, url_regex: str | re.Pattern[str] | None) -> None:
@@ -125,11 +126,8 @@ class _UrlFilter(StatisticFilter):
             ) from error
         self.url_regex = url_regex
 
-    def _statistic_names(self) -> tuple[str, ...]:
-        raise NotImplementedError
-
     def statistics(self) -> tuple[str, ...]:
-        return self._statistic_names() if self.url_regex is None else ()
+        return self._statistic_names if self.url_regex is None else ()
 
     def score_document(self, text: str) -> Any:
         if self.url_regex is None:
@@ -150,13 +148,12 @@ class UrlsFilter(_UrlFilter):
     `url_regex` matches.
     """
 
+    _statistic_names = ("url_chars", "chars")
+
     def __init__(self, max_url_to_text_ratio: float = 0.2, url_regex: str | re.Pattern[str] | None = None) -> None:
         check_ratio(self.name, "max_url_to_text_ratio", max_url_to_text_ratio)
         self.max_url_to_text_ratio = max_url_to_text_ratio
         self._set_regex(url_regex)
-
-    def _statistic_names(self) -> tuple[str, ...]:
-        return "url_chars", "chars"
 
     def score_counts(self, counts: Mapping[str, Any]) -> Any:
         return safe_ratio(counts["url_chars"], counts["chars"], 1.0)
@@ -169,12 +166,10 @@ class PornographicUrlsFilter(_UrlFilter):
     """1 if a URL contains "porn", else 0; keeps 0. URLs are those of `UrlsFilter`."""
 
     score_type = pa.int64()
+    _statistic_names = ("porn_urls",)
 
     def __init__(self, url_regex: str | re.Pattern[str] | None = None) -> None:
         self._set_regex(url_regex)
-
-    def _statistic_names(self) -> tuple[str, ...]:
-        return ("porn_urls",)
 
     def score_counts(self, counts: Mapping[str, Any]) -> Any:
         count = counts["porn_urls"]

@@ -1,7 +1,7 @@
 """Modifiers that remove or replace parts of a document: lines, quotes, Markdown, URLs, policies; one adds a label.
 
-Each works on a whole column where Arrow gives exactly the result of `modify_document`. The others are applied only to
-the rows that a fast search of the column has found.
+Where Arrow gives exactly the result of `modify_document`, a modifier changes the column at once. Otherwise it is
+applied only to the rows in which a fast search of the column has found something.
 """
 
 from __future__ import annotations

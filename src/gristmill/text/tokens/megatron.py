@@ -27,7 +27,7 @@ from gristmill.core.task import GatherTask, WrittenFiles
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.commit import WRITE_MODES, CommitFiles, OutputFiles, WriteFragments, partition_name
 from gristmill.io.write.parquet_format import ONE_THREAD
-from gristmill.text.argument_checks import check_count
+from gristmill.text.argument_checks import check_choice, check_count, check_output_path
 from gristmill.text.tokens.tokenize_documents import TOKENS_COLUMN, TokenizeDocuments
 from gristmill.text.tokens.tokenizer import ENCODE_BATCH_DOCUMENTS, check_no_kwargs
 
@@ -69,7 +69,8 @@ class MegatronTokenizerWriter(CompositeStage[DocumentBatch, WrittenFiles]):
         tokenization_batch_size: int = ENCODE_BATCH_DOCUMENTS,
         transformers_init_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        check_writer_arguments(self.name, path, mode)
+        check_output_path(self.name, path)
+        check_choice(self.name, "mode", mode, WRITE_MODES)
         check_count(self.name, "tokenization_batch_size", tokenization_batch_size, least=1)
         check_no_kwargs(self.name, transformers_init_kwargs)
         self.cache_dir, self.hf_token, self.tokenization_batch_size = cache_dir, hf_token, tokenization_batch_size
@@ -95,13 +96,6 @@ class MegatronTokenizerWriter(CompositeStage[DocumentBatch, WrittenFiles]):
             WriteFragments(target, form, [TOKENS_COLUMN], self.mode),
             CommitMegatron(target, form, [TOKENS_COLUMN], self.mode),
         ]
-
-
-def check_writer_arguments(name: str, path: str | os.PathLike[str], mode: str) -> None:
-    if not os.fspath(path):
-        raise ValueError(f"{name}: path is empty: name the directory to write to")
-    if mode not in WRITE_MODES:
-        raise ValueError(f"{name}: mode is {mode!r}, must be one of: {', '.join(WRITE_MODES)}")
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,9 @@ from gristmill.core.batch import DocumentBatch
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import WrittenFiles
 from gristmill.io.storage.output_directory import OutputDirectory
-from gristmill.io.write.commit import CommitFiles, WriteFragments
-from gristmill.text.argument_checks import check_count
+from gristmill.io.write.commit import WRITE_MODES, CommitFiles, WriteFragments
+from gristmill.text.argument_checks import check_choice, check_count, check_output_path
 from gristmill.text.tokens.megatron import (
-    check_writer_arguments,
     little_endian_bytes,
     read_token_fragments,
     write_token_fragment,
@@ -62,12 +61,13 @@ class PackedSequenceWriter(CompositeStage[DocumentBatch, WrittenFiles]):
         mode: str = "ignore",
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        check_writer_arguments(self.name, path, mode)
+        check_output_path(self.name, path)
+        check_choice(self.name, "mode", mode, WRITE_MODES)
+        check_choice(self.name, "file_format", file_format, ("npy", "parquet"))
+        check_choice(self.name, "remainder", remainder, ("pad", "drop"))
         check_count(self.name, "sequence_length", sequence_length, least=1)
         if pad_token is not None:
             check_count(self.name, "pad_token", pad_token)
-        if file_format not in ("npy", "parquet") or remainder not in ("pad", "drop"):
-            raise ValueError(f"{self.name}: file_format must be 'npy' or 'parquet', and remainder 'pad' or 'drop'")
         if remainder == "pad" and pad_token is None and not append_eod:
             raise ValueError(
                 f"{self.name}: remainder='pad' needs a pad_token or append_eod: give one of them, or remainder='drop'"
