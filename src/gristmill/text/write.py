@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.batch import DocumentBatch
@@ -14,7 +15,6 @@ from gristmill.io.write.commit import WRITE_MODES, CommitFiles, OutputFormat, Wr
 from gristmill.text.argument_checks import check_choice, check_output_path
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable, Mapping, Sequence
 
 _PANDAS = {"index": False, "lines": True, "orient": "records", "force_ascii": False, "engine": "pyarrow"}
