@@ -1,6 +1,6 @@
 """Gristmill: raw data in, training data out.
 
-The names below are loaded when first used, so that `import gristmill` stays quick.
+The names below are imported on first use, so that `import gristmill` is fast.
 """
 
 from __future__ import annotations
@@ -12,88 +12,37 @@ from gristmill.core import executor as _executor
 from gristmill.core.lazy import lazy
 
 if TYPE_CHECKING:
-    from gristmill.core.batch import Batch, DocumentBatch, ImageBatch
-    from gristmill.core.function import processing_stage
-    from gristmill.core.pipeline import Pipeline
-    from gristmill.core.resources import Resources
-    from gristmill.core.route import Route
-    from gristmill.core.sample import Sample
-    from gristmill.core.stage import CompositeStage, ProcessingStage, SourceStage
-    from gristmill.core.task import EmptyTask, FileGroupTask, Task
-    from gristmill.executors.engines.ray_data_executor import RayDataExecutor
-    from gristmill.executors.engines.xenna_executor import XennaExecutor
-    from gristmill.executors.local.local_executor import LocalExecutor
-    from gristmill.executors.ray.actor_pool_executor import RayActorPoolExecutor
-    from gristmill.executors.ray.client import RayClient, SlurmRayClient
-    from gristmill.io.exchange.count_rows import CountRows
-    from gristmill.io.exchange.keyed_stage import KeyedStage
-    from gristmill.io.exchange.sort_shuffle_repartition import Repartition, Shuffle, Sort
-    from gristmill.io.exchange.verdict_stage import VerdictStage
-    from gristmill.io.join.join_stage import Join
+    from gristmill.core.batch import Batch as Batch
+    from gristmill.core.batch import DocumentBatch as DocumentBatch
+    from gristmill.core.batch import ImageBatch as ImageBatch
+    from gristmill.core.function import processing_stage as processing_stage
+    from gristmill.core.pipeline import Pipeline as Pipeline
+    from gristmill.core.resources import Resources as Resources
+    from gristmill.core.route import Route as Route
+    from gristmill.core.sample import Sample as Sample
+    from gristmill.core.stage import CompositeStage as CompositeStage
+    from gristmill.core.stage import ProcessingStage as ProcessingStage
+    from gristmill.core.stage import SourceStage as SourceStage
+    from gristmill.core.task import EmptyTask as EmptyTask
+    from gristmill.core.task import FileGroupTask as FileGroupTask
+    from gristmill.core.task import Task as Task
+    from gristmill.executors.engines.ray_data_executor import RayDataExecutor as RayDataExecutor
+    from gristmill.executors.engines.xenna_executor import XennaExecutor as XennaExecutor
+    from gristmill.executors.local.local_executor import LocalExecutor as LocalExecutor
+    from gristmill.executors.ray.actor_pool_executor import RayActorPoolExecutor as RayActorPoolExecutor
+    from gristmill.executors.ray.client import RayClient as RayClient
+    from gristmill.executors.ray.client import SlurmRayClient as SlurmRayClient
+    from gristmill.io.exchange.count_rows import CountRows as CountRows
+    from gristmill.io.exchange.keyed_stage import KeyedStage as KeyedStage
+    from gristmill.io.exchange.sort_shuffle_repartition import Repartition as Repartition
+    from gristmill.io.exchange.sort_shuffle_repartition import Shuffle as Shuffle
+    from gristmill.io.exchange.sort_shuffle_repartition import Sort as Sort
+    from gristmill.io.exchange.verdict_stage import VerdictStage as VerdictStage
+    from gristmill.io.join.join_stage import Join as Join
+else:
+    __getattr__, __dir__, __all__ = lazy(__name__)
 
 __version__ = VERSION
-
-_HOME = {
-    "Batch": "core.batch",
-    "CompositeStage": "core.stage",
-    "CountRows": "io.exchange.count_rows",
-    "DocumentBatch": "core.batch",
-    "EmptyTask": "core.task",
-    "FileGroupTask": "core.task",
-    "ImageBatch": "core.batch",
-    "Join": "io.join.join_stage",
-    "KeyedStage": "io.exchange.keyed_stage",
-    "LocalExecutor": "executors.local.local_executor",
-    "Pipeline": "core.pipeline",
-    "ProcessingStage": "core.stage",
-    "RayActorPoolExecutor": "executors.ray.actor_pool_executor",
-    "RayClient": "executors.ray.client",
-    "RayDataExecutor": "executors.engines.ray_data_executor",
-    "Repartition": "io.exchange.sort_shuffle_repartition",
-    "Resources": "core.resources",
-    "Route": "core.route",
-    "Sample": "core.sample",
-    "Shuffle": "io.exchange.sort_shuffle_repartition",
-    "SlurmRayClient": "executors.ray.client",
-    "Sort": "io.exchange.sort_shuffle_repartition",
-    "SourceStage": "core.stage",
-    "Task": "core.task",
-    "VerdictStage": "io.exchange.verdict_stage",
-    "XennaExecutor": "executors.engines.xenna_executor",
-    "processing_stage": "core.function",
-}
-
-__all__ = [
-    "Batch",
-    "CompositeStage",
-    "CountRows",
-    "DocumentBatch",
-    "EmptyTask",
-    "FileGroupTask",
-    "ImageBatch",
-    "Join",
-    "KeyedStage",
-    "LocalExecutor",
-    "Pipeline",
-    "ProcessingStage",
-    "RayActorPoolExecutor",
-    "RayClient",
-    "RayDataExecutor",
-    "Repartition",
-    "Resources",
-    "Route",
-    "Sample",
-    "Shuffle",
-    "SlurmRayClient",
-    "Sort",
-    "SourceStage",
-    "Task",
-    "VerdictStage",
-    "XennaExecutor",
-    "processing_stage",
-]
-
-__getattr__, __dir__ = lazy(__name__, _HOME)
 
 
 def _local_executor() -> Any:

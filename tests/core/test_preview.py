@@ -12,7 +12,7 @@ import pytest
 from gristmill import DocumentBatch, EmptyTask, Pipeline, ProcessingStage, Task, processing_stage
 from gristmill.dedup import ExactDeduplicationStage
 from gristmill.text import JsonlReader, JsonlWriter, Modify, ScoreFilter, UrlsFilter, WordCountFilter
-from gristmill.text.modifiers.document_modifier import QuotationUnifier
+from gristmill.text.modifiers.removers import QuotationUnifier
 
 TEXTS = ["“Good morning, said the cat.”", "no", "see https://a.example/b c", "one two three", "four five six"]
 

@@ -42,7 +42,7 @@ def test_the_english_recipe_tells_the_share_of_other_languages(tmp_path: Path) -
     source = corpus(tmp_path, 60, *[GERMAN, CHINESE, RUSSIAN, "Short.", ""] * 8)
     recipe = load_recipe("heuristic-english", {"input": source, "output": str(tmp_path / "out")}).build()
     [message] = warned(recipe, LocalExecutor(2))
-    assert "stage 'NonAlphaNumericFilter' is made for English, and 24% of the documents" in message
+    assert "stage 'NonAlphaNumericFilter' is made for English, and 24% of its documents" in message
     assert "(24 of 100) are in another language" in message
     assert "heuristic-multilingual" in message
 

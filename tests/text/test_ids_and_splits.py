@@ -175,7 +175,7 @@ def test_segments_with_numbers_in_text_are_in_their_order() -> None:
     rows = [{"id": 1, "segment_id": number, "text": number or "last"} for number in ["10", None, "9", "2"]]
     [batch] = DocumentJoiner(" ").process(gathered([DocumentBatch(rows)]))
     assert batch.to_rows() == [{"id": 1, "text": "2 9 10 last"}]
-    with pytest.raises(ColumnError, match="'x' in column 'segment_id' is no number"):
+    with pytest.raises(ColumnError, match="'x' in column 'segment_id' is not a number"):
         DocumentJoiner().process(gathered([DocumentBatch([{"id": 1, "segment_id": "x", "text": "a"}])]))
 
 

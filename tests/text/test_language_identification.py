@@ -71,7 +71,7 @@ def test_a_language_that_the_model_does_not_tell_is_refused() -> None:
         ScoreFilter(FastTextLangId(lang="english")),
         ScoreFilter(FastTextLangId(lang=["en", "english"])),
     ):
-        with pytest.raises(PlanError, match="does not tell the language 'english'.* en,"):
+        with pytest.raises(PlanError, match="does not know the language 'english'.* en,"):
             stage.check()
     for languages in (None, [], ["EN", "und", "zh"]):
         IdentifyLanguage(languages=languages).check()

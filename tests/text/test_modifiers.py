@@ -22,7 +22,7 @@ from gristmill.text import (
     UnicodeReformatter,
     UrlRemover,
 )
-from gristmill.text.modifiers import document_modifier
+from gristmill.text.modifiers import removers
 
 ROWS: list[tuple[DocumentModifier, str, str]] = [
     (UnicodeReformatter(), "", ""),
@@ -116,7 +116,7 @@ def test_the_batch_form_equals_the_document_form(one: DocumentModifier, texts: l
 def test_a_column_of_many_pieces_is_as_one_of_a_single_piece(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     column = pa.array(["a “b” ‘c’", None, "", "“", "d", "’’", "“e"], pa.string()).slice(7 - count)
     whole = QuotationUnifier().modify_batch(column)
-    monkeypatch.setattr(document_modifier, "ROWS_PER_REPLACE", 3)
+    monkeypatch.setattr(removers, "ROWS_PER_REPLACE", 3)
     assert QuotationUnifier().modify_batch(column).equals(whole)
     assert whole.to_pylist() == [text and re.sub("[‘’]", "'", re.sub("[“”]", '"', text)) for text in column.to_pylist()]
 

@@ -23,8 +23,7 @@ from gristmill.text import (
     TokenizerFertilityFilter,
     XMLHeaderFilter,
 )
-from gristmill.text.filters.comment_syntax import COMMENT_SYNTAX, LANGUAGE_OF_MIME_TYPE
-from gristmill.text.filters.per_extension import SOURCE_FILE_RULES
+from gristmill.text.filters.source_code import COMMENT_SYNTAX, LANGUAGE_OF_MIME_TYPE, SOURCE_FILE_RULES
 
 PYTHON = PythonCommentToCodeFilter()
 JAVA = GeneralCommentToCodeFilter("text/x-java-source")
@@ -136,7 +135,7 @@ def test_rules_of_ones_own(tmp_path: Path) -> None:
     one = PerExtensionFilter("mine", "x", str(table))
     one.check()
     assert [one.score_document(text) for text in ("abc", "abcd", "1 a")] == [1, 0, 0]
-    with pytest.raises(ValueError, match="no language 'other'"):
+    with pytest.raises(ValueError, match="the language 'other' is not known"):
         PerExtensionFilter("other", "x", str(table)).check()
     with pytest.raises(InputError, match="cannot be read"):
         PerExtensionFilter("mine", "x", str(tmp_path / "none.csv")).check()
@@ -154,7 +153,7 @@ def test_rules_of_ones_own(tmp_path: Path) -> None:
         (lambda: GeneralCommentToCodeFilter("text/x-jav"), "java"),
         (lambda: PerExtensionFilter("pyhton", "py"), "python"),
         (lambda: PerExtensionFilter("python", "rb"), "It has: py, pyi, pyw"),
-        (lambda: NumberOfLinesOfCodeFilter(5, 1), "min not above max"),
+        (lambda: NumberOfLinesOfCodeFilter(5, 1), "min at most max"),
         (lambda: XMLHeaderFilter(0), "1 or more"),
         (lambda: TokenizerFertilityFilter(""), "is empty"),
         (lambda: AlphaFilter(2), "from 0 to 1"),

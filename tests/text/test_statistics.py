@@ -153,7 +153,8 @@ with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     print(WordCountFilter().score_batch(pa.array(["a b", None])).to_pylist())
     print(RepeatingTopNGramsFilter(2).score_batch(pa.array(["a b a b"])).to_pylist())
-    print(column_statistics.count_column(pa.array(["a", "b c"]), ["words"], pa.array([False, True]))["words"].to_pylist())
+    texts, rows = pa.array(["a", "b c"]), pa.array([False, True])
+    print(column_statistics.count_column(texts, ["words"], rows)["words"].to_pylist())
 [warning] = caught
 assert "Install a C compiler" in str(warning.message), warning
 """

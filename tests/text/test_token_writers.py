@@ -108,7 +108,7 @@ def test_a_commit_may_be_repeated(make, tmp_path: Path) -> None:
     tokenize, write, commit = make(str(tmp_path / "out")).decompose()
     for stage in (tokenize, write, commit):
         stage.check()
-        stage.prepare({})
+        stage.prepare_run({})
     tokenize.setup(WorkerMetadata())
     rows = [{"text": text} for text in TEXTS]
     fragments = [write.process(tokenize.process(batch)).named(batch.lineage) for batch in batches(rows, [2, 4])]
@@ -223,9 +223,9 @@ def test_tokens_as_a_column(tmp_path: Path) -> None:
     ("make", "message"),
     [
         (lambda: MegatronTokenizerWriter("", LETTERS), "path is empty"),
-        (lambda: MegatronTokenizerWriter("x", LETTERS, mode="add"), "mode has no 'add'"),
+        (lambda: MegatronTokenizerWriter("x", LETTERS, mode="add"), "mode is 'add', must be one of"),
         (lambda: PackedSequenceWriter("x", LETTERS, 0), "1 or more"),
-        (lambda: PackedSequenceWriter("x", LETTERS, file_format="bin"), "'npy' or 'parquet'"),
+        (lambda: PackedSequenceWriter("x", LETTERS, file_format="bin"), "must be one of: npy, parquet"),
         (lambda: PackedSequenceWriter("x", LETTERS, append_eod=False), "pad_token"),
     ],
 )

@@ -141,7 +141,7 @@ def test_what_is_missing_is_told_by_the_planner(words: Path, tmp_path: Path, mon
             ScoreFilter(TokenCountFilter(wrong)).check()
     for name, content in {"a.json": "{}", "b.json": "[", "tokenizer.json": "[1]"}.items():
         (tmp_path / name).write_text(content)
-        with pytest.raises(InputError, match=f"TokenCountFilter: .*{name} is no tokenizer.json"):
+        with pytest.raises(InputError, match=f"TokenCountFilter: .*{name} is not a tokenizer.json"):
             TokenCountFilter(str(tmp_path / name)).check()
     for name in ("c.json", "d.model"):
         (tmp_path / name).write_text('{"model": 1}')
@@ -158,5 +158,5 @@ def test_what_is_missing_is_told_by_the_planner(words: Path, tmp_path: Path, mon
 def test_bad_parameters_are_refused() -> None:
     with pytest.raises(ValueError, match="either tokenizer"):
         TokenCountFilter()
-    with pytest.raises(ValueError, match="min not above max"):
+    with pytest.raises(ValueError, match="min at most max"):
         TokenCountFilter("x", min_tokens=5, max_tokens=1)

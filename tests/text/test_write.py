@@ -159,8 +159,12 @@ def test_arguments_are_kept_and_nothing_happens_yet(tmp_path):
 @pytest.mark.parametrize(
     ("writer", "arguments", "message"),
     [
-        (JsonlWriter, {"mode": "overwritten"}, "JsonlWriter: mode has no 'overwritten'. Did you mean 'overwrite'"),
-        (JsonlWriter, {"compression": "gz"}, "compression has no 'gz'"),
+        (
+            JsonlWriter,
+            {"mode": "overwritten"},
+            "JsonlWriter: mode is 'overwritten', must be one of: ",
+        ),
+        (JsonlWriter, {"compression": "gz"}, "compression is 'gz'"),
         (JsonlWriter, {"compression": "zst"}, "Did you mean 'zstd'"),
         (JsonlWriter, {"write_kwargs": {"sort_key": True}}, "Did you mean 'sort_keys'"),
         (JsonlWriter, {"write_kwargs": {"orient": "split"}}, "can only be 'records'"),

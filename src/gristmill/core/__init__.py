@@ -1,3 +1,3 @@
-"""The nouns of Gristmill. This package imports none of the packages above it."""
+"""Tasks, stages, pipelines, planning and running. It imports no other package of Gristmill."""
 
 VERSION = "0.1.0"

@@ -1,6 +1,6 @@
-"""Sources on the web: what to fetch, how, and the text in it.
+"""Web sources: which URLs to download, how, and extraction of the text.
 
-The names below are loaded when first used.
+The names below are imported on first use.
 """
 
 from __future__ import annotations
@@ -10,97 +10,33 @@ from typing import TYPE_CHECKING
 from gristmill.core.lazy import lazy
 
 if TYPE_CHECKING:
-    from gristmill.download.arxiv.arxiv_papers import ArxivDownloadExtractStage
-    from gristmill.download.arxiv.latex import LatexCleaner
-    from gristmill.download.documents.docx import DocxExtractor
-    from gristmill.download.documents.epub import EpubExtractor
-    from gristmill.download.documents.pdf import PdfExtractor
-    from gristmill.download.download_stages import DocumentDownloadExtractStage
-    from gristmill.download.hub_datasets import HuggingFaceDownloadExtractStage
-    from gristmill.download.interfaces import (
-        DocumentDownloader,
-        DocumentExtractor,
-        DocumentIterator,
-        HttpDownloader,
-        URLGenerator,
-    )
-    from gristmill.download.object_store import ObjectDownloader
-    from gristmill.download.tinystories import TinyStoriesDownloadExtractStage
-    from gristmill.download.web.common_crawl import CommonCrawlDownloadExtractStage, CommonCrawlUrlGenerator
-    from gristmill.download.web.html_extractors import (
-        HTMLExtractorAlgorithm,
-        JusTextExtractor,
-        ResiliparseExtractor,
-        TrafilaturaExtractor,
-    )
-    from gristmill.download.web.page_extractor import CommonCrawlHTMLExtractor
-    from gristmill.download.web.stop_lists import get_stop_list_dict
-    from gristmill.download.web.url_list import UrlListDownloadExtractStage
-    from gristmill.download.web.warc_ranges import CommonCrawlWARCReader
-    from gristmill.download.web.warc_reader import CommonCrawlWarcIterator, WarcReader
-    from gristmill.download.wiki.wikipedia import WikipediaDownloadExtractStage
-    from gristmill.download.wiki.wikitext import WikitextCleaner
-
-_HOME: dict[str, str] = {
-    "ArxivDownloadExtractStage": "arxiv.arxiv_papers",
-    "CommonCrawlDownloadExtractStage": "web.common_crawl",
-    "CommonCrawlHTMLExtractor": "web.page_extractor",
-    "CommonCrawlUrlGenerator": "web.common_crawl",
-    "CommonCrawlWARCReader": "web.warc_ranges",
-    "CommonCrawlWarcIterator": "web.warc_reader",
-    "DocumentDownloadExtractStage": "download_stages",
-    "DocumentDownloader": "interfaces",
-    "DocumentExtractor": "interfaces",
-    "DocumentIterator": "interfaces",
-    "DocxExtractor": "documents.docx",
-    "EpubExtractor": "documents.epub",
-    "HTMLExtractorAlgorithm": "web.html_extractors",
-    "HttpDownloader": "interfaces",
-    "HuggingFaceDownloadExtractStage": "hub_datasets",
-    "JusTextExtractor": "web.html_extractors",
-    "LatexCleaner": "arxiv.latex",
-    "ObjectDownloader": "object_store",
-    "PdfExtractor": "documents.pdf",
-    "ResiliparseExtractor": "web.html_extractors",
-    "TinyStoriesDownloadExtractStage": "tinystories",
-    "TrafilaturaExtractor": "web.html_extractors",
-    "URLGenerator": "interfaces",
-    "UrlListDownloadExtractStage": "web.url_list",
-    "WarcReader": "web.warc_reader",
-    "WikipediaDownloadExtractStage": "wiki.wikipedia",
-    "WikitextCleaner": "wiki.wikitext",
-    "get_stop_list_dict": "web.stop_lists",
-}
-
-__all__ = [
-    "ArxivDownloadExtractStage",
-    "CommonCrawlDownloadExtractStage",
-    "CommonCrawlHTMLExtractor",
-    "CommonCrawlUrlGenerator",
-    "CommonCrawlWARCReader",
-    "CommonCrawlWarcIterator",
-    "DocumentDownloadExtractStage",
-    "DocumentDownloader",
-    "DocumentExtractor",
-    "DocumentIterator",
-    "DocxExtractor",
-    "EpubExtractor",
-    "HTMLExtractorAlgorithm",
-    "HttpDownloader",
-    "HuggingFaceDownloadExtractStage",
-    "JusTextExtractor",
-    "LatexCleaner",
-    "ObjectDownloader",
-    "PdfExtractor",
-    "ResiliparseExtractor",
-    "TinyStoriesDownloadExtractStage",
-    "TrafilaturaExtractor",
-    "URLGenerator",
-    "UrlListDownloadExtractStage",
-    "WarcReader",
-    "WikipediaDownloadExtractStage",
-    "WikitextCleaner",
-    "get_stop_list_dict",
-]
-
-__getattr__, __dir__ = lazy(__name__, _HOME)
+    from gristmill.download.arxiv.arxiv_papers import ArxivDownloadExtractStage as ArxivDownloadExtractStage
+    from gristmill.download.arxiv.latex import LatexCleaner as LatexCleaner
+    from gristmill.download.documents.docx import DocxExtractor as DocxExtractor
+    from gristmill.download.documents.epub import EpubExtractor as EpubExtractor
+    from gristmill.download.documents.pdf import PdfExtractor as PdfExtractor
+    from gristmill.download.download_stages import DocumentDownloadExtractStage as DocumentDownloadExtractStage
+    from gristmill.download.hub_datasets import HuggingFaceDownloadExtractStage as HuggingFaceDownloadExtractStage
+    from gristmill.download.interfaces import DocumentDownloader as DocumentDownloader
+    from gristmill.download.interfaces import DocumentExtractor as DocumentExtractor
+    from gristmill.download.interfaces import DocumentIterator as DocumentIterator
+    from gristmill.download.interfaces import HttpDownloader as HttpDownloader
+    from gristmill.download.interfaces import URLGenerator as URLGenerator
+    from gristmill.download.object_store import ObjectDownloader as ObjectDownloader
+    from gristmill.download.tinystories import TinyStoriesDownloadExtractStage as TinyStoriesDownloadExtractStage
+    from gristmill.download.web.common_crawl import CommonCrawlDownloadExtractStage as CommonCrawlDownloadExtractStage
+    from gristmill.download.web.common_crawl import CommonCrawlUrlGenerator as CommonCrawlUrlGenerator
+    from gristmill.download.web.html_extractors import HTMLExtractorAlgorithm as HTMLExtractorAlgorithm
+    from gristmill.download.web.html_extractors import JusTextExtractor as JusTextExtractor
+    from gristmill.download.web.html_extractors import ResiliparseExtractor as ResiliparseExtractor
+    from gristmill.download.web.html_extractors import TrafilaturaExtractor as TrafilaturaExtractor
+    from gristmill.download.web.page_extractor import CommonCrawlHTMLExtractor as CommonCrawlHTMLExtractor
+    from gristmill.download.web.stop_lists import get_stop_list_dict as get_stop_list_dict
+    from gristmill.download.web.url_list import UrlListDownloadExtractStage as UrlListDownloadExtractStage
+    from gristmill.download.web.warc_ranges import CommonCrawlWARCReader as CommonCrawlWARCReader
+    from gristmill.download.web.warc_reader import CommonCrawlWarcIterator as CommonCrawlWarcIterator
+    from gristmill.download.web.warc_reader import WarcReader as WarcReader
+    from gristmill.download.wiki.wikipedia import WikipediaDownloadExtractStage as WikipediaDownloadExtractStage
+    from gristmill.download.wiki.wikitext import WikitextCleaner as WikitextCleaner
+else:
+    __getattr__, __dir__, __all__ = lazy(__name__)

@@ -1,1 +1,1 @@
-"""Where plans run. Every executor passes the same conformance suite."""
+"""Executors, which run plans. All pass the same conformance suite."""

@@ -1,6 +1,6 @@
 """Images: readers, writers, filters and embeddings.
 
-The names below are loaded when first used.
+The names below are imported on first use.
 """
 
 from __future__ import annotations
@@ -10,116 +10,46 @@ from typing import TYPE_CHECKING
 from gristmill.core.lazy import lazy
 
 if TYPE_CHECKING:
-    from gristmill.image.artifact_filters import ImageBorderFilter, ImageTextFilter, ImageWatermarkFilter
-    from gristmill.image.decode import decode_image, decoded, headers_of, pixels_of
-    from gristmill.image.download import ImageDownloadStage
-    from gristmill.image.embed import ImageEmbeddingStage
-    from gristmill.image.filters import (
-        ImageAnimatedFilter,
-        ImageAspectRatioFilter,
-        ImageBlurFilter,
-        ImageBrightnessFilter,
-        ImageColourfulnessFilter,
-        ImageContrastFilter,
-        ImageEntropyFilter,
-        ImageFileSizeFilter,
-        ImageFilter,
-        ImageFormatFilter,
-        ImageResolutionFilter,
+    from gristmill.image.artifact_filters import ImageBorderFilter as ImageBorderFilter
+    from gristmill.image.artifact_filters import ImageTextFilter as ImageTextFilter
+    from gristmill.image.artifact_filters import ImageWatermarkFilter as ImageWatermarkFilter
+    from gristmill.image.decode import decode_image as decode_image
+    from gristmill.image.decode import decoded as decoded
+    from gristmill.image.decode import headers_of as headers_of
+    from gristmill.image.decode import pixels_of as pixels_of
+    from gristmill.image.download import ImageDownloadStage as ImageDownloadStage
+    from gristmill.image.embed import ImageEmbeddingStage as ImageEmbeddingStage
+    from gristmill.image.filters import ImageAnimatedFilter as ImageAnimatedFilter
+    from gristmill.image.filters import ImageAspectRatioFilter as ImageAspectRatioFilter
+    from gristmill.image.filters import ImageBlurFilter as ImageBlurFilter
+    from gristmill.image.filters import ImageBrightnessFilter as ImageBrightnessFilter
+    from gristmill.image.filters import ImageColourfulnessFilter as ImageColourfulnessFilter
+    from gristmill.image.filters import ImageContrastFilter as ImageContrastFilter
+    from gristmill.image.filters import ImageEntropyFilter as ImageEntropyFilter
+    from gristmill.image.filters import ImageFileSizeFilter as ImageFileSizeFilter
+    from gristmill.image.filters import ImageFilter as ImageFilter
+    from gristmill.image.filters import ImageFormatFilter as ImageFormatFilter
+    from gristmill.image.filters import ImageResolutionFilter as ImageResolutionFilter
+    from gristmill.image.formats import BadImage as BadImage
+    from gristmill.image.formats import Header as Header
+    from gristmill.image.formats import header as header
+    from gristmill.image.model_filters import ImageAestheticFilterStage as ImageAestheticFilterStage
+    from gristmill.image.model_filters import ImageNSFWFilterStage as ImageNSFWFilterStage
+    from gristmill.image.model_filters import ImageTextSimilarityStage as ImageTextSimilarityStage
+    from gristmill.image.perceptual_hash import ImagePerceptualHashStage as ImagePerceptualHashStage
+    from gristmill.image.read import ImageReaderStage as ImageReaderStage
+    from gristmill.image.read import WebDatasetReader as WebDatasetReader
+    from gristmill.image.read_directories import ImageDirectoryReader as ImageDirectoryReader
+    from gristmill.image.read_tables import ImageParquetReader as ImageParquetReader
+    from gristmill.image.score import ImageScore as ImageScore
+    from gristmill.image.score import ImageScoreFilter as ImageScoreFilter
+    from gristmill.image.to_documents import (
+        ConvertImageBatchToDocumentBatchStage as ConvertImageBatchToDocumentBatchStage,
     )
-    from gristmill.image.formats import BadImage, Header, header
-    from gristmill.image.model_filters import ImageAestheticFilterStage, ImageNSFWFilterStage, ImageTextSimilarityStage
-    from gristmill.image.perceptual_hash import ImagePerceptualHashStage
-    from gristmill.image.read import ImageReaderStage, WebDatasetReader
-    from gristmill.image.read_directories import ImageDirectoryReader
-    from gristmill.image.read_tables import ImageParquetReader
-    from gristmill.image.score import ImageScore, ImageScoreFilter
-    from gristmill.image.to_documents import ConvertImageBatchToDocumentBatchStage
-    from gristmill.image.transform import ImageConvertStage, ImageResizeStage
-    from gristmill.image.write import ImageDirectoryWriter, ImageParquetWriter, ImageWriterStage
-
-_HOME: dict[str, str] = {
-    "BadImage": "formats",
-    "ConvertImageBatchToDocumentBatchStage": "to_documents",
-    "Header": "formats",
-    "ImageAestheticFilterStage": "model_filters",
-    "ImageAnimatedFilter": "filters",
-    "ImageAspectRatioFilter": "filters",
-    "ImageBlurFilter": "filters",
-    "ImageBorderFilter": "artifact_filters",
-    "ImageBrightnessFilter": "filters",
-    "ImageColourfulnessFilter": "filters",
-    "ImageContrastFilter": "filters",
-    "ImageConvertStage": "transform",
-    "ImageDirectoryReader": "read_directories",
-    "ImageDirectoryWriter": "write",
-    "ImageDownloadStage": "download",
-    "ImageEmbeddingStage": "embed",
-    "ImageEntropyFilter": "filters",
-    "ImageFileSizeFilter": "filters",
-    "ImageFilter": "filters",
-    "ImageFormatFilter": "filters",
-    "ImageNSFWFilterStage": "model_filters",
-    "ImageParquetReader": "read_tables",
-    "ImageParquetWriter": "write",
-    "ImagePerceptualHashStage": "perceptual_hash",
-    "ImageReaderStage": "read",
-    "ImageResizeStage": "transform",
-    "ImageResolutionFilter": "filters",
-    "ImageScore": "score",
-    "ImageScoreFilter": "score",
-    "ImageTextFilter": "artifact_filters",
-    "ImageTextSimilarityStage": "model_filters",
-    "ImageWatermarkFilter": "artifact_filters",
-    "ImageWriterStage": "write",
-    "WebDatasetReader": "read",
-    "decode_image": "decode",
-    "decoded": "decode",
-    "header": "formats",
-    "headers_of": "decode",
-    "pixels_of": "decode",
-}
-
-__all__ = [
-    "BadImage",
-    "ConvertImageBatchToDocumentBatchStage",
-    "Header",
-    "ImageAestheticFilterStage",
-    "ImageAnimatedFilter",
-    "ImageAspectRatioFilter",
-    "ImageBlurFilter",
-    "ImageBorderFilter",
-    "ImageBrightnessFilter",
-    "ImageColourfulnessFilter",
-    "ImageContrastFilter",
-    "ImageConvertStage",
-    "ImageDirectoryReader",
-    "ImageDirectoryWriter",
-    "ImageDownloadStage",
-    "ImageEmbeddingStage",
-    "ImageEntropyFilter",
-    "ImageFileSizeFilter",
-    "ImageFilter",
-    "ImageFormatFilter",
-    "ImageNSFWFilterStage",
-    "ImageParquetReader",
-    "ImageParquetWriter",
-    "ImagePerceptualHashStage",
-    "ImageReaderStage",
-    "ImageResizeStage",
-    "ImageResolutionFilter",
-    "ImageScore",
-    "ImageScoreFilter",
-    "ImageTextFilter",
-    "ImageTextSimilarityStage",
-    "ImageWatermarkFilter",
-    "ImageWriterStage",
-    "WebDatasetReader",
-    "decode_image",
-    "decoded",
-    "header",
-    "headers_of",
-    "pixels_of",
-]
-
-__getattr__, __dir__ = lazy(__name__, _HOME)
+    from gristmill.image.transform import ImageConvertStage as ImageConvertStage
+    from gristmill.image.transform import ImageResizeStage as ImageResizeStage
+    from gristmill.image.write import ImageDirectoryWriter as ImageDirectoryWriter
+    from gristmill.image.write import ImageParquetWriter as ImageParquetWriter
+    from gristmill.image.write import ImageWriterStage as ImageWriterStage
+else:
+    __getattr__, __dir__, __all__ = lazy(__name__)

@@ -1,1 +1,1 @@
-"""Bytes and rows: listing, reading and writing files on any file system, without knowing what the rows mean."""
+"""Listing, reading, writing and exchanging files of rows on any file system, independent of the modality."""

@@ -1,6 +1,6 @@
-"""Models: one small interface over the engines that run them.
+"""Inference: one small interface over the engines that run models.
 
-The names below are loaded when first used.
+The names below are imported on first use.
 """
 
 from __future__ import annotations
@@ -16,16 +16,5 @@ if TYPE_CHECKING:
     from gristmill.models.model import Model as Model
     from gristmill.models.model import load_model as load_model
     from gristmill.models.model_files import Wanted as Wanted
-
-_HOME: dict[str, str] = {
-    "Device": "model",
-    "Model": "model",
-    "Preprocess": "image_preprocess",
-    "Wanted": "model_files",
-    "export": "clip_to_onnx",
-    "load_model": "model",
-}
-
-__all__ = ["Device", "Model", "Preprocess", "Wanted", "export", "load_model"]
-
-__getattr__, __dir__ = lazy(__name__, _HOME)
+else:
+    __getattr__, __dir__, __all__ = lazy(__name__)

@@ -1,6 +1,6 @@
-"""What is shown of a run while it runs, and how its counts read.
+"""Progress of a run while it runs: terminal output, events, metrics and traces.
 
-The names below are loaded when first used.
+The names below are imported on first use.
 """
 
 from __future__ import annotations
@@ -10,22 +10,12 @@ from typing import TYPE_CHECKING
 from gristmill.core.lazy import lazy
 
 if TYPE_CHECKING:
-    from gristmill.observe.events import Events
-    from gristmill.observe.live_progress import LiveProgress
-    from gristmill.observe.progress import PlainProgress, Several, default_progress
-    from gristmill.observe.prometheus import MetricsEndpoint
-    from gristmill.observe.traces import Traces
-
-_HOME = {
-    "Events": "events",
-    "LiveProgress": "live_progress",
-    "MetricsEndpoint": "prometheus",
-    "PlainProgress": "progress",
-    "Several": "progress",
-    "Traces": "traces",
-    "default_progress": "progress",
-}
-
-__all__ = ["Events", "LiveProgress", "MetricsEndpoint", "PlainProgress", "Several", "Traces", "default_progress"]
-
-__getattr__, __dir__ = lazy(__name__, _HOME)
+    from gristmill.observe.events import Events as Events
+    from gristmill.observe.live_progress import LiveProgress as LiveProgress
+    from gristmill.observe.progress import PlainProgress as PlainProgress
+    from gristmill.observe.progress import Several as Several
+    from gristmill.observe.progress import default_progress as default_progress
+    from gristmill.observe.prometheus import MetricsEndpoint as MetricsEndpoint
+    from gristmill.observe.traces import Traces as Traces
+else:
+    __getattr__, __dir__, __all__ = lazy(__name__)

@@ -1,4 +1,4 @@
-"""Recipes: pipelines written as YAML, checked before anything runs, and back again.
+"""Recipes: pipelines written in YAML and checked before anything runs, and pipelines written as recipes.
 
 name: demo
 vars: {input: data, output: out, min_words: 40}
@@ -10,8 +10,8 @@ stages:
   - JsonlWriter: {path: "${output}"}
 executor: {LocalExecutor: {num_workers: 2}}
 
-Classes are found by their public names, so a new stage or filter is there as soon as it is written. A user's
-own are written `package.module:ClassName`.
+Classes are found by their public names, so a new public stage or filter is available at once. Classes of the user are
+written `package.module:ClassName`.
 """
 
 from gristmill.recipes.catalogue import Entry, Parameter, catalogue, schema

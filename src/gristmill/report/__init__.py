@@ -1,1 +1,1 @@
-"""What people look at when a run is over: its report, what became of a row, what other thresholds would keep."""
+"""Analysis of a finished run: its report, why a row was dropped, what other thresholds would keep."""

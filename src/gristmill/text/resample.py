@@ -1,7 +1,7 @@
-"""Resample: rows are taken more or less often, by the value of a column, and the same rows in every run.
+"""Resample: repeats or drops rows by the value of a column, the same rows in every run.
 
-A factor of 0.25 keeps a quarter of the rows, 1 all, and 2.5 takes each twice and half of them a third time. Which half
-is drawn as in `Sample`: by the seed and the row's file and place in it.
+A factor of 0.25 keeps a quarter of the rows, 1 keeps all, and 2.5 takes each row twice and half of them a third time.
+Which half is drawn as in `Sample`: by the seed, the row's file and its position there.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from gristmill.core.batch import Batch
 from gristmill.core.sample import draw_uniform, row_ids
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.task import digest
-from gristmill.text.document_filter import python_values
-from gristmill.text.text_columns import batch_column
+from gristmill.text.text_columns import batch_column, python_values
 
 if TYPE_CHECKING:
     from gristmill.core.stage import Columns
@@ -28,10 +27,10 @@ BatchType = TypeVar("BatchType", bound=Batch)
 
 
 class Resample(ProcessingStage[Batch, Batch]):
-    """Takes rows as often as the value of column `by` says: `factors` maps values, as text, to how often.
+    """Takes each row as often as `factors` gives for its value in the column `by`; values are compared as text.
 
-    A factor below 1 drops a share of the rows, one above 1 repeats them, whole copies first and a share once more. Rows
-    with another value, or none, are taken `otherwise` times. Copies follow each other.
+    A factor below 1 drops a share of the rows; one above 1 repeats all rows, and a share of them once more. Rows with
+    another value, or none, are taken `otherwise` times. Copies follow each other.
     """
 
     takes_empty = True
@@ -64,16 +63,16 @@ def check_factor(stage: str, name: str, factor: float) -> None:
 
 
 def draw_per_row(batch: Batch, seed: int, stage: str) -> pa.Array:
-    """A number from 0 up to 1 for each row, which depends on the seed and the row alone."""
+    """A number from 0 to below 1 for each row, which depends only on the seed and the row."""
     owner, numbers = row_ids(batch)
     return draw_uniform(numbers, int(digest([str(seed), stage, owner]), 16))
 
 
 def repeat_rows(batch: BatchType, factors: pa.Array, numbers: pa.Array) -> BatchType:
-    """The rows, each as often as its factor says; its number decides on the fraction."""
-    whole = pc.floor(factors)
-    once_more = pc.less(numbers, pc.subtract(factors, whole))
-    copies = pc.add(whole.cast(pa.int64()), once_more.cast(pa.int64()))
+    """Each row as often as its factor; its number decides on the fractional part."""
+    full_copies = pc.floor(factors)
+    once_more = pc.less(numbers, pc.subtract(factors, full_copies))
+    copies = pc.add(full_copies.cast(pa.int64()), once_more.cast(pa.int64()))
     if (pc.max(copies).as_py() or 0) <= 1:
         return batch.keep(pc.equal(copies, literal(1, pa.int64())))
     return batch.take([row for row, count in enumerate(copies.to_pylist()) for _ in range(count)])

@@ -2,12 +2,12 @@
 
     ScoreFilter   score documents and drop some by their score
     Score         only add the score as a column
-    Filter        only drop, by a column that is there already
+    Filter        only drop, by a column that exists already
     Modify        change the text
 
-Each takes one filter, modifier or function, or a list that is run in order: a row that one filter drops is
-not scored by the next. With a list, an argument that names columns is one value for all or a list of one for
-each. A stage is named after what it runs, so that summaries and errors read well.
+Each takes one filter, modifier or function, here called tools, or a list that is run in order: a row that one filter
+drops is not scored by the next. With a list, an argument that names columns is one value for all tools, or a list with
+one for each. A stage is named after its tools.
 """
 
 from __future__ import annotations
@@ -24,25 +24,18 @@ from gristmill.core.errors import ContractError, shorten
 from gristmill.core.score import FilteringStage, FilterStep
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.stage_roles import ReportingRole, ScoringRole
-from gristmill.text.document_filter import DocumentFilter, python_values, score_array
-from gristmill.text.filters import english_only
-from gristmill.text.modifiers.document_modifier import DocumentModifier
+from gristmill.text import english_only
+from gristmill.text.document_filter import DocumentFilter, score_array
+from gristmill.text.document_modifier import DocumentModifier
 from gristmill.text.statistics import column_statistics
 from gristmill.text.text_columns import (
     any_column,
+    as_array,
     batch_column,
+    batch_statistics,
     batch_texts,
-    call_batch_method,
-    filter_verdicts,
-    score_text_column,
+    python_values,
     text_column,
-)
-from gristmill.text.tool_arguments import (
-    as_list,
-    check_distinct_columns,
-    modifier_columns,
-    number_repeated_labels,
-    one_per_tool,
 )
 
 if TYPE_CHECKING:
@@ -54,11 +47,15 @@ TOOL_TYPES = (DocumentFilter, DocumentModifier)
 
 
 class _TextStage(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """What the stages here share: they are named after their tools, and pass the hooks on to them."""
+    """Base of the stages below: takes its name from its tools, and checks and sets them up."""
+
+    _tools: list[DocumentFilter | DocumentModifier]
+    _expected: Sequence[tuple[str, tuple[str, ...]]] = ()
+    """The statistics that this stage has announced in `setup`, by column."""
 
     def _set_tools(self, tools: Sequence[Any]) -> None:
         if not tools:
-            raise ValueError(f"{type(self).__name__} was given an empty list: give at least one")
+            raise ValueError(f"{type(self).__name__} got an empty list: give at least one filter, modifier or function")
         self._tools = [tool for tool in tools if isinstance(tool, TOOL_TYPES)]
         if not self._own_name:
             self.name = shorten([tool_name(tool, type(self).__name__) for tool in tools])
@@ -78,15 +75,16 @@ class _TextStage(ProcessingStage[DocumentBatch, DocumentBatch]):
             column_statistics.expect_statistics(field, names)
 
     def teardown(self) -> None:
-        for field, names in self.__dict__.pop("_expected", ()):
+        for field, names in self._expected:
             column_statistics.expect_statistics(field, names, -1)
+        self._expected = ()
 
     def _text_filters(self) -> list[tuple[str, DocumentFilter]]:
-        """The filters that score a text column, and which."""
+        """The filters that score a text column, each with the name of the column."""
         return []
 
     def _needed_statistics(self, tool: DocumentFilter) -> tuple[str, ...]:
-        """The statistics that a filter will ask for."""
+        """The statistics that a filter will need in `process`."""
         return tool.statistics()
 
 
@@ -96,7 +94,7 @@ class _DroppingStage(FilteringStage[DocumentBatch], _TextStage):
     def _verdict(self, step: FilterStep, scores: pa.Array) -> pa.Array | None:
         if not isinstance(step.tool, DocumentFilter) or decides_by_row(step.tool):
             return None
-        return call_batch_method(step.tool, "keep_batch", scores)
+        return check_one_value_per_row(f"{step.tool.name}.keep_batch", step.tool.keep_batch(scores), len(scores))
 
     def _threshold(self, step: FilterStep) -> str | None:
         threshold = type(step.tool).threshold if isinstance(step.tool, DocumentFilter) else None
@@ -106,8 +104,8 @@ class _DroppingStage(FilteringStage[DocumentBatch], _TextStage):
 class ScoreFilter(_DroppingStage, ReportingRole):
     """Scores documents and keeps those that the filter keeps, or with `invert` those that it does not.
 
-    `score_field` is the column to put the scores in; None puts them nowhere. Null text is scored like "". `verbose`
-    changes nothing: the summary always tells what was dropped.
+    `score_field` is the column for the scores; with None they are not stored. Null text is scored like "". `verbose`
+    has no effect: the summary always shows what was dropped.
     """
 
     takes_empty = True
@@ -130,10 +128,8 @@ class ScoreFilter(_DroppingStage, ReportingRole):
                 raise TypeError(f"ScoreFilter takes a DocumentFilter (functions: Score, Filter): {_describe_tool(one)}")
         self._set_tools(filters)
         count = len(filters)
-        fields, labels = (
-            one_per_tool("text_field", text_field, count),
-            number_repeated_labels([one.name for one in filters]),
-        )
+        fields = one_per_tool("text_field", text_field, count)
+        labels = number_repeated_labels([one.name for one in filters])
         targets = check_distinct_columns("score_field", one_per_tool("score_field", score_field, count))
         inverts = one_per_tool("invert", invert, count)
         self._steps = [FilterStep(*parts) for parts in zip(filters, fields, labels, targets, inverts, strict=True)]
@@ -148,17 +144,15 @@ class ScoreFilter(_DroppingStage, ReportingRole):
         return [(step.field, step.tool) for step in self._steps if isinstance(step.tool, DocumentFilter)]
 
     def _needed_statistics(self, tool: DocumentFilter) -> tuple[str, ...]:
-        return (
-            *tool.statistics(),
-            *(english_only.ENGLISH_STATISTICS if tool.english_only and english_only.counting_is_free else ()),
-        )
+        counts_english = tool.english_only and english_only.counting_is_free
+        return (*tool.statistics(), *(english_only.ENGLISH_STATISTICS if counts_english else ()))
 
     def run_warning(self, stats: Any) -> str | None:
         return english_only.not_english_warning(self.name, stats)
 
     def _look(self, step: FilterStep, batch: DocumentBatch) -> None:
-        for_english = isinstance(step.tool, DocumentFilter) and step.tool.english_only
-        if for_english and (others := english_only.count_not_english(self, batch, step.field)):
+        is_for_english = isinstance(step.tool, DocumentFilter) and step.tool.english_only
+        if is_for_english and (others := english_only.count_not_english(self, batch, step.field)):
             self.count(english_only.NOT_ENGLISH_COUNTER, others)
 
     def _judge(self, step: FilterStep, batch: DocumentBatch) -> tuple[pa.Array, pa.Array]:
@@ -168,9 +162,9 @@ class ScoreFilter(_DroppingStage, ReportingRole):
 
 
 class Filter(_DroppingStage):
-    """Keeps the rows for whose value in `filter_field` the function, or the filter's `keep_document`, is true.
+    """Keeps rows by a column: the function, or the filter's `keep_document`, is true for the value in `filter_field`.
 
-    A function gets each value, None for null. With `invert`, the other rows are kept. `verbose` changes nothing.
+    A function gets each value, None for null. With `invert`, the other rows are kept. `verbose` has no effect.
     """
 
     takes_empty = True
@@ -187,10 +181,8 @@ class Filter(_DroppingStage):
         self.verbose = verbose
         tools = [check_tool("Filter", one, DocumentFilter) for one in as_list(filter_fn)]
         self._set_tools(tools)
-        fields, inverts = (
-            one_per_tool("filter_field", filter_field, len(tools)),
-            one_per_tool("invert", invert, len(tools)),
-        )
+        fields = one_per_tool("filter_field", filter_field, len(tools))
+        inverts = one_per_tool("invert", invert, len(tools))
         labels = number_repeated_labels([tool_name(*pair) for pair in zip(tools, fields, strict=True)])
         steps = zip(tools, fields, labels, inverts, strict=True)
         self._steps = [FilterStep(tool, field, label, invert=flip) for tool, field, label, flip in steps]
@@ -228,12 +220,12 @@ class Score(_TextStage, ScoringRole):
         self._steps = list(zip(tools, texts, scores, strict=True))
 
     def inputs(self) -> tuple[list[str], Columns]:
-        made: set[str] = set()
+        added: set[str] = set()
         needed = {}
         for _, field, score_field in self._steps:
-            if field not in made:
+            if field not in added:
                 needed[field] = "string"
-            made.add(score_field)
+            added.add(score_field)
         return ["data"], needed
 
     def outputs(self) -> tuple[list[str], Columns]:
@@ -258,8 +250,8 @@ class Score(_TextStage, ScoringRole):
 class Modify(_TextStage):
     """Changes text, in place or into the columns `output_fields`.
 
-    One input column: the modifier or function gets the text; null stays null. Several: it is called with the
-    values of the row as keywords, and `output_fields` says where the result goes. A list of modifiers is
+    With one input column, the modifier or function gets the text, and null stays null. With several, it is called with
+    the values of the row as keywords, and `output_fields` names the column for the result. A list of modifiers is
     applied one after the other; its `input_fields` may give each its own column, or list of columns.
     """
 
@@ -278,50 +270,52 @@ class Modify(_TextStage):
         self._steps = list(zip(tools, *modifier_columns(len(tools), input_fields, output_fields), strict=True))
 
     def inputs(self) -> tuple[list[str], Columns]:
-        made: set[str] = set()
+        added: set[str] = set()
         needed: dict[str, str] = {}
         for _, fields, output in self._steps:
             kind = "string" if len(fields) == 1 else "any"
-            needed.update({field: kind for field in fields if field not in made | needed.keys()})
-            made.add(output)
+            needed.update({field: kind for field in fields if field not in added | needed.keys()})
+            added.add(output)
         return ["data"], needed
 
     def outputs(self) -> tuple[list[str], Columns]:
         outputs = [output for _, _, output in self._steps]
-        sure = all(isinstance(tool, DocumentModifier) and len(fields) == 1 for tool, fields, _ in self._steps)
-        return ["data"], dict.fromkeys(outputs, "string") if sure else outputs
+        is_text = all(isinstance(tool, DocumentModifier) and len(fields) == 1 for tool, fields, _ in self._steps)
+        return ["data"], dict.fromkeys(outputs, "string") if is_text else outputs
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
         for tool, fields, output in self._steps:
-            task = task.with_column(output, self._changed(tool, fields, task.data))
+            task = task.with_column(output, self._modified(tool, fields, task.data))
         return task
 
-    def _changed(self, tool: DocumentModifier | DocumentFunction, fields: Sequence[str], table: pa.Table) -> pa.Array:
+    def _modified(self, tool: DocumentModifier | DocumentFunction, fields: Sequence[str], table: pa.Table) -> pa.Array:
         if len(fields) > 1:
             function = tool.modify_document if isinstance(tool, DocumentModifier) else tool
             columns = {field: any_column(self, table, field) for field in fields}
             return self._text_array([function(**row) for row in table_to_rows(pa.table(columns))])
         texts = text_column(self, table, fields[0])
         if isinstance(tool, DocumentModifier):
-            return call_batch_method(tool, "modify_batch", texts)
+            return check_one_value_per_row(f"{tool.name}.modify_batch", tool.modify_batch(texts), len(texts))
         return self._text_array([None if text is None else tool(text) for text in texts.to_pylist()])
 
     def _text_array(self, values: list[Any]) -> pa.Array:
         if any(isinstance(value, bytes) for value in values):
-            raise ContractError(f"stage {self.name!r}: the function returned bytes: return text, as in value.decode()")
-        plain = all(value is None or isinstance(value, str) for value in values)
-        return make_array(values, pa.string()) if plain else to_array(values)
+            raise ContractError(
+                f"stage {self.name!r}: the function returned bytes: return a string, as in value.decode()"
+            )
+        is_text = all(value is None or isinstance(value, str) for value in values)
+        return make_array(values, pa.string()) if is_text else to_array(values)
 
 
 def decides_by_row(tool: DocumentFilter) -> bool:
-    """Whether the verdict of a filter depends on the row, and not on its score alone."""
+    """Whether a filter decides by the row, and not by its score alone."""
     return type(tool).keep_rows is not DocumentFilter.keep_rows
 
 
 def check_tool(stage: str, tool: Any, kind: type) -> Any:
-    """The tool, if it is an object of the kind or a function."""
-    a_class = isinstance(tool, type) and issubclass(tool, TOOL_TYPES)
-    if a_class or not (isinstance(tool, kind) or callable(tool)):
+    """The tool, if it is an instance of `kind` or a function."""
+    is_class = isinstance(tool, type) and issubclass(tool, TOOL_TYPES)
+    if is_class or not (isinstance(tool, kind) or callable(tool)):
         raise TypeError(f"{stage} takes a function or a {kind.__name__}: {_describe_tool(tool)}")
     return tool
 
@@ -330,9 +324,84 @@ def _describe_tool(tool: Any) -> str:
     return f"write {tool.__name__}(...), not the class" if isinstance(tool, type) else f"not {tool!r}"
 
 
-def tool_name(tool: Any, nameless: str) -> str:
-    """The name of a filter, modifier or function; that of a lambda is `nameless`."""
+def tool_name(tool: Any, lambda_name: str) -> str:
+    """The name of a filter, modifier or function; for a lambda, `lambda_name`."""
     if isinstance(tool, TOOL_TYPES):
         return tool.name
     name: str = getattr(tool, "__name__", type(tool).__name__)
-    return nameless if name == "<lambda>" else name
+    return lambda_name if name == "<lambda>" else name
+
+
+def score_text_column(
+    stage: ProcessingStage[Any, Any], tool: DocumentFilter, batch: DocumentBatch, field: str
+) -> pa.Array:
+    """The scores of a text column: from statistics that filters share, or from the text itself."""
+    if (names := tool.statistics()) and not tool.unspaced:
+        scores = tool.score_counts(batch_statistics(stage, batch, field, names))
+        return check_one_value_per_row(f"{tool.name}.score_counts", scores, batch.num_items)
+    texts = batch_texts(stage, batch, field)
+    return check_one_value_per_row(f"{tool.name}.score_batch", tool.score_batch(texts), len(texts))
+
+
+def filter_verdicts(tool: DocumentFilter, scores: pa.Array, batch: DocumentBatch) -> pa.Array:
+    """Whether a filter keeps each row of a batch."""
+    return check_one_value_per_row(f"{tool.name}.keep_rows", tool.keep_rows(scores, batch), len(scores))
+
+
+def check_one_value_per_row(method: str, answer: Any, rows: int) -> pa.Array:
+    """What a batch method returned, if it is an array with one value per row."""
+    if not isinstance(answer, pa.Array | pa.ChunkedArray) or len(answer) != rows:
+        got = f"{len(answer)} values" if hasattr(answer, "__len__") else "no values"
+        raise ContractError(
+            f"{method} got {rows} rows and returned {got} as {type(answer).__name__}: "
+            "return a pyarrow Array with one value per row"
+        )
+    return as_array(answer)
+
+
+def modifier_columns(count: int, inputs: Any, outputs: Any) -> tuple[list[list[str]], list[str]]:
+    """The columns that each modifier reads, and the one that it writes."""
+    given = as_list(inputs)
+    if count == 1 and all(isinstance(field, str) for field in given):
+        given = [given]
+    columns = [as_list(fields) for fields in one_per_tool("input_fields", given, count)]
+    if outputs is None:
+        if any(len(fields) != 1 for fields in columns):
+            raise ValueError(f"Modify: name the column for the result of {inputs!r} in output_fields")
+        return columns, [fields[0] for fields in columns]
+    targets = one_per_tool("output_fields", outputs, count)
+    if len(as_list(outputs)) == 1 and len(given) == 1 and count > 1:
+        columns[1:] = [[targets[0]]] * (count - 1)  # each continues with the result of the one before it
+    return columns, targets
+
+
+def as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def one_per_tool(argument: str, value: Any, count: int) -> list[Any]:
+    """One value per tool, from one for all or a list with one for each."""
+    values = as_list(value)
+    for one in values:
+        if argument == "invert" and not isinstance(one, bool):
+            raise TypeError(f"invert is {one!r}, must be True or False")
+        if argument in ("text_field", "filter_field", "output_fields") and not (isinstance(one, str) and one):
+            raise TypeError(f"{argument} is {one!r}, must be the name of a column")
+    if len(values) == 1:
+        return values * count
+    if len(values) != count:
+        raise ValueError(f"{argument} has {len(values)} values for {count} tools: give one, or one for each")
+    return values
+
+
+def check_distinct_columns(argument: str, names: list[Any]) -> list[Any]:
+    given = [name for name in names if name is not None]
+    if len(set(given)) != len(given):
+        raise ValueError(f"{argument}: {shorten(given)} would be written more than once: give each its own column")
+    return names
+
+
+def number_repeated_labels(labels: list[str]) -> list[str]:
+    """The labels, numbered from the second occurrence on."""
+    counts = [labels[: index + 1].count(label) for index, label in enumerate(labels)]
+    return [label if count == 1 else f"{label} {count}" for label, count in zip(labels, counts, strict=True)]

@@ -1,7 +1,7 @@
-"""Documents into segments, and segments into documents.
+"""Splits documents into segments, and joins segments into documents.
 
-`DocumentJoiner` sees all rows of a partition at once: a document whose segments were read in several blocks is whole.
-Gives up: documents whose segments lie in several partitions, and memory: it holds a partition.
+`DocumentJoiner` gets all rows of a partition at once, so the segments of a document may come from several blocks. Gives
+up: documents whose segments are in several partitions. Costs: the memory of a partition.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gristmill.core.errors import ColumnError
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.stage_roles import GatherRole
 from gristmill.core.task import GatherTask
-from gristmill.text.document_filter import check_count
+from gristmill.text.argument_checks import check_count
 from gristmill.text.text_columns import any_column, text_column
 
 if TYPE_CHECKING:
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 class DocumentSplitter(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Splits each document at a separator into rows of their own, numbered from 0 in `segment_id_field`.
 
-    The separator is plain text and goes. The other columns are repeated. A document without a separator, an empty one
-    and a null are one segment.
+    The separator is plain text and is removed. Other columns are repeated. A document without the separator, an empty
+    document and a null are one segment.
     """
 
     def __init__(self, separator: str, text_field: str = "text", segment_id_field: str = "segment_id") -> None:
         super().__init__()
         if not separator:
-            raise ValueError("DocumentSplitter: the separator is empty: give some text to split at")
+            raise ValueError("DocumentSplitter: the separator is empty: give the text to split at")
         self.separator, self.text_field, self.segment_id_field = separator, text_field, segment_id_field
 
     takes_empty = True
@@ -62,14 +62,13 @@ class DocumentSplitter(ProcessingStage[DocumentBatch, DocumentBatch]):
 
 
 class DocumentJoiner(ProcessingStage[GatherTask, DocumentBatch], GatherRole):
-    """Joins the segments of each document, which are the rows of one `document_id_field`, in order of their numbers.
+    """Joins the segments of each document, the rows with the same `document_id_field`, in the order of their numbers.
 
-    Numbers may be written as text, as they are in CSV; what is no number is an error. The other columns are those of
-    the document's first segment, and it stands where its first row stood. With `max_length`, a document becomes
-    several rows: a segment that would make a row longer than that begins the next. The length of a segment is its
-    characters, or the number in `length_field`, which then holds the length of the whole; the characters of each
-    separator are added to it. A segment that is longer by itself is a row. A row without an id is a document, and
-    null text is left out.
+    Numbers may be text, as in CSV; other text is an error. Other columns are those of the first segment, and the
+    document takes the position of its first row. With `max_length`, a document becomes several rows: a segment that
+    would make a row longer starts the next one, and a segment that is longer by itself is a row. The length of a
+    segment is its characters, or the number in `length_field`, which is set to the total; the characters of separators
+    are added. A row without an id is a document of its own, and null text is left out.
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class DocumentJoiner(ProcessingStage[GatherTask, DocumentBatch], GatherRole):
         if max_length is not None:
             check_count("DocumentJoiner", "max_length", max_length, least=1)
         if length_field is not None and max_length is None:
-            raise ValueError("DocumentJoiner: length_field says how long segments are: give a max_length too")
+            raise ValueError("DocumentJoiner: length_field has no effect without max_length: give both")
         self.separator, self.text_field, self.segment_id_field = separator, text_field, segment_id_field
         self.document_id_field, self.drop_segment_id_field = document_id_field, drop_segment_id_field
         self.max_length, self.length_field = max_length, length_field
@@ -98,12 +97,12 @@ class DocumentJoiner(ProcessingStage[GatherTask, DocumentBatch], GatherRole):
         together = DocumentBatch.concat(batches)
         ends = list(pc.cumulative_sum(make_array([batch.num_items for batch in batches], pa.int64())).to_pylist())
         rows = list(self._joined_rows(together.data)) if together.num_items else []
-        cuts = [0, *(bisect_left(rows, end, key=itemgetter(0)) for end in ends)]  # they are in the order of documents
-        made = [self._build_batch(together, rows[start:end]) for start, end in pairwise(cuts)]
-        return [replace(one, metadata=dict(batch.metadata)) for one, batch in zip(made, batches, strict=True)]
+        cuts = [0, *(bisect_left(rows, end, key=itemgetter(0)) for end in ends)]  # rows are sorted by their document
+        joined = [self._build_batch(together, rows[start:end]) for start, end in pairwise(cuts)]
+        return [replace(one, metadata=dict(batch.metadata)) for one, batch in zip(joined, batches, strict=True)]
 
     def _joined_rows(self, table: pa.Table) -> Iterator[tuple[int, int, str | None, int]]:
-        """What each new row is made of: where its document begins, the row of its first segment, text and length."""
+        """For each joined row: the first row of its document, the row of its first segment, its text and its length."""
         ids = any_column(self, table, self.document_id_field).to_pylist()
         numbers = [self._segment_number(one) for one in any_column(self, table, self.segment_id_field).to_pylist()]
         texts = text_column(self, table, self.text_field).to_pylist()
@@ -115,20 +114,20 @@ class DocumentJoiner(ProcessingStage[GatherTask, DocumentBatch], GatherRole):
         for row, one in enumerate(ids):
             documents.setdefault(("row", row) if one is None else ("id", one), []).append(row)
         for rows in documents.values():
-            place = rows[0]
+            first_row = rows[0]
             rows.sort(key=lambda row: numbers[row])
             for part, length in self._cut_by_length(rows, lengths):
                 present = [texts[row] for row in part if texts[row] is not None]
-                yield place, part[0], self.separator.join(present) if present else None, length
+                yield first_row, part[0], self.separator.join(present) if present else None, length
 
     def _segment_number(self, value: Any) -> float:
-        """The place of a segment in its document; one without a number comes last."""
+        """The number of a segment in its document; segments without a number come last."""
         try:
             return math.inf if value is None else int(value) if isinstance(value, str) else value + 0
         except (TypeError, ValueError):
             raise ColumnError(
-                f"stage {self.name!r}: {value!r} in column {self.segment_id_field!r} is no number, so the order of the "
-                "segments cannot be told: name the column that numbers them with segment_id_field=..."
+                f"stage {self.name!r}: {value!r} in column {self.segment_id_field!r} is not a number, so the order "
+                "of the segments is unknown: name the column that numbers them with segment_id_field=..."
             ) from None
 
     def _cut_by_length(self, rows: Sequence[int], lengths: Sequence[int]) -> Iterator[tuple[list[int], int]]:

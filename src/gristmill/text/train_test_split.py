@@ -1,4 +1,4 @@
-"""TrainTestSplit: every document belongs to one part, by lot, and to the same part in every run."""
+"""TrainTestSplit: assigns each document to a part at random, and to the same part in every run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gristmill.core.errors import did_you_mean
 from gristmill.core.sample import draw_uniform, row_ids
 from gristmill.core.score import DecidingStage, Decision
 from gristmill.core.task import digest
-from gristmill.text.document_filter import check_count, check_ratio
+from gristmill.text.argument_checks import check_count, check_ratio
 from gristmill.text.text_columns import text_column
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ _DEFAULT_PARTS = {"train": 0.9, "test": 0.1}
 
 
 class TrainTestSplit(DecidingStage[DocumentBatch]):
-    """Writes the part that each document belongs to into a column, or keeps only one part.
+    """Adds a column with the part that each document belongs to, or keeps only one part.
 
-    `parts` are names and shares that add up to 1, {"train": 0.9, "test": 0.1} unless given. The part is drawn by a hash
-    of `seed` and the document's file and place in it, so it depends neither on the run nor on how the input was cut; or
-    of the text in `group_field`, so that all documents of one site, or all copies of one text, are in the same part.
-    With `keep`, only documents of that part are kept, and no column is added.
+    `parts` are names and shares that add up to 1, by default {"train": 0.9, "test": 0.1}. The part is drawn by a hash
+    of `seed`, the document's file and its position there, so it depends neither on the run nor on how the input is
+    split. With `group_field`, it is drawn by the text in that column, so that all documents of one site, or all copies
+    of one text, are in the same part. With `keep`, only documents of that part are kept, and no column is added.
     """
 
     takes_empty = True
@@ -50,7 +50,7 @@ class TrainTestSplit(DecidingStage[DocumentBatch]):
             check_ratio("TrainTestSplit", f"parts[{part!r}]", share)
         check_count("TrainTestSplit", "seed", seed)
         if not shares or min(shares.values()) < 0 or abs(sum(shares.values()) - 1) > 1e-9:
-            raise ValueError(f"TrainTestSplit: parts is {parts!r}: shares must be 0 or more, and add up to 1")
+            raise ValueError(f"TrainTestSplit: parts is {parts!r}: the shares must be 0 or more and add up to 1")
         if keep is not None and keep not in shares:
             known = ", ".join(shares)
             raise ValueError(f"TrainTestSplit: keep is {keep!r}.{did_you_mean(keep, shares)} The parts are: {known}")
@@ -65,7 +65,7 @@ class TrainTestSplit(DecidingStage[DocumentBatch]):
         return ["data"], {self.split_field: "string"} if self.keep is None else []
 
     def decide(self, batch: DocumentBatch) -> Decision:
-        drawn = self._drawn(batch)
+        drawn = self._draw(batch)
         names = list(self._shares)
         ends = list(accumulate(self._shares.values()))[:-1]
         indices = make_array([0] * len(drawn), pa.int64())
@@ -73,8 +73,10 @@ class TrainTestSplit(DecidingStage[DocumentBatch]):
             above = pc.greater_equal(drawn, literal(float(end), pa.float64()))
             indices = pc.add(indices, above.cast(pa.int64()))
         labels = make_array(names, pa.string()).take(indices)
-        wanted = literal(self.keep, pa.string())
-        keep = make_array([True] * len(drawn), pa.bool_()) if self.keep is None else pc.equal(labels, wanted)
+        if self.keep is None:
+            keep = make_array([True] * len(drawn), pa.bool_())
+        else:
+            keep = pc.equal(labels, literal(self.keep, pa.string()))
         return Decision(keep, {self.name: labels})
 
     def apply(self, batch: DocumentBatch, decision: Decision) -> DocumentBatch:
@@ -85,7 +87,7 @@ class TrainTestSplit(DecidingStage[DocumentBatch]):
     def thresholds(self) -> dict[str, str]:
         return {self.name: f"keep={self.keep}"}
 
-    def _drawn(self, batch: Batch) -> pa.Array:
+    def _draw(self, batch: Batch) -> pa.Array:
         if self.group_field is None:
             owner, numbers = row_ids(batch)
             return draw_uniform(numbers, int(digest([str(self.seed), "TrainTestSplit", owner]), 16))

@@ -1,4 +1,4 @@
-"""Write documents as JSON lines or Parquet: one file per partition of the input, or files of a target size."""
+"""Writers of JSON lines and Parquet: one file per partition of the input, or files of a target size."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.batch import DocumentBatch
-from gristmill.core.errors import did_you_mean
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import WrittenFiles
 from gristmill.io.storage.file_input import parse_size
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write import jsonl_format, parquet_format
 from gristmill.io.write.commit import WRITE_MODES, CommitFiles, OutputFormat, WriteFragments
+from gristmill.text.argument_checks import check_choice, check_output_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 _PANDAS = {"index": False, "lines": True, "orient": "records", "force_ascii": False, "engine": "pyarrow"}
-"""What users of pandas are used to asking for, and get in any case."""
+"""Options of pandas writers that are accepted only with the value that always applies here."""
 
 
 class _Writer(CompositeStage[DocumentBatch, WrittenFiles]):
+    """Base of the writers. A format overrides `_format`."""
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -34,12 +36,11 @@ class _Writer(CompositeStage[DocumentBatch, WrittenFiles]):
     ) -> None:
         self.path, self.fields, self.write_kwargs, self.mode = path, fields, write_kwargs, mode
         self.target_file_size, self.compression, self.storage_options = target_file_size, compression, storage_options
-        if not os.fspath(path):
-            raise ValueError(f"{self.name}: path is empty: name the directory to write to")
-        self._one_of("mode", mode, WRITE_MODES)
+        check_output_path(self.name, path)
+        check_choice(self.name, "mode", mode, WRITE_MODES)
         if isinstance(fields, str):
             raise TypeError(f'{self.name}: fields must be a list of names, as in fields=["{fields}"]')
-        self._format()  # a wrong option is an error here, not at run time
+        self._format()  # so that a wrong option is an error now, not in the run
 
     def decompose(self) -> list[ProcessingStage[Any, Any]]:
         fields = None if self.fields is None else list(self.fields)
@@ -58,32 +59,25 @@ class _Writer(CompositeStage[DocumentBatch, WrittenFiles]):
             if name in options and options.pop(name) != value:
                 raise ValueError(f"{self.name}: write_kwargs[{name!r}] can only be {value!r}")
         for name in options:
-            self._one_of("write_kwargs", name, known)
+            check_choice(self.name, "an option in write_kwargs", name, known)
         return options
-
-    def _one_of(self, parameter: str, value: str, known: Iterable[str]) -> None:
-        names = list(known)
-        if value not in names:
-            hint = did_you_mean(str(value), names)
-            raise ValueError(f"{self.name}: {parameter} has no {value!r}.{hint} There are: {', '.join(names)}")
 
 
 class JsonlWriter(_Writer):
     """Writes one JSON object per line, with the columns of the rows or only the `fields`, in that order.
 
-    `mode` says what becomes of files that are in the directory: "ignore" replaces those of the same name,
-    "overwrite" deletes all JSON lines files in it, "append" leaves them and chooses new names, "error" refuses.
-    `compression` is "gzip", "zstd" or None. Files of a `target_file_size` are cut by their size before compression.
+    `mode` is what to do with files that are in the directory already: "ignore" replaces those of the same name,
+    "overwrite" deletes all JSON lines files in it, "append" keeps them and chooses new names, "error" raises an error.
+    `compression` is "gzip", "zstd" or None. `target_file_size` is the size before compression.
     """
 
     def _format(self) -> OutputFormat:
         options = self._options(["sort_keys", "compression_level"])
         if self.compression is not None:
-            self._one_of(
-                "compression", self.compression, [name for name in jsonl_format.EXTENSION_BY_COMPRESSION if name]
-            )
+            names = [name for name in jsonl_format.EXTENSION_BY_COMPRESSION if name]
+            check_choice(self.name, "compression", self.compression, names)
         if "compression_level" in options and self.compression != "gzip":
-            raise ValueError(f"{self.name}: compression_level is an option of compression='gzip'")
+            raise ValueError(f"{self.name}: compression_level needs compression='gzip'")
         return jsonl_format.JsonlFormat(self.compression, target_file_size=self._size(), **options)
 
 
@@ -98,7 +92,7 @@ class ParquetWriter(_Writer):
         options = self._options([*parquet_format.PARQUET_OPTIONS, "compression", "row_group_size"])
         codec = options.pop("compression", None)
         codec = self.compression or codec or "zstd"
-        self._one_of("compression", codec, ["zstd", "snappy", "gzip", "lz4", "brotli", "none"])
+        check_choice(self.name, "compression", codec, ["zstd", "snappy", "gzip", "lz4", "brotli", "none"])
         rows = options.pop("row_group_size", parquet_format.ROW_GROUP_ROWS)
         if not isinstance(rows, int) or rows < 1:
             raise ValueError(f"{self.name}: row_group_size is {rows!r}, must be a whole number, 1 or more")

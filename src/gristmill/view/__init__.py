@@ -1,1 +1,1 @@
-"""A page to look at data: the rows of a run or of any dataset, served on this machine only."""
+"""A local web page that shows the rows of a run or of any dataset."""

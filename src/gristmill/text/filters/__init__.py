@@ -1,1 +1,1 @@
-"""The catalogue of text filters. Each scores a document and decides by the score whether it is kept; the contract is `text/document_filter.py`."""
+"""The text filters that come with Gristmill. Their contract is `text/document_filter.py`."""

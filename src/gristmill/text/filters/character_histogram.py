@@ -1,19 +1,20 @@
-"""HistogramFilter: is a document written with the characters of its language?
+"""HistogramFilter: the share of a document's characters that belong to its language.
 
-Gives up: telling languages of one alphabet apart. It finds text in another script, mojibake and heaps of symbols.
+It finds text in another script, mojibake and rows of symbols. Gives up: telling languages of one alphabet apart.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.errors import InputError
-from gristmill.text.document_filter import DocumentFilter, Texts, as_array, check_ratio
+from gristmill.text.argument_checks import check_ratio
+from gristmill.text.document_filter import DocumentFilter
+from gristmill.text.text_columns import Texts, as_array
 
 _MARKS = " \t\n\r.,;:!?'\"()-–—‘’“”…0123456789%/&"
 _LATIN = "abcdefghijklmnopqrstuvwxyz"
@@ -62,20 +63,21 @@ ALPHABETS = {
     "vi": _LATIN + "àáâãèéêìíòóôõùúýăđĩũơưạảấầẩẫậắằẳẵặẹẻẽếềểễệỉịọỏốồổỗộớờởỡợụủứừửữựỳỵỷỹ",
     "zh": _HAN + _CJK + "％“”‘’—…",
 }
-"""The lower-case letters of each language and its own marks; capitals, digits and common marks are added."""
+"""The lower-case letters and special punctuation of each language; capitals, digits and `_MARKS` are added."""
 
 
 class HistogramFilter(DocumentFilter):
     """The share of characters that belong to a language; keeps documents with more than `threshold`.
 
     White space at the ends does not count; a blank document has 0.0. The characters of 38 languages come with
-    Gristmill. To use others, such as the histograms of NLLB, give the directory that holds them as `cache_dir`: a file
-    named after the language, one character to a line, the most frequent first; what comes after the line of
-    `threshold_char` is too rare to count. Nothing is downloaded.
+    Gristmill. To use others, such as the histograms of NLLB, give their directory as `cache_dir`: it holds a file named
+    after the language, with one character per line, the most frequent first. Characters after the line of
+    `threshold_char` are too rare to count. Nothing is downloaded.
     """
 
     score_type = pa.float64()
-    threshold: float  # type: ignore[assignment]  # the name that users know, which is a method of other filters
+    _not_pickled = ("_characters",)
+    threshold: float  # type: ignore[assignment]  # a public parameter, which hides the method of the same name
 
     def __init__(
         self, lang: str = "en", threshold: float = 0.8, cache_dir: str = "", threshold_char: str = "]"
@@ -83,15 +85,17 @@ class HistogramFilter(DocumentFilter):
         check_ratio("HistogramFilter", "threshold", threshold)
         if not cache_dir and lang not in ALPHABETS:
             raise ValueError(
-                f"HistogramFilter: no characters are known for lang={lang!r}. Give cache_dir=..., a directory with a "
-                f"file {lang!r} of one character to a line, or one of: {', '.join(ALPHABETS)}"
+                f"HistogramFilter: there is no alphabet for lang={lang!r}. Give cache_dir=..., a directory with a "
+                f"file {lang!r} of one character per line, or one of: {', '.join(ALPHABETS)}"
             )
         self.lang, self.cache_dir, self.threshold_char = lang, cache_dir, threshold_char
         self.threshold = threshold
 
     def check(self) -> None:
         if self.cache_dir and not self._file().is_file():
-            raise InputError(f"HistogramFilter: there is no file {self._file()} with the characters of {self.lang!r}")
+            raise InputError(
+                f"HistogramFilter: the file {self._file()} with the characters of {self.lang!r} does not exist"
+            )
 
     def _file(self) -> Path:
         return Path(self.cache_dir).expanduser() / self.lang
@@ -106,9 +110,6 @@ class HistogramFilter(DocumentFilter):
             return {ord(character): None for character in firsts[:end]}
         letters = ALPHABETS[self.lang]
         return {ord(character): None for character in letters + letters.upper() + _MARKS if len(character) == 1}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in vars(self).items() if key != "_characters"}
 
     def score_document(self, text: str) -> float:
         text = text.strip()

@@ -1,4 +1,4 @@
-"""The filter that keeps documents by the quality that a model of fastText sees."""
+"""FastTextQualityFilter: samples documents by the quality that a fastText classifier predicts."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from gristmill.core.arrow.array_building import make_array
 from gristmill.core.sample import draw_uniform, row_ids
 from gristmill.core.task import digest
 from gristmill.models.fasttext_model import FastTextModel
-from gristmill.text.document_filter import DocumentFilter, as_array
+from gristmill.text.document_filter import DocumentFilter
+from gristmill.text.text_columns import as_array
 
 if TYPE_CHECKING:
     from gristmill.core.batch import Batch
-    from gristmill.text.document_filter import Texts
+    from gristmill.text.text_columns import Texts
 
 
 class FastTextQualityFilter(DocumentFilter):
-    """The probability of a label; keeps a document by lot, the likelier the better it is.
+    """The probability of a label; keeps a random sample, in which a better document is more likely.
 
-    As in GPT-3's data, a document is kept when a number drawn from a Pareto distribution of shape `alpha` lies above
-    1 - score. The number is a hash of `seed` and the document's file and place in it, so a document meets the same fate
-    in every run, on whatever machine, and `Filter` over a column of scores gives the same rows. `keep_batch`, which is
-    given scores without their rows, has only the score to draw by. The empty document has the score that the model
-    gives to it.
+    As in the data of GPT-3, a document is kept when a number drawn from a Pareto distribution of shape `alpha` is above
+    1 - score. The number is a hash of `seed`, the document's file and its position there, so the decision is the same
+    in every run and on every machine, and `Filter` on a column of scores keeps the same rows. `keep_batch`, which gets
+    scores without rows, draws by the score. The empty document has the score that the model gives it.
     """
 
     score_type = pa.float64()
@@ -53,17 +53,17 @@ class FastTextQualityFilter(DocumentFilter):
 
     def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
         bits = [struct.unpack("<Q", struct.pack("<d", value))[0] for value in _scores_or_zero(scores)]
-        return self._drawn(scores, make_array(bits, pa.uint64()), "score")
+        return self._sampled(scores, make_array(bits, pa.uint64()), "score")
 
     def keep_rows(self, scores: pa.Array, batch: Batch) -> pa.BooleanArray:
         owner, numbers = row_ids(batch)
-        return self._drawn(scores, numbers, owner)
+        return self._sampled(scores, numbers, owner)
 
-    def _drawn(self, scores: pa.Array, numbers: pa.Array, owner: str) -> pa.BooleanArray:
+    def _sampled(self, scores: pa.Array, numbers: pa.Array, owner: str) -> pa.BooleanArray:
         drawn = draw_uniform(numbers, int(digest([str(self.seed), "FastTextQualityFilter", owner]), 16)).to_pylist()
-        lots = ((1 - one) ** (-1 / self.alpha) - 1 for one in drawn)  # a Pareto distribution that begins at 0
+        limits = ((1 - one) ** (-1 / self.alpha) - 1 for one in drawn)  # a Pareto distribution that begins at 0
         return make_array(
-            [lot > 1 - value for lot, value in zip(lots, _scores_or_zero(scores), strict=True)], pa.bool_()
+            [limit > 1 - value for limit, value in zip(limits, _scores_or_zero(scores), strict=True)], pa.bool_()
         )
 
     def threshold(self) -> str:

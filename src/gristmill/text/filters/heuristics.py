@@ -1,34 +1,30 @@
-"""Heuristic filters: shares of characters, words, lines and paragraphs that tell prose from what is not.
+"""Heuristic filters: ratios and counts of characters, words, lines and paragraphs that separate prose from the rest.
 
-They come from Gopher, C4 and their successors, and give the scores of NeMo Curator's filters of the same names, so
-that the same documents are dropped. Where those differ from the papers, the docstring says so. Curator fails on
-documents without words or lines; here they have the score that is furthest from being kept.
+They come from Gopher, C4 and their successors, and compute the scores of the NeMo Curator filters of the same names, so
+that the same documents are dropped. Where those differ from the papers, the docstring says so. NeMo Curator fails on
+documents without words or lines; here they get the score that is furthest from being kept.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
 from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.text.document_filter import (
-    DocumentFilter,
-    StatisticFilter,
-    Texts,
-    check_bounds,
-    check_language,
-    check_ratio,
-    safe_ratio,
-)
+from gristmill.text.argument_checks import check_bounds, check_language, check_ratio
+from gristmill.text.document_filter import BoundedFilter, DocumentFilter, StatisticFilter, safe_ratio
 from gristmill.text.statistics.reference import SCORED_URL
+
+if TYPE_CHECKING:
+    from gristmill.text.text_columns import Texts
 
 
 class RatioFilter(StatisticFilter):
-    """What part of a whole something is."""
+    """A filter whose score is one statistic divided by another."""
 
     _numerator: ClassVar[str]
     _denominator: ClassVar[str] = "chars"
@@ -116,8 +112,9 @@ class ParenthesesFilter(RatioFilter):
 
 
 class _UrlFilter(StatisticFilter):
-    """What the filters of URLs share: with a `url_regex` of the user's, the text is searched in Python."""
+    """Base of the URL filters. With a `url_regex` of the user, the text is searched in Python, not in C."""
 
+    _statistic_names: ClassVar[tuple[str, ...]]
     url_regex: str | re.Pattern[str] | None
 
     def _set_regex(self, url_regex: str | re.Pattern[str] | None) -> None:
@@ -129,38 +126,34 @@ class _UrlFilter(StatisticFilter):
             ) from error
         self.url_regex = url_regex
 
-    def _statistic_names(self) -> tuple[str, ...]:
-        raise NotImplementedError
-
     def statistics(self) -> tuple[str, ...]:
-        return self._statistic_names() if self.url_regex is None else ()
+        return self._statistic_names if self.url_regex is None else ()
 
     def score_document(self, text: str) -> Any:
         if self.url_regex is None:
             return super().score_document(text)
         urls = [url[0] for url in re.compile(self.url_regex).finditer(text)]
-        found = (sum(map(len, urls)), len(text), sum("porn" in url for url in urls))
-        return self.score_counts(dict(zip(("url_chars", "chars", "porn_urls"), found, strict=True)))
+        porn_urls = sum("porn" in url for url in urls)
+        return self.score_counts({"url_chars": sum(map(len, urls)), "chars": len(text), "porn_urls": porn_urls})
 
     def score_batch(self, texts: Texts) -> pa.Array:
-        own = StatisticFilter if self.url_regex is None else DocumentFilter
-        return own.score_batch(self, texts)
+        base = StatisticFilter if self.url_regex is None else DocumentFilter
+        return base.score_batch(self, texts)
 
 
 class UrlsFilter(_UrlFilter):
     """The share of characters that are part of a URL. The empty document has 1.0, a blank one 0.0.
 
-    A URL begins with http:// or https:// and goes on as far as there are characters that a URL may have, or is what
+    A URL begins with http:// or https:// and includes all following characters that are allowed in a URL; or it is what
     `url_regex` matches.
     """
+
+    _statistic_names = ("url_chars", "chars")
 
     def __init__(self, max_url_to_text_ratio: float = 0.2, url_regex: str | re.Pattern[str] | None = None) -> None:
         check_ratio(self.name, "max_url_to_text_ratio", max_url_to_text_ratio)
         self.max_url_to_text_ratio = max_url_to_text_ratio
         self._set_regex(url_regex)
-
-    def _statistic_names(self) -> tuple[str, ...]:
-        return "url_chars", "chars"
 
     def score_counts(self, counts: Mapping[str, Any]) -> Any:
         return safe_ratio(counts["url_chars"], counts["chars"], 1.0)
@@ -173,16 +166,14 @@ class PornographicUrlsFilter(_UrlFilter):
     """1 if a URL contains "porn", else 0; keeps 0. URLs are those of `UrlsFilter`."""
 
     score_type = pa.int64()
+    _statistic_names = ("porn_urls",)
 
     def __init__(self, url_regex: str | re.Pattern[str] | None = None) -> None:
         self._set_regex(url_regex)
 
-    def _statistic_names(self) -> tuple[str, ...]:
-        return ("porn_urls",)
-
     def score_counts(self, counts: Mapping[str, Any]) -> Any:
-        found = counts["porn_urls"]
-        return pc.sign(found).cast(pa.int64()) if isinstance(found, pa.Array) else int(found > 0)
+        count = counts["porn_urls"]
+        return pc.sign(count).cast(pa.int64()) if isinstance(count, pa.Array) else int(count > 0)
 
     def bounds(self) -> tuple[None, float]:
         return None, 0
@@ -249,7 +240,7 @@ class LongWordFilter(StatisticFilter):
 class SymbolsToWordsFilter(RatioFilter):
     """The share of words that are an ellipsis, or have more runs of # than half their characters. Blank: 1.0.
 
-    The paper counts hashes and ellipses wherever they stand; as in NeMo Curator, a word such as #tag is none here.
+    The paper counts hashes and ellipses anywhere; here, as in NeMo Curator, a word such as #tag does not count.
     """
 
     _numerator, _denominator = "symbol_words", "words"
@@ -266,8 +257,8 @@ class SymbolsToWordsFilter(RatioFilter):
 class WordsWithoutAlphabetsFilter(RatioFilter):
     """The share of words with at least one alphabetic character of any script. A blank document has 0.0.
 
-    Letters are alphabetic, letter-like numbers (Ⅳ) and letters in circles and squares. Combining marks by themselves
-    are not, though NeMo Curator counts those that are vowels.
+    Alphabetic are letters, letter-like numbers (Ⅳ) and letters in circles and squares. Combining marks alone are not,
+    though NeMo Curator counts those that are vowels.
     """
 
     _numerator, _denominator, _empty_score = "alphabetic_words", "words", 0.0
@@ -284,7 +275,7 @@ class WordsWithoutAlphabetsFilter(RatioFilter):
 class CommonEnglishWordsFilter(StatisticFilter):
     """How many words are the, be, to, of, and, that, have or with, in lower case. A blank document has 0.
 
-    With `stop_at_false`, counting stops at the number that is needed, and that is the score.
+    With `stop_at_false`, counting stops at `min_num_common_words`, which is then the highest score.
     """
 
     score_type = pa.int64()
@@ -299,12 +290,12 @@ class CommonEnglishWordsFilter(StatisticFilter):
         return ("common_words",)
 
     def score_counts(self, counts: Mapping[str, Any]) -> Any:
-        found, most = counts["common_words"], self.min_num_common_words
+        count, limit = counts["common_words"], self.min_num_common_words
         if not self.stop_at_false:
-            return found
-        return (
-            pc.min_element_wise(found, literal(most, pa.int64())) if isinstance(found, pa.Array) else min(found, most)
-        )
+            return count
+        if not isinstance(count, pa.Array):
+            return min(count, limit)
+        return pc.min_element_wise(count, literal(limit, pa.int64()))
 
     def bounds(self) -> tuple[float, None]:
         return self.min_num_common_words, None
@@ -316,7 +307,7 @@ class CommonEnglishWordsFilter(StatisticFilter):
 class BulletsFilter(RatioFilter):
     """The share of lines that start with a bullet, one of • ‣ ⁃ ⁌ ⁍ ∙ ○ ● ◘ ◦ ⦾ ⦿. A blank document has 1.0.
 
-    The hyphen and the asterisk are no bullets here, though the paper counts the hyphen.
+    The hyphen and the asterisk do not count, though the paper counts the hyphen.
     """
 
     _numerator, _denominator = "bullet_lines", "lines"
@@ -356,10 +347,9 @@ class EllipsisFilter(RatioFilter):
 
 
 class BoilerPlateStringFilter(StatisticFilter):
-    """The share of paragraphs with a phrase of policies and cookie notices; 1.0 if there is a "lorem ipsum".
+    """The share of paragraphs with a phrase of a policy or cookie notice; 1.0 if there is a "lorem ipsum".
 
-    An empty document has 0.0. `remove_if_at_top_or_bottom` has no effect, as in NeMo Curator, where it is accepted
-    and not used.
+    An empty document has 0.0. `remove_if_at_top_or_bottom` has no effect, as in NeMo Curator.
     """
 
     def __init__(self, remove_if_at_top_or_bottom: bool = True, max_boilerplate_string_ratio: float = 0.4) -> None:
@@ -379,3 +369,27 @@ class BoilerPlateStringFilter(StatisticFilter):
 
     def bounds(self) -> tuple[None, float]:
         return None, self.max_boilerplate_string_ratio
+
+
+class IncompleteStoryFilter(BoundedFilter):
+    """1 if the text ends with the end of a sentence, else 0; keeps 1. A blank document has 0.
+
+    White space at the end is ignored. The last character must be a mark that ends a sentence (. ! ? an ellipsis, or
+    one of Chinese, Japanese, Hindi, Arabic, Urdu, Armenian, Ethiopic, Burmese or Khmer), which quotes and brackets may
+    follow. A closing guillemet may follow after a space, as in French.
+    """
+
+    score_type = pa.int64()
+
+    _MARKS = frozenset(".!?…‼⁇⁈⁉‽。．｡！？।॥؟۔։።፧။។")
+    _CLOSERS = "\"'’‘”“»«›‹)]}）］｝」』】》〉〕｣"
+
+    def score_document(self, text: str) -> int:
+        text = text.rstrip()
+        story = text.rstrip(self._CLOSERS)
+        if text[len(story) : len(story) + 1] in ("»", "›"):
+            story = story.rstrip()
+        return int(story[-1:] in self._MARKS)
+
+    def bounds(self) -> tuple[float, float]:
+        return 1, 1

@@ -1,8 +1,9 @@
-"""The quality filters of C4, Gopher and FineWeb, each under its own name.
+"""The quality filters of C4, Gopher and FineWeb.
 
-The score of those of Gopher and FineWeb is the name of the first rule that a document breaks, and empty when it breaks
-none, so that a column of scores says why. Words are those of `split_words`, also in languages that are written without
-spaces; those of `GopherRepetitionFilter`, which is counted in C with other heuristics, stand between spaces.
+The score of the Gopher and FineWeb filters is the name of the first rule that a document breaks, or empty, so that a
+score column shows why a document was dropped. Words are those of `split_words`, also in languages that are written
+without spaces. `GopherRepetitionFilter` is counted in C together with other heuristics; its words are separated by
+white space only.
 """
 
 from __future__ import annotations
@@ -15,38 +16,30 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.text.document_filter import (
-    DocumentFilter,
-    as_array,
-    check_count,
-    check_number,
-    check_ratio,
-    python_values,
-    safe_ratio,
-    within_bounds,
-)
+from gristmill.text.argument_checks import check_count, check_not_negative, check_ratio
+from gristmill.text.document_filter import BoundedFilter, DocumentFilter, safe_ratio
 from gristmill.text.modifiers.line_cleaners import LineCleaner
 from gristmill.text.statistics import column_statistics, reference
-from gristmill.text.statistics.reference import MAX_NGRAM_WORDS
+from gristmill.text.statistics.reference import COMMON_WORDS, LOREM_IPSUM, MAX_NGRAM_WORDS
 from gristmill.text.statistics.word_segmentation import split_words
+from gristmill.text.text_columns import as_array, python_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from gristmill.text.document_filter import Texts
+    from gristmill.text.text_columns import Texts
 
 _SENTENCE = re.compile(r"[.!?…]+[\"'”’)\]]*(?=\s|$)|[。！？।؟]+")
 _STOP_CHARS = (".", "'", '"', "!", "?", "”", "’", "…", "。", "！", "？", "।", "؟")
-_GOPHER_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 _TOP_N_GRAMS = {2: 0.2, 3: 0.18, 4: 0.16}
 _DUP_N_GRAMS = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.1}
 
 
-class C4QualityFilter(DocumentFilter):
+class C4QualityFilter(BoundedFilter):
     """The number of sentences in the lines that C4 would keep; keeps documents with at least `min_num_sentences`.
 
-    It is 0 for documents with "lorem ipsum" or a curly bracket, which C4 drops. Which lines are kept is told by
-    `LineCleaner`; use that in `Modify` to drop the others from the text. A sentence ends with . ! ? or such a mark of
+    It is 0 for documents with "lorem ipsum" or a curly bracket, which C4 drops. The lines are those that `LineCleaner`
+    keeps; use that in `Modify` to drop the others from the text. A sentence ends with . ! ? or the equivalent of
     another script.
     """
 
@@ -63,18 +56,15 @@ class C4QualityFilter(DocumentFilter):
     def score_document(self, text: str) -> int:
         if self.filter_curly_bracket and "{" in text:
             return 0
-        if self.filter_lorem_ipsum and "lorem ipsum" in text.lower():
+        if self.filter_lorem_ipsum and LOREM_IPSUM in text.lower():
             return 0
         return sum(len(_SENTENCE.findall(line)) for line in self._cleaner.lines(text))
 
-    def keep_document(self, score: float) -> bool:
-        return score >= self.min_num_sentences
-
-    def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
-        return within_bounds(scores, low=self.min_num_sentences)
+    def bounds(self) -> tuple[float, None]:
+        return self.min_num_sentences, None
 
 
-class C4ParagraphFilter(DocumentFilter):
+class C4ParagraphFilter(BoundedFilter):
     """The number of long paragraphs, which are lines here; keeps documents with at least `min_paragraphs`.
 
     A line is long when it has at least `min_paragraph_len` characters. This is a rule of multilingual C4.
@@ -86,22 +76,19 @@ class C4ParagraphFilter(DocumentFilter):
         check_count("C4ParagraphFilter", "min_paragraphs", min_paragraphs)
         check_count("C4ParagraphFilter", "min_paragraph_len", min_paragraph_len)
         if not line_delimiter:
-            raise ValueError("C4ParagraphFilter: line_delimiter is empty: give some text")
+            raise ValueError("C4ParagraphFilter: line_delimiter is empty: give the text that separates lines")
         self.min_paragraphs, self.min_paragraph_len = min_paragraphs, min_paragraph_len
         self.line_delimiter = line_delimiter
 
     def score_document(self, text: str) -> int:
         return sum(len(line) >= self.min_paragraph_len for line in text.split(self.line_delimiter) if line)
 
-    def keep_document(self, score: float) -> bool:
-        return score >= self.min_paragraphs
-
-    def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
-        return within_bounds(scores, low=self.min_paragraphs)
+    def bounds(self) -> tuple[float, None]:
+        return self.min_paragraphs, None
 
 
 class _FirstBrokenRuleFilter(DocumentFilter):
-    """A filter whose score is the first rule that is broken."""
+    """A filter whose score is the name of the first broken rule."""
 
     score_type = pa.string()
 
@@ -109,7 +96,7 @@ class _FirstBrokenRuleFilter(DocumentFilter):
         return next((name for name, broken in self._rules(text) if broken), "")
 
     def _rules(self, text: str) -> Iterator[tuple[str, bool]]:
-        """The rules, in order, each with whether it is broken. Those after the first broken one are not looked at."""
+        """The rules in order, each with whether it is broken. Rules after the first broken one are not evaluated."""
         raise NotImplementedError
 
     def keep_document(self, score: Any) -> bool:
@@ -180,32 +167,32 @@ class GopherQualityFilter(_FirstBrokenRuleFilter):
         words = split_words(text, self.language)
         count = len(words)
         yield "words", _outside(count, self.min_doc_words, self.max_doc_words)
-        whole = count or 1
-        mean = sum(map(len, words)) / whole
+        divisor = count or 1
+        mean = sum(map(len, words)) / divisor
         yield "word_length", _outside(mean, self.min_avg_word_length, self.max_avg_word_length)
-        yield "hashes", _outside(text.count("#") / whole, None, self.max_symbol_word_ratio)
+        yield "hashes", _outside(text.count("#") / divisor, None, self.max_symbol_word_ratio)
         ellipses = text.count("...") + text.count("…")
-        yield "ellipses", _outside(ellipses / whole, None, self.max_symbol_word_ratio)
+        yield "ellipses", _outside(ellipses / divisor, None, self.max_symbol_word_ratio)
         lines = [line.strip() for line in text.split("\n") if line.strip()]
         bullets = sum(line.startswith(("•", "-", "‣", "●", "*")) for line in lines)
         yield "bullets", _outside(bullets / (len(lines) or 1), None, self.max_bullet_lines_ratio)
         trailing = sum(line.endswith(("...", "…")) for line in lines)
         yield "line_ellipses", _outside(trailing / (len(lines) or 1), None, self.max_ellipsis_lines_ratio)
         lettered = sum(any(map(str.isalpha, word)) for word in words)
-        yield "letters", _outside(lettered / whole, self.max_non_alpha_words_ratio, None)
+        yield "letters", _outside(lettered / divisor, self.max_non_alpha_words_ratio, None)
         if self.min_stop_words is not None:
-            wanted = set(self.stop_words if self.stop_words is not None else _GOPHER_WORDS)
-            yield "stop_words", len(wanted.intersection(words)) < self.min_stop_words
+            stop_words = set(self.stop_words if self.stop_words is not None else COMMON_WORDS)
+            yield "stop_words", len(stop_words.intersection(words)) < self.min_stop_words
 
 
 class GopherRepetitionFilter(DocumentFilter):
-    """The first rule of Gopher on repetition that a document breaks, or "" if none; keeps "".
+    """The first repetition rule of Gopher that a document breaks, or "" if none; keeps "".
 
-    In order: `lines` and `paragraphs` (share of them that have come before), `line_chars` and `paragraph_chars` (the
+    In order: `lines` and `paragraphs` (share of those that occurred before), `line_chars` and `paragraph_chars` (the
     same by their characters), `top_2_gram` and so on (share of characters in the most frequent run of n words), and
-    `duplicate_5_gram` and so on (share in runs that have come before). None turns a rule off; `top_n_grams` and
-    `dup_n_grams` map n to the largest share. A run of words that occurs once is no repetition, also in a short
-    document. A blank document breaks no rule.
+    `duplicate_5_gram` and so on (share in runs that occurred before). None turns a rule off; `top_n_grams` and
+    `dup_n_grams` map n to the largest share to keep. A run of words that occurs once is not a repetition, even in a
+    short document. A blank document breaks no rule.
     """
 
     score_type = pa.string()
@@ -222,18 +209,19 @@ class GopherRepetitionFilter(DocumentFilter):
         self.dup_line_frac, self.dup_para_frac = dup_line_frac, dup_para_frac
         self.dup_line_char_frac, self.dup_para_char_frac = dup_line_char_frac, dup_para_char_frac
         self.top_n_grams, self.dup_n_grams = top_n_grams, dup_n_grams
-        for n, most in [*self._ngram_limits(top_n_grams), *self._ngram_limits(dup_n_grams)]:
-            if not 1 <= n <= MAX_NGRAM_WORDS or not 0 <= most <= 1:
+        for n, max_share in [*self._ngram_limits(top_n_grams), *self._ngram_limits(dup_n_grams)]:
+            if not 1 <= n <= MAX_NGRAM_WORDS or not 0 <= max_share <= 1:
                 raise ValueError(
-                    f"GopherRepetitionFilter: {n}: {most} must be from 1 to {MAX_NGRAM_WORDS}: a share from 0 to 1"
+                    f"GopherRepetitionFilter: {n}: {max_share} must map a number of words from 1 to {MAX_NGRAM_WORDS} "
+                    "to a share from 0 to 1"
                 )
 
     @staticmethod
     def _ngram_limits(shares: Mapping[Any, float] | None) -> list[tuple[int, float]]:
-        return [(int(n), most) for n, most in (shares or {}).items()]  # in YAML, n is text
+        return [(int(n), max_share) for n, max_share in (shares or {}).items()]  # recipes have n as text
 
     def _repetition_rules(self) -> list[tuple[str, str, str, float | None]]:
-        """Rules on what has come before: the name, the count of what is different, of all, and the largest share."""
+        """Rules on repeated lines and paragraphs: name, statistic of distinct ones, of all, largest share to keep."""
         return [
             ("lines", "distinct_lines", "lines", self.dup_line_frac),
             ("paragraphs", "distinct_paragraphs", "paragraphs", self.dup_para_frac),
@@ -242,9 +230,8 @@ class GopherRepetitionFilter(DocumentFilter):
         ]
 
     def statistics(self) -> tuple[str, ...]:
-        names = [
-            name for _, part, whole, most in self._repetition_rules() if most is not None for name in (part, whole)
-        ]
+        rules = [rule for rule in self._repetition_rules() if rule[-1] is not None]
+        names = [name for _, distinct, total, _ in rules for name in (distinct, total)]
         for n, _ in self._ngram_limits(self.top_n_grams):
             names += [f"repeated_top_ngram_{n}", f"duplicate_ngram_{n}"]
         names += [f"duplicate_ngram_{n}" for n, _ in self._ngram_limits(self.dup_n_grams)]
@@ -259,24 +246,24 @@ class GopherRepetitionFilter(DocumentFilter):
         return self.score_counts(column_statistics.count_column(as_array(texts), self.statistics()))
 
     def score_counts(self, counts: Mapping[str, Any]) -> pa.Array:
-        found = pa.repeat(literal("", pa.string()), len(counts["chars"]))
-        for name, shares, most in reversed(list(self._shares(counts))):
-            broken = pc.greater(shares, literal(float(most), pa.float64()))
-            found = pc.if_else(broken, literal(name, pa.string()), found)
-        return found
+        first_broken = pa.repeat(literal("", pa.string()), len(counts["chars"]))
+        for name, shares, max_share in reversed(list(self._shares(counts))):
+            is_broken = pc.greater(shares, literal(float(max_share), pa.float64()))
+            first_broken = pc.if_else(is_broken, literal(name, pa.string()), first_broken)
+        return first_broken
 
     def _shares(self, counts: Mapping[str, pa.Array]) -> Iterator[tuple[str, pa.Array, float]]:
-        """The rules in order, each with its shares and the largest that is kept."""
-        for name, part, whole, most in self._repetition_rules():
-            if most is not None:
-                yield name, safe_ratio(pc.subtract(counts[whole], counts[part]), counts[whole], 0.0), most
-        nothing = literal(0, pa.int64())
-        for n, most in self._ngram_limits(self.top_n_grams):
-            repeated = pc.greater(counts[f"duplicate_ngram_{n}"], nothing)
-            chars = pc.if_else(repeated, counts[f"repeated_top_ngram_{n}"], nothing)
-            yield f"top_{n}_gram", safe_ratio(chars, counts["chars"], 0.0), most
-        for n, most in self._ngram_limits(self.dup_n_grams):
-            yield f"duplicate_{n}_gram", safe_ratio(counts[f"duplicate_ngram_{n}"], counts["chars"], 0.0), most
+        """The rules in order, each with the shares of the documents and the largest share to keep."""
+        for name, distinct, total, limit in self._repetition_rules():
+            if limit is not None:
+                yield name, safe_ratio(pc.subtract(counts[total], counts[distinct]), counts[total], 0.0), limit
+        zero = literal(0, pa.int64())
+        for n, max_share in self._ngram_limits(self.top_n_grams):
+            is_repeated = pc.greater(counts[f"duplicate_ngram_{n}"], zero)
+            chars = pc.if_else(is_repeated, counts[f"repeated_top_ngram_{n}"], zero)
+            yield f"top_{n}_gram", safe_ratio(chars, counts["chars"], 0.0), max_share
+        for n, max_share in self._ngram_limits(self.dup_n_grams):
+            yield f"duplicate_{n}_gram", safe_ratio(counts[f"duplicate_ngram_{n}"], counts["chars"], 0.0), max_share
 
     def keep_document(self, score: Any) -> bool:
         return bool(score == "")
@@ -288,10 +275,11 @@ class GopherRepetitionFilter(DocumentFilter):
 class FineWebQualityFilter(_FirstBrokenRuleFilter):
     """The first rule of FineWeb that a document breaks, or "" if none; keeps "".
 
-    Lines are those with text. In order: `empty` (no line), `line_punctuation` (share of lines that end with a mark
-    below `line_punct_thr`; none at all passes with `line_punct_exclude_zero`), `short_lines` (share of lines of up to
-    `short_line_length` characters above `short_line_thr`), `repeated_lines` (share of characters in lines that have
-    come before above `char_duplicates_ratio`) and `list` (line feeds per word above `new_line_ratio`).
+    Blank lines do not count. In order: `empty` (no line), `line_punctuation` (the share of lines that end with
+    punctuation is below `line_punct_thr`; 0 passes with `line_punct_exclude_zero`), `short_lines` (the share of lines
+    of up to `short_line_length` characters is above `short_line_thr`), `repeated_lines` (the share of characters in
+    lines that occurred before is above `char_duplicates_ratio`) and `list` (line feeds per word are above
+    `new_line_ratio`).
     """
 
     def __init__(
@@ -332,16 +320,10 @@ class FineWebQualityFilter(_FirstBrokenRuleFilter):
 
 
 def _check_unless_none(name: str, check: Callable[[str, str, Any], None], **values: Any) -> None:
-    """Check the values that are not None, which turns a rule off."""
+    """Check the values, except None, which turns a rule off."""
     for parameter, value in values.items():
         if value is not None:
             check(name, parameter, value)
-
-
-def check_not_negative(name: str, parameter: str, value: Any) -> None:
-    check_number(name, parameter, value)
-    if value < 0:
-        raise ValueError(f"{name}: {parameter} is {value!r}, must be 0 or more")
 
 
 def _outside(value: float, low: float | None, high: float | None) -> bool:

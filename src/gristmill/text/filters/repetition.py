@@ -1,7 +1,7 @@
-"""Repetition filters: how much of a document is said again.
+"""Repetition filters: how much of a document is repeated lines, paragraphs or n-grams.
 
-They come from Gopher and give the scores of NeMo Curator's filters of the same names. Lines, paragraphs and n-grams
-are those of `reference.py`. Documents without any have the score that is furthest from being kept.
+They come from Gopher and compute the scores of the NeMo Curator filters of the same names. Lines, paragraphs and
+n-grams are defined in `statistics/reference.py`. Documents without any get the score that is furthest from being kept.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.text.document_filter import StatisticFilter, check_language, check_ratio, safe_ratio
+from gristmill.text.argument_checks import check_language, check_ratio
+from gristmill.text.document_filter import StatisticFilter, safe_ratio
 from gristmill.text.filters.heuristics import RatioFilter
 from gristmill.text.statistics.reference import MAX_NGRAM_WORDS
 
 
 class RepeatedLinesFilter(RatioFilter):
-    """The number of different lines, as a share of all lines. A blank document has 0.0.
+    """The number of distinct lines, as a share of all lines. A blank document has 0.0.
 
-    `max_repeated_line_fraction` is the smallest share that is kept, whatever its name says.
+    `max_repeated_line_fraction` is the smallest share that is kept, despite its name.
     """
 
     _numerator, _denominator, _empty_score = "distinct_lines", "lines", 0.0
@@ -35,9 +36,9 @@ class RepeatedLinesFilter(RatioFilter):
 
 
 class RepeatedParagraphsFilter(RatioFilter):
-    """The number of different paragraphs, as a share of all paragraphs. An empty document is one empty paragraph: 1.0.
+    """The number of distinct paragraphs, as a share of all paragraphs. An empty document is one empty paragraph: 1.0.
 
-    `max_repeated_paragraphs_ratio` is the smallest share that is kept, whatever its name says.
+    `max_repeated_paragraphs_ratio` is the smallest share that is kept, despite its name.
     """
 
     _numerator, _denominator, _empty_score = "distinct_paragraphs", "paragraphs", 1.0
@@ -51,9 +52,9 @@ class RepeatedParagraphsFilter(RatioFilter):
 
 
 class RepeatedLinesByCharFilter(RatioFilter):
-    """The characters of the different lines, as a share of those of all lines. A blank document has 0.0.
+    """The characters of the distinct lines, as a share of those of all lines. A blank document has 0.0.
 
-    `max_repeated_lines_char_ratio` is the smallest share that is kept, whatever its name says.
+    `max_repeated_lines_char_ratio` is the smallest share that is kept, despite its name.
     """
 
     _numerator, _denominator, _empty_score = "distinct_line_chars", "line_chars", 0.0
@@ -67,9 +68,9 @@ class RepeatedLinesByCharFilter(RatioFilter):
 
 
 class RepeatedParagraphsByCharFilter(RatioFilter):
-    """The characters of the different paragraphs, as a share of those of all paragraphs. An empty document has 0.0.
+    """The characters of the distinct paragraphs, as a share of those of all paragraphs. An empty document has 0.0.
 
-    `max_repeated_paragraphs_char_ratio` is the smallest share that is kept, whatever its name says.
+    `max_repeated_paragraphs_char_ratio` is the smallest share that is kept, despite its name.
     """
 
     _numerator, _denominator, _empty_score = "distinct_paragraph_chars", "paragraph_chars", 0.0
@@ -83,7 +84,7 @@ class RepeatedParagraphsByCharFilter(RatioFilter):
 
 
 class _NGramFilter(StatisticFilter):
-    """A share of the characters that has to do with n-grams. Fewer than n words: 1.0."""
+    """Base of the n-gram filters: a share of the characters. Fewer than n words: 1.0."""
 
     _statistic_family: str
     n: int
@@ -106,11 +107,11 @@ class _NGramFilter(StatisticFilter):
 
 
 class RepeatingTopNGramsFilter(_NGramFilter):
-    """The share of the characters that vanish with the most frequent n-gram. Fewer than n words: 1.0.
+    """The share of the characters that are removed with the most frequent n-gram. Fewer than n words: 1.0.
 
-    As in NeMo Curator, every literal occurrence of its words with single spaces between them is removed: those across
-    a line end stay, those inside longer words go. The paper multiplies its length by how often it occurs. Of several
-    n-grams that are the most frequent, the first in the text counts; in Curator that depends on the hash seed.
+    As in NeMo Curator, every literal occurrence of its words with single spaces between them is removed: also inside
+    longer words, but not across a line end. The paper multiplies its length by how often it occurs. Of several n-grams
+    that are equally frequent, the first in the text counts; in NeMo Curator that depends on the hash seed.
     """
 
     _statistic_family = "top_ngram"
@@ -125,9 +126,9 @@ class RepeatingTopNGramsFilter(_NGramFilter):
 
 
 class RepeatingDuplicateNGramsFilter(_NGramFilter):
-    """The share of the characters that are in n-grams which were there before. Fewer than n words: 1.0.
+    """The share of the characters that are in n-grams which occurred before. Fewer than n words: 1.0.
 
-    A word in several such n-grams counts once. Spaces between the words count too.
+    A word in several such n-grams counts once. Spaces between the words count as well.
     """
 
     _statistic_family = "duplicate_ngram"

@@ -1,4 +1,4 @@
-"""Counting tokens."""
+"""TokenCountFilter: keeps documents by their number of tokens."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
-from gristmill.text.document_filter import DocumentFilter, check_bounds, within_bounds
+from gristmill.text.argument_checks import check_bounds
+from gristmill.text.document_filter import BoundedFilter
 from gristmill.text.tokens.tokenizer import Tokenizer, check_no_kwargs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gristmill.text.document_filter import Texts
+    from gristmill.text.text_columns import Texts
 
 
-class TokenCountFilter(DocumentFilter):
-    """The number of tokens, with those that the tokenizer adds to every text, such as a mark of the beginning.
+class TokenCountFilter(BoundedFilter):
+    """The number of tokens, including those that the tokenizer adds to every text, such as a start token.
 
-    `tokenizer` is a `tokenizer.json` file of Hugging Face, a directory with one, a `.model` file of SentencePiece, the
-    name of a tiktoken encoding ("o200k_base"), or an object with `encode`. `hf_model_name` instead names a model on the
-    Hugging Face hub, from which workers fetch its tokenizer, with `hf_token` if it takes one.
+    `tokenizer` is a Hugging Face `tokenizer.json`, a directory with one, a SentencePiece `.model` file, the name of a
+    tiktoken encoding ("o200k_base"), or an object with `encode`. `hf_model_name` instead names a model on the Hugging
+    Face hub, from which workers download the tokenizer, with `hf_token` if it needs one.
     """
 
     score_type = pa.int64()
+    _not_pickled = ("_tokenizer",)
 
     def __init__(
         self,
@@ -59,9 +61,6 @@ class TokenCountFilter(DocumentFilter):
             _tokenizers_class().from_pretrained(self.hf_model_name, token=self.hf_token), "TokenCountFilter"
         )
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in vars(self).items() if key != "_tokenizer"}
-
     def score_document(self, text: str) -> int:
         return len(self._tokenizer.encode([text])[0])
 
@@ -69,11 +68,8 @@ class TokenCountFilter(DocumentFilter):
         documents = [text or "" for text in texts.to_pylist()]
         return make_array([len(tokens) for tokens in self._tokenizer.encode(documents)], pa.int64())
 
-    def keep_document(self, score: float) -> bool:
-        return self.min_tokens <= score <= self.max_tokens
-
-    def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
-        return within_bounds(scores, self.min_tokens, self.max_tokens)
+    def bounds(self) -> tuple[float, float]:
+        return self.min_tokens, self.max_tokens
 
 
 def _tokenizers_class() -> Any:

@@ -1,34 +1,34 @@
-"""UrlBlocklistFilter: drop documents by where they come from.
+"""UrlBlocklistFilter: drops documents by their URL.
 
-Gives up: knowing which names people can register. A blocked domain blocks all that ends with it, so a list that names
-`co.uk` would block a country.
+Gives up: knowing under which names people can register domains. A blocked domain blocks all its subdomains, so a list
+with `co.uk` blocks a country.
 """
 
 from __future__ import annotations
 
 import re
 from functools import cached_property
-from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from gristmill.text.document_filter import DocumentFilter, within_bounds
+from gristmill.text.document_filter import BoundedFilter
 from gristmill.text.filters.user_lists import EntriesOrFile, check_entries_file, read_entries
 
-_HOSTS_FILE_PREFIX = re.compile(r"^(?:0\.0\.0\.0|127\.0\.0\.1|::1?)\s+")  # as in files that stop advertising
+_HOSTS_FILE_PREFIX = re.compile(r"^(?:0\.0\.0\.0|127\.0\.0\.1|::1?)\s+")  # as in the hosts files of ad blockers
 
 
-class UrlBlocklistFilter(DocumentFilter):
+class UrlBlocklistFilter(BoundedFilter):
     """1 if a URL is on a list, else 0; keeps 0. Give the column of URLs to `ScoreFilter` as `text_field`.
 
-    A URL is blocked when its host is one of `domains` or below one, when it is one of `urls` (with or without scheme,
-    `www.`, slash at the end), when one of `words` stands in it between marks, in any case, or when one of `subwords`
-    stands in it anywhere. Each is a list, or a file with one entry to a line; lists of domains may be in the form of a
-    hosts file. What is empty or no URL is not blocked.
+    A URL is blocked when its host is one of `domains` or a subdomain of one, when it is one of `urls` (with or without
+    scheme, `www.` or slash at the end), when it contains one of `words` as a word, in any case, or when it contains one
+    of `subwords` anywhere. Each is a list, or a file with one entry per line; a list of domains may be a hosts file. An
+    empty text, or one that is not a URL, is not blocked.
     """
 
     score_type = pa.int64()
+    _not_pickled = ("_lists",)
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class UrlBlocklistFilter(DocumentFilter):
         subwords: EntriesOrFile = (),
     ) -> None:
         if not any((domains, urls, words, subwords)):
-            raise ValueError("UrlBlocklistFilter: give domains, urls, words or subwords, or nothing is blocked")
+            raise ValueError("UrlBlocklistFilter: there is nothing to block: give domains, urls, words or subwords")
         self.domains, self.urls, self.words, self.subwords = domains, urls, words, subwords
 
     def check(self) -> None:
@@ -55,9 +55,6 @@ class UrlBlocklistFilter(DocumentFilter):
         words, subwords = ([entry.lower() for entry in entries if entry] for entries in read[2:])
         return domains - {""}, frozenset(map(_normalise_url, read[1])) - {""}, frozenset(words), tuple(subwords)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in vars(self).items() if key != "_lists"}
-
     def score_document(self, text: str) -> int:
         domains, urls, words, subwords = self._lists
         url = text.strip().lower()
@@ -72,24 +69,21 @@ class UrlBlocklistFilter(DocumentFilter):
             return 1
         return int(any(part in url for part in subwords))
 
-    def keep_document(self, score: float) -> bool:
-        return score == 0
-
-    def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
-        return within_bounds(scores, 0, 0)
+    def bounds(self) -> tuple[float, float]:
+        return 0, 0
 
 
 def _host(url: str) -> str:
-    """The host of a URL or of a bare name, in lower case, without port and `www.`."""
+    """The host of a URL, or a bare host name, in lower case and without port and `www.`."""
     url = url.strip().lower()
     try:
         host = urlsplit(url if "//" in url else f"//{url}").hostname or ""
-    except ValueError:  # such as brackets that are no IPv6 address
+    except ValueError:  # such as brackets without an IPv6 address
         return ""
     return host.removeprefix("*.").removeprefix("www.").strip(".")
 
 
 def _normalise_url(url: str) -> str:
-    """A URL without what does not matter: scheme, `www.`, fragment, slash at the end."""
+    """A URL without scheme, `www.`, fragment and slash at the end."""
     url = re.sub(r"^[a-z][a-z0-9+.-]*://", "", url.strip().lower()).partition("#")[0]
     return url.removeprefix("www.").rstrip("/")

@@ -1,7 +1,7 @@
-"""Lists of words and names, given by the user as a list or as a file.
+"""Lists of words and names that the user gives as a list or as a file.
 
-A file has one entry to a line, in UTF-8; blank lines and lines that begin with # are left out, and a name that ends
-with .gz is decompressed. Files are read by the workers, not by constructors. Nothing is downloaded.
+A file has one entry per line, in UTF-8. Blank lines and lines that begin with # are skipped, and a file whose name ends
+in .gz is decompressed. Workers read the files, not constructors. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ EntriesOrFile: TypeAlias = "str | os.PathLike[str] | Sequence[str]"
 
 
 def check_entries_file(purpose: str, entries: EntriesOrFile) -> None:
-    """Raise if it is a file that is not there."""
+    """Raise if it is a file that does not exist."""
     if isinstance(entries, str | os.PathLike) and not Path(entries).expanduser().is_file():
         raise InputError(
-            f"{purpose}: there is no file {os.fspath(entries)}: give a file with one entry to a line, or a list"
+            f"{purpose}: the file {os.fspath(entries)} does not exist: give a file with one entry per line, or a list"
         )
 
 
@@ -35,5 +35,5 @@ def read_entries(purpose: str, entries: EntriesOrFile) -> list[str]:
     try:
         lines = raw.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        raise InputError(f"{purpose}: {path} is not in UTF-8: {error}") from error
+        raise InputError(f"{purpose}: {path} is not UTF-8: {error}") from error
     return [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]

@@ -1,4 +1,4 @@
-"""Filters by which words a document has: flagged ones, the small words of a language, probable ones."""
+"""Filters by the words of a document: flagged words, stop words, and the probability of its words."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import re
 from collections import Counter
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from gristmill.core.errors import InputError
 from gristmill.core.task import digest
-from gristmill.text.document_filter import DocumentFilter, check_count, check_number, check_ratio, within_bounds
+from gristmill.text.argument_checks import check_count, check_number, check_ratio
+from gristmill.text.document_filter import BoundedFilter, DocumentFilter
 from gristmill.text.filters.user_lists import EntriesOrFile, check_entries_file, read_entries
 from gristmill.text.statistics.stop_words import STOP_WORDS
 from gristmill.text.statistics.word_segmentation import is_written_without_spaces, split_words
@@ -29,14 +30,14 @@ _EDGES = re.compile(r"^[\W_]+|[\W_]+$")
 
 
 def normalised_words(text: str, lang: str | None = None) -> list[str]:
-    """The words in lower case, without the marks around them; what is nothing but marks is left out."""
+    """The words in lower case, without punctuation around them. Words of punctuation only are left out."""
     return [word for word in (_EDGES.sub("", word) for word in split_words(text.lower(), lang)) if word]
 
 
-class FlaggedWordsFilter(DocumentFilter):
+class FlaggedWordsFilter(BoundedFilter):
     """The share of words that are on a list, in any case; keeps shares up to `max_ratio`. A blank document has 0.0.
 
-    `words` is a list, or a file with one word to a line. Marks around a word do not count.
+    `words` is a list, or a file with one word per line. Punctuation around a word is ignored.
     """
 
     score_type = pa.float64()
@@ -56,19 +57,16 @@ class FlaggedWordsFilter(DocumentFilter):
         words = normalised_words(text, self.lang)
         return sum(word in self._flagged for word in words) / len(words) if words else 0.0
 
-    def keep_document(self, score: float) -> bool:
-        return score <= self.max_ratio
-
-    def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
-        return within_bounds(scores, high=self.max_ratio)
+    def bounds(self) -> tuple[None, float]:
+        return None, self.max_ratio
 
 
-class C4BadWordsFilter(DocumentFilter):
+class C4BadWordsFilter(BoundedFilter):
     """1 if a document has a word or phrase of a list, else 0; keeps 0.
 
-    In languages with spaces an entry must stand as a word. `keep_fraction` lets that share of such documents pass with
-    0, drawn by a hash of `seed` and the text. C4 was made with the lists of words that are "dirty, naughty, obscene or
-    otherwise bad": give them as `words`, a list or a file with one entry to a line.
+    In languages with spaces, an entry matches whole words only. `keep_fraction` of such documents get 0 all the same,
+    chosen by a hash of `seed` and the text. `words` is a list, or a file with one entry per line. C4 was made with the
+    "List of Dirty, Naughty, Obscene and Otherwise Bad Words", which is not included.
     """
 
     score_type = pa.int64()
@@ -93,18 +91,15 @@ class C4BadWordsFilter(DocumentFilter):
         drawn = int(digest([str(self.seed), "C4BadWordsFilter", text]), 16) / 2**64
         return int(drawn >= self.keep_fraction)
 
-    def keep_document(self, score: float) -> bool:
-        return score == 0
-
-    def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
-        return within_bounds(scores, 0, 0)
+    def bounds(self) -> tuple[float, float]:
+        return 0, 0
 
 
-class StopWordRatioFilter(DocumentFilter):
-    """The share of words that are small words of a language, such as "the" and "of"; a blank document has 0.0.
+class StopWordRatioFilter(BoundedFilter):
+    """The share of words that are stop words of a language, such as "the" and "of"; a blank document has 0.0.
 
-    Prose has many of them, and lists, tables and keywords few. `lang` is one of 25 languages, or give `words`, a list
-    or a file with one word to a line.
+    Prose has many of them; lists, tables and keywords have few. `lang` is one of 25 languages. For others, give
+    `words`, a list or a file with one word per line.
     """
 
     score_type = pa.float64()
@@ -116,7 +111,7 @@ class StopWordRatioFilter(DocumentFilter):
         check_ratio("StopWordRatioFilter", "max_ratio", max_ratio)
         if words is None and lang not in STOP_WORDS:
             raise ValueError(
-                f"StopWordRatioFilter: no small words are known for lang={lang!r}. Give words=..., or one of: "
+                f"StopWordRatioFilter: there are no stop words for lang={lang!r}. Give words=..., or one of: "
                 f"{', '.join(STOP_WORDS)}"
             )
         self.lang, self.min_ratio, self.max_ratio, self.words = lang, min_ratio, max_ratio, words
@@ -125,31 +120,29 @@ class StopWordRatioFilter(DocumentFilter):
         check_entries_file("StopWordRatioFilter", self.words or ())
 
     @cached_property
-    def _small(self) -> frozenset[str]:
+    def _stop_words(self) -> frozenset[str]:
         if self.words is None:
             return STOP_WORDS[self.lang]
         return frozenset(word.lower() for word in read_entries("StopWordRatioFilter", self.words))
 
     def score_document(self, text: str) -> float:
         words = normalised_words(text, self.lang)
-        return sum(word in self._small for word in words) / len(words) if words else 0.0
+        return sum(word in self._stop_words for word in words) / len(words) if words else 0.0
 
-    def keep_document(self, score: float) -> bool:
-        return self.min_ratio <= score <= self.max_ratio
-
-    def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
-        return within_bounds(scores, self.min_ratio, self.max_ratio)
+    def bounds(self) -> tuple[float, float]:
+        return self.min_ratio, self.max_ratio
 
 
 class UnigramLogProbFilter(DocumentFilter):
     """The mean logarithm of the probability of a document's words; keeps those above `logprobs_threshold`.
 
-    `table` says how often each word occurs: a mapping, or a file with a word, a tab and a count to a line, such as
-    `write_unigrams` makes from a corpus. A word that is not in it has the probability 1e-9, and so has a document
-    without words. Case and the marks around words do not count.
+    `table` is how often each word occurs: a mapping, or a file with a word, a tab and a count per line, such as
+    `write_unigrams` writes for a corpus. A word that is not in it has the probability 1e-9, and so has a document
+    without words. Case and punctuation around words are ignored.
     """
 
     score_type = pa.float64()
+    _not_pickled = ("_logs",)
 
     def __init__(
         self,
@@ -164,7 +157,9 @@ class UnigramLogProbFilter(DocumentFilter):
 
     def check(self) -> None:
         if not isinstance(self.table, dict) and not Path(str(self.table)).expanduser().is_file():
-            raise InputError(f"UnigramLogProbFilter: there is no file {self.table}: make one with write_unigrams")
+            raise InputError(
+                f"UnigramLogProbFilter: the file {self.table} does not exist: write it with write_unigrams"
+            )
 
     def setup(self) -> None:
         self._logs  # noqa: B018  (reads the file)
@@ -176,9 +171,6 @@ class UnigramLogProbFilter(DocumentFilter):
         total = sum(counts.values())
         return {word: math.log(max(count / total, UNKNOWN_WORD_PROBABILITY)) for word, count in counts.items()}
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in vars(self).items() if key != "_logs"}
-
     def score_document(self, text: str) -> float:
         words = normalised_words(text, self.lang)
         rare = math.log(UNKNOWN_WORD_PROBABILITY)
@@ -189,7 +181,7 @@ class UnigramLogProbFilter(DocumentFilter):
 
 
 def _lower_case_counts(name: str, table: Mapping[str, float]) -> dict[str, float]:
-    """How often each word occurs, in whatever case."""
+    """How often each word occurs, in any case."""
     counts: dict[str, float] = {}
     for word, count in table.items():
         check_number(name, f"the count of {word!r}", count)
@@ -197,7 +189,7 @@ def _lower_case_counts(name: str, table: Mapping[str, float]) -> dict[str, float
             raise ValueError(f"{name}: the count of {word!r} is {count!r}, must be 0 or more")
         counts[word.lower()] = counts.get(word.lower(), 0) + count
     if not sum(counts.values()):
-        raise ValueError(f"{name}: the table has no word that occurs: give counts, at least one of them above 0")
+        raise ValueError(f"{name}: all counts are 0: at least one word must have a count above 0")
     return counts
 
 
@@ -224,8 +216,8 @@ def read_unigrams(path: str) -> dict[str, float]:
             if line:
                 counts[word] = float(count)
         except ValueError:
-            reason = "has no tab" if not tab else f"has {count!r}, which is no number"
+            reason = "has no tab" if not tab else f"has {count!r}, which is not a number"
             raise InputError(f"UnigramLogProbFilter: {path}, line {number}, {reason}") from None
     if not counts:
-        raise InputError(f"UnigramLogProbFilter: {path} has no words: make it with write_unigrams")
+        raise InputError(f"UnigramLogProbFilter: {path} has no words: write it with write_unigrams")
     return counts

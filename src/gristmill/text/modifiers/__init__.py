@@ -1,1 +1,1 @@
-"""The catalogue of text modifiers. Each returns a changed text; the contract is `DocumentModifier` in `document_modifier.py`."""
+"""The text modifiers that come with Gristmill. Their contract is `text/document_modifier.py`."""

@@ -1,7 +1,7 @@
-"""HTML in documents: entities, and whole markup.
+"""Modifiers for HTML in documents: decode entities, remove markup.
 
-Made for remains of markup in text that was extracted before, and for short pieces. It has no idea of what is the
-content of a web page and what is its menu: that is the work of an extractor.
+They are made for remains of markup in extracted text, and for short fragments. They do not separate the content of a
+web page from its menus: use an extractor for that.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from html import unescape
 from typing import TYPE_CHECKING
 
 from gristmill.io.formats.html_tags import END, START, TEXT, read_tags
-from gristmill.text.document_filter import check_count
-from gristmill.text.modifiers.document_modifier import DocumentModifier
+from gristmill.text.argument_checks import check_count
+from gristmill.text.document_modifier import DocumentModifier
 from gristmill.text.modifiers.removers import modify_matching_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from gristmill.text.document_filter import Texts
+    from gristmill.text.text_columns import Texts
 
 _BLOCKS = frozenset({
     "address", "article", "aside", "blockquote", "body", "br", "caption", "dd", "details", "dialog", "div", "dl",
@@ -28,14 +28,14 @@ _BLOCKS = frozenset({
     "select", "summary", "table", "tbody", "tfoot", "thead", "title", "tr", "ul",
 })  # fmt: skip
 _CELLS = frozenset({"td", "th"})
-_UNSEEN = frozenset({"script", "style", "template", "noscript", "svg", "iframe", "object"})
+_INVISIBLE = frozenset({"script", "style", "template", "noscript", "svg", "iframe", "object"})
 _SPACES = re.compile(r"\s+")
 
 
 class HtmlEntityDecoder(DocumentModifier):
-    """Turns HTML entities into the characters they stand for: `&amp;`, `&#8217;`, `&eacute;`.
+    """Replaces HTML entities by their characters: `&amp;`, `&#8217;`, `&eacute;`.
 
-    `passes` is how often: text that was escaped twice (`&amp;quot;`) needs 2.
+    `passes` is how often; text that was escaped twice (`&amp;quot;`) needs 2.
     """
 
     def __init__(self, passes: int = 1) -> None:
@@ -52,11 +52,11 @@ class HtmlEntityDecoder(DocumentModifier):
 
 
 class HtmlRemover(DocumentModifier):
-    """Removes HTML markup and keeps the text that a reader would see.
+    """Removes HTML markup and keeps the visible text.
 
-    Tags go, and so do comments and the content of scripts and styles; entities become characters. Block elements and
+    Tags, comments and the content of scripts and styles are removed, and entities become characters. Block elements and
     `<br>` end a line, table cells are separated by tabs, white space within a line becomes one space, and blank lines
-    are left out. Documents without a tag, a comment or an entity stay as they are; a lone `<`, as in `a < b`, is text.
+    are left out. Documents without a tag, comment or entity are not changed; a lone `<`, as in `a < b`, is text.
     """
 
     _SUSPECT = r"<[a-zA-Z/!?]|&[#a-zA-Z]"
@@ -78,20 +78,20 @@ def visible_text(html: str) -> str:
 
 
 def _pieces(html: str) -> Iterator[str]:
-    """The text; a block is marked by a line feed, a cell by a tab. The text's own white space is spaces."""
-    unseen = ""
-    verbatim = 0
+    """Pieces of text, with a line feed for each block and a tab for each cell. White space of the text is spaces."""
+    hidden_in = ""
+    pre_depth = 0
     for kind, piece in read_tags(html):
         if kind == TEXT:
-            if not unseen:
-                yield piece.replace("\t", " ") if verbatim else _SPACES.sub(" ", piece)
+            if not hidden_in:
+                yield piece.replace("\t", " ") if pre_depth else _SPACES.sub(" ", piece)
             continue
-        if kind == START and piece in _UNSEEN:
-            unseen = unseen or piece
-        elif kind == END and piece == unseen:
-            unseen = ""
+        if kind == START and piece in _INVISIBLE:
+            hidden_in = hidden_in or piece
+        elif kind == END and piece == hidden_in:
+            hidden_in = ""
         if piece == "pre":
-            verbatim = max(0, verbatim + (kind == START) - (kind == END))
+            pre_depth = max(0, pre_depth + (kind == START) - (kind == END))
         if piece in _BLOCKS:
             yield "\n"
         elif piece in _CELLS:

@@ -1,30 +1,30 @@
-"""Line and paragraph cleaners: drop the parts of a document that are no prose, and keep the rest."""
+"""Modifiers that drop lines or paragraphs which are not prose."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
-from gristmill.text.document_filter import check_count
-from gristmill.text.modifiers.document_modifier import DocumentModifier
+from gristmill.text.argument_checks import check_count
+from gristmill.text.document_modifier import DocumentModifier
 from gristmill.text.statistics.reference import POLICY_PHRASES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LINE_END_MARKS = '.!?"”…。！？।؟'
-"""What a line of prose ends with: the marks of C4, their curly form, and those of other scripts."""
+"""What a line of prose ends with: the marks of C4, curly quotes, and the marks of other scripts."""
 
 CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
 
 
 class LineCleaner(DocumentModifier):
-    """Drops lines by the rules of C4, each of which can be turned off, and keeps the others.
+    """Drops lines by the rules of C4, each of which can be turned off.
 
     A line is dropped when it does not end with one of `end_marks` (or ends with an ellipsis of three dots), has fewer
-    than `min_words` words, has a word of more than `max_word_length` characters, or holds one of `substrings`, in any
-    case. Marks such as [1] and [citation needed] are removed first. "" or None turns a rule off. Lines that are kept
-    lose the white space at their ends.
+    than `min_words` words, has a word of more than `max_word_length` characters, or contains one of `substrings`, in
+    any case. Citation marks such as [1] and [citation needed] are removed first. "" or None turns a rule off. White
+    space at the ends of lines is removed.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class LineCleaner(DocumentModifier):
         words = line.split() if self.min_words or self.max_word_length else []
         if len(words) < self.min_words:
             return False
-        most = self.max_word_length
-        if most is not None and len(line) > most and any(len(word) > most for word in words):
+        longest = self.max_word_length
+        if longest is not None and len(line) > longest and any(len(word) > longest for word in words):
             return False
         if not phrases:
             return True
@@ -69,11 +69,11 @@ class LineCleaner(DocumentModifier):
 
 
 class ParagraphCleaner(DocumentModifier):
-    """Drops paragraphs that are short, or that have come before, and keeps the others.
+    """Drops paragraphs that are short or repeated.
 
     Paragraphs are separated by blank lines. A paragraph is dropped when it has fewer than `min_words` words or
-    `min_characters` characters, or, with `drop_repeated`, when the document has had it before. Paragraphs that are kept
-    stay as they are and are separated by one blank line.
+    `min_characters` characters, or, with `drop_repeated`, when it occurred before in the document. The others are not
+    changed and are separated by one blank line.
     """
 
     _BREAK = re.compile(r"\n[^\S\n]*\n\s*")

@@ -1,7 +1,7 @@
-"""Modifiers that take something off a document: lines, quotes, Markdown, all but a part; and one that adds a label.
+"""Modifiers that remove or replace parts of a document: lines, quotes, Markdown, URLs, policies; one adds a label.
 
-Each works on a whole column where Arrow gives exactly the result of `modify_document`, or else only on the rows that
-a cheap look over the column has found something in.
+Where Arrow gives exactly the result of `modify_document`, a modifier changes the column at once. Otherwise it is
+applied only to the rows in which a fast search of the column has found something.
 """
 
 from __future__ import annotations
@@ -13,17 +13,35 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.text.document_filter import as_array, check_count
-from gristmill.text.modifiers.document_modifier import DocumentModifier, replace_patterns
+from gristmill.text.argument_checks import check_count
+from gristmill.text.document_modifier import DocumentModifier
+from gristmill.text.statistics.reference import LOREM_IPSUM, POLICY_PHRASES
+from gristmill.text.text_columns import as_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gristmill.text.document_filter import Texts
+    from gristmill.text.text_columns import Texts
+
+ROWS_PER_REPLACE = 1024
+"""Text is replaced in this many rows at a time, which bounds the memory of intermediate columns."""
+
+REMOVED_URL = r"https?://\S+|www\.\S+"
+"""What counts as a URL in `UrlRemover`. `SCORED_URL` of `statistics/reference.py` is stricter."""
+
+
+def replace_patterns(texts: Texts, rules: Sequence[tuple[str, str]]) -> pa.Array:
+    """The column with matches of RE2 patterns replaced, one pattern after the other."""
+    column = as_array(texts)
+    pieces = [column.slice(start, ROWS_PER_REPLACE) for start in range(0, len(column), ROWS_PER_REPLACE)]
+    for index in range(len(pieces)):
+        for pattern, new in rules:
+            pieces[index] = pc.replace_substring_regex(pieces[index], pattern, new)
+    return pa.concat_arrays(pieces) if pieces else column
 
 
 def modify_matching_rows(texts: Texts, suspect: str, modify: Callable[[str], str]) -> pa.Array:
-    """The column with `modify` applied to the rows that match the RE2 pattern `suspect`; the others as they are."""
+    """The column with `modify` applied to the rows that match the RE2 pattern `suspect`."""
     texts = as_array(texts)
     rows = pc.match_substring_regex(texts, suspect).fill_null(literal(False, pa.bool_()))
     if not rows.true_count:
@@ -32,7 +50,7 @@ def modify_matching_rows(texts: Texts, suspect: str, modify: Callable[[str], str
 
 
 def escape_for_re2(text: str) -> str:
-    """Text as an RE2 pattern, which does not take all that `re.escape` gives."""
+    """A text as an RE2 pattern. RE2 does not accept all that `re.escape` returns."""
     return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text)
 
 
@@ -44,7 +62,9 @@ class LineRemover(DocumentModifier):
             raise TypeError(f"LineRemover: patterns must be a list of lines, as in patterns=[{patterns!r}]")
         bad = [line for line in patterns if "\n" in line]
         if bad:
-            raise ValueError(f"LineRemover: {bad[0]!r} is more than a line, so no line is equal to it: give its lines")
+            raise ValueError(
+                f"LineRemover: {bad[0]!r} has several lines, so no line is equal to it: give each line by itself"
+            )
         self.patterns = patterns
 
     def modify_document(self, text: str) -> str:
@@ -61,8 +81,8 @@ class LineRemover(DocumentModifier):
 class MarkdownRemover(DocumentModifier):
     """Removes the marks of bold (**), italic (*) and underlined (_) text and of links, in this order, line by line.
 
-    As in NeMo Curator, a link `[label](url)` becomes its URL: `links="label"` keeps the label instead. Also as there,
-    any two underscores of a line are taken for marks, so `snake_case_name` becomes `snakecasename`.
+    As in NeMo Curator, a link `[label](url)` becomes its URL; `links="label"` keeps the label instead. Also as there,
+    any two underscores of a line count as marks, so `snake_case_name` becomes `snakecasename`.
     """
 
     _MARKS = ((r"\*\*(.*?)\*\*", r"\1"), (r"\*(.*?)\*", r"\1"), (r"_(.*?)_", r"\1"))
@@ -87,8 +107,8 @@ class MarkdownRemover(DocumentModifier):
 class QuotationRemover(DocumentModifier):
     """Removes the straight double quotes around a document.
 
-    A document of several lines keeps them when its first line ends with a quote: then that line is quoted, not the
-    whole. One that consists of the two quotes stays as it is.
+    A document of several lines keeps them when its first line ends with a quote: then only that line is quoted. A
+    document of only two quotes is not changed.
     """
 
     def modify_document(self, text: str) -> str:
@@ -104,9 +124,9 @@ class QuotationRemover(DocumentModifier):
 class Slicer(DocumentModifier):
     """Keeps the part of a document from `left` to `right`.
 
-    A number is an index, as in Python. A string is searched: the first `left` and the last `right`; a document without
-    it becomes empty. `include_left` and `include_right` say whether a string that was found belongs to the part, and
-    `strip` whether white space is taken off the ends of the part.
+    A number is an index, as in Python. A string is searched for: the first `left` and the last `right`; a document
+    without it becomes empty. With `include_left` and `include_right`, the string belongs to the part. With `strip`,
+    white space is removed from the ends of the part.
     """
 
     def __init__(
@@ -121,30 +141,104 @@ class Slicer(DocumentModifier):
             if bound is not None and not isinstance(bound, str):
                 check_count("Slicer", name, bound, least=-(2**63))
             if bound == "":
-                raise ValueError(f"Slicer: {name} is empty text, which is everywhere: give an index or some text")
+                raise ValueError(f"Slicer: {name} is an empty string: give an index or some text")
         self.left, self.right, self.strip = left, right, strip
         self.include_left, self.include_right = include_left, include_right
 
     def modify_document(self, text: str) -> str:
         start, end = self.left, self.right
         if isinstance(start, str):
-            found = text.find(start)
-            if found < 0:
+            index = text.find(start)
+            if index < 0:
                 return ""
-            start = found if self.include_left else found + len(start)
+            start = index if self.include_left else index + len(start)
         if isinstance(end, str):
-            found = text.rfind(end)
-            if found < 0:
+            index = text.rfind(end)
+            if index < 0:
                 return ""
-            end = found + len(end) if self.include_right else found
+            end = index + len(end) if self.include_right else index
         part = text[start:end]
         return part.strip() if self.strip else part
 
 
-class FastTextLabelModifier(DocumentModifier):
-    """Makes a line of a fastText training file: the label, a space, and the text on one line.
+class NewlineNormalizer(DocumentModifier):
+    """Replaces three or more line ends in a row by two, for both \\n and \\r\\n."""
 
-    Line feeds become spaces, and so does `__label__` in the text, which fastText would take for another label.
+    _RULES = ((r"\n{3,}", "\n\n"), (r"(?:\r\n){3,}", "\r\n\r\n"))
+
+    def modify_document(self, text: str) -> str:
+        for pattern, line_ends in self._RULES:
+            text = re.sub(pattern, line_ends, text)
+        return text
+
+    def modify_batch(self, texts: Texts) -> pa.Array:
+        return replace_patterns(texts, self._RULES)
+
+
+class QuotationUnifier(DocumentModifier):
+    """Replaces curly quotes by straight ones: ‘ ’ ‚ ‛ become ', and “ ” „ ‟ become \". Guillemets are kept."""
+
+    _RULES = (("[‘’‚‛]", "'"), ("[“”„‟]", '"'))
+
+    def modify_document(self, text: str) -> str:
+        for pattern, quote in self._RULES:
+            text = re.sub(pattern, quote, text)
+        return text
+
+    def modify_batch(self, texts: Texts) -> pa.Array:
+        return replace_patterns(texts, self._RULES)
+
+
+class UrlRemover(DocumentModifier):
+    """Removes URLs: `https?://\\S+|www\\.\\S+`. The white space around them is kept."""
+
+    # \S of RE2 knows only ASCII white space; this is that of Python
+    _SPACE = r"\x{9}-\x{d}\x{1c}-\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}"
+
+    def modify_document(self, text: str) -> str:
+        return re.sub(REMOVED_URL, "", text)
+
+    def modify_batch(self, texts: Texts) -> pa.Array:
+        return as_array(pc.replace_substring_regex(texts, REMOVED_URL.replace(r"\S", f"[^{self._SPACE}]"), ""))
+
+
+class BoilerPlateStringModifier(DocumentModifier):
+    """Removes paragraphs with a policy phrase, such as "privacy policy", from the top and bottom of a document.
+
+    Paragraphs are separated by blank lines (\\n\\n). Those at the top, up to the first without such a phrase, and
+    those at the bottom are removed; with `remove_if_at_top_or_bottom=False`, all others too. A document that contains
+    "lorem ipsum" becomes empty. Case does not matter.
+    """
+
+    _SUSPECT = "(?i)" + "|".join([LOREM_IPSUM, *POLICY_PHRASES])
+
+    def __init__(self, remove_if_at_top_or_bottom: bool = True) -> None:
+        self.remove_if_at_top_or_bottom = remove_if_at_top_or_bottom
+
+    def modify_document(self, text: str) -> str:
+        if LOREM_IPSUM in text.lower():
+            return ""
+        paragraphs = text.split("\n\n")
+        notices = [any(phrase in paragraph.lower() for phrase in POLICY_PHRASES) for paragraph in paragraphs]
+        if not any(notices):
+            return text
+        first, last = 0, len(paragraphs)
+        if self.remove_if_at_top_or_bottom:
+            while first < last and notices[first]:
+                first += 1
+            while first < last and notices[last - 1]:
+                last -= 1
+            return "\n\n".join(paragraphs[first:last])
+        return "\n\n".join([part for part, notice in zip(paragraphs, notices, strict=True) if not notice])
+
+    def modify_batch(self, texts: Texts) -> pa.Array:
+        return modify_matching_rows(texts, self._SUSPECT, self.modify_document)
+
+
+class FastTextLabelModifier(DocumentModifier):
+    """Turns a document into a line of a fastText training file: the label, a space, and the text on one line.
+
+    Line feeds become spaces, and so does `__label__` in the text, which fastText would read as another label.
     """
 
     def __init__(self, label: str) -> None:

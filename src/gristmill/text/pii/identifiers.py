@@ -1,8 +1,8 @@
 """Finding e-mail addresses, IP addresses, credit card numbers and IBANs.
 
-What has a checksum must pass it. What has none is found by its form, and by what it must not be: a file name, a
-version, a time of day, a namespace. Each finder yields the places of what it has found, from left to right. Patterns
-are bounded, or begin where nothing else does: the time goes with the length of a text, whatever it holds.
+Values with a checksum must pass it. The others are recognised by their form, and excluded if they may be a file name, a
+version, a time of day or a namespace. Each function yields spans from left to right. Repetitions in patterns are
+bounded, or cannot overlap, so that the time is linear in the length of any text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MARKS = "_.+%'-"
 
 
 def _address(letter: str, other: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """What stands before the @, to be read backwards, and what stands after it."""
+    """Patterns of the part before the @, to be matched backwards, and of the part after it."""
     label = rf"{other}(?:(?:{other}|-){{0,61}}{other})?"
     top = rf"(?:{letter}{{2,24}}|xn--[a-z0-9-]{{2,59}})"
     return re.compile(rf"(?:{other}|[{_MARKS}])*"), re.compile(rf"(?:{label}\.){{1,8}}{top}(?!{other}|@|-{other})")
@@ -42,21 +42,22 @@ _FILES = frozenset({
 
 
 def find_emails(text: str) -> Iterator[TextSpan]:
-    """Addresses in Latin letters, whatever stands around them; in others, if there is nothing else in the word."""
+    """Addresses in Latin letters within any text; in other scripts, only as separate words."""
     at, end = text.find("@"), 0
     while at >= 0:
-        place = _around(text, at, end, _ANY)
-        if place is None or not _is_of_one_script(text[place[0] : at], text[at : place[1]]):
-            place = _around(text, at, end, _OF_LATIN)
-        if place is not None and _is_address(text, at, *place):
-            end = place[1]
-            yield place
+        span = _around(text, at, end, _ANY)
+        if span is None or not _is_of_one_script(text[span[0] : at], text[at : span[1]]):
+            span = _around(text, at, end, _OF_LATIN)
+        if span is not None and _is_address(text, at, *span):
+            end = span[1]
+            yield span
         at = text.find("@", max(at + 1, end))
 
 
-def _around(text: str, at: int, first: int, form: tuple[re.Pattern[str], re.Pattern[str]]) -> TextSpan | None:
-    after = form[1].match(text, at + 1)
-    before = form[0].match(text[max(first, at - 65) : at][::-1]) if after else None
+def _around(text: str, at: int, first: int, patterns: tuple[re.Pattern[str], re.Pattern[str]]) -> TextSpan | None:
+    """The span of the address around the @ at `at`, which does not begin before `first`."""
+    after = patterns[1].match(text, at + 1)
+    before = patterns[0].match(text[max(first, at - 65) : at][::-1]) if after else None
     if before is None or after is None or before.end() > 64:
         return None
     local = before[0][::-1].lstrip(_MARKS)
@@ -64,13 +65,13 @@ def _around(text: str, at: int, first: int, form: tuple[re.Pattern[str], re.Patt
 
 
 def _is_of_one_script(local: str, host: str) -> bool:
-    """Whether each side has one script; if one of them is written without spaces, both must have it."""
+    """Whether each side has one script, and both the same if one of the scripts is written without spaces."""
     scripts = [{unicodedata.name(one, "").partition(" ")[0] for one in side if one.isalpha()} for side in (local, host)]
     return max(map(len, scripts)) <= 1 and (scripts[0] == scripts[1] or not _UNSPACED & scripts[0].union(scripts[1]))
 
 
 def _is_address(text: str, at: int, start: int, end: int) -> bool:
-    """Whether it is neither the name of a file, nor a repository, nor the password of a login and its host."""
+    """Whether it is neither a file name, nor a Git remote, nor the password and host of a login URL."""
     local, host = text[start:at], text[at + 1 : end]
     remote = local == "git" and _REMOTE.match(text, end)
     login = _LOGIN.search(text, max(0, at - 200), at)
@@ -95,23 +96,21 @@ _VERSION = re.compile(
 
 
 def find_ipv4(text: str, private: bool = False) -> Iterator[TextSpan]:
-    """Addresses of the Internet; also those of private networks, loopback and documentation, if asked."""
+    """Public addresses; with `private`, also those of private networks, loopback and documentation."""
     last = 0
     for found in _IPV4.finditer(text):
         start, end = found.span()
-        joined = (
-            re.search(r"-\Z|\d,\Z", text[max(0, start - 2) : start]) is not None
-        )  # to another, or to something else
-        apart = not joined or start - 1 == last
+        # A hyphen or comma before it joins it to another address, as in a range, or to something that is none.
+        is_joined = re.search(r"-\Z|\d,\Z", text[max(0, start - 2) : start]) is not None and start - 1 != last
         last = end
-        if not apart or _VERSION.search(text[max(0, start - 16) : start]) or _is_heading(text, start, end):
+        if is_joined or _VERSION.search(text[max(0, start - 16) : start]) or _is_heading(text, start, end):
             continue
         if private or ipaddress.IPv4Address(found[0]).is_global:
             yield start, end
 
 
 def _is_heading(text: str, start: int, end: int) -> bool:
-    """Whether it is a small number at the beginning of a line with text behind it, as in "2.1.3.4 Methods"."""
+    """Whether it is the number of a heading, as in "2.1.3.4 Methods": small, at the start of a line, before text."""
     before = text[max(0, start - 16) : start].rstrip("# \t")
     first = before.endswith("\n") or (not before and start <= 16)
     small = all(int(part) < 40 for part in text[start:end].split("."))
@@ -122,9 +121,9 @@ def find_ipv6(text: str, private: bool = False) -> Iterator[TextSpan]:
     for found in _IPV6.finditer(text):
         try:
             address = ipaddress.IPv6Address(found[0])
-        except ValueError:  # a time of day, the address of a network card, a name in C++
+        except ValueError:  # a time of day, a MAC address, a C++ name
             continue
-        public = int(address) >> 125 == 1 and address.is_global  # 2000::/3 is what has been given out
+        public = int(address) >> 125 == 1 and address.is_global  # only 2000::/3 is assigned
         if public or (private and found[0].count(":") > 2):
             yield found.span()
 
@@ -137,7 +136,7 @@ _GROUPS = (
 )
 _CARD = re.compile(
     rf"(?<![\w.,/+-])(?:\d{{13,19}}(?![.,-]\d)|(?:{_GROUPS})"
-    r"(?![.,]\d|[ -](?!\d?\d/\d\d)\d))(?![\w/])",  # the month in which it expires may follow
+    r"(?![.,]\d|[ -](?!\d?\d/\d\d)\d))(?![\w/])",  # an expiry date may follow
     re.ASCII,
 )
 _ISSUERS = (
@@ -154,7 +153,9 @@ _ISSUERS = (
 def find_cards(text: str) -> Iterator[TextSpan]:
     for found in _CARD.finditer(text):
         start, end = found.span()
-        if not is_card(found[0]) and found["more"]:  # three digits more are part of it, or its check value
+        if (
+            not is_card(found[0]) and found["more"]
+        ):  # the last three digits are part of the number, or its security code
             end = found.start("more")
         if is_card(text[start:end]):
             yield start, end
@@ -184,7 +185,7 @@ _LENGTHS = {
     "NO": 15, "PK": 24, "PL": 28, "PS": 29, "PT": 25, "QA": 29, "RO": 24, "RS": 22, "SA": 24, "SC": 31, "SE": 24,
     "SI": 19, "SK": 24, "SM": 27, "SV": 28, "TL": 23, "TN": 24, "TR": 26, "UA": 29, "VA": 22, "VG": 24, "XK": 20,
 }  # fmt: skip
-"""How many characters an IBAN has in each country."""
+"""The length of an IBAN in each country."""
 
 _IBAN = re.compile(r"(?<![A-Za-z0-9])([A-Z]{2})\d\d(?= ?[A-Z0-9])")
 
@@ -195,10 +196,10 @@ def find_ibans(text: str) -> Iterator[TextSpan]:
         if length is None:
             continue
         groups, rest = divmod(length - 4, 4)
-        form = rf"[A-Z0-9]{{4}}(?: ?[A-Z0-9]{{4}}){{{groups}}}" + (rf" ?[A-Z0-9]{{{rest}}}" if rest else "")
-        whole = re.compile(form + r"(?![A-Za-z0-9])").match(text, found.start())
-        if whole and passes_mod97(whole[0].replace(" ", "")):
-            yield whole.span()
+        pattern = rf"[A-Z0-9]{{4}}(?: ?[A-Z0-9]{{4}}){{{groups}}}" + (rf" ?[A-Z0-9]{{{rest}}}" if rest else "")
+        match = re.compile(pattern + r"(?![A-Za-z0-9])").match(text, found.start())
+        if match and passes_mod97(match[0].replace(" ", "")):
+            yield match.span()
 
 
 def passes_mod97(iban: str) -> bool:

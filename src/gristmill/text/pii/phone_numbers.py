@@ -1,10 +1,10 @@
 """Finding telephone numbers by country.
 
-With its country code, `+49 30 901820`, a number of any country in the table is known by its length. Without, it must
-be of a country that was asked for, and be written the way people write it there, `(212) 555-0123`: bare digits are as
-likely an id. A word such as "tel." before bare digits is enough too.
+With a country code, as in `+49 30 901820`, a number of any country in the table is recognised by its length. Without
+one, it must belong to one of the given countries and be written the way people write it there, as `(212) 555-0123`:
+bare digits may as well be an id, unless a word such as "tel." precedes them.
 
-Gives up: forms that are not in the table, short numbers, and extensions.
+Gives up: formats that are not in the table, short numbers, and extensions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _AFTER = rf"(?!\w|{_GAP}\d|[/:%]\w|,\d)"
 
 @dataclass(frozen=True)
 class PhoneFormat:
-    """How the numbers of a country look: `code` to call it, `digits` the significant ones, `forms` as people write."""
+    """The numbers of a country: its calling `code`, a pattern of the `digits`, and the `forms` of writing them."""
 
     code: str
     digits: str
@@ -110,7 +110,7 @@ PHONE_FORMATS = {
     "US": _NORTH_AMERICA,
     "ZA": PhoneFormat("27", r"[1-8]\d{8}", (rf"\(?0[1-8]\d\)?{_GAP}{_groups('3', '4')}",)),
 }
-"""The countries that are known, by their code in ISO 3166."""
+"""By ISO 3166 country code."""
 
 _ABROAD = re.compile(
     rf"(?<![\w+])(?:\+|(?<!\d )00(?=[1-9])) ?(\d{{1,3}}(?:(?:{_GAP}|[()/]){{0,2}}\d){{6,13}})(?!\w|{_GAP}\d)", re.ASCII
@@ -126,27 +126,27 @@ _RUN = re.compile(r"[+(]?\d[-\d .()/\u00a0\u2011\u2013]{5,}\d", re.ASCII)
 
 
 def find_phones(text: str, countries: Sequence[str]) -> Iterator[TextSpan]:
-    """Numbers of any country that is known with its code, and of `countries` as they are written there."""
-    known = [PHONE_FORMATS[name] for name in dict.fromkeys(countries)]
-    forms = [_compiled(form) for form in dict.fromkeys(form for one in known for form in one.forms)]
+    """Numbers of any country in the table with country code, and of `countries` without."""
+    formats = [PHONE_FORMATS[name] for name in dict.fromkeys(countries)]
+    forms = [_compiled(form) for form in dict.fromkeys(form for one in formats for form in one.forms)]
     end = 0
-    for run in _RUN.finditer(text):  # what is outside of these holds no number
-        for place in sorted(_in_run(text, run, known, forms), key=lambda place: (place[0], -place[1])):
-            if place[0] >= end:
-                end = place[1]
-                yield place
+    for run in _RUN.finditer(text):  # every number lies within a run of digits and separators
+        for span in sorted(_in_run(text, run, formats, forms), key=lambda span: (span[0], -span[1])):
+            if span[0] >= end:
+                end = span[1]
+                yield span
 
 
 def _in_run(
-    text: str, run: re.Match[str], known: Sequence[PhoneFormat], forms: Sequence[re.Pattern[str]]
+    text: str, run: re.Match[str], formats: Sequence[PhoneFormat], forms: Sequence[re.Pattern[str]]
 ) -> set[TextSpan]:
-    start, end = run.start(), run.end() + 3  # the last three are only looked at
-    places = {found.span() for found in _ABROAD.finditer(text, start, end) if _is_number(found[1])}
+    start, end = run.start(), run.end() + 3  # three more characters, for the lookaheads
+    spans = {found.span() for found in _ABROAD.finditer(text, start, end) if _is_number(found[1])}
     for found in _CALLED.finditer(text, max(0, start - 24), end):
         digits = re.sub(r"\D", "", found["number"])
-        if any(re.fullmatch(rf"(?:{one.trunk})?(?:{one.digits})", digits) for one in known):
-            places.add(found.span("number"))
-    return places.union(*({found.span() for found in form.finditer(text, start, end)} for form in forms))
+        if any(re.fullmatch(rf"(?:{one.trunk})?(?:{one.digits})", digits) for one in formats):
+            spans.add(found.span("number"))
+    return spans.union(*({found.span() for found in form.finditer(text, start, end)} for form in forms))
 
 
 @cache
@@ -155,6 +155,6 @@ def _compiled(form: str) -> re.Pattern[str]:
 
 
 def _is_number(written: str) -> bool:
-    """Whether digits that follow a plus sign are a country's code and a number there; `(0)` may stand between."""
+    """Whether digits after a plus sign are a country code and a number of that country, with `(0)` between or not."""
     digits = re.sub(r"\D", "", written.replace("(0)", ""))
     return any(re.fullmatch(one.code + f"(?:{one.digits})", digits) for one in PHONE_FORMATS.values())

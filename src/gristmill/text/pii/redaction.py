@@ -1,11 +1,11 @@
-"""Personal data in documents: find it, and redact, hash or drop.
+"""Personal data in documents: find it, then redact, hash or drop.
 
-    RedactPii     a stage: does what is asked for each kind, and reports what it has found in a column
+    RedactPii     a stage that does what is asked for each kind of data, and can report what it found in a column
     PiiRedactor   the same as a modifier, for a chain of modifiers; cannot drop
-    PiiFilter     the number of findings as a score
+    PiiFilter     a filter whose score is the number of findings
 
-Each kind of data has a pattern that Arrow searches in the whole column first, so that documents without any cost
-little. Gives up: names and street addresses, which no pattern tells from other words.
+Each kind of data has a pattern that Arrow first searches for in the whole column, so documents without any cost little.
+Gives up: names and street addresses, which no pattern can tell from other words.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from gristmill.core.arrow.table_conversion import json_array
 from gristmill.core.batch import DocumentBatch
 from gristmill.core.errors import did_you_mean
 from gristmill.core.score import DecidingStage, Decision
-from gristmill.text.document_filter import DocumentFilter, as_array, check_count, within_bounds
-from gristmill.text.modifiers.document_modifier import DocumentModifier
+from gristmill.text.argument_checks import check_count
+from gristmill.text.document_filter import BoundedFilter
+from gristmill.text.document_modifier import DocumentModifier
 from gristmill.text.pii.identifiers import find_cards, find_emails, find_ibans, find_ipv4, find_ipv6
 from gristmill.text.pii.phone_numbers import PHONE_FORMATS, find_phones
 from gristmill.text.pii.secrets import find_secrets
-from gristmill.text.text_columns import text_column
+from gristmill.text.text_columns import as_array, text_column
 
 if TYPE_CHECKING:
     from gristmill.core.stage import Columns
-    from gristmill.text.document_filter import Texts
+    from gristmill.text.text_columns import Texts
 
 PII_ACTIONS = ("redact", "hash", "drop")
 PiiActions: TypeAlias = "str | Mapping[str, str]"
@@ -43,7 +44,7 @@ PiiActions: TypeAlias = "str | Mapping[str, str]"
 
 @dataclass(frozen=True, slots=True)
 class PiiFinding:
-    """Personal data in a text: its kind, and its place in characters."""
+    """Personal data in a text: its kind, and its span in characters."""
 
     entity: str
     start: int
@@ -52,12 +53,12 @@ class PiiFinding:
 
 @dataclass(frozen=True)
 class PiiEntity:
-    """A kind of data: a pattern (RE2) that every text with it matches, and what finds it."""
+    """A kind of personal data: an RE2 pattern that matches every text with it, and the function that finds it."""
 
     prefilter_pattern: str
     find: Callable[[str, PiiFinder], Iterable[tuple[int, int]]]
     ignored_in_hash: str = r"\s+"
-    """What does not matter in it, and is left out before it is hashed."""
+    """A pattern of characters that are removed before hashing, so that spellings of one value have one hash."""
 
 
 PII_ENTITIES = {
@@ -79,45 +80,44 @@ PII_ENTITIES = {
         lambda text, finder: find_phones(text, finder.countries),
         r"\D",
     ),
-}  # in the order in which they are looked for: what one has found is not looked at by the next
+}
+"""In order of precedence: where findings overlap, the earlier kind wins."""
 
 
 @dataclass(frozen=True)
 class PiiFinder:
-    """Finds the kinds of data that were asked for."""
+    """Finds the given kinds of data."""
 
     entities: tuple[str, ...]
     countries: tuple[str, ...]
     private_ips: bool
 
     def find(self, text: str, entities: Iterable[str] | None = None) -> list[PiiFinding]:
-        """What is found, from left to right, without overlaps."""
-        found: list[PiiFinding] = []
+        """The findings from left to right, without overlaps."""
+        findings: list[PiiFinding] = []
         for entity in self.entities if entities is None else entities:
-            known, found = found, []
+            earlier, new = findings, []
             for start, end in PII_ENTITIES[entity].find(text, self):
-                place = bisect_left(known, end, key=lambda one: one.start)  # the one before is the only one in question
-                if not place or known[place - 1].end <= start:
-                    found.append(PiiFinding(entity, start, end))
-            found = sorted([*known, *found], key=lambda one: one.start)
-        return found
+                index = bisect_left(earlier, end, key=lambda one: one.start)  # only the one before it can overlap
+                if not index or earlier[index - 1].end <= start:
+                    new.append(PiiFinding(entity, start, end))
+            findings = sorted([*earlier, *new], key=lambda one: one.start)
+        return findings
 
     def find_in_column(self, texts: pa.Array) -> dict[int, list[PiiFinding]]:
-        """What is found in a column, by row; rows without anything are left out."""
+        """The findings in a column, by row. Rows without any are left out."""
         suspects: dict[int, list[str]] = {}
         for entity in self.entities:
-            rows = pc.match_substring_regex(texts, PII_ENTITIES[entity].prefilter_pattern).fill_null(
-                literal(False, pa.bool_())
-            )
-            for row in pc.indices_nonzero(rows).to_pylist():
+            matches = pc.match_substring_regex(texts, PII_ENTITIES[entity].prefilter_pattern)
+            for row in pc.indices_nonzero(matches.fill_null(literal(False, pa.bool_()))).to_pylist():
                 suspects.setdefault(row, []).append(entity)
-        found = {row: self.find(texts[row].as_py(), suspects[row]) for row in sorted(suspects)}
-        return {row: findings for row, findings in found.items() if findings}
+        findings_by_row = {row: self.find(texts[row].as_py(), suspects[row]) for row in sorted(suspects)}
+        return {row: findings for row, findings in findings_by_row.items() if findings}
 
 
 @dataclass(frozen=True, slots=True)
 class _PiiDecision(Decision):
-    """A decision that remembers what was found in which row, so that nothing is searched twice."""
+    """A decision with the findings of each row, so that `apply` does not search again."""
 
     findings: dict[int, list[PiiFinding]] = field(default_factory=dict)
 
@@ -125,12 +125,12 @@ class _PiiDecision(Decision):
 class RedactPii(DecidingStage[DocumentBatch]):
     """Redacts personal data: secrets, e-mail, IBAN, credit card numbers, IP addresses and telephone numbers.
 
-    `action` is "redact" ("[EMAIL]" takes its place), "hash" ("[EMAIL:9f86d081e8b1]": the same for the same value and
-    `key`, a secret that must be given), or "drop", which drops the document; or a mapping of entities to actions, where
-    those that are left out are redacted. `entities` is what to look for, by default everything. `countries` are those
-    whose phone numbers are known without a country code. Addresses of private networks are no personal data unless
-    `private_ips`. With `spans_field`, what was found is reported in a column: a list of entity, start and end, in
-    characters of the text as it was.
+    `action` is "redact" (replaced by "[EMAIL]"), "hash" (replaced by "[EMAIL:9f86d081e8b1]", which is the same for the
+    same value and `key`, a secret that must be given), or "drop", which drops the document; or a mapping of entities to
+    actions, in which those that are left out are redacted. `entities` is what to search for, by default everything.
+    `countries` are those whose phone numbers are recognised without a country code. Addresses of private networks count
+    only with `private_ips`. With `spans_field`, the findings are added as a column: a list of entity, start and end, in
+    characters of the original text.
     """
 
     takes_empty = True
@@ -152,7 +152,7 @@ class RedactPii(DecidingStage[DocumentBatch]):
         self._actions = _actions(self.name, self._finder.entities, action, PII_ACTIONS, key)
         if spans_field == text_field:
             raise ValueError(
-                f"RedactPii: spans_field and text_field are both {text_field!r}: give the spans another column"
+                f"RedactPii: spans_field and text_field are both {text_field!r}: name another column for the spans"
             )
 
     def inputs(self) -> tuple[list[str], Columns]:
@@ -177,7 +177,7 @@ class RedactPii(DecidingStage[DocumentBatch]):
         for one in chain.from_iterable(found.values()):
             self.count(one.entity)
         new = _replace_in_column(texts, found, self._actions, self.key) if found else texts
-        batch = batch.with_column(self.text_field, new)  # text from here on, whatever a block held
+        batch = batch.with_column(self.text_field, new)  # also if nothing was found: the column is now a string column
         if self.spans_field:
             spans = [[_finding_as_dict(one) for one in found.get(row, [])] for row in range(len(texts))]
             batch = batch.with_column(self.spans_field, json_array(spans))
@@ -212,7 +212,7 @@ class PiiRedactor(DocumentModifier):
         return _replace_in_column(texts, self._finder.find_in_column(texts), self._actions, self.key)
 
 
-class PiiFilter(DocumentFilter):
+class PiiFilter(BoundedFilter):
     """The number of pieces of personal data in a document; keeps those with at most `max_findings`."""
 
     score_type = pa.int64()
@@ -237,36 +237,33 @@ class PiiFilter(DocumentFilter):
         found = self._finder.find_in_column(texts)
         return make_array([len(found.get(row, ())) for row in range(len(texts))], pa.int64())
 
-    def keep_document(self, score: float) -> bool:
-        return score <= self.max_findings
-
-    def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
-        return within_bounds(scores, high=self.max_findings)
+    def bounds(self) -> tuple[None, float]:
+        return None, self.max_findings
 
 
 def _finder(name: str, entities: Sequence[str] | None, countries: Sequence[str], private_ips: bool) -> PiiFinder:
-    wanted = PII_ENTITIES if entities is None else dict.fromkeys(_check_is_list(name, "entities", entities))
-    for one in wanted:
+    selected = PII_ENTITIES if entities is None else dict.fromkeys(_check_is_list(name, "entities", entities))
+    for one in selected:
         _check_known(name, "entity", one, PII_ENTITIES)
-    if not wanted:
+    if not selected:
         raise ValueError(f"{name}: entities is empty: name at least one of {', '.join(PII_ENTITIES)}")
     for one in _check_is_list(name, "countries", countries):
         _check_known(name, "country", one, PHONE_FORMATS)
-    return PiiFinder(tuple(entity for entity in PII_ENTITIES if entity in wanted), tuple(countries), private_ips)
+    return PiiFinder(tuple(entity for entity in PII_ENTITIES if entity in selected), tuple(countries), private_ips)
 
 
 def _actions(
     name: str, entities: Sequence[str], action: PiiActions, allowed: Sequence[str], key: str
 ) -> dict[str, str]:
-    """What to do with each entity."""
+    """The action for each entity."""
     given = dict.fromkeys(entities, action) if isinstance(action, str) else dict(action)
     for entity, one in given.items():
         _check_known(name, "entity", entity, entities)
         _check_known(name, "action", one, allowed)
     if "hash" in given.values() and not key:
         raise ValueError(
-            f'{name}: action="hash" needs a key that you keep to yourself, as in key="...": without one, '
-            "all addresses and numbers can be tried out until their hash is found"
+            f'{name}: action="hash" needs a secret key, as in key="...": without one, anybody can hash all addresses '
+            "and numbers and compare"
         )
     return {entity: str(given.get(entity, "redact")) for entity in entities}
 
@@ -277,10 +274,12 @@ def _check_is_list(name: str, parameter: str, values: Sequence[str]) -> Sequence
     return values
 
 
-def _check_known(name: str, what: str, value: str, known: Iterable[str]) -> None:
+def _check_known(name: str, kind: str, value: str, known: Iterable[str]) -> None:
     if value not in known:
         names = list(known)
-        raise ValueError(f"{name}: no {what} {value!r}.{did_you_mean(value, names)} There are: {', '.join(names)}")
+        raise ValueError(
+            f"{name}: there is no {kind} {value!r}.{did_you_mean(value, names)} There are: {', '.join(names)}"
+        )
 
 
 def _replace_findings(text: str, findings: Iterable[PiiFinding], actions: Mapping[str, str], key: str) -> str:
@@ -303,10 +302,10 @@ def _replace_in_column(
 
 
 def _hash_value(value: str, entity: str, key: str) -> str:
-    """The same for the same value in other clothes: case, spaces and dashes do not count, except in a secret."""
+    """A hash that ignores case, spaces and dashes, except in a secret."""
     value = re.sub(PII_ENTITIES[entity].ignored_in_hash, "", value)
     value = value if entity == "secret" else value.lower()
-    secret = hashlib.blake2b(key.encode(), digest_size=32).digest()  # keys may be of any length
+    secret = hashlib.blake2b(key.encode(), digest_size=32).digest()  # blake2b takes keys of up to 64 bytes only
     return hashlib.blake2b(f"{entity}:{value}".encode(), key=secret, digest_size=6).hexdigest()
 
 

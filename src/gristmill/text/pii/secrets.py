@@ -1,8 +1,8 @@
-"""Finding secrets: keys and tokens of known services, private keys, web tokens, and values of names like `api_key`.
+"""Finding secrets: keys and tokens of known services, private keys, JSON web tokens, values of names like `api_key`.
 
-Known services mark their keys with a prefix. A value of a name that sounds secret is taken for one when it looks
-random: letters and digits, and no repetition. Patterns are bounded, or begin where nothing else does: the time goes
-with the length of a text, whatever it holds.
+Known services mark their keys with a prefix. The value of a name that sounds secret counts if it looks random: letters
+and digits, without repetition. Repetitions in patterns are bounded, or cannot overlap, so that the time is linear in
+the length of any text.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BORDER = re.compile(r"-----(?P<what>BEGIN|END) (?P<kind>(?:[A-Z]+ ){0,2}PRIVATE
 _BODY = re.compile(
     r"(?:\s*[A-Z][A-Za-z-]+: [^\n]*)*(?:(?:\s|\\[rn])*[A-Za-z0-9+/]{16,}={0,2})+(?:(?:\s|\\[rn])+[A-Za-z0-9+/]+=*\Z)?"
 )
-_MOST = 20_000  # characters of a private key
+_MAX_PRIVATE_KEY = 20_000  # characters
 _LOGIN = re.compile(r"://[^\s/:@]{0,64}:(?P<value>[^\s/@${<]{1,128})@")
 _WEB = re.compile(r"(?<![\w.-])eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?![\w-])")
 _NAMED = re.compile(
@@ -51,32 +51,34 @@ _NAMED = re.compile(
     (?P<value>[A-Za-z0-9+/=_.~-]{16,200})(?![\w(\[{])""",
     re.IGNORECASE | re.VERBOSE,
 )
-_ENTROPY = 3.3  # bits per character: above words and hashes of one, below random letters and digits
+_ENTROPY = 3.3  # bits per character: above words and repeated characters, below random letters and digits
 
 
 def find_secrets(text: str) -> Iterator[TextSpan]:
-    places = [*_private_keys(text), *(found.span() for found in _HOOK.finditer(text))]
-    places += [found.span() for found in _KEYS.finditer(text) if not found["loose"] or looks_random(found["loose"])]
-    places += [found.span() for found in _WEB.finditer(text) if _is_web_token(found[0])]
-    places += [found.span("value") for found in _LOGIN.finditer(text)]
-    places += [found.span("value") for found in _NAMED.finditer(text) if looks_random(found["value"])]
+    spans = [*_private_keys(text), *(found.span() for found in _HOOK.finditer(text))]
+    spans += [found.span() for found in _KEYS.finditer(text) if not found["loose"] or looks_random(found["loose"])]
+    spans += [found.span() for found in _WEB.finditer(text) if _is_web_token(found[0])]
+    spans += [found.span("value") for found in _LOGIN.finditer(text)]
+    spans += [found.span("value") for found in _NAMED.finditer(text) if looks_random(found["value"])]
     end = 0
-    for place in sorted(places, key=lambda place: (place[0], -place[1])):
-        if place[0] >= end:
-            end = place[1]
-            yield place
+    for span in sorted(spans, key=lambda span: (span[0], -span[1])):
+        if span[0] >= end:
+            end = span[1]
+            yield span
 
 
 def _private_keys(text: str) -> Iterator[TextSpan]:
-    """Keys from their first line to their last; of one that is cut short, as far as it goes."""
+    """Private keys from their first line to their last, or to the end of the key data if the last line is missing."""
     borders = [*_BORDER.finditer(text), None]
     for begin, end in pairwise(borders):
         if begin is None or begin["what"] == "END":
             continue
         closed = end is not None and end["what"] == "END" and end["kind"] == begin["kind"]
-        if end is not None and closed and 20 <= end.start() - begin.end() <= _MOST:
+        if end is not None and closed and 20 <= end.start() - begin.end() <= _MAX_PRIVATE_KEY:
             yield begin.start(), end.end()
-        elif body := _BODY.match(text, begin.end(), min(begin.end() + _MOST, end.start() if end else len(text))):
+        elif body := _BODY.match(
+            text, begin.end(), min(begin.end() + _MAX_PRIVATE_KEY, end.start() if end else len(text))
+        ):
             yield begin.start(), body.end()
 
 
@@ -90,7 +92,7 @@ def _is_web_token(token: str) -> bool:
 
 
 def looks_random(value: str) -> bool:
-    """Whether it has letters, two digits (one, if it is long and of both cases) and the variety of a random one."""
+    """Whether a value has letters, two digits (one, if it is long and of mixed case) and a high entropy."""
     bare = value.strip("=")
     digits = sum(map(str.isdigit, bare))
     mixed = len(bare) >= 32 and not bare.islower() and not bare.isupper()
@@ -98,6 +100,6 @@ def looks_random(value: str) -> bool:
 
 
 def entropy(text: str) -> float:
-    """Bits per character, by the characters' own frequencies."""
+    """Bits per character, by the frequencies of the characters in the text."""
     counts = Counter(text)
     return -sum(count / len(text) * math.log2(count / len(text)) for count in counts.values()) if text else 0.0

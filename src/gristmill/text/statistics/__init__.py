@@ -1,1 +1,1 @@
-"""What is counted in a text: the definition of each statistic, the counting of whole columns in C, word segmentation and stop words."""
+"""What is counted in a text: definitions in Python, counting of columns in C, word segmentation, stop words."""

@@ -1,8 +1,8 @@
-"""Statistics of text columns: counted in C where the extension is there, else by `reference.py`.
+"""Statistics of text columns: counted in C if the extension was built, otherwise in Python by `reference.py`.
 
-Filters that share a text share the counting. What was counted stays with the batch, and with the rows of it that
-are kept. Stages say when they are set up what they will ask for; who asks first has it all counted at once, the
-n-grams apart from the rest: they are the costly part, and are counted only for rows that are left by then.
+Filters of the same text share the counts, which stay with the batch and with those of its rows that are kept. In
+`setup`, stages announce the statistics that they will need. The first request for a column counts all announced ones
+in one pass, except n-grams: they are expensive, and are counted later, only for the rows that are left by then.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from gristmill.core.arrow.native_kernels import kernels
 from gristmill.text.statistics import reference
 
 ColumnStatistics = Mapping[str, pa.Array]
-"""Statistics by name, one column each."""
+"""One column for each statistic, by name."""
 
 _NO_KERNELS_WARNING = (
     "gristmill._kernels was not built, so text is counted in Python, about 50 times slower. Install a C compiler "
-    "(apt install gcc python3-dev) and install gristmill again"
+    "(apt install gcc python3-dev) and reinstall gristmill"
 )
 _expected: Counter[tuple[str, str]] = Counter()
 _lock = threading.Lock()
 
 
 def expect_statistics(field: str, names: Iterable[str], times: int = 1) -> None:
-    """Statistics of a field will be asked for in this process; with `times=-1`, no longer."""
+    """Announce that this process will need statistics of a column; `times=-1` takes that back."""
     with _lock:
         for name in names:
             _expected[field, name] += times
@@ -43,7 +43,7 @@ def is_ngram_statistic(name: str) -> bool:
 
 
 def count_column(texts: pa.Array, names: Iterable[str], rows: pa.BooleanArray | None = None) -> dict[str, pa.Array]:
-    """Statistics of a column of strings, by name. What `rows` leaves out is not looked at and has 0."""
+    """Statistics of a column of strings, by name. Rows that are false in `rows` are not counted and have 0."""
     wanted = tuple(dict.fromkeys(names))
     if kernels is None:
         return _count_in_python(texts, wanted, rows)
@@ -58,19 +58,19 @@ def _int64(data: bytes, length: int) -> pa.Array:
 def _count_in_python(texts: pa.Array, names: tuple[str, ...], rows: pa.BooleanArray | None) -> dict[str, pa.Array]:
     warn_without_kernels()
     flags = [True] * len(texts) if rows is None else rows.to_pylist()
-    nothing = dict.fromkeys(names, 0)
-    found = [
-        reference.count_statistics(text or "", names) if flag else nothing
+    zeros = dict.fromkeys(names, 0)
+    counted = [
+        reference.count_statistics(text or "", names) if flag else zeros
         for text, flag in zip(texts.to_pylist(), flags, strict=True)
     ]
-    return {name: make_array([counts[name] for counts in found], pa.int64()) for name in names}
+    return {name: make_array([counts[name] for counts in counted], pa.int64()) for name in names}
 
 
 _warned = False
 
 
 def warn_without_kernels(seen: bool = False) -> None:
-    """Say that there is no extension, if there is none; not if the user has `seen` it, from the planner."""
+    """Warn once if the extension is missing. With `seen`, the planner has warned already, in another process."""
     global _warned  # noqa: PLW0603
     if kernels is None and not _warned and not seen:
         warnings.warn(_NO_KERNELS_WARNING, RuntimeWarning, stacklevel=2)
@@ -78,9 +78,9 @@ def warn_without_kernels(seen: bool = False) -> None:
 
 
 def statistics_to_count(field: str, names: Iterable[str], known: Container[str]) -> list[str]:
-    """What is to be counted now, when some statistics of a field are asked for and some are known."""
+    """What to count now: the missing statistics, and the announced ones of the same kind (n-grams or not)."""
     wanted = [name for name in names if name not in known]
     kinds = {is_ngram_statistic(name) for name in wanted}
     with _lock:
-        expected = [name for place, name in _expected if place == field]
+        expected = [name for column, name in _expected if column == field]
     return wanted + [name for name in expected if is_ngram_statistic(name) in kinds and name not in known]

@@ -1,13 +1,13 @@
-"""What is counted in a document: the definition of each statistic, in plain Python.
+"""The definition of each statistic of a document, in plain Python.
 
-`_kernels` counts the same in C, many times faster. This file says what is right, and does the work where the
-extension could not be built. All statistics are whole numbers; what filters make of them is in `heuristics.py`
-and `repetition.py`.
+`_kernels` computes the same in C, many times faster. This file is the reference that tests compare it with, and the
+fallback where the extension was not built. All statistics are whole numbers; the filters in `filters/heuristics.py` and
+`filters/repetition.py` compute scores from them.
 
-    words        what `str.split` gives
+    words        what `str.split` returns
     lines        split at line feeds, without blank ones
-    paragraphs   split at two line feeds in a row, also empty ones
-    n-grams      runs of n words; where several are the most frequent, the first in the text is the top one
+    paragraphs   split at two line feeds in a row, including empty ones
+    n-grams      runs of n words; of several that are equally frequent, the first in the text is the top one
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_NGRAM_WORDS = 32
 """The longest n-grams that are counted."""
 
 SCORED_URL = re.compile(r"https?://(?:[A-Za-z0-9$\-_@.&+/:=?#~!*(),]|%[0-9A-Fa-f]{2})+")
-"""What counts as a URL in scores. `UrlRemover` is less strict."""
+"""What counts as a URL in scores. `REMOVED_URL` of `modifiers/removers.py` is less strict."""
 
 PLAIN_CHARACTERS = frozenset(string.ascii_letters + string.digits + "\n?!,.")
 WHITE_SPACE = frozenset("\t\n\r\b ")
@@ -43,7 +43,7 @@ POLICY_PHRASES = (
     "privacy & cookies policy",
     "privacy and cookies policy",
 )
-"""Phrases by which a paragraph of a policy is known, in lower case."""
+"""Phrases of paragraphs about policies, in lower case."""
 
 NOTICE_PHRASES = (
     *POLICY_PHRASES,
@@ -59,18 +59,18 @@ NOTICE_PHRASES = (
     ),
     "if you continue to browse this site without changing your cookie settings, you agree to this use. acceptread more",
 )
-"""Phrases of policies and cookie notices, as they stand on web pages, in lower case."""
+"""Phrases of policies and of cookie notices on web pages, in lower case."""
 
 _LETTER_LIKE = re.compile(
     "[\u16ee-\u16f0\u2160-\u2182\u2185-\u2188\u24b6-\u24e9\u3007\u3021-\u3029\u3038-\u303a\ua6e6-\ua6ef"
     "\U00010140-\U00010174\U00010341\U0001034a\U000103d1-\U000103d5\U00012400-\U0001246e"
     "\U0001f130-\U0001f149\U0001f150-\U0001f169\U0001f170-\U0001f189]"
 )
-"""Alphabetic, though no letters: letter-like numbers, and letters in circles and squares."""
+"""Alphabetic characters that are not letters: letter-like numbers, and letters in circles and squares."""
 
 
 class DocumentParts:
-    """A document taken apart, once."""
+    """The parts of a document, each computed once."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -111,7 +111,7 @@ def is_symbol(word: str) -> bool:
 
 
 def top_ngram_chars(document: DocumentParts, n: int) -> int:
-    """The characters that vanish when every literal occurrence of the top n-gram is removed from the text."""
+    """How many characters are removed with every literal occurrence of the top n-gram."""
     top, count = document.top_ngram(n)
     return len(document.text) - len(document.text.replace(top, "")) if count else 0
 
@@ -123,17 +123,17 @@ def repeated_top_ngram_chars(document: DocumentParts, n: int) -> int:
 
 
 def duplicate_ngram_chars(document: DocumentParts, n: int) -> int:
-    """The characters of n-grams that were there before, each word counted once, with a space for each word.
+    """The characters of n-grams that occurred before, each word counted once, with a space for each word.
 
-    For an n-gram that does not overlap the one before it, there is a space less.
+    An n-gram that does not overlap the previous repeated one has one space less.
     """
     words, seen = document.words, set()
     total = counted = 0  # words up to `counted` are counted
-    for place, ngram in enumerate(document.ngrams(n)):
+    for start, ngram in enumerate(document.ngrams(n)):
         if ngram in seen:
-            first = max(counted, place)
-            total += sum(map(len, words[first : place + n])) + min(place + n - first, n - 1)
-            counted = place + n
+            first = max(counted, start)
+            total += sum(map(len, words[first : start + n])) + min(start + n - first, n - 1)
+            counted = start + n
         seen.add(ngram)
     return total
 
@@ -189,7 +189,7 @@ NGRAM_STATISTICS: dict[str, Callable[[DocumentParts, int], int]] = {
     "repeated_top_ngram": repeated_top_ngram_chars,
     "duplicate_ngram": duplicate_ngram_chars,
 }
-"""By the name without n: the one for pairs of words is called `top_ngram_2`."""
+"""By the name without n; for pairs of words, the full name is `top_ngram_2`."""
 
 
 def count_statistics(text: str, names: Iterable[str]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The small words of 25 languages: articles, pronouns, prepositions, conjunctions, forms of to be and to have."""
+"""Stop words of 25 languages: articles, pronouns, prepositions, conjunctions, forms of to be and to have."""
 
 from __future__ import annotations
 

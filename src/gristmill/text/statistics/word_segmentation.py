@@ -1,14 +1,14 @@
-"""Words of any script.
+"""Word segmentation of any script.
 
-Where people write spaces, words are what `str.split` gives. Chinese, Japanese, Thai, Lao, Khmer and Burmese are written
-without, and are cut by their script:
+Where people write spaces, words are what `str.split` returns. Chinese, Japanese, Thai, Lao, Khmer and Burmese are
+written without spaces, and are split by their script:
 
     Chinese   each ideograph
     Japanese  runs of kanji, of hiragana and of katakana
-    others    syllables as they are written: a consonant with its vowels and tones; in Burmese a closing consonant too
+    others    written syllables: a consonant with its vowels and tones, in Burmese also a closing consonant
 
-Gives up: dictionaries. The parts are smaller than words of a dictionary, and the same everywhere: good for counting,
-for shares and for n-grams.
+Gives up: dictionaries. The parts are smaller than dictionary words, but the same everywhere, which is enough for
+counts, ratios and n-grams.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _OTHERS = (
     "|[\u0e40-\u0e44]?[\u0e01-\u0e2e][\u0e30-\u0e3a\u0e45-\u0e4e]*"  # Thai
     "|[\u0ec0-\u0ec4]?[\u0e81-\u0eae][\u0eb0-\u0ebd\u0ec8-\u0ece]*"  # Lao
     "|[\u1780-\u17b3](?:\u17d2[\u1780-\u17b3]|[\u17b4-\u17d1\u17d3\u17dd])*"  # Khmer
-    # Burmese: up to the next consonant that is neither stacked below this one nor killed
+    # Burmese: up to the next consonant that is neither stacked below this one nor silenced (asat)
     "|[\u1000-\u102a\u103f\u1050-\u1055](?:\u1039[\u1000-\u1021]|[\u1000-\u1021](?=\u103a|\u1037\u103a)"
     "|[\u102b-\u1038\u103a-\u103e\u1056-\u109d])*"
     f"|[{_UNSPACED}]"
@@ -43,18 +43,18 @@ _KANA = re.compile(f"[{_HIRAGANA}{_KATAKANA}]")
 
 
 LANGUAGES_WITHOUT_SPACES = frozenset({"ja", "jpn", "km", "khm", "lao", "lo", "my", "mya", "th", "tha", "zh", "zho"})
-"""Languages that are written without spaces between words."""
+"""Codes of the languages that are written without spaces between words."""
 
 
 def is_written_without_spaces(lang: str) -> bool:
-    """Whether a language is written without spaces; its code may go on with a script or a country."""
+    """Whether a language is written without spaces. Its code may include a script or country, as in `zh_Hans`."""
     return re.split("[-_]", lang)[0] in LANGUAGES_WITHOUT_SPACES
 
 
 def split_words(text: str, lang: str | None = None) -> list[str]:
-    """The words of a text. `lang` ("ja", "zh") says how ideographs are meant; None: as Japanese if there is kana.
+    """The words of a text. `lang` ("ja", "zh") decides how ideographs are split; None: as Japanese if there is kana.
 
-    Marks between words that are not separated by spaces are left out. What stands between spaces is a word, as ever.
+    Punctuation between words without spaces is left out. In scripts with spaces, words are what `str.split` returns.
     """
     if text.isascii() or not _ANY.search(text):
         return text.split()
@@ -65,6 +65,8 @@ def split_words(text: str, lang: str | None = None) -> list[str]:
         if not _ANY.search(piece):
             words.append(piece)
             continue
-        cut = [word for run in _RUNS.findall(piece) for word in (parts.findall(run) if _ANY.match(run) else [run])]
-        words += [word for word in cut if any(map(str.isalnum, word))]
+        parts_of_piece = [
+            word for run in _RUNS.findall(piece) for word in (parts.findall(run) if _ANY.match(run) else [run])
+        ]
+        words += [word for word in parts_of_piece if any(map(str.isalnum, word))]
     return words

@@ -1,7 +1,7 @@
-"""Writing tokens as Megatron reads them: a `.bin` with all tokens, and a `.idx` that says where documents begin.
+"""Writes tokens in the format of Megatron: a `.bin` with all token ids, and a `.idx` with the start of each document.
 
-One pair for each partition of the input; `merge_megatron` makes one pair of all. The index is put in place after the
-tokens, so a pair with an index is whole.
+Each partition of the input gives one pair; `merge_megatron` merges all pairs into one. The index is committed after the
+tokens, so a pair with an index is complete.
 
     .idx    "MMIDIDX\\0\\0", version (8 bytes), type of a token (1), sequences (8), documents + 1 (8),
             tokens of each sequence (4 each), first byte of each (8 each), first sequence of each document (8 each)
@@ -34,7 +34,7 @@ from gristmill.io.write.commit import (
     partition_name,
 )
 from gristmill.io.write.parquet_format import ONE_THREAD
-from gristmill.text.document_filter import check_count
+from gristmill.text.argument_checks import check_choice, check_count, check_output_path
 from gristmill.text.tokens.tokenize_documents import TOKENS_COLUMN, TokenizeDocuments
 from gristmill.text.tokens.tokenizer import ENCODE_BATCH_DOCUMENTS, check_no_kwargs
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<QBQQ")
 MEGATRON_TYPE_CODES = {pa.uint16(): 8, pa.int32(): 4}
-"""What Megatron calls the types that tokens have here."""
+"""The codes of token types in the index."""
 
 MERGE_CHUNK_BYTES = 2**22
 
@@ -54,12 +54,12 @@ MERGE_CHUNK_BYTES = 2**22
 class MegatronTokenizerWriter(CompositeStage[DocumentBatch, WrittenFiles]):
     """Tokenizes documents and writes them as `.bin` and `.idx` files for Megatron, a pair for each partition.
 
-    `model_identifier` is a `tokenizer.json` or a directory with one, a `.model` file of SentencePiece, the name of a
-    tiktoken encoding, "owner/name" on the Hugging Face hub, or an object with `encode`. Tokens are written as 16 bits
-    if the vocabulary has at most 65,536 of them, else as 32. With `append_eod`, each document ends with the token
-    `eod_token`, a name or a number, or with the one that the tokenizer is found to have. Documents without tokens are
-    left out. `mode` is that of `JsonlWriter`. What comes from the hub is fetched with `hf_token`, if it takes one, and
-    kept in `cache_dir`; `tokenization_batch_size` documents are encoded at a time.
+    `model_identifier` is a `tokenizer.json` or a directory with one, a SentencePiece `.model` file, the name of a
+    tiktoken encoding, "owner/name" on the Hugging Face hub, or an object with `encode`. Token ids have 16 bits if the
+    vocabulary has at most 65,536 of them, otherwise 32. With `append_eod`, each document ends with `eod_token`, given
+    by name or id; by default it is found in the tokenizer. Documents without tokens are left out. `mode` is that of
+    `JsonlWriter`. Tokenizers from the hub are downloaded with `hf_token`, if they need one, and kept in `cache_dir`.
+    `tokenization_batch_size` documents are encoded at a time.
     """
 
     def __init__(
@@ -76,7 +76,8 @@ class MegatronTokenizerWriter(CompositeStage[DocumentBatch, WrittenFiles]):
         tokenization_batch_size: int = ENCODE_BATCH_DOCUMENTS,
         transformers_init_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        check_writer_arguments(self.name, path, mode)
+        check_output_path(self.name, path)
+        check_choice(self.name, "mode", mode, WRITE_MODES)
         check_count(self.name, "tokenization_batch_size", tokenization_batch_size, least=1)
         check_no_kwargs(self.name, transformers_init_kwargs)
         self.cache_dir, self.hf_token, self.tokenization_batch_size = cache_dir, hf_token, tokenization_batch_size
@@ -104,13 +105,6 @@ class MegatronTokenizerWriter(CompositeStage[DocumentBatch, WrittenFiles]):
         ]
 
 
-def check_writer_arguments(name: str, path: str | os.PathLike[str], mode: str) -> None:
-    if not os.fspath(path):
-        raise ValueError(f"{name}: path is empty: name the directory to write to")
-    if mode not in WRITE_MODES:
-        raise ValueError(f"{name}: mode has no {mode!r}. There are: {', '.join(WRITE_MODES)}")
-
-
 @dataclass(frozen=True)
 class MegatronFormat(OutputFormat):
     """The files of a pair, one extension at a time."""
@@ -136,7 +130,7 @@ class CommitMegatron(CommitFiles):
         stem = partition_name(task) + self._generation
         run = everything[0].data.rpartition("/")[0].rpartition("/")[2] if everything else ""
         pair = [OutputFiles(self.target, run, stem, MegatronFormat(extension)) for extension in (".bin", ".idx")]
-        if fragments and not self.target.exists(fragments[0].data):  # an earlier attempt has removed them, last of all
+        if fragments and not self.target.exists(fragments[0].data):  # an earlier attempt has committed and removed them
             placed = [self._earlier_commit(parts) for parts in pair]
         else:
             if fragments:
@@ -169,14 +163,14 @@ class CommitMegatron(CommitFiles):
 
 
 def write_token_fragment(table: pa.Table, file: BinaryIO) -> None:
-    """A fragment of tokens: an Arrow stream."""
+    """Write a fragment of tokens as an Arrow stream."""
     options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
     with pa.ipc.new_stream(file, table.schema, options=options) as writer:
         writer.write_table(table)
 
 
 def read_token_fragments(fragments: Sequence[Fragment], target: OutputDirectory) -> Iterator[pa.Array]:
-    """The tokens of the documents, in lists, piece by piece."""
+    """The tokens of the documents, as list arrays, batch by batch."""
     for fragment in fragments:
         with target.open(fragment.data) as file, pa.ipc.open_stream(file, options=ONE_THREAD) as stream:
             for batch in stream:
@@ -191,7 +185,7 @@ def little_endian_bytes(numbers: pa.Array) -> bytes:
 
 
 def write_megatron_index(file: BinaryIO, sizes: array[int], kind: pa.DataType) -> None:
-    """The index of documents of one sequence each."""
+    """Write the index of documents that have one sequence each."""
     width = kind.bit_width // 8
     file.write(MAGIC + HEADER.pack(1, MEGATRON_TYPE_CODES[kind], len(sizes), len(sizes) + 1))
     file.write(sizes.tobytes())
@@ -204,33 +198,34 @@ def read_megatron_index(path: Path) -> tuple[array[int], pa.DataType]:
     """The number of tokens in each document, and their type."""
     data = path.read_bytes()
     if data[:9] != MAGIC:
-        raise InputError(f"{path} is no index of Megatron: give the prefix of two files, .bin and .idx")
+        raise InputError(f"{path} is not an index of Megatron: give the directory of .bin and .idx files")
     start = 9 + HEADER.size
     _, code, count, documents = HEADER.unpack_from(data, 9) if len(data) >= start else (0, 0, 0, 0)
     kind = next((kind for kind, known in MEGATRON_TYPE_CODES.items() if known == code), None)
     if kind is None or len(data) != start + 12 * count + 8 * documents:
-        raise InputError(f"{path} is cut short, or not of MegatronTokenizerWriter: write the tokens again")
+        raise InputError(f"{path} is truncated, or not of MegatronTokenizerWriter: write the tokens again")
     return array("i", data[start : start + 4 * count]), kind
 
 
 def _check_tokens(path: Path, tokens: int, kind: pa.DataType) -> None:
-    there, wanted = path.stat().st_size if path.is_file() else 0, tokens * kind.bit_width // 8
-    if there != wanted:
+    size, expected = path.stat().st_size if path.is_file() else 0, tokens * kind.bit_width // 8
+    if size != expected:
         raise InputError(
-            f"{path} has {there} bytes, and its index tells of {wanted}: missing or cut short. Write the tokens again"
+            f"{path} has {size} bytes instead of the {expected} of its index: it is missing or truncated. Write the "
+            "tokens again"
         )
 
 
 def merge_megatron(path: str | os.PathLike[str], prefix: str | os.PathLike[str]) -> None:
-    """Make one pair, `prefix.bin` and `prefix.idx`, of all pairs in a directory, in the order of their names.
+    """Merge all pairs in a directory into one, `prefix.bin` and `prefix.idx`, in the order of their names.
 
-    The new pair must be in another directory: there, the next merge would take it for input and count tokens twice.
+    The new pair must be in another directory, or the next merge would read it as input and repeat its tokens.
     """
     merged = Path(f"{os.fspath(prefix)}.idx").absolute()
     if merged.resolve().parent == Path(path).resolve():
         raise InputError(
-            f"{os.fspath(prefix)} would be among the pairs that it is made of, and the next merge would count its "
-            f"tokens again: choose a prefix outside of {os.fspath(path)}"
+            f"{os.fspath(prefix)} is in the directory that is merged, so the next merge would repeat its tokens: "
+            f"choose a prefix outside of {os.fspath(path)}"
         )
     indexes = sorted(Path(path).absolute().glob("*.idx"))
     if not indexes:
@@ -240,7 +235,9 @@ def merge_megatron(path: str | os.PathLike[str], prefix: str | os.PathLike[str])
         _check_tokens(one.with_suffix(".bin"), sum(sizes), kind)
     kinds = {kind for _, kind in read}
     if len(kinds) > 1:
-        raise InputError(f"{os.fspath(path)} holds tokens of several types: they come from different tokenizers")
+        raise InputError(
+            f"{os.fspath(path)} holds tokens of several types, from different tokenizers: merge them separately"
+        )
     target = OutputDirectory(merged.parent)
     target.create_directory()
     with target.create(str(merged.with_suffix(".bin"))) as tokens:
@@ -249,4 +246,4 @@ def merge_megatron(path: str | os.PathLike[str], prefix: str | os.PathLike[str])
                 while chunk := file.read(MERGE_CHUNK_BYTES):
                     tokens.write(chunk)
     with target.create(str(merged)) as index:
-        write_megatron_index(index, array("i", [size for some, _ in read for size in some]), kinds.pop())
+        write_megatron_index(index, array("i", [size for sizes, _ in read for size in sizes]), kinds.pop())

@@ -1,7 +1,7 @@
-"""Writing tokens in sequences of one length: documents one after the other, cut every so many tokens.
+"""Writes tokens in sequences of equal length: documents are concatenated and split every `sequence_length` tokens.
 
-Documents are packed within their partition, in the order of the input, so the bytes do not depend on who ran what or in
-which blocks. The last sequence of a partition is filled up, or left out if asked.
+Documents are packed within their partition, in the order of the input, so the bytes do not depend on workers or blocks.
+The last sequence of a partition is padded or dropped.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from gristmill.core.batch import DocumentBatch
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import WrittenFiles
 from gristmill.io.storage.output_directory import OutputDirectory
-from gristmill.io.write.commit import CommitFiles, OutputFormat, WriteFragments
-from gristmill.text.document_filter import check_count
+from gristmill.io.write.commit import Fragment, OutputFiles, OutputFormat
+from gristmill.text.argument_checks import check_choice, check_count, check_output_path
 from gristmill.text.tokens.megatron import (
-    check_writer_arguments,
     little_endian_bytes,
     read_token_fragments,
     write_token_fragment,
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from gristmill.io.write.commit import Fragment, OutputFiles
 
 TOKENS_PER_WRITE = 2**22
-"""Tokens of a row group of Parquet, about."""
+"""About the number of tokens of a Parquet row group."""
 
 _NPY_TYPE_CODES = {pa.uint16(): "<u2", pa.int32(): "<i4"}
 
@@ -42,11 +41,10 @@ _NPY_TYPE_CODES = {pa.uint16(): "<u2", pa.int32(): "<i4"}
 class PackedSequenceWriter(CompositeStage[DocumentBatch, WrittenFiles]):
     """Tokenizes documents and writes them as sequences of `sequence_length` tokens, as `.npy` or Parquet files.
 
-    Documents are put one after the other, each with the token of its end (`eod_token`: a name, a number, or the one
-    that the tokenizer is found to have), and cut. What is left of a partition is filled up with `pad_token`, a number,
-    or with the end token; `remainder="drop"` leaves it out. A `.npy` file holds a table of one row per sequence;
-    Parquet has a column `input_ids`. `tokenizer` is what `MegatronTokenizerWriter` takes, and `mode` that of
-    `JsonlWriter`.
+    Documents are concatenated, each followed by `eod_token` (a name or an id; by default it is found in the tokenizer),
+    and split. The last sequence of a partition is padded with the id `pad_token`, or with the end token;
+    `remainder="drop"` drops it. A `.npy` file holds a table with one row per sequence; Parquet has a column
+    `input_ids`. `tokenizer` is the `model_identifier` of `MegatronTokenizerWriter`, and `mode` that of `JsonlWriter`.
     """
 
     def __init__(
@@ -63,14 +61,17 @@ class PackedSequenceWriter(CompositeStage[DocumentBatch, WrittenFiles]):
         mode: str = "ignore",
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        check_writer_arguments(self.name, path, mode)
+        check_output_path(self.name, path)
+        check_choice(self.name, "mode", mode, WRITE_MODES)
+        check_choice(self.name, "file_format", file_format, ("npy", "parquet"))
+        check_choice(self.name, "remainder", remainder, ("pad", "drop"))
         check_count(self.name, "sequence_length", sequence_length, least=1)
         if pad_token is not None:
             check_count(self.name, "pad_token", pad_token)
-        if file_format not in ("npy", "parquet") or remainder not in ("pad", "drop"):
-            raise ValueError(f"{self.name}: file_format must be 'npy' or 'parquet', and remainder 'pad' or 'drop'")
         if remainder == "pad" and pad_token is None and not append_eod:
-            raise ValueError(f"{self.name}: give a pad_token to fill up the last sequence with, or remainder='drop'")
+            raise ValueError(
+                f"{self.name}: remainder='pad' needs a pad_token or append_eod: give one of them, or remainder='drop'"
+            )
         self.path, self.tokenizer, self.sequence_length, self.text_field = path, tokenizer, sequence_length, text_field
         self.file_format, self.append_eod, self.eod_token = file_format, append_eod, eod_token
         self.pad_token, self.remainder, self.mode, self.storage_options = pad_token, remainder, mode, storage_options
@@ -89,7 +90,7 @@ class PackedSequenceWriter(CompositeStage[DocumentBatch, WrittenFiles]):
 
 @dataclass(frozen=True)
 class PackedFormat(OutputFormat):
-    """Sequences of one length. Without a `pad_token`, the last token of the partition is it, which is an end token."""
+    """Sequences of equal length. Without a `pad_token`, the last token of the partition, an end token, is used."""
 
     length: int
     kind: str = "npy"
@@ -131,11 +132,11 @@ class PackedFormat(OutputFormat):
                 writer.write_table(rows, row_group_size=max(1, rows.num_rows))
 
     def _sequences(self, tokens: int) -> int:
-        whole, rest = divmod(tokens, self.length)
-        return whole + bool(rest and self.pad)
+        full, rest = divmod(tokens, self.length)
+        return full + bool(rest and self.pad)
 
     def _pieces(self, fragments: Sequence[Fragment], parts: OutputFiles) -> Iterator[pa.Array]:
-        """The tokens of all sequences, in pieces of whole sequences that do not depend on the fragments."""
+        """The tokens in pieces of complete sequences. Where pieces end does not depend on the fragments."""
         size = max(1, TOKENS_PER_WRITE // self.length) * self.length
         waiting: list[pa.Array] = []
         count = 0
@@ -161,7 +162,7 @@ class PackedFormat(OutputFormat):
 
 
 def npy_header(code: str, rows: int, columns: int) -> bytes:
-    """The beginning of a `.npy` file of version 1.0, padded so that the numbers are aligned."""
+    """The header of a `.npy` file of version 1.0, padded to a multiple of 64 bytes."""
     text = f"{{'descr': '{code}', 'fortran_order': False, 'shape': ({rows}, {columns}), }}"
     length = -(-(10 + len(text) + 1) // 64) * 64 - 10
     return b"\x93NUMPY\x01\x00" + length.to_bytes(2, "little") + text.ljust(length - 1).encode() + b"\n"

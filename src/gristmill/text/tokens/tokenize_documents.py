@@ -1,4 +1,4 @@
-"""From text to tokens, for writers of tokens."""
+"""TokenizeDocuments: adds the token ids of each document as a column, for writers of token files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.batch import DocumentBatch
 from gristmill.core.errors import PlanError
 from gristmill.core.score import DecidingStage, Decision
-from gristmill.text.document_filter import check_count
+from gristmill.text.argument_checks import check_count
 from gristmill.text.text_columns import text_column
 from gristmill.text.tokens.tokenizer import ENCODE_BATCH_DOCUMENTS, HubAccess, Tokenizer
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from gristmill.core.stage import Columns, WorkerMetadata
 
 TOKENS_COLUMN = "__tokens__"
-"""The column that writers of tokens read."""
+"""The column from which writers of token files read."""
 
 END_OF_DOCUMENT_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "[SEP]")
-"""What the end of a document is called, in the order in which it is looked for."""
+"""Names of the token that ends a document, in the order in which they are tried."""
 
 
 class TokenizeDocuments(DecidingStage[DocumentBatch]):
-    """Adds the tokens of each document as a column of numbers, and drops documents without any.
+    """Adds the token ids of each document as a column, and drops documents without any.
 
-    Numbers are 16 bits wide where the vocabulary allows, else 32. With `append_eod`, the token of the end of a document
-    is added to each: `eod_token`, its name or number, or the one that the tokenizer is found to have. `pad_token` is a
-    number that a writer adds: like the end, it must be one of the vocabulary.
+    Ids are 16 bits wide if the vocabulary allows it, otherwise 32. With `append_eod`, each document ends with
+    `eod_token`, given by name or id; by default it is found in the tokenizer. `pad_token` is an id that a writer adds;
+    it must be in the vocabulary.
     """
 
     takes_empty = True
@@ -86,23 +86,22 @@ class TokenizeDocuments(DecidingStage[DocumentBatch]):
         return {self.name: "tokens=1"}
 
     def kind(self) -> pa.DataType:
-        """The type of a token. Also sees that the end of a document is known, if it is needed."""
+        """The Arrow type of token ids. Raises if eod_token or pad_token is not in the vocabulary."""
         size = self._tokenizer.vocabulary
         if size < 1:
-            raise PlanError(f"stage {self.name!r}: the tokenizer does not say how many tokens it has (vocab_size)")
+            raise PlanError(f"stage {self.name!r}: the tokenizer has no vocab_size: give one that has")
         for parameter, token in (
             ("eod_token", self.end() if self.append_eod else 0),
             ("pad_token", self.pad_token or 0),
         ):
             if token >= size:
                 raise PlanError(
-                    f"stage {self.name!r}: {parameter} is {token}, and the tokenizer has {size} tokens, numbered from "
-                    "0: give one of them"
+                    f"stage {self.name!r}: {parameter} is {token}, must be below the vocabulary size of {size}"
                 )
         return pa.uint16() if size <= 2**16 else pa.int32()
 
     def end(self) -> int:
-        """The number of the token that ends a document."""
+        """The id of the token that ends a document."""
         if isinstance(self.eod_token, int):
             return self.eod_token
         if self.eod_token is None and self._tokenizer.end is not None:
@@ -113,8 +112,8 @@ class TokenizeDocuments(DecidingStage[DocumentBatch]):
             if number is not None:
                 return number
         raise PlanError(
-            f"stage {self.name!r}: the tokenizer has no token {' or '.join(names)}: name the one that ends a document "
-            "with eod_token=..., or its number"
+            f"stage {self.name!r}: the tokenizer has no token {' or '.join(names)}: give the name or id of the one "
+            "that ends a document as eod_token=..."
         )
 
     def _encoded(self, texts: list[str]) -> list[list[int]]:

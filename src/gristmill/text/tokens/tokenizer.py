@@ -1,13 +1,13 @@
-"""Tokenizers of three libraries behind one face, for counting tokens and for writing them.
+"""Tokenizers of three libraries behind one interface, for counting tokens and for writing them.
 
     a `tokenizer.json`, or a directory with one     Hugging Face `tokenizers`
     a `.model` file                                 `sentencepiece`
-    "owner/name" of a model on the hub              the same, which downloads it, or finds it in its cache
-    the name of an encoding, such as "o200k_base"   `tiktoken`, which downloads it, or finds it in TIKTOKEN_CACHE_DIR
-    an object of one of these, or one with `encode` that gives a list of numbers
+    "owner/name" of a model on the hub              `tokenizers`, which downloads it or finds it in its cache
+    the name of an encoding, such as "o200k_base"   `tiktoken`, which downloads it or finds it in TIKTOKEN_CACHE_DIR
+    an object of one of these libraries, or one with `encode` that returns a list of numbers
 
-Nothing is loaded before `load`. A text is encoded whole: what a `tokenizer.json` says of cutting and filling up is for
-those who feed models, and is not obeyed.
+Nothing is loaded before `load`. Texts are encoded in full: truncation and padding in a `tokenizer.json` are meant for
+the inputs of models, and are ignored.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 ENCODE_BATCH_DOCUMENTS = 256
-"""Documents that are encoded at a time: their tokens are Python objects."""
+"""Documents per call of the library. Tokens are Python objects on the way, so larger batches need much memory."""
 
 
 @dataclass(frozen=True)
 class HubAccess:
-    """How to fetch what is named by its place on the hub of Hugging Face."""
+    """How to download from the Hugging Face hub."""
 
     token: str | None = None
     cache_dir: str | None = None
@@ -47,7 +47,7 @@ class HubAccess:
 
 
 class Tokenizer:
-    """Texts to numbers. `source` is one of the above; `batch` documents are encoded at a time."""
+    """Encodes texts as token ids. `source` is one of the above; `batch` documents are encoded at a time."""
 
     def __init__(
         self,
@@ -72,23 +72,23 @@ class Tokenizer:
         self.__init__(**state)  # type: ignore[misc]
 
     def check(self) -> None:
-        """Raise if the library or the file is missing, or the file is of another kind."""
+        """Raise if the library or the file is missing, or if the file is not a tokenizer."""
         if not isinstance(self.source, str | os.PathLike):
             return
         kind, path = self._library_and_path()
         library = require(kind, "tokenizers", self.purpose)
         if kind == "tiktoken" and self.source not in (known := library.list_encoding_names()):
             raise InputError(
-                f"{self.purpose}: tiktoken has no encoding {self.source!r}, and no such file is there."
+                f"{self.purpose}: {self.source!r} is neither a file nor an encoding of tiktoken."
                 f"{did_you_mean(str(self.source), known)} Encodings: {', '.join(known)}"
             )
         if path is not None and not path.is_file():
             raise InputError(
-                f"{self.purpose}: there is no file {path}. Give a tokenizer.json, a directory with one, a .model file "
-                "of SentencePiece, or the name of a tiktoken encoding"
+                f"{self.purpose}: the file {path} does not exist. Give a tokenizer.json, a directory with one, a "
+                "SentencePiece .model file, or the name of a tiktoken encoding"
             )
         if path is not None and kind == "tokenizers" and not _has_model(path):
-            raise InputError(f'{self.purpose}: {path} is no tokenizer.json: that is a JSON object with a "model"')
+            raise InputError(f'{self.purpose}: {path} is not a tokenizer.json, a JSON object with a "model"')
 
     def encode(self, texts: Sequence[str]) -> list[Sequence[int]]:
         """The tokens of each text."""
@@ -100,20 +100,20 @@ class Tokenizer:
 
     @property
     def vocabulary(self) -> int:
-        """How many tokens there are: all numbers are below."""
+        """The size of the vocabulary. All token ids are below it."""
         if self._encode is None:
             self.load()
         return self._vocabulary_size
 
     @property
     def end(self) -> int | None:
-        """The number of the token that ends a text, if the tokenizer knows it by itself."""
+        """The id of the token that ends a text, if the tokenizer has one."""
         if self._encode is None:
             self.load()
         return self._end
 
     def id_of(self, token: str) -> int | None:
-        """The number of a token, if there is such a token."""
+        """The id of a token, or None if there is no such token."""
         if self._encode is None:
             self.load()
         return self._ids(token)
@@ -125,10 +125,10 @@ class Tokenizer:
             kind, path = self._library_and_path()
             try:
                 tool = _LOADERS[kind](path, os.fspath(tool), self.hub)
-            except Exception as error:  # these libraries raise all kinds, and do not name the file
+            except Exception as error:  # these libraries raise errors of many types that do not name the file
                 raise InputError(
-                    f"{self.purpose}: {path or tool} could not be loaded by {kind}: {error}. Give another file, or for "
-                    "a name that must be fetched, one that is in the cache"
+                    f"{self.purpose}: {path or tool} could not be loaded by {kind}: {error}. Give another file, or "
+                    "a name that can be downloaded or is in the cache"
                 ) from error
         self._adopt_library(tool)
 
@@ -167,7 +167,7 @@ class Tokenizer:
             self._ids = lambda token: _known_id(tool, token)
             self._end = getattr(tool, "eos_token_id", None)
         else:
-            raise TypeError(f"{self.purpose}: a tokenizer must have encode(text), and {type(tool).__name__} has not")
+            raise TypeError(f"{self.purpose}: a tokenizer must have encode(text), which {type(tool).__name__} lacks")
 
 
 def _has_model(path: Path) -> bool:
@@ -191,12 +191,12 @@ def _without_truncation(tool: Any) -> Any:
 def _accepts_parameter(function: Any, parameter: str) -> bool:
     try:
         return parameter in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # written in C, and silent about it
+    except (TypeError, ValueError):  # a C function without a signature
         return False
 
 
 def _known_id(tool: Any, token: str) -> int | None:
-    """The number of a token; what stands for all unknown ones is none, as in `transformers`."""
+    """The id of a token, or None if it is that of the unknown token, which `transformers` returns for others."""
     if not hasattr(tool, "convert_tokens_to_ids"):
         return None
     number: int | None = tool.convert_tokens_to_ids(token)
@@ -206,13 +206,13 @@ def _known_id(tool: Any, token: str) -> int | None:
 def check_no_kwargs(name: str, transformers_init_kwargs: Mapping[str, Any] | None) -> None:
     if transformers_init_kwargs:
         raise ValueError(
-            f"{name}: transformers_init_kwargs is for AutoTokenizer of transformers, which is not used here. Give the "
-            "tokenizer itself, as in AutoTokenizer.from_pretrained(..., **transformers_init_kwargs)"
+            f"{name}: transformers_init_kwargs is not supported, because AutoTokenizer of transformers is not used. "
+            "Give the tokenizer itself, as in AutoTokenizer.from_pretrained(..., **transformers_init_kwargs)"
         )
 
 
 def _load_tokenizers(path: Path | None, name: str, hub: HubAccess) -> Any:
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a worker has a core, and others need theirs
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # each worker has one core
     import tokenizers
 
     return hub.load(name) if path is None else tokenizers.Tokenizer.from_file(str(path))
