@@ -12,7 +12,9 @@ from gristmill.core import executor as _executor
 from gristmill.core.lazy import lazy
 
 if TYPE_CHECKING:
-    from gristmill.core.batch import Batch, DocumentBatch, ImageBatch
+    from gristmill.core.batch import Batch
+    from gristmill.image.batch import ImageBatch
+    from gristmill.samples.batch import DocumentBatch
     from gristmill.core.function import processing_stage
     from gristmill.core.pipeline import Pipeline
     from gristmill.core.resources import Resources
@@ -37,10 +39,10 @@ _HOME = {
     "Batch": "core.batch",
     "CompositeStage": "core.stage",
     "CountRows": "io.exchange.count_rows",
-    "DocumentBatch": "core.batch",
+    "DocumentBatch": "samples.batch",
     "EmptyTask": "core.task",
     "FileGroupTask": "core.task",
-    "ImageBatch": "core.batch",
+    "ImageBatch": "image.batch",
     "Join": "io.join.join_stage",
     "KeyedStage": "io.exchange.keyed_stage",
     "LocalExecutor": "executors.local.local_executor",

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.core.arrow.table_conversion import POSITION
-from gristmill.core.batch import DocumentBatch
+from gristmill.samples.batch import DocumentBatch
 from gristmill.core.decision import Decision
 from gristmill.core.records.row_sketch import SAMPLES, RowSketch, RowSketcher, bucket_lower_bound, histogram_buckets
 from gristmill.core.task import Task

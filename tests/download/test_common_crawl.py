@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gristmill import LocalExecutor, Pipeline
-from gristmill.core.batch import DocumentBatch
+from gristmill.samples.batch import DocumentBatch
 from gristmill.core.errors import PlanError
 from gristmill.download import CommonCrawlDownloadExtractStage, CommonCrawlUrlGenerator, CommonCrawlWARCReader
 from gristmill.download.web.warc import read_warc

@@ -25,8 +25,8 @@ from gristmill.image import (
     ImageScoreFilter,
     WebDatasetReader,
 )
-from gristmill.image.download import opts_out
 from gristmill.report.whatif import whatif
+from gristmill.samples.download import opts_out
 from tests.image.image_fixtures import Decode, archive, encoded, rows, run, samples
 
 # -- directories -------------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def test_private_addresses_are_refused(site: str) -> None:
     ],
 )
 def test_opting_out(values: list[str], said: str | None) -> None:
-    assert opts_out(values) == said
+    assert opts_out(values, ImageDownloadStage.opt_out) == said
 
 
 # -- and on ------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import orjson
 import pyarrow as pa
 
 from gristmill.core.arrow.table_conversion import POSITION, rows_to_table
-from gristmill.core.batch import DocumentBatch
+from gristmill.samples.batch import DocumentBatch
 from gristmill.core.task import GatherTask, Lineage
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.commit import CommitFiles, WriteFragments

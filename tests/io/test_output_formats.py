@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gristmill.core.arrow.table_conversion import JSON, POSITION, rows_to_table
-from gristmill.core.batch import DocumentBatch
+from gristmill.samples.batch import DocumentBatch
 from gristmill.core.errors import ColumnError
 from gristmill.core.task import Lineage
 from gristmill.io.write.commit import joint_schema

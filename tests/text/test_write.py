@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.arrow.table_conversion import rows_to_table, table_to_rows
-from gristmill.core.batch import DocumentBatch
+from gristmill.samples.batch import DocumentBatch
 from gristmill.core.plan.planner import decompose
 from gristmill.core.task import Lineage, WrittenFiles
 from gristmill.io.storage.output_directory import OutputDirectory

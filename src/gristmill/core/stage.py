@@ -80,6 +80,9 @@ class ProcessingStage(Generic[In, Out]):
     """True: the stage is also given batches of which no row is left. Others do not see them, and they pass by,
     because a writer needs to know their columns: the output must not depend on how rows were cut into batches."""
 
+    catalogue_kind: ClassVar[str] = "stage"
+    """How `gristmill stages` lists the class: "reader", "writer" or "stage"."""
+
     warning_topic: ClassVar[str] = ""
     """What `remark` is about, if others would remark the same: of these stages, a run tells what the first one says."""
 

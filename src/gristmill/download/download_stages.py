@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.table_conversion import POSITION, table_to_rows
-from gristmill.core.batch import DocumentBatch
+from gristmill.samples.batch import DocumentBatch
 from gristmill.core.errors import DownloadError, PlanError
 from gristmill.core.resources import Resources
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage, SourceStage, WorkerMetadata

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.table_conversion import POSITION
-from gristmill.core.batch import DocumentBatch
+from gristmill.samples.batch import DocumentBatch
 from gristmill.core.errors import DownloadError
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage
 from gristmill.core.task import EmptyTask, FileGroupTask

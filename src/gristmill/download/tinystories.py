@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gristmill.core.arrow.table_conversion import POSITION
-from gristmill.core.batch import DocumentBatch
+from gristmill.samples.batch import DocumentBatch
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import EmptyTask
 from gristmill.download.checksum_urls import ChecksumDownloader, manners_for_host

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from gristmill.core.lazy import lazy
 
 if TYPE_CHECKING:
-    from gristmill.image.artifact_filters import ImageBorderFilter, ImageTextFilter, ImageWatermarkFilter
     from gristmill.image.decode import decode_image, decoded, headers_of, pixels_of
     from gristmill.image.download import ImageDownloadStage
     from gristmill.image.embed import ImageEmbeddingStage
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
         ImageAnimatedFilter,
         ImageAspectRatioFilter,
         ImageBlurFilter,
+        ImageBorderFilter,
         ImageBrightnessFilter,
         ImageColourfulnessFilter,
         ImageContrastFilter,
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
         ImageFilter,
         ImageFormatFilter,
         ImageResolutionFilter,
+        ImageTextFilter,
+        ImageWatermarkFilter,
     )
     from gristmill.image.formats import BadImage, Header, header
     from gristmill.image.model_filters import ImageAestheticFilterStage, ImageNSFWFilterStage, ImageTextSimilarityStage
     from gristmill.image.perceptual_hash import ImagePerceptualHashStage
-    from gristmill.image.read import ImageReaderStage, WebDatasetReader
-    from gristmill.image.read_directories import ImageDirectoryReader
-    from gristmill.image.read_tables import ImageParquetReader
+    from gristmill.image.read import ImageDirectoryReader, ImageParquetReader, ImageReaderStage, WebDatasetReader
     from gristmill.image.score import ImageScore, ImageScoreFilter
     from gristmill.image.to_documents import ConvertImageBatchToDocumentBatchStage
     from gristmill.image.transform import ImageConvertStage, ImageResizeStage
@@ -46,12 +46,12 @@ _HOME: dict[str, str] = {
     "ImageAnimatedFilter": "filters",
     "ImageAspectRatioFilter": "filters",
     "ImageBlurFilter": "filters",
-    "ImageBorderFilter": "artifact_filters",
+    "ImageBorderFilter": "filters",
     "ImageBrightnessFilter": "filters",
     "ImageColourfulnessFilter": "filters",
     "ImageContrastFilter": "filters",
     "ImageConvertStage": "transform",
-    "ImageDirectoryReader": "read_directories",
+    "ImageDirectoryReader": "read",
     "ImageDirectoryWriter": "write",
     "ImageDownloadStage": "download",
     "ImageEmbeddingStage": "embed",
@@ -60,7 +60,7 @@ _HOME: dict[str, str] = {
     "ImageFilter": "filters",
     "ImageFormatFilter": "filters",
     "ImageNSFWFilterStage": "model_filters",
-    "ImageParquetReader": "read_tables",
+    "ImageParquetReader": "read",
     "ImageParquetWriter": "write",
     "ImagePerceptualHashStage": "perceptual_hash",
     "ImageReaderStage": "read",
@@ -68,9 +68,9 @@ _HOME: dict[str, str] = {
     "ImageResolutionFilter": "filters",
     "ImageScore": "score",
     "ImageScoreFilter": "score",
-    "ImageTextFilter": "artifact_filters",
+    "ImageTextFilter": "filters",
     "ImageTextSimilarityStage": "model_filters",
-    "ImageWatermarkFilter": "artifact_filters",
+    "ImageWatermarkFilter": "filters",
     "ImageWriterStage": "write",
     "WebDatasetReader": "read",
     "decode_image": "decode",

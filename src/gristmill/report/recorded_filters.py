@@ -21,6 +21,7 @@ from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.batch import scatter_to_rows
 from gristmill.core.errors import InputError, did_you_mean, shorten
 from gristmill.core.stage import ProcessingStage
+from gristmill.samples.filters import SampleFilter
 from gristmill.text.document_filter import DocumentFilter
 
 if TYPE_CHECKING:
@@ -175,9 +176,7 @@ def class_named_in_plan(path: str) -> type:
     module, _, name = path.rpartition(".")
     if module.startswith("gristmill."):
         importlib.import_module(module)
-    from gristmill.image.filters import ImageFilter
-
     found = getattr(sys.modules.get(module), name, None)
-    if isinstance(found, type) and issubclass(found, DocumentFilter | ImageFilter | ProcessingStage):
+    if isinstance(found, type) and issubclass(found, DocumentFilter | SampleFilter | ProcessingStage):
         return found
     raise LookupError(f"{path} is no filter or stage that is at hand: import its module first")

@@ -15,7 +15,8 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import as_one_array, literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import POSITION
-from gristmill.core.batch import DocumentBatch
+from gristmill.core.batch import column_cache, stored_rows
+from gristmill.samples.batch import DocumentBatch
 from gristmill.core.decision import Decision
 from gristmill.core.pipeline import Pipeline
 from gristmill.core.plan.planner import decompose
@@ -121,11 +122,11 @@ class RecordedScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
 
     def _known(self, batch: DocumentBatch) -> pa.Table | None:
         """The scores of a batch's rows; None if one of them is not known."""
-        table, rows = batch.marked
+        table, rows = stored_rows(batch)
         memo = f"{_RECORDED_SCORES}{self.segment}"
-        if memo not in batch.memo:
-            batch.memo[memo] = self._looked_up(batch, table)
-        found: pa.Table | None = batch.memo[memo]
+        if memo not in column_cache(batch):
+            column_cache(batch)[memo] = self._looked_up(batch, table)
+        found: pa.Table | None = column_cache(batch)[memo]
         if found is None or any(column not in found.column_names for column in self.columns.values()):
             return None
         mine = found.select(list(self.columns.values()))

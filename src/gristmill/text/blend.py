@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.core.batch import DocumentBatch
+from gristmill.samples.batch import DocumentBatch
 from gristmill.core.errors import ColumnError, InputError
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage, SourceStage
 from gristmill.core.task import EmptyTask, FileGroupTask, Lineage, Task, digest

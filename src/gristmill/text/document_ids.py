@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
-from gristmill.core.batch import DocumentBatch
+from gristmill.samples.batch import DocumentBatch
 from gristmill.core.errors import ColumnError
 from gristmill.core.sample import row_ids
 from gristmill.core.stage import ProcessingStage

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 
 from gristmill.core.arrow.table_conversion import POSITION
-from gristmill.core.batch import DocumentBatch
+from gristmill.samples.batch import DocumentBatch
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import EmptyTask, FileGroupTask
 from gristmill.io.formats import format_detection
@@ -163,6 +163,8 @@ class TextReaderStage(ReaderStage):
 @dataclass(eq=False, repr=False)
 class FileReader(CompositeStage[EmptyTask, DocumentBatch]):
     """Lists files, then reads them. What the concrete readers share."""
+
+    catalogue_kind = "reader"
 
     file_paths: Paths
     files_per_partition: int | None = None

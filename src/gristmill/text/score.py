@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.table_conversion import table_to_rows, to_array
-from gristmill.core.batch import DocumentBatch
+from gristmill.samples.batch import DocumentBatch
 from gristmill.core.errors import ContractError, shorten
 from gristmill.core.score import FilteringStage, FilterStep
 from gristmill.core.stage import ProcessingStage

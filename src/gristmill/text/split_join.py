@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.core.batch import DocumentBatch
+from gristmill.samples.batch import DocumentBatch
 from gristmill.core.errors import ColumnError
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.task import GatherTask

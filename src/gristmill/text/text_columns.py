@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
+from gristmill.core.batch import column_cache, stored_rows
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.table_conversion import is_json, is_text, json_array
 from gristmill.core.errors import ColumnError, ContractError, did_you_mean, printable, shorten
@@ -82,7 +83,7 @@ def batch_texts(stage: StageOrName, batch: Batch, field: str) -> pa.Array:
 
 def batch_column(stage: StageOrName, batch: Batch, field: str) -> pa.Array:
     """A column of any type of the rows of a batch."""
-    table, rows = batch.marked
+    table, rows = stored_rows(batch)
     if rows is None or not batch.num_items:
         return any_column(stage, batch.data, field)
     return any_column(stage, table, field).filter(rows)
@@ -93,7 +94,7 @@ def batch_statistics(stage: StageOrName, batch: Batch, field: str, names: Sequen
     texts, rows, counts = _cached_texts(stage, batch, field)
     if missing := column_statistics.statistics_to_count(field, names, counts):
         counts = {**counts, **column_statistics.count_column(texts, missing, rows)}
-        batch.memo[field] = (texts, counts)
+        column_cache(batch)[field] = (texts, counts)
     return {name: counts[name] if rows is None else counts[name].filter(rows) for name in names}
 
 
@@ -101,10 +102,10 @@ def _cached_texts(
     stage: StageOrName, batch: Batch, field: str
 ) -> tuple[pa.Array, pa.BooleanArray | None, ColumnStatistics]:
     """A text column of a batch's marked table, which rows of it are in the batch, and what is known of those."""
-    table, rows = batch.marked if batch.num_items else (batch.data, None)
-    if field not in batch.memo:
-        batch.memo[field] = (text_column(stage, table, field), {})
-    texts, counts = batch.memo[field]
+    table, rows = stored_rows(batch) if batch.num_items else (batch.data, None)
+    if field not in column_cache(batch):
+        column_cache(batch)[field] = (text_column(stage, table, field), {})
+    texts, counts = column_cache(batch)[field]
     return texts, rows, counts
 
 

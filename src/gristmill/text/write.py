@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from gristmill.core.batch import DocumentBatch
+from gristmill.samples.batch import DocumentBatch
 from gristmill.core.errors import did_you_mean
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import WrittenFiles
@@ -22,6 +22,8 @@ _PANDAS = {"index": False, "lines": True, "orient": "records", "force_ascii": Fa
 
 
 class _Writer(CompositeStage[DocumentBatch, WrittenFiles]):
+    catalogue_kind = "writer"
+
     def __init__(
         self,
         path: str | os.PathLike[str],

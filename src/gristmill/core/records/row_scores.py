@@ -21,7 +21,7 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import as_one_array, literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import POSITION, column_values, is_json, is_text
-from gristmill.core.batch import Batch, scatter_to_rows
+from gristmill.core.batch import Batch, all_stored_rows, column_cache, scatter_to_rows, stored_rows
 from gristmill.core.decision import Decision, thresholds_of
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.task import Task
@@ -124,7 +124,7 @@ class ScoreRecorder:
         """What a stage thinks of the rows of a batch, after it was asked about all that lie there. None: ask it about
         those of the batch."""
         weigh: Callable[[Batch, Batch], Decision] | None = getattr(stage, "decide_all", None)
-        if weigh is None or not _is_known(batch) or not batch.marked[0].num_rows:
+        if weigh is None or not _is_known(batch) or not stored_rows(batch)[0].num_rows:
             return None
         sheet = self._sheet(position, batch)
         everything = sheet.everything(batch)
@@ -132,7 +132,7 @@ class ScoreRecorder:
             found = weigh(everything, batch)
         except Exception:  # noqa: BLE001  it may be a row that was dropped before which it fails on
             return None
-        rows = batch.marked[1]
+        rows = stored_rows(batch)[1]
         sheet.add_scores(everything, self._columns(position, stage, found.scores))
         if rows is None:
             return found
@@ -199,16 +199,16 @@ class ScoreSheet:
     def everything(self, batch: Batch) -> Batch:
         """All rows that lie in a batch, also those that were dropped. What is counted of them stays known, apart from
         what stages know that have counted only some of them."""
-        table, rows = batch.marked
+        table, rows = stored_rows(batch)
         view = self._view
         if view is None or view.data is not table:
-            known = dict(batch.memo) if rows is None else _shared_memo(view, table)
-            self._view = view = batch._marking(table, None, known)
+            known = dict(column_cache(batch)) if rows is None else _shared_memo(view, table)
+            self._view = view = all_stored_rows(batch, known)
         return view
 
     def add_scores(self, batch: Batch, columns: dict[str, pa.Array]) -> None:
         """Scores of the rows of a batch."""
-        table, rows = batch.marked
+        table, rows = stored_rows(batch)
         places = self._places(table, rows) if columns else None
         for name, column in columns.items():
             values = column if places is None else column.take(places)
@@ -217,7 +217,7 @@ class ScoreSheet:
             self._look(table, self._places(table, None))
 
     def mark_dropped(self, batch: Batch, gone: pa.BooleanArray, stage: str) -> None:
-        table, rows = batch.marked
+        table, rows = stored_rows(batch)
         if _same(table.column(POSITION), self.rows):
             flags = gone if rows is None else pc.replace_with_mask(_flags(len(rows)), rows, gone)
         else:
@@ -298,7 +298,7 @@ def _shared_memo(view: Batch | None, table: pa.Table) -> dict[str, Any]:
         for name in before.column_names
         if name not in table.column_names or not _same(table.column(name), before.column(name))
     }
-    return {name: value for name, value in view.memo.items() if name not in changed}
+    return {name: value for name, value in column_cache(view).items() if name not in changed}
 
 
 def _same(left: pa.Array | pa.ChunkedArray, right: pa.Array | pa.ChunkedArray) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gristmill.core.arrow.table_conversion import POSITION, table_to_rows
-from gristmill.core.batch import DocumentBatch
+from gristmill.samples.batch import DocumentBatch
 from gristmill.core.errors import DownloadError
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage, WorkerMetadata
 from gristmill.core.task import EmptyTask, FileGroupTask

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.table_conversion import POSITION, table_to_rows
-from gristmill.core.batch import DocumentBatch
+from gristmill.samples.batch import DocumentBatch
 from gristmill.core.errors import DownloadError
 from gristmill.core.stage import Columns, ProcessingStage, WorkerMetadata
 from gristmill.download.object_store import read_object

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gristmill.core.arrow.table_conversion import POSITION
-from gristmill.core.batch import DocumentBatch
+from gristmill.samples.batch import DocumentBatch
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import EmptyTask, FileSlice
 from gristmill.download.download_stages import DocumentExtractStage, DocumentIterateStage

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from gristmill.core.arrow.native_kernels import kernels
-from gristmill.core.batch import ORIGIN, Batch
+from gristmill.core.batch import Batch, get_origin, set_origin, stored_rows
 from gristmill.core.errors import InputError
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.task import FileSlice
@@ -110,7 +110,7 @@ def current_stamp(path: str) -> str:
 
 def note_origin(batch: Batch, origin: BlockOrigin, lines: LineRange | None = None) -> None:
     """Note where a batch was read from."""
-    batch.__dict__[ORIGIN] = (batch.data, origin, lines)
+    set_origin(batch, (batch.data, origin, lines))
 
 
 def origin_of(batch: Batch) -> BlockOrigin | None:
@@ -118,8 +118,8 @@ def origin_of(batch: Batch) -> BlockOrigin | None:
     table: pa.Table | None
     origin: BlockOrigin
     lines: LineRange | None
-    table, origin, lines = batch.__dict__.get(ORIGIN, (None, None, None))
-    if table is None or batch.marked[0] is not table or batch.marked[1] is not None or batch.objects:
+    table, origin, lines = get_origin(batch) or (None, None, None)
+    if table is None or stored_rows(batch)[0] is not table or stored_rows(batch)[1] is not None or batch.objects:
         return None
     form = lines.form() if lines else 0
     place = (lines.start, lines.size, form == 1) if lines and form else None
@@ -154,7 +154,7 @@ def _unchanged(table: pa.Table) -> pa.Table:
 
 
 class UnreadLines:
-    """Lines of a file that nobody has looked at (`Batch.unread`): they can be read as rows, or copied as they are."""
+    """Lines of a file that nobody has looked at (`core.batch.unread_rows`): they can be read as rows, or copied as they are."""
 
     def __init__(self, columns: pa.Table) -> None:
         """`columns` has those of the rows, and no row."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import as_one_array, literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import VERDICT
-from gristmill.core.batch import Batch
+from gristmill.core.batch import Batch, unread_rows, with_unread_rows
 from gristmill.core.decision import Decision
 from gristmill.core.errors import ContractError
 from gristmill.core.fast_dataclass import fast_dataclass
@@ -75,7 +75,7 @@ class UnreadBatchBuilder:
     def batches(self) -> Iterator[Batch]:
         if self._rows is not None:
             about = dict(self._about)
-            yield batch_class_named(about.pop("kind"))(self._rows.columns, **about).read_later(self._rows)
+            yield with_unread_rows(batch_class_named(about.pop("kind"))(self._rows.columns, **about), self._rows)
 
 
 class UnreadLinesWithVerdicts(UnreadLines):
@@ -179,7 +179,7 @@ class ApplyVerdicts(ProcessingStage[Batch, Batch]):
         return self.apply(task, self.decide(task))
 
     def decide(self, batch: Batch) -> Decision:
-        rows, names = batch.unread, self.stage.thresholds()
+        rows, names = unread_rows(batch), self.stage.thresholds()
         if isinstance(rows, UnreadLinesWithVerdicts):
             keep, scores = rows.keep(), {name: rows.scores(name) for name in names}
         else:
@@ -201,8 +201,8 @@ class ApplyVerdicts(ProcessingStage[Batch, Batch]):
 
     def apply(self, batch: Batch, decision: Decision) -> Batch:
         kept = batch.keep(decision.keep)
-        if isinstance(kept.unread, UnreadLinesWithVerdicts):
-            return kept.read_later(kept.unread.without_verdicts())
+        if isinstance(unread_rows(kept), UnreadLinesWithVerdicts):
+            return with_unread_rows(kept, unread_rows(kept).without_verdicts())
         table = kept.data
         first = table.column_names.index(VERDICT)
         extra = [name for name in table.column_names[first:] if name not in self.stage.adds]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 import pyarrow as pa
 
 from gristmill.core.arrow.table_conversion import JSON, POSITION, unify_schemas, wide_integer_columns
-from gristmill.core.batch import Batch
+from gristmill.core.batch import Batch, row_mask, unread_rows
 from gristmill.core.errors import ColumnError, InputError, cannot_write, did_you_mean, shorten
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.stage import ProcessingStage
@@ -112,7 +112,7 @@ class WriteFragments(ProcessingStage[Batch, Fragment]):
         self._run = memory["run"] = self.target.new_temporary_name()
 
     def process(self, task: Batch) -> Fragment:
-        copied = task.unread if self.fields is None and getattr(self.form, "copies_lines", False) else None
+        copied = unread_rows(task) if self.fields is None and getattr(self.form, "copies_lines", False) else None
         read = copied.columns if copied else task.data
         table, added = columns_to_write(read, self.fields)
         path = self.target.file(TEMPORARY_DIRECTORY, self._run, safe_file_name(task.lineage.id) or "batch")
@@ -120,7 +120,7 @@ class WriteFragments(ProcessingStage[Batch, Fragment]):
         if task.num_items:
             with _write_errors_named(self.name, path), self.target.create(path) as file:
                 if copied:
-                    copy_unread_lines(copied, task.left, file)
+                    copy_unread_lines(copied, row_mask(task), file)
                 else:
                     self.form.write_fragment(table, file)
             size, checksum = file.size, file.checksum

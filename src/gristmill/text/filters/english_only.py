@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from gristmill.core.batch import column_cache
 from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.native_kernels import kernels
@@ -38,9 +39,9 @@ _MIN_DOCUMENTS, _MIN_SHARE = 10, 0.01
 def count_not_english(stage: StageOrName, batch: Batch, field: str) -> int:
     """Documents of a batch that are not in English. 0 if an earlier stage has counted them, or counting is costly."""
     seen = f"{field} {NOT_ENGLISH_COUNTER}"
-    if not counting_is_free or not batch.num_items or seen in batch.memo:
+    if not counting_is_free or not batch.num_items or seen in column_cache(batch):
         return 0
-    batch.memo[seen] = True
+    column_cache(batch)[seen] = True
     codes = batch_column(stage, batch, LANGUAGE_COLUMN) if LANGUAGE_COLUMN in batch.get_columns() else None
     if codes is not None and is_text(codes.type):
         return sum(1 for code in codes.to_pylist() if isinstance(code, str) and not is_language(code, ("en", "eng")))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import pyarrow as pa
 
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.core.batch import DocumentBatch
+from gristmill.samples.batch import DocumentBatch
 from gristmill.core.errors import InputError
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import GatherTask, WrittenFiles
