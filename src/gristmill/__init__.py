@@ -13,8 +13,6 @@ from gristmill.core.lazy import lazy
 
 if TYPE_CHECKING:
     from gristmill.core.batch import Batch
-    from gristmill.image.batch import ImageBatch
-    from gristmill.samples.batch import DocumentBatch
     from gristmill.core.function import processing_stage
     from gristmill.core.pipeline import Pipeline
     from gristmill.core.resources import Resources
@@ -27,11 +25,13 @@ if TYPE_CHECKING:
     from gristmill.executors.local.local_executor import LocalExecutor
     from gristmill.executors.ray.actor_pool_executor import RayActorPoolExecutor
     from gristmill.executors.ray.client import RayClient, SlurmRayClient
+    from gristmill.image.batch import ImageBatch
     from gristmill.io.exchange.count_rows import CountRows
     from gristmill.io.exchange.keyed_stage import KeyedStage
     from gristmill.io.exchange.sort_shuffle_repartition import Repartition, Shuffle, Sort
     from gristmill.io.join.join_stage import Join
     from gristmill.io.verdicts.verdict_stage import VerdictStage
+    from gristmill.samples.batch import DocumentBatch
 
 __version__ = VERSION
 

@@ -191,7 +191,7 @@ def test_images_are_fetched_and_what_fails_is_set_aside_with_its_reason(site: st
     found, failed = download(urls, allow_private=True, max_bytes=100_000, images_per_batch=3)
     assert [row["image_id"] for row in found] == [site + "/a.jpg", site + "/moved"]
     assert all((row["image"], row["extension"]) == (encoded(1), "jpg") for row in found)
-    reasons = ["no image, but text/html", "404", "X-Robots-Tag: noai", "max_bytes", "no address", "only http"]
+    reasons = ["no image, but text/html", "404", "X-Robots-Tag: noai", "max_bytes", "no URL", "only http"]
     assert len(failed) == len(reasons)
     assert all(any(reason in error for error in failed) for reason in reasons)
 

@@ -14,10 +14,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.arrow.table_conversion import rows_to_table, table_to_rows
-from gristmill.samples.batch import DocumentBatch
 from gristmill.core.plan.planner import decompose
 from gristmill.core.task import Lineage, WrittenFiles
 from gristmill.io.storage.output_directory import OutputDirectory
+from gristmill.samples.batch import DocumentBatch
 from gristmill.text.write import JsonlWriter, ParquetWriter
 from tests.io.fragment_writing import PARTITION, ROWS, batches, gathered, tree
 

@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
-from gristmill.image.batch import IMAGE, ImageBatch
 from gristmill.core.errors import require
 from gristmill.core.stage import Columns, ProcessingStage
+from gristmill.image.batch import IMAGE, ImageBatch
 from gristmill.image.decode import MAX_PIXELS, pixels_of
 
 if TYPE_CHECKING:

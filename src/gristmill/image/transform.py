@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
-from gristmill.image.batch import IMAGE, ImageBatch
 from gristmill.core.errors import require
 from gristmill.core.stage import Columns, ProcessingStage
+from gristmill.image.batch import IMAGE, ImageBatch
 from gristmill.image.decode import MAX_PIXELS, decode
 from gristmill.image.formats import AVIF, EXTENSIONS, FORMATS, GIF, JPEG, PNG, WEBP, BadImage, Header, header
 from gristmill.samples.decode import encoded_views, set_aside_bad_samples, without_decoded

@@ -15,8 +15,7 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import as_one_array, literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import POSITION
-from gristmill.core.batch import column_cache, stored_rows
-from gristmill.samples.batch import DocumentBatch
+from gristmill.core.batch import SOURCE_FILE, column_cache, stored_rows
 from gristmill.core.decision import Decision
 from gristmill.core.pipeline import Pipeline
 from gristmill.core.plan.planner import decompose
@@ -25,6 +24,7 @@ from gristmill.core.stage import ProcessingStage
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.commit import safe_file_name
 from gristmill.report.records import Records
+from gristmill.samples.batch import DocumentBatch
 from gristmill.text.score import ScoreFilter
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class RecordedScoreFilter(ProcessingStage[DocumentBatch, DocumentBatch]):
         from pyarrow import dataset as ds
 
         target, partition = OutputDirectory(self.place, self.options), batch.metadata.get("partition")
-        file = batch.metadata.get("file")
+        file = batch.metadata.get(SOURCE_FILE)
         if partition is None or file is None or POSITION not in table.column_names:
             return None
         path = target.file(safe_file_name(f"{partition}{f'-{self.segment}' if self.segment > 1 else ''}") + ".parquet")

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from gristmill.core.arrow.table_conversion import POSITION
-from gristmill.samples.batch import DocumentBatch, SampleBatch
-from gristmill.samples.sample_files import SIDECARS
 from gristmill.core.errors import ColumnError, did_you_mean
 from gristmill.core.stage import Columns, ProcessingStage
-
+from gristmill.samples.batch import DocumentBatch, SampleBatch
+from gristmill.samples.sample_files import SIDECARS
 
 In = TypeVar("In", bound=SampleBatch)
 Out = TypeVar("Out", bound=DocumentBatch)

@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.samples.batch import DocumentBatch
 from gristmill.core.decision import Decision
 from gristmill.core.errors import PlanError, did_you_mean, shorten
 from gristmill.core.stage import ProcessingStage
 from gristmill.models.fasttext_model import UNKNOWN, FastTextModel
+from gristmill.samples.batch import DocumentBatch
 from gristmill.text.document_filter import DocumentFilter, as_array, check_count, check_ratio, python_values
 from gristmill.text.statistics import column_statistics
 from gristmill.text.text_columns import text_column

@@ -19,10 +19,10 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.table_conversion import table_to_rows, to_array
-from gristmill.samples.batch import DocumentBatch
 from gristmill.core.errors import ContractError, shorten
 from gristmill.core.score import FilteringStage, FilterStep
 from gristmill.core.stage import ProcessingStage
+from gristmill.samples.batch import DocumentBatch
 from gristmill.text.document_filter import DocumentFilter, python_values, score_array
 from gristmill.text.filters import english_only
 from gristmill.text.modifiers.document_modifier import DocumentModifier

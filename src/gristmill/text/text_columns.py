@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from gristmill.core.batch import column_cache, stored_rows
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.table_conversion import is_json, is_text, json_array
+from gristmill.core.batch import column_cache, stored_rows
 from gristmill.core.errors import ColumnError, ContractError, did_you_mean, printable, shorten
 from gristmill.core.stage import ProcessingStage
 from gristmill.text.document_filter import as_array, python_values

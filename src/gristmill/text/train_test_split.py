@@ -10,12 +10,12 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.batch import Batch
-from gristmill.samples.batch import DocumentBatch
 from gristmill.core.decision import Decision
 from gristmill.core.errors import did_you_mean
 from gristmill.core.sample import draw_uniform, row_ids
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.task import digest
+from gristmill.samples.batch import DocumentBatch
 from gristmill.text.document_filter import check_count, check_ratio
 from gristmill.text.text_columns import text_column
 

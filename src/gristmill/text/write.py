@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from gristmill.samples.batch import DocumentBatch
 from gristmill.core.errors import did_you_mean
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import WrittenFiles
@@ -13,6 +12,7 @@ from gristmill.io.storage.file_input import parse_size
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write import jsonl_format, parquet_format
 from gristmill.io.write.commit import WRITE_MODES, CommitFiles, OutputFormat, WriteFragments
+from gristmill.samples.batch import DocumentBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

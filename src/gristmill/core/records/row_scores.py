@@ -21,7 +21,7 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import as_one_array, literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import POSITION, column_values, is_json, is_text
-from gristmill.core.batch import Batch, all_stored_rows, column_cache, scatter_to_rows, stored_rows
+from gristmill.core.batch import SOURCE_FILE, Batch, all_stored_rows, column_cache, scatter_to_rows, stored_rows
 from gristmill.core.decision import Decision, thresholds_of
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.task import Task
@@ -254,7 +254,7 @@ class ScoreSheet:
 
     def write(self, writer: ProcessingStage[Any, Any]) -> Task[Any]:
         count = len(self.rows)
-        file = pa.repeat(literal(self.metadata.get("file"), pa.string()), count)
+        file = pa.repeat(literal(self.metadata.get(SOURCE_FILE), pa.string()), count)
         segment = pa.repeat(literal(self.segment, pa.int64()), count)
         facts = {FILE: file, PLACE: self.rows, SEGMENT: segment, **self.facts, DROPPED: self._dropped()}
         columns = {name: facts[name] for name in FACTS if name in facts} | self.scores
@@ -266,7 +266,7 @@ class ScoreSheet:
 
 def _is_known(batch: Batch) -> bool:
     """Whether the rows of a batch can be told from all others: by their file and their place there."""
-    return POSITION in batch.get_columns() and batch.metadata.get("file") is not None
+    return POSITION in batch.get_columns() and batch.metadata.get(SOURCE_FILE) is not None
 
 
 def _fact_columns(table: pa.Table, known: dict[str, pa.Array]) -> Iterator[tuple[str, str]]:

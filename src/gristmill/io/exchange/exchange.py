@@ -29,7 +29,7 @@ from gristmill.core.arrow.hash_partitioning import (
     split_by_partition,
 )
 from gristmill.core.arrow.table_conversion import POSITION, conform_to_schema, table_to_rows, wide_integer_columns
-from gristmill.core.batch import Batch
+from gristmill.core.batch import SOURCE_FILE, Batch
 from gristmill.core.errors import ContractError, GristmillError
 from gristmill.core.stage import Columns, RecordsLocation
 from gristmill.core.task import SHUFFLE_FILE_SUFFIX, GatherTask, WrittenFiles
@@ -279,7 +279,7 @@ class WriteShuffleFiles(WriteFragments):
         for row, error in bad.items():
             record = table_to_rows(task.data.slice(row, 1))[0]
             place = record.pop(POSITION, None)
-            self.set_aside(error, row=record, file=task.metadata.get("file"), position=place)
+            self.set_aside(error, row=record, file=task.metadata.get(SOURCE_FILE), position=place)
         sound = task.keep(make_array([row not in bad for row in range(task.num_items)], pa.bool_()))
         return sound, list(self.exchange.split_batch(sound.named(task.lineage)))
 

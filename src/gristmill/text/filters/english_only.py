@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from gristmill.core.batch import column_cache
 from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.native_kernels import kernels
 from gristmill.core.arrow.table_conversion import is_text
+from gristmill.core.batch import column_cache
 from gristmill.text.language_identification import is_language
 from gristmill.text.text_columns import StageOrName, batch_column, batch_statistics
 

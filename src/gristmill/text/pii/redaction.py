@@ -23,10 +23,10 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import json_array
-from gristmill.samples.batch import DocumentBatch
 from gristmill.core.decision import Decision
 from gristmill.core.errors import did_you_mean
 from gristmill.core.stage import ProcessingStage
+from gristmill.samples.batch import DocumentBatch
 from gristmill.text.document_filter import DocumentFilter, as_array, check_count, within_bounds
 from gristmill.text.modifiers.document_modifier import DocumentModifier
 from gristmill.text.pii.identifiers import find_cards, find_emails, find_ibans, find_ipv4, find_ipv6

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import pyarrow as pa
 
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.samples.batch import DocumentBatch
 from gristmill.core.errors import InputError
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import GatherTask, WrittenFiles
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.commit import WRITE_MODES, CommitFiles, OutputFiles, WriteFragments, partition_name
 from gristmill.io.write.parquet_format import ONE_THREAD
+from gristmill.samples.batch import DocumentBatch
 from gristmill.text.document_filter import check_count
 from gristmill.text.tokens.tokenize_documents import TOKENS_COLUMN, TokenizeDocuments
 from gristmill.text.tokens.tokenizer import ENCODE_BATCH_DOCUMENTS, check_no_kwargs

@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.samples.batch import DocumentBatch
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import WrittenFiles
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.commit import CommitFiles, WriteFragments
+from gristmill.samples.batch import DocumentBatch
 from gristmill.text.document_filter import check_count
 from gristmill.text.tokens.megatron import (
     check_writer_arguments,

@@ -8,10 +8,10 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.samples.batch import DocumentBatch
 from gristmill.core.decision import Decision
 from gristmill.core.errors import PlanError
 from gristmill.core.stage import ProcessingStage
+from gristmill.samples.batch import DocumentBatch
 from gristmill.text.document_filter import check_count
 from gristmill.text.text_columns import text_column
 from gristmill.text.tokens.tokenizer import ENCODE_BATCH_DOCUMENTS, HubAccess, Tokenizer
