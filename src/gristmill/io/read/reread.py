@@ -115,11 +115,12 @@ def note_origin(batch: Batch, origin: BlockOrigin, lines: LineRange | None = Non
 
 def origin_of(batch: Batch) -> BlockOrigin | None:
     """Where a batch can be read from again as it is; None if nothing is known of it."""
-    table: pa.Table | None
-    origin: BlockOrigin
-    lines: LineRange | None
-    table, origin, lines = get_origin(batch) or (None, None, None)
-    if table is None or stored_rows(batch)[0] is not table or stored_rows(batch)[1] is not None or batch.objects:
+    noted: tuple[pa.Table, BlockOrigin, LineRange | None] | None = get_origin(batch)
+    if noted is None:
+        return None
+    read, origin, lines = noted
+    table, mask = stored_rows(batch)
+    if table is not read or mask is not None or batch.objects:
         return None
     form = lines.form() if lines else 0
     place = (lines.start, lines.size, form == 1) if lines and form else None
@@ -154,7 +155,8 @@ def _unchanged(table: pa.Table) -> pa.Table:
 
 
 class UnreadLines:
-    """Lines of a file that nobody has looked at (`core.batch.unread_rows`): they can be read as rows, or copied as they are."""
+    """Lines of a file that are not yet read (`core.batch.unread_rows`): they can be read as rows, or copied as they
+    are."""
 
     def __init__(self, columns: pa.Table) -> None:
         """`columns` has those of the rows, and no row."""
