@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import io
 import wave
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,7 +29,7 @@ class SoundBatch(SampleBatch):
 
     sample_name, id_column, encoded_column = "sound", "sound_id", "sound"
     decoded_objects = (WAVEFORM, HEADER)
-    formats = {"wav": ("wav", "wave")}
+    formats: ClassVar[Mapping[str, tuple[str, ...]]] = {"wav": ("wav", "wave")}
 
     @staticmethod
     def format_of(data: Any) -> str | None:

@@ -1,5 +1,5 @@
-"""A new modality is one file (`sound.py`): reading, filtering, writing and all records of a run work without code for it
-anywhere else."""
+"""A new modality is one file (`sound.py`): reading, filtering, writing and all records of a run work without code for
+it anywhere else."""
 
 import io
 import pickle

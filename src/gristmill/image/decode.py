@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     Pixels = npt.NDArray[np.uint8]
 
 MAX_PIXELS = 89_478_485
-"""The default size of the largest image that is decoded: 256 MiB of RGB, the size at which Pillow begins to warn."""
+"""The default for the largest image that is decoded: 256 MiB of RGB, the size at which Pillow begins to warn."""
 
 _DAMAGE = ("premature end of data segment", "bad Huffman code", "Unsupported marker")
 """Warnings after which libjpeg fills the rest with grey or garbage. Its other warnings are harmless."""
@@ -55,8 +55,8 @@ _DAMAGE = ("premature end of data segment", "bad Huffman code", "Unsupported mar
 def decode(data: Any, max_pixels: int | None = MAX_PIXELS, at_least: int | None = None) -> Pixels:
     """The pixels of one encoded image. Raises BadImage.
 
-    With `at_least` the image may be smaller, with a shorter side of at least that many pixels: JPEG is then decoded at a
-    smaller size, which is several times as fast.
+    With `at_least` the image may be smaller, with a shorter side of at least that many pixels: JPEG is then decoded at
+    a smaller size, which is several times as fast.
     """
     view = memoryview(data).cast("B")
     if not len(view):

@@ -1,6 +1,7 @@
 """Embeddings: a vector for each image, such that images of similar things have similar vectors.
 
-The model is CLIP ViT-L/14 unless another one is in the directory: any CLIP of `transformers`, or any ONNX model of images.
+The model is CLIP ViT-L/14 unless another one is in the directory: any CLIP of `transformers`, or any ONNX model of
+images.
 """
 
 from __future__ import annotations

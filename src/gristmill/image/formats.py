@@ -1,7 +1,7 @@
 """Format, size, mode, frames and EXIF orientation of an encoded image, without decoding it.
 
-The headers of JPEG are parsed here, since they are all that most images need; those of other formats by Pillow. Only the
-formats listed here are passed to Pillow, so that no file can choose one of its other decoders.
+The headers of JPEG are parsed here, since they are all that most images need; those of other formats by Pillow. Only
+the formats listed here are passed to Pillow, so that no file can choose one of its other decoders.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Filters of images that use a model: aesthetics, unsafe content, whether the caption fits.
 
-Each writes its score as a column, and drops rows by it. Scores, thresholds and dropped rows are recorded as those of all
-filters are (`core/decision.py`). A row without a score, because it has no embedding or no caption, is dropped.
+Each writes its score as a column, and drops rows by it. Scores, thresholds and dropped rows are recorded as those of
+all filters are (`core/decision.py`). A row without a score, because it has no embedding or no caption, is dropped.
 
-Scores are computed from the embedding that `ImageEmbeddingStage` has written, or else from one that is made here and not
-kept (`samples/model_stages.py`).
+Scores are computed from the embedding that `ImageEmbeddingStage` has written, or else from one that is made here and
+not kept (`samples/model_stages.py`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Decode the rows of a batch once, for all stages of a worker.
 
-Decoded objects are objects of the rows (`batch.objects`), made when a stage first asks and shared by the stages that run
-in the same worker. They are always what the encoded bytes decode to: a stage that changes an object changes its bytes.
-So they need not be sent to other processes, and are not (`Batch.decoded_objects`).
+Decoded objects are objects of the rows (`batch.objects`), made when a stage first asks and shared by the stages that
+run in the same worker. They are always what the encoded bytes decode to: a stage that changes an object changes its
+bytes. So they need not be sent to other processes, and are not (`Batch.decoded_objects`).
 
 A row that cannot be decoded is set aside: it goes to quarantine with the reason, and the others go on.
 """

@@ -1,8 +1,8 @@
 """Download: from a column of URLs to a column of encoded bytes, many at a time, within limits for each host.
 
 A URL that cannot be fetched, that leads to a private network, whose bytes are of no known format, or whose owner has
-opted out (`X-Robots-Tag`) goes to quarantine with the reason; the others go on. `io/fetch/http_client.py` has the limits
-for hosts, and how a host name is kept from changing its address between the check and the request.
+opted out (`X-Robots-Tag`) goes to quarantine with the reason; the others go on. `io/fetch/http_client.py` has the
+limits for hosts, and how a host name is kept from changing its address between the check and the request.
 
 What is given up: the same result in every run, since the web changes. A resumed run does not fetch again what is
 committed.

@@ -1,8 +1,8 @@
 """Read tables of samples: Parquet files with encoded bytes, the {bytes, path} structs of Hugging Face, or URLs.
 
 All columns are kept. Those that stages of the modality look at are added under their names: the id, `source`, the
-encoded bytes, `extension`, and `caption` if another column is named for it. Where there are only URLs the bytes are null,
-and a `UrlDownloadStage` fetches them.
+encoded bytes, `extension`, and `caption` if another column is named for it. Where there are only URLs the bytes are
+null, and a `UrlDownloadStage` fetches them.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ class TableReaderStage(FilesReader[Files, S]):
             return pa.nulls(len(column), pa.large_binary()), None
         if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
             raise InputError(
-                f"column {self.encoded_field!r} holds {kind}, and {self.kind.sample_name}s are binary, or {{bytes, path}}"
+                f"column {self.encoded_field!r} holds {kind}, and {self.kind.sample_name}s are binary, or {{bytes, "
+                "path}"
             )
         return column.cast(pa.large_binary()), None
 

@@ -3,8 +3,8 @@
     SampleScoreFilter   scores samples and drops some by their score
     SampleScore         only adds the score as a column
 
-A modality subclasses both and writes `decoder`. Filters of one stage, and stages that share a worker, decode each sample
-once. A sample that cannot be decoded goes to quarantine.
+A modality subclasses both and writes `decoder`. Filters of one stage, and stages that share a worker, decode each
+sample once. A sample that cannot be decoded goes to quarantine.
 """
 
 from __future__ import annotations
